@@ -1,0 +1,16 @@
+//! The vocabulary that every other crate shares: identifiers, attributes, names, times and errors.
+//!
+//! Plain data and its checks, nothing else: no clock, no socket, no thread. Where the words come from:
+//! `docs/GLOSSARY.md`.
+
+mod attr;
+mod error;
+mod id;
+mod name;
+mod time;
+
+pub use attr::{Attr, Creds, FileKind, FsStats, SetAttr, SetTime, mode};
+pub use error::{Errno, FsError, FsResult};
+pub use id::{ClientId, Epoch, Fid, Ino, LockOwner, Sequence, SessionId, Slot, Version, VolumeId};
+pub use name::{NAME_MAX, Name, NameError, SYMLINK_MAX, XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX};
+pub use time::{Monotonic, Timestamp};
