@@ -1,0 +1,500 @@
+//! Messages. A connection starts with [`Call::Hello`]; its role decides what else may be sent on it:
+//! a *control* connection carries everything but bulk data, in order; *data* connections of the same session carry
+//! [`Call::Read`] and [`Call::Write`] so that a megabyte never delays a recall; an *admin* connection only asks.
+
+use serde::{Deserialize, Serialize};
+use soda_types::{
+    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, LockOwner, Mode, Name, Recall,
+    RecallAck, Sequence, SessionId, SetAttr, Slot, Timestamp, Version,
+};
+use std::time::Duration;
+
+/// Client to server; answered by exactly one [`Reply`] with the same tag.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// Present on every operation that changes something: makes it exactly-once.
+    pub op: Option<OpId>,
+    pub call: Call,
+}
+
+/// Identity of a changing operation within its session. A retry carries the same one and gets the stored reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OpId {
+    pub slot: Slot,
+    pub sequence: Sequence,
+}
+
+/// Server to client.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Reply {
+    pub result: Result<Answer, Failure>,
+    /// Leases that come with the answer; only ever on a control connection.
+    pub grants: Vec<Grant>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum Failure {
+    /// The operation was carried out and failed; final.
+    #[error("{0}")]
+    Fs(FsError),
+    /// The session is not known (any more): its leases are gone, what it had not been told done may not be done.
+    #[error("the session has ended at the server")]
+    SessionEnded,
+    /// The server restarted and waits for clients to reclaim; send the same request again after this time.
+    #[error("the server is in its grace period for another {0:?}")]
+    Grace(Duration),
+    /// The peer does not know this call, or not on this kind of connection.
+    #[error("not supported by this server: {0}")]
+    Unsupported(String),
+    /// Hello was refused; the text says what to do.
+    #[error("{0}")]
+    Refused(String),
+    /// A sequence older than the slot's: a packet of the past. Nothing was done.
+    #[error("operation is older than the last one of its slot")]
+    OldSequence,
+}
+
+/// Server to client, unasked.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Push {
+    /// Answered by [`Note::RecallAcks`] as soon as nothing cached depends on the leases, each on its own.
+    Recalls(Vec<Recall>),
+    /// The server is about to stop; renewals go on at the next one.
+    Stopping,
+}
+
+/// Client to server, not answered.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Note {
+    RecallAcks(Vec<RecallAck>),
+    /// Voluntary release: as a recall's answer that nobody asked for.
+    Release(Vec<RecallAck>),
+    /// Progress on a recall that takes longer (a flush): extends its deadline.
+    RecallProgress(Vec<Fid>),
+    /// The last process that had these open closed them.
+    Closed(Vec<Fid>),
+    /// Give up waiting for the answer to this tag (the caller was interrupted). The reply still comes.
+    Cancel(u64),
+}
+
+// ---------------------------------------------------------------- session
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    pub protocol_min: u16,
+    pub protocol_max: u16,
+    /// Version of the client's software, for the server's log.
+    pub software: String,
+    pub credentials: Credentials,
+    pub role: Role,
+}
+
+/// Proof of identity. Authenticated TLS will add its own kinds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Credentials {
+    /// Nothing: only for loopback or `--insecure` servers.
+    None,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Role {
+    Control {
+        client: ClientId,
+        /// For people: host and mount point.
+        name: String,
+        volume: String,
+        /// The session to go on with after a lost connection or a server restart.
+        resume: Option<SessionKey>,
+    },
+    Data(SessionKey),
+    Admin,
+}
+
+/// A session and the secret that proves it: 128 random bits from the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionKey {
+    pub session: SessionId,
+    pub secret: [u8; 16],
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    pub protocol: u16,
+    pub software: String,
+    /// Changes when the server restarts: the client then reclaims.
+    pub boot: [u8; 16],
+    /// `None` for an admin connection.
+    pub session: Option<SessionWelcome>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SessionWelcome {
+    pub key: SessionKey,
+    pub standing: Standing,
+    pub root: Fid,
+    /// Session lease without renewal. The client counts from the moment it sent, less a drift margin.
+    pub term: Duration,
+    /// Slots 0..slots may be used.
+    pub slots: u16,
+    /// Most bytes in one read or write.
+    pub max_io: u32,
+    /// The highest sequence of this session the server's store holds; `Sequence(0)` for a new one. A client that had
+    /// been answered a higher one knows that a power cut took what was not fsynced.
+    pub last_sequence: Sequence,
+}
+
+/// What became of the session that the client wanted to go on with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Standing {
+    /// A new session: whatever was cached under an old one is not covered.
+    New,
+    /// The same session, its leases are still in the server's table.
+    Resumed,
+    /// The same session, but the server restarted: send [`Call::Reclaim`]s, the last one with [`ReclaimStep::Last`].
+    Reclaim,
+}
+
+/// What a client held before the server restarted. Sent in batches of any size.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Reclaim {
+    pub leases: Vec<(Grant, Version)>,
+    /// Inodes that processes have open.
+    pub open: Vec<Fid>,
+    pub locks: Vec<(Fid, Lock)>,
+    pub step: ReclaimStep,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ReclaimStep {
+    More,
+    Last,
+}
+
+// ---------------------------------------------------------------- calls
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Call {
+    Hello(Hello),
+    /// Renews the session's lease; any other request on the control connection does too.
+    Renew,
+    Reclaim(Reclaim),
+    /// Ends the session: all leases, locks and opens are given up.
+    Goodbye,
+
+    // reading
+    Lookup { parent: Fid, name: Name },
+    GetAttr { fid: Fid },
+    ReadLink { fid: Fid },
+    ReadDir { dir: Fid, after: Option<Name>, limit: u32 },
+    /// All names and values (small ones): what a client caches under the lease.
+    GetXattrs { fid: Fid },
+    GetXattr { fid: Fid, name: Vec<u8> },
+    /// Payload of the reply: the bytes; fewer than asked for at the end of the file only.
+    Read { fid: Fid, offset: u64, len: u32 },
+    Seek { fid: Fid, offset: u64, whence: Whence },
+    StatFs { fid: Fid },
+
+    // changing names
+    Create { parent: Fid, name: Name, new: NewNode },
+    Link { fid: Fid, parent: Fid, name: Name },
+    Unlink { parent: Fid, name: Name, what: Unlink },
+    Rename { parent: Fid, name: Name, new_parent: Fid, new_name: Name, how: Rename },
+    /// O_TMPFILE: an inode with no name.
+    TmpFile { parent: Fid, new: NewNode },
+
+    // changing inodes
+    SetAttr { fid: Fid, set: SetAttr },
+    /// The request's payload is the data.
+    Write { fid: Fid, at: WriteAt, kill_suid_sgid: bool },
+    Allocate { fid: Fid, offset: u64, len: u64, how: Allocate },
+    CopyRange { from: Fid, from_offset: u64, to: Fid, to_offset: u64, len: u64 },
+    SetXattr { fid: Fid, name: Vec<u8>, value: Vec<u8>, how: SetXattr },
+    RemoveXattr { fid: Fid, name: Vec<u8> },
+
+    // durability and open files
+    /// Returns when every change answered before is durable on the server's disk. Shares group commits.
+    Sync { fid: Fid },
+    /// Registers that a process has the inode open although no lease covers it.
+    Opened { fid: Fid },
+
+    // locks
+    LockTest { fid: Fid, lock: Lock },
+    LockSet { fid: Fid, lock: Lock, wait: LockWait },
+    /// Releases the range.
+    LockRelease { fid: Fid, lock: Lock },
+
+    /// For tools; on an admin connection.
+    Admin(AdminCall),
+}
+
+/// What is to be created.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NewNode {
+    pub kind: FileKind,
+    /// Permission bits, umask not yet applied.
+    pub perm: u16,
+    pub umask: u16,
+    pub rdev: u32,
+    /// Target of a symbolic link, else empty.
+    pub target: Vec<u8>,
+    pub creds: Creds,
+    /// What to do if the name exists: only for regular files.
+    pub existing: IfExists,
+    /// Whether the creator goes on to hold it open.
+    pub open: InUse,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum IfExists {
+    /// O_EXCL, mkdir, mknod, symlink: EEXIST.
+    Fail,
+    /// open(O_CREAT): the existing inode is the answer.
+    Open,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Unlink {
+    /// unlink(2). The caller's own machine may still have it open.
+    File { in_use: InUse },
+    /// rmdir(2).
+    Directory,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Rename {
+    /// May replace; `in_use`: whether the caller's machine has the replaced inode open.
+    Plain { in_use: InUse },
+    NoReplace,
+    Exchange,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Whence {
+    Data,
+    Hole,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum WriteAt {
+    Offset(u64),
+    /// O_APPEND: at the end of the file as the server knows it.
+    End,
+}
+
+/// Modes of fallocate(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Allocate {
+    /// Reserve, and extend the file if needed.
+    Extend,
+    /// FALLOC_FL_KEEP_SIZE
+    KeepSize,
+    /// FALLOC_FL_PUNCH_HOLE | KEEP_SIZE
+    PunchHole,
+    /// FALLOC_FL_ZERO_RANGE
+    ZeroRange,
+    /// FALLOC_FL_ZERO_RANGE | KEEP_SIZE
+    ZeroRangeKeepSize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SetXattr {
+    Either,
+    /// XATTR_CREATE
+    Create,
+    /// XATTR_REPLACE
+    Replace,
+}
+
+// ---------------------------------------------------------------- locks
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lock {
+    pub family: LockFamily,
+    pub owner: LockOwner,
+    /// Process that asked, for F_GETLK.
+    pub pid: u32,
+    /// First byte.
+    pub start: u64,
+    /// Last byte, inclusive; `u64::MAX` for "to the end".
+    pub end: u64,
+    pub mode: LockMode,
+}
+
+/// flock(2) locks and fcntl(2) record locks do not see each other, as on a local Linux file system.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum LockFamily {
+    Flock,
+    Record,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LockMode {
+    Shared,
+    Exclusive,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LockWait {
+    /// EAGAIN if another owner is in the way.
+    No,
+    /// Until it can be had, or [`Note::Cancel`].
+    Yes,
+}
+
+// ---------------------------------------------------------------- answers
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    Done,
+    Welcome(Welcome),
+    /// For each lease of the batch, in order: what it is now, or nothing.
+    Reclaimed(Vec<Option<Grant>>),
+    /// `None`: there is no such name, which may be cached under the directory's lease.
+    Found { parent: Attr, node: Option<Node> },
+    Node(Node),
+    Target(Vec<u8>),
+    Entries(DirPage),
+    Xattrs(Vec<(Vec<u8>, Vec<u8>)>),
+    Xattr(Vec<u8>),
+    /// Attributes at the moment of the read; the bytes are the payload.
+    Data { attr: Attr },
+    Offset(u64),
+    Stats(FsStats),
+    /// What a change did: the inode that it was about, and the new attributes of every other inode it touched.
+    Changed { node: Option<Node>, others: Vec<(Fid, Attr)> },
+    /// As `Changed`, for data: where it went.
+    Written { offset: u64, len: u64, attr: Attr },
+    /// The conflicting lock, if any.
+    Conflict(Option<Lock>),
+    Admin(AdminAnswer),
+}
+
+/// An inode as a client caches it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Node {
+    pub fid: Fid,
+    pub attr: Attr,
+    pub xattrs: XattrSummary,
+}
+
+/// Saves a question per file: most inodes have no xattrs at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum XattrSummary {
+    None,
+    Some,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DirPage {
+    /// The directory's own attributes at the moment of the read.
+    pub dir: Attr,
+    pub parent: Fid,
+    pub entries: Vec<(Name, Node)>,
+    pub rest: Rest,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Rest {
+    More,
+    End,
+}
+
+// ---------------------------------------------------------------- tools
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum AdminCall {
+    Status,
+    /// Counters since the start, by name.
+    Stats,
+    /// Leases on one object, or all; at most `limit`.
+    Leases { of: Option<ObjectRef>, limit: u32 },
+    /// Who holds, who waits, for whom, since when, and why the last lease was refused.
+    Why(ObjectRef),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ObjectRef {
+    Fid(Fid),
+    /// Names from the root of a volume.
+    Path { volume: String, names: Vec<Name> },
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum AdminAnswer {
+    Status(ServerStatus),
+    Stats(Vec<(String, u64)>),
+    Leases(Vec<LeaseInfo>),
+    Why(WhyInfo),
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ServerStatus {
+    pub software: String,
+    pub started: Timestamp,
+    pub uptime: Duration,
+    pub data_dir: String,
+    pub listen: String,
+    pub term: Duration,
+    /// What is left of the grace period.
+    pub grace: Option<Duration>,
+    pub volumes: Vec<(String, FsStats)>,
+    pub sessions: Vec<SessionInfo>,
+    pub leases: u64,
+    pub waiting: u64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SessionInfo {
+    pub session: SessionId,
+    pub name: String,
+    pub peer: String,
+    pub connected: u32,
+    /// What is left of the session's lease; zero: expired, kept by courtesy.
+    pub left: Duration,
+    pub leases: u64,
+    pub open: u64,
+    pub locks: u64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LeaseInfo {
+    pub grant: Grant,
+    pub session: SessionId,
+    pub holder: String,
+    /// Path of the object if it is known.
+    pub path: Option<String>,
+    /// Since when a recall is waiting for an answer.
+    pub recalled_for: Option<Duration>,
+    pub held_for: Duration,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct WhyInfo {
+    pub fid: Fid,
+    pub path: Option<String>,
+    pub attr: Attr,
+    pub holders: Vec<LeaseInfo>,
+    pub waiting: Vec<WaitInfo>,
+    /// Decayed rates, per second.
+    pub reads_per_s: f64,
+    pub writes_per_s: f64,
+    /// Clients that used it lately.
+    pub clients: u32,
+    /// What the policy says about the next lease, in words.
+    pub policy: String,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct WaitInfo {
+    pub session: SessionId,
+    pub name: String,
+    pub operation: String,
+    pub wants: Mode,
+    pub waited: Duration,
+    /// The sessions that it waits for.
+    pub blocked_by: Vec<SessionId>,
+    /// When it will go on at the latest.
+    pub at_most: Option<Duration>,
+}
+

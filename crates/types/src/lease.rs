@@ -1,0 +1,108 @@
+//! What a lease is: (fid, scope, mode, epoch, term) held by a session.
+
+use crate::{Epoch, Fid, Name};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// How far a lease reaches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Scope {
+    /// One file (data, attributes, xattrs) or one directory (its names, present and absent, and attributes); "shallow".
+    Node,
+    /// A directory and all below it; "deep" (Zhang & Honeyman).
+    Subtree,
+}
+
+/// What a lease allows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Mode {
+    /// Shared: what was read may be cached.
+    Read,
+    /// Exclusive: nobody else caches or sees the object without a recall.
+    Write,
+}
+
+/// How long a lease lasts without renewal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Term {
+    /// As long as the session that holds it (volume leases, Yin et al.): the default.
+    Session,
+    /// Its own term, counted by the client from the moment it sent the request; ends with the session at the latest.
+    For(Duration),
+}
+
+/// A lease as it is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Grant {
+    pub fid: Fid,
+    pub scope: Scope,
+    pub mode: Mode,
+    pub epoch: Epoch,
+    pub term: Term,
+}
+
+/// The server asks a holder to lower a lease or to give it up.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Recall {
+    pub fid: Fid,
+    /// The lease that is meant. A holder that does not know it yet (its grant is still on the way) answers at once and
+    /// refuses the grant when it comes.
+    pub epoch: Epoch,
+    /// What the holder may keep.
+    pub to: Option<Mode>,
+    pub cause: Cause,
+}
+
+/// Why a lease is recalled: what the waiting operation is about to do. A hint; the lease goes all the same.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Cause {
+    /// Somebody wants to read.
+    Read,
+    /// Somebody changes these names of the directory, and so its attributes.
+    Names(Vec<Name>),
+    /// Somebody changes attributes or xattrs, not the data.
+    Attributes,
+    /// Somebody changes data.
+    Data,
+    /// The server is short of memory, or policy.
+    Reclaim,
+}
+
+/// A holder's answer to a [`Recall`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RecallAck {
+    pub fid: Fid,
+    pub epoch: Epoch,
+    /// What the holder kept: at most what it was asked to.
+    pub kept: Option<Mode>,
+    /// Whether a process of the client still has the inode open, so that unlinking must keep it as an orphan.
+    pub in_use: InUse,
+    /// How often the cache was used under this lease, for the server's rates (equation 8 of the SODA paper).
+    pub uses: u32,
+}
+
+/// Whether some process has the inode open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum InUse {
+    #[default]
+    No,
+    Yes,
+}
+
+/// Ceph's habit: a lease in one word for logs and tools, such as `R`, `W`, `deep W`.
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let deep = if self.scope == Scope::Subtree { "deep " } else { "" };
+        write!(f, "{deep}{} {} {}", self.mode, self.fid, self.epoch)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Read => "R",
+            Mode::Write => "W",
+        })
+    }
+}
