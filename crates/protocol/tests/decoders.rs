@@ -1,0 +1,181 @@
+//! Every decoder that reads the wire is fed garbage, and good messages with damage: it may refuse, it may not panic,
+//! allocate without bound, or read a message that is not there.
+
+use bytes::{Bytes, BytesMut};
+use proptest::prelude::*;
+use soda_protocol::*;
+use soda_types::*;
+
+fn name(text: &str) -> Name {
+    Name::try_from(text).unwrap()
+}
+
+fn fid(ino: u64) -> Fid {
+    Fid::new(VolumeId(1), Ino(ino))
+}
+
+/// One message of each shape that matters: nested enums, options, long vectors, names.
+fn samples() -> Vec<(FrameKind, Vec<u8>)> {
+    let requests = vec![
+        Request {
+            op: Some(OpId { slot: Slot(3), sequence: Sequence(9) }),
+            call: Call::Rename {
+                parent: fid(1),
+                name: name("old"),
+                new_parent: fid(2),
+                new_name: name("new"),
+                how: Rename::Plain { in_use: InUse::Yes },
+            },
+        },
+        Request { op: None, call: Call::Lookup { parent: fid(1), name: name("a") } },
+        Request {
+            op: None,
+            call: Call::Hello(Hello {
+                protocol_min: 1,
+                protocol_max: 1,
+                software: "test".into(),
+                credentials: Credentials::None,
+                role: Role::Control {
+                    client: ClientId([7; 16]),
+                    name: "host:/mnt".into(),
+                    volume: "main".into(),
+                    resume: Some(SessionKey { session: SessionId(4), secret: [1; 16] }),
+                },
+            }),
+        },
+    ];
+    let replies = vec![
+        Reply { result: Err(Failure::Fs(Errno::NoSpace.into())), grants: vec![] },
+        Reply {
+            result: Ok(Answer::Xattrs(vec![(b"user.a".to_vec(), vec![0; 300])])),
+            grants: vec![Grant {
+                fid: fid(5),
+                scope: Scope::Node,
+                mode: Mode::Write,
+                epoch: Epoch(8),
+                term: Term::Session,
+            }],
+        },
+    ];
+    let notes = vec![Note::Closed(vec![fid(1); 40])];
+    let pushes = vec![Push::Recalls(vec![Recall {
+        fid: fid(3),
+        epoch: Epoch(2),
+        to: None,
+        cause: Cause::Names(vec![name("x"), name("y")]),
+    }])];
+    let mut all = Vec::new();
+    all.extend(requests.iter().map(|m| (FrameKind::Request, postcard::to_stdvec(m).unwrap())));
+    all.extend(replies.iter().map(|m| (FrameKind::Reply, postcard::to_stdvec(m).unwrap())));
+    all.extend(notes.iter().map(|m| (FrameKind::Note, postcard::to_stdvec(m).unwrap())));
+    all.extend(pushes.iter().map(|m| (FrameKind::Push, postcard::to_stdvec(m).unwrap())));
+    all
+}
+
+/// Decodes a body as each kind of message; what decodes must encode again.
+fn decode_all(body: Bytes) {
+    let frame = |kind| Frame { kind, tag: 0, body: body.clone(), payload: Bytes::new() };
+    if let Ok(message) = frame(FrameKind::Request).message::<Request>() {
+        postcard::to_stdvec(&message).unwrap();
+    }
+    if let Ok(message) = frame(FrameKind::Reply).message::<Reply>() {
+        postcard::to_stdvec(&message).unwrap();
+    }
+    if let Ok(message) = frame(FrameKind::Push).message::<Push>() {
+        postcard::to_stdvec(&message).unwrap();
+    }
+    if let Ok(message) = frame(FrameKind::Note).message::<Note>() {
+        postcard::to_stdvec(&message).unwrap();
+    }
+}
+
+#[test]
+fn samples_come_back_and_truncations_are_refused() {
+    for (kind, body) in samples() {
+        for len in 0..=body.len() {
+            decode_all(Bytes::copy_from_slice(&body[..len]));
+        }
+        let whole = Frame { kind, tag: 1, body: body.into(), payload: Bytes::new() };
+        let understood = match kind {
+            FrameKind::Request => whole.message::<Request>().is_ok(),
+            FrameKind::Reply => whole.message::<Reply>().is_ok(),
+            FrameKind::Push => whole.message::<Push>().is_ok(),
+            FrameKind::Note => whole.message::<Note>().is_ok(),
+        };
+        assert!(understood);
+    }
+}
+
+#[test]
+fn bytes_after_a_message_are_refused() {
+    let mut body = postcard::to_stdvec(&Request { op: None, call: Call::Renew }).unwrap();
+    body.push(0);
+    let frame = Frame { kind: FrameKind::Request, tag: 0, body: body.into(), payload: Bytes::new() };
+    assert!(matches!(frame.message::<Request>(), Err(FrameError::Body(_))));
+}
+
+#[test]
+fn a_name_with_a_slash_is_refused_on_the_wire() {
+    let good = Request { op: None, call: Call::Lookup { parent: fid(1), name: name("a") } };
+    let mut body = postcard::to_stdvec(&good).unwrap();
+    let at = body.len() - 1;
+    assert_eq!(body[at], b'a');
+    body[at] = b'/';
+    let frame = Frame { kind: FrameKind::Request, tag: 0, body: body.into(), payload: Bytes::new() };
+    assert!(matches!(frame.message::<Request>(), Err(FrameError::Body(_))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn garbage_headers_are_refused_or_bounded(raw in any::<[u8; HEADER_LEN]>(), magic in any::<bool>()) {
+        let mut raw = raw;
+        if magic {
+            raw[0..4].copy_from_slice(&[0xDA, 0x50, 1, 0]);
+        }
+        if let Ok(header) = FrameHeader::parse(&raw) {
+            prop_assert!(header.rest_len() <= (MAX_BODY + MAX_PAYLOAD) as usize);
+        }
+    }
+
+    #[test]
+    fn garbage_bodies_never_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        decode_all(body.into());
+    }
+
+    #[test]
+    fn damaged_messages_never_panic(
+        which in 0usize..7,
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let samples = samples();
+        let mut body = samples[which % samples.len()].1.clone();
+        for (at, value) in damage {
+            let at = at.index(body.len());
+            body[at] = value;
+        }
+        decode_all(body.into());
+    }
+
+    #[test]
+    fn damage_in_transit_is_noticed(flips in proptest::collection::vec(any::<prop::sample::Index>(), 1..8)) {
+        let request = Request { op: None, call: Call::Lookup { parent: fid(1), name: name("abc") } };
+        let frame = Frame::new(FrameKind::Request, 5, &request, Bytes::from(vec![9; 64])).unwrap();
+        let mut bytes = BytesMut::new();
+        frame.encode_head(&mut bytes);
+        bytes.extend_from_slice(&frame.payload);
+        let good = bytes.clone();
+        for flip in flips {
+            let bit = flip.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        prop_assume!(bytes != good);
+        let head: [u8; HEADER_LEN] = bytes[..HEADER_LEN].try_into().unwrap();
+        if let Ok(header) = FrameHeader::parse(&head)
+            && header.rest_len() == bytes.len() - HEADER_LEN
+        {
+            prop_assert!(header.finish(bytes.freeze().slice(HEADER_LEN..)).is_err());
+        }
+    }
+}
