@@ -1,0 +1,133 @@
+//! File data as immutable, checksummed chunks.
+
+use crate::{StorageError, StorageResult};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+
+/// Chunks start at multiples of this many bytes, the block of the file systems below.
+pub const CHUNK_ALIGN: u64 = 4096;
+/// The longest chunk, bytes.
+pub const CHUNK_MAX: usize = 4 << 20;
+
+/// A file of the log that chunks are appended to. Never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct SegmentId(pub u64);
+
+impl fmt::Debug for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {:016x}", self.0)
+    }
+}
+
+impl fmt::Display for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Where a chunk is, and what it must look like.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ChunkRef {
+    pub segment: SegmentId,
+    /// Bytes from the start of the segment, a multiple of [`CHUNK_ALIGN`].
+    pub offset: u64,
+    /// Bytes, 1 to [`CHUNK_MAX`].
+    pub len: u32,
+    /// CRC-32C of the data.
+    pub crc32c: u32,
+}
+
+impl ChunkRef {
+    /// The bytes of the segment that the chunk takes, padding included. Saturates: a made-up reference must not
+    /// overflow.
+    pub fn span(&self) -> Range<u64> {
+        let end = self.offset.saturating_add(u64::from(self.len));
+        self.offset..end.checked_next_multiple_of(CHUNK_ALIGN).unwrap_or(u64::MAX)
+    }
+
+    /// Checks data that was read against the reference.
+    pub fn verify(&self, data: &[u8]) -> StorageResult<()> {
+        if data.len() != self.len as usize {
+            return Err(StorageError::Corrupt { chunk: *self, problem: "it is shorter than it was written" });
+        }
+        if crc32c::crc32c(data) != self.crc32c {
+            return Err(StorageError::Corrupt { chunk: *self, problem: "its check sum is wrong" });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ChunkRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "chunk {:016x}+{:#x} ({} bytes)", self.segment.0, self.offset, self.len)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentInfo {
+    pub id: SegmentId,
+    /// Bytes from its start to its end, released parts included.
+    pub len: u64,
+    /// Bytes it takes on the medium.
+    pub stored: u64,
+    pub state: SegmentState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SegmentState {
+    /// Chunks are being appended to it.
+    Active,
+    /// Never appended to again.
+    Sealed,
+}
+
+/// Space of the medium that holds the data, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Space {
+    pub total: u64,
+    /// What may still be written: the reserve is left out.
+    pub free: u64,
+}
+
+/// File data as immutable, checksummed chunks in an append-only log.
+///
+/// Chunks are never changed. Appends and reads from many threads at once are fine.
+pub trait DataStore: Send + Sync + fmt::Debug {
+    /// Writes a chunk of 1 to [`CHUNK_MAX`] bytes. When it returns the data is in the hands of the operating system.
+    fn append(&self, data: &[u8]) -> StorageResult<ChunkRef>;
+
+    /// Reads a whole chunk and checks it.
+    fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes>;
+
+    /// Makes all chunks durable whose append returned before the call.
+    fn sync(&self) -> StorageResult<()>;
+
+    /// Gives the space of a chunk back. The caller has made the last reference's removal durable before. Releasing
+    /// what is already released does nothing.
+    fn release(&self, chunk: &ChunkRef) -> StorageResult<()> {
+        self.release_range(chunk.segment, chunk.span())
+    }
+
+    /// Gives the space of whole blocks back, for repairs.
+    fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()>;
+
+    /// All segments in the order of their ids.
+    fn segments(&self) -> StorageResult<Vec<SegmentInfo>>;
+
+    /// The parts of a segment that take space, in order, in multiples of [`CHUNK_ALIGN`].
+    fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>>;
+
+    fn space(&self) -> StorageResult<Space>;
+}
+
+/// The length of data that can be a chunk.
+pub(crate) fn chunk_len(data: &[u8]) -> StorageResult<u32> {
+    if data.is_empty() || data.len() > CHUNK_MAX {
+        let cause = format!("a chunk has 1 to {CHUNK_MAX} bytes, not {}", data.len());
+        return Err(StorageError::io("appending a chunk", io::Error::new(ErrorKind::InvalidInput, cause)));
+    }
+    Ok(data.len() as u32)
+}

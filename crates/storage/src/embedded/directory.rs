@@ -1,0 +1,130 @@
+//! A server's data directory: who it belongs to, in which format, and that one server uses it at a time.
+
+use super::{EmbeddedData, EmbeddedMeta};
+use crate::{StorageError, StorageResult, crash};
+use rustix::fs::FlockOperation;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The version of the layout that this program writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+const MAGIC: &str = "soda data directory";
+const FORMAT_FILE: &str = "FORMAT";
+const FORMAT_NEW: &str = "FORMAT.new";
+const LOCK_FILE: &str = "LOCK";
+const META_DIR: &str = "meta";
+const DATA_DIR: &str = "data";
+
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Free bytes of the file system below which nothing that takes space is accepted.
+    pub reserve: u64,
+    /// Length at which a segment is sealed and the next begun, bytes.
+    pub segment_len: u64,
+    /// Memory for blocks of the metadata engine, bytes.
+    pub meta_cache: u64,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions { reserve: 64 << 20, segment_len: 256 << 20, meta_cache: 128 << 20 }
+    }
+}
+
+/// An open data directory. Dropping it (and what was taken from it) unlocks the directory.
+#[derive(Debug)]
+pub struct DataDirectory {
+    path: PathBuf,
+    pub meta: Arc<EmbeddedMeta>,
+    pub data: Arc<EmbeddedData>,
+}
+
+impl DataDirectory {
+    /// Opens a data directory; makes one where nothing or an empty directory is.
+    pub fn open(path: impl AsRef<Path>, options: StoreOptions) -> StorageResult<DataDirectory> {
+        let path = path.as_ref();
+        let io = |doing: &str, error| StorageError::io(format!("{doing} {}", path.display()), error);
+        fs::create_dir_all(path).map_err(|error| io("creating the data directory", error))?;
+        let path = &path.canonicalize().map_err(|error| io("finding the data directory", error))?;
+        refuse_foreign(path)?;
+        let lock = Arc::new(lock(path)?);
+        match fs::read_to_string(path.join(FORMAT_FILE)) {
+            Ok(text) => check_format(path, &text)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => initialise(path)?,
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                return Err(StorageError::NotOurs { path: path.clone() });
+            }
+            Err(error) => return Err(io("reading the format of", error)),
+        }
+        Ok(DataDirectory {
+            path: path.clone(),
+            meta: Arc::new(EmbeddedMeta::open(path.join(META_DIR), &options, lock.clone())?),
+            data: Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, lock)?),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Refuses a directory with something in it that is not ours, before anything is written to it.
+fn refuse_foreign(path: &Path) -> StorageResult<()> {
+    if path.join(FORMAT_FILE).exists() {
+        return Ok(());
+    }
+    let io = |error| StorageError::io(format!("listing {}", path.display()), error);
+    for entry in fs::read_dir(path).map_err(io)? {
+        let name = entry.map_err(io)?.file_name();
+        // What an initialisation that was cut short leaves. A file system of its own has `lost+found`.
+        let ours = [LOCK_FILE, FORMAT_NEW, "lost+found"].iter().any(|known| name == *known);
+        if !ours {
+            return Err(StorageError::NotOurs { path: path.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn lock(path: &Path) -> StorageResult<File> {
+    let file = path.join(LOCK_FILE);
+    let io = |error| StorageError::io(format!("locking {}", file.display()), error);
+    let lock = File::options().create(true).truncate(false).write(true).open(&file).map_err(io)?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StorageError::InUse { path: path.to_owned() }),
+        Err(errno) => Err(io(errno.into())),
+    }
+}
+
+/// The first line is the magic, the second the version.
+fn check_format(path: &Path, text: &str) -> StorageResult<()> {
+    let mut lines = text.lines();
+    if lines.next() != Some(MAGIC) {
+        return Err(StorageError::NotOurs { path: path.to_owned() });
+    }
+    let version =
+        lines.next().and_then(|line| line.strip_prefix("version ")).and_then(|text| text.parse().ok());
+    match version {
+        None => Err(StorageError::BadFormat { path: path.join(FORMAT_FILE), problem: "it has no version" }),
+        Some(found) if found > FORMAT_VERSION => {
+            Err(StorageError::TooNew { path: path.to_owned(), found, known: FORMAT_VERSION })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Writes FORMAT last and by rename: a directory has it whole or not at all.
+fn initialise(path: &Path) -> StorageResult<()> {
+    let io = |error| StorageError::io(format!("initialising {}", path.display()), error);
+    let new = path.join(FORMAT_NEW);
+    let mut file = File::create(&new).map_err(io)?;
+    write!(file, "{MAGIC}\nversion {FORMAT_VERSION}\n").map_err(io)?;
+    file.sync_all().map_err(io)?;
+    fs::rename(&new, path.join(FORMAT_FILE)).map_err(io)?;
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(io)?;
+    crash::point("format.written");
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! Chunks in append-only segment files, `data/<id in hex>.seg`.
+//!
+//! Only the newest segment grows. After a restart a new one is begun: what the end of an old one looks like after a
+//! crash does not matter, nothing refers to it. Space is given back by punching holes; a sealed segment without a stored
+//! block is deleted, except the newest of all, whose name keeps ids from being used twice.
+
+use super::directory::StoreOptions;
+use super::space::SpaceWatch;
+use crate::data::chunk_len;
+use crate::{
+    CHUNK_ALIGN, CHUNK_MAX, ChunkRef, DataStore, SegmentId, SegmentInfo, SegmentState, Space, SpaceUse,
+    StorageError, StorageResult, crash,
+};
+use bytes::Bytes;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Segment files kept open at most.
+const OPEN_MAX: usize = 512;
+
+/// Bytes that data leaves free above the reserve, so that a disk filled with data still takes new names.
+const METADATA_SHARE: u64 = 16 << 20;
+
+#[derive(Debug)]
+pub struct EmbeddedData {
+    directory: PathBuf,
+    segment_len: u64,
+    space: SpaceWatch,
+    log: Mutex<Log>,
+    /// Held through a sync: whoever finds nothing left to sync must not return before the one who took it is done.
+    syncing: Mutex<()>,
+    open: Mutex<BTreeMap<SegmentId, Arc<File>>>,
+    _lock: Arc<File>,
+}
+
+#[derive(Debug)]
+struct Log {
+    active: SegmentId,
+    file: Arc<File>,
+    /// Where the next chunk goes.
+    end: u64,
+    /// Written to since their last sync.
+    unsynced: BTreeMap<SegmentId, Arc<File>>,
+    /// The segment's directory entry has to be synced as well.
+    new_entry: NewEntry,
+    failed: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NewEntry {
+    Synced,
+    Unsynced,
+}
+
+impl EmbeddedData {
+    pub(crate) fn open(
+        directory: PathBuf,
+        options: &StoreOptions,
+        lock: Arc<File>,
+    ) -> StorageResult<EmbeddedData> {
+        fs::create_dir_all(&directory).map_err(|error| io_error("creating", &directory, error))?;
+        let newest = list(&directory)?.last().copied();
+        // An empty newest one was never written to: it may be used, so that restarts do not leave a trail of files.
+        let active = match newest {
+            None => SegmentId(1),
+            Some(id) if file_len(&directory, id)? == 0 => id,
+            Some(id) => SegmentId(id.0 + 1),
+        };
+        let file = Arc::new(open_segment(&directory, active)?);
+        crash::point("segment.created");
+        let log = Log {
+            active,
+            file,
+            end: 0,
+            unsynced: BTreeMap::new(),
+            new_entry: NewEntry::Unsynced,
+            failed: None,
+        };
+        let store = EmbeddedData {
+            space: SpaceWatch::new(directory.clone(), options.reserve + METADATA_SHARE),
+            directory,
+            segment_len: options.segment_len,
+            log: Mutex::new(log),
+            syncing: Mutex::new(()),
+            open: Mutex::default(),
+            _lock: lock,
+        };
+        for segment in store.segments()? {
+            store.delete_if_dead(segment.id)?;
+        }
+        Ok(store)
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the place of a chunk at the end of the log.
+    fn place(&self, len: u64) -> StorageResult<(SegmentId, u64, Arc<File>)> {
+        let mut log = self.log();
+        if let Some(cause) = &log.failed {
+            return Err(StorageError::Stopped(cause.clone()));
+        }
+        if log.end > 0 && log.end + len > self.segment_len {
+            let next = SegmentId(log.active.0 + 1);
+            log.file = Arc::new(open_segment(&self.directory, next)?);
+            log.active = next;
+            log.end = 0;
+            log.new_entry = NewEntry::Unsynced;
+            crash::point("segment.created");
+        }
+        let offset = log.end;
+        log.end = (offset + len).next_multiple_of(CHUNK_ALIGN);
+        Ok((log.active, offset, log.file.clone()))
+    }
+
+    fn file(&self, id: SegmentId) -> StorageResult<Arc<File>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(&id) {
+            return Ok(file.clone());
+        }
+        let path = segment_path(&self.directory, id);
+        let file = match File::options().read(true).write(true).open(&path) {
+            Ok(file) => Arc::new(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(StorageError::NoSegment { segment: id });
+            }
+            Err(error) => return Err(io_error("opening", &path, error)),
+        };
+        if open.len() >= OPEN_MAX {
+            open.pop_first();
+        }
+        open.insert(id, file.clone());
+        Ok(file)
+    }
+
+    fn delete_if_dead(&self, id: SegmentId) -> StorageResult<()> {
+        if self.log().active == id {
+            return Ok(());
+        }
+        let path = segment_path(&self.directory, id);
+        let dead = fs::metadata(&path).is_ok_and(|metadata| metadata.blocks() == 0);
+        if dead {
+            self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            fs::remove_file(&path).map_err(|error| io_error("deleting", &path, error))?;
+            crash::point("segment.deleted");
+        }
+        Ok(())
+    }
+}
+
+impl DataStore for EmbeddedData {
+    fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
+        let len = chunk_len(data)?;
+        self.space.admit(u64::from(len).next_multiple_of(CHUNK_ALIGN), 0, SpaceUse::Takes)?;
+        let crc32c = crc32c::crc32c(data);
+        let (segment, offset, file) = self.place(u64::from(len))?;
+        let chunk = ChunkRef { segment, offset, len, crc32c };
+        if crash::is_next("segment.half-written") {
+            let _ = file.write_all_at(&data[..data.len() / 2], offset);
+        }
+        crash::point("segment.half-written");
+        if let Err(error) = file.write_all_at(data, offset) {
+            self.space.recheck();
+            // The place is lost to the log, its space is not.
+            let _ = self.release(&chunk);
+            let path = segment_path(&self.directory, segment);
+            return Err(match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                    StorageError::NoSpace { free: 0, reserve: self.space.reserve(), wanted: u64::from(len) }
+                }
+                _ => io_error("appending to", &path, error),
+            });
+        }
+        self.log().unsynced.entry(segment).or_insert(file);
+        crash::point("segment.appended");
+        Ok(chunk)
+    }
+
+    fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes> {
+        if chunk.len == 0 || chunk.len as usize > CHUNK_MAX || chunk.offset % CHUNK_ALIGN != 0 {
+            return Err(StorageError::Corrupt {
+                chunk: *chunk,
+                problem: "no such chunk can have been written",
+            });
+        }
+        let file = self.file(chunk.segment)?;
+        let mut data = vec![0; chunk.len as usize];
+        match file.read_exact_at(&mut data, chunk.offset) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Err(StorageError::Corrupt {
+                    chunk: *chunk,
+                    problem: "it is past the end of its segment",
+                });
+            }
+            Err(error) => return Err(StorageError::io(format!("reading {chunk:?}"), error)),
+        }
+        chunk.verify(&data)?;
+        Ok(data.into())
+    }
+
+    fn sync(&self) -> StorageResult<()> {
+        let _turn = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (files, entry) = {
+            let mut log = self.log();
+            if let Some(cause) = &log.failed {
+                return Err(StorageError::Stopped(cause.clone()));
+            }
+            if log.unsynced.is_empty() {
+                return Ok(());
+            }
+            (std::mem::take(&mut log.unsynced), std::mem::replace(&mut log.new_entry, NewEntry::Synced))
+        };
+        let sync_all = || -> io::Result<()> {
+            for file in files.values() {
+                file.sync_data()?;
+            }
+            if entry == NewEntry::Unsynced {
+                File::open(&self.directory)?.sync_all()?;
+            }
+            Ok(())
+        };
+        if let Err(error) = sync_all() {
+            // The kernel has dropped the dirty pages: a second attempt would succeed without the data being there.
+            self.log().failed = Some(format!("syncing file data: {error}"));
+            return Err(io_error("syncing", &self.directory, error));
+        }
+        crash::point("segment.synced");
+        Ok(())
+    }
+
+    fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
+        let file = match self.file(segment) {
+            Err(StorageError::NoSegment { .. }) => return Ok(()),
+            other => other?,
+        };
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let len = range.end.saturating_sub(range.start);
+        if len == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&*file, flags, range.start, len) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::OPNOTSUPP) => {
+                tracing::warn!(%segment, "this file system cannot punch holes: the space is not given back");
+            }
+            Err(errno) => {
+                return Err(io_error("punching", &segment_path(&self.directory, segment), errno.into()));
+            }
+        }
+        crash::point("segment.punched");
+        self.space.recheck();
+        self.delete_if_dead(segment)
+    }
+
+    fn segments(&self) -> StorageResult<Vec<SegmentInfo>> {
+        let active = self.log().active;
+        let mut segments = Vec::new();
+        for id in list(&self.directory)? {
+            let path = segment_path(&self.directory, id);
+            let metadata = match fs::metadata(&path) {
+                Ok(metadata) => metadata,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(io_error("looking at", &path, error)),
+            };
+            let state = if id == active { SegmentState::Active } else { SegmentState::Sealed };
+            segments.push(SegmentInfo { id, len: metadata.len(), stored: metadata.blocks() * 512, state });
+        }
+        Ok(segments)
+    }
+
+    fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>> {
+        // A file of its own: seeking moves the position of a shared one.
+        let path = segment_path(&self.directory, segment);
+        let file = File::open(&path).map_err(|error| io_error("opening", &path, error))?;
+        let mut ranges = Vec::new();
+        let mut at = 0;
+        loop {
+            let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+                Ok(start) => start,
+                Err(rustix::io::Errno::NXIO) => return Ok(ranges),
+                Err(errno) => return Err(io_error("seeking in", &path, errno.into())),
+            };
+            let end = rustix::fs::seek(&file, SeekFrom::Hole(start))
+                .map_err(|errno| io_error("seeking in", &path, errno.into()))?;
+            ranges.push(start - start % CHUNK_ALIGN..end.next_multiple_of(CHUNK_ALIGN));
+            at = end;
+        }
+    }
+
+    fn space(&self) -> StorageResult<Space> {
+        let medium = self.space.medium()?;
+        Ok(Space { total: medium.total, free: medium.free.saturating_sub(self.space.reserve()) })
+    }
+}
+
+fn segment_path(directory: &Path, id: SegmentId) -> PathBuf {
+    directory.join(format!("{:016x}.seg", id.0))
+}
+
+fn open_segment(directory: &Path, id: SegmentId) -> StorageResult<File> {
+    let path = segment_path(directory, id);
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(|error| io_error("creating", &path, error))
+}
+
+fn file_len(directory: &Path, id: SegmentId) -> StorageResult<u64> {
+    let path = segment_path(directory, id);
+    Ok(fs::metadata(&path).map_err(|error| io_error("looking at", &path, error))?.len())
+}
+
+/// Ids of the segment files, ascending. Other files are left alone.
+fn list(directory: &Path) -> StorageResult<Vec<SegmentId>> {
+    let error = |error| io_error("listing", directory, error);
+    let mut ids = Vec::new();
+    for entry in fs::read_dir(directory).map_err(error)? {
+        let name = entry.map_err(error)?.file_name();
+        let id = name
+            .to_str()
+            .and_then(|name| name.strip_suffix(".seg"))
+            .and_then(|hex| u64::from_str_radix(hex, 16).ok());
+        ids.extend(id.map(SegmentId));
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+fn io_error(doing: &str, path: &Path, error: io::Error) -> StorageError {
+    StorageError::io(format!("{doing} {}", path.display()), error)
+}

@@ -1,0 +1,73 @@
+//! The watch over free space. The metadata engine does not survive a full disk in the middle of a write, so nothing is
+//! begun that could meet one: what takes space is refused while a reserve is still free, what leads to space being
+//! given back may use most of the reserve.
+
+use crate::{SpaceUse, StorageError, StorageResult};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Bytes that nothing may touch.
+const FLOOR: u64 = 4 << 20;
+
+/// The longest stretch of writing without asking the file system again, bytes.
+const RECHECK_MAX: u64 = 32 << 20;
+
+#[derive(Debug)]
+pub(crate) struct SpaceWatch {
+    directory: PathBuf,
+    reserve: u64,
+    /// Bytes that may be written before the file system is asked again.
+    allowance: AtomicI64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MediumSpace {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+}
+
+impl SpaceWatch {
+    pub(crate) fn new(directory: PathBuf, reserve: u64) -> SpaceWatch {
+        SpaceWatch { directory, reserve, allowance: AtomicI64::new(0) }
+    }
+
+    pub(crate) fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
+    pub(crate) fn medium(&self) -> StorageResult<MediumSpace> {
+        let stat = rustix::fs::statvfs(&self.directory).map_err(|errno| {
+            StorageError::io(format!("asking for the space of {}", self.directory.display()), errno.into())
+        })?;
+        Ok(MediumSpace { total: stat.f_blocks * stat.f_frsize, free: stat.f_bavail * stat.f_frsize })
+    }
+
+    /// Refuses what does not fit above the reserve. `extra` is what the caller knows to be written later because of what
+    /// was accepted before, bytes.
+    pub(crate) fn admit(&self, wanted: u64, extra: u64, space: SpaceUse) -> StorageResult<()> {
+        let cost = i64::try_from(wanted).unwrap_or(i64::MAX);
+        if self.allowance.fetch_sub(cost, Ordering::Relaxed) >= cost {
+            return Ok(());
+        }
+        let free = self.medium()?.free;
+        let reserve = match space {
+            SpaceUse::Takes => self.reserve.saturating_add(extra),
+            SpaceUse::Releases => FLOOR.min(self.reserve),
+        };
+        let slack = free.saturating_sub(reserve);
+        if slack < wanted {
+            self.allowance.store(0, Ordering::Relaxed);
+            return Err(StorageError::NoSpace { free, reserve, wanted });
+        }
+        if space == SpaceUse::Takes {
+            let allowance = ((slack - wanted) / 16).min(RECHECK_MAX);
+            self.allowance.store(allowance as i64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Has the next admission ask the file system.
+    pub(crate) fn recheck(&self) {
+        self.allowance.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,63 @@
+//! What can go wrong below a volume.
+
+use crate::{ChunkRef, SegmentId};
+use soda_types::{Errno, FsError};
+use std::path::PathBuf;
+
+pub type StorageResult<T> = Result<T, StorageError>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// The medium is full down to the reserve. Nothing was changed; the store stays usable.
+    #[error("no space left: {free} bytes free, {reserve} of them reserved, {wanted} wanted")]
+    NoSpace { free: u64, reserve: u64, wanted: u64 },
+
+    /// What was read is not what was written.
+    #[error("{chunk:?} is corrupt: {problem}")]
+    Corrupt { chunk: ChunkRef, problem: &'static str },
+
+    #[error("{segment} does not exist")]
+    NoSegment { segment: SegmentId },
+
+    #[error("{doing}: {source}")]
+    Io { doing: String, source: std::io::Error },
+
+    /// The metadata engine failed.
+    #[error("metadata engine, {doing}: {cause}")]
+    Engine { doing: &'static str, cause: String },
+
+    /// An earlier write or sync failed, so what is on the medium is not known: no more changes until a restart.
+    #[error("the store stopped after an earlier failure ({0}); restart the server to recover")]
+    Stopped(String),
+
+    #[error("{path} is in use by another server; stop that one first, or give this one its own directory")]
+    InUse { path: PathBuf },
+
+    #[error("{path} is not empty and not a Soda data directory; give an empty or new directory")]
+    NotOurs { path: PathBuf },
+
+    #[error("{path} is not empty and its initialisation was not finished; empty it and start again")]
+    Unfinished { path: PathBuf },
+
+    #[error("{path} has format {found}, this program reads up to {known}: use a newer `soda`")]
+    TooNew { path: PathBuf, found: u32, known: u32 },
+
+    #[error("{path} is damaged: {problem}")]
+    BadFormat { path: PathBuf, problem: &'static str },
+}
+
+impl StorageError {
+    pub(crate) fn io(doing: impl Into<String>, source: std::io::Error) -> StorageError {
+        StorageError::Io { doing: doing.into(), source }
+    }
+}
+
+impl From<StorageError> for FsError {
+    fn from(error: StorageError) -> FsError {
+        let errno = match &error {
+            StorageError::NoSpace { .. } => Errno::NoSpace,
+            _ => Errno::Io,
+        };
+        FsError::new(errno, error.to_string())
+    }
+}

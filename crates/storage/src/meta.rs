@@ -1,0 +1,144 @@
+//! Ordered metadata with atomic batches.
+
+use crate::StorageResult;
+use bytes::Bytes;
+use std::fmt;
+use std::ops::ControlFlow;
+
+/// The name spaces of keys. Which records live where is the business of those above; the store only keeps them apart.
+/// The order is part of the format: append only.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Table {
+    /// Superblock, counters, allocation marks.
+    Meta = 0,
+    Inode = 1,
+    Dirent = 2,
+    Extent = 3,
+    Xattr = 4,
+    /// Inodes without a name that somebody may still have open.
+    Orphan = 5,
+    /// Inodes that are gone, whose extents and xattrs are still to be deleted.
+    Reclaim = 6,
+    /// Chunks that nothing refers to, whose space is given back after the next sync.
+    Release = 7,
+    /// A server's sessions (owned by the server).
+    Session = 8,
+    /// Replies kept for retries (owned by the server).
+    Reply = 9,
+    /// Anything else of the server: epochs, clients' identities (owned by the server).
+    Server = 10,
+}
+
+impl Table {
+    pub const ALL: &'static [Table] = &[
+        Table::Meta,
+        Table::Inode,
+        Table::Dirent,
+        Table::Extent,
+        Table::Xattr,
+        Table::Orphan,
+        Table::Reclaim,
+        Table::Release,
+        Table::Session,
+        Table::Reply,
+        Table::Server,
+    ];
+
+    /// Its name on disk.
+    pub fn name(self) -> &'static str {
+        match self {
+            Table::Meta => "meta",
+            Table::Inode => "inode",
+            Table::Dirent => "dirent",
+            Table::Extent => "extent",
+            Table::Xattr => "xattr",
+            Table::Orphan => "orphan",
+            Table::Reclaim => "reclaim",
+            Table::Release => "release",
+            Table::Session => "session",
+            Table::Reply => "reply",
+            Table::Server => "server",
+        }
+    }
+}
+
+/// What a batch does to the space of the medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SpaceUse {
+    /// Refused once the free space is down to the reserve.
+    #[default]
+    Takes,
+    /// Leads to space being freed (unlink, truncate): may use the reserve.
+    Releases,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    Put { table: Table, key: Bytes, value: Bytes },
+    Delete { table: Table, key: Bytes },
+}
+
+/// Changes that happen together or not at all, in order: of two changes of one key the later one counts.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Batch {
+    pub changes: Vec<Change>,
+    pub space: SpaceUse,
+}
+
+impl Batch {
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// A batch that may use the reserve.
+    pub fn releasing() -> Batch {
+        Batch { changes: Vec::new(), space: SpaceUse::Releases }
+    }
+
+    pub fn put(&mut self, table: Table, key: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.changes.push(Change::Put { table, key: key.into(), value: value.into() });
+    }
+
+    pub fn delete(&mut self, table: Table, key: impl Into<Bytes>) {
+        self.changes.push(Change::Delete { table, key: key.into() });
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Bytes of keys and values.
+    pub fn size(&self) -> u64 {
+        let bytes = |change: &Change| match change {
+            Change::Put { key, value, .. } => key.len() + value.len(),
+            Change::Delete { key, .. } => key.len(),
+        };
+        self.changes.iter().map(|change| bytes(change) as u64).sum()
+    }
+}
+
+/// Called with each key and value of a scan, in key order; `Break` ends the scan.
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], Bytes) -> ControlFlow<()>;
+
+/// Reading of ordered metadata.
+pub trait MetaRead: Send + Sync + fmt::Debug {
+    fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<Bytes>>;
+
+    /// Visits the keys from `start` (included) to `end` (excluded) in ascending order.
+    fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()>;
+}
+
+/// Ordered metadata with atomic batches.
+///
+/// [`commit`](MetaStore::commit) returns when the batch is visible and in the hands of the operating system: it
+/// survives the death of the process, not that of the machine. [`sync`](MetaStore::sync) makes everything that was
+/// committed before the call durable. Batches become durable in the order of their commits.
+pub trait MetaStore: MetaRead {
+    fn commit(&self, batch: Batch) -> StorageResult<()>;
+
+    fn sync(&self) -> StorageResult<()>;
+
+    /// The state as of now, whatever is committed later.
+    fn snapshot(&self) -> Box<dyn MetaRead>;
+}
