@@ -4,10 +4,12 @@
 
 use serde::{Deserialize, Serialize};
 use soda_types::{
-    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, LockOwner, Mode, Name, Recall,
+    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Mode, Name, Recall,
     RecallAck, Sequence, SessionId, SetAttr, Slot, Timestamp, Version,
 };
 use std::time::Duration;
+
+pub use soda_types::{Lock, LockFamily, LockMode};
 
 /// Client to server; answered by exactly one [`Reply`] with the same tag.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -307,32 +309,6 @@ pub enum SetXattr {
 }
 
 // ---------------------------------------------------------------- locks
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Lock {
-    pub family: LockFamily,
-    pub owner: LockOwner,
-    /// Process that asked, for F_GETLK.
-    pub pid: u32,
-    /// First byte.
-    pub start: u64,
-    /// Last byte, inclusive; `u64::MAX` for "to the end".
-    pub end: u64,
-    pub mode: LockMode,
-}
-
-/// flock(2) locks and fcntl(2) record locks do not see each other, as on a local Linux file system.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum LockFamily {
-    Flock,
-    Record,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum LockMode {
-    Shared,
-    Exclusive,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LockWait {
