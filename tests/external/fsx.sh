@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# fsx 0.3.2 (from crates.io) on a directory: random reads, writes, mapped reads and writes, truncations, holes, copies
+# of one file, each read compared with what was written.
+#
+#   fsx.sh DIRECTORY [SEED...]     FSX_OPERATIONS (100000) operations for each seed (1 2 3 unless given)
+#                                  FSX_CONFIG (fsx.toml beside this script)
+. "$(dirname "$0")/lib.sh"
+
+here=$(cd "$(dirname "$0")" && pwd)
+dir=$(need_directory "$@")
+shift
+seeds=("$@")
+[ ${#seeds[@]} -gt 0 ] || seeds=(1 2 3)
+operations=${FSX_OPERATIONS:-100000}
+config=${FSX_CONFIG:-$here/fsx.toml}
+binary=$(install_crate fsx 0.3.2)
+artifacts=$(mktemp -d)
+scratch "$dir"
+
+passed=0 failed=0
+for seed in "${seeds[@]}"; do
+  if timeout 1800 "$binary" -q -N "$operations" -S "$seed" -f "$config" -P "$artifacts" "$SCRATCH/file" \
+    >"$artifacts/log" 2>&1; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    tail -30 "$artifacts/log"
+    say "failed; repeat with: tests/external/fsx.sh DIRECTORY $seed   (artifacts in $artifacts)"
+  fi
+  rm -f "$SCRATCH/file"
+done
+[ "$failed" != 0 ] || rm -rf "$artifacts"
+echo "fsx: $passed passed, $failed failed"
+[ "$failed" = 0 ]
