@@ -1,1 +1,43 @@
-//! (skeleton)
+//! What a volume means: names, attributes, data, extended attributes and access control lists of a POSIX file system,
+//! in records of the storage traits. Synchronous; knows nothing of networks and leases.
+//!
+//! Readers call methods of [`Volume`]. Changes go through a [`Txn`]: several operations, and records of the server, in
+//! one atomic batch.
+//!
+//! # Who may do what at the same time
+//! The caller sees to it that no two transactions that touch the same inode are under way at once, and that nobody reads
+//! what a transaction is changing (the lease table is the server's lock manager). Everything else may run in parallel;
+//! what volumes share inside (counters, inode numbers, caches, the lock for moving directories) looks after itself.
+//!
+//! # Where data goes
+//! Small files' data stays beside the metadata, so that one sync of the journal covers it; other data goes to chunks
+//! ([`Volume::stage_write`]) before the transaction that refers to them. Nothing is changed in place.
+
+mod acl;
+mod attributes;
+mod cache;
+mod key;
+mod namespace;
+mod orphan;
+mod reading;
+mod record;
+mod release;
+mod rename;
+mod staging;
+mod sync;
+mod txn;
+mod view;
+mod volume;
+mod writing;
+mod xattr;
+
+pub use namespace::{DirEntry, LINK_MAX, Listing, NewKind, NewNode};
+pub use orphan::Progress;
+pub use reading::SeekTarget;
+pub use record::RecordError;
+pub use rename::{RenameMode, Renamed};
+pub use staging::Staged;
+pub use txn::{Fate, IfOpen, KillPriv, Removed, Txn};
+pub use volume::{MAIN_VOLUME, Node, Volume, VolumeConfig};
+pub use writing::{FILE_MAX, FallocateMode, WriteAt, Written};
+pub use xattr::SetXattr;

@@ -142,9 +142,6 @@ fn engine(doing: &'static str, error: fjall::Error) -> StorageError {
         fjall::Error::Poisoned => {
             StorageError::Stopped(format!("{doing}: the metadata engine had an input/output error"))
         }
-        fjall::Error::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => {
-            StorageError::NoSpace { free: 0, reserve: 0, wanted: 0 }
-        }
         other => StorageError::Engine { doing, cause: format!("{other:?}") },
     }
 }

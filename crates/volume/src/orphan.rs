@@ -1,0 +1,172 @@
+//! Inodes without a name, and getting rid of what they held.
+//!
+//! Deleting an inode takes one small batch however large the file was: its stream of extents goes on the reclaim table,
+//! which is worked off in small steps in the background, and after a crash from where it was.
+
+use crate::key;
+use crate::record::{self, ExtentBody, Reclaim};
+use crate::txn::Txn;
+use crate::view::{View, damaged};
+use crate::volume::Volume;
+use soda_storage::{Table, crash};
+use soda_types::{Errno, Fid, FsError, FsResult, Ino, Timestamp};
+use std::ops::ControlFlow;
+
+/// Files with at most so many extents are deleted at once, without the detour.
+const DELETE_AT_ONCE: usize = 4;
+
+/// What is left for [`Volume::reclaim_some`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// It did something: there may be more.
+    More,
+    /// There is nothing left to do.
+    Done,
+}
+
+impl Volume {
+    /// The inodes without a name, in the order of their numbers.
+    pub fn orphans(&self) -> FsResult<Vec<Fid>> {
+        let mut orphans = Vec::new();
+        self.scan(Table::Orphan, &key::volume_range(self.id), &mut |key, _| {
+            orphans.extend(key::number(key).map(|number| Fid::new(self.id, Ino(number))));
+            ControlFlow::Continue(())
+        })?;
+        Ok(orphans)
+    }
+
+    /// Does a part of the work that deletions left behind: at most `limit` extents, xattrs or chunks. Cheap when there is
+    /// none. To be called in the background, from one thread.
+    pub fn reclaim_some(&self, limit: usize) -> FsResult<Progress> {
+        if self.release_some(limit)? > 0 {
+            return Ok(Progress::More);
+        }
+        if self.reclaim_streams(limit)? == Progress::More {
+            return Ok(Progress::More);
+        }
+        if self.releases_waiting() {
+            self.sync()?;
+            return Ok(Progress::More);
+        }
+        Ok(Progress::Done)
+    }
+
+    fn reclaim_streams(&self, limit: usize) -> FsResult<Progress> {
+        let mut first = None;
+        self.scan(Table::Reclaim, &key::volume_range(self.id), &mut |key, value| {
+            first = Some((key.to_vec(), value));
+            ControlFlow::Break(())
+        })?;
+        let Some((reclaim_key, value)) = first else {
+            return Ok(Progress::Done);
+        };
+        let reclaim: Reclaim =
+            record::decode(&value).map_err(|error| damaged(Table::Reclaim, &reclaim_key, error))?;
+        let stream = key::number(&reclaim_key).unwrap_or_default();
+        // The time does not matter: no inode is changed.
+        let mut txn = self.begin(Timestamp::default());
+        let mut left = limit.max(1);
+        left -= txn.delete_extents(stream, left)?;
+        if let Some(ino) = reclaim.xattrs_of {
+            left -= txn.delete_xattrs(ino, left)?;
+        }
+        if left > 0 {
+            txn.set_record(Table::Reclaim, &reclaim_key, None);
+        }
+        txn.commit()?;
+        crash::point(if left > 0 { "volume.reclaim.done" } else { "volume.reclaim.step" });
+        Ok(Progress::More)
+    }
+}
+
+impl Txn<'_> {
+    /// Deletes an orphan: nobody has it open any more. It is no error if it is gone already, or has a name again.
+    pub fn drop_orphan(&mut self, fid: Fid) -> FsResult<()> {
+        self.atomically(|txn| {
+            let ino = txn.ino(fid)?;
+            if txn.raw(Table::Orphan, &key::inode(txn.volume.id, ino))?.is_none() {
+                return Ok(());
+            }
+            txn.unmake_orphan(ino);
+            match txn.inode_record(ino)? {
+                Some(inode) if inode.nlink == 0 => txn.delete_inode(ino),
+                Some(_) => Err(FsError::new(Errno::Io, format!("orphan {fid} has names: run `soda fsck`"))),
+                None => Ok(()),
+            }
+        })
+    }
+
+    pub(crate) fn make_orphan(&mut self, ino: Ino) {
+        let key = key::inode(self.volume.id, ino);
+        self.put_record(Table::Orphan, &key, &());
+    }
+
+    pub(crate) fn unmake_orphan(&mut self, ino: Ino) {
+        let key = key::inode(self.volume.id, ino);
+        self.set_record(Table::Orphan, &key, None);
+    }
+
+    /// Deletes an inode that nothing names; what it held is deleted now if it is little, else later.
+    pub(crate) fn delete_inode(&mut self, ino: Ino) -> FsResult<()> {
+        let inode = self.referred(ino)?;
+        let volume = self.volume.id;
+        let little =
+            inode.xattrs as usize <= DELETE_AT_ONCE && self.extents_up_to(inode.stream, DELETE_AT_ONCE)?;
+        if little {
+            self.delete_extents(inode.stream, usize::MAX)?;
+            if inode.xattrs > 0 {
+                self.delete_xattrs(ino, usize::MAX)?;
+            }
+        } else {
+            let reclaim = Reclaim { xattrs_of: (inode.xattrs > 0).then_some(ino) };
+            self.put_record(Table::Reclaim, &key::reclaim(volume, inode.stream), &reclaim);
+        }
+        self.set_inode(ino, None)
+    }
+
+    /// Whether a stream has at most `limit` extents.
+    pub(crate) fn extents_up_to(&self, stream: u64, limit: usize) -> FsResult<bool> {
+        let mut found = 0;
+        self.extents(stream, 0, &mut |_| {
+            found += 1;
+            if found > limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(found <= limit)
+    }
+
+    /// Deletes the first extents of a stream that nothing reads any more, at most `limit` of them.
+    pub(crate) fn delete_extents(&mut self, stream: u64, limit: usize) -> FsResult<usize> {
+        let mut doomed = Vec::new();
+        self.extents(stream, 0, &mut |placed| {
+            if doomed.len() == limit {
+                return ControlFlow::Break(());
+            }
+            doomed.push(placed);
+            ControlFlow::Continue(())
+        })?;
+        for placed in &doomed {
+            let key = key::extent(self.volume.id, stream, placed.end);
+            self.set_record(Table::Extent, &key, None);
+        }
+        for placed in &doomed {
+            if let ExtentBody::Chunk { chunk, skip } = &placed.extent.body {
+                self.release_unless_shared(stream, placed.start, chunk, *skip)?;
+            }
+        }
+        Ok(doomed.len())
+    }
+
+    fn delete_xattrs(&mut self, ino: Ino, limit: usize) -> FsResult<usize> {
+        let mut keys = Vec::new();
+        if limit > 0 {
+            self.scan(Table::Xattr, &key::number_range(self.volume.id, ino.0), &mut |key, _| {
+                keys.push(key.to_vec());
+                if keys.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+        }
+        for key in &keys {
+            self.set_record(Table::Xattr, key, None);
+        }
+        Ok(keys.len())
+    }
+}

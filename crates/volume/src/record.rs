@@ -1,0 +1,217 @@
+//! The records of a volume, and how they are put into bytes: a version, then postcard. What does not decode to the
+//! last byte is damage.
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use soda_storage::ChunkRef;
+use soda_types::{Attr, FileKind, Ino, Timestamp, Version, mode};
+
+/// The version every record starts with.
+const RECORD_VERSION: u8 = 1;
+
+/// Bytes that an entry adds to the size that a directory shows.
+const ENTRY_SIZE: u64 = 32;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("an empty record")]
+    Empty,
+    #[error("a record of unknown version {0}")]
+    UnknownVersion(u8),
+    #[error("a record that does not decode")]
+    Malformed,
+    #[error("a record with {0} bytes too many")]
+    TrailingBytes(usize),
+}
+
+pub(crate) fn encode<T: Serialize>(record: &T) -> Bytes {
+    let mut buffer = Vec::with_capacity(96);
+    buffer.push(RECORD_VERSION);
+    // Serialising plain data into memory has no way to fail.
+    postcard::to_extend(record, buffer).map(Bytes::from).unwrap_or_default()
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
+    let (version, body) = bytes.split_first().ok_or(RecordError::Empty)?;
+    if *version != RECORD_VERSION {
+        return Err(RecordError::UnknownVersion(*version));
+    }
+    let (record, rest) = postcard::take_from_bytes(body).map_err(|_| RecordError::Malformed)?;
+    match rest.len() {
+        0 => Ok(record),
+        extra => Err(RecordError::TrailingBytes(extra)),
+    }
+}
+
+/// An inode. Its number is its key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Inode {
+    pub(crate) kind: FileKind,
+    pub(crate) perm: u16,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u32,
+    /// Bytes of a file or of a link's target; unused in directories.
+    pub(crate) size: u64,
+    /// Sum of the lengths of the extents, bytes.
+    pub(crate) allocated: u64,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    pub(crate) btime: Timestamp,
+    pub(crate) version: Version,
+    pub(crate) data_version: Version,
+    /// Of a directory: where it hangs. The root is its own parent.
+    pub(crate) parent: Ino,
+    /// Of a directory: the number of its names.
+    pub(crate) entries: u64,
+    /// Number of extended attributes.
+    pub(crate) xattrs: u32,
+    /// Whose extents hold the data: a number of the same kind as inode numbers, so that emptying a large file is giving
+    /// it a new one.
+    pub(crate) stream: u64,
+    /// Those of the allocated bytes that are beside the metadata, not in chunks.
+    pub(crate) inline: u64,
+    /// Of a symbolic link.
+    pub(crate) target: Bytes,
+}
+
+impl Inode {
+    pub(crate) fn attr(&self, ino: Ino) -> Attr {
+        let size = match self.kind {
+            FileKind::Directory => self.entries.saturating_mul(ENTRY_SIZE),
+            _ => self.size,
+        };
+        Attr {
+            ino,
+            kind: self.kind,
+            perm: self.perm,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size,
+            allocated: self.allocated,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            version: self.version,
+            data_version: self.data_version,
+        }
+    }
+
+    /// Notes a change of anything but data and names. Times only grow, also when the clock does not.
+    pub(crate) fn changed(&mut self, now: Timestamp) {
+        self.ctime = now.max(self.ctime.successor());
+        self.version = self.version.next();
+    }
+
+    /// Notes a change of data, or of the names of a directory.
+    pub(crate) fn data_changed(&mut self, now: Timestamp) {
+        self.changed(now);
+        self.mtime = self.ctime;
+        self.data_version = self.data_version.next();
+    }
+
+    /// What a write by one without privilege takes away (the kernel's `setattr_should_drop_suidgid`).
+    pub(crate) fn drop_privileges(&mut self) {
+        self.perm &= !mode::SET_UID;
+        if self.perm & mode::GROUP_EXEC != 0 {
+            self.perm &= !mode::SET_GID;
+        }
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Dirent {
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileKind,
+}
+
+/// A stretch of a file's data. Its end within the file is its key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Extent {
+    /// Bytes.
+    pub(crate) len: u64,
+    pub(crate) body: ExtentBody,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum ExtentBody {
+    /// The data itself.
+    Inline(Bytes),
+    /// The part of a chunk that starts `skip` bytes into it.
+    Chunk { chunk: ChunkRef, skip: u32 },
+}
+
+impl Extent {
+    /// Whether the body holds as many bytes as the extent claims.
+    pub(crate) fn fits(&self) -> bool {
+        match &self.body {
+            ExtentBody::Inline(data) => data.len() as u64 == self.len,
+            ExtentBody::Chunk { chunk, skip } => u64::from(*skip) + self.len <= u64::from(chunk.len),
+        }
+    }
+
+    /// The part from `from` (included) to `to` (excluded), bytes from its start.
+    pub(crate) fn part(&self, from: u64, to: u64) -> Extent {
+        let body = match &self.body {
+            ExtentBody::Inline(data) => ExtentBody::Inline(data.slice(from as usize..to as usize)),
+            ExtentBody::Chunk { chunk, skip } => {
+                ExtentBody::Chunk { chunk: *chunk, skip: skip + from as u32 }
+            }
+        };
+        Extent { len: to - from, body }
+    }
+
+    pub(crate) fn inline_len(&self) -> u64 {
+        match &self.body {
+            ExtentBody::Inline(data) => data.len() as u64,
+            ExtentBody::Chunk { .. } => 0,
+        }
+    }
+}
+
+/// The first record of a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Superblock {
+    pub(crate) name: String,
+    pub(crate) created: Timestamp,
+}
+
+/// Totals of a volume, kept exact in every batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Counters {
+    pub(crate) inodes: u64,
+    /// Sum over the inodes' allocated bytes.
+    pub(crate) allocated: u64,
+}
+
+/// The first inode number that was never reserved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct InodeMark {
+    pub(crate) next: u64,
+}
+
+/// An extended attribute's value.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Xattr {
+    pub(crate) value: Bytes,
+}
+
+/// A stream of extents that nobody reads any more, still to be deleted. Its number is the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Reclaim {
+    /// The inode that is gone with it, if it had extended attributes.
+    pub(crate) xattrs_of: Option<Ino>,
+}
+
+/// A chunk nothing refers to any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Released {
+    pub(crate) chunk: ChunkRef,
+}

@@ -1,0 +1,108 @@
+//! Chunks that nothing refers to any more, on their way to being released.
+//!
+//! The batch that drops the last reference to a chunk also puts a record into the release table. Only when that batch is
+//! durable may the space be given back: else a power cut could bring the reference back to a hole. So a chunk waits
+//! here for the next sync, then is released, then its record is deleted. A crash in between repeats the release, which
+//! does nothing the second time.
+
+use crate::record::{self, Released};
+use crate::volume::Volume;
+use crate::{key, view};
+use soda_storage::{Batch, ChunkRef, MetaRead, Table, crash};
+use soda_types::FsResult;
+use std::ops::ControlFlow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug, Default)]
+pub(crate) struct ReleaseQueue {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Dropped by batches that may not be durable.
+    waiting: Vec<ChunkRef>,
+    /// Dropped by batches that are.
+    ready: Vec<ChunkRef>,
+}
+
+impl ReleaseQueue {
+    /// What was left by the last run.
+    pub(crate) fn load(meta: &dyn MetaRead) -> FsResult<ReleaseQueue> {
+        let mut waiting = Vec::new();
+        meta.scan(Table::Release, &[], &[u8::MAX; 17], &mut |key, value| {
+            match record::decode::<Released>(&value) {
+                Ok(released) => waiting.push(released.chunk),
+                // Left for fsck: the chunk shows up as leaked.
+                Err(error) => tracing::warn!("{}", view::damaged(Table::Release, key, error)),
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(ReleaseQueue { state: Mutex::new(State { waiting, ready: Vec::new() }) })
+    }
+
+    /// Takes up what a batch dropped that was just committed.
+    pub(crate) fn dropped(&self, chunks: Vec<ChunkRef>) {
+        if !chunks.is_empty() {
+            self.state().waiting.extend(chunks);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Volume {
+    /// Makes everything that was committed before the call durable. Callers at the same time share the work.
+    pub fn sync(&self) -> FsResult<()> {
+        self.group_sync.run(|| {
+            let waiting = std::mem::take(&mut self.releases.state().waiting);
+            let synced = self.sync_stores();
+            let mut releases = self.releases.state();
+            match synced {
+                Ok(()) => releases.ready.extend(waiting),
+                Err(_) => releases.waiting.extend(waiting),
+            }
+            synced
+        })
+    }
+
+    /// Data before the metadata that refers to it.
+    fn sync_stores(&self) -> FsResult<()> {
+        self.data.sync()?;
+        crash::point("volume.sync.data-done");
+        self.meta.sync()?;
+        crash::point("volume.sync.done");
+        Ok(())
+    }
+
+    /// Gives back the space of at most `limit` chunks whose end is durable. Returns how many it was.
+    pub(crate) fn release_some(&self, limit: usize) -> FsResult<usize> {
+        let chunks = {
+            let mut releases = self.releases.state();
+            let keep = releases.ready.len().saturating_sub(limit);
+            releases.ready.split_off(keep)
+        };
+        if chunks.is_empty() {
+            return Ok(0);
+        }
+        let mut batch = Batch::releasing();
+        for (index, chunk) in chunks.iter().enumerate() {
+            if let Err(error) = self.data.release(chunk) {
+                self.releases.state().ready.extend(&chunks[index..]);
+                return Err(error.into());
+            }
+            batch.delete(Table::Release, key::release(chunk));
+        }
+        crash::point("volume.release.punched");
+        self.meta.commit(batch)?;
+        crash::point("volume.release.recorded");
+        Ok(chunks.len())
+    }
+
+    /// Whether chunks wait for a sync to be released.
+    pub(crate) fn releases_waiting(&self) -> bool {
+        !self.releases.state().waiting.is_empty()
+    }
+}

@@ -1,0 +1,157 @@
+//! `rename(2)` and the lock that keeps two of them from tying a knot.
+
+use crate::record::{Dirent, Inode};
+use crate::txn::{IfOpen, Removed, Txn};
+use crate::view::View;
+use crate::volume::Node;
+use soda_types::{Errno, Fid, FileKind, FsResult, Ino, Name};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenameMode {
+    /// What is at the new name goes.
+    Replace,
+    /// Fails with `Exists` if something is at the new name.
+    NoReplace,
+    /// What is at the two names changes places.
+    Exchange,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Renamed {
+    pub moved: Node,
+    /// What was at the new name and is not any more.
+    pub replaced: Option<Removed>,
+    /// What is at the old name now, after an exchange.
+    pub exchanged: Option<Node>,
+}
+
+/// Held by a transaction that moves a directory to another parent, until it ends: two such moves at once, each fine by
+/// itself, could put two directories into each other (Linux: `s_vfs_rename_mutex`).
+#[derive(Debug, Default)]
+pub(crate) struct RenameLock {
+    taken: Mutex<bool>,
+    freed: Condvar,
+}
+
+#[derive(Debug)]
+pub(crate) struct RenameTurn(Arc<RenameLock>);
+
+impl RenameLock {
+    pub(crate) fn wait(lock: &Arc<RenameLock>) -> RenameTurn {
+        let mut taken = lock.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken {
+            taken = lock.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        *taken = true;
+        RenameTurn(lock.clone())
+    }
+}
+
+impl Drop for RenameTurn {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.freed.notify_one();
+    }
+}
+
+impl Txn<'_> {
+    pub fn rename(
+        &mut self,
+        parent: Fid,
+        name: &Name,
+        new_parent: Fid,
+        new_name: &Name,
+        mode: RenameMode,
+        if_open: IfOpen,
+    ) -> FsResult<Renamed> {
+        self.atomically(|txn| {
+            txn.takes_space();
+            let (from, to) = (txn.living_directory(parent)?, txn.living_directory(new_parent)?);
+            let source = txn.dirent(from, name)?.ok_or(Errno::NoEntry)?;
+            let target = txn.dirent(to, new_name)?;
+            match (mode, target) {
+                (RenameMode::NoReplace, Some(_)) => Err(Errno::Exists.into()),
+                (RenameMode::Exchange, None) => Err(Errno::NoEntry.into()),
+                (RenameMode::Exchange, Some(target)) => {
+                    txn.exchange((from, name, source), (to, new_name, target))
+                }
+                // Two names of one inode: nothing happens.
+                (_, Some(target)) if target.ino == source.ino => {
+                    Ok(Renamed { moved: txn.node_of(source.ino)?, replaced: None, exchanged: None })
+                }
+                (_, target) => txn.replace((from, name, source), (to, new_name, target), if_open),
+            }
+        })
+    }
+
+    fn replace(
+        &mut self,
+        (from, name, source): (Ino, &Name, Dirent),
+        (to, new_name, target): (Ino, &Name, Option<Dirent>),
+        if_open: IfOpen,
+    ) -> FsResult<Renamed> {
+        self.refuse_loop(source, from, to)?;
+        let replaced = match target {
+            None => None,
+            Some(target) => match (source.kind == FileKind::Directory, target.kind == FileKind::Directory) {
+                (true, false) => return Err(Errno::NotDirectory.into()),
+                (false, true) => return Err(Errno::IsDirectory.into()),
+                (true, true) if self.referred(target.ino)?.entries > 0 => {
+                    return Err(Errno::NotEmpty.into());
+                }
+                _ => Some(self.remove_name(to, new_name, target, if_open)?),
+            },
+        };
+        self.delete_dirent(from, name, source)?;
+        self.put_dirent(to, new_name, source)?;
+        self.moved(source, to)?;
+        Ok(Renamed { moved: self.node_of(source.ino)?, replaced, exchanged: None })
+    }
+
+    fn exchange(
+        &mut self,
+        (from, name, source): (Ino, &Name, Dirent),
+        (to, new_name, target): (Ino, &Name, Dirent),
+    ) -> FsResult<Renamed> {
+        if source.ino != target.ino {
+            self.refuse_loop(source, from, to)?;
+            self.refuse_loop(target, to, from)?;
+            self.delete_dirent(from, name, source)?;
+            self.delete_dirent(to, new_name, target)?;
+            self.put_dirent(from, name, target)?;
+            self.put_dirent(to, new_name, source)?;
+            self.moved(source, to)?;
+            self.moved(target, from)?;
+        }
+        let (moved, exchanged) = (self.node_of(source.ino)?, Some(self.node_of(target.ino)?));
+        Ok(Renamed { moved, replaced: None, exchanged })
+    }
+
+    fn moved(&mut self, dirent: Dirent, to: Ino) -> FsResult<()> {
+        let now = self.now();
+        let inode = self.inode_mut(dirent.ino)?;
+        inode.changed(now);
+        if inode.kind == FileKind::Directory {
+            inode.parent = to;
+        }
+        Ok(())
+    }
+
+    /// A directory cannot move into itself or below.
+    fn refuse_loop(&mut self, moving: Dirent, from: Ino, to: Ino) -> FsResult<()> {
+        if moving.kind != FileKind::Directory || from == to {
+            return Ok(());
+        }
+        self.take_rename_turn();
+        let mut ancestor = to;
+        while ancestor != Ino::ROOT {
+            if ancestor == moving.ino {
+                return Err(Errno::Invalid.into());
+            }
+            let inode: Arc<Inode> = self.referred(ancestor)?;
+            ancestor = inode.parent;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Data on its way into a file: written out before the transaction that refers to it.
+
+use crate::record::{Extent, ExtentBody};
+use crate::txn::Txn;
+use crate::view::View;
+use crate::volume::{Volume, VolumeConfig};
+use bytes::Bytes;
+use soda_storage::{CHUNK_ALIGN, ChunkRef, DataStore, crash};
+use soda_types::{Fid, FsResult};
+use std::fmt;
+use std::sync::Arc;
+
+/// Data that is stored but not yet part of a file. Dropped, its space is given back.
+pub struct Staged {
+    store: Arc<dyn DataStore>,
+    pieces: Vec<Extent>,
+    len: u64,
+}
+
+impl Volume {
+    /// Stores data for a write to come. The expensive part of writing: needs no lock and no admission, runs beside
+    /// everything else. Small data is only kept in memory here, it is going to travel with the metadata; the file's size
+    /// decides what is small.
+    pub fn stage_write(&self, fid: Fid, data: Bytes) -> FsResult<Staged> {
+        let size = self.file(fid)?.size;
+        self.stage(size, data)
+    }
+
+    pub(crate) fn stage(&self, size: u64, data: Bytes) -> FsResult<Staged> {
+        let mut staged = Staged { store: self.data.clone(), pieces: Vec::new(), len: data.len() as u64 };
+        if data.is_empty() {
+            return Ok(staged);
+        }
+        if stays_inline(&self.config, size, data.len() as u64) {
+            staged.pieces.push(Extent { len: staged.len, body: ExtentBody::Inline(data) });
+            return Ok(staged);
+        }
+        for start in (0..data.len()).step_by(self.config.chunk_len) {
+            let part = data.slice(start..data.len().min(start + self.config.chunk_len));
+            let len = part.len() as u64;
+            // The rest of a long write would waste most of a block.
+            let body = if len < CHUNK_ALIGN {
+                ExtentBody::Inline(part)
+            } else {
+                ExtentBody::Chunk { chunk: self.data.append(&part)?, skip: 0 }
+            };
+            staged.pieces.push(Extent { len, body });
+        }
+        crash::point("volume.staged");
+        Ok(staged)
+    }
+}
+
+/// Writes of less than a block are always inline, a chunk for each would waste the rest of the block; others as long as
+/// the file is small.
+fn stays_inline(config: &VolumeConfig, size: u64, len: u64) -> bool {
+    len < CHUNK_ALIGN || (len < config.inline_max && size <= config.inline_max)
+}
+
+impl Staged {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Hands the chunks over to a transaction.
+    pub(crate) fn hand_over(mut self, txn: &mut Txn<'_>) -> Vec<Extent> {
+        let pieces = std::mem::take(&mut self.pieces);
+        txn.adopt(chunks(&pieces));
+        pieces
+    }
+}
+
+fn chunks(pieces: &[Extent]) -> impl Iterator<Item = ChunkRef> + '_ {
+    pieces.iter().filter_map(|piece| match &piece.body {
+        ExtentBody::Chunk { chunk, .. } => Some(*chunk),
+        ExtentBody::Inline(_) => None,
+    })
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        for chunk in chunks(&self.pieces) {
+            if let Err(error) = self.store.release(&chunk) {
+                tracing::warn!(%error, "the space of a write that was given up is not given back before fsck");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Staged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Staged").field("len", &self.len).field("pieces", &self.pieces.len()).finish()
+    }
+}

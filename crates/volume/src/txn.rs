@@ -1,0 +1,394 @@
+//! A transaction: changes that are seen by nobody else until they are committed, all at once.
+
+use crate::key::{self, KeyRange};
+use crate::record::{self, Counters, Dirent, Inode, Released};
+use crate::rename::{RenameLock, RenameTurn};
+use crate::view::View;
+use crate::volume::{Node, Volume};
+use bytes::Bytes;
+use serde::Serialize;
+use soda_storage::{Batch, ChunkRef, SpaceUse, StorageError, Table, Visit, crash};
+use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, Name, Timestamp, VolumeId};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+use std::sync::{Arc, PoisonError};
+
+/// What becomes of an inode that loses its last name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IfOpen {
+    /// Somebody has it open: it becomes an orphan until [`Txn::drop_orphan`].
+    Keep,
+    /// Nobody has it open: it is deleted.
+    Delete,
+}
+
+/// An inode that lost a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Removed {
+    pub fid: Fid,
+    /// After the removal.
+    pub attr: Attr,
+    pub fate: Fate,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It has other names.
+    Linked,
+    /// It has no name but is kept because somebody has it open.
+    Orphaned,
+    Deleted,
+}
+
+/// Whether a change is made by one without privilege, so that set-uid and set-gid go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KillPriv {
+    Keep,
+    Drop,
+}
+
+type RawKey = (Table, Bytes);
+
+/// A transaction. Dropped without [`commit`](Txn::commit) it changes nothing. An operation that fails leaves the
+/// transaction as it was before it.
+#[derive(Debug)]
+pub struct Txn<'v> {
+    pub(crate) volume: &'v Volume,
+    now: Timestamp,
+    inodes: HashMap<Ino, InodeChange>,
+    records: BTreeMap<RawKey, Option<Bytes>>,
+    dirents: HashMap<(Ino, Name), Option<Dirent>>,
+    /// Chunks whose last reference goes with this transaction.
+    released: Vec<ChunkRef>,
+    /// Chunks that were appended for it: nobody else knows them.
+    appended: Vec<ChunkRef>,
+    space: SpaceUse,
+    rename_turn: Option<RenameTurn>,
+    undo: Vec<Undo>,
+}
+
+#[derive(Clone, Debug)]
+struct InodeChange {
+    before: Option<Arc<Inode>>,
+    now: Option<Arc<Inode>>,
+}
+
+/// How to take back one step.
+#[derive(Debug)]
+enum Undo {
+    Inode(Ino, Option<InodeChange>),
+    Record(RawKey, Option<Option<Bytes>>),
+    Dirent((Ino, Name), Option<Option<Dirent>>),
+    Released,
+    Space(SpaceUse),
+}
+
+impl<'v> Txn<'v> {
+    pub(crate) fn new(volume: &'v Volume, now: Timestamp) -> Txn<'v> {
+        Txn {
+            volume,
+            now,
+            inodes: HashMap::new(),
+            records: BTreeMap::new(),
+            dirents: HashMap::new(),
+            released: Vec::new(),
+            appended: Vec::new(),
+            space: SpaceUse::Releases,
+            rename_turn: None,
+            undo: Vec::new(),
+        }
+    }
+
+    /// Attributes as the transaction sees them.
+    pub fn attr(&self, fid: Fid) -> FsResult<Attr> {
+        Ok(self.inode(fid)?.attr(fid.ino))
+    }
+
+    /// A name as the transaction sees it.
+    pub fn lookup(&self, parent: Fid, name: &Name) -> FsResult<Option<Node>> {
+        self.directory(parent)?;
+        self.dirent(parent.ino, name)?.map(|dirent| self.node_of(dirent.ino)).transpose()
+    }
+
+    /// Puts a record of the server into the same batch: a session, a reply.
+    pub fn put_extra(&mut self, table: Table, key: &[u8], value: Bytes) {
+        self.set_record(table, key, Some(value));
+    }
+
+    pub fn delete_extra(&mut self, table: Table, key: &[u8]) {
+        self.set_record(table, key, None);
+    }
+
+    /// Makes all changes, or none. When it returns they survive the death of the process; [`Volume::sync`] makes them
+    /// survive that of the machine.
+    pub fn commit(mut self) -> FsResult<()> {
+        let mut batch = Batch { changes: Vec::new(), space: self.space };
+        let (mut grown, mut shrunk) = (Counters::default(), Counters::default());
+        for (ino, change) in &self.inodes {
+            let key = key::inode(self.volume.id, *ino);
+            match &change.now {
+                Some(inode) => batch.put(Table::Inode, key, record::encode(&**inode)),
+                None => batch.delete(Table::Inode, key),
+            }
+            count(&mut shrunk, change.before.as_deref());
+            count(&mut grown, change.now.as_deref());
+        }
+        for ((table, key), value) in std::mem::take(&mut self.records) {
+            match value {
+                Some(value) => batch.put(table, key, value),
+                None => batch.delete(table, key),
+            }
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        crash::point("volume.commit.before");
+        if grown == shrunk {
+            self.commit_batch(batch)?;
+        } else {
+            let mut counters = self.volume.counters.lock().unwrap_or_else(PoisonError::into_inner);
+            let after = Counters {
+                inodes: (counters.inodes + grown.inodes).saturating_sub(shrunk.inodes),
+                allocated: (counters.allocated + grown.allocated).saturating_sub(shrunk.allocated),
+            };
+            batch.put(Table::Meta, key::counters(self.volume.id), record::encode(&after));
+            self.commit_batch(batch)?;
+            *counters = after;
+        }
+        crash::point("volume.commit.after");
+        self.appended.clear();
+        self.publish();
+        Ok(())
+    }
+
+    fn commit_batch(&mut self, batch: Batch) -> FsResult<()> {
+        let result = self.volume.meta.commit(batch);
+        if matches!(result, Err(ref error) if !matches!(error, StorageError::NoSpace { .. })) {
+            // The batch may be on the medium or not: its chunks must stay. If it is not, fsck finds them.
+            self.appended.clear();
+        }
+        Ok(result?)
+    }
+
+    /// Has the caches show what was committed.
+    fn publish(&mut self) {
+        let volume = self.volume;
+        for (ino, change) in self.inodes.drain() {
+            for inode in [&change.before, &change.now].into_iter().flatten() {
+                if inode.kind == FileKind::File {
+                    volume.streams.committed(inode.stream, None);
+                }
+            }
+            volume.inodes.committed(ino, change.now.map(|inode| (inode, 1)));
+        }
+        for (name, dirent) in self.dirents.drain() {
+            volume.dirents.committed(name, Some((dirent, 1)));
+        }
+        volume.releases.dropped(std::mem::take(&mut self.released));
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Notes that the transaction is not one that leads to space being freed.
+    pub(crate) fn takes_space(&mut self) {
+        if self.space != SpaceUse::Takes {
+            self.undo.push(Undo::Space(self.space));
+            self.space = SpaceUse::Takes;
+        }
+    }
+
+    /// Runs an operation; takes its changes back if it fails.
+    pub(crate) fn atomically<T>(&mut self, operation: impl FnOnce(&mut Self) -> FsResult<T>) -> FsResult<T> {
+        self.undo.clear();
+        let result = operation(self);
+        if result.is_err() {
+            while let Some(step) = self.undo.pop() {
+                self.take_back(step);
+            }
+        }
+        result
+    }
+
+    fn take_back(&mut self, step: Undo) {
+        fn restore<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: Option<V>) {
+            match value {
+                Some(value) => map.insert(key, value),
+                None => map.remove(&key),
+            };
+        }
+        match step {
+            Undo::Inode(ino, change) => restore(&mut self.inodes, ino, change),
+            Undo::Dirent(name, dirent) => restore(&mut self.dirents, name, dirent),
+            Undo::Record(key, Some(value)) => {
+                self.records.insert(key, value);
+            }
+            Undo::Record(key, None) => {
+                self.records.remove(&key);
+            }
+            Undo::Released => {
+                self.released.pop();
+            }
+            Undo::Space(space) => self.space = space,
+        }
+    }
+
+    /// The inode, to be changed. It must exist.
+    pub(crate) fn inode_mut(&mut self, ino: Ino) -> FsResult<&mut Inode> {
+        let known = self.inodes.get(&ino).cloned();
+        let change = match &known {
+            Some(change) => change.clone(),
+            None => {
+                let before = self.volume.inode_record(ino)?;
+                InodeChange { now: before.clone(), before }
+            }
+        };
+        self.undo.push(Undo::Inode(ino, known));
+        let slot = self.inodes.entry(ino).insert_entry(change).into_mut();
+        match &mut slot.now {
+            Some(inode) => Ok(Arc::make_mut(inode)),
+            None => Err(FsError::new(Errno::Io, format!("inode {ino} does not exist"))),
+        }
+    }
+
+    /// Makes or deletes an inode.
+    pub(crate) fn set_inode(&mut self, ino: Ino, inode: Option<Inode>) -> FsResult<()> {
+        let known = self.inodes.get(&ino).cloned();
+        let before = match &known {
+            Some(change) => change.before.clone(),
+            // One that is made has a number that was never used.
+            None if inode.is_some() => None,
+            None => self.volume.inode_record(ino)?,
+        };
+        self.undo.push(Undo::Inode(ino, known));
+        self.inodes.insert(ino, InodeChange { before, now: inode.map(Arc::new) });
+        Ok(())
+    }
+
+    pub(crate) fn put_record<T: Serialize>(&mut self, table: Table, key: &[u8], value: &T) {
+        self.set_record(table, key, Some(record::encode(value)));
+    }
+
+    pub(crate) fn set_record(&mut self, table: Table, key: &[u8], value: Option<Bytes>) {
+        let key = (table, Bytes::copy_from_slice(key));
+        let before = self.records.insert(key.clone(), value);
+        self.undo.push(Undo::Record(key, before));
+    }
+
+    pub(crate) fn set_dirent(&mut self, parent: Ino, name: &Name, dirent: Option<Dirent>) {
+        let raw = key::dirent(self.volume.id, parent, name);
+        self.set_record(Table::Dirent, &raw, dirent.map(|dirent| record::encode(&dirent)));
+        let key = (parent, name.clone());
+        let before = self.dirents.insert(key.clone(), dirent);
+        self.undo.push(Undo::Dirent(key, before));
+    }
+
+    /// Notes that nothing refers to a chunk any more.
+    pub(crate) fn release_chunk(&mut self, chunk: ChunkRef) {
+        self.put_record(Table::Release, &key::release(&chunk), &Released { chunk });
+        self.undo.push(Undo::Released);
+        self.released.push(chunk);
+    }
+
+    /// Whether this transaction releases the chunk with this key already.
+    pub(crate) fn is_released(&self, key: &Bytes) -> bool {
+        matches!(self.records.get(&(Table::Release, key.clone())), Some(Some(_)))
+    }
+
+    /// Takes over chunks that were appended for this transaction.
+    pub(crate) fn adopt(&mut self, chunks: impl IntoIterator<Item = ChunkRef>) {
+        self.appended.extend(chunks);
+    }
+
+    pub(crate) fn take_rename_turn(&mut self) {
+        if self.rename_turn.is_none() {
+            self.rename_turn = Some(RenameLock::wait(&self.volume.rename_lock));
+        }
+    }
+
+    pub(crate) fn node_of(&self, ino: Ino) -> FsResult<Node> {
+        Ok(self.volume.node(ino, &*self.referred(ino)?))
+    }
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        for chunk in self.appended.drain(..) {
+            if let Err(error) = self.volume.data.release(&chunk) {
+                tracing::warn!(%error, "the space of a chunk nobody refers to is not given back before fsck");
+            }
+        }
+    }
+}
+
+impl View for Txn<'_> {
+    fn volume_id(&self) -> VolumeId {
+        self.volume.id
+    }
+
+    fn raw(&self, table: Table, key: &[u8]) -> FsResult<Option<Bytes>> {
+        match self.records.get(&(table, Bytes::copy_from_slice(key))) {
+            Some(value) => Ok(value.clone()),
+            None => self.volume.raw(table, key),
+        }
+    }
+
+    /// Merges what the transaction changed with what is committed.
+    fn scan(&self, table: Table, range: &KeyRange, visit: Visit<'_>) -> FsResult<()> {
+        let bound = |key: &[u8]| (table, Bytes::copy_from_slice(key));
+        let mut own = self.records.range(bound(&range.start)..bound(&range.end)).peekable();
+        if own.peek().is_none() {
+            return self.volume.scan(table, range, visit);
+        }
+        let mut stopped = false;
+        self.volume.scan(table, range, &mut |key, value| {
+            while let Some(((_, own_key), own_value)) = own.next_if(|((_, own_key), _)| own_key[..] < *key) {
+                if let Some(own_value) = own_value
+                    && visit(own_key, own_value.clone()).is_break()
+                {
+                    stopped = true;
+                    return ControlFlow::Break(());
+                }
+            }
+            let flow = match own.next_if(|((_, own_key), _)| own_key[..] == *key) {
+                Some((_, Some(own_value))) => visit(key, own_value.clone()),
+                Some((_, None)) => ControlFlow::Continue(()),
+                None => visit(key, value),
+            };
+            stopped = flow.is_break();
+            flow
+        })?;
+        if !stopped {
+            for ((_, key), value) in own {
+                if let Some(value) = value
+                    && visit(key, value.clone()).is_break()
+                {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn inode_record(&self, ino: Ino) -> FsResult<Option<Arc<Inode>>> {
+        match self.inodes.get(&ino) {
+            Some(change) => Ok(change.now.clone()),
+            None => self.volume.inode_record(ino),
+        }
+    }
+
+    fn dirent(&self, parent: Ino, name: &Name) -> FsResult<Option<Dirent>> {
+        match self.dirents.get(&(parent, name.clone())) {
+            Some(dirent) => Ok(*dirent),
+            None => self.volume.dirent(parent, name),
+        }
+    }
+}
+
+fn count(counters: &mut Counters, inode: Option<&Inode>) {
+    if let Some(inode) = inode {
+        counters.inodes += 1;
+        counters.allocated += inode.allocated;
+    }
+}

@@ -1,0 +1,299 @@
+//! A volume: what is shared by its readers and its transactions.
+
+use crate::cache::Cache;
+use crate::key::{self, KeyRange};
+use crate::record::{self, Counters, Dirent, Inode, InodeMark, Superblock};
+use crate::release::ReleaseQueue;
+use crate::rename::RenameLock;
+use crate::sync::GroupSync;
+use crate::txn::Txn;
+use crate::view::{Placed, View, damaged};
+use bytes::Bytes;
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Table, Visit, crash};
+use soda_types::{
+    Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId, mode,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Name of the volume that a fresh data directory has.
+pub const MAIN_VOLUME: &str = "main";
+const MAIN_ID: VolumeId = VolumeId(1);
+
+/// Inode numbers reserved at a time: one sync for so many creations.
+const INODE_RANGE: u64 = 1 << 16;
+
+/// An inode and what `stat` shows of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Node {
+    pub fid: Fid,
+    pub attr: Attr,
+}
+
+/// Limits and sizes of a volume.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// Inode records kept in memory.
+    pub inode_cache: usize,
+    /// Names, present and absent, kept in memory.
+    pub dirent_cache: usize,
+    /// Bytes of verified chunks kept in memory.
+    pub chunk_cache: usize,
+    /// Bytes of extent records (and data in them) kept in memory.
+    pub extent_cache: usize,
+    /// Files up to this many bytes keep small writes beside the metadata.
+    pub inline_max: u64,
+    /// The longest chunk that a write is cut into, bytes.
+    pub chunk_len: usize,
+    /// The time a fresh volume's root gets.
+    pub created: Timestamp,
+}
+
+impl Default for VolumeConfig {
+    fn default() -> VolumeConfig {
+        VolumeConfig {
+            inode_cache: 200_000,
+            dirent_cache: 200_000,
+            chunk_cache: 256 << 20,
+            extent_cache: 64 << 20,
+            inline_max: 64 << 10,
+            chunk_len: 128 << 10,
+            created: Timestamp::default(),
+        }
+    }
+}
+
+/// A volume above a store. Methods may be called from many threads; transactions that touch the same inode must not
+/// overlap (see the crate's page).
+#[derive(Debug)]
+pub struct Volume {
+    pub(crate) meta: Arc<dyn MetaStore>,
+    pub(crate) data: Arc<dyn DataStore>,
+    pub(crate) config: VolumeConfig,
+    pub(crate) id: VolumeId,
+    pub(crate) name: String,
+    pub(crate) inodes: Cache<Ino, Arc<Inode>>,
+    pub(crate) dirents: Cache<(Ino, Name), Option<Dirent>>,
+    pub(crate) chunks: Cache<ChunkRef, Bytes>,
+    /// All extents of a stream, of streams that have few.
+    pub(crate) streams: Cache<u64, Arc<Vec<Placed>>>,
+    /// Locked from the making of a batch that changes them to the end of its commit.
+    pub(crate) counters: Mutex<Counters>,
+    numbers: Mutex<Numbers>,
+    pub(crate) rename_lock: Arc<RenameLock>,
+    pub(crate) releases: ReleaseQueue,
+    pub(crate) group_sync: GroupSync,
+}
+
+/// Inode numbers that are reserved but not used.
+#[derive(Debug)]
+struct Numbers {
+    next: u64,
+    end: u64,
+}
+
+impl Volume {
+    /// Opens the volume `main`; makes it in a store that is fresh.
+    pub fn open(
+        meta: Arc<dyn MetaStore>,
+        data: Arc<dyn DataStore>,
+        config: VolumeConfig,
+    ) -> FsResult<Volume> {
+        let id = MAIN_ID;
+        if meta.get(Table::Meta, &key::superblock(id))?.is_none() {
+            create(&*meta, id, config.created)?;
+        }
+        let superblock: Superblock = read_meta(&*meta, key::superblock(id))?;
+        let counters: Counters = read_meta(&*meta, key::counters(id))?;
+        let mark: InodeMark = read_meta(&*meta, key::inode_mark(id))?;
+        let releases = ReleaseQueue::load(&*meta)?;
+        Ok(Volume {
+            inodes: Cache::new(config.inode_cache),
+            dirents: Cache::new(config.dirent_cache),
+            chunks: Cache::new(config.chunk_cache),
+            streams: Cache::new(config.extent_cache),
+            counters: Mutex::new(counters),
+            // What is left of the last reserved range is not used: nobody knows how much of it was.
+            numbers: Mutex::new(Numbers { next: mark.next, end: mark.next }),
+            rename_lock: Arc::default(),
+            releases,
+            group_sync: GroupSync::default(),
+            name: superblock.name,
+            meta,
+            data,
+            config,
+            id,
+        })
+    }
+
+    pub fn id(&self) -> VolumeId {
+        self.id
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn root(&self) -> Fid {
+        Fid::new(self.id, Ino::ROOT)
+    }
+
+    /// The metadata store, for reading the tables that belong to the server.
+    pub fn meta(&self) -> &dyn MetaStore {
+        &*self.meta
+    }
+
+    /// Begins a transaction whose changes happen at `now`.
+    pub fn begin(&self, now: Timestamp) -> Txn<'_> {
+        Txn::new(self, now)
+    }
+
+    pub fn lookup(&self, parent: Fid, name: &Name) -> FsResult<Option<Node>> {
+        self.directory(parent)?;
+        let Some(dirent) = self.dirent(parent.ino, name)? else {
+            return Ok(None);
+        };
+        Ok(Some(self.node(dirent.ino, &*self.referred(dirent.ino)?)))
+    }
+
+    /// `Stale` when the inode is gone.
+    pub fn getattr(&self, fid: Fid) -> FsResult<Attr> {
+        Ok(self.inode(fid)?.attr(fid.ino))
+    }
+
+    /// What `..` stands for.
+    pub fn parent(&self, directory: Fid) -> FsResult<Fid> {
+        Ok(Fid::new(self.id, self.directory(directory)?.parent))
+    }
+
+    pub fn readlink(&self, fid: Fid) -> FsResult<Bytes> {
+        let inode = self.inode(fid)?;
+        match inode.kind {
+            FileKind::Symlink => Ok(inode.target.clone()),
+            _ => Err(Errno::Invalid.into()),
+        }
+    }
+
+    /// Space and inodes. The number of inodes is only bounded by space, so the free ones are an estimate.
+    pub fn statfs(&self) -> FsResult<FsStats> {
+        /// What an inode with its name takes, roughly, bytes.
+        const INODE_COST: u64 = 512;
+        let space = self.data.space()?;
+        let used = self.counters.lock().unwrap_or_else(PoisonError::into_inner).inodes;
+        let free_inodes = space.free / INODE_COST;
+        Ok(FsStats {
+            total_bytes: space.total,
+            free_bytes: space.free,
+            total_inodes: used + free_inodes,
+            free_inodes,
+        })
+    }
+
+    /// Inodes and allocated bytes of the volume.
+    pub fn usage(&self) -> (u64, u64) {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        (counters.inodes, counters.allocated)
+    }
+
+    pub(crate) fn node(&self, ino: Ino, inode: &Inode) -> Node {
+        Node { fid: Fid::new(self.id, ino), attr: inode.attr(ino) }
+    }
+
+    /// An inode (or stream) number that was never given out before.
+    pub(crate) fn new_number(&self) -> FsResult<u64> {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        if numbers.next == numbers.end {
+            let end = numbers.next + INODE_RANGE;
+            let mut batch = Batch::new();
+            batch.put(Table::Meta, key::inode_mark(self.id), record::encode(&InodeMark { next: end }));
+            self.meta.commit(batch)?;
+            // Durable before any number of it is seen: a power cut must not hand one out twice.
+            self.meta.sync()?;
+            crash::point("volume.inodes-reserved");
+            numbers.end = end;
+        }
+        let number = numbers.next;
+        numbers.next += 1;
+        Ok(number)
+    }
+}
+
+impl View for Volume {
+    fn volume_id(&self) -> VolumeId {
+        self.id
+    }
+
+    fn raw(&self, table: Table, key: &[u8]) -> FsResult<Option<Bytes>> {
+        Ok(self.meta.get(table, key)?)
+    }
+
+    fn scan(&self, table: Table, range: &KeyRange, visit: Visit<'_>) -> FsResult<()> {
+        Ok(self.meta.scan(table, &range.start, &range.end, visit)?)
+    }
+
+    fn inode_record(&self, ino: Ino) -> FsResult<Option<Arc<Inode>>> {
+        let ticket = match self.inodes.get(&ino) {
+            Ok(inode) => return Ok(Some(inode)),
+            Err(ticket) => ticket,
+        };
+        let found = self.record::<Inode>(Table::Inode, &key::inode(self.id, ino))?.map(Arc::new);
+        if let Some(inode) = &found {
+            self.inodes.fill(ino, inode.clone(), 1, ticket);
+        }
+        Ok(found)
+    }
+
+    fn dirent(&self, parent: Ino, name: &Name) -> FsResult<Option<Dirent>> {
+        let cache_key = (parent, name.clone());
+        let ticket = match self.dirents.get(&cache_key) {
+            Ok(dirent) => return Ok(dirent),
+            Err(ticket) => ticket,
+        };
+        let found = self.record(Table::Dirent, &key::dirent(self.id, parent, name))?;
+        self.dirents.fill(cache_key, found, 1, ticket);
+        Ok(found)
+    }
+}
+
+/// Writes a fresh volume: superblock, counters and root, all in one batch.
+fn create(meta: &dyn MetaStore, id: VolumeId, now: Timestamp) -> FsResult<()> {
+    let root = Inode {
+        kind: FileKind::Directory,
+        perm: 0o755,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        allocated: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        version: Version(1),
+        data_version: Version(1),
+        parent: Ino::ROOT,
+        entries: 0,
+        xattrs: 0,
+        stream: Ino::ROOT.0,
+        inline: 0,
+        target: Bytes::new(),
+    };
+    debug_assert!(root.perm <= mode::ALL);
+    let superblock = Superblock { name: MAIN_VOLUME.to_owned(), created: now };
+    let mut batch = Batch::new();
+    batch.put(Table::Inode, key::inode(id, Ino::ROOT), record::encode(&root));
+    batch.put(Table::Meta, key::counters(id), record::encode(&Counters { inodes: 1, allocated: 0 }));
+    batch.put(Table::Meta, key::inode_mark(id), record::encode(&InodeMark { next: Ino::ROOT.0 + 1 }));
+    batch.put(Table::Meta, key::superblock(id), record::encode(&superblock));
+    meta.commit(batch)?;
+    meta.sync()?;
+    crash::point("volume.created");
+    Ok(())
+}
+
+fn read_meta<T: serde::de::DeserializeOwned>(meta: &dyn MetaStore, key: Vec<u8>) -> FsResult<T> {
+    let bytes = meta.get(Table::Meta, &key)?;
+    let bytes = bytes
+        .ok_or_else(|| FsError::new(Errno::Io, format!("record {key:02x?} of the volume is missing")))?;
+    record::decode(&bytes).map_err(|error| damaged(Table::Meta, &key, error))
+}

@@ -1,0 +1,365 @@
+//! Changing file data: nothing is overwritten in place, extents are replaced.
+
+use crate::key;
+use crate::record::{Extent, ExtentBody, Reclaim};
+use crate::staging::Staged;
+use crate::txn::{KillPriv, Txn};
+use crate::view::{Placed, View};
+use bytes::{Bytes, BytesMut};
+use soda_storage::{ChunkRef, Table};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, Ino};
+use std::ops::{ControlFlow, Range};
+
+/// The largest file, bytes: offsets are signed in Linux.
+pub const FILE_MAX: u64 = i64::MAX as u64;
+
+/// Neighbouring inline extents are joined up to this length, so that a log file written line by line does not become an
+/// extent for each line, bytes.
+const JOIN_MAX: u64 = 4096;
+
+/// Inline bytes of a file over this many times what small files may have are moved to chunks.
+const SPILL_FACTOR: u64 = 2;
+
+/// Streams of at most so many extents are emptied at once, without the detour over the reclaim table.
+const EMPTY_AT_ONCE: usize = 16;
+
+/// The most that one copy copies, bytes; callers go on from there.
+const COPY_MAX: u64 = 16 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteAt {
+    Offset(u64),
+    /// At the end of the file, whatever it is.
+    Append,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    pub offset: u64,
+    pub len: u64,
+    pub attr: Attr,
+}
+
+/// What `fallocate(2)` does to a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FallocateMode {
+    /// Sees to it that there is space now, and extends the file to the end of the range. Data is never written in
+    /// place here, so space cannot be set aside for a later write.
+    Allocate,
+    /// The same without extending the file.
+    AllocateKeepSize,
+    /// Makes the range a hole.
+    PunchHole,
+    /// Makes the range read as zeros, and extends the file to its end.
+    ZeroRange,
+    ZeroRangeKeepSize,
+}
+
+impl Txn<'_> {
+    /// Writes staged data. An empty write changes nothing.
+    pub fn write(
+        &mut self,
+        fid: Fid,
+        at: WriteAt,
+        staged: Staged,
+        privileges: KillPriv,
+    ) -> FsResult<Written> {
+        self.atomically(|txn| {
+            let inode = txn.file(fid)?;
+            let offset = match at {
+                WriteAt::Offset(offset) => offset,
+                WriteAt::Append => inode.size,
+            };
+            let len = staged.len();
+            if len == 0 {
+                return Ok(Written { offset, len, attr: inode.attr(fid.ino) });
+            }
+            let end = checked_end(offset, len)?;
+            txn.takes_space();
+            let pieces = staged.hand_over(txn);
+            txn.replace_range(fid.ino, offset..end, pieces)?;
+            let now = txn.now();
+            let inode = txn.inode_mut(fid.ino)?;
+            inode.size = inode.size.max(end);
+            inode.data_changed(now);
+            if privileges == KillPriv::Drop {
+                inode.drop_privileges();
+            }
+            txn.spill(fid.ino)?;
+            Ok(Written { offset, len, attr: txn.attr(fid)? })
+        })
+    }
+
+    pub fn fallocate(&mut self, fid: Fid, mode: FallocateMode, offset: u64, len: u64) -> FsResult<Attr> {
+        self.atomically(|txn| {
+            let inode = txn.file(fid)?;
+            if len == 0 {
+                return Err(Errno::Invalid.into());
+            }
+            let end = checked_end(offset, len)?;
+            let keep_size = matches!(
+                mode,
+                FallocateMode::AllocateKeepSize | FallocateMode::PunchHole | FallocateMode::ZeroRangeKeepSize
+            );
+            match mode {
+                FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                    txn.takes_space();
+                    let free = txn.volume.data.space()?.free;
+                    if free < len {
+                        let context = format!("{len} bytes to be allocated, {free} bytes free");
+                        return Err(FsError::new(Errno::NoSpace, context));
+                    }
+                }
+                FallocateMode::PunchHole => txn.replace_range(fid.ino, offset..end, Vec::new())?,
+                FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
+                    txn.takes_space();
+                    txn.replace_range(fid.ino, offset..end, Vec::new())?;
+                }
+            }
+            let now = txn.now();
+            let inode = {
+                let size = if keep_size { inode.size } else { inode.size.max(end) };
+                let inode = txn.inode_mut(fid.ino)?;
+                inode.size = size;
+                inode
+            };
+            inode.data_changed(now);
+            txn.attr(fid)
+        })
+    }
+
+    /// Copies a range between files, or within one, and returns how much it was: less than asked for at the end of the
+    /// source and for long ranges. Holes stay holes.
+    pub fn copy_range(
+        &mut self,
+        from: Fid,
+        from_offset: u64,
+        to: Fid,
+        to_offset: u64,
+        len: u64,
+    ) -> FsResult<Written> {
+        self.atomically(|txn| {
+            let source = txn.file(from)?;
+            txn.file(to)?;
+            let len = len.min(COPY_MAX).min(source.size.saturating_sub(from_offset));
+            if len == 0 {
+                return Ok(Written { offset: to_offset, len, attr: txn.attr(to)? });
+            }
+            let to_end = checked_end(to_offset, len)?;
+            let from_end = from_offset + len;
+            if from == to && from_offset < to_end && to_offset < from_end {
+                return Err(Errno::Invalid.into());
+            }
+            txn.takes_space();
+            let mut copies = Vec::new();
+            for (place, data) in txn.data_in(source.stream, from_offset..from_end)? {
+                copies.push((place - from_offset + to_offset, data));
+            }
+            txn.replace_range(to.ino, to_offset..to_end, Vec::new())?;
+            for (offset, data) in copies {
+                let size = txn.file(to)?.size;
+                let staged = txn.volume.stage(size, data)?;
+                let end = offset + staged.len();
+                let pieces = staged.hand_over(txn);
+                txn.replace_range(to.ino, offset..end, pieces)?;
+            }
+            let now = txn.now();
+            let inode = txn.inode_mut(to.ino)?;
+            inode.size = inode.size.max(to_end);
+            inode.data_changed(now);
+            txn.spill(to.ino)?;
+            Ok(Written { offset: to_offset, len, attr: txn.attr(to)? })
+        })
+    }
+
+    /// Cuts or extends a file; times and versions are the caller's business.
+    pub(crate) fn resize(&mut self, ino: Ino, size: u64) -> FsResult<()> {
+        if size > FILE_MAX {
+            return Err(Errno::FileTooBig.into());
+        }
+        let inode = self.referred(ino)?;
+        if size == 0 && inode.allocated > 0 && !self.extents_up_to(inode.stream, EMPTY_AT_ONCE)? {
+            let stream = self.volume.new_number()?;
+            let old = key::reclaim(self.volume.id, inode.stream);
+            self.put_record(Table::Reclaim, &old, &Reclaim { xattrs_of: None });
+            let inode = self.inode_mut(ino)?;
+            inode.stream = stream;
+            inode.allocated = 0;
+            inode.inline = 0;
+        } else if size < inode.size {
+            self.replace_range(ino, size..u64::MAX, Vec::new())?;
+        } else {
+            self.takes_space();
+        }
+        self.inode_mut(ino)?.size = size;
+        Ok(())
+    }
+
+    /// Takes out what is in a range of a file, and puts `pieces` there one after the other.
+    fn replace_range(&mut self, ino: Ino, range: Range<u64>, pieces: Vec<Extent>) -> FsResult<()> {
+        let stream = self.referred(ino)?.stream;
+        let mut hit = Vec::new();
+        self.extents(stream, range.start, &mut |placed| {
+            if placed.start >= range.end {
+                return ControlFlow::Break(());
+            }
+            hit.push(placed);
+            ControlFlow::Continue(())
+        })?;
+        for placed in &hit {
+            self.delete_extent(ino, stream, placed)?;
+            if placed.start < range.start {
+                let head = placed.extent.part(0, range.start - placed.start);
+                self.put_extent(ino, stream, range.start, head)?;
+            }
+            if placed.end > range.end {
+                let tail = placed.extent.part(range.end - placed.start, placed.extent.len);
+                self.put_extent(ino, stream, placed.end, tail)?;
+            }
+        }
+        let mut at = range.start;
+        for piece in pieces {
+            at += piece.len;
+            self.put_joined(ino, stream, at, piece)?;
+        }
+        for placed in hit {
+            if let ExtentBody::Chunk { chunk, skip } = placed.extent.body {
+                self.release_unless_shared(stream, placed.start, &chunk, skip)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts an extent; a small inline one is joined with a small inline one before it.
+    fn put_joined(&mut self, ino: Ino, stream: u64, end: u64, extent: Extent) -> FsResult<()> {
+        let start = end - extent.len;
+        if let ExtentBody::Inline(data) = &extent.body
+            && extent.len < JOIN_MAX
+            && start > 0
+            && let Some(before) = self.extent_ending_at(stream, start)?
+            && let ExtentBody::Inline(first) = &before.extent.body
+            && before.extent.len + extent.len <= JOIN_MAX
+        {
+            let mut joined = BytesMut::with_capacity(first.len() + data.len());
+            joined.extend_from_slice(first);
+            joined.extend_from_slice(data);
+            self.delete_extent(ino, stream, &before)?;
+            let joined = Extent { len: joined.len() as u64, body: ExtentBody::Inline(joined.freeze()) };
+            return self.put_extent(ino, stream, end, joined);
+        }
+        self.put_extent(ino, stream, end, extent)
+    }
+
+    fn extent_ending_at(&self, stream: u64, end: u64) -> FsResult<Option<Placed>> {
+        let key = key::extent(self.volume.id, stream, end);
+        let extent: Option<Extent> = self.record(Table::Extent, &key)?;
+        Ok(extent.map(|extent| Placed { start: end.saturating_sub(extent.len), end, extent }))
+    }
+
+    fn put_extent(&mut self, ino: Ino, stream: u64, end: u64, extent: Extent) -> FsResult<()> {
+        let inode = self.inode_mut(ino)?;
+        inode.allocated += extent.len;
+        inode.inline += extent.inline_len();
+        let key = key::extent(self.volume.id, stream, end);
+        self.put_record(Table::Extent, &key, &extent);
+        Ok(())
+    }
+
+    fn delete_extent(&mut self, ino: Ino, stream: u64, placed: &Placed) -> FsResult<()> {
+        let inode = self.inode_mut(ino)?;
+        inode.allocated = inode.allocated.saturating_sub(placed.extent.len);
+        inode.inline = inode.inline.saturating_sub(placed.extent.inline_len());
+        let key = key::extent(self.volume.id, stream, placed.end);
+        self.set_record(Table::Extent, &key, None);
+        Ok(())
+    }
+
+    /// Releases a chunk if no extent refers to it any more. An extent of it that was deleted was at `start` with `skip`. Pieces of a chunk never move within their file and never get into another one, so others can only be
+    /// where the whole chunk was.
+    pub(crate) fn release_unless_shared(
+        &mut self,
+        stream: u64,
+        start: u64,
+        chunk: &ChunkRef,
+        skip: u32,
+    ) -> FsResult<()> {
+        let mut shared = false;
+        let origin = start.saturating_sub(u64::from(skip));
+        let end = origin.saturating_add(u64::from(chunk.len));
+        self.extents(stream, origin, &mut |placed| {
+            if placed.start >= end {
+                return ControlFlow::Break(());
+            }
+            shared = matches!(&placed.extent.body, ExtentBody::Chunk { chunk: other, .. } if other == chunk);
+            if shared { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let key = key::release(chunk);
+        if !shared && !self.is_released(&key) {
+            self.release_chunk(*chunk);
+        }
+        Ok(())
+    }
+
+    /// Moves inline data to chunks when a file has too much of it.
+    fn spill(&mut self, ino: Ino) -> FsResult<()> {
+        let inode = self.referred(ino)?;
+        if inode.inline <= self.volume.config.inline_max * SPILL_FACTOR {
+            return Ok(());
+        }
+        let mut runs: Vec<Vec<Placed>> = Vec::new();
+        let chunk_len = self.volume.config.chunk_len as u64;
+        self.extents(inode.stream, 0, &mut |placed| {
+            if matches!(placed.extent.body, ExtentBody::Inline(_)) {
+                match runs.last_mut() {
+                    Some(run) if continues(run, &placed, chunk_len) => run.push(placed),
+                    _ => runs.push(vec![placed]),
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        for run in runs {
+            let mut data = BytesMut::new();
+            for placed in &run {
+                if let ExtentBody::Inline(part) = &placed.extent.body {
+                    data.extend_from_slice(part);
+                }
+                self.delete_extent(ino, inode.stream, placed)?;
+            }
+            let end = run.last().map_or(0, |placed| placed.end);
+            let chunk = self.volume.data.append(&data)?;
+            self.adopt([chunk]);
+            let body = ExtentBody::Chunk { chunk, skip: 0 };
+            self.put_extent(ino, inode.stream, end, Extent { len: data.len() as u64, body })?;
+        }
+        Ok(())
+    }
+
+    /// The data in a range, without the holes, in pieces with their offsets.
+    fn data_in(&self, stream: u64, range: Range<u64>) -> FsResult<Vec<(u64, Bytes)>> {
+        let mut hit = Vec::new();
+        self.extents(stream, range.start, &mut |placed| {
+            if placed.start >= range.end {
+                return ControlFlow::Break(());
+            }
+            hit.push(placed);
+            ControlFlow::Continue(())
+        })?;
+        let part = |placed: Placed| {
+            let (from, to) = (placed.start.max(range.start), placed.end.min(range.end));
+            let extent = placed.extent.part(from - placed.start, to - placed.start);
+            Ok((from, self.volume.extent_data(&extent)?))
+        };
+        hit.into_iter().map(part).collect()
+    }
+}
+
+fn continues(run: &[Placed], next: &Placed, chunk_len: u64) -> bool {
+    match (run.first(), run.last()) {
+        (Some(first), Some(last)) => last.end == next.start && next.end - first.start <= chunk_len,
+        _ => false,
+    }
+}
+
+fn checked_end(offset: u64, len: u64) -> FsResult<u64> {
+    offset.checked_add(len).filter(|end| *end <= FILE_MAX).ok_or(Errno::FileTooBig.into())
+}

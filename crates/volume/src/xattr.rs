@@ -1,0 +1,185 @@
+//! Extended attributes.
+
+use crate::acl;
+use crate::key;
+use crate::record::{self, Xattr};
+use crate::txn::{KillPriv, Txn};
+use crate::view::{View, damaged};
+use crate::volume::Volume;
+use bytes::Bytes;
+use soda_storage::Table;
+use soda_types::{
+    Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX, mode,
+};
+use std::ops::ControlFlow;
+
+/// What `setxattr(2)` asks about an attribute that is there, or is not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetXattr {
+    Any,
+    /// Fails with `Exists`.
+    Create,
+    /// Fails with `NoData`.
+    Replace,
+}
+
+const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+impl Volume {
+    /// The value of an attribute; `NoData` if it has none of this name.
+    pub fn get_xattr(&self, fid: Fid, name: &[u8]) -> FsResult<Bytes> {
+        get_xattr(self, fid, name)
+    }
+
+    /// The names of all attributes, in their order.
+    pub fn list_xattrs(&self, fid: Fid) -> FsResult<Vec<Bytes>> {
+        list_xattrs(self, fid)
+    }
+}
+
+fn get_xattr(view: &impl View, fid: Fid, name: &[u8]) -> FsResult<Bytes> {
+    let inode = view.inode(fid)?;
+    check_name(name)?;
+    if inode.xattrs == 0 {
+        return Err(Errno::NoData.into());
+    }
+    let xattr: Option<Xattr> = view.record(Table::Xattr, &key::xattr(view.volume_id(), fid.ino, name))?;
+    xattr.map(|xattr| xattr.value).ok_or(Errno::NoData.into())
+}
+
+fn list_xattrs(view: &impl View, fid: Fid) -> FsResult<Vec<Bytes>> {
+    let mut names = Vec::new();
+    if view.inode(fid)?.xattrs > 0 {
+        view.scan(Table::Xattr, &key::number_range(view.volume_id(), fid.ino.0), &mut |key, _| {
+            names.push(Bytes::copy_from_slice(key::rest(key)));
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(names)
+}
+
+impl Txn<'_> {
+    /// Sets an attribute. `system.posix_acl_access` changes the permission bits with it; there
+    /// [`KillPriv::Drop`] takes set-gid away.
+    pub fn set_xattr(
+        &mut self,
+        fid: Fid,
+        name: &[u8],
+        value: Bytes,
+        how: SetXattr,
+        privileges: KillPriv,
+    ) -> FsResult<Attr> {
+        self.atomically(|txn| {
+            txn.takes_space();
+            let inode = txn.inode(fid)?;
+            check_name(name)?;
+            if value.len() > XATTR_VALUE_MAX {
+                return Err(Errno::TooBig.into());
+            }
+            let exists = txn.xattr(fid.ino, name)?.is_some();
+            match (how, exists) {
+                (SetXattr::Create, true) => return Err(Errno::Exists.into()),
+                (SetXattr::Replace, false) => return Err(Errno::NoData.into()),
+                _ => {}
+            }
+            let now = txn.now();
+            let mut kept = Some(value.clone());
+            if name == acl::ACCESS {
+                if inode.kind == FileKind::Symlink {
+                    return Err(Errno::NotSupported.into());
+                }
+                let acl = acl::Acl::parse(&value)?;
+                let perm = acl.mode_bits(inode.perm);
+                let inode = txn.inode_mut(fid.ino)?;
+                inode.perm = perm;
+                if privileges == KillPriv::Drop {
+                    inode.perm &= !mode::SET_GID;
+                }
+                if acl.is_mode_only() {
+                    kept = None;
+                }
+            } else if name == acl::DEFAULT {
+                let acl = acl::Acl::parse_or_empty(&value)?;
+                if acl.is_none() {
+                    kept = None;
+                } else if inode.kind != FileKind::Directory {
+                    return Err(Errno::Access.into());
+                }
+            }
+            match kept {
+                Some(value) => txn.put_xattr(fid.ino, name, value)?,
+                None => txn.delete_xattr(fid.ino, name)?,
+            }
+            txn.inode_mut(fid.ino)?.changed(now);
+            txn.attr(fid)
+        })
+    }
+
+    /// Removes an attribute; `NoData` if it has none of this name.
+    pub fn remove_xattr(&mut self, fid: Fid, name: &[u8]) -> FsResult<Attr> {
+        self.atomically(|txn| {
+            txn.inode(fid)?;
+            check_name(name)?;
+            if txn.xattr(fid.ino, name)?.is_none() {
+                return Err(Errno::NoData.into());
+            }
+            txn.delete_xattr(fid.ino, name)?;
+            let now = txn.now();
+            txn.inode_mut(fid.ino)?.changed(now);
+            txn.attr(fid)
+        })
+    }
+
+    pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> FsResult<Option<Bytes>> {
+        match get_xattr(self, Fid::new(self.volume.id, ino), name) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.errno == Errno::NoData => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stores an attribute without looking at what it means.
+    pub(crate) fn put_xattr(&mut self, ino: Ino, name: &[u8], value: Bytes) -> FsResult<()> {
+        let fid = Fid::new(self.volume.id, ino);
+        if self.xattr(ino, name)?.is_none() {
+            let listed: usize = list_xattrs(self, fid)?.iter().map(|name| name.len() + 1).sum();
+            if listed + name.len() + 1 > XATTR_LIST_MAX {
+                return Err(FsError::new(
+                    Errno::NoSpace,
+                    "the names of the extended attributes would not fit a list",
+                ));
+            }
+            self.inode_mut(ino)?.xattrs += 1;
+        }
+        let key = key::xattr(self.volume.id, ino, name);
+        self.put_record(Table::Xattr, &key, &Xattr { value });
+        Ok(())
+    }
+
+    /// Removes an attribute if it is there.
+    pub(crate) fn delete_xattr(&mut self, ino: Ino, name: &[u8]) -> FsResult<()> {
+        if self.xattr(ino, name)?.is_some() {
+            let inode = self.inode_mut(ino)?;
+            inode.xattrs = inode.xattrs.saturating_sub(1);
+            let key = key::xattr(self.volume.id, ino, name);
+            self.set_record(Table::Xattr, &key, None);
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &[u8]) -> FsResult<()> {
+    if name.len() > XATTR_NAME_MAX {
+        return Err(Errno::Range.into());
+    }
+    let known = name == acl::ACCESS
+        || name == acl::DEFAULT
+        || PREFIXES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+    if known && !name.contains(&0) { Ok(()) } else { Err(Errno::NotSupported.into()) }
+}
+
+/// The value of an attribute's record, for fsck.
+pub(crate) fn decode(key: &[u8], value: &[u8]) -> FsResult<Bytes> {
+    let xattr: Xattr = record::decode(value).map_err(|error| damaged(Table::Xattr, key, error))?;
+    Ok(xattr.value)
+}

@@ -1,0 +1,121 @@
+//! What each operation does, one by one, on both stores.
+
+mod common;
+
+use common::*;
+use soda_types::{Errno, FileKind, SetAttr, SetTime, Timestamp};
+use soda_volume::*;
+
+#[test]
+fn a_fresh_store_has_an_empty_main_volume() {
+    for_each_store(|volume| {
+        assert_eq!(volume.name(), "main");
+        let root = volume.getattr(volume.root()).unwrap();
+        assert_eq!((root.kind, root.nlink, root.perm), (FileKind::Directory, 2, 0o755));
+        assert!(volume.read_dir(volume.root(), None, 10, Listing::Names).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn what_is_written_is_read() {
+    for_each_store(|volume| {
+        let file = create(volume, "f");
+        for (offset, len) in
+            [(0u64, 10usize), (5, 100), (4096, 4096), (70_000, 300_000), (3, 80_000), (1 << 33, 5)]
+        {
+            let data = pattern(offset, len);
+            write(volume, file, offset, &data);
+            assert_eq!(read(volume, file, offset, len), data, "at {offset}");
+        }
+        let attr = volume.getattr(file).unwrap();
+        assert_eq!(attr.size, (1 << 33) + 5);
+        assert_eq!(attr.allocated, 370_000 + 5);
+        assert!(read(volume, file, 400_000, 1000).iter().all(|byte| *byte == 0));
+        assert_eq!(volume.seek(file, 370_000, SeekTarget::Data).unwrap(), 1 << 33);
+        assert_eq!(volume.seek(file, 0, SeekTarget::Hole).unwrap(), 370_000);
+        assert_eq!(volume.seek(file, 1 << 40, SeekTarget::Data).unwrap_err().errno, Errno::NoDevice);
+    });
+}
+
+#[test]
+fn names_come_and_go() {
+    for_each_store(|volume| {
+        let directory = mkdir(volume, volume.root(), "d");
+        let file = create_in(volume, directory, "f");
+        assert_eq!(volume.lookup(directory, &name("f")).unwrap().unwrap().fid, file);
+        assert_eq!(volume.lookup(directory, &name("g")).unwrap(), None);
+        assert_eq!(volume.parent(directory).unwrap(), volume.root());
+        assert_eq!(volume.getattr(volume.root()).unwrap().nlink, 3);
+        let mut txn = volume.begin(now());
+        assert_eq!(txn.rmdir(volume.root(), &name("d"), IfOpen::Delete).unwrap_err().errno, Errno::NotEmpty);
+        assert_eq!(
+            txn.unlink(volume.root(), &name("d"), IfOpen::Delete).unwrap_err().errno,
+            Errno::IsDirectory
+        );
+        assert_eq!(txn.rmdir(directory, &name("f"), IfOpen::Delete).unwrap_err().errno, Errno::NotDirectory);
+        let removed = txn.unlink(directory, &name("f"), IfOpen::Delete).unwrap();
+        assert_eq!((removed.fid, removed.fate, removed.attr.nlink), (file, Fate::Deleted, 0));
+        txn.rmdir(volume.root(), &name("d"), IfOpen::Delete).unwrap();
+        txn.commit().unwrap();
+        assert_eq!(volume.getattr(file).unwrap_err().errno, Errno::Stale);
+        assert_eq!(volume.lookup(volume.root(), &name("d")).unwrap(), None);
+        assert_eq!(volume.getattr(volume.root()).unwrap().nlink, 2);
+    });
+}
+
+#[test]
+fn a_transaction_that_is_dropped_changes_nothing() {
+    for_each_store(|volume| {
+        let before = volume.getattr(volume.root()).unwrap();
+        let mut txn = volume.begin(now());
+        txn.create(volume.root(), &name("f"), new_file(0o644)).unwrap();
+        drop(txn);
+        assert_eq!(volume.getattr(volume.root()).unwrap(), before);
+        assert_eq!(volume.lookup(volume.root(), &name("f")).unwrap(), None);
+    });
+}
+
+#[test]
+fn an_orphan_lives_until_it_is_dropped() {
+    for_each_store(|volume| {
+        let file = create(volume, "f");
+        write(volume, file, 0, &pattern(0, 500_000));
+        let mut txn = volume.begin(now());
+        let removed = txn.unlink(volume.root(), &name("f"), IfOpen::Keep).unwrap();
+        assert_eq!(removed.fate, Fate::Orphaned);
+        txn.commit().unwrap();
+        assert_eq!(volume.orphans().unwrap(), vec![file]);
+        assert_eq!(read(volume, file, 0, 500_000), pattern(0, 500_000));
+        let mut txn = volume.begin(now());
+        txn.drop_orphan(file).unwrap();
+        txn.commit().unwrap();
+        assert!(volume.orphans().unwrap().is_empty());
+        assert_eq!(volume.getattr(file).unwrap_err().errno, Errno::Stale);
+        assert_eq!(volume.usage(), (1, 0));
+        while volume.reclaim_some(3).unwrap() == Progress::More {}
+    });
+}
+
+#[test]
+fn times_only_grow() {
+    for_each_store(|volume| {
+        let file = create(volume, "f");
+        let set =
+            SetAttr { mtime: Some(SetTime::At(Timestamp::new(5_000_000_000, 0))), ..SetAttr::default() };
+        let mut last = volume.getattr(file).unwrap();
+        for _ in 0..3 {
+            let mut txn = volume.begin(Timestamp::new(1, 0));
+            let staged = volume.stage_write(file, b"x"[..].into()).unwrap();
+            let attr = txn.write(file, WriteAt::Append, staged, KillPriv::Keep).unwrap().attr;
+            txn.commit().unwrap();
+            assert!(attr.mtime > last.mtime && attr.ctime > last.ctime);
+            assert!(attr.version > last.version && attr.data_version > last.data_version);
+            last = attr;
+        }
+        let mut txn = volume.begin(now());
+        let attr = txn.set_attr(file, &set).unwrap();
+        txn.commit().unwrap();
+        assert_eq!((attr.mtime.secs, attr.data_version), (5_000_000_000, last.data_version));
+        assert!(attr.ctime > last.ctime && attr.ctime.secs < 5_000_000_000);
+    });
+}
