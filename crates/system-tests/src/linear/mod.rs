@@ -1,0 +1,112 @@
+//! Linearizability: could these overlapping operations have happened one after the other on one copy, each at a moment
+//! between its call and its return?
+//!
+//! * [`History`] is what was observed, [`check`] the verdict for all of it.
+//! * [`object`] says what each kind of object may answer; linearizability is local (Herlihy & Wing, "Linearizability: A
+//!   Correctness Condition for Concurrent Objects", 1990, theorem 1), so every object is searched by itself.
+//! * [`search`] is the search.
+
+pub mod object;
+pub mod search;
+
+use object::{Answer, Object, Operation};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+pub use search::Verdict;
+
+/// One operation as its caller saw it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Call {
+    /// Who called: one thread. Its calls follow each other.
+    pub client: u16,
+    pub object: Object,
+    pub operation: Operation,
+    /// Nanoseconds of `CLOCK_MONOTONIC`, before the call.
+    pub called: u64,
+    /// Nanoseconds of `CLOCK_MONOTONIC` after the return, and what it returned. `None`: nobody knows whether it
+    /// happened; it may have at any time since the call, or never.
+    pub returned: Option<(u64, Answer)>,
+}
+
+/// What all clients saw.
+#[derive(Clone, Default, Debug, Serialize)]
+pub struct History {
+    /// What repeats the run.
+    pub reproduce: String,
+    pub calls: Vec<Call>,
+}
+
+/// What is wrong with a history.
+#[derive(Clone, Debug, Serialize)]
+pub struct Violation {
+    pub object: Object,
+    pub verdict: Verdict,
+    /// The calls on that object around the place where no order could go on.
+    pub calls: Vec<Call>,
+}
+
+/// Checks every object of the history. Empty: linearizable.
+pub fn check(history: &History) -> Vec<Violation> {
+    let mut objects: BTreeMap<Object, Vec<Call>> = BTreeMap::new();
+    for call in &history.calls {
+        objects.entry(call.object).or_default().push(call.clone());
+    }
+    let mut violations = Vec::new();
+    for (object, mut calls) in objects {
+        calls.sort_by_key(|call| call.called);
+        let verdict = search::search(object, &calls);
+        if verdict == Verdict::Linearizable {
+            continue;
+        }
+        let nearby = match &verdict {
+            Verdict::Impossible { stuck_at, .. } => {
+                let (from, to) = (stuck_at.saturating_sub(40), (stuck_at + 20).min(calls.len()));
+                calls[from..to].to_vec()
+            }
+            _ => calls,
+        };
+        violations.push(Violation { object, verdict, calls: nearby });
+    }
+    violations
+}
+
+/// Checks, and leaves a dump with the whole history where one is wrong.
+///
+/// # Panics
+/// If the history is not linearizable, saying where the dump is and what repeats the run.
+pub fn assert_linearizable(history: &History) {
+    let violations = check(history);
+    if violations.is_empty() {
+        return;
+    }
+    let path = dump(history, &violations);
+    let first = &violations[0];
+    let mut story = String::new();
+    for call in &first.calls {
+        story.push_str(&format!("  {call:?}\n"));
+    }
+    panic!(
+        "{} of the objects are not linearizable; first {:?}: {:?}\n{story}history: {}\nrepeat with: {}",
+        violations.len(),
+        first.object,
+        first.verdict,
+        path.display(),
+        history.reproduce
+    );
+}
+
+fn dump(history: &History, violations: &[Violation]) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("soda-history-{}.json", std::process::id()));
+    let document = serde_json::json!({ "violations": violations, "history": history });
+    match serde_json::to_vec_pretty(&document) {
+        Ok(bytes) => {
+            if let Err(error) = std::fs::write(&path, bytes) {
+                eprintln!("{}: {error}", path.display());
+            }
+        }
+        Err(error) => eprintln!("history cannot be written as JSON: {error}"),
+    }
+    path
+}

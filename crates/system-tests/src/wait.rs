@@ -1,0 +1,86 @@
+//! Waiting for what will happen: always for a condition, always with a deadline.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Between two looks at a condition.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Looks until `condition` holds. False when it did not within `limit`.
+pub fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    loop {
+        if condition() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// How a command that had a time limit ended.
+#[derive(Debug)]
+pub enum Finish {
+    Exited(Output),
+    /// It was killed when its time was over. `Killed` took effect if the process is gone within a second.
+    TimedOut {
+        killable: bool,
+    },
+}
+
+impl Finish {
+    /// # Panics
+    /// If the command did not end in time, or failed.
+    pub fn expect_success(self, what: &str) -> Output {
+        match self {
+            Finish::Exited(output) if output.status.success() => output,
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+/// Runs a command; kills it when it takes longer than `limit`. Its output must fit a pipe (64 KiB).
+///
+/// # Panics
+/// If it cannot be started.
+pub fn run(command: &mut Command, limit: Duration) -> Finish {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    if until(limit, || matches!(child.try_wait(), Ok(Some(_)))) {
+        return Finish::Exited(
+            child.wait_with_output().unwrap_or_else(|error| panic!("{command:?}: {error}")),
+        );
+    }
+    signal(&child, Signal::KILL);
+    Finish::TimedOut { killable: until(Duration::from_secs(1), || matches!(child.try_wait(), Ok(Some(_)))) }
+}
+
+/// Sends a signal to a child that was not waited for yet; nothing if it is already gone.
+pub fn signal(child: &Child, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(child.id() as i32) {
+        // The only error left is ESRCH, and gone is what was wanted.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_takes_too_long_is_killed() {
+        let finish = run(Command::new("sleep").arg("60"), Duration::from_millis(50));
+        assert!(matches!(finish, Finish::TimedOut { killable: true }), "{finish:?}");
+        let output = run(Command::new("echo").arg("hello"), Duration::from_secs(10)).expect_success("echo");
+        assert_eq!(output.stdout, b"hello\n");
+    }
+
+    #[test]
+    fn a_condition_that_never_holds_ends_at_the_deadline() {
+        assert!(!until(Duration::from_millis(20), || false));
+        assert!(until(Duration::ZERO, || true));
+    }
+}

@@ -1,0 +1,251 @@
+//! The checker itself, on histories that are known to be good or bad. If it cannot see a stale read here, it proves nothing
+//! about Soda.
+
+use soda_model::Rng;
+use soda_system_tests::linear::object::{Answer, Attribute, Object, Operation};
+use soda_system_tests::linear::{Call, History, Verdict, check};
+
+const BLOCK: Object = Object::Block { file: 0, block: 0 };
+const NAMES: Object = Object::Names { directory: 0 };
+const LOG: Object = Object::Log { file: 0 };
+const LOCK: Object = Object::Lock { file: 0 };
+
+fn call(
+    client: u16,
+    object: Object,
+    operation: Operation,
+    called: u64,
+    returned: u64,
+    answer: Answer,
+) -> Call {
+    Call { client, object, operation, called, returned: Some((returned, answer)) }
+}
+
+fn lost(client: u16, object: Object, operation: Operation, called: u64) -> Call {
+    Call { client, object, operation, called, returned: None }
+}
+
+fn write(client: u16, value: u64, called: u64, returned: u64) -> Call {
+    call(client, BLOCK, Operation::Write(value), called, returned, Answer::Done)
+}
+
+fn read(client: u16, value: u64, called: u64, returned: u64) -> Call {
+    call(client, BLOCK, Operation::Read, called, returned, Answer::Value(value))
+}
+
+fn is_linearizable(calls: Vec<Call>) -> bool {
+    check(&History { reproduce: String::new(), calls }).is_empty()
+}
+
+#[test]
+fn a_stale_read_is_seen() {
+    assert!(is_linearizable(vec![write(0, 1, 0, 10), read(1, 1, 20, 30)]));
+    assert!(
+        !is_linearizable(vec![write(0, 1, 0, 10), read(1, 0, 20, 30)]),
+        "read what was before a completed write"
+    );
+    assert!(!is_linearizable(vec![write(0, 1, 0, 10), write(0, 2, 20, 30), read(1, 1, 40, 50)]));
+}
+
+#[test]
+fn what_overlaps_may_be_seen_or_not() {
+    for seen in [0, 1] {
+        assert!(is_linearizable(vec![write(0, 1, 0, 100), read(1, seen, 20, 30)]));
+    }
+    assert!(!is_linearizable(vec![write(0, 1, 0, 100), read(1, 7, 20, 30)]), "a value that nobody wrote");
+}
+
+#[test]
+fn new_then_old_is_seen() {
+    assert!(is_linearizable(vec![write(0, 1, 0, 100), read(1, 0, 20, 30), read(2, 1, 40, 50)]));
+    assert!(
+        !is_linearizable(vec![write(0, 1, 0, 100), read(1, 1, 20, 30), read(2, 0, 40, 50)]),
+        "the write is still going on, but one reader has seen it: then the next must too"
+    );
+}
+
+#[test]
+fn a_lost_write_is_seen() {
+    assert!(!is_linearizable(vec![write(0, 1, 0, 10), write(1, 2, 20, 30), read(0, 1, 40, 50)]));
+    assert!(is_linearizable(vec![write(0, 1, 0, 35), write(1, 2, 20, 30), read(0, 1, 40, 50)]));
+}
+
+#[test]
+fn a_write_without_an_answer_may_have_happened_at_any_later_time_or_never() {
+    let unknown = || lost(0, BLOCK, Operation::Write(9), 10);
+    assert!(is_linearizable(vec![unknown(), read(1, 0, 20, 30), read(1, 0, 40, 50)]));
+    assert!(is_linearizable(vec![unknown(), read(1, 0, 20, 30), read(1, 9, 40, 50)]));
+    assert!(
+        !is_linearizable(vec![unknown(), read(1, 9, 20, 30), read(1, 0, 40, 50)]),
+        "happened, then undone"
+    );
+    assert!(!is_linearizable(vec![read(1, 9, 0, 5), unknown()]), "seen before it was called");
+}
+
+#[test]
+fn objects_are_checked_each_by_itself() {
+    let other = Object::Attribute { file: 0, which: Attribute::Size };
+    let stale = call(1, other, Operation::Read, 20, 30, Answer::Value(0));
+    let calls = vec![
+        call(0, other, Operation::Write(1), 0, 10, Answer::Done),
+        stale,
+        write(0, 1, 11, 12),
+        read(1, 1, 13, 14),
+    ];
+    let violations = check(&History { reproduce: String::new(), calls });
+    assert_eq!(violations.len(), 1);
+    assert_eq!(violations[0].object, other);
+    assert_eq!(violations[0].verdict, Verdict::Impossible { explained: 1, stuck_at: 1 });
+}
+
+#[test]
+fn names() {
+    let create = |client, name, id, called, answer| {
+        call(client, NAMES, Operation::Create { name, id }, called, called + 10, answer)
+    };
+    let lookup = |client, name, called, answer| {
+        call(client, NAMES, Operation::Lookup { name }, called, called + 10, answer)
+    };
+    let rename = |from, to, called, answer| {
+        call(0, NAMES, Operation::Rename { from, to }, called, called + 10, answer)
+    };
+    use Answer::{Done, Exists, Found, Missing};
+    assert!(is_linearizable(vec![
+        create(0, 1, 100, 0, Done),
+        create(1, 1, 101, 20, Exists),
+        rename(1, 2, 40, Done),
+        lookup(1, 1, 60, Missing),
+        lookup(1, 2, 80, Found(100)),
+        call(1, NAMES, Operation::List, 100, 110, Answer::Names(vec![2])),
+    ]));
+    assert!(
+        !is_linearizable(vec![create(0, 1, 100, 0, Done), create(1, 1, 101, 5, Done)]),
+        "both won O_EXCL"
+    );
+    assert!(!is_linearizable(vec![create(0, 1, 100, 0, Done), lookup(1, 1, 20, Missing)]), "stale absence");
+    assert!(
+        !is_linearizable(vec![
+            create(0, 1, 100, 0, Done),
+            rename(1, 2, 20, Done),
+            lookup(1, 1, 22, Missing),
+            lookup(1, 2, 33, Missing),
+            lookup(1, 2, 44, Found(100)),
+        ]),
+        "while a file is renamed it is under one of the names"
+    );
+}
+
+#[test]
+fn logs() {
+    let append = |client, record, called, returned| {
+        call(client, LOG, Operation::Append(record), called, returned, Answer::Done)
+    };
+    let read = |records: &[u64], called| {
+        call(9, LOG, Operation::ReadLog, called, called + 5, Answer::Records(records.to_vec()))
+    };
+    assert!(is_linearizable(vec![append(0, 1, 0, 10), append(1, 2, 5, 15), read(&[2, 1], 20)]));
+    assert!(
+        !is_linearizable(vec![append(0, 1, 0, 10), append(1, 2, 20, 30), read(&[2, 1], 40)]),
+        "order of completed appends"
+    );
+    assert!(
+        !is_linearizable(vec![append(0, 1, 0, 10), append(1, 2, 5, 15), read(&[2], 20)]),
+        "a record vanished"
+    );
+    assert!(is_linearizable(vec![
+        append(0, 1, 0, 10),
+        lost(1, LOG, Operation::Append(2), 5),
+        read(&[1], 20),
+        read(&[1, 2], 30)
+    ]));
+}
+
+#[test]
+fn locks() {
+    let lock = |client, called, answer| call(client, LOCK, Operation::TryLock, called, called + 10, answer);
+    let unlock = |client, called| call(client, LOCK, Operation::Unlock, called, called + 10, Answer::Done);
+    assert!(is_linearizable(vec![
+        lock(0, 0, Answer::Done),
+        lock(1, 20, Answer::Busy),
+        unlock(0, 40),
+        lock(1, 60, Answer::Done)
+    ]));
+    assert!(!is_linearizable(vec![lock(0, 0, Answer::Done), lock(1, 20, Answer::Done)]), "both hold it");
+    assert!(
+        !is_linearizable(vec![lock(0, 0, Answer::Done), unlock(0, 20), lock(1, 40, Answer::Busy)]),
+        "nobody holds it"
+    );
+    let holder_dies = lost(0, LOCK, Operation::Unlock, 15);
+    assert!(is_linearizable(vec![
+        lock(0, 0, Answer::Done),
+        holder_dies,
+        lock(1, 20, Answer::Busy),
+        lock(1, 40, Answer::Done)
+    ]));
+}
+
+/// A simulated object with one copy: each operation takes effect at one random moment between call and return.
+fn one_copy(seed: u64, clients: u16, calls_each: u64) -> Vec<Call> {
+    let mut rng = Rng::new(seed);
+    let mut planned = Vec::new();
+    for client in 0..clients {
+        let mut time = rng.below(50);
+        for number in 0..calls_each {
+            let called = time;
+            let effect = called + 1 + rng.below(60);
+            let returned = effect + 1 + rng.below(60);
+            time = returned + 1 + rng.below(30);
+            let operation = if rng.chance(1, 2) {
+                Operation::Write(1 + u64::from(client) * calls_each + number)
+            } else {
+                Operation::Read
+            };
+            planned.push((effect, client, operation, called, returned));
+        }
+    }
+    planned.sort_by_key(|(effect, ..)| *effect);
+    let mut value = 0;
+    let perform = |(_, client, operation, called, returned): (u64, u16, Operation, u64, u64)| {
+        let answer = match operation {
+            Operation::Write(new) => {
+                value = new;
+                Answer::Done
+            }
+            _ => Answer::Value(value),
+        };
+        call(client, BLOCK, operation, called, returned, answer)
+    };
+    planned.into_iter().map(perform).collect()
+}
+
+#[test]
+fn every_history_of_one_copy_passes_and_a_value_changed_in_it_mostly_does_not() {
+    let mut seen = 0;
+    for seed in 0..200 {
+        let good = one_copy(seed, 4, 50);
+        assert!(is_linearizable(good.clone()), "seed {seed}");
+        // The mutation: one read answers what some write put there long ago or will put there only later.
+        let mut rng = Rng::new(seed);
+        let mut bad = good;
+        let reads: Vec<usize> =
+            (0..bad.len()).filter(|index| bad[*index].operation == Operation::Read).collect();
+        let victim = reads[rng.below(reads.len() as u64) as usize];
+        let far = (victim + bad.len() / 2) % bad.len();
+        let Some(value) = bad[far..].iter().chain(&bad).find_map(|call| match call.operation {
+            Operation::Write(value) => Some(value),
+            _ => None,
+        }) else {
+            continue;
+        };
+        if let Some((_, answer)) = &mut bad[victim].returned {
+            *answer = Answer::Value(value);
+        }
+        seen += usize::from(!is_linearizable(bad));
+    }
+    assert!(seen >= 195, "only {seen} of 200 wrong reads were seen");
+}
+
+#[test]
+fn long_histories_are_checked_in_reasonable_time() {
+    assert!(is_linearizable(one_copy(1, 8, 5000)));
+}
