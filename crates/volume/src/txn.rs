@@ -104,6 +104,11 @@ impl<'v> Txn<'v> {
         Ok(self.inode(fid)?.attr(fid.ino))
     }
 
+    /// How many extended attributes an inode has, as the transaction sees it.
+    pub fn xattr_count(&self, fid: Fid) -> FsResult<u32> {
+        Ok(self.inode(fid)?.xattrs)
+    }
+
     /// A name as the transaction sees it.
     pub fn lookup(&self, parent: Fid, name: &Name) -> FsResult<Option<Node>> {
         self.directory(parent)?;

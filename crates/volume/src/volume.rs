@@ -155,6 +155,18 @@ impl Volume {
         Ok(Some(self.node(dirent.ino, &*self.referred(dirent.ino)?)))
     }
 
+    /// What a name stands for, without a look at the inode: never confused by a change that is under way.
+    pub fn resolve(&self, parent: Fid, name: &Name) -> FsResult<Option<(Fid, FileKind)>> {
+        self.directory(parent)?;
+        let dirent = self.dirent(parent.ino, name)?;
+        Ok(dirent.map(|dirent| (Fid::new(self.id, dirent.ino), dirent.kind)))
+    }
+
+    /// How many extended attributes an inode has.
+    pub fn xattr_count(&self, fid: Fid) -> FsResult<u32> {
+        Ok(self.inode(fid)?.xattrs)
+    }
+
     /// `Stale` when the inode is gone.
     pub fn getattr(&self, fid: Fid) -> FsResult<Attr> {
         Ok(self.inode(fid)?.attr(fid.ino))
