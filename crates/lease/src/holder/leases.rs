@@ -1,0 +1,274 @@
+//! Leases held: what they cover and until when.
+
+use super::{Holder, Ticket};
+use soda_types::{Epoch, Fid, Grant, InUse, Mode, Monotonic, RecallAck, Scope, Term};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) mode: Mode,
+    /// The server's name for the lease: its last grant.
+    pub(super) epoch: Epoch,
+    pub(super) term: Term,
+    /// End of its own term; `NEVER` if it lasts as long as the session.
+    pub(super) own_end: Monotonic,
+    pub(super) holding: Holding,
+    /// The holder's clock when the holding began.
+    pub(super) began: u64,
+    /// The request whose answer brought the last grant.
+    granted_by: u64,
+    pub(super) recall: Option<Asked>,
+    last_used: Monotonic,
+    pub(super) uses: u32,
+}
+
+/// A recall that is being worked on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Asked {
+    pub(super) epoch: Epoch,
+    pub(super) to: Option<Mode>,
+    /// Steps that the caches have been told and that are not finished.
+    pub(super) steps: u32,
+}
+
+/// Grants up to this epoch are refused: they were asked or given back before they came.
+#[derive(Debug)]
+pub(super) struct Bar {
+    pub(super) epoch: Epoch,
+    /// Requests sent up to here may still bring such a grant.
+    pub(super) until: u64,
+}
+
+/// One unbroken time of holding a lease on an object; compare for equality.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Holding(pub Epoch);
+
+/// A lease held, for tools.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldInfo {
+    pub grant: Grant,
+    pub holding: Holding,
+    /// How long it may still be used; zero: expired.
+    pub left: Duration,
+    pub uses: u32,
+    pub state: HeldState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeldState {
+    Held,
+    /// The server asked for it, the caches are being dropped.
+    Recalling,
+}
+
+impl Holder {
+    /// Until when what is cached of the object may be used in this mode; `None`: not covered. This is the one question
+    /// that caches ask: use what is cached only if the answer is later than now, looking at the clock *after* this.
+    ///
+    /// While a recall is being worked on, reading what is cached stays allowed: the server waits for the answer. New
+    /// writes under the lease do not.
+    pub fn valid_until(&self, now: Monotonic, fid: Fid, mode: Mode) -> Option<Monotonic> {
+        let held = self.leases.get(&fid)?;
+        let allowed = match held.recall {
+            None => mode <= held.mode,
+            Some(_) => mode == Mode::Read,
+        };
+        let end = held.own_end.min(self.session_end());
+        (allowed && end > now).then_some(end)
+    }
+
+    /// As [`Holder::valid_until`] for reading, and counts the use: for the server's rates and for
+    /// [`Holder::idle`].
+    pub fn touch(&mut self, now: Monotonic, fid: Fid) -> Option<Monotonic> {
+        let end = self.session_end();
+        let held = self.leases.get_mut(&fid)?;
+        let end = held.own_end.min(end);
+        if end <= now {
+            return None;
+        }
+        held.uses = held.uses.saturating_add(1);
+        held.last_used = now;
+        Some(end)
+    }
+
+    /// Uses that happened elsewhere (the kernel's caches) or are counted in bulk.
+    pub fn note_uses(&mut self, now: Monotonic, fid: Fid, uses: u32) {
+        if let Some(held) = self.leases.get_mut(&fid) {
+            held.uses = held.uses.saturating_add(uses);
+            held.last_used = now;
+        }
+    }
+
+    /// Whether what came with this request's answer may be cached, and the holding to note with it: the lease is held,
+    /// nobody has asked for it, and it has been held since the request was sent or came with this very answer. Ask
+    /// after [`Holder::handle_reply`].
+    ///
+    /// Answers of two connections can overtake each other: a cache also compares versions and keeps the newer.
+    pub fn cacheable(&self, ticket: Ticket, fid: Fid) -> Option<Holding> {
+        let held = self.leases.get(&fid)?;
+        let same_session = ticket.session == self.session();
+        let covered = held.began < ticket.number || held.granted_by == ticket.number;
+        (same_session && held.recall.is_none() && covered).then_some(held.holding)
+    }
+
+    /// The present holding of a lease on the object, recalling or expired ones included. What is cached with another
+    /// holding is void.
+    pub fn holding(&self, fid: Fid) -> Option<Holding> {
+        self.leases.get(&fid).map(|held| held.holding)
+    }
+
+    /// Mode of the lease on the object, whether or not it is still valid.
+    pub fn mode(&self, fid: Fid) -> Option<Mode> {
+        self.leases.get(&fid).map(|held| held.mode)
+    }
+
+    /// Gives a lease back unasked. The caches must be empty of the object first. `None`: not held, or its recall is
+    /// being worked on, whose answer says it all.
+    pub fn release(&mut self, _now: Monotonic, fid: Fid) -> Option<RecallAck> {
+        if self.leases.get(&fid)?.recall.is_some() {
+            return None;
+        }
+        let held = self.leases.remove(&fid)?;
+        self.bar(fid, held.epoch);
+        Some(RecallAck { fid, epoch: held.epoch, kept: None, in_use: InUse::No, uses: held.uses })
+    }
+
+    /// Leases not used for so long, the least recently used first. Candidates for [`Holder::release`].
+    pub fn idle(&self, now: Monotonic, older_than: Duration) -> Vec<Fid> {
+        let idle = |held: &&Held| held.recall.is_none() && now.since(held.last_used) >= older_than;
+        let mut found: Vec<(Monotonic, Fid)> = self
+            .leases
+            .iter()
+            .filter(|(_, held)| idle(held))
+            .map(|(fid, held)| (held.last_used, *fid))
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, fid)| fid).collect()
+    }
+
+    /// What the server may believe this client holds, for [`Call::Reclaim`] after the server's restart. Leases whose
+    /// recall is being worked on are part of it: their caches are in use until the answer.
+    ///
+    /// [`Call::Reclaim`]: # "in soda-protocol"
+    pub fn reclaim_list(&self) -> Vec<Grant> {
+        let fids = self.sorted_fids(|_| true);
+        fids.iter().filter_map(|fid| self.leases.get(fid).map(|held| held.grant(*fid))).collect()
+    }
+
+    /// The answer to a reclaim of `asked`. Returns the objects whose leases were refused: their caches are void.
+    pub fn handle_reclaimed(
+        &mut self,
+        now: Monotonic,
+        ticket: Ticket,
+        asked: &[Grant],
+        answers: &[Option<Grant>],
+    ) -> Vec<Fid> {
+        if ticket.session.is_none() || ticket.session != self.session() {
+            self.fail_request(ticket);
+            return Vec::new();
+        }
+        let granted: Vec<Grant> = answers.iter().flatten().copied().collect();
+        let mut refused = Vec::new();
+        for (at, grant) in asked.iter().enumerate() {
+            let is_refused = answers.get(at).is_none_or(Option::is_none);
+            // A lease that was granted anew since the list was made is not the one that was refused.
+            if is_refused && self.leases.get(&grant.fid).is_some_and(|held| held.epoch <= grant.epoch) {
+                self.leases.remove(&grant.fid);
+                refused.push(grant.fid);
+            }
+        }
+        let known =
+            granted.iter().filter(|grant| self.leases.contains_key(&grant.fid)).copied().collect::<Vec<_>>();
+        self.handle_reply(now, ticket, &known);
+        refused
+    }
+
+    /// All leases held, by fid.
+    pub fn snapshot(&self, now: Monotonic) -> Vec<HeldInfo> {
+        let fids = self.sorted_fids(|_| true);
+        let info = |fid: &Fid| {
+            let held = self.leases.get(fid)?;
+            Some(HeldInfo {
+                grant: held.grant(*fid),
+                holding: held.holding,
+                left: held.own_end.min(self.session_end()).since(now),
+                uses: held.uses,
+                state: if held.recall.is_some() { HeldState::Recalling } else { HeldState::Held },
+            })
+        };
+        fids.iter().filter_map(info).collect()
+    }
+
+    pub(super) fn accept(&mut self, now: Monotonic, ticket: Ticket, grant: &Grant) {
+        if self.bars.get(&grant.fid).is_some_and(|bar| grant.epoch <= bar.epoch) {
+            return;
+        }
+        let own_end = match grant.term {
+            Term::Session => Monotonic::NEVER,
+            Term::For(term) => ticket.sent_at() + self.config.drift_margin.usable(term),
+        };
+        let began = self.clock;
+        if let Some(held) = self.leases.get_mut(&grant.fid) {
+            // While a recall is worked on, only a lease of after that recall is news.
+            if grant.epoch <= held.epoch || held.recall.is_some_and(|asked| grant.epoch <= asked.epoch) {
+                return;
+            }
+            // If the old lease is still good by this clock it was good by the server's when it gave the new one, and
+            // nothing can have changed in between. If not, somebody may have changed the object.
+            if held.own_end <= now || held.recall.is_some() {
+                held.holding = Holding(grant.epoch);
+                held.began = began;
+                held.uses = 0;
+            }
+            held.mode = grant.mode;
+            held.epoch = grant.epoch;
+            held.term = grant.term;
+            held.own_end = own_end;
+            held.granted_by = ticket.number;
+            held.last_used = now;
+            held.recall = None;
+            return;
+        }
+        let held = Held {
+            mode: grant.mode,
+            epoch: grant.epoch,
+            term: grant.term,
+            own_end,
+            holding: Holding(grant.epoch),
+            began,
+            granted_by: ticket.number,
+            recall: None,
+            last_used: now,
+            uses: 0,
+        };
+        self.leases.insert(grant.fid, held);
+    }
+
+    /// Refuses grants up to the epoch for as long as one can be on the way.
+    pub(super) fn bar(&mut self, fid: Fid, epoch: Epoch) {
+        let until = self.clock;
+        let bar = self.bars.entry(fid).or_insert(Bar { epoch, until });
+        bar.epoch = bar.epoch.max(epoch);
+        bar.until = until;
+        self.bar_order.push_back((until, fid));
+        self.lift_bars();
+    }
+
+    pub(super) fn lift_bars(&mut self) {
+        let oldest = self.oldest_on_the_way();
+        while let Some((until, fid)) = self.bar_order.front().copied()
+            && until < oldest
+        {
+            self.bar_order.pop_front();
+            if self.bars.get(&fid).is_some_and(|bar| bar.until == until) {
+                self.bars.remove(&fid);
+            }
+        }
+    }
+}
+
+impl Held {
+    fn grant(&self, fid: Fid) -> Grant {
+        Grant { fid, scope: Scope::Node, mode: self.mode, epoch: self.epoch, term: self.term }
+    }
+}

@@ -1,0 +1,89 @@
+//! Answering recalls.
+
+use super::Holder;
+use super::leases::Asked;
+use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
+
+/// What to do about a recall.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum RecallStep {
+    /// Nothing cached depends on it (any more): send this at once.
+    AlreadyGone(RecallAck),
+    /// Bring the caches down to `keep` (the kernel's first), then call [`Holder::finish_recall`] with this epoch and
+    /// send its answer. Until then what is cached may be read, but nothing new may be cached.
+    Drop { fid: Fid, epoch: Epoch, keep: Option<Mode> },
+    /// It came again, and is being worked on.
+    Working,
+}
+
+impl Holder {
+    /// The server asks for a lease. Recalls may come twice, late, and before the grant they mean.
+    pub fn handle_recall(&mut self, now: Monotonic, recall: &Recall) -> RecallStep {
+        let Recall { fid, epoch, to, .. } = *recall;
+        let gone = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0 };
+        let Some(held) = self.leases.get_mut(&fid) else {
+            // Perhaps its grant is on the way: refuse it when it comes.
+            self.bar(fid, epoch);
+            return RecallStep::AlreadyGone(gone);
+        };
+        if epoch < held.epoch {
+            // Of the past: what it asked for was given back, or replaced by the lease held now.
+            return RecallStep::AlreadyGone(gone);
+        }
+        if epoch == held.epoch && held.recall.is_none() && Some(held.mode) <= to {
+            // Asked twice, and answered before.
+            return RecallStep::AlreadyGone(RecallAck { kept: Some(held.mode), ..gone });
+        }
+        // A recall of a later grant than the one held means this one too: the server replaced it by the later one.
+        // What has expired by its own term is not to be used again under that one.
+        let keep = if held.own_end <= now { None } else { to };
+        let (keep, step) = match held.recall {
+            None => (keep, RecallStep::Drop { fid, epoch, keep }),
+            Some(asked) if keep < asked.to => (keep, RecallStep::Drop { fid, epoch, keep }),
+            Some(asked) => (asked.to, RecallStep::Working),
+        };
+        let steps = held.recall.map_or(0, |asked| asked.steps) + u32::from(step != RecallStep::Working);
+        held.recall = Some(Asked { epoch, to: keep, steps });
+        self.bar(fid, epoch);
+        step
+    }
+
+    /// The caches, the kernel's included, are down to what [`RecallStep::Drop`] said. The answer to send; one for each
+    /// such step.
+    ///
+    /// If the server has asked for more in the meantime, this answers for the first step only.
+    pub fn finish_recall(&mut self, _now: Monotonic, fid: Fid, epoch: Epoch, in_use: InUse) -> RecallAck {
+        let gone = RecallAck { fid, epoch, kept: None, in_use, uses: 0 };
+        let Some(held) = self.leases.get_mut(&fid) else { return gone };
+        let Some(asked) = held.recall.filter(|asked| asked.epoch >= epoch) else {
+            // Replaced by a newer lease: the recall was of the one before.
+            return gone;
+        };
+        let uses = std::mem::take(&mut held.uses);
+        let answer = RecallAck { epoch: asked.epoch, uses, ..gone };
+        if asked.steps > 1 {
+            // Only one step can come before giving up: lowering to read.
+            held.mode = Mode::Read;
+            held.recall = Some(Asked { steps: asked.steps - 1, ..asked });
+            return RecallAck { kept: Some(Mode::Read), ..answer };
+        }
+        match asked.to {
+            None => {
+                self.leases.remove(&fid);
+                answer
+            }
+            Some(mode) => {
+                held.mode = held.mode.min(mode);
+                held.epoch = held.epoch.max(asked.epoch);
+                held.recall = None;
+                RecallAck { kept: Some(held.mode), ..answer }
+            }
+        }
+    }
+
+    /// Objects whose recall is being worked on: to be reported as progress while it takes long.
+    pub fn recalling(&self) -> Vec<Fid> {
+        self.sorted_fids(|held| held.recall.is_some())
+    }
+}

@@ -1,0 +1,285 @@
+//! The queue: which operation may run now.
+
+use super::Table;
+use super::output::{Access, FenceReason, OpKey, Output, Refusal, Want};
+use super::rates::Intent;
+use super::recalls::Blocked;
+use super::sessions::SessionStanding;
+use super::store::{ObjectId, Waiter};
+use soda_types::{Cause, Mode, Monotonic, SessionId};
+
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub(super) session: SessionId,
+    /// One for each object, sorted by fid.
+    pub(super) accesses: Vec<Access>,
+    pub(super) objects: Vec<ObjectId>,
+    pub(super) arrived: Monotonic,
+    pub(super) state: OpState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OpState {
+    Waiting,
+    Admitted,
+}
+
+impl Operation {
+    pub(super) fn is_waiting(&self) -> bool {
+        self.state == OpState::Waiting
+    }
+}
+
+/// Two operations, or an operation and a lease, exclude each other unless both only read.
+pub(super) fn exclude(one: Intent, other: Intent) -> bool {
+    one == Intent::Change || other == Intent::Change
+}
+
+/// The lease that allows an access without asking.
+pub(super) fn mode_for(intent: Intent) -> Mode {
+    match intent {
+        Intent::Read => Mode::Read,
+        Intent::Change => Mode::Write,
+    }
+}
+
+/// What another session may keep while the access is made.
+pub(super) fn others_keep(intent: Intent) -> Option<Mode> {
+    match intent {
+        Intent::Read => Some(Mode::Read),
+        Intent::Change => None,
+    }
+}
+
+impl Table {
+    /// An operation of the session wants to run. [`Output::Admit`] follows, at once or later, or [`Output::Refuse`].
+    ///
+    /// Several accesses to one object count as one, the strongest. An operation without accesses is admitted at once.
+    pub fn request(&mut self, now: Monotonic, session: SessionId, op: OpKey, accesses: Vec<Access>) {
+        debug_assert!(!self.ops.contains_key(&op), "{op:?} is in use");
+        if !self.sessions.get(&session).is_some_and(|session| session.is_good()) {
+            self.outputs.push_back(Output::Refuse(op, Refusal::SessionEnded));
+            return;
+        }
+        let accesses = merged(accesses);
+        let objects: Vec<ObjectId> =
+            accesses.iter().map(|access| self.store.find_or_insert(access.fid)).collect();
+        for (access, object) in accesses.iter().zip(&objects) {
+            self.note_use(now, *object, session, access.intent, 1);
+        }
+        self.ops.insert(op, Operation { session, accesses, objects, arrived: now, state: OpState::Waiting });
+        if self.examine(now, op) == Verdict::Waits {
+            self.counters.waits += 1;
+            self.enqueue(op);
+        }
+        self.settle(now);
+    }
+
+    /// Gives up an operation that still waits: no `Admit` follows. An admitted one is not stopped; finish it.
+    pub fn cancel(&mut self, now: Monotonic, op: OpKey) {
+        if self.ops.get(&op).is_some_and(Operation::is_waiting) {
+            self.remove_waiting(op);
+            self.settle(now);
+        }
+    }
+
+    /// Lets every queue move as far as it can.
+    pub(super) fn settle(&mut self, now: Monotonic) {
+        while let Some(object) = self.unsettled.pop_first() {
+            self.settle_object(now, object);
+            self.retire_rates(now, object);
+            self.store.tidy(object);
+        }
+    }
+
+    fn settle_object(&mut self, now: Monotonic, object: ObjectId) {
+        let Some(found) = self.store.object(object) else { return };
+        if found.queue_len() == 0 {
+            return;
+        }
+        let waiters: Vec<Waiter> = found.queue().copied().collect();
+        let mut shut = false;
+        for waiter in waiters {
+            // Behind a change that waits only a covered operation can move.
+            let verdict =
+                if shut { self.examine_covered(now, waiter.op) } else { self.examine(now, waiter.op) };
+            shut |= verdict == Verdict::Waits && waiter.intent == Intent::Change;
+        }
+    }
+
+    /// Admits the operation if nothing is in its way, or else starts what clears it.
+    fn examine(&mut self, now: Monotonic, key: OpKey) -> Verdict {
+        if let Some(verdict) = self.examine_covered_or(now, key) {
+            return verdict;
+        }
+        let Some(op) = self.ops.get(&key) else { return Verdict::Gone };
+        let session = op.session;
+        let steps: Vec<(ObjectId, Intent)> =
+            op.objects.iter().zip(&op.accesses).map(|(object, access)| (*object, access.intent)).collect();
+        let mut clear = self.grace.is_none();
+        if !clear {
+            return Verdict::Waits;
+        }
+        for (at, (object, intent)) in steps.into_iter().enumerate() {
+            if self.is_behind(key, object, intent) {
+                clear = false;
+                continue;
+            }
+            clear &= self.store.object(object).is_none_or(|found| found.running.lets_in(intent));
+            clear &= self.clear_leases(now, session, object, intent, (key, at)) == Blocked::No;
+        }
+        // Fencing a holder cannot end this operation's own session: its own leases are never in its way.
+        if clear { self.admit(now, key) } else { Verdict::Waits }
+    }
+
+    fn examine_covered(&mut self, now: Monotonic, key: OpKey) -> Verdict {
+        self.examine_covered_or(now, key).unwrap_or(Verdict::Waits)
+    }
+
+    /// The verdict if the operation has ended, been admitted, or can be as a covered one.
+    fn examine_covered_or(&mut self, now: Monotonic, key: OpKey) -> Option<Verdict> {
+        let Some(op) = self.ops.get(&key) else { return Some(Verdict::Gone) };
+        if !op.is_waiting() {
+            return Some(Verdict::Gone);
+        }
+        let mut pairs = op.objects.iter().zip(&op.accesses);
+        let covered = !op.accesses.is_empty()
+            && pairs.all(|(object, access)| {
+                self.store
+                    .lease_of(*object, op.session)
+                    .and_then(|id| self.store.lease(id))
+                    .is_some_and(|lease| lease.mode >= mode_for(access.intent) && lease.expires > now)
+                    && self.store.object(*object).is_some_and(|found| found.running.lets_in(access.intent))
+            });
+        if !covered {
+            return None;
+        }
+        self.counters.admissions_covered += 1;
+        Some(self.admit(now, key))
+    }
+
+    /// An earlier operation that conflicts waits for the object.
+    fn is_behind(&self, key: OpKey, object: ObjectId, intent: Intent) -> bool {
+        let Some(found) = self.store.object(object) else { return false };
+        found.queue().take_while(|waiter| waiter.op != key).any(|waiter| exclude(waiter.intent, intent))
+    }
+
+    /// Makes sure that every lease of others that is in the way is being recalled, or is gone.
+    fn clear_leases(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        intent: Intent,
+        asker: (OpKey, usize),
+    ) -> Blocked {
+        let keep = others_keep(intent);
+        let in_the_way: Vec<_> = self
+            .store
+            .holders(object)
+            .filter_map(|id| Some((id, self.store.lease(id)?)))
+            .filter(|(_, lease)| lease.session != session && Some(lease.mode) > keep)
+            .map(|(id, lease)| (id, lease.session, lease.expires))
+            .collect();
+        let mut blocked = Blocked::No;
+        for (id, holder, expires) in in_the_way {
+            if expires <= now {
+                self.counters.expiries += 1;
+                self.end_lease(id);
+                continue;
+            }
+            let Some(held_by) = self.sessions.get(&holder) else { continue };
+            if held_by.expires <= now {
+                let fid = self.store.object(object).map(|found| found.fid).unwrap_or_default();
+                let reason = match held_by.standing {
+                    SessionStanding::Good => FenceReason::Expired(fid),
+                    SessionStanding::Condemned(reason) => reason,
+                };
+                self.fence(holder, reason);
+                continue;
+            }
+            let cause = self.cause_of(asker);
+            self.recall(now, id, keep, cause);
+            blocked = Blocked::Yes;
+        }
+        blocked
+    }
+
+    fn cause_of(&self, (key, at): (OpKey, usize)) -> Cause {
+        self.ops
+            .get(&key)
+            .and_then(|op| op.accesses.get(at))
+            .map_or(Cause::Reclaim, |access| access.cause.clone())
+    }
+
+    fn admit(&mut self, now: Monotonic, key: OpKey) -> Verdict {
+        let Some(op) = self.ops.get_mut(&key) else { return Verdict::Gone };
+        op.state = OpState::Admitted;
+        let waited = now.since(op.arrived);
+        for (object, access) in op.objects.iter().zip(&op.accesses) {
+            if let Some(found) = self.store.object_mut(*object) {
+                found.dequeue(key);
+                found.running.enter(access.intent);
+            }
+        }
+        self.counters.admissions += 1;
+        self.counters.waited += waited;
+        self.counters.longest_wait = self.counters.longest_wait.max(waited);
+        self.outputs.push_back(Output::Admit(key));
+        Verdict::Admitted
+    }
+
+    fn enqueue(&mut self, key: OpKey) {
+        let Some(op) = self.ops.get(&key) else { return };
+        for (object, access) in op.objects.iter().zip(&op.accesses) {
+            if let Some(found) = self.store.object_mut(*object) {
+                found.enqueue(Waiter { op: key, intent: access.intent });
+            }
+        }
+    }
+
+    /// Takes a waiting operation out of all queues.
+    pub(super) fn remove_waiting(&mut self, key: OpKey) {
+        let Some(op) = self.ops.remove(&key) else { return };
+        for object in op.objects {
+            if let Some(found) = self.store.object_mut(object) {
+                found.dequeue(key);
+            }
+            self.unsettled.insert(object);
+        }
+    }
+
+    /// Somebody else waits for the object in a way that excludes a lease of this mode.
+    pub(super) fn is_wanted(&self, object: ObjectId, session: SessionId, mode: Mode) -> bool {
+        let Some(found) = self.store.object(object) else { return false };
+        found.queue().any(|waiter| {
+            let excluded = mode == Mode::Write || waiter.intent == Intent::Change;
+            excluded && self.ops.get(&waiter.op).is_some_and(|op| op.session != session)
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Admitted,
+    Waits,
+    /// Not waiting (any more).
+    Gone,
+}
+
+fn merged(mut accesses: Vec<Access>) -> Vec<Access> {
+    if accesses.len() > 1 {
+        accesses.sort_by(|one, other| (one.fid, other.intent).cmp(&(other.fid, one.intent)));
+        accesses.dedup_by(|weaker, stronger| {
+            let same = weaker.fid == stronger.fid;
+            if same && weaker.want == Want::Lease {
+                stronger.want = Want::Lease;
+            }
+            if same && let (Cause::Names(more), Cause::Names(names)) = (&weaker.cause, &mut stronger.cause) {
+                names.extend(more.iter().filter(|name| !names.contains(name)).cloned().collect::<Vec<_>>());
+            }
+            same
+        });
+    }
+    accesses
+}

@@ -1,0 +1,93 @@
+//! What an administrator or an experiment can choose.
+
+use super::rates::{BackOff, Equation8};
+use soda_types::{Term, VolumeId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableConfig {
+    /// How long a session lasts without traffic. The most that a conflicting operation waits for a dead client.
+    pub session_term: Duration,
+    /// How long after a restart clients may reclaim. At least the term and what clocks may drift apart in it.
+    pub grace: Duration,
+    /// How long leases on objects last.
+    pub object_term: ObjectTerm,
+    /// Volumes with a term of their own.
+    pub volume_terms: BTreeMap<VolumeId, ObjectTerm>,
+    /// An unanswered recall is sent again after this time, again and again.
+    pub recall_resend: Duration,
+    /// A holder that goes on renewing but leaves a recall unanswered and reports no progress for this long is ended
+    /// once its lease has run out.
+    pub recall_deadline: Duration,
+    pub equation_8: Equation8,
+    pub write_leases: WriteLeases,
+    pub back_off: BackOff,
+    /// Most leases of one session; its least recently granted one is recalled when a further one is given.
+    pub max_leases_per_session: usize,
+    /// Most leases of the table; beyond, the session that asks gives up its least recently granted one.
+    pub max_leases: usize,
+}
+
+impl Default for TableConfig {
+    fn default() -> TableConfig {
+        TableConfig::with_term(Duration::from_secs(10))
+    }
+}
+
+impl TableConfig {
+    /// The defaults for a session term, everything else in proportion.
+    pub fn with_term(term: Duration) -> TableConfig {
+        TableConfig {
+            session_term: term,
+            grace: term + term / 10,
+            object_term: ObjectTerm::Session,
+            volume_terms: BTreeMap::new(),
+            recall_resend: term / 5,
+            recall_deadline: term * 3,
+            equation_8: Equation8::On { half_life: term, min_writes: 8 },
+            write_leases: WriteLeases::Grant,
+            back_off: BackOff::On { first: term / 100, longest: term },
+            max_leases_per_session: 1_000_000,
+            max_leases: 8_000_000,
+        }
+    }
+
+    pub(super) fn term_of(&self, volume: VolumeId) -> ObjectTerm {
+        if self.volume_terms.is_empty() {
+            return self.object_term;
+        }
+        self.volume_terms.get(&volume).copied().unwrap_or(self.object_term)
+    }
+}
+
+/// Term of a lease on an object. Long terms cost less (section 3 of the SODA paper: "no optimal term"); the short ones
+/// are here to be compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ObjectTerm {
+    /// Term 0: no lease, every use asks the server (AFS v1, Sprite under write sharing).
+    None,
+    For(Duration),
+    /// As long as the session: infinite while the client is alive (AFS v2's callbacks).
+    Session,
+}
+
+impl ObjectTerm {
+    pub(super) fn term(self) -> Option<Term> {
+        match self {
+            ObjectTerm::None => None,
+            ObjectTerm::For(Duration::ZERO) => None,
+            ObjectTerm::For(term) => Some(Term::For(term)),
+            ObjectTerm::Session => Some(Term::Session),
+        }
+    }
+}
+
+/// Whether who changes an object gets a write lease on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteLeases {
+    Grant,
+    /// Only to who caches the object already: its caches have to be brought to the new state before anybody else sees
+    /// it, which is what the recall of a write lease is for.
+    OnlyToHolders,
+}

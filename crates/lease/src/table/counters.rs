@@ -1,0 +1,87 @@
+//! What happened, by kind: the messages that the SODA paper's equations (3) and (4) count, and why operations waited.
+
+use std::time::Duration;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counts since the table was made. Never reset, so that rates can be taken from differences.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Total time that operations waited before they were admitted.
+            pub waited: Duration,
+            /// The longest of these waits.
+            pub longest_wait: Duration,
+        }
+
+        impl Counters {
+            /// Name and value of each; times in microseconds, with the unit last in the name.
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
+                vec![
+                    $((stringify!($name), self.$name),)*
+                    ("waited_us", micros(self.waited)),
+                    ("longest_wait_us", micros(self.longest_wait)),
+                ]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Read leases given to sessions that held none.
+    read_grants,
+    /// Write leases given, upgrades of read leases included.
+    write_grants,
+    /// Leases given again, under a new epoch, to the session that held them.
+    regrants,
+    /// Session leases renewed by traffic: one for each client message, however many leases hang on it.
+    renewals,
+    /// Recalls sent for the first time.
+    recalls,
+    /// Recalls sent again because no answer came.
+    recall_resends,
+    /// Recalls answered.
+    acks,
+    /// Leases given back unasked.
+    releases,
+    /// Acks and releases of leases that were gone or granted anew: a packet of the past, no harm done.
+    stale_acks,
+    /// Times a holder said that it is still at work on a recall.
+    progress_reports,
+    /// Leases that ended by their own term.
+    expiries,
+    /// Sessions ended because their lease ran out and somebody waited.
+    fences,
+    /// Of these, sessions that went on renewing but left a recall unanswered past the deadline.
+    fences_for_silence,
+    /// Of these, sessions that did not come back in the grace period.
+    fences_after_grace,
+    /// Sessions opened.
+    sessions_opened,
+    /// Sessions that said goodbye.
+    sessions_closed,
+    /// Leases taken over from before a restart.
+    reclaims,
+    /// Reclaims refused.
+    reclaims_refused,
+    /// Operations admitted.
+    admissions,
+    /// Of these, operations that went ahead of the queue because their session still held a covering lease.
+    admissions_covered,
+    /// Operations that had to wait for others.
+    waits,
+    /// Leases not given because they would cost more than they save (equation 8).
+    refusals_equation_8,
+    /// Leases not given because somebody already waits for the object.
+    refusals_contended,
+    /// Write leases not given because the last one was recalled a moment ago.
+    refusals_back_off,
+    /// Leases not given because the table is full.
+    refusals_full,
+    /// Times a cache was used under a lease, as holders reported it.
+    reported_uses,
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

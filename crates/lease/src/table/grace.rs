@@ -1,0 +1,132 @@
+//! After a restart: the table was memory and is gone, the list of sessions was on disk. Clients say what they held.
+//!
+//! Until all known sessions have done so, or their time is over, nothing is admitted but operations that a reclaimed
+//! lease covers: those cannot conflict with a lease that is not reclaimed yet.
+
+use super::config::ObjectTerm;
+use super::output::{FenceReason, SessionEnded};
+use super::sessions::SessionStanding;
+use super::store::RecallState;
+use super::{OpKey, Table};
+use soda_types::{Epoch, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(super) struct Grace {
+    /// Known sessions that have not finished reclaiming.
+    pub(super) missing: BTreeSet<SessionId>,
+    /// The end of the period; later while a session that had come back, but did not finish, has a lease to run out.
+    pub(super) wake: Monotonic,
+}
+
+impl Table {
+    /// Starts the grace period. `known` are the sessions of the list on disk; they count as just renewed, since they
+    /// may have been so right before the restart.
+    pub fn begin_grace(&mut self, now: Monotonic, known: impl IntoIterator<Item = SessionId>) {
+        let missing: BTreeSet<SessionId> = known.into_iter().collect();
+        for session in &missing {
+            self.open_session(now, *session);
+        }
+        if !missing.is_empty() {
+            self.grace = Some(Grace { missing, wake: now + self.config.grace });
+        }
+    }
+
+    /// Leases that the session held before the restart: for each, in order, what it is now, or nothing. May come in
+    /// batches and more than once. Without a restart it says what the session still holds.
+    ///
+    /// # Errors
+    /// The session is not known; all it held is void.
+    pub fn handle_reclaim(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        held: &[Grant],
+    ) -> Result<Vec<Option<Grant>>, SessionEnded> {
+        if !self.sessions.get(&session).is_some_and(|session| session.is_good()) {
+            return Err(SessionEnded);
+        }
+        Ok(held.iter().map(|grant| self.reclaim_one(now, session, grant)).collect())
+    }
+
+    /// The session has reclaimed all it wants.
+    pub fn finish_reclaim(&mut self, now: Monotonic, session: SessionId) {
+        if let Some(grace) = &mut self.grace {
+            grace.missing.remove(&session);
+            self.end_grace_if_complete(now);
+            self.settle(now);
+        }
+    }
+
+    /// What is left of the grace period.
+    pub fn grace_left(&self, now: Monotonic) -> Option<Duration> {
+        self.grace.as_ref().map(|grace| grace.wake.since(now))
+    }
+
+    fn reclaim_one(&mut self, now: Monotonic, session: SessionId, held: &Grant) -> Option<Grant> {
+        // The store lost its last epochs (a power cut): go on above what clients have seen.
+        self.next_epoch = self.next_epoch.max(Epoch(held.epoch.0.saturating_add(1)));
+        let object = self.store.find(held.fid);
+        if let Some(id) = object.and_then(|object| self.store.lease_of(object, session)) {
+            let lease = self.store.lease(id)?;
+            let quiet = lease.recall == RecallState::Quiet && lease.expires > now;
+            return if quiet { self.regrant(now, id) } else { None };
+        }
+        let waits = self.grace.as_ref().is_some_and(|grace| grace.missing.contains(&session));
+        let term = self.config.term_of(held.fid.volume);
+        if !waits || held.scope != Scope::Node || term == ObjectTerm::None {
+            self.counters.reclaims_refused += 1;
+            return None;
+        }
+        let object = self.store.find_or_insert(held.fid);
+        let conflict = self
+            .store
+            .holders(object)
+            .filter_map(|id| self.store.lease(id))
+            .any(|lease| held.mode == Mode::Write || lease.mode == Mode::Write);
+        if conflict {
+            self.counters.reclaims_refused += 1;
+            self.store.tidy(object);
+            return None;
+        }
+        self.counters.reclaims += 1;
+        self.insert_lease(now, session, object, held.mode, term.term().unwrap_or(Term::Session))
+    }
+
+    pub(super) fn wake_grace(&mut self, now: Monotonic) {
+        let Some(grace) = &self.grace else { return };
+        if grace.wake > now {
+            return;
+        }
+        // Whoever came back and did not finish believes in its lease until that has run out: nobody may go on before.
+        let missing: Vec<SessionId> = grace.missing.iter().copied().collect();
+        let mut wake = now;
+        for id in missing {
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
+            session.standing = SessionStanding::Condemned(FenceReason::NotReclaimed);
+            if session.expires <= now {
+                self.fence(id, FenceReason::NotReclaimed);
+            } else {
+                wake = wake.max(session.expires);
+            }
+        }
+        if let Some(grace) = &mut self.grace {
+            grace.wake = wake;
+        }
+        self.end_grace_if_complete(now);
+    }
+
+    pub(super) fn end_grace_if_complete(&mut self, _now: Monotonic) {
+        if self.grace.as_ref().is_some_and(|grace| grace.missing.is_empty()) {
+            self.grace = None;
+            let waiting: Vec<OpKey> =
+                self.ops.iter().filter(|(_, op)| op.is_waiting()).map(|(key, _)| *key).collect();
+            for key in waiting {
+                if let Some(op) = self.ops.get(&key) {
+                    self.unsettled.extend(op.objects.iter().copied());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What an operation leaves behind: leases, by policy.
+
+use super::Table;
+use super::admission::OpState;
+use super::config::WriteLeases;
+use super::output::{Access, OpKey, Outcome, Want};
+use super::rates::{BackOff, Equation8, Intent, Rates};
+use super::store::{LeaseId, NewLease, ObjectId, RecallState};
+use soda_types::{Cause, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+
+/// Objects that are remembered for their rates only.
+const MAX_COLD: usize = 65_536;
+
+impl Table {
+    /// The admitted operation is over: lets the next ones in and says which leases go with the answer. At most one
+    /// for each access that wants one.
+    pub fn finish(&mut self, now: Monotonic, op: OpKey, outcome: Outcome) -> Vec<Grant> {
+        self.finish_with(now, op, outcome, &[])
+    }
+
+    /// As [`Table::finish`] for an operation that made new inodes: nobody else knows them, their maker gets them.
+    pub fn finish_with(
+        &mut self,
+        now: Monotonic,
+        key: OpKey,
+        outcome: Outcome,
+        created: &[Fid],
+    ) -> Vec<Grant> {
+        if self.ops.get(&key).is_none_or(|op| op.state != OpState::Admitted) {
+            return Vec::new();
+        }
+        let Some(op) = self.ops.remove(&key) else { return Vec::new() };
+        let mut grants = Vec::new();
+        for (access, object) in op.accesses.iter().zip(&op.objects) {
+            if let Some(found) = self.store.object_mut(*object) {
+                found.running.leave();
+            }
+            let changed = access.intent == Intent::Change && outcome == Outcome::Applied;
+            let grant = if changed {
+                self.grant_changer(now, op.session, *object, access)
+            } else {
+                self.grant_reader(now, op.session, *object, access)
+            };
+            grants.extend(grant);
+            self.unsettled.insert(*object);
+        }
+        for fid in created {
+            let object = self.store.find_or_insert(*fid);
+            if !self.store.object(object).is_some_and(|found| found.has_holders()) {
+                let made = Access::change(*fid, Cause::Data);
+                grants.extend(self.grant_changer(now, op.session, object, &made));
+            }
+            self.unsettled.insert(object);
+        }
+        self.settle(now);
+        grants
+    }
+
+    fn grant_changer(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        access: &Access,
+    ) -> Option<Grant> {
+        if !self.sessions.contains_key(&session) {
+            return None;
+        }
+        if let Some(id) = self.store.lease_of(object, session) {
+            let lease = self.store.lease_mut(id)?;
+            if lease.recall == RecallState::Recalled {
+                // No new promise while the old one is asked for. But who reads next has to wait for the answer, which
+                // comes only when this session's own caches show the change.
+                lease.mode = Mode::Write;
+                return None;
+            }
+            if lease.mode == Mode::Write && access.want == Want::Nothing {
+                return None;
+            }
+            if lease.mode == Mode::Read {
+                lease.mode = Mode::Write;
+                self.counters.write_grants += 1;
+            }
+            return self.regrant(now, id).filter(|_| access.want == Want::Lease);
+        }
+        if access.want == Want::Nothing || self.config.write_leases == WriteLeases::OnlyToHolders {
+            return None;
+        }
+        if self.is_wanted(object, session, Mode::Write) {
+            self.counters.refusals_contended += 1;
+            return None;
+        }
+        let rates = self.store.object(object).and_then(|found| found.rates.as_deref());
+        if rates.is_some_and(|rates| rates.backs_off(now).is_some()) {
+            self.counters.refusals_back_off += 1;
+            return None;
+        }
+        self.grant_new(now, session, object, Mode::Write)
+    }
+
+    fn grant_reader(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        access: &Access,
+    ) -> Option<Grant> {
+        if access.want == Want::Nothing || !self.sessions.contains_key(&session) {
+            return None;
+        }
+        if let Some(id) = self.store.lease_of(object, session) {
+            let quiet = self.store.lease(id)?.recall == RecallState::Quiet;
+            return if quiet { self.regrant(now, id) } else { None };
+        }
+        if self.is_wanted(object, session, Mode::Read) {
+            self.counters.refusals_contended += 1;
+            return None;
+        }
+        self.grant_new(now, session, object, Mode::Read)
+    }
+
+    /// A new lease, if policy gives one.
+    fn grant_new(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        mode: Mode,
+    ) -> Option<Grant> {
+        let fid = self.store.object(object)?.fid;
+        let term = self.config.term_of(fid.volume).term()?;
+        if self.sessions.get(&session).is_none_or(|session| !session.is_good()) {
+            return None;
+        }
+        if !self.leases_pay(now, object) {
+            self.counters.refusals_equation_8 += 1;
+            return None;
+        }
+        if !self.make_room(now, session) {
+            self.counters.refusals_full += 1;
+            return None;
+        }
+        match mode {
+            Mode::Read => self.counters.read_grants += 1,
+            Mode::Write => self.counters.write_grants += 1,
+        }
+        self.insert_lease(now, session, object, mode, term)
+    }
+
+    pub(super) fn insert_lease(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        mode: Mode,
+        term: Term,
+    ) -> Option<Grant> {
+        let epoch = self.take_epoch();
+        let fid = self.store.object(object)?.fid;
+        let holder = self.sessions.get_mut(&session)?;
+        let new = NewLease { session, object, mode, epoch, now, expires: end_of(term, now) };
+        self.store.add_lease(&mut holder.leases, new);
+        Some(Grant { fid, scope: Scope::Node, mode, epoch, term })
+    }
+
+    /// The same lease under a new epoch and with its term from now.
+    pub(super) fn regrant(&mut self, now: Monotonic, id: LeaseId) -> Option<Grant> {
+        let epoch = self.take_epoch();
+        let lease = self.store.lease(id)?;
+        let (session, object, mode) = (lease.session, lease.object, lease.mode);
+        let fid = self.store.object(object)?.fid;
+        let term = self.config.term_of(fid.volume).term().unwrap_or(Term::Session);
+        let lease = self.store.lease_mut(id)?;
+        if lease.expires <= now {
+            lease.since = now;
+        }
+        lease.epoch = epoch;
+        lease.expires = end_of(term, now);
+        let holder = self.sessions.get_mut(&session)?;
+        self.store.freshen(&mut holder.leases, id);
+        self.counters.regrants += 1;
+        Some(Grant { fid, scope: Scope::Node, mode, epoch, term })
+    }
+
+    /// Each session pays for its own leases: its least recently granted one goes when there are too many.
+    fn make_room(&mut self, now: Monotonic, session: SessionId) -> bool {
+        let Some(holder) = self.sessions.get(&session) else { return false };
+        let full = self.store.lease_count() >= self.config.max_leases;
+        if !full && holder.leases.len() < self.config.max_leases_per_session {
+            return true;
+        }
+        let mut candidate = holder.leases.oldest();
+        while let Some(id) = candidate {
+            let Some(lease) = self.store.lease(id) else { break };
+            if lease.expires <= now {
+                self.counters.expiries += 1;
+                self.end_lease(id);
+                return true;
+            }
+            if lease.recall == RecallState::Quiet {
+                self.recall(now, id, None, Cause::Reclaim);
+                break;
+            }
+            candidate = self.store.newer(id);
+        }
+        false
+    }
+
+    fn leases_pay(&mut self, now: Monotonic, object: ObjectId) -> bool {
+        let Equation8::On { half_life, min_writes } = self.config.equation_8 else { return true };
+        let Some(rates) = self.store.object_mut(object).and_then(|found| found.rates.as_deref_mut()) else {
+            return true;
+        };
+        rates.decay(now, half_life);
+        rates.leases_pay(min_writes)
+    }
+
+    /// Counts a use of an object that clients contend for.
+    pub(super) fn note_use(
+        &mut self,
+        now: Monotonic,
+        object: ObjectId,
+        session: SessionId,
+        intent: Intent,
+        times: u32,
+    ) {
+        let half_life = self.config.equation_8.half_life();
+        if let Some(rates) = self.store.object_mut(object).and_then(|found| found.rates.as_deref_mut()) {
+            rates.note(now, half_life, session, intent, times);
+        }
+    }
+
+    /// A lease on the object is recalled: from now on its use is worth counting.
+    pub(super) fn note_contention(
+        &mut self,
+        now: Monotonic,
+        object: ObjectId,
+        holder: SessionId,
+        mode: Mode,
+    ) {
+        if self.config.equation_8 == Equation8::Off && self.config.back_off == BackOff::Off {
+            return;
+        }
+        let (half_life, back_off) = (self.config.equation_8.half_life(), self.config.back_off);
+        let Some(found) = self.store.object_mut(object) else { return };
+        let rates = found.rates.get_or_insert_with(|| Box::new(Rates::new(now)));
+        rates.note(now, half_life, holder, Intent::Read, 0);
+        if mode == Mode::Write {
+            rates.contended(now, back_off);
+        }
+    }
+
+    /// Forgets rates that say nothing any more. Looks at this object and at a few of those seen before.
+    pub(super) fn retire_rates(&mut self, now: Monotonic, object: ObjectId) {
+        let Some(found) = self.store.object(object) else { return };
+        if found.rates.is_none() || found.has_holders() || found.queue_len() > 0 {
+            return;
+        }
+        self.cold.push_back(object);
+        for _ in 0..2 {
+            let Some(old) = self.cold.pop_front() else { return };
+            let crowded = self.cold.len() >= MAX_COLD;
+            let half_life = self.config.equation_8.half_life();
+            let Some(found) = self.store.object_mut(old) else { continue };
+            let in_use = found.has_holders() || found.queue_len() > 0;
+            let Some(rates) = found.rates.as_deref_mut() else { continue };
+            if in_use {
+                continue;
+            }
+            rates.decay(now, half_life);
+            if rates.is_negligible(now) || crowded {
+                found.rates = None;
+                self.store.tidy(old);
+            } else {
+                self.cold.push_back(old);
+            }
+        }
+    }
+}
+
+fn end_of(term: Term, now: Monotonic) -> Monotonic {
+    match term {
+        Term::Session => Monotonic::NEVER,
+        Term::For(term) => now + term,
+    }
+}

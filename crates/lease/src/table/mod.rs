@@ -1,0 +1,117 @@
+//! The server's side: who holds which lease, and which operation may run now.
+//!
+//! Every operation names the objects it reads or changes ([`Access`]). It is admitted when on each of them
+//! * no earlier operation that conflicts still waits (first come, first served: nobody starves),
+//! * no admitted operation that conflicts is unfinished,
+//! * no *other* session holds a lease that conflicts: a change conflicts with every lease, a read with write leases.
+//!
+//! Leases in the way are recalled; a holder that has expired is fenced. So the table is also the server's lock
+//! manager: admitted operations never conflict, and the server runs them on its storage without further locks.
+//!
+//! Two exceptions, both needed:
+//! * *Covered* operations go ahead of the queue. While a session has not answered a recall, the kernel of that client
+//!   may hold the directory's lock for an operation that waits here, and cannot drop its caches before that one is
+//!   answered. An operation whose every access is allowed by a lease its session still holds waits only for admitted
+//!   ones. This ends when the holder answers.
+//! * *Who changes what it caches* ends with a write lease, whatever policy says. Another session may read the new state
+//!   only after the changer's own caches show it too; the recall of the write lease is that handshake ("new, then old"
+//!   could be seen on the changer's machine otherwise).
+//!
+//! Every grant has an epoch of its own, also when a session is given again what it holds: so acks and releases that
+//! were overtaken by a newer grant are told apart, and a lease's epoch is its name.
+
+mod admission;
+mod config;
+mod counters;
+mod grace;
+mod grants;
+mod output;
+mod rates;
+mod recalls;
+mod sessions;
+mod slab;
+mod store;
+mod view;
+
+pub use config::{ObjectTerm, TableConfig, WriteLeases};
+pub use counters::Counters;
+pub use output::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Want};
+pub use rates::{BackOff, Equation8, Intent, Usage};
+pub use view::{HolderInfo, LeaseView, Policy, SessionInfo, WaitInfo};
+
+use admission::Operation;
+use grace::Grace;
+use recalls::Recalls;
+use sessions::Session;
+use soda_types::{Epoch, Monotonic, SessionId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use store::{ObjectId, Store};
+
+/// See the [module](self). Calls come with the server's lease clock, which never goes back.
+///
+/// After every call, drain [`Table::poll_output`], then ask [`Table::poll_timeout`] when to call
+/// [`Table::handle_timeout`].
+#[derive(Debug)]
+pub struct Table {
+    config: TableConfig,
+    next_epoch: Epoch,
+    sessions: BTreeMap<SessionId, Session>,
+    store: Store,
+    ops: BTreeMap<OpKey, Operation>,
+    recalls: Recalls,
+    grace: Option<Grace>,
+    /// Objects whose queue may have to move.
+    unsettled: BTreeSet<ObjectId>,
+    /// Objects kept for their rates only; looked through when there is work anyway.
+    cold: VecDeque<ObjectId>,
+    outputs: VecDeque<Output>,
+    counters: Counters,
+}
+
+impl Table {
+    /// `first_epoch` is larger than every epoch that an earlier table of the same data directory gave out.
+    pub fn new(config: TableConfig, first_epoch: Epoch, _now: Monotonic) -> Table {
+        Table {
+            config,
+            next_epoch: first_epoch,
+            sessions: BTreeMap::new(),
+            store: Store::new(),
+            ops: BTreeMap::new(),
+            recalls: Recalls::default(),
+            grace: None,
+            unsettled: BTreeSet::new(),
+            cold: VecDeque::new(),
+            outputs: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The next thing to do. Drain it after every call of another method.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Table::handle_timeout`] wants to be called, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<Monotonic> {
+        let grace = self.grace.as_ref().map(|grace| grace.wake);
+        [grace, self.recalls.next_wake()].into_iter().flatten().min()
+    }
+
+    /// Time has passed: resends recalls, gives up on the dead, ends the grace period. Harmless when called early.
+    pub fn handle_timeout(&mut self, now: Monotonic) {
+        self.wake_grace(now);
+        self.wake_recalls(now);
+        self.settle(now);
+    }
+
+    /// The largest epoch given out so far; the next table starts above it.
+    pub fn last_epoch(&self) -> Epoch {
+        Epoch(self.next_epoch.0.saturating_sub(1))
+    }
+
+    fn take_epoch(&mut self) -> Epoch {
+        let epoch = self.next_epoch;
+        self.next_epoch = epoch.next();
+        epoch
+    }
+}

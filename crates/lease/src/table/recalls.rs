@@ -1,0 +1,300 @@
+//! Leases that somebody asked for: sent, sent again, answered, or waited out.
+
+use super::output::{FenceReason, Output};
+use super::sessions::SessionStanding;
+use super::store::{Lease, LeaseId, RecallState};
+use super::{Intent, Table};
+use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Recalls that have not been answered, by the epoch of the lease: there are few of them at any time.
+#[derive(Debug, Default)]
+pub(super) struct Recalls {
+    by_epoch: BTreeMap<Epoch, Outstanding>,
+    /// When to look at which one next.
+    wakes: BTreeSet<(Monotonic, Epoch)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    lease: LeaseId,
+    fid: Fid,
+    /// What the holder may keep.
+    pub(super) to: Option<Mode>,
+    cause: Cause,
+    pub(super) since: Monotonic,
+    last_sent: Monotonic,
+    /// Moves on with every sign of progress.
+    pub(super) deadline: Monotonic,
+    wake: Monotonic,
+}
+
+/// Whether a lease is still in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Blocked {
+    No,
+    Yes,
+}
+
+impl Recalls {
+    pub(super) fn get(&self, epoch: Epoch) -> Option<&Outstanding> {
+        self.by_epoch.get(&epoch)
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Monotonic> {
+        self.wakes.first().map(|(wake, _)| *wake)
+    }
+
+    /// The leases that holders have been asked for.
+    pub(super) fn leases(&self) -> impl Iterator<Item = LeaseId> {
+        self.by_epoch.values().map(|outstanding| outstanding.lease)
+    }
+
+    fn insert(&mut self, epoch: Epoch, outstanding: Outstanding) {
+        self.wakes.insert((outstanding.wake, epoch));
+        self.by_epoch.insert(epoch, outstanding);
+    }
+
+    fn remove(&mut self, epoch: Epoch) -> Option<Outstanding> {
+        let outstanding = self.by_epoch.remove(&epoch)?;
+        self.wakes.remove(&(outstanding.wake, epoch));
+        Some(outstanding)
+    }
+
+    fn wake_at(&mut self, epoch: Epoch, wake: Monotonic) {
+        if let Some(outstanding) = self.by_epoch.get_mut(&epoch) {
+            self.wakes.remove(&(outstanding.wake, epoch));
+            outstanding.wake = wake;
+            self.wakes.insert((wake, epoch));
+        }
+    }
+}
+
+impl Table {
+    /// Answers to recalls. Each counts for its lease alone; those of the past are ignored.
+    pub fn handle_acks(&mut self, now: Monotonic, session: SessionId, acks: &[RecallAck]) {
+        for ack in acks {
+            self.handle_given_back(now, session, ack);
+        }
+        self.settle(now);
+    }
+
+    /// Leases given back unasked. The same as [`Table::handle_acks`]: a release may cross a recall on the way.
+    pub fn handle_release(&mut self, now: Monotonic, session: SessionId, acks: &[RecallAck]) {
+        self.handle_acks(now, session, acks);
+    }
+
+    /// The holder is at work on the recalls of these objects (a flush): their deadline starts anew.
+    pub fn handle_progress(&mut self, now: Monotonic, session: SessionId, fids: &[Fid]) {
+        for fid in fids {
+            let lease = self.store.find(*fid).and_then(|object| self.store.lease_of(object, session));
+            let Some(epoch) = lease.and_then(|id| self.store.lease(id)).map(|lease| lease.epoch) else {
+                continue;
+            };
+            if let Some(outstanding) = self.recalls.by_epoch.get_mut(&epoch) {
+                outstanding.deadline = now + self.config.recall_deadline;
+                outstanding.last_sent = now;
+                self.counters.progress_reports += 1;
+                self.plan(now, epoch);
+            }
+        }
+    }
+
+    /// The session has a control connection again: what was asked of it is sent at once, not at the next resend.
+    pub fn handle_reconnect(&mut self, now: Monotonic, session: SessionId) {
+        let epochs: Vec<Epoch> = self
+            .recalls
+            .by_epoch
+            .iter()
+            .filter(|(_, outstanding)| {
+                self.store.lease(outstanding.lease).is_some_and(|lease| lease.session == session)
+            })
+            .map(|(epoch, _)| *epoch)
+            .collect();
+        for epoch in epochs {
+            self.resend(now, session, epoch);
+            self.plan(now, epoch);
+        }
+    }
+
+    fn handle_given_back(&mut self, now: Monotonic, session: SessionId, ack: &RecallAck) {
+        let object = self.store.find(ack.fid);
+        if ack.in_use == InUse::Yes && self.sessions.contains_key(&session) {
+            self.outputs.push_back(Output::SessionInUse { session, fid: ack.fid });
+        }
+        let found = object.and_then(|object| self.store.lease_of(object, session));
+        let (Some(object), Some(id)) = (object, found) else {
+            self.counters.stale_acks += 1;
+            return;
+        };
+        let Some(lease) = self.store.lease(id).filter(|lease| lease.epoch == ack.epoch) else {
+            self.counters.stale_acks += 1;
+            return;
+        };
+        let (mode, recalled) = (lease.mode, lease.recall);
+        self.counters.reported_uses += u64::from(ack.uses);
+        if ack.uses > 0 {
+            self.note_use(now, object, session, Intent::Read, ack.uses);
+        }
+        if recalled == RecallState::Quiet {
+            self.counters.releases += 1;
+        }
+        if ack.kept < Some(mode) {
+            match ack.kept {
+                None => {
+                    if recalled == RecallState::Recalled {
+                        self.counters.acks += 1;
+                    }
+                    self.end_lease(id);
+                    return;
+                }
+                Some(kept) => {
+                    if let Some(lease) = self.store.lease_mut(id) {
+                        lease.mode = kept;
+                    }
+                }
+            }
+        }
+        // Asked down to nothing after it had been asked to keep reading: then the first answer is not the last.
+        if self.recalls.get(ack.epoch).is_some_and(|outstanding| ack.kept <= outstanding.to) {
+            self.counters.acks += 1;
+            self.recalls.remove(ack.epoch);
+            self.quiet(id);
+        }
+    }
+
+    /// Asks for a lease, unless it has been asked for at least as much already.
+    pub(super) fn recall(&mut self, now: Monotonic, id: LeaseId, to: Option<Mode>, cause: Cause) {
+        let Some(lease) = self.store.lease_mut(id) else { return };
+        let (session, epoch, object, mode) = (lease.session, lease.epoch, lease.object, lease.mode);
+        if let Some(outstanding) = self.recalls.by_epoch.get_mut(&epoch) {
+            if outstanding.to <= to {
+                return;
+            }
+            outstanding.to = to;
+            outstanding.cause = cause;
+            self.resend(now, session, epoch);
+            return;
+        }
+        lease.recall = RecallState::Recalled;
+        let Some(found) = self.store.object_mut(object) else { return };
+        found.unanswered += 1;
+        let fid = found.fid;
+        let recall = Recall { fid, epoch, to, cause: cause.clone() };
+        self.outputs.push_back(Output::Recall { session, recall });
+        self.counters.recalls += 1;
+        let outstanding = Outstanding {
+            lease: id,
+            fid,
+            to,
+            cause,
+            since: now,
+            last_sent: now,
+            deadline: now + self.config.recall_deadline,
+            wake: Monotonic::NEVER,
+        };
+        self.recalls.insert(epoch, outstanding);
+        self.plan(now, epoch);
+        self.note_contention(now, object, session, mode);
+    }
+
+    fn resend(&mut self, now: Monotonic, session: SessionId, epoch: Epoch) {
+        let Some(outstanding) = self.recalls.by_epoch.get_mut(&epoch) else { return };
+        outstanding.last_sent = now;
+        let Outstanding { fid, to, ref cause, .. } = *outstanding;
+        let recall = Recall { fid, epoch, to, cause: cause.clone() };
+        self.outputs.push_back(Output::Recall { session, recall });
+        self.counters.recall_resends += 1;
+    }
+
+    /// Sets the time at which the recall is looked at again: resend, end of the lease or of its session, deadline.
+    fn plan(&mut self, now: Monotonic, epoch: Epoch) {
+        let Some(outstanding) = self.recalls.by_epoch.get(&epoch) else { return };
+        let Some(lease) = self.store.lease(outstanding.lease) else { return };
+        let mut wake = (outstanding.last_sent + self.config.recall_resend).min(lease.expires);
+        if let Some(session) = self.sessions.get(&lease.session) {
+            wake = wake.min(session.expires);
+            if session.is_good() {
+                wake = wake.min(outstanding.deadline);
+            }
+        }
+        self.recalls.wake_at(epoch, wake.max(now));
+    }
+
+    pub(super) fn wake_recalls(&mut self, now: Monotonic) {
+        // What is looked at is planned anew for later than now, so this ends.
+        while let Some((wake, epoch)) = self.recalls.wakes.first().copied()
+            && wake <= now
+        {
+            self.wake_recall(now, epoch);
+        }
+    }
+
+    fn wake_recall(&mut self, now: Monotonic, epoch: Epoch) {
+        let Some(outstanding) = self.recalls.get(epoch) else { return };
+        let (id, fid) = (outstanding.lease, outstanding.fid);
+        let (deadline, resend) = (outstanding.deadline, outstanding.last_sent + self.config.recall_resend);
+        let Some(lease) = self.store.lease(id) else {
+            self.recalls.remove(epoch);
+            return;
+        };
+        let (session, object, expires) = (lease.session, lease.object, lease.expires);
+        if expires <= now {
+            self.counters.expiries += 1;
+            self.end_lease(id);
+            return;
+        }
+        let Some(holder) = self.sessions.get_mut(&session) else { return };
+        if holder.expires <= now {
+            // Whoever still waits for the lease finds its holder expired and fences it. If nobody does any more, the
+            // lease stays by courtesy.
+            self.recalls.remove(epoch);
+            self.quiet(id);
+            self.unsettled.insert(object);
+            return;
+        }
+        if deadline <= now && holder.is_good() {
+            holder.standing = SessionStanding::Condemned(FenceReason::Silent(fid));
+        }
+        if resend <= now {
+            self.resend(now, session, epoch);
+        }
+        self.plan(now, epoch);
+    }
+
+    /// The lease is not asked for any more.
+    fn quiet(&mut self, id: LeaseId) {
+        let Some(lease) = self.store.lease_mut(id) else { return };
+        lease.recall = RecallState::Quiet;
+        let object = lease.object;
+        self.one_answer(object);
+    }
+
+    fn one_answer(&mut self, object: super::store::ObjectId) {
+        if let Some(found) = self.store.object_mut(object) {
+            found.unanswered = found.unanswered.saturating_sub(1);
+            // With a thousand readers of one object, only the last answer can let anybody in.
+            if found.unanswered == 0 {
+                self.unsettled.insert(object);
+            }
+        }
+    }
+
+    /// Removes a lease. The object's queue is not looked at unless this was the last answer it waited for.
+    pub(super) fn end_lease(&mut self, id: LeaseId) {
+        let Some(session) = self.store.lease(id).map(|lease| lease.session) else { return };
+        let Some(holder) = self.sessions.get_mut(&session) else { return };
+        if let Some(lease) = self.store.remove_lease(&mut holder.leases, id) {
+            self.after_lease_gone(&lease);
+        }
+    }
+
+    pub(super) fn after_lease_gone(&mut self, lease: &Lease) {
+        if lease.recall == RecallState::Recalled {
+            self.recalls.remove(lease.epoch);
+            self.one_answer(lease.object);
+        } else {
+            self.unsettled.insert(lease.object);
+        }
+    }
+}

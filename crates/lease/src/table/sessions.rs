@@ -1,0 +1,111 @@
+//! Sessions: their short lease, renewed by any traffic, and their end.
+
+use super::output::{FenceReason, Output, Refusal, SessionEnded};
+use super::store::{LeaseId, LeaseList};
+use super::{OpKey, Table};
+use soda_types::{Monotonic, SessionId};
+
+#[derive(Debug)]
+pub(super) struct Session {
+    /// End of the session's lease if no traffic renews it. What it holds beyond is courtesy.
+    pub(super) expires: Monotonic,
+    pub(super) standing: SessionStanding,
+    pub(super) leases: LeaseList,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SessionStanding {
+    Good,
+    /// Ends as soon as its lease has run out, which nothing renews any more.
+    Condemned(FenceReason),
+}
+
+impl Session {
+    pub(super) fn is_good(&self) -> bool {
+        self.standing == SessionStanding::Good
+    }
+}
+
+impl Table {
+    /// A new session, or one that goes on over a new connection (which renews it).
+    pub fn open_session(&mut self, now: Monotonic, id: SessionId) {
+        let expires = now + self.config.session_term;
+        match self.sessions.get_mut(&id) {
+            Some(session) if session.is_good() => session.expires = session.expires.max(expires),
+            Some(_) => {}
+            None => {
+                self.counters.sessions_opened += 1;
+                let session = Session { expires, standing: SessionStanding::Good, leases: LeaseList::new() };
+                self.sessions.insert(id, session);
+            }
+        }
+    }
+
+    /// A message of the session has been received: renews its lease and all that hangs on it. Call it before the
+    /// message is looked at.
+    ///
+    /// # Errors
+    /// The session has ended, or is about to: it is not renewed and nothing may be done for it.
+    pub fn handle_traffic(&mut self, now: Monotonic, id: SessionId) -> Result<(), SessionEnded> {
+        let session = self.sessions.get_mut(&id).ok_or(SessionEnded)?;
+        if !session.is_good() {
+            return Err(SessionEnded);
+        }
+        session.expires = session.expires.max(now + self.config.session_term);
+        self.counters.renewals += 1;
+        Ok(())
+    }
+
+    /// The client says goodbye: it caches nothing any more.
+    pub fn close_session(&mut self, now: Monotonic, id: SessionId) {
+        if self.drop_session(id) {
+            self.counters.sessions_closed += 1;
+            self.end_grace_if_complete(now);
+            self.settle(now);
+        }
+    }
+
+    /// The session's lease must have run out.
+    pub(super) fn fence(&mut self, id: SessionId, reason: FenceReason) {
+        if !self.sessions.contains_key(&id) {
+            return;
+        }
+        self.counters.fences += 1;
+        match reason {
+            FenceReason::Expired(_) => {}
+            FenceReason::Silent(_) => self.counters.fences_for_silence += 1,
+            FenceReason::NotReclaimed => self.counters.fences_after_grace += 1,
+        }
+        self.outputs.push_back(Output::Fence { session: id, reason });
+        self.drop_session(id);
+    }
+
+    /// Forgets the session with its leases and the operations of it that wait. What is admitted goes on.
+    fn drop_session(&mut self, id: SessionId) -> bool {
+        let Some(mut session) = self.sessions.remove(&id) else { return false };
+        while let Some(lease) = session.leases.oldest() {
+            self.forget_lease(&mut session.leases, lease);
+        }
+        let waiting: Vec<OpKey> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op.session == id && op.is_waiting())
+            .map(|(key, _)| *key)
+            .collect();
+        for key in waiting {
+            self.remove_waiting(key);
+            self.outputs.push_back(Output::Refuse(key, Refusal::SessionEnded));
+        }
+        if let Some(grace) = &mut self.grace {
+            grace.missing.remove(&id);
+        }
+        true
+    }
+
+    /// Removes a lease whose session is taken out of the table at the moment.
+    fn forget_lease(&mut self, list: &mut super::store::LeaseList, id: LeaseId) {
+        if let Some(lease) = self.store.remove_lease(list, id) {
+            self.after_lease_gone(&lease);
+        }
+    }
+}

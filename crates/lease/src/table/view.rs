@@ -1,0 +1,255 @@
+//! Getters for tools: who holds what, who waits for whom and how long, and what policy says.
+
+use super::rates::{Equation8, Intent, Usage};
+use super::store::Lease;
+use super::{Counters, ObjectTerm, OpKey, Table, TableConfig};
+use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// A lease on an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HolderInfo {
+    pub session: SessionId,
+    pub mode: Mode,
+    pub epoch: Epoch,
+    pub held_for: Duration,
+    /// How long a recall has been waiting for an answer.
+    pub recalled_for: Option<Duration>,
+}
+
+/// A lease with its object and holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeaseView {
+    pub grant: Grant,
+    pub holder: HolderInfo,
+}
+
+/// An operation that waits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WaitInfo {
+    pub op: OpKey,
+    pub session: SessionId,
+    pub intent: Intent,
+    pub waited: Duration,
+    /// Sessions whose leases, or whose operations ahead of it, are in the way. Sorted.
+    pub blocked_by: Vec<SessionId>,
+    /// When the leases in its way are gone at the latest; `None` if it waits for operations only.
+    pub at_latest: Option<Duration>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionInfo {
+    pub session: SessionId,
+    /// What is left of its lease; zero: expired, kept by courtesy.
+    pub left: Duration,
+    pub leases: usize,
+    /// Recalls that it has not answered.
+    pub unanswered: usize,
+}
+
+/// What policy says about the next lease on an object.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Policy {
+    Grants,
+    /// Term 0 by configuration.
+    NoLeases,
+    /// Equation (8): R/W <= N-1.
+    TooManyWrites(Usage),
+    /// A write lease was recalled a moment ago.
+    BacksOff(Duration),
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Policy::Grants => f.write_str("leases are given"),
+            Policy::NoLeases => f.write_str("no leases: the volume's term is 0"),
+            Policy::TooManyWrites(usage) => write!(
+                f,
+                "no leases for now: with {} clients, {:.1} reads and {:.1} writes a second, asking costs less (R/W <= N-1)",
+                usage.clients, usage.reads_per_s, usage.writes_per_s
+            ),
+            Policy::BacksOff(left) => {
+                write!(f, "no new write lease for {} ms: the last one was recalled", left.as_millis())
+            }
+        }
+    }
+}
+
+impl Table {
+    pub fn config(&self) -> &TableConfig {
+        &self.config
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Leases held.
+    pub fn len(&self) -> usize {
+        self.store.lease_count()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.store.lease_count() == 0
+    }
+
+    /// Objects that the table knows of: leased, in use, waited for, or remembered for their rates.
+    pub fn object_count(&self) -> usize {
+        self.store.object_count()
+    }
+
+    /// Operations that wait.
+    pub fn waiting_count(&self) -> usize {
+        self.ops.values().filter(|op| op.is_waiting()).count()
+    }
+
+    pub fn has_session(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    /// All sessions, by id.
+    pub fn sessions(&self, now: Monotonic) -> Vec<SessionInfo> {
+        let mut unanswered: BTreeMap<SessionId, usize> = BTreeMap::new();
+        for lease in self.recalls.leases().filter_map(|id| self.store.lease(id)) {
+            *unanswered.entry(lease.session).or_default() += 1;
+        }
+        self.sessions
+            .iter()
+            .map(|(id, session)| SessionInfo {
+                session: *id,
+                left: session.expires.since(now),
+                leases: session.leases.len(),
+                unanswered: unanswered.get(id).copied().unwrap_or_default(),
+            })
+            .collect()
+    }
+
+    /// The session's lease on an object.
+    pub fn lease(&self, session: SessionId, fid: Fid) -> Option<Grant> {
+        let id = self.store.lease_of(self.store.find(fid)?, session)?;
+        self.store.lease(id).map(|lease| self.grant_of(lease))
+    }
+
+    /// Leases on an object, by session.
+    pub fn holders(&self, now: Monotonic, fid: Fid) -> Vec<HolderInfo> {
+        let Some(object) = self.store.find(fid) else { return Vec::new() };
+        let leases = self.store.holders(object).filter_map(|id| self.store.lease(id));
+        leases.map(|lease| self.holder_info(now, lease)).collect()
+    }
+
+    /// At most `limit` leases of all objects, in no order that means anything.
+    pub fn leases(&self, now: Monotonic, limit: usize) -> Vec<LeaseView> {
+        let leases = self.store.leases().take(limit);
+        leases
+            .map(|lease| LeaseView { grant: self.grant_of(lease), holder: self.holder_info(now, lease) })
+            .collect()
+    }
+
+    /// Operations that wait for an object, first come first.
+    pub fn waiting(&self, now: Monotonic, fid: Fid) -> Vec<WaitInfo> {
+        let Some(object) = self.store.find(fid).and_then(|object| self.store.object(object)) else {
+            return Vec::new();
+        };
+        object.queue().filter_map(|waiter| self.wait_info(now, waiter.op, waiter.intent)).collect()
+    }
+
+    /// How an object has been used lately; `None` if no lease on it had to be recalled.
+    pub fn rates(&self, now: Monotonic, fid: Fid) -> Option<Usage> {
+        let half_life = self.config.equation_8.half_life();
+        let mut rates = self.store.object(self.store.find(fid)?)?.rates.as_deref()?.clone();
+        rates.decay(now, half_life);
+        Some(rates.usage(half_life))
+    }
+
+    /// What policy says about the next lease on an object.
+    pub fn policy(&self, now: Monotonic, fid: Fid) -> Policy {
+        if self.config.term_of(fid.volume) == ObjectTerm::None {
+            return Policy::NoLeases;
+        }
+        let object = self.store.find(fid).and_then(|object| self.store.object(object));
+        let Some(mut rates) = object.and_then(|object| object.rates.as_deref()).cloned() else {
+            return Policy::Grants;
+        };
+        if let Equation8::On { half_life, min_writes } = self.config.equation_8 {
+            rates.decay(now, half_life);
+            if !rates.leases_pay(min_writes) {
+                return Policy::TooManyWrites(rates.usage(half_life));
+            }
+        }
+        rates.backs_off(now).map_or(Policy::Grants, Policy::BacksOff)
+    }
+
+    fn grant_of(&self, lease: &Lease) -> Grant {
+        let fid = self.store.object(lease.object).map(|object| object.fid).unwrap_or_default();
+        let term = if lease.expires == Monotonic::NEVER {
+            Term::Session
+        } else {
+            self.config.term_of(fid.volume).term().unwrap_or(Term::Session)
+        };
+        Grant { fid, scope: Scope::Node, mode: lease.mode, epoch: lease.epoch, term }
+    }
+
+    fn holder_info(&self, now: Monotonic, lease: &Lease) -> HolderInfo {
+        HolderInfo {
+            session: lease.session,
+            mode: lease.mode,
+            epoch: lease.epoch,
+            held_for: now.since(lease.since),
+            recalled_for: self.recalls.get(lease.epoch).map(|outstanding| now.since(outstanding.since)),
+        }
+    }
+
+    fn wait_info(&self, now: Monotonic, key: OpKey, intent: Intent) -> Option<WaitInfo> {
+        let op = self.ops.get(&key)?;
+        let mut blocked_by = Vec::new();
+        let mut at_latest: Option<Monotonic> = self.grace.as_ref().map(|grace| grace.wake);
+        for (object, access) in op.objects.iter().zip(&op.accesses) {
+            let keep = super::admission::others_keep(access.intent);
+            let leases = self.store.holders(*object).filter_map(|id| self.store.lease(id));
+            for lease in leases.filter(|lease| lease.session != op.session && Some(lease.mode) > keep) {
+                blocked_by.push(lease.session);
+                let end = self.end_at_latest(now, lease);
+                at_latest = Some(at_latest.map_or(end, |latest| latest.max(end)));
+            }
+            let ahead = self.store.object(*object).into_iter().flat_map(|found| found.queue());
+            let ahead = ahead.take_while(|waiter| waiter.op != key);
+            let ahead = ahead.filter(|waiter| super::admission::exclude(waiter.intent, access.intent));
+            blocked_by.extend(ahead.filter_map(|waiter| Some(self.ops.get(&waiter.op)?.session)));
+        }
+        let running = self.ops.values().filter(|other| !other.is_waiting());
+        for other in running {
+            let shares = other.objects.iter().zip(&other.accesses).any(|(object, access)| {
+                let mine = op.objects.iter().position(|mine| mine == object);
+                mine.is_some_and(|at| super::admission::exclude(access.intent, op.accesses[at].intent))
+            });
+            if shares {
+                blocked_by.push(other.session);
+            }
+        }
+        blocked_by.sort_unstable();
+        blocked_by.dedup();
+        Some(WaitInfo {
+            op: key,
+            session: op.session,
+            intent,
+            waited: now.since(op.arrived),
+            blocked_by,
+            at_latest: at_latest.map(|latest| latest.since(now)),
+        })
+    }
+
+    /// A holder that goes on renewing is condemned at the recall's deadline and has a term left then.
+    fn end_at_latest(&self, now: Monotonic, lease: &Lease) -> Monotonic {
+        let deadline =
+            self.recalls.get(lease.epoch).map_or(now + self.config.recall_deadline, |found| found.deadline);
+        let session = match self.sessions.get(&lease.session) {
+            Some(session) if session.is_good() => deadline.max(now) + self.config.session_term,
+            Some(session) => session.expires,
+            None => now,
+        };
+        session.min(lease.expires)
+    }
+}
