@@ -91,6 +91,15 @@ impl Holder {
         Some(end)
     }
 
+    /// Until when somebody else may be told to use what is cached (the kernel, as its time-out): as
+    /// [`Holder::valid_until`] for reading, but `None` once the lease is being recalled. What is told after the caches
+    /// began to be dropped would be told for too long.
+    pub fn promise_until(&self, now: Monotonic, fid: Fid) -> Option<Monotonic> {
+        let held = self.leases.get(&fid)?;
+        let end = held.own_end.min(self.session_end());
+        (held.recall.is_none() && end > now).then_some(end)
+    }
+
     /// Uses that happened elsewhere (the kernel's caches) or are counted in bulk.
     pub fn note_uses(&mut self, now: Monotonic, fid: Fid, uses: u32) {
         if let Some(held) = self.leases.get_mut(&fid) {

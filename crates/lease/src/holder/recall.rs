@@ -54,6 +54,7 @@ impl Holder {
     ///
     /// If the server has asked for more in the meantime, this answers for the first step only.
     pub fn finish_recall(&mut self, _now: Monotonic, fid: Fid, epoch: Epoch, in_use: InUse) -> RecallAck {
+        let began = self.tick();
         let gone = RecallAck { fid, epoch, kept: None, in_use, uses: 0 };
         let Some(held) = self.leases.get_mut(&fid) else { return gone };
         let Some(asked) = held.recall.filter(|asked| asked.epoch >= epoch) else {
@@ -77,6 +78,8 @@ impl Holder {
                 held.mode = held.mode.min(mode);
                 held.epoch = held.epoch.max(asked.epoch);
                 held.recall = None;
+                // What is on the way may be of before a change of our own that others can see from now on.
+                held.began = began;
                 RecallAck { kept: Some(held.mode), ..answer }
             }
         }

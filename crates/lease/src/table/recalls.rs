@@ -6,6 +6,7 @@ use super::store::{Lease, LeaseId, RecallState};
 use super::{Intent, Table};
 use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Recalls that have not been answered, by the epoch of the lease: there are few of them at any time.
 #[derive(Debug, Default)]
@@ -218,7 +219,8 @@ impl Table {
                 wake = wake.min(outstanding.deadline);
             }
         }
-        self.recalls.wake_at(epoch, wake.max(now));
+        // Later than now in any case, or a time-out would never end.
+        self.recalls.wake_at(epoch, wake.max(now + Duration::from_nanos(1)));
     }
 
     pub(super) fn wake_recalls(&mut self, now: Monotonic) {
