@@ -7,7 +7,7 @@ use soda_system_tests::tree::{Comparison, RealTree};
 const OPERATIONS: usize = 4000;
 
 fn compare(seed: u64, alphabet: Alphabet, placement: Placement) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let mut comparison = Comparison::new(RealTree::new(vec![dir.path().to_path_buf()]));
     for op in Generator::new(seed, alphabet, placement).take(OPERATIONS) {
         if let Err(difference) = comparison.step(0, &op) {

@@ -1,1 +1,138 @@
+//! A cell on this machine: a server, its mounts, and everything that can go wrong with them.
+//!
+//! Every process runs in the foreground as a child, so its id is known and nothing outlives the test: dropping a
+//! [`Cell`] unmounts, kills and removes all of it.
 
+mod binary;
+mod mount;
+mod namespaces;
+mod server;
+
+pub use binary::{Prerequisite, prerequisites, soda_binary};
+pub use mount::{Mount, is_mounted};
+pub use server::Server;
+
+use namespaces::Namespaces;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Within this a healthy server listens, a mount becomes usable, an unmount ends.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The session lease's term that the tests ask for: short, because they wait for it.
+pub const TERM: Duration = Duration::from_secs(2);
+
+/// How clients reach the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Network {
+    Loopback,
+    /// Each in a network namespace of its own, with a cable (veth) to the server's that can be pulled.
+    Namespaces,
+}
+
+/// A server with mounts of its volume `main`. Fields drop in this order: mounts, server, network, directories.
+#[derive(Debug)]
+pub struct Cell {
+    pub mounts: Vec<Mount>,
+    pub server: Server,
+    namespaces: Option<Namespaces>,
+    dir: TempDir,
+}
+
+impl Cell {
+    /// Starts a server on a fresh data directory and mounts it `clients` times.
+    ///
+    /// # Panics
+    /// If that fails, with the logs.
+    pub fn start(network: Network, clients: usize) -> Cell {
+        Cell::start_with(network, clients, &[])
+    }
+
+    /// As [`Cell::start`], with options of `soda mount`, as `["-o", "soft"]`.
+    pub fn start_with(network: Network, clients: usize, mount_options: &[&str]) -> Cell {
+        let dir = match tempfile::Builder::new().prefix("soda-cell.").tempdir() {
+            Ok(dir) => dir,
+            Err(error) => panic!("no temporary directory: {error}"),
+        };
+        let namespaces = match network {
+            Network::Loopback => None,
+            Network::Namespaces => Some(Namespaces::make(clients)),
+        };
+        let server = Server::start(dir.path(), namespaces.as_ref());
+        let mut cell = Cell { mounts: Vec::new(), server, namespaces, dir };
+        for number in 0..clients {
+            let mount = cell.new_mount(number, mount_options);
+            cell.mounts.push(mount);
+        }
+        cell
+    }
+
+    /// Where client `number` sees the volume.
+    pub fn root(&self, number: usize) -> &Path {
+        self.mounts[number].root()
+    }
+
+    pub fn roots(&self) -> Vec<PathBuf> {
+        self.mounts.iter().map(|mount| mount.root().to_path_buf()).collect()
+    }
+
+    /// A directory for the test's own files, outside of Soda; removed with the cell.
+    pub fn scratch(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// kill -9 of a client and a new one at the same place, as after a crash of its machine.
+    pub fn crash_client(&mut self, number: usize) {
+        self.mounts[number].crash();
+        self.mounts[number].start();
+    }
+
+    /// Pulls the cable of a client: packets vanish, connections stay open on both sides.
+    ///
+    /// # Panics
+    /// If the cell has no namespaces.
+    pub fn cut(&self, client: usize) {
+        self.network().cut(client);
+    }
+
+    pub fn heal(&self, client: usize) {
+        self.network().heal(client);
+    }
+
+    fn network(&self) -> &Namespaces {
+        match &self.namespaces {
+            Some(namespaces) => namespaces,
+            None => panic!("a cell on loopback has no cables"),
+        }
+    }
+
+    fn new_mount(&self, number: usize, options: &[&str]) -> Mount {
+        let address = match &self.namespaces {
+            Some(namespaces) => namespaces.server_address(number, self.server.port()),
+            None => self.server.address(),
+        };
+        let prefix =
+            self.namespaces.as_ref().map(|namespaces| namespaces.enter_client(number)).unwrap_or_default();
+        let mut mount = Mount::new(self.dir.path(), number, &address, prefix, options);
+        mount.start();
+        mount
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for log in self.mounts.iter().map(Mount::log).chain([self.server.log()]) {
+                eprintln!("---- last lines of {}:\n{}", log.display(), tail(log, 40));
+            }
+        }
+    }
+}
+
+fn tail(path: &Path, lines: usize) -> String {
+    let text =
+        std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}

@@ -1,0 +1,55 @@
+//! What the tests need of the machine, and the program they test.
+
+use std::path::{Path, PathBuf};
+
+/// What a test cannot run without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Prerequisite {
+    Root,
+    FuseDevice,
+}
+
+impl Prerequisite {
+    fn missing(self) -> Option<&'static str> {
+        let there = match self {
+            Prerequisite::Root => rustix::process::geteuid().is_root(),
+            Prerequisite::FuseDevice => Path::new("/dev/fuse").exists(),
+        };
+        match self {
+            _ if there => None,
+            Prerequisite::Root => Some("not root"),
+            Prerequisite::FuseDevice => Some("no /dev/fuse"),
+        }
+    }
+}
+
+/// Whether tests on real mounts can run here. If not, says so: a skipped test must not look like a passed one.
+///
+/// # Panics
+/// If something is missing and `CI` is set: there everything must run.
+pub fn prerequisites() -> bool {
+    let missing = [Prerequisite::Root, Prerequisite::FuseDevice].into_iter().find_map(Prerequisite::missing);
+    if let Some(reason) = missing {
+        assert!(std::env::var_os("CI").is_none(), "CI must be able to mount: {reason}");
+        eprintln!("SKIPPED: {reason}");
+    }
+    missing.is_none()
+}
+
+/// The program under test: `SODA_BIN`, or `soda` beside the test's own target directory.
+///
+/// # Panics
+/// If there is none: a test of nothing must not pass.
+pub fn soda_binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("SODA_BIN") {
+        let path = PathBuf::from(path);
+        assert!(path.is_file(), "SODA_BIN={} is not a file", path.display());
+        return path;
+    }
+    // target/PROFILE/deps/this-test
+    let test = std::env::current_exe().unwrap_or_default();
+    let profile = test.parent().and_then(Path::parent).unwrap_or(Path::new("."));
+    let path = profile.join("soda");
+    assert!(path.is_file(), "{} is missing: cargo build -p soda-cli, or set SODA_BIN", path.display());
+    path
+}

@@ -1,0 +1,132 @@
+//! One `soda mount`.
+
+use super::server::spawn;
+use super::{PATIENCE, soda_binary, tail};
+use crate::wait;
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// A mounted client. Unmounted and killed when dropped, whatever its state.
+#[derive(Debug)]
+pub struct Mount {
+    /// `None` while it is down.
+    child: Option<Child>,
+    words: Vec<String>,
+    root: PathBuf,
+    log: PathBuf,
+}
+
+impl Mount {
+    pub(super) fn new(
+        dir: &Path,
+        number: usize,
+        address: &str,
+        prefix: Vec<String>,
+        options: &[&str],
+    ) -> Mount {
+        let root = dir.join(format!("mount{number}"));
+        if let Err(error) = std::fs::create_dir(&root) {
+            panic!("{}: {error}", root.display());
+        }
+        let mut words = prefix;
+        words.push(soda_binary().display().to_string());
+        words.push("mount".to_owned());
+        words.push(format!("{address}/main"));
+        words.push(root.display().to_string());
+        words.push("--foreground".to_owned());
+        words.extend(options.iter().map(|option| (*option).to_owned()));
+        Mount { child: None, words, root, log: dir.join(format!("mount{number}.log")) }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Mounts; returns when the root directory answers.
+    ///
+    /// # Panics
+    /// If that takes longer than [`PATIENCE`].
+    pub fn start(&mut self) {
+        assert!(self.child.is_none(), "{} is mounted", self.root.display());
+        self.child = Some(spawn(&self.words, &self.log));
+        let ready = wait::until(PATIENCE, || self.has_ended() || is_mounted(&self.root));
+        assert!(
+            ready && !self.has_ended(),
+            "{} was not mounted\n{}",
+            self.root.display(),
+            tail(&self.log, 40)
+        );
+        // Asked by a process that can be killed, not by the test.
+        wait::run(Command::new("stat").arg(&self.root), PATIENCE).expect_success("the new mount");
+    }
+
+    /// `soda umount`.
+    ///
+    /// # Panics
+    /// If it fails, or the client is still there afterwards.
+    pub fn unmount(&mut self) {
+        wait::run(Command::new(soda_binary()).arg("umount").arg(&self.root), PATIENCE)
+            .expect_success("soda umount");
+        assert!(!is_mounted(&self.root), "still mounted after soda umount");
+        let ended = wait::until(PATIENCE, || self.has_ended());
+        assert!(ended, "the client goes on after the unmount\n{}", tail(&self.log, 40));
+        self.child = None;
+    }
+
+    /// kill -9, and takes the dead mount away.
+    pub fn crash(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            wait::signal(&child, Signal::KILL);
+            let _ = child.wait();
+        }
+        self.detach();
+    }
+
+    /// SIGSTOP: as a machine that is suspended or swaps.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(child) = &self.child {
+            wait::signal(child, signal);
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    fn detach(&self) {
+        let limit = Duration::from_secs(5);
+        while is_mounted(&self.root) {
+            let finish = wait::run(Command::new("umount").arg("-l").arg(&self.root), limit);
+            if !matches!(finish, wait::Finish::Exited(ref output) if output.status.success()) {
+                eprintln!("umount -l {}: {finish:?}", self.root.display());
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.crash();
+    }
+}
+
+/// Whether something is mounted exactly there. Reads the kernel's table; asks no file system.
+pub fn is_mounted(path: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}

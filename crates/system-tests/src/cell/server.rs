@@ -1,0 +1,164 @@
+//! One `soda serve`.
+
+use super::namespaces::Namespaces;
+use super::{PATIENCE, TERM, soda_binary, tail};
+use crate::wait;
+use rustix::process::Signal;
+use std::fs::File;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A server process on its own data directory. Killed when dropped.
+#[derive(Debug)]
+pub struct Server {
+    /// `None` while it is down.
+    child: Option<Child>,
+    /// What puts a command into the server's network namespace.
+    prefix: Vec<String>,
+    data: PathBuf,
+    log: PathBuf,
+    listen: String,
+    port: u16,
+    is_namespaced: bool,
+}
+
+impl Server {
+    pub(super) fn start(dir: &Path, namespaces: Option<&Namespaces>) -> Server {
+        let port = free_port();
+        let host = if namespaces.is_some() { "0.0.0.0" } else { "127.0.0.1" };
+        let mut server = Server {
+            child: None,
+            prefix: namespaces.map(Namespaces::enter_server).unwrap_or_default(),
+            data: dir.join("data"),
+            log: dir.join("server.log"),
+            listen: format!("{host}:{port}"),
+            port,
+            is_namespaced: namespaces.is_some(),
+        };
+        server.spawn();
+        server
+    }
+
+    /// `HOST:PORT` for clients on loopback.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            wait::signal(&child, Signal::KILL);
+            let _ = child.wait();
+        }
+    }
+
+    /// SIGTERM, and waits for the end.
+    ///
+    /// # Panics
+    /// If it does not end, or ends with an error.
+    pub fn stop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        wait::signal(&child, Signal::TERM);
+        let mut status = None;
+        wait::until(PATIENCE, || {
+            status = child.try_wait().ok().flatten();
+            status.is_some()
+        });
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "server ended with {status:?}\n{}",
+            tail(&self.log, 40)
+        );
+    }
+
+    /// Starts it again on the same data and port, after [`Server::kill`] or [`Server::stop`].
+    pub fn restart(&mut self) {
+        self.spawn();
+    }
+
+    /// SIGSTOP: it is there, but does not answer.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(child) = &self.child {
+            wait::signal(child, signal);
+        }
+    }
+
+    fn spawn(&mut self) {
+        assert!(self.child.is_none(), "the server is running");
+        let mut words = self.prefix.clone();
+        words.push(soda_binary().display().to_string());
+        words.extend(["serve", "--listen", &self.listen, "--data"].map(str::to_owned));
+        words.push(self.data.display().to_string());
+        words.extend(["--term".to_owned(), format!("{}s", TERM.as_secs())]);
+        if self.is_namespaced {
+            words.push("--insecure".to_owned());
+        }
+        self.child = Some(spawn(&words, &self.log));
+        let ready = wait::until(PATIENCE, || self.has_ended() || self.accepts());
+        assert!(ready && !self.has_ended(), "server did not start\n{}", tail(&self.log, 40));
+    }
+
+    /// Ready is when it accepts; in a namespace, which the test is not in, when the kernel shows the listening socket.
+    fn accepts(&self) -> bool {
+        if !self.is_namespaced {
+            return TcpStream::connect(self.address()).is_ok();
+        }
+        let Some(child) = &self.child else { return false };
+        let sockets = std::fs::read_to_string(format!("/proc/{}/net/tcp", child.id())).unwrap_or_default();
+        // "local_address rem_address st": the port in hexadecimal, state 0A is LISTEN.
+        let listening = format!(":{:04X} 00000000:0000 0A", self.port);
+        sockets.contains(&listening)
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port of the loopback that is free now.
+pub(super) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0");
+    match listener.and_then(|listener| listener.local_addr()) {
+        Ok(address) => address.port(),
+        Err(error) => panic!("no free port: {error}"),
+    }
+}
+
+/// Starts a command with its output at the end of `log`.
+pub(super) fn spawn(words: &[String], log: &Path) -> Child {
+    let output = || File::options().create(true).append(true).open(log);
+    let (out, err) = match (output(), output()) {
+        (Ok(out), Ok(err)) => (out, err),
+        (Err(error), _) | (_, Err(error)) => panic!("{}: {error}", log.display()),
+    };
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::from(out)).stderr(Stdio::from(err));
+    command.spawn().unwrap_or_else(|error| panic!("{words:?}: {error}"))
+}
