@@ -16,6 +16,7 @@
 mod acl;
 mod attributes;
 mod cache;
+pub mod fsck;
 mod key;
 mod namespace;
 mod orphan;

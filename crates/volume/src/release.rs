@@ -29,6 +29,13 @@ struct State {
 impl ReleaseQueue {
     /// What was left by the last run.
     pub(crate) fn load(meta: &dyn MetaRead) -> FsResult<ReleaseQueue> {
+        let queue = ReleaseQueue::default();
+        queue.reload(meta)?;
+        Ok(queue)
+    }
+
+    /// Takes everything from the records again. They may not be durable, whatever was known.
+    pub(crate) fn reload(&self, meta: &dyn MetaRead) -> FsResult<()> {
         let mut waiting = Vec::new();
         meta.scan(Table::Release, &[], &[u8::MAX; 17], &mut |key, value| {
             match record::decode::<Released>(&value) {
@@ -38,7 +45,8 @@ impl ReleaseQueue {
             }
             ControlFlow::Continue(())
         })?;
-        Ok(ReleaseQueue { state: Mutex::new(State { waiting, ready: Vec::new() }) })
+        *self.state() = State { waiting, ready: Vec::new() };
+        Ok(())
     }
 
     /// Takes up what a batch dropped that was just committed.

@@ -11,7 +11,7 @@ use crate::view::{Placed, View, damaged};
 use bytes::Bytes;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Table, Visit, crash};
 use soda_types::{
-    Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId, mode,
+    Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -227,6 +227,26 @@ impl Volume {
         numbers.next += 1;
         Ok(number)
     }
+
+    /// The first number that was never given out.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).next
+    }
+
+    /// Reads everything anew that is kept in memory, after records were changed past the transactions.
+    pub(crate) fn forget_cached(&self) -> FsResult<()> {
+        self.inodes.clear();
+        self.dirents.clear();
+        self.streams.clear();
+        self.chunks.clear();
+        self.releases.reload(&*self.meta)?;
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner) =
+            read_meta(&*self.meta, key::counters(self.id))?;
+        let mark: InodeMark = read_meta(&*self.meta, key::inode_mark(self.id))?;
+        *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) =
+            Numbers { next: mark.next, end: mark.next };
+        Ok(())
+    }
 }
 
 impl View for Volume {
@@ -268,7 +288,22 @@ impl View for Volume {
 
 /// Writes a fresh volume: superblock, counters and root, all in one batch.
 fn create(meta: &dyn MetaStore, id: VolumeId, now: Timestamp) -> FsResult<()> {
-    let root = Inode {
+    let root = root_inode(now);
+    let superblock = Superblock { name: MAIN_VOLUME.to_owned(), created: now };
+    let mut batch = Batch::new();
+    batch.put(Table::Inode, key::inode(id, Ino::ROOT), record::encode(&root));
+    batch.put(Table::Meta, key::counters(id), record::encode(&Counters { inodes: 1, allocated: 0 }));
+    batch.put(Table::Meta, key::inode_mark(id), record::encode(&InodeMark { next: Ino::ROOT.0 + 1 }));
+    batch.put(Table::Meta, key::superblock(id), record::encode(&superblock));
+    meta.commit(batch)?;
+    meta.sync()?;
+    crash::point("volume.created");
+    Ok(())
+}
+
+/// An empty root directory.
+pub(crate) fn root_inode(now: Timestamp) -> Inode {
+    Inode {
         kind: FileKind::Directory,
         perm: 0o755,
         nlink: 2,
@@ -289,18 +324,7 @@ fn create(meta: &dyn MetaStore, id: VolumeId, now: Timestamp) -> FsResult<()> {
         stream: Ino::ROOT.0,
         inline: 0,
         target: Bytes::new(),
-    };
-    debug_assert!(root.perm <= mode::ALL);
-    let superblock = Superblock { name: MAIN_VOLUME.to_owned(), created: now };
-    let mut batch = Batch::new();
-    batch.put(Table::Inode, key::inode(id, Ino::ROOT), record::encode(&root));
-    batch.put(Table::Meta, key::counters(id), record::encode(&Counters { inodes: 1, allocated: 0 }));
-    batch.put(Table::Meta, key::inode_mark(id), record::encode(&InodeMark { next: Ino::ROOT.0 + 1 }));
-    batch.put(Table::Meta, key::superblock(id), record::encode(&superblock));
-    meta.commit(batch)?;
-    meta.sync()?;
-    crash::point("volume.created");
-    Ok(())
+    }
 }
 
 fn read_meta<T: serde::de::DeserializeOwned>(meta: &dyn MetaStore, key: Vec<u8>) -> FsResult<T> {

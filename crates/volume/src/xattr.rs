@@ -2,9 +2,9 @@
 
 use crate::acl;
 use crate::key;
-use crate::record::{self, Xattr};
+use crate::record::Xattr;
 use crate::txn::{KillPriv, Txn};
-use crate::view::{View, damaged};
+use crate::view::View;
 use crate::volume::Volume;
 use bytes::Bytes;
 use soda_storage::Table;
@@ -176,10 +176,4 @@ fn check_name(name: &[u8]) -> FsResult<()> {
         || name == acl::DEFAULT
         || PREFIXES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
     if known && !name.contains(&0) { Ok(()) } else { Err(Errno::NotSupported.into()) }
-}
-
-/// The value of an attribute's record, for fsck.
-pub(crate) fn decode(key: &[u8], value: &[u8]) -> FsResult<Bytes> {
-    let xattr: Xattr = record::decode(value).map_err(|error| damaged(Table::Xattr, key, error))?;
-    Ok(xattr.value)
 }

@@ -184,7 +184,7 @@ impl DataStore for EmbeddedData {
     }
 
     fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes> {
-        if chunk.len == 0 || chunk.len as usize > CHUNK_MAX || chunk.offset % CHUNK_ALIGN != 0 {
+        if chunk.len == 0 || chunk.len as usize > CHUNK_MAX || !chunk.offset.is_multiple_of(CHUNK_ALIGN) {
             return Err(StorageError::Corrupt {
                 chunk: *chunk,
                 problem: "no such chunk can have been written",

@@ -1,0 +1,295 @@
+//! The census compared with itself.
+
+use super::Problem;
+use super::census::{Census, Stream};
+use crate::volume::Volume;
+use soda_storage::ChunkRef;
+use soda_types::{FileKind, FsResult, Ino};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
+
+pub(super) fn problems(volume: &Volume, census: &Census) -> FsResult<Vec<Problem>> {
+    let mut problems = Vec::new();
+    // First, so that what repair makes gets numbers that are free.
+    numbers(volume, census, &mut problems);
+    problems.extend(census.unreadable.iter().cloned());
+    let names = names(census, &mut problems);
+    reachability(census, &names, &mut problems);
+    links(census, &names, &mut problems);
+    orphans(census, &names, &mut problems);
+    data(census, &mut problems);
+    xattrs(census, &mut problems);
+    space(census, &mut problems);
+    totals(volume, census, &mut problems);
+    Ok(problems)
+}
+
+/// What the names say that are in order.
+#[derive(Default)]
+struct Names {
+    /// Names of each inode.
+    links: HashMap<Ino, u32>,
+    entries: HashMap<Ino, u64>,
+    subdirectories: HashMap<Ino, u32>,
+    /// Where each directory is, and the place of its name in the census.
+    parents: BTreeMap<Ino, (Ino, usize)>,
+}
+
+fn names(census: &Census, problems: &mut Vec<Problem>) -> Names {
+    let mut names = Names::default();
+    // What has names is a directory, also if its record is lost.
+    let lost: BTreeSet<Ino> =
+        census.names.iter().map(|name| name.0).filter(|parent| !census.inodes.contains_key(parent)).collect();
+    let lost_directories = lost.iter().filter(|ino| **ino != Ino::ROOT);
+    problems.extend(lost_directories.map(|ino| Problem::LostDirectory { ino: *ino }));
+    let is_directory = |ino: &Ino| match census.inodes.get(ino) {
+        Some(inode) => inode.kind == FileKind::Directory || *ino == Ino::ROOT,
+        None => true,
+    };
+    for (place, (parent, name, dirent)) in census.names.iter().enumerate() {
+        let (parent, name, ino) = (*parent, name.clone(), dirent.ino);
+        if !is_directory(&parent) {
+            problems.push(Problem::NameInNoDirectory { parent, name, ino });
+            continue;
+        }
+        // Counted as long as it is there: the count is put right once the name is gone.
+        *names.entries.entry(parent).or_default() += 1;
+        let Some(inode) = census.inodes.get(&ino) else {
+            if lost.contains(&ino) {
+                continue;
+            }
+            problems.push(Problem::DanglingName { parent, name, ino });
+            *names.subdirectories.entry(parent).or_default() += u32::from(dirent.kind == FileKind::Directory);
+            continue;
+        };
+        if inode.kind != dirent.kind {
+            problems.push(Problem::WrongKind { parent, name: name.clone(), ino, kind: inode.kind });
+        }
+        if inode.kind != FileKind::Directory {
+            *names.links.entry(ino).or_default() += 1;
+            continue;
+        }
+        *names.subdirectories.entry(parent).or_default() += 1;
+        match names.parents.get(&ino) {
+            None if ino == Ino::ROOT => problems.push(Problem::SecondName { parent, name, ino }),
+            None => {
+                names.parents.insert(ino, (parent, place));
+            }
+            // Of several names the one that the directory itself knows is right.
+            Some((_, other)) if parent == inode.parent => {
+                let (other_parent, other_name, _) = &census.names[*other];
+                problems.push(Problem::SecondName { parent: *other_parent, name: other_name.clone(), ino });
+                names.parents.insert(ino, (parent, place));
+            }
+            Some(_) => problems.push(Problem::SecondName { parent, name, ino }),
+        }
+    }
+    names
+}
+
+fn reachability(census: &Census, names: &Names, problems: &mut Vec<Problem>) {
+    if !census.inodes.get(&Ino::ROOT).is_some_and(|root| root.kind == FileKind::Directory) {
+        problems.push(Problem::NoRoot);
+    }
+    // Directories known to end in the root, or in something that is reported as unreachable itself.
+    let mut settled: HashSet<Ino> = HashSet::from([Ino::ROOT]);
+    for ino in names.parents.keys() {
+        let mut path = Vec::new();
+        let mut on_path = HashSet::new();
+        let mut at = *ino;
+        while !settled.contains(&at) {
+            if !on_path.insert(at) {
+                let (parent, place) = names.parents[&at];
+                problems.push(Problem::Loop { parent, name: census.names[place].1.clone(), ino: at });
+                break;
+            }
+            path.push(at);
+            match names.parents.get(&at) {
+                Some((parent, _)) => at = *parent,
+                None => break,
+            }
+        }
+        settled.extend(path);
+    }
+    for (ino, inode) in &census.inodes {
+        let named = match inode.kind {
+            FileKind::Directory => *ino == Ino::ROOT || names.parents.contains_key(ino),
+            _ => names.links.contains_key(ino),
+        };
+        if !named && !census.orphans.contains(ino) {
+            problems.push(Problem::Unreachable { ino: *ino, kind: inode.kind });
+        }
+    }
+}
+
+fn links(census: &Census, names: &Names, problems: &mut Vec<Problem>) {
+    for (ino, inode) in &census.inodes {
+        let ino = *ino;
+        let recorded = inode.nlink;
+        if inode.kind != FileKind::Directory {
+            let actual = names.links.get(&ino).copied().unwrap_or(0);
+            // One without any name gets one first.
+            if recorded != actual && (actual > 0 || census.orphans.contains(&ino)) {
+                problems.push(Problem::WrongLinkCount { ino, recorded, actual });
+            }
+            continue;
+        }
+        let entries = names.entries.get(&ino).copied().unwrap_or(0);
+        if entries != inode.entries {
+            problems.push(Problem::WrongNameCount { ino, recorded: inode.entries, actual: entries });
+        }
+        let parent = names.parents.get(&ino).map(|(parent, _)| *parent).or((ino == Ino::ROOT).then_some(ino));
+        match parent {
+            Some(actual) => {
+                if inode.parent != actual {
+                    problems.push(Problem::WrongParent { ino, recorded: inode.parent, actual });
+                }
+                let actual = 2 + names.subdirectories.get(&ino).copied().unwrap_or(0);
+                if recorded != actual {
+                    problems.push(Problem::WrongLinkCount { ino, recorded, actual });
+                }
+            }
+            None if census.orphans.contains(&ino) && recorded != 0 => {
+                problems.push(Problem::WrongLinkCount { ino, recorded, actual: 0 });
+            }
+            None => {}
+        }
+    }
+}
+
+fn orphans(census: &Census, names: &Names, problems: &mut Vec<Problem>) {
+    for ino in &census.orphans {
+        let ino = *ino;
+        if !census.inodes.contains_key(&ino) {
+            problems.push(Problem::OrphanWithoutInode { ino });
+        } else if names.links.contains_key(&ino) || names.parents.contains_key(&ino) || ino == Ino::ROOT {
+            problems.push(Problem::OrphanWithNames { ino });
+        }
+    }
+}
+
+fn data(census: &Census, problems: &mut Vec<Problem>) {
+    let owners = census.owners();
+    let none = Stream::default();
+    for (stream, reclaim) in &census.reclaims {
+        let xattrs_of = reclaim.xattrs_of.filter(|ino| census.inodes.contains_key(ino));
+        if let Some(ino) = owners.get(stream).copied().or(xattrs_of) {
+            problems.push(Problem::ReclaimedInUse { stream: *stream, ino });
+        }
+    }
+    for (stream, extents) in &census.streams {
+        match owners.get(stream) {
+            Some(ino) => file_extents(census, *ino, *stream, extents, problems),
+            None if census.reclaims.contains_key(stream) => {}
+            None => problems.push(Problem::LeakedExtents { stream: *stream }),
+        }
+    }
+    for (ino, inode) in census.inodes.iter().filter(|(_, inode)| inode.kind == FileKind::File) {
+        let extents = &census.streams.get(&inode.stream).unwrap_or(&none).extents;
+        let allocated = extents.iter().map(|extent| extent.range.end - extent.range.start).sum();
+        let actual = (allocated, extents.iter().map(|extent| extent.inline).sum());
+        let recorded = (inode.allocated, inode.inline);
+        if recorded != actual {
+            problems.push(Problem::WrongAllocation { ino: *ino, recorded, actual });
+        }
+    }
+}
+
+fn file_extents(census: &Census, ino: Ino, stream: u64, extents: &Stream, problems: &mut Vec<Problem>) {
+    let size = census.inodes[&ino].size;
+    let mut end = 0;
+    for extent in &extents.extents {
+        let range = extent.range.clone();
+        if range.start < end {
+            problems.push(Problem::Overlap { ino, stream, range });
+            continue;
+        }
+        end = range.end;
+        if let Some((chunk, Some(why))) = extent.chunk {
+            problems.push(Problem::LostData { ino, stream, range, chunk, why });
+        } else if range.end > size {
+            problems.push(Problem::PastEnd { ino, stream, range, size });
+        }
+    }
+}
+
+fn xattrs(census: &Census, problems: &mut Vec<Problem>) {
+    let dying: HashSet<Ino> = census.reclaims.values().filter_map(|reclaim| reclaim.xattrs_of).collect();
+    for (ino, keys) in &census.xattrs {
+        if !census.inodes.contains_key(ino) && !dying.contains(ino) {
+            problems.extend(keys.iter().map(|key| Problem::LeakedXattr { ino: *ino, key: key.clone() }));
+        }
+    }
+    for (ino, inode) in &census.inodes {
+        let actual = census.xattrs.get(ino).map_or(0, Vec::len) as u32;
+        if actual != inode.xattrs {
+            problems.push(Problem::WrongXattrCount { ino: *ino, recorded: inode.xattrs, actual });
+        }
+    }
+}
+
+fn space(census: &Census, problems: &mut Vec<Problem>) {
+    let in_use = |chunk: &&ChunkRef| census.in_use.contains(chunk);
+    problems
+        .extend(census.released.iter().filter(in_use).map(|chunk| Problem::ReleasedInUse { chunk: *chunk }));
+    let mut known: Vec<&ChunkRef> = census.in_use.iter().chain(&census.released).collect();
+    known.sort_unstable();
+    for (segment, stored) in &census.stored {
+        let from = known.partition_point(|chunk| chunk.segment < *segment);
+        let to = known.partition_point(|chunk| chunk.segment <= *segment);
+        let spans: Vec<Range<u64>> = known[from..to].iter().map(|chunk| chunk.span()).collect();
+        for range in stored {
+            let leaked = subtract(range.clone(), &spans);
+            problems
+                .extend(leaked.into_iter().map(|range| Problem::LeakedSpace { segment: *segment, range }));
+        }
+    }
+}
+
+/// What of `range` is in none of `spans`, which are in order.
+fn subtract(range: Range<u64>, spans: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut rest = Vec::new();
+    let mut at = range.start;
+    let first = spans.partition_point(|span| span.end <= range.start);
+    for span in spans[first..].iter().take_while(|span| span.start < range.end) {
+        if span.start > at {
+            rest.push(at..span.start);
+        }
+        at = at.max(span.end);
+    }
+    if at < range.end {
+        rest.push(at..range.end);
+    }
+    rest
+}
+
+fn totals(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) {
+    let recorded = volume.usage();
+    let actual = (census.inodes.len() as u64, census.inodes.values().map(|inode| inode.allocated).sum());
+    if recorded != actual {
+        problems.push(Problem::WrongTotals { recorded, actual });
+    }
+}
+
+/// Numbers given out must be below the mark.
+fn numbers(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) {
+    let numbers = census.inodes.iter().flat_map(|(ino, inode)| [ino.0, inode.stream]);
+    let highest = numbers.chain(census.reclaims.keys().copied()).max().unwrap_or(0);
+    let recorded = volume.next_number();
+    if recorded <= highest {
+        problems.push(Problem::LowInodeMark { recorded, highest });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subtraction_leaves_what_no_span_covers() {
+        assert_eq!(subtract(0..10, &[]), vec![0..10]);
+        assert_eq!(subtract(0..10, &[0..10]), vec![]);
+        assert_eq!(subtract(0..10, &[2..4, 3..5, 8..20]), vec![0..2, 5..8]);
+        assert_eq!(subtract(10..20, &[0..5, 5..10, 12..13, 25..30]), vec![10..12, 13..20]);
+    }
+}

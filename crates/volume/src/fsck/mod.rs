@@ -1,0 +1,202 @@
+//! The check of a whole volume, and its repair.
+//!
+//! A check takes a census of all records (`census`), then compares what it found (`check`). Repair mends each problem by
+//! itself, with the smallest change that makes it go away, and checks again, because mending one thing may show
+//! another: names that lead to a deleted inode, for example. What was found once is reported once.
+
+mod census;
+mod check;
+mod problem;
+mod repair;
+#[cfg(test)]
+mod tests;
+
+pub use problem::{BadChunk, Problem};
+
+use crate::key;
+use crate::record::{self, Counters, InodeMark, RecordError, Superblock};
+use crate::volume::{MAIN_VOLUME, Volume, VolumeConfig};
+use census::Census;
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Table};
+use soda_types::{FsResult, Ino, Timestamp, VolumeId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Checks that find nothing new end the repair; more than this many mean that it goes in circles.
+const ROUNDS_MAX: usize = 8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Repair {
+    No,
+    Yes,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataCheck {
+    /// Reads all data and compares check sums.
+    CheckSums,
+    /// Only sees whether the data can be there.
+    Existence,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FsckOptions {
+    pub repair: Repair,
+    pub data: DataCheck,
+    /// Given to what the repair makes.
+    pub now: Timestamp,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    Inodes,
+    Names,
+    Extents,
+    Attributes,
+    Chunks,
+    Space,
+    Repair,
+}
+
+/// How far a check is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FsckProgress {
+    pub phase: Phase,
+    /// Records (bytes in [`Phase::Chunks`]) dealt with in this phase.
+    pub done: u64,
+    /// What `done` is going to be, where that is known.
+    pub total: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// All that was found, in the order it was.
+    pub problems: Vec<Problem>,
+    /// How many of them were repaired.
+    pub repaired: usize,
+    /// What is still wrong.
+    pub left: Vec<Problem>,
+    pub inodes: u64,
+    pub names: u64,
+    pub extents: u64,
+    pub chunks: u64,
+    /// Deleted files whose space is not given back yet: no problem, the server goes on with it.
+    pub reclaim_left: u64,
+}
+
+impl Report {
+    pub fn is_clean(&self) -> bool {
+        self.left.is_empty()
+    }
+}
+
+/// Checks the volume in a store that nobody else uses.
+pub fn fsck(
+    meta: Arc<dyn MetaStore>,
+    data: Arc<dyn DataStore>,
+    options: FsckOptions,
+    progress: &mut dyn FnMut(FsckProgress),
+) -> FsResult<Report> {
+    let mut report = Report::default();
+    let id = VolumeId(1);
+    let unreadable = check_first_records(&*meta, id)?;
+    report.problems.extend(unreadable.iter().cloned());
+    if !unreadable.is_empty() {
+        if options.repair == Repair::No {
+            report.left = unreadable;
+            return Ok(report);
+        }
+        rewrite_first_records(&*meta, id, &unreadable, options.now)?;
+        report.repaired += unreadable.len();
+    }
+    let config = VolumeConfig { created: options.now, chunk_cache: 0, ..VolumeConfig::default() };
+    let volume = Volume::open(meta, data, config)?;
+    let mut verified = Verified::new();
+    for _ in 0..ROUNDS_MAX {
+        let census = Census::take(&volume, options.data, &mut verified, progress)?;
+        let problems = check::problems(&volume, &census)?;
+        census.totals(&mut report);
+        let known = std::mem::replace(&mut report.left, problems);
+        let new = report.left.iter().filter(|problem| !known.contains(problem));
+        report.problems.extend(new.cloned());
+        if options.repair == Repair::No || report.left.is_empty() {
+            break;
+        }
+        let total = Some(report.left.len() as u64);
+        for (done, problem) in report.left.iter().enumerate() {
+            progress(FsckProgress { phase: Phase::Repair, done: done as u64, total });
+            repair::mend(&volume, &census, problem, options.now)?;
+        }
+        report.repaired += report.left.len();
+        volume.forget_cached()?;
+        volume.sync()?;
+    }
+    if options.repair == Repair::Yes {
+        while volume.reclaim_some(1024)? == crate::Progress::More {}
+        report.reclaim_left = 0;
+        report.repaired -= report.left.len();
+        volume.sync()?;
+    }
+    Ok(report)
+}
+
+/// What is known of chunks that were looked at: `None` for good ones.
+type Verified = HashMap<ChunkRef, Option<BadChunk>>;
+
+/// The records without which a volume does not open.
+fn check_first_records(meta: &dyn MetaStore, id: VolumeId) -> FsResult<Vec<Problem>> {
+    fn check<T: serde::de::DeserializeOwned>(
+        meta: &dyn MetaStore,
+        key: Vec<u8>,
+        problems: &mut Vec<Problem>,
+    ) -> FsResult<()> {
+        let result = match meta.get(Table::Meta, &key)? {
+            Some(bytes) => record::decode::<T>(&bytes).map(drop),
+            None => Err(RecordError::Empty),
+        };
+        if let Err(error) = result {
+            problems.push(Problem::Unreadable { table: Table::Meta, key, error });
+        }
+        Ok(())
+    }
+    let mut problems = Vec::new();
+    let mut any = false;
+    let range = key::volume_range(id);
+    for table in [Table::Meta, Table::Inode, Table::Dirent] {
+        meta.scan(table, &range.start, &range.end, &mut |_, _| {
+            any = true;
+            std::ops::ControlFlow::Break(())
+        })?;
+    }
+    if any {
+        check::<Superblock>(meta, key::superblock(id), &mut problems)?;
+        check::<Counters>(meta, key::counters(id), &mut problems)?;
+        check::<InodeMark>(meta, key::inode_mark(id), &mut problems)?;
+    }
+    Ok(problems)
+}
+
+/// Counters and mark are put right by the check that follows.
+fn rewrite_first_records(
+    meta: &dyn MetaStore,
+    id: VolumeId,
+    unreadable: &[Problem],
+    now: Timestamp,
+) -> FsResult<()> {
+    let superblock = Superblock { name: MAIN_VOLUME.to_owned(), created: now };
+    let defaults = [
+        (key::superblock(id), record::encode(&superblock)),
+        (key::counters(id), record::encode(&Counters::default())),
+        (key::inode_mark(id), record::encode(&InodeMark { next: Ino::ROOT.0 + 1 })),
+    ];
+    let mut batch = Batch::releasing();
+    for (key, value) in defaults {
+        if unreadable
+            .iter()
+            .any(|problem| matches!(problem, Problem::Unreadable { key: bad, .. } if *bad == key))
+        {
+            batch.put(Table::Meta, key, value);
+        }
+    }
+    Ok(meta.commit(batch)?)
+}

@@ -1,0 +1,242 @@
+//! What can be wrong with a volume, in words.
+
+use crate::record::RecordError;
+use soda_storage::{ChunkRef, SegmentId, Table};
+use soda_types::{FileKind, Ino, Name};
+use std::fmt;
+use std::ops::Range;
+
+/// One thing that is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Problem {
+    /// A record that cannot be decoded. Repair deletes it; what hung on it is found then.
+    Unreadable {
+        table: Table,
+        key: Vec<u8>,
+        error: RecordError,
+    },
+    /// There is no root directory. Repair makes an empty one.
+    NoRoot,
+    /// A directory that is gone but has names. Repair makes it anew, for root only.
+    LostDirectory {
+        ino: Ino,
+    },
+    /// A name of an inode that does not exist. Repair removes the name.
+    DanglingName {
+        parent: Ino,
+        name: Name,
+        ino: Ino,
+    },
+    /// A name in something that is no directory. Repair removes the name.
+    NameInNoDirectory {
+        parent: Ino,
+        name: Name,
+        ino: Ino,
+    },
+    /// A name that says another kind than the inode. Repair corrects the name.
+    WrongKind {
+        parent: Ino,
+        name: Name,
+        ino: Ino,
+        kind: FileKind,
+    },
+    /// A directory has a second name. Repair removes that.
+    SecondName {
+        parent: Ino,
+        name: Name,
+        ino: Ino,
+    },
+    /// A directory is below itself. Repair takes it out, to `lost+found`.
+    Loop {
+        parent: Ino,
+        name: Name,
+        ino: Ino,
+    },
+    /// An inode that no name leads to. Repair puts it into `lost+found`.
+    Unreachable {
+        ino: Ino,
+        kind: FileKind,
+    },
+    /// A directory that believes to be elsewhere.
+    WrongParent {
+        ino: Ino,
+        recorded: Ino,
+        actual: Ino,
+    },
+    WrongLinkCount {
+        ino: Ino,
+        recorded: u32,
+        actual: u32,
+    },
+    /// A directory whose number of names is wrong.
+    WrongNameCount {
+        ino: Ino,
+        recorded: u64,
+        actual: u64,
+    },
+    WrongXattrCount {
+        ino: Ino,
+        recorded: u32,
+        actual: u32,
+    },
+    /// Sums of a file's extents, bytes: all, and those that are inline.
+    WrongAllocation {
+        ino: Ino,
+        recorded: (u64, u64),
+        actual: (u64, u64),
+    },
+    /// An orphan record without an inode. Repair removes the record.
+    OrphanWithoutInode {
+        ino: Ino,
+    },
+    /// An orphan that has names. Repair removes the record.
+    OrphanWithNames {
+        ino: Ino,
+    },
+    /// An extent that begins before the one before it ends. Repair removes it.
+    Overlap {
+        ino: Ino,
+        stream: u64,
+        range: Range<u64>,
+    },
+    /// An extent past the end of the file. Repair cuts it off.
+    PastEnd {
+        ino: Ino,
+        stream: u64,
+        range: Range<u64>,
+        size: u64,
+    },
+    /// Data that is lost. Repair leaves a hole.
+    LostData {
+        ino: Ino,
+        stream: u64,
+        range: Range<u64>,
+        chunk: ChunkRef,
+        why: BadChunk,
+    },
+    /// Extents that belong to no file. Repair deletes them.
+    LeakedExtents {
+        stream: u64,
+    },
+    /// An extended attribute that belongs to no inode. Repair deletes it.
+    LeakedXattr {
+        ino: Ino,
+        key: Vec<u8>,
+    },
+    /// A stream on its way to deletion whose file exists. Repair keeps the file.
+    ReclaimedInUse {
+        stream: u64,
+        ino: Ino,
+    },
+    /// A chunk that is to be released but still in use. Repair keeps it.
+    ReleasedInUse {
+        chunk: ChunkRef,
+    },
+    /// Stored data that nothing refers to. Repair gives the space back.
+    LeakedSpace {
+        segment: SegmentId,
+        range: Range<u64>,
+    },
+    WrongTotals {
+        recorded: (u64, u64),
+        actual: (u64, u64),
+    },
+    /// Numbers in use could be given out again.
+    LowInodeMark {
+        recorded: u64,
+        highest: u64,
+    },
+}
+
+/// What is wrong with a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadChunk {
+    Missing,
+    CheckSum,
+    /// The medium does not give it.
+    Unreadable,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Unreadable { table, key, error } => {
+                write!(f, "table {}, key {}: {error}", table.name(), hex(key))
+            }
+            Problem::NoRoot => f.write_str("there is no root directory"),
+            Problem::LostDirectory { ino } => write!(f, "directory {ino} is gone, its names are there"),
+            Problem::DanglingName { parent, name, ino } => {
+                write!(f, "name {name} in directory {parent} leads to {ino}, which does not exist")
+            }
+            Problem::NameInNoDirectory { parent, name, ino } => {
+                write!(f, "name {name} of {ino} is in {parent}, which is no directory")
+            }
+            Problem::WrongKind { parent, name, ino, kind } => {
+                write!(f, "name {name} in directory {parent} says another kind than {ino}, a {kind:?}")
+            }
+            Problem::SecondName { parent, name, ino } => {
+                write!(f, "directory {ino} has a second name, {name} in {parent}")
+            }
+            Problem::Loop { parent, name, ino } => {
+                write!(f, "directory {ino}, {name} in {parent}, is below itself")
+            }
+            Problem::Unreachable { ino, kind } => write!(f, "no name leads to {ino}, a {kind:?}"),
+            Problem::WrongParent { ino, recorded, actual } => {
+                write!(f, "directory {ino} says it is in {recorded}, it is in {actual}")
+            }
+            Problem::WrongLinkCount { ino, recorded, actual } => {
+                write!(f, "{ino} says it has {recorded} links, it has {actual}")
+            }
+            Problem::WrongNameCount { ino, recorded, actual } => {
+                write!(f, "directory {ino} says it has {recorded} names, it has {actual}")
+            }
+            Problem::WrongXattrCount { ino, recorded, actual } => {
+                write!(f, "{ino} says it has {recorded} extended attributes, it has {actual}")
+            }
+            Problem::WrongAllocation { ino, recorded, actual } => {
+                write!(f, "{ino} says it has {} bytes stored ({} inline), ", recorded.0, recorded.1)?;
+                write!(f, "it has {} ({} inline)", actual.0, actual.1)
+            }
+            Problem::OrphanWithoutInode { ino } => write!(f, "orphan {ino} does not exist"),
+            Problem::OrphanWithNames { ino } => write!(f, "{ino} is on the list of orphans but has names"),
+            Problem::Overlap { ino, range, .. } => {
+                write!(f, "{ino}: bytes {} to {} overlap what is before", range.start, range.end)
+            }
+            Problem::PastEnd { ino, range, size, .. } => {
+                write!(f, "{ino}: bytes {} to {} are past its end, {size}", range.start, range.end)
+            }
+            Problem::LostData { ino, range, chunk, why, .. } => {
+                write!(f, "{ino}: bytes {} to {} are lost: {chunk:?} ", range.start, range.end)?;
+                f.write_str(match why {
+                    BadChunk::Missing => "is missing",
+                    BadChunk::CheckSum => "has a wrong check sum",
+                    BadChunk::Unreadable => "cannot be read",
+                })
+            }
+            Problem::LeakedExtents { stream } => {
+                write!(f, "the extents of stream {stream} belong to no file")
+            }
+            Problem::LeakedXattr { ino, key } => {
+                write!(f, "an extended attribute of {ino}, which does not exist (key {})", hex(key))
+            }
+            Problem::ReclaimedInUse { stream, ino } => {
+                write!(f, "stream {stream} is about to be deleted, but {ino} exists")
+            }
+            Problem::ReleasedInUse { chunk } => write!(f, "{chunk:?} is about to be released but in use"),
+            Problem::LeakedSpace { segment, range } => {
+                write!(f, "{segment}: bytes {} to {} are stored for nothing", range.start, range.end)
+            }
+            Problem::WrongTotals { recorded, actual } => {
+                write!(f, "the volume says it has {} inodes and {} bytes, ", recorded.0, recorded.1)?;
+                write!(f, "it has {} and {}", actual.0, actual.1)
+            }
+            Problem::LowInodeMark { recorded, highest } => {
+                write!(f, "the next inode number is {recorded}, but {highest} is in use")
+            }
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
