@@ -36,9 +36,6 @@ pub enum StorageError {
     #[error("{path} is not empty and not a Soda data directory; give an empty or new directory")]
     NotOurs { path: PathBuf },
 
-    #[error("{path} is not empty and its initialisation was not finished; empty it and start again")]
-    Unfinished { path: PathBuf },
-
     #[error("{path} has format {found}, this program reads up to {known}: use a newer `soda`")]
     TooNew { path: PathBuf, found: u32, known: u32 },
 
