@@ -1,1 +1,41 @@
-//! (skeleton)
+//! The server: drives the lease table and a volume, serves the protocol. Thin: what a file system means is in
+//! `soda-volume`, who may do what when is in `soda-lease`.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), soda_server::StartError> {
+//! let server = soda_server::Server::start(soda_server::ServerConfig::new("/var/lib/soda"))?;
+//! println!("listening on {}", server.local_addr());
+//! # Ok(()) }
+//! ```
+//!
+//! # The way of a request
+//! A task per connection (`net`) reads frames. A hello (`accept`) makes the connection a session's control or data
+//! connection (`link`), or a tool's (`admin`). Calls about files (`call`) are planned, admitted by the lease table
+//! (`core`), carried out on the volume in one transaction together with their reply (`session::slots`), and finished, which
+//! turns what they used into leases that leave with the reply. All that on the connection's own task as long as nothing
+//! has to be waited for.
+//!
+//! # What nothing here does
+//! Nothing waits for the network while it holds the core's lock. No operation touches the volume without having been
+//! admitted. Nothing but `clock` reads a clock that leases depend on.
+
+mod accept;
+mod admin;
+mod call;
+mod clock;
+mod config;
+mod core;
+mod ending;
+mod link;
+mod locking;
+mod metrics;
+mod net;
+mod reclaim;
+mod server;
+mod session;
+mod sync;
+mod upkeep;
+
+pub use config::{CacheSizes, Equation8, Exposure, Limits, ObjectTerm, ServerConfig, WriteLeases};
+pub use server::{RunningServer, Server, StartError};
+pub use session::records::RecordError;

@@ -1,0 +1,284 @@
+//! What tools ask: `soda status`, `soda stats`, `soda lease ls`, `soda lease why`; and the page for Prometheus.
+
+mod paths;
+
+use crate::core::CoreGuard;
+use crate::link::respond;
+use crate::metrics::{CallKind, Text};
+use crate::net::{Connection, Outbox, ReadError};
+use crate::server::{OWN_SESSION, Shared};
+use bytes::Bytes;
+use paths::paths_of;
+use soda_lease::table::{HolderInfo, Intent};
+use soda_protocol::{
+    AdminAnswer, AdminCall, Answer, Call, Failure, Frame, FrameKind, LeaseInfo, ObjectRef, Request,
+    ServerStatus, SessionInfo, WaitInfo, WhyInfo,
+};
+use soda_types::{Errno, Fid, FsError, Grant, Mode, Scope, SessionId, Term};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Most leases in one answer.
+const LEASES_MAX: u32 = 10_000;
+
+/// Serves a tool's connection to its end.
+pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) -> ReadError {
+    let outbox = connection.outbox().clone();
+    let unsent_max = shared.config.limits.unsent_bytes;
+    connection.serve(unsent_max, move |frame| handle(&shared, &outbox, &frame)).await
+}
+
+fn handle(shared: &Arc<Shared>, outbox: &Arc<Outbox>, frame: &Frame) -> ControlFlow<()> {
+    if frame.kind != FrameKind::Request {
+        return ControlFlow::Break(());
+    }
+    let tag = frame.tag;
+    let call = match frame.message::<Request>() {
+        Ok(Request { call: Call::Admin(call), .. }) => call,
+        Ok(Request { call, .. }) => {
+            let name = CallKind::from(&call).name();
+            let failure = Failure::Unsupported(format!("{name}: not on an admin connection"));
+            send(outbox, tag, &Err(failure));
+            return ControlFlow::Continue(());
+        }
+        Err(error) => {
+            send(outbox, tag, &Err(Failure::Unsupported(error.to_string())));
+            return ControlFlow::Continue(());
+        }
+    };
+    let (shared, outbox) = (shared.clone(), outbox.clone());
+    // Paths are searched for, which takes a while.
+    tokio::task::spawn_blocking(move || {
+        let started = std::time::Instant::now();
+        let result = answer(&shared, &call).map(Answer::Admin).map_err(Failure::Fs);
+        shared.metrics.call(CallKind::Admin).latency.record(started.elapsed());
+        send(&outbox, tag, &result);
+    });
+    ControlFlow::Continue(())
+}
+
+fn send(outbox: &Outbox, tag: u64, result: &Result<Answer, Failure>) {
+    outbox.push(respond::reply(tag, &respond::encode(result), &[], Bytes::new()));
+    outbox.flush();
+}
+
+fn answer(shared: &Shared, call: &AdminCall) -> Result<AdminAnswer, FsError> {
+    match call {
+        AdminCall::Status => shared.status().map(AdminAnswer::Status),
+        AdminCall::Stats => Ok(AdminAnswer::Stats(shared.stats())),
+        AdminCall::Leases { of, limit } => shared.leases(of.as_ref(), *limit).map(AdminAnswer::Leases),
+        AdminCall::Why(object) => shared.why(object).map(AdminAnswer::Why),
+    }
+}
+
+impl Shared {
+    fn status(&self) -> Result<ServerStatus, FsError> {
+        let stats = self.volume.statfs()?;
+        let core = self.core();
+        let now = core.now;
+        let sessions = core.table.sessions(now).into_iter().filter(|info| info.session != OWN_SESSION);
+        let sessions = sessions.filter_map(|info| {
+            let entry = core.sessions.get(&info.session)?;
+            Some(SessionInfo {
+                session: info.session,
+                name: entry.session.record.name.clone(),
+                peer: entry.peer.clone(),
+                connected: u32::from(entry.control.is_some())
+                    + u32::try_from(entry.data.len()).unwrap_or(u32::MAX),
+                left: info.left,
+                leases: info.leases as u64,
+                open: core.opens.count(info.session) as u64,
+                locks: core.locks.count_of(info.session) as u64,
+            })
+        });
+        Ok(ServerStatus {
+            software: env!("CARGO_PKG_VERSION").to_owned(),
+            started: self.started,
+            uptime: now.since(self.started_at),
+            data_dir: self.data_dir.display().to_string(),
+            listen: self.local_addr.to_string(),
+            term: self.config.term,
+            grace: core.table.grace_left(now),
+            volumes: vec![(self.volume.name().to_owned(), stats)],
+            sessions: sessions.collect(),
+            leases: core.table.len() as u64,
+            waiting: core.table.waiting_count() as u64,
+        })
+    }
+
+    /// Counters by name; those of the table have `lease.` before them, calls `calls.`.
+    fn stats(&self) -> Vec<(String, u64)> {
+        let mut stats = Vec::new();
+        for kind in CallKind::ALL {
+            let call = self.metrics.call(*kind);
+            if call.latency.count() > 0 {
+                let micros = u64::try_from(call.latency.sum().as_micros()).unwrap_or(u64::MAX);
+                stats.push((format!("calls.{}", kind.name()), call.latency.count()));
+                stats.push((format!("calls.{}.failed", kind.name()), call.failed.value()));
+                stats.push((format!("calls.{}.total_us", kind.name()), micros));
+            }
+        }
+        stats.extend(self.metrics.counters().into_iter().map(|(name, _, value)| (name.to_owned(), value)));
+        let counters = self.core().table.counters().list();
+        stats.extend(counters.into_iter().map(|(name, value)| (format!("lease.{name}"), value)));
+        stats.extend(self.gauges().into_iter().map(|(name, _, value)| (name.to_owned(), value)));
+        stats
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let core = self.core();
+        let now = core.now;
+        let connected = core.sessions.values().filter(|entry| entry.control.is_some()).count();
+        vec![
+            ("leases", "Leases held", core.table.len() as u64),
+            ("lease_objects", "Objects the lease table knows", core.table.object_count() as u64),
+            ("waiting", "Operations that wait for admission", core.table.waiting_count() as u64),
+            ("sessions", "Sessions known", core.sessions.len() as u64),
+            ("sessions_connected", "Sessions with a control connection", connected as u64),
+            ("lock_waits", "Lock requests that wait", core.lock_waits.len() as u64),
+            ("orphans", "Inodes without a name that are open", core.orphans.len() as u64),
+            (
+                "grace_ms",
+                "What is left of the grace period, ms",
+                core.table
+                    .grace_left(now)
+                    .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            ),
+            (
+                "connections_open",
+                "Connections",
+                self.connections.load(std::sync::atomic::Ordering::Relaxed) as u64,
+            ),
+        ]
+    }
+
+    /// The page for Prometheus.
+    pub(crate) fn metrics_page(&self) -> String {
+        let mut text = Text::default();
+        for (name, help, value) in self.gauges() {
+            text.gauge(&format!("soda_{name}"), help, value);
+        }
+        for (name, value) in self.core().table.counters().list() {
+            text.counter(&format!("soda_lease_{name}_total"), "See the lease table's counters", value);
+        }
+        if let Ok(stats) = self.volume.statfs() {
+            text.gauge("soda_volume_bytes", "Bytes the volume could hold", stats.total_bytes);
+            text.gauge("soda_volume_free_bytes", "Bytes that are free", stats.free_bytes);
+            text.gauge(
+                "soda_volume_inodes",
+                "Inodes in use",
+                stats.total_inodes.saturating_sub(stats.free_inodes),
+            );
+        }
+        self.metrics.render(&mut text);
+        text.into_string()
+    }
+
+    fn leases(&self, of: Option<&ObjectRef>, limit: u32) -> Result<Vec<LeaseInfo>, FsError> {
+        let limit = limit.min(LEASES_MAX) as usize;
+        let fid = of.map(|object| self.find(object)).transpose()?;
+        let mut leases: Vec<LeaseInfo> = {
+            let core = self.core();
+            match fid {
+                Some(fid) => holders(&core, fid),
+                None => {
+                    let views = core.table.leases(core.now, limit).into_iter();
+                    views.map(|view| lease_info(&core, view.grant, &view.holder)).collect()
+                }
+            }
+        };
+        leases.truncate(limit);
+        leases.sort_by_key(|lease| (lease.grant.fid, lease.session));
+        let paths = paths_of(&self.volume, leases.iter().map(|lease| lease.grant.fid));
+        for lease in &mut leases {
+            lease.path = paths.get(&lease.grant.fid).cloned();
+        }
+        Ok(leases)
+    }
+
+    fn why(&self, object: &ObjectRef) -> Result<WhyInfo, FsError> {
+        let fid = self.find(object)?;
+        let attr = self.volume.getattr(fid)?;
+        let path = paths_of(&self.volume, [fid]).remove(&fid);
+        let core = self.core();
+        let now = core.now;
+        let name_of = |session: SessionId| {
+            let entry = core.sessions.get(&session);
+            entry.map_or_else(|| "the server itself".to_owned(), |entry| entry.session.record.name.clone())
+        };
+        let waiting = core.table.waiting(now, fid).into_iter().map(|wait| {
+            let operation = core.waiting.get(&wait.op).map_or("unknown", |waiting| waiting.kind.name());
+            WaitInfo {
+                session: wait.session,
+                name: name_of(wait.session),
+                operation: operation.to_owned(),
+                wants: match wait.intent {
+                    Intent::Read => Mode::Read,
+                    Intent::Change => Mode::Write,
+                },
+                waited: wait.waited,
+                blocked_by: wait.blocked_by,
+                at_most: wait.at_latest,
+            }
+        });
+        let usage = core.table.rates(now, fid);
+        let mut holders = holders(&core, fid);
+        for holder in &mut holders {
+            holder.path = path.clone();
+        }
+        Ok(WhyInfo {
+            fid,
+            attr,
+            holders,
+            waiting: waiting.collect(),
+            reads_per_s: usage.map_or(0.0, |usage| usage.reads_per_s),
+            writes_per_s: usage.map_or(0.0, |usage| usage.writes_per_s),
+            clients: usage.map_or(0, |usage| usage.clients),
+            policy: core.table.policy(now, fid).to_string(),
+            path,
+        })
+    }
+
+    fn find(&self, object: &ObjectRef) -> Result<Fid, FsError> {
+        match object {
+            ObjectRef::Fid(fid) => Ok(*fid),
+            ObjectRef::Path { volume, names } => {
+                if volume != self.volume.name() {
+                    return Err(FsError::new(Errno::NoEntry, format!("there is no volume {volume:?}")));
+                }
+                names.iter().try_fold(self.volume.root(), |parent, name| {
+                    let found = self.volume.resolve(parent, name)?;
+                    let missing = || FsError::new(Errno::NoEntry, format!("there is no {name:?} on the way"));
+                    found.map(|(fid, _)| fid).ok_or_else(missing)
+                })
+            }
+        }
+    }
+}
+
+fn holders(core: &CoreGuard<'_>, fid: Fid) -> Vec<LeaseInfo> {
+    let holders = core.table.holders(core.now, fid).into_iter();
+    let leases = holders.map(|holder| {
+        let grant = core.table.lease(holder.session, fid).unwrap_or(Grant {
+            fid,
+            scope: Scope::Node,
+            mode: holder.mode,
+            epoch: holder.epoch,
+            term: Term::Session,
+        });
+        lease_info(core, grant, &holder)
+    });
+    leases.collect()
+}
+
+fn lease_info(core: &CoreGuard<'_>, grant: Grant, holder: &HolderInfo) -> LeaseInfo {
+    let name = core.sessions.get(&holder.session).map(|entry| entry.session.record.name.clone());
+    LeaseInfo {
+        grant,
+        session: holder.session,
+        holder: name.unwrap_or_default(),
+        path: None,
+        recalled_for: holder.recalled_for,
+        held_for: holder.held_for,
+    }
+}

@@ -1,0 +1,326 @@
+//! Calls that change something: one transaction each, with the reply in it.
+
+use super::plan::Found;
+use super::read::summary;
+use super::{Conclusion, Effects, Stop};
+use crate::clock;
+use crate::link::{Incoming, respond};
+use crate::server::Shared;
+use crate::session::Kept;
+use crate::session::records::{self, ReplyRecord};
+use bytes::Bytes;
+use soda_lease::table::Outcome;
+use soda_protocol::{
+    Allocate, Answer, Call, Failure, IfExists, Node, OpId, Rename, SetXattr, Unlink, WriteAt,
+};
+use soda_storage::Table;
+use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, InUse, Name, SessionId};
+use soda_volume::{
+    FallocateMode, Fate, IfOpen, KillPriv, NewKind, NewNode, Removed, RenameMode, Renamed, Staged, Txn,
+    Volume,
+};
+
+/// What a change did, before it is committed.
+struct Done {
+    answer: Answer,
+    outcome: Outcome,
+    effects: Effects,
+}
+
+impl Done {
+    fn new(answer: Answer) -> Done {
+        Done { answer, outcome: Outcome::Applied, effects: Effects::default() }
+    }
+}
+
+/// Carries out an admitted change and commits it together with its reply. A failure is a reply, too.
+pub(super) fn run(
+    incoming: &Incoming,
+    op: OpId,
+    found: Found,
+    staged: &mut Option<Staged>,
+) -> Result<Conclusion, Stop> {
+    let shared = &*incoming.link.shared;
+    let mut txn = shared.volume.begin(clock::calendar());
+    let done = match apply(shared, incoming, &mut txn, found, staged) {
+        Ok(done) => done,
+        Err(Stop::Failed(error)) => return Ok(Conclusion::failed(Failure::Fs(error))),
+        Err(Stop::PlanAnew) => return Err(Stop::PlanAnew),
+    };
+    let result = Ok(done.answer);
+    let encoded = respond::encode(&result);
+    let key = records::reply_key(incoming.session(), op.slot);
+    let record = ReplyRecord { sequence: op.sequence, result: encoded.clone() };
+    txn.put_extra(Table::Reply, &key, records::encode(&record));
+    if let Err(error) = txn.commit() {
+        return Ok(Conclusion::failed(Failure::Fs(error)));
+    }
+    shared.metrics.commits.add(1);
+    shared.sync.dirty();
+    if let Ok(Answer::Written { len, .. }) = &result {
+        shared.metrics.bytes_written.add(*len);
+    }
+    if incoming.link.session.has_ended() {
+        // Fenced while the change was under way. It stays: whoever waits for its objects comes after it. Its reply has
+        // no session any more.
+        shared.forget_reply(key);
+    }
+    Ok(Conclusion {
+        result,
+        encoded,
+        payload: Bytes::new(),
+        outcome: done.outcome,
+        kept: Kept::InStore,
+        effects: done.effects,
+    })
+}
+
+impl Shared {
+    /// Keeps the reply of an operation that failed: a client that compares [`soda_protocol::SessionWelcome`]'s last
+    /// sequence with what it was answered must not take it for lost.
+    pub(super) fn store_failure(&self, session: SessionId, op: OpId, encoded: &Bytes) -> Kept {
+        let record = ReplyRecord { sequence: op.sequence, result: encoded.clone() };
+        let mut batch = soda_storage::Batch::releasing();
+        batch.put(Table::Reply, records::reply_key(session, op.slot), records::encode(&record));
+        match self.volume.meta().commit(batch) {
+            Ok(()) => {
+                self.sync.dirty();
+                Kept::InStore
+            }
+            Err(error) => {
+                tracing::warn!(%session, %error, "the reply of a failed operation is kept in memory only");
+                Kept::InMemory
+            }
+        }
+    }
+
+    fn forget_reply(&self, key: Bytes) {
+        let mut batch = soda_storage::Batch::releasing();
+        batch.delete(Table::Reply, key);
+        if let Err(error) = self.volume.meta().commit(batch) {
+            tracing::warn!(%error, "a reply of an ended session stays in the store");
+        }
+    }
+}
+
+fn apply(
+    shared: &Shared,
+    incoming: &Incoming,
+    txn: &mut Txn<'_>,
+    found: Found,
+    staged: &mut Option<Staged>,
+) -> Result<Done, Stop> {
+    let volume = &*shared.volume;
+    Ok(match &incoming.request.call {
+        Call::Create { parent, name, new } => return create(volume, txn, (*parent, name), new, found),
+        Call::TmpFile { parent, new } => tmp_file(txn, *parent, new)?,
+        Call::Link { fid, parent, name } => {
+            txn.link(*fid, *parent, name)?;
+            let answer = changed(txn, *fid, &[*parent])?;
+            Done { effects: Effects { no_orphan: Some(*fid), ..Effects::default() }, ..Done::new(answer) }
+        }
+        Call::Unlink { parent, name, what } => {
+            expect(volume, *parent, name, found.inode)?;
+            unlink(shared, txn, (*parent, name), *what, found.inode)?
+        }
+        Call::Rename { parent, name, new_parent, new_name, how } => {
+            expect(volume, *parent, name, found.inode)?;
+            expect(volume, *new_parent, new_name, found.target)?;
+            rename(shared, txn, (*parent, name), (*new_parent, new_name), *how, found.target)?
+        }
+        Call::SetAttr { fid, set } => {
+            txn.set_attr(*fid, set)?;
+            Done::new(changed(txn, *fid, &[])?)
+        }
+        Call::Write { fid, at, kill_suid_sgid } => {
+            let at = match at {
+                WriteAt::Offset(offset) => soda_volume::WriteAt::Offset(*offset),
+                WriteAt::End => soda_volume::WriteAt::Append,
+            };
+            let privileges = if *kill_suid_sgid { KillPriv::Drop } else { KillPriv::Keep };
+            // Given up on the way to another plan: writes are planned once, by fid.
+            let staged =
+                staged.take().ok_or_else(|| FsError::new(Errno::Io, "the data of the write is gone"))?;
+            let written = txn.write(*fid, at, staged, privileges)?;
+            Done::new(Answer::Written { offset: written.offset, len: written.len, attr: written.attr })
+        }
+        Call::Allocate { fid, offset, len, how } => {
+            txn.fallocate(*fid, fallocate_mode(*how), *offset, *len)?;
+            Done::new(changed(txn, *fid, &[])?)
+        }
+        Call::CopyRange { from, from_offset, to, to_offset, len } => {
+            let copied = txn.copy_range(*from, *from_offset, *to, *to_offset, *len)?;
+            Done::new(Answer::Written { offset: copied.offset, len: copied.len, attr: copied.attr })
+        }
+        Call::SetXattr { fid, name, value, how } => {
+            let how = match how {
+                SetXattr::Either => soda_volume::SetXattr::Any,
+                SetXattr::Create => soda_volume::SetXattr::Create,
+                SetXattr::Replace => soda_volume::SetXattr::Replace,
+            };
+            txn.set_xattr(*fid, name, Bytes::copy_from_slice(value), how, KillPriv::Keep)?;
+            Done::new(changed(txn, *fid, &[])?)
+        }
+        Call::RemoveXattr { fid, name } => {
+            txn.remove_xattr(*fid, name)?;
+            Done::new(changed(txn, *fid, &[])?)
+        }
+        _ => return Err(Errno::NotSupported.into()),
+    })
+}
+
+/// Whether a name still means what it meant when the operation was planned.
+fn expect(volume: &Volume, parent: Fid, name: &Name, planned: Option<Fid>) -> Result<(), Stop> {
+    match volume.resolve(parent, name)?.map(|(fid, _)| fid) == planned {
+        true => Ok(()),
+        false => Err(Stop::PlanAnew),
+    }
+}
+
+fn create(
+    volume: &Volume,
+    txn: &mut Txn<'_>,
+    (parent, name): (Fid, &Name),
+    new: &soda_protocol::NewNode,
+    found: Found,
+) -> Result<Done, Stop> {
+    expect(volume, parent, name, found.inode)?;
+    if let Some(fid) = found.inode {
+        if new.existing == IfExists::Fail {
+            return Err(Errno::Exists.into());
+        }
+        match txn.attr(fid)?.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(Errno::IsDirectory.into()),
+            // Opening it is the kernel's business, which has just seen no such name: it looks again.
+            _ => return Err(FsError::new(Errno::Stale, "no regular file any more").into()),
+        }
+        let answer = changed(txn, fid, &[parent])?;
+        let effects = Effects { opened: opened(new, fid), ..Effects::default() };
+        return Ok(Done { answer, outcome: Outcome::Failed, effects });
+    }
+    let node = txn.create(parent, name, new_node(new)?)?;
+    let effects = Effects { created: Some(node.fid), opened: opened(new, node.fid), ..Effects::default() };
+    Ok(Done { effects, ..Done::new(changed(txn, node.fid, &[parent])?) })
+}
+
+fn tmp_file(txn: &mut Txn<'_>, parent: Fid, new: &soda_protocol::NewNode) -> Result<Done, Stop> {
+    let node = txn.tmpfile(parent, new_node(new)?)?;
+    let effects = Effects {
+        created: Some(node.fid),
+        opened: opened(new, node.fid),
+        orphaned: Some(node.fid),
+        no_orphan: None,
+    };
+    Ok(Done { effects, ..Done::new(changed(txn, node.fid, &[])?) })
+}
+
+fn unlink(
+    shared: &Shared,
+    txn: &mut Txn<'_>,
+    (parent, name): (Fid, &Name),
+    what: Unlink,
+    victim: Option<Fid>,
+) -> Result<Done, Stop> {
+    let removed = match what {
+        Unlink::File { in_use } => txn.unlink(parent, name, if_open(shared, victim, in_use))?,
+        Unlink::Directory => txn.rmdir(parent, name, if_open(shared, victim, InUse::No))?,
+    };
+    let in_use = match what {
+        Unlink::File { in_use } => in_use,
+        Unlink::Directory => InUse::No,
+    };
+    let answer = Answer::Changed {
+        node: Some(removed_node(txn, &removed)),
+        others: vec![(parent, txn.attr(parent)?)],
+    };
+    Ok(Done { effects: effects_of(&removed, in_use), ..Done::new(answer) })
+}
+
+fn rename(
+    shared: &Shared,
+    txn: &mut Txn<'_>,
+    from: (Fid, &Name),
+    to: (Fid, &Name),
+    how: Rename,
+    target: Option<Fid>,
+) -> Result<Done, Stop> {
+    let (mode, in_use) = match how {
+        Rename::Plain { in_use } => (RenameMode::Replace, in_use),
+        Rename::NoReplace => (RenameMode::NoReplace, InUse::No),
+        Rename::Exchange => (RenameMode::Exchange, InUse::No),
+    };
+    let keep = if_open(shared, target, in_use);
+    let Renamed { moved, replaced, exchanged } = txn.rename(from.0, from.1, to.0, to.1, mode, keep)?;
+    let mut others = vec![(from.0, txn.attr(from.0)?)];
+    if to.0 != from.0 {
+        others.push((to.0, txn.attr(to.0)?));
+    }
+    others.extend(replaced.iter().map(|removed| (removed.fid, removed.attr)));
+    others.extend(exchanged.iter().map(|node| (node.fid, node.attr)));
+    let answer = Answer::Changed { node: Some(node(txn, moved.fid, moved.attr)?), others };
+    let effects = replaced.map(|removed| effects_of(&removed, in_use)).unwrap_or_default();
+    Ok(Done { effects, ..Done::new(answer) })
+}
+
+/// Whether an inode that loses its last name has to be kept. All who could have it open have been asked by now: their
+/// leases on it were recalled before the operation was admitted.
+fn if_open(shared: &Shared, inode: Option<Fid>, in_use: InUse) -> IfOpen {
+    let used = in_use == InUse::Yes || inode.is_some_and(|fid| shared.core().opens.is_used(fid));
+    if used { IfOpen::Keep } else { IfOpen::Delete }
+}
+
+fn effects_of(removed: &Removed, in_use: InUse) -> Effects {
+    match removed.fate {
+        Fate::Linked => Effects::default(),
+        Fate::Deleted => Effects { no_orphan: Some(removed.fid), ..Effects::default() },
+        Fate::Orphaned => Effects {
+            orphaned: Some(removed.fid),
+            opened: (in_use == InUse::Yes).then_some(removed.fid),
+            ..Effects::default()
+        },
+    }
+}
+
+fn opened(new: &soda_protocol::NewNode, fid: Fid) -> Option<Fid> {
+    (new.open == InUse::Yes).then_some(fid)
+}
+
+fn changed(txn: &Txn<'_>, fid: Fid, others: &[Fid]) -> FsResult<Answer> {
+    let others = others.iter().map(|other| Ok((*other, txn.attr(*other)?)));
+    let others = others.collect::<FsResult<Vec<(Fid, Attr)>>>()?;
+    Ok(Answer::Changed { node: Some(node(txn, fid, txn.attr(fid)?)?), others })
+}
+
+fn node(txn: &Txn<'_>, fid: Fid, attr: Attr) -> FsResult<Node> {
+    Ok(Node { fid, attr, xattrs: summary(txn.xattr_count(fid)?) })
+}
+
+/// Of an inode that may be gone.
+fn removed_node(txn: &Txn<'_>, removed: &Removed) -> Node {
+    let xattrs = txn.xattr_count(removed.fid).unwrap_or(0);
+    Node { fid: removed.fid, attr: removed.attr, xattrs: summary(xattrs) }
+}
+
+fn new_node(new: &soda_protocol::NewNode) -> FsResult<NewNode> {
+    let kind = match new.kind {
+        FileKind::File => NewKind::File,
+        FileKind::Directory => NewKind::Directory,
+        FileKind::Symlink => NewKind::Symlink(Bytes::copy_from_slice(&new.target)),
+        FileKind::Fifo => NewKind::Fifo,
+        FileKind::Socket => NewKind::Socket,
+        FileKind::CharDevice => NewKind::CharDevice(new.rdev),
+        FileKind::BlockDevice => NewKind::BlockDevice(new.rdev),
+    };
+    Ok(NewNode { kind, perm: new.perm, umask: new.umask, creds: new.creds })
+}
+
+fn fallocate_mode(how: Allocate) -> FallocateMode {
+    match how {
+        Allocate::Extend => FallocateMode::Allocate,
+        Allocate::KeepSize => FallocateMode::AllocateKeepSize,
+        Allocate::PunchHole => FallocateMode::PunchHole,
+        Allocate::ZeroRange => FallocateMode::ZeroRange,
+        Allocate::ZeroRangeKeepSize => FallocateMode::ZeroRangeKeepSize,
+    }
+}

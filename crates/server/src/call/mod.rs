@@ -1,0 +1,317 @@
+//! Carrying out calls about names and inodes.
+//!
+//! plan ([`plan`]) → ask the table for admission → (wait) → do it ([`read`], [`change`]) → finish: accesses become leases,
+//! which leave with the reply. What is admitted at once is done right here, on the task of the connection it came from;
+//! what has to wait continues on a task of its own, and the connection goes on with its next request.
+
+mod change;
+mod directory;
+mod plan;
+mod read;
+
+use crate::core::{Admission, Verdict};
+use crate::link::{Incoming, respond};
+use crate::session::Kept;
+use bytes::Bytes;
+use plan::Found;
+use soda_lease::table::{OpKey, Outcome};
+use soda_protocol::{Answer, Call, Failure};
+use soda_types::{Errno, Fid, FsError};
+use soda_volume::Staged;
+use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
+
+/// After so many plans that did not hold the client is asked to try again.
+const PLANS_MAX: u32 = 1000;
+
+/// Carries out a call that arrived.
+pub(crate) fn start(incoming: Incoming) {
+    let mut operation = Operation { incoming, staged: None, plans: 0 };
+    if let Err(error) = operation.stage() {
+        operation.conclude(&[], Conclusion::failed(Failure::Fs(error)));
+        return;
+    }
+    if let Step::Waits(operation, waiting) = operation.advance() {
+        tokio::spawn(wait(*operation, waiting));
+    }
+}
+
+async fn wait(mut operation: Operation, mut waiting: Waiting) {
+    let link = operation.incoming.link.clone();
+    link.waiting.fetch_add(1, Ordering::Relaxed);
+    loop {
+        // The sender is dropped only when the server stops.
+        let Ok(verdict) = waiting.verdict.await else { break };
+        let step = match verdict {
+            Verdict::Admitted => operation.carry_out(waiting.key, waiting.found),
+            Verdict::SessionEnded => {
+                operation.conclude(&[], Conclusion::failed(Failure::SessionEnded));
+                break;
+            }
+            Verdict::Cancelled => {
+                operation.give_up();
+                break;
+            }
+        };
+        match step {
+            Step::Done => break,
+            Step::Waits(again, for_this) => (operation, waiting) = (*again, for_this),
+        }
+    }
+    link.waiting.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// A call under way.
+#[derive(Debug)]
+struct Operation {
+    incoming: Incoming,
+    /// The data of a write, already stored.
+    staged: Option<Staged>,
+    plans: u32,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    key: OpKey,
+    found: Found,
+    verdict: oneshot::Receiver<Verdict>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Done,
+    Waits(Box<Operation>, Waiting),
+}
+
+/// The end of a call.
+#[derive(Debug)]
+struct Conclusion {
+    result: Result<Answer, Failure>,
+    /// `result`, encoded.
+    encoded: Bytes,
+    payload: Bytes,
+    outcome: Outcome,
+    kept: Kept,
+    effects: Effects,
+}
+
+/// What a change means for the server's own tables.
+#[derive(Debug, Default)]
+struct Effects {
+    created: Option<Fid>,
+    /// The session has it open now.
+    opened: Option<Fid>,
+    orphaned: Option<Fid>,
+    /// Has a name again, or is gone.
+    no_orphan: Option<Fid>,
+}
+
+/// Why an admitted call was not carried out.
+#[derive(Debug)]
+enum Stop {
+    Failed(FsError),
+    /// A name means another inode than it did when the call was planned.
+    PlanAnew,
+}
+
+impl From<FsError> for Stop {
+    fn from(error: FsError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Failed(errno.into())
+    }
+}
+
+impl Conclusion {
+    fn of(result: Result<Answer, Failure>, outcome: Outcome) -> Conclusion {
+        let encoded = respond::encode(&result);
+        Conclusion {
+            result,
+            encoded,
+            payload: Bytes::new(),
+            outcome,
+            kept: Kept::InMemory,
+            effects: Effects::default(),
+        }
+    }
+
+    fn failed(failure: Failure) -> Conclusion {
+        Conclusion::of(Err(failure), Outcome::Failed)
+    }
+}
+
+impl Operation {
+    /// Stores the data of a write before anybody has to wait for it.
+    fn stage(&mut self) -> Result<(), FsError> {
+        if let Call::Write { fid, .. } = &self.incoming.request.call {
+            if self.incoming.payload.len() > soda_protocol::MAX_IO as usize {
+                return Err(FsError::new(Errno::Invalid, "a write of more than max_io bytes"));
+            }
+            let data = std::mem::take(&mut self.incoming.payload);
+            self.staged = Some(self.incoming.link.shared.volume.stage_write(*fid, data)?);
+        }
+        Ok(())
+    }
+
+    /// Plans, asks for admission, and goes on if it is given at once.
+    fn advance(mut self) -> Step {
+        loop {
+            let incoming = &self.incoming;
+            let shared = &incoming.link.shared;
+            self.plans += 1;
+            if self.plans > PLANS_MAX {
+                let busy = FsError::new(Errno::TryAgain, "the names involved change too fast");
+                self.conclude(&[], Conclusion::failed(Failure::Fs(busy)));
+                return Step::Done;
+            }
+            let plan = match plan::plan(&shared.volume, &incoming.request.call, incoming.want()) {
+                Ok(plan) => plan,
+                Err(error) => {
+                    self.conclude(&[], Conclusion::failed(Failure::Fs(error)));
+                    return Step::Done;
+                }
+            };
+            let mut core = shared.core();
+            let admission = match incoming.renew(&mut core) {
+                Ok(()) => core.admit(incoming.asker(), plan.accesses),
+                Err(_) => Admission::SessionEnded,
+            };
+            drop(core);
+            match admission {
+                Admission::Admitted(key) => match self.attempt(key, plan.found) {
+                    Attempt::Done => return Step::Done,
+                    Attempt::PlanAnew => {}
+                },
+                Admission::Waits(key, verdict) => {
+                    let waiting = Waiting { key, found: plan.found, verdict };
+                    return Step::Waits(Box::new(self), waiting);
+                }
+                Admission::SessionEnded => {
+                    self.conclude(&[], Conclusion::failed(Failure::SessionEnded));
+                    return Step::Done;
+                }
+            }
+        }
+    }
+
+    /// Does what was admitted; plans anew if it is not any more what was planned.
+    fn carry_out(mut self, key: OpKey, found: Found) -> Step {
+        match self.attempt(key, found) {
+            Attempt::Done => Step::Done,
+            Attempt::PlanAnew => self.advance(),
+        }
+    }
+
+    fn attempt(&mut self, key: OpKey, found: Found) -> Attempt {
+        let session = &self.incoming.link.session;
+        if session.has_ended() {
+            self.conclude(&[key], Conclusion::failed(Failure::SessionEnded));
+            return Attempt::Done;
+        }
+        let mut keys = vec![key];
+        let result = match self.incoming.request.op {
+            Some(op) => change::run(&self.incoming, op, found, &mut self.staged),
+            None => read::run(&self.incoming, found, &mut keys),
+        };
+        match result {
+            Ok(conclusion) => {
+                self.conclude(&keys, conclusion);
+                Attempt::Done
+            }
+            Err(Stop::Failed(error)) => {
+                self.conclude(&keys, Conclusion::failed(Failure::Fs(error)));
+                Attempt::Done
+            }
+            Err(Stop::PlanAnew) => {
+                let shared = &self.incoming.link.shared;
+                shared.metrics.replans.add(1);
+                let mut core = shared.core();
+                let now = core.now;
+                for key in keys {
+                    core.table.finish(now, key, Outcome::Failed);
+                }
+                core.settle();
+                Attempt::PlanAnew
+            }
+        }
+    }
+
+    /// Ends the call: accesses become leases, the reply leaves.
+    fn conclude(&self, keys: &[OpKey], conclusion: Conclusion) {
+        let Conclusion { result, encoded, payload, outcome, mut kept, effects } = conclusion;
+        let incoming = &self.incoming;
+        log_trouble(incoming, &result);
+        let shared = &incoming.link.shared;
+        if let (Some(op), Err(Failure::Fs(_))) = (incoming.request.op, &result) {
+            kept = shared.store_failure(incoming.session(), op, &encoded);
+        }
+        let mut core = shared.core();
+        let now = core.now;
+        let session = incoming.session();
+        let created = effects.created.as_slice();
+        let mut grants = Vec::new();
+        for key in keys {
+            grants.extend(core.table.finish_with(now, *key, outcome, created));
+        }
+        if let Some(fid) = effects.opened
+            && !incoming.link.session.has_ended()
+        {
+            core.opens.add(session, fid);
+        }
+        if let Some(fid) = effects.no_orphan {
+            core.orphans.remove(&fid);
+        }
+        if let Some(fid) = effects.orphaned {
+            core.orphans.insert(fid);
+            core.drop_if_unused(fid);
+        }
+        core.send(&incoming.link.outbox, respond::reply(incoming.tag, &encoded, &grants, payload));
+        if let Some(op) = incoming.request.op {
+            let waiters = incoming.link.session.slots().done(op, encoded.clone(), kept);
+            for waiter in waiters {
+                core.send(&waiter.outbox, respond::reply(waiter.tag, &encoded, &[], Bytes::new()));
+            }
+        }
+        core.settle();
+        incoming.count(&result);
+        drop(core);
+    }
+
+    /// The client does not want it any more, and nothing was done.
+    fn give_up(&self) {
+        let incoming = &self.incoming;
+        let result = Err(Failure::Fs(Errno::Interrupted.into()));
+        if let Some(op) = incoming.request.op {
+            let encoded = respond::encode(&result);
+            for waiter in incoming.link.session.slots().forget(op) {
+                waiter.outbox.push(respond::reply(waiter.tag, &encoded, &[], Bytes::new()));
+                waiter.outbox.flush();
+            }
+        }
+        incoming.answer(&result);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Attempt {
+    Done,
+    PlanAnew,
+}
+
+/// Errors that are the server's trouble, not the caller's, belong in its log.
+fn log_trouble(incoming: &Incoming, result: &Result<Answer, Failure>) {
+    if let Err(Failure::Fs(error)) = result {
+        let (session, op) = (incoming.session(), incoming.kind.name());
+        match error.errno {
+            Errno::Io => {
+                tracing::error!(%session, op, call = ?incoming.request.call, %error, "an operation failed")
+            }
+            Errno::NoSpace => tracing::warn!(%session, op, %error, "no space"),
+            _ => tracing::trace!(%session, op, %error, "failed"),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Which objects each call reads and changes: what the lease table is asked for before anything is done.
+//!
+//! The plan is made from the store as it is when the request arrives. Once admitted, the objects of the plan stand still,
+//! but a name may have come to mean another inode before that: whoever carries the call out compares what it finds with
+//! [`Plan::found`], and plans anew if it differs.
+//!
+//! | call | reads | changes |
+//! | --- | --- | --- |
+//! | Lookup | directory, inode if the name exists | |
+//! | GetAttr, ReadLink, GetXattr(s), Read, Seek, Opened | inode | |
+//! | ReadDir | directory; inodes of the page that nobody else may change | |
+//! | Create, name absent | | directory (and the new inode) |
+//! | Create, name present | directory, inode if it is to be opened | |
+//! | TmpFile | directory | (the new inode) |
+//! | Link | | directory, inode |
+//! | Unlink, rmdir | | directory, inode |
+//! | Rename | | both directories, moved inode, replaced inode; a directory that moves: the volume's tree |
+//! | Unlink, Rename of a name that is absent | directories | |
+//! | SetAttr, Write, Allocate, SetXattr, RemoveXattr | | inode |
+//! | CopyRange | source | target |
+//! | StatFs, Sync, locks | | |
+//!
+//! A name that is absent is a fact about its directory, so it is read under the directory's lease. `docs/PROTOCOL.md` has
+//! the same table with who may wait for whom.
+
+use soda_lease::table::{Access, Want};
+use soda_protocol::{Call, IfExists, Rename};
+use soda_types::{Cause, Fid, FileKind, FsResult, Ino, Name, VolumeId};
+use soda_volume::Volume;
+
+/// What a call will touch.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Plan {
+    pub(crate) accesses: Vec<Access>,
+    pub(crate) found: Found,
+}
+
+/// What the names of a call meant when it was planned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Found {
+    /// At the call's name.
+    pub(crate) inode: Option<Fid>,
+    /// At a rename's new name.
+    pub(crate) target: Option<Fid>,
+}
+
+/// Stands for the shape of a volume's tree: moves of directories change it, so they exclude each other, or two of them could
+/// put two directories into each other. No inode has the number 0.
+fn tree_of(volume: VolumeId) -> Fid {
+    Fid::new(volume, Ino(0))
+}
+
+/// Plans a call. `want`: whether leases can travel with the answer.
+///
+/// # Errors
+/// What the call fails with, whatever else happens: inodes do not come back, and do not change their kind.
+pub(crate) fn plan(volume: &Volume, call: &Call, want: Want) -> FsResult<Plan> {
+    let mut plan = plan_with_leases(volume, call)?;
+    if want == Want::Nothing {
+        for access in &mut plan.accesses {
+            access.want = Want::Nothing;
+        }
+    }
+    Ok(plan)
+}
+
+fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
+    let accesses = match call {
+        Call::Lookup { parent, name } => return plan_lookup(volume, *parent, name),
+        Call::Create { parent, name, new } => return plan_create(volume, *parent, name, new.existing),
+        Call::Unlink { parent, name, .. } => return plan_unlink(volume, *parent, name),
+        Call::Rename { parent, name, new_parent, new_name, how } => {
+            return plan_rename(volume, (*parent, name), (*new_parent, new_name), *how);
+        }
+        Call::GetAttr { fid }
+        | Call::ReadLink { fid }
+        | Call::GetXattrs { fid }
+        | Call::GetXattr { fid, .. }
+        | Call::Read { fid, .. }
+        | Call::Seek { fid, .. } => vec![Access::read(*fid)],
+        Call::ReadDir { dir, .. } => vec![Access::read(*dir)],
+        Call::Opened { fid } => vec![Access::read(*fid).without_lease()],
+        Call::TmpFile { parent, .. } => vec![Access::read(*parent).without_lease()],
+        Call::Link { fid, parent, name } => {
+            vec![Access::change(*parent, names([name])), Access::change(*fid, Cause::Attributes)]
+        }
+        Call::SetAttr { fid, set } => {
+            let cause = if set.size.is_some() { Cause::Data } else { Cause::Attributes };
+            vec![Access::change(*fid, cause)]
+        }
+        Call::SetXattr { fid, .. } | Call::RemoveXattr { fid, .. } => {
+            vec![Access::change(*fid, Cause::Attributes)]
+        }
+        Call::Write { fid, .. } | Call::Allocate { fid, .. } => vec![Access::change(*fid, Cause::Data)],
+        Call::CopyRange { from, to, .. } => vec![Access::read(*from), Access::change(*to, Cause::Data)],
+        _ => Vec::new(),
+    };
+    Ok(Plan { accesses, found: Found::default() })
+}
+
+fn plan_lookup(volume: &Volume, parent: Fid, name: &Name) -> FsResult<Plan> {
+    let inode = volume.resolve(parent, name)?.map(|(fid, _)| fid);
+    let mut accesses = vec![Access::read(parent)];
+    accesses.extend(inode.map(Access::read));
+    Ok(Plan { accesses, found: Found { inode, target: None } })
+}
+
+fn plan_create(volume: &Volume, parent: Fid, name: &Name, existing: IfExists) -> FsResult<Plan> {
+    let inode = volume.resolve(parent, name)?.map(|(fid, _)| fid);
+    let accesses = match (inode, existing) {
+        (None, _) => vec![Access::change(parent, names([name]))],
+        (Some(_), IfExists::Fail) => vec![Access::read(parent)],
+        (Some(inode), IfExists::Open) => vec![Access::read(parent), Access::read(inode)],
+    };
+    Ok(Plan { accesses, found: Found { inode, target: None } })
+}
+
+fn plan_unlink(volume: &Volume, parent: Fid, name: &Name) -> FsResult<Plan> {
+    let inode = volume.resolve(parent, name)?.map(|(fid, _)| fid);
+    let accesses = match inode {
+        None => vec![Access::read(parent)],
+        Some(inode) => {
+            vec![Access::change(parent, names([name])), Access::change(inode, Cause::Attributes)]
+        }
+    };
+    Ok(Plan { accesses, found: Found { inode, target: None } })
+}
+
+fn plan_rename(volume: &Volume, from: (Fid, &Name), to: (Fid, &Name), how: Rename) -> FsResult<Plan> {
+    let source = volume.resolve(from.0, from.1)?;
+    let target = volume.resolve(to.0, to.1)?;
+    let found = Found { inode: source.map(|(fid, _)| fid), target: target.map(|(fid, _)| fid) };
+    let fails = match how {
+        Rename::Plain { .. } => source.is_none(),
+        Rename::NoReplace => source.is_none() || target.is_some(),
+        Rename::Exchange => source.is_none() || target.is_none(),
+    };
+    if fails {
+        return Ok(Plan { accesses: vec![Access::read(from.0), Access::read(to.0)], found });
+    }
+    let mut accesses = if from.0 == to.0 {
+        vec![Access::change(from.0, names([from.1, to.1]))]
+    } else {
+        vec![Access::change(from.0, names([from.1])), Access::change(to.0, names([to.1]))]
+    };
+    accesses.extend(source.map(|(fid, _)| Access::change(fid, Cause::Attributes)));
+    accesses.extend(target.map(|(fid, _)| Access::change(fid, Cause::Attributes)));
+    let moves_directory =
+        |inode: Option<(Fid, FileKind)>| inode.is_some_and(|(_, kind)| kind == FileKind::Directory);
+    let exchanged = if how == Rename::Exchange { target } else { None };
+    if from.0 != to.0 && (moves_directory(source) || moves_directory(exchanged)) {
+        accesses.push(Access::change(tree_of(from.0.volume), Cause::Reclaim).without_lease());
+    }
+    Ok(Plan { accesses, found })
+}
+
+fn names<const N: usize>(names: [&Name; N]) -> Cause {
+    Cause::Names(names.into_iter().cloned().collect())
+}

@@ -1,0 +1,94 @@
+//! Calls that change nothing.
+
+use super::plan::Found;
+use super::{Conclusion, Effects, Stop, directory};
+use crate::link::Incoming;
+use bytes::{Bytes, BytesMut};
+use soda_lease::table::{OpKey, Outcome};
+use soda_protocol::{Answer, Call, Failure, MAX_IO, Node, Whence, XattrSummary};
+use soda_types::{Errno, Fid, FsError, FsResult};
+use soda_volume::{SeekTarget, Volume};
+
+/// Most bytes of names and values in one answer: it has to fit a frame.
+const XATTRS_MAX: usize = 1 << 20;
+
+/// Carries out an admitted call. `keys` grows if further objects were admitted on the way.
+pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> Result<Conclusion, Stop> {
+    let volume = &*incoming.link.shared.volume;
+    let mut payload = Bytes::new();
+    let mut effects = Effects::default();
+    let answer = match &incoming.request.call {
+        Call::Lookup { parent, name } => {
+            if volume.resolve(*parent, name)?.map(|(fid, _)| fid) != found.inode {
+                return Err(Stop::PlanAnew);
+            }
+            let node = found.inode.map(|fid| node(volume, fid)).transpose()?;
+            Answer::Found { parent: volume.getattr(*parent)?, node }
+        }
+        Call::GetAttr { fid } => Answer::Node(node(volume, *fid)?),
+        Call::ReadLink { fid } => Answer::Target(volume.readlink(*fid)?.to_vec()),
+        Call::ReadDir { dir, after, limit } => {
+            Answer::Entries(directory::page(incoming, *dir, after.as_ref(), *limit, keys)?)
+        }
+        Call::GetXattrs { fid } => Answer::Xattrs(xattrs(volume, *fid)?),
+        Call::GetXattr { fid, name } => Answer::Xattr(volume.get_xattr(*fid, name)?.to_vec()),
+        Call::Read { fid, offset, len } => {
+            payload = joined(volume.read(*fid, *offset, (*len).min(MAX_IO) as usize)?);
+            incoming.link.shared.metrics.bytes_read.add(payload.len() as u64);
+            Answer::Data { attr: volume.getattr(*fid)? }
+        }
+        Call::Seek { fid, offset, whence } => {
+            let target = match whence {
+                Whence::Data => SeekTarget::Data,
+                Whence::Hole => SeekTarget::Hole,
+            };
+            Answer::Offset(volume.seek(*fid, *offset, target)?)
+        }
+        Call::Opened { fid } => {
+            // An orphan that nobody else has open may be on its way out, but then its deletion waits for this.
+            volume.getattr(*fid)?;
+            effects.opened = Some(*fid);
+            Answer::Done
+        }
+        other => {
+            let name = crate::metrics::CallKind::from(other).name();
+            return Ok(Conclusion::failed(Failure::Unsupported(name.to_owned())));
+        }
+    };
+    Ok(Conclusion { payload, effects, ..Conclusion::of(Ok(answer), Outcome::Applied) })
+}
+
+/// An inode as clients cache it.
+pub(super) fn node(volume: &Volume, fid: Fid) -> FsResult<Node> {
+    Ok(Node { fid, attr: volume.getattr(fid)?, xattrs: summary(volume.xattr_count(fid)?) })
+}
+
+pub(super) fn summary(xattrs: u32) -> XattrSummary {
+    if xattrs == 0 { XattrSummary::None } else { XattrSummary::Some }
+}
+
+fn xattrs(volume: &Volume, fid: Fid) -> FsResult<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut size = 0;
+    let mut all = Vec::new();
+    for name in volume.list_xattrs(fid)? {
+        let value = volume.get_xattr(fid, &name)?;
+        size += name.len() + value.len();
+        if size > XATTRS_MAX {
+            return Err(FsError::new(Errno::TooBig, "more extended attributes than fit one answer"));
+        }
+        all.push((name.to_vec(), value.to_vec()));
+    }
+    Ok(all)
+}
+
+/// A file's bytes mostly lie in one piece, which then travels as it is.
+fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    if pieces.len() <= 1 {
+        return pieces.pop().unwrap_or_default();
+    }
+    let mut whole = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+    for piece in pieces {
+        whole.extend_from_slice(&piece);
+    }
+    whole.freeze()
+}

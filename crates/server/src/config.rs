@@ -1,0 +1,135 @@
+//! What a server is told at its start.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything a server is told at its start. [`ServerConfig::new`] has the defaults.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Made when nothing is there.
+    pub data_dir: PathBuf,
+    /// Port 0 takes a free one; see [`crate::RunningServer::local_addr`].
+    pub listen: SocketAddr,
+    /// Where Prometheus may ask for `/metrics`; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
+    pub exposure: Exposure,
+    /// The session lease: how long a silent client's leases stand in the way of others.
+    pub term: Duration,
+    /// How long after a start only reclaims are taken, counted from the start; ends early when every known session is
+    /// back. At least the term of the run before.
+    pub grace: Duration,
+    /// Time-out of leases on single objects.
+    pub object_term: ObjectTerm,
+    pub write_leases: WriteLeases,
+    pub equation_8: Equation8,
+    /// An expired session that nobody was in conflict with is forgotten after this time.
+    pub courtesy: Duration,
+    /// Memory for caches, bytes.
+    pub cache: CacheSizes,
+    /// What was changed without a `Sync` is made durable after this time at the latest.
+    pub sync_interval: Duration,
+    /// Free bytes of the data directory's file system that clients cannot fill.
+    pub reserve: u64,
+    pub limits: Limits,
+    /// Threads that serve connections. Storage is read and written on them, so a few more than processors.
+    pub threads: usize,
+}
+
+/// Who may connect, as long as connections are not authenticated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exposure {
+    /// Only addresses of this machine are listened on.
+    LoopbackOnly,
+    /// Any address: whoever reaches the port can read and change everything (`--insecure`).
+    Insecure,
+}
+
+/// How long leases on single objects last; the seed's experiments sweep it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ObjectTerm {
+    /// Ask each time (AFS v1, Sprite under sharing).
+    Zero,
+    For(Duration),
+    /// As long as the session (AFS v2 call-backs, volume leases): the default.
+    Session,
+}
+
+/// Whether who changes an object gets an exclusive lease on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteLeases {
+    Grant,
+    /// Only to who caches it already.
+    OnlyToHolders,
+}
+
+/// Whether leases are withheld where they cost more than they save (R/W <= N-1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Equation8 {
+    Off,
+    On,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheSizes {
+    /// Blocks of the metadata engine, bytes.
+    pub metadata: u64,
+    /// File data that was read lately, bytes.
+    pub data: u64,
+}
+
+/// Bounds on what clients can make the server hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    pub connections: usize,
+    /// Changing operations in flight for one session.
+    pub slots: u16,
+    /// Requests of one connection that wait for something; more are answered `TryAgain`.
+    pub waiting_per_connection: usize,
+    /// Bytes queued for a peer that does not read; no more of its requests are read above it.
+    pub unsent_bytes: usize,
+    /// Time for a new connection to say hello.
+    pub hello: Duration,
+}
+
+impl ServerConfig {
+    pub fn new(data_dir: impl Into<PathBuf>) -> ServerConfig {
+        let term = Duration::from_secs(10);
+        ServerConfig {
+            data_dir: data_dir.into(),
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), soda_protocol::DEFAULT_PORT),
+            metrics: None,
+            exposure: Exposure::LoopbackOnly,
+            term,
+            grace: term + Duration::from_secs(2),
+            object_term: ObjectTerm::Session,
+            write_leases: WriteLeases::Grant,
+            equation_8: Equation8::On,
+            courtesy: Duration::from_secs(24 * 3600),
+            cache: CacheSizes { metadata: 128 << 20, data: 256 << 20 },
+            sync_interval: Duration::from_secs(1),
+            reserve: 64 << 20,
+            limits: Limits::default(),
+            threads: std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2).max(4),
+        }
+    }
+
+    /// The term, with a grace period that fits it.
+    pub fn with_term(mut self, term: Duration) -> ServerConfig {
+        self.term = term;
+        self.grace = term + term / 5;
+        self
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 8192,
+            slots: 64,
+            waiting_per_connection: 4096,
+            unsent_bytes: 16 << 20,
+            hello: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A session's connection: what arrives on it, and who looks after it.
+
+pub(crate) mod respond;
+
+use crate::call;
+use crate::core::{Asker, CoreGuard};
+use crate::locking;
+use crate::metrics::CallKind;
+use crate::net::Outbox;
+use crate::reclaim;
+use crate::server::Shared;
+use crate::session::{Arrival, ReplyTo, Session};
+use bytes::Bytes;
+use soda_lease::table::Want;
+use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Request};
+use soda_types::{Errno, FsError, SessionId};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// What a connection of a session is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    /// Everything, in order; leases travel on it.
+    Control,
+    /// File data; no leases.
+    Data,
+}
+
+/// A connection that has said hello for a session.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) lane: Lane,
+    /// Requests that wait for something.
+    pub(crate) waiting: AtomicUsize,
+}
+
+/// A request that has arrived.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) link: Arc<Link>,
+    pub(crate) tag: u64,
+    pub(crate) kind: CallKind,
+    pub(crate) request: Request,
+    pub(crate) payload: Bytes,
+    pub(crate) arrived: Instant,
+}
+
+impl Link {
+    /// Looks at a frame. `Break`: the peer does not speak the protocol.
+    pub(crate) fn handle(self: &Arc<Link>, frame: Frame) -> ControlFlow<()> {
+        match frame.kind {
+            FrameKind::Request => self.handle_request(frame),
+            FrameKind::Note if self.lane == Lane::Control => self.handle_note(&frame),
+            FrameKind::Note | FrameKind::Reply | FrameKind::Push => {
+                tracing::warn!(session = %self.session.id, kind = ?frame.kind, "a frame that no client sends here");
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn handle_request(self: &Arc<Link>, frame: Frame) {
+        let arrived = Instant::now();
+        let request: Request = match frame.message() {
+            Ok(request) => request,
+            Err(error) => {
+                self.refuse(frame.tag, &Failure::Unsupported(error.to_string()));
+                return;
+            }
+        };
+        let kind = CallKind::from(&request.call);
+        let incoming =
+            Incoming { link: self.clone(), tag: frame.tag, kind, request, payload: frame.payload, arrived };
+        if self.session.has_ended() {
+            incoming.answer(&Err(Failure::SessionEnded));
+            return;
+        }
+        self.dispatch(incoming);
+    }
+
+    fn dispatch(&self, incoming: Incoming) {
+        match &incoming.request.call {
+            Call::Hello(_) | Call::Admin(_) => incoming.unsupported("not on a session's connection"),
+            Call::Renew => {
+                let result = incoming.renew(&mut self.shared.core()).map(|()| Answer::Done);
+                incoming.answer(&result);
+            }
+            Call::Reclaim(_) | Call::Goodbye if self.lane != Lane::Control => {
+                incoming.unsupported("only on the control connection");
+            }
+            Call::Reclaim(reclaim) => reclaim::run(&incoming, reclaim),
+            Call::Goodbye => self.goodbye(&incoming),
+            Call::StatFs { .. } => {
+                let renewed = incoming.renew(&mut self.shared.core());
+                let stats = renewed.and_then(|()| self.shared.volume.statfs().map_err(Failure::Fs));
+                incoming.answer(&stats.map(Answer::Stats));
+            }
+            Call::Sync { .. } => {
+                let renewed = incoming.renew(&mut self.shared.core());
+                match renewed {
+                    Ok(()) => self.shared.clone().sync.request(move |result| {
+                        incoming.answer(&result.map(|()| Answer::Done).map_err(Failure::Fs));
+                    }),
+                    Err(failure) => incoming.answer(&Err(failure)),
+                }
+            }
+            Call::LockTest { .. } | Call::LockSet { .. } | Call::LockRelease { .. } => {
+                let mut core = self.shared.core();
+                match incoming.renew(&mut core) {
+                    Ok(()) => locking::run(&mut core, &incoming),
+                    Err(failure) => incoming.answer_in(&mut core, &Err(failure)),
+                }
+            }
+            _ => self.operate(incoming),
+        }
+    }
+
+    /// Calls about inodes and names: through exactly-once and admission.
+    fn operate(&self, incoming: Incoming) {
+        match (changes(&incoming.request.call), incoming.request.op) {
+            (Changes::Nothing, None) => {}
+            (Changes::Something, None) => {
+                return incoming.invalid("a change needs a slot and a sequence");
+            }
+            (Changes::Nothing, Some(_)) => {
+                return incoming.invalid("a call that changes nothing has no slot");
+            }
+            (Changes::Something, Some(op)) => {
+                let arrival = self.session.slots().arrive(op, incoming.reply_to());
+                match arrival {
+                    Arrival::New => {}
+                    Arrival::Answered(result) => {
+                        self.shared.metrics.retries.add(1);
+                        // Without leases: whatever the first reply granted may have been recalled since.
+                        self.outbox.push(respond::reply(incoming.tag, &result, &[], Bytes::new()));
+                        self.outbox.flush();
+                        return;
+                    }
+                    Arrival::Joined => {
+                        self.shared.metrics.retries.add(1);
+                        self.shared.core().join(self.session.id, op, incoming.tag);
+                        return;
+                    }
+                    Arrival::Old => {
+                        incoming.answer(&Err(Failure::OldSequence));
+                        return;
+                    }
+                    Arrival::Misuse(problem) => return incoming.invalid(problem),
+                }
+            }
+        }
+        if self.waiting.load(Ordering::Relaxed) >= self.shared.config.limits.waiting_per_connection {
+            if let Some(op) = incoming.request.op {
+                self.session.slots().forget(op);
+            }
+            let problem = FsError::new(Errno::TryAgain, "too many requests of this connection wait");
+            incoming.answer(&Err(Failure::Fs(problem)));
+            return;
+        }
+        call::start(incoming);
+    }
+
+    fn handle_note(&self, frame: &Frame) {
+        let note: Note = match frame.message() {
+            Ok(note) => note,
+            Err(error) => {
+                tracing::warn!(session = %self.session.id, %error, "a note was not understood");
+                return;
+            }
+        };
+        let id = self.session.id;
+        let mut core = self.shared.core();
+        let now = core.now;
+        if core.table.handle_traffic(now, id).is_err() {
+            return;
+        }
+        match note {
+            Note::RecallAcks(acks) => core.table.handle_acks(now, id, &acks),
+            Note::Release(acks) => core.table.handle_release(now, id, &acks),
+            Note::RecallProgress(fids) => core.table.handle_progress(now, id, &fids),
+            Note::Closed(fids) => {
+                for fid in fids {
+                    core.opens.remove(id, fid);
+                    core.drop_if_unused(fid);
+                }
+            }
+            Note::Cancel(tag) => {
+                core.cancel(id, tag);
+                core.cancel_lock(id, tag);
+            }
+        }
+        core.settle();
+    }
+
+    fn goodbye(&self, incoming: &Incoming) {
+        let mut core = self.shared.core();
+        let now = core.now;
+        // This connection stays open for the answer; the client closes it.
+        if let Some(entry) = core.sessions.get_mut(&self.session.id) {
+            entry.control = None;
+        }
+        core.table.close_session(now, self.session.id);
+        core.end_session(self.session.id);
+        core.settle();
+        self.shared.metrics.sessions_closed.add(1);
+        incoming.answer_in(&mut core, &Ok(Answer::Done));
+        tracing::info!(session = %self.session.id, name = self.session.record.name, "session closed by its client");
+    }
+
+    fn refuse(&self, tag: u64, failure: &Failure) {
+        self.outbox.push(respond::reply(tag, &respond::encode(&Err(failure.clone())), &[], Bytes::new()));
+        self.outbox.flush();
+    }
+
+    /// The connection has ended.
+    pub(crate) fn ended(&self) {
+        let mut core = self.shared.core();
+        let now = core.now;
+        core.forget_lock_waits(self.outbox.id());
+        if let Some(entry) = core.sessions.get_mut(&self.session.id) {
+            if entry.control.as_ref().is_some_and(|control| control.id() == self.outbox.id()) {
+                entry.control = None;
+                entry.silent_since = Some(now);
+            }
+            entry.data.retain(|data| data.id() != self.outbox.id());
+        }
+    }
+}
+
+impl Incoming {
+    pub(crate) fn session(&self) -> SessionId {
+        self.link.session.id
+    }
+
+    pub(crate) fn reply_to(&self) -> ReplyTo {
+        ReplyTo { outbox: self.link.outbox.clone(), tag: self.tag }
+    }
+
+    pub(crate) fn asker(&self) -> Asker {
+        Asker { session: self.session(), kind: self.kind, op: self.request.op, tag: self.tag }
+    }
+
+    /// Whether leases can travel with the answer.
+    pub(crate) fn want(&self) -> Want {
+        match self.link.lane {
+            Lane::Control => Want::Lease,
+            Lane::Data => Want::Nothing,
+        }
+    }
+
+    /// The request renews its session.
+    pub(crate) fn renew(&self, core: &mut CoreGuard<'_>) -> Result<(), Failure> {
+        let now = core.now;
+        core.table.handle_traffic(now, self.session()).map_err(|_| Failure::SessionEnded)
+    }
+
+    /// Answers at once: nothing of the answer depends on the table's order.
+    pub(crate) fn answer(&self, result: &Result<Answer, Failure>) {
+        self.answer_with(result, Bytes::new());
+    }
+
+    pub(crate) fn answer_with(&self, result: &Result<Answer, Failure>, payload: Bytes) {
+        self.count(result);
+        self.link.outbox.push(respond::reply(self.tag, &respond::encode(result), &[], payload));
+        self.link.outbox.flush();
+    }
+
+    /// Answers in the order of the table's decisions.
+    pub(crate) fn answer_in(&self, core: &mut CoreGuard<'_>, result: &Result<Answer, Failure>) {
+        self.count(result);
+        core.send(&self.link.outbox, respond::reply(self.tag, &respond::encode(result), &[], Bytes::new()));
+    }
+
+    /// Notes the time the call took.
+    pub(crate) fn count<T, E>(&self, result: &Result<T, E>) {
+        let metrics = self.link.shared.metrics.call(self.kind);
+        metrics.latency.record(self.arrived.elapsed());
+        if result.is_err() {
+            metrics.failed.add(1);
+        }
+    }
+
+    fn unsupported(&self, why: &str) {
+        self.answer(&Err(Failure::Unsupported(format!("{}: {why}", self.kind.name()))));
+    }
+
+    fn invalid(&self, problem: &str) {
+        tracing::warn!(session = %self.session(), op = self.kind.name(), problem, "a client breaks the rules");
+        self.answer(&Err(Failure::Fs(FsError::new(Errno::Invalid, problem))));
+    }
+}
+
+/// Whether a call has to be exactly-once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Changes {
+    Nothing,
+    Something,
+}
+
+fn changes(call: &Call) -> Changes {
+    match call {
+        Call::Create { .. }
+        | Call::Link { .. }
+        | Call::Unlink { .. }
+        | Call::Rename { .. }
+        | Call::TmpFile { .. }
+        | Call::SetAttr { .. }
+        | Call::Write { .. }
+        | Call::Allocate { .. }
+        | Call::CopyRange { .. }
+        | Call::SetXattr { .. }
+        | Call::RemoveXattr { .. } => Changes::Something,
+        _ => Changes::Nothing,
+    }
+}

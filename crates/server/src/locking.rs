@@ -1,0 +1,127 @@
+//! flock(2) and fcntl(2) locks: the lock table decides, this tells the clients.
+
+use crate::core::{CoreGuard, LockWaiting};
+use crate::link::{Incoming, respond};
+use crate::metrics::CallKind;
+use crate::session::ReplyTo;
+use soda_lease::locks::{IfBusy, LockAnswer, LockError, WaitKey};
+use soda_protocol::{Answer, Call, Failure, LockWait};
+use soda_types::{Errno, Fid, FsError, Lock, SessionId};
+
+/// Carries out a lock call: answers it now, or keeps it until the lock can be had.
+pub(crate) fn run(core: &mut CoreGuard<'_>, incoming: &Incoming) {
+    let session = incoming.session();
+    let result = match &incoming.request.call {
+        Call::LockTest { fid, lock } => {
+            let conflict = core.locks.test(*fid, session, *lock);
+            Ok(Answer::Conflict(conflict.map(|held| held.lock)))
+        }
+        Call::LockRelease { fid, lock } => {
+            core.locks.release(*fid, session, *lock);
+            Ok(Answer::Done)
+        }
+        Call::LockSet { fid, lock, wait } => match set(core, incoming, *fid, *lock, *wait) {
+            Some(result) => result,
+            None => return,
+        },
+        other => Err(Failure::Unsupported(format!("{} is not about locks", CallKind::from(other).name()))),
+    };
+    incoming.answer_in(core, &result);
+    core.settle_locks();
+}
+
+fn set(
+    core: &mut CoreGuard<'_>,
+    incoming: &Incoming,
+    fid: Fid,
+    lock: Lock,
+    wait: LockWait,
+) -> Option<Result<Answer, Failure>> {
+    let now = core.now;
+    if let Some(left) = core.table.grace_left(now) {
+        // Somebody may come back who had the lock before the restart.
+        return Some(Err(Failure::Grace(left)));
+    }
+    let key = core.new_key();
+    let if_busy = match wait {
+        LockWait::No => IfBusy::Fail,
+        LockWait::Yes => IfBusy::Wait(WaitKey(key)),
+    };
+    match core.locks.set(fid, incoming.session(), lock, if_busy) {
+        Ok(LockAnswer::Granted) => Some(Ok(Answer::Done)),
+        Ok(LockAnswer::Waits) => {
+            let waiting = LockWaiting {
+                session: incoming.session(),
+                reply_to: incoming.reply_to(),
+                kind: incoming.kind,
+                since: now,
+            };
+            core.lock_waits.insert(key, waiting);
+            core.settle_locks();
+            None
+        }
+        Err(error) => Some(Err(Failure::Fs(errno_of(&error)))),
+    }
+}
+
+fn errno_of(error: &LockError) -> FsError {
+    let errno = match error {
+        LockError::Busy(_) => Errno::TryAgain,
+        LockError::Deadlock => Errno::Deadlock,
+        LockError::BadRange => Errno::Invalid,
+    };
+    FsError::new(errno, error.to_string())
+}
+
+impl CoreGuard<'_> {
+    /// Answers those who waited and have their lock now.
+    pub(crate) fn settle_locks(&mut self) {
+        while let Some(WaitKey(key)) = self.locks.poll_granted() {
+            if let Some(waiting) = self.lock_waits.remove(&key) {
+                self.answer_lock(&waiting, &Ok(Answer::Done));
+            }
+        }
+    }
+
+    /// A session has ended.
+    pub(crate) fn end_locks(&mut self, session: SessionId) {
+        self.lock_waits.retain(|_, waiting| waiting.session != session);
+        self.locks.release_session(session);
+        self.settle_locks();
+    }
+
+    /// Gives up waiting for a lock on the client's wish.
+    pub(crate) fn cancel_lock(&mut self, session: SessionId, tag: u64) {
+        let same = |waiting: &LockWaiting| waiting.session == session && waiting.reply_to.tag == tag;
+        let found = self.lock_waits.iter().find(|(_, waiting)| same(waiting)).map(|(key, _)| *key);
+        if let Some(key) = found
+            && self.locks.cancel(WaitKey(key))
+            && let Some(waiting) = self.lock_waits.remove(&key)
+        {
+            self.answer_lock(&waiting, &Err(Failure::Fs(Errno::Interrupted.into())));
+        }
+    }
+
+    /// A connection has ended: who waited on it for a lock asks again on the next one.
+    pub(crate) fn forget_lock_waits(&mut self, connection: u64) {
+        let of_connection = |waiting: &LockWaiting| waiting.reply_to.outbox.id() == connection;
+        let keys: Vec<u64> = self
+            .lock_waits
+            .iter()
+            .filter(|(_, waiting)| of_connection(waiting))
+            .map(|(key, _)| *key)
+            .collect();
+        for key in keys {
+            self.locks.cancel(WaitKey(key));
+            self.lock_waits.remove(&key);
+        }
+    }
+
+    fn answer_lock(&mut self, waiting: &LockWaiting, result: &Result<Answer, Failure>) {
+        let ReplyTo { outbox, tag } = &waiting.reply_to;
+        let waited = self.now.since(waiting.since);
+        self.shared().metrics.call(waiting.kind).latency.record(waited);
+        let frame = respond::reply(*tag, &respond::encode(result), &[], bytes::Bytes::new());
+        self.send(outbox, frame);
+    }
+}

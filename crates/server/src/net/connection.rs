@@ -1,0 +1,159 @@
+//! Reading frames of one peer. One task per connection: it reads, has each request carried out in place (no hop to
+//! another task), and writes the answers of requests that arrived together with one system call.
+
+use super::Outbox;
+use bytes::BytesMut;
+use soda_protocol::{Frame, FrameError, FrameHeader, HEADER_LEN};
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+
+/// Room for reading when nothing is known about what comes.
+const READ_MIN: usize = 4 << 10;
+/// Frames handled before other tasks get their turn.
+const TURN: usize = 128;
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: OwnedReadHalf,
+    buffer: BytesMut,
+    /// Header of the frame whose rest is being read.
+    header: Option<FrameHeader>,
+    outbox: Arc<Outbox>,
+    max_frame: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("a frame of {0} bytes before the hello")]
+    TooLong(usize),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("the peer closed the connection")]
+    Closed,
+}
+
+impl Connection {
+    pub(crate) fn new(id: u64, stream: TcpStream, max_frame: usize) -> Connection {
+        let (read, write) = stream.into_split();
+        Connection {
+            stream: read,
+            buffer: BytesMut::new(),
+            header: None,
+            outbox: Arc::new(Outbox::new(id, write)),
+            max_frame,
+        }
+    }
+
+    pub(crate) fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
+    }
+
+    pub(crate) fn allow_frames_of(&mut self, max_frame: usize) {
+        self.max_frame = max_frame;
+    }
+
+    /// The next frame, however long it takes.
+    pub(crate) async fn next_frame(&mut self) -> Result<Frame, ReadError> {
+        loop {
+            if let Some(frame) = self.take_frame()? {
+                return Ok(frame);
+            }
+            self.read().await?;
+        }
+    }
+
+    /// Hands every frame to `handle` until the peer or the server ends the connection. Reads nothing more while over
+    /// `unsent_max` bytes wait for a peer that does not read.
+    pub(crate) async fn serve(
+        mut self,
+        unsent_max: usize,
+        mut handle: impl FnMut(Frame) -> ControlFlow<()>,
+    ) -> ReadError {
+        let outbox = self.outbox.clone();
+        let error = loop {
+            outbox.cork();
+            let turn = self.take_turn(unsent_max, &mut handle);
+            outbox.uncork();
+            match turn {
+                Err(error) => break error,
+                Ok(_) if outbox.is_closed() => break ReadError::Closed,
+                Ok(Turn::More) => {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                Ok(Turn::Idle) => {}
+            }
+            let may_read = outbox.unsent() <= unsent_max;
+            tokio::select! {
+                biased;
+                () = outbox.woken() => {}
+                () = outbox.writable(), if outbox.is_blocked() => outbox.unblock(),
+                read = self.read(), if may_read => if let Err(error) = read { break error },
+            }
+        };
+        outbox.close();
+        error
+    }
+
+    fn take_turn(
+        &mut self,
+        unsent_max: usize,
+        handle: &mut impl FnMut(Frame) -> ControlFlow<()>,
+    ) -> Result<Turn, ReadError> {
+        for _ in 0..TURN {
+            if self.outbox.is_closed() || self.outbox.unsent() > unsent_max {
+                return Ok(Turn::Idle);
+            }
+            let Some(frame) = self.take_frame()? else { return Ok(Turn::Idle) };
+            if handle(frame).is_break() {
+                return Err(ReadError::Closed);
+            }
+        }
+        Ok(Turn::More)
+    }
+
+    fn take_frame(&mut self) -> Result<Option<Frame>, ReadError> {
+        let header = match self.header {
+            Some(header) => header,
+            None => {
+                let Some(raw) = self.buffer.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+                let header = FrameHeader::parse(raw)?;
+                if header.rest_len() > self.max_frame {
+                    return Err(ReadError::TooLong(header.rest_len()));
+                }
+                let _ = self.buffer.split_to(HEADER_LEN);
+                self.header = Some(header);
+                header
+            }
+        };
+        if self.buffer.len() < header.rest_len() {
+            return Ok(None);
+        }
+        self.header = None;
+        let rest = self.buffer.split_to(header.rest_len()).freeze();
+        Ok(Some(header.finish(rest)?))
+    }
+
+    async fn read(&mut self) -> Result<(), ReadError> {
+        let rest = self.header.map_or(0, |header| header.rest_len().saturating_sub(self.buffer.len()));
+        self.buffer.reserve(rest.max(READ_MIN));
+        match self.stream.read_buf(&mut self.buffer).await? {
+            0 => Err(ReadError::Closed),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    /// Frames are left.
+    More,
+    /// Nothing to do until something arrives or leaves.
+    Idle,
+}

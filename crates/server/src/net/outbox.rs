@@ -1,0 +1,222 @@
+//! Frames on their way to one peer: queued in the order of the table's decisions, written by whoever has time.
+//!
+//! Queuing is cheap and happens under the server's lock, so the order of replies and recalls is that of the decisions.
+//! Writing happens outside of it: the thread that queued tries the socket at once (no hop to another task), and only
+//! what the socket does not take is left to the connection's task.
+
+use bytes::{Bytes, BytesMut};
+use soda_protocol::Frame;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::Notify;
+
+/// A payload up to this size is copied next to its header: cheaper than a part of its own.
+const COPY_MAX: usize = 4096;
+/// Parts per system call.
+const PARTS_MAX: usize = 64;
+/// Bytes encoded before the socket is tried.
+const BATCH: usize = 256 << 10;
+
+pub(crate) struct Outbox {
+    /// Unique in the life of the server.
+    id: u64,
+    stream: OwnedWriteHalf,
+    queue: Mutex<VecDeque<Frame>>,
+    wire: Mutex<Wire>,
+    unsent: AtomicUsize,
+    /// The socket is full: the connection's task waits for it, nobody else tries.
+    blocked: AtomicBool,
+    /// The connection's task is at work on requests that arrived together, and writes all answers at its end.
+    corked: AtomicBool,
+    closed: AtomicBool,
+    /// Wakes the connection's task: to wait for the socket, or to end.
+    wake: Notify,
+}
+
+/// What has been encoded and not been written.
+#[derive(Default)]
+struct Wire {
+    parts: VecDeque<Bytes>,
+}
+
+impl Outbox {
+    pub(crate) fn new(id: u64, stream: OwnedWriteHalf) -> Outbox {
+        Outbox {
+            id,
+            stream,
+            queue: Mutex::default(),
+            wire: Mutex::default(),
+            unsent: AtomicUsize::new(0),
+            blocked: AtomicBool::new(false),
+            corked: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            wake: Notify::new(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Queues a frame; [`Outbox::flush`] sends it.
+    pub(crate) fn push(&self, frame: Frame) {
+        if self.is_closed() {
+            return;
+        }
+        self.unsent.fetch_add(size(&frame), Ordering::Relaxed);
+        lock(&self.queue).push_back(frame);
+    }
+
+    /// Bytes queued and not taken by the socket.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Holds writes back until [`Outbox::uncork`].
+    pub(crate) fn cork(&self) {
+        self.corked.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn uncork(&self) {
+        self.corked.store(false, Ordering::Release);
+        self.flush();
+    }
+
+    /// Leaves the writing to the connection's own task.
+    pub(crate) fn flush_later(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Writes as much as the socket takes without waiting. Any thread may call it, at any time.
+    pub(crate) fn flush(&self) {
+        while !self.corked.load(Ordering::Acquire) && !self.blocked.load(Ordering::Acquire) {
+            // Whoever holds the wire looks at the queue again after letting go, so nothing is left behind.
+            let mut wire = match self.wire.try_lock() {
+                Ok(wire) => wire,
+                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            };
+            if let Err(error) = self.write(&mut wire) {
+                match error.kind() {
+                    io::ErrorKind::WouldBlock => {
+                        self.blocked.store(true, Ordering::Release);
+                        self.wake.notify_one();
+                    }
+                    _ => self.close(),
+                }
+                return;
+            }
+            drop(wire);
+            if lock(&self.queue).is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn write(&self, wire: &mut Wire) -> io::Result<()> {
+        loop {
+            self.encode(wire);
+            if wire.parts.is_empty() {
+                return Ok(());
+            }
+            let slices: Vec<IoSlice<'_>> =
+                wire.parts.iter().take(PARTS_MAX).map(|part| IoSlice::new(part)).collect();
+            let taken = self.stream.try_write_vectored(&slices)?;
+            self.unsent.fetch_sub(taken, Ordering::Relaxed);
+            wire.advance(taken);
+        }
+    }
+
+    /// Moves frames from the queue to the wire.
+    fn encode(&self, wire: &mut Wire) {
+        if wire.parts.len() >= PARTS_MAX {
+            return;
+        }
+        let mut small = BytesMut::new();
+        let mut batch = 0;
+        while batch < BATCH {
+            let Some(frame) = lock(&self.queue).pop_front() else { break };
+            batch += size(&frame);
+            frame.encode_head(&mut small);
+            if frame.payload.len() <= COPY_MAX {
+                small.extend_from_slice(&frame.payload);
+            } else {
+                wire.parts.push_back(small.split().freeze());
+                wire.parts.push_back(frame.payload);
+            }
+        }
+        if !small.is_empty() {
+            wire.parts.push_back(small.freeze());
+        }
+    }
+
+    /// Whether the connection's task has to wait for the socket to take more.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Acquire)
+    }
+
+    /// The socket takes more.
+    pub(crate) fn unblock(&self) {
+        self.blocked.store(false, Ordering::Release);
+        self.flush();
+    }
+
+    /// Ends the connection: what is queued is thrown away, its task stops.
+    pub(crate) fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            lock(&self.queue).clear();
+            if let Err(error) = rustix::net::shutdown(self.stream.as_ref(), rustix::net::Shutdown::Both) {
+                tracing::debug!(connection = self.id, %error, "the socket was gone already");
+            }
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Returns when a blocked socket takes more, or is gone.
+    pub(crate) async fn writable(&self) {
+        if let Err(error) = self.stream.writable().await {
+            tracing::debug!(connection = self.id, %error, "waiting for the socket");
+            self.close();
+        }
+    }
+
+    /// Returns when the connection's task has something else to do than to read.
+    pub(crate) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+}
+
+impl Wire {
+    fn advance(&mut self, mut taken: usize) {
+        while taken > 0 {
+            let Some(first) = self.parts.front_mut() else { return };
+            if first.len() > taken {
+                let _ = first.split_to(taken);
+                return;
+            }
+            taken -= first.len();
+            self.parts.pop_front();
+        }
+    }
+}
+
+impl std::fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outbox").field("id", &self.id).field("unsent", &self.unsent()).finish_non_exhaustive()
+    }
+}
+
+fn size(frame: &Frame) -> usize {
+    soda_protocol::HEADER_LEN + frame.body.len() + frame.payload.len()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,74 @@
+//! After a restart: clients say what they held.
+
+use crate::core::Standing;
+use crate::link::Incoming;
+use soda_lease::locks::IfBusy;
+use soda_protocol::{Answer, Failure, Reclaim, ReclaimStep};
+use soda_types::{Fid, Grant, SessionId, Version};
+
+/// Takes one batch. Batches may be repeated: a lease that is held already is answered with what it is now.
+pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
+    let session = incoming.session();
+    let shared = &incoming.link.shared;
+    // Nobody else changes these inodes before the grace period ends, so this needs no lock.
+    let unchanged: Vec<bool> =
+        reclaim.leases.iter().map(|(grant, version)| incoming.is_at(grant.fid, *version)).collect();
+    let open: Vec<Fid> =
+        reclaim.open.iter().copied().filter(|fid| shared.volume.getattr(*fid).is_ok()).collect();
+
+    let mut core = shared.core();
+    let now = core.now;
+    if let Err(failure) = incoming.renew(&mut core) {
+        incoming.answer_in(&mut core, &Err(failure));
+        return;
+    }
+    let standing = core.sessions.get(&session).map(|entry| entry.standing);
+    let valid: Vec<Grant> = reclaim
+        .leases
+        .iter()
+        .zip(&unchanged)
+        .filter_map(|((grant, _), unchanged)| unchanged.then_some(*grant))
+        .collect();
+    let result = match core.table.handle_reclaim(now, session, &valid) {
+        Ok(held) => {
+            let mut held = held.into_iter();
+            let each =
+                unchanged.iter().map(|unchanged| if *unchanged { held.next().flatten() } else { None });
+            Ok(Answer::Reclaimed(each.collect()))
+        }
+        Err(_) => Err(Failure::SessionEnded),
+    };
+    if result.is_ok() {
+        for fid in open {
+            core.opens.add(session, fid);
+        }
+        if standing == Some(Standing::Reclaiming) {
+            for (fid, lock) in &reclaim.locks {
+                if let Err(error) = core.locks.set(*fid, session, *lock, IfBusy::Fail) {
+                    tracing::error!(%session, %fid, %error, "a lock could not be reclaimed");
+                }
+            }
+            if reclaim.step == ReclaimStep::Last {
+                if let Some(entry) = core.sessions.get_mut(&session) {
+                    entry.standing = Standing::Current;
+                }
+                core.table.finish_reclaim(now, session);
+                log_reclaimed(session, &incoming.link.session.record.name);
+            }
+        }
+    }
+    incoming.answer_in(&mut core, &result);
+    core.settle();
+    core.settle_locks();
+}
+
+impl Incoming {
+    /// Whether the store has the version that the client's cache has. A power cut may have taken the last changes.
+    fn is_at(&self, fid: Fid, version: Version) -> bool {
+        self.link.shared.volume.getattr(fid).is_ok_and(|attr| attr.version == version)
+    }
+}
+
+fn log_reclaimed(session: SessionId, name: &str) {
+    tracing::info!(%session, name, "session reclaimed what it held");
+}

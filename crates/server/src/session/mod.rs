@@ -1,0 +1,75 @@
+//! Sessions: who they are, their slots, what they have open, what of them is on disk.
+
+mod opens;
+pub(crate) mod records;
+mod slots;
+
+pub(crate) use opens::Opens;
+pub(crate) use slots::{Arrival, Kept, Slots};
+
+use crate::net::Outbox;
+use records::{SessionRecord, StoredSession};
+use soda_protocol::SessionKey;
+use soda_types::SessionId;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What all connections of a session share.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) record: SessionRecord,
+    slots: Mutex<Slots<ReplyTo>>,
+    ended: AtomicBool,
+}
+
+/// Where a reply goes.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplyTo {
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) tag: u64,
+}
+
+impl Session {
+    pub(crate) fn new(id: SessionId, record: SessionRecord, slots: u16) -> Session {
+        Session { id, record, slots: Mutex::new(Slots::new(slots)), ended: AtomicBool::new(false) }
+    }
+
+    /// A session of an earlier run.
+    pub(crate) fn restore(stored: StoredSession, slots: u16) -> Session {
+        let mut restored = Slots::new(slots);
+        for (slot, reply) in stored.replies {
+            restored.restore(slot.0, reply.sequence, reply.result);
+        }
+        Session {
+            id: stored.id,
+            record: stored.record,
+            slots: Mutex::new(restored),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn slots(&self) -> MutexGuard<'_, Slots<ReplyTo>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn key(&self) -> SessionKey {
+        SessionKey { session: self.id, secret: self.record.secret }
+    }
+
+    /// Whether the key proves this session. Takes the same time wherever they differ.
+    pub(crate) fn is_proved_by(&self, key: &SessionKey) -> bool {
+        let pairs = self.record.secret.iter().zip(&key.secret);
+        let difference = pairs.fold(0, |difference, (ours, theirs)| difference | (ours ^ theirs));
+        self.id == key.session && difference == 0
+    }
+
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Nothing of it may be carried out any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}

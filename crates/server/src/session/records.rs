@@ -1,0 +1,195 @@
+//! What the server itself keeps in the store, beside the volume: sessions, the replies of their slots, starts.
+//!
+//! Every record is a version byte and a postcard body. A change's reply travels in the batch of the change, so that both
+//! are there after a crash, or neither.
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use soda_storage::{MetaRead, MetaStore, StorageError, Table};
+use soda_types::{ClientId, Sequence, SessionId, Slot, Timestamp};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+const RECORD_VERSION: u8 = 1;
+const SERVER_KEY: &[u8] = b"server";
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error("record {key:02x?} of table {table} is damaged; run `soda fsck`")]
+    Damaged { table: &'static str, key: Vec<u8> },
+}
+
+/// The server's own state, one record.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ServerRecord {
+    /// Starts of this data directory so far: the high part of every epoch of this run.
+    pub(crate) starts: u64,
+    /// The number of the newest session; none is used twice.
+    pub(crate) last_session: u64,
+    /// The term that the last run promised: the grace period after it must not be shorter.
+    pub(crate) term: Duration,
+}
+
+/// A session that may come back after a restart.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct SessionRecord {
+    pub(crate) client: ClientId,
+    pub(crate) secret: [u8; 16],
+    pub(crate) name: String,
+    pub(crate) opened: Timestamp,
+}
+
+/// The last reply of a slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ReplyRecord {
+    pub(crate) sequence: Sequence,
+    /// The encoded `Result<Answer, Failure>`.
+    pub(crate) result: Bytes,
+}
+
+/// Keys order as their numbers do.
+pub(crate) fn session_key(session: SessionId) -> Bytes {
+    Bytes::copy_from_slice(&session.0.to_be_bytes())
+}
+
+pub(crate) fn reply_key(session: SessionId, slot: Slot) -> Bytes {
+    let mut key = Vec::with_capacity(10);
+    key.extend_from_slice(&session.0.to_be_bytes());
+    key.extend_from_slice(&slot.0.to_be_bytes());
+    key.into()
+}
+
+pub(crate) fn server_key() -> Bytes {
+    Bytes::from_static(SERVER_KEY)
+}
+
+pub(crate) fn encode<T: Serialize>(record: &T) -> Bytes {
+    // Plain data into memory: there is no way to fail.
+    postcard::to_extend(record, vec![RECORD_VERSION]).map(Bytes::from).unwrap_or_default()
+}
+
+/// The server's record; the default in a fresh store.
+pub(crate) fn load_server(meta: &dyn MetaStore) -> Result<ServerRecord, RecordError> {
+    match meta.get(Table::Server, SERVER_KEY)? {
+        Some(bytes) => decode(Table::Server, SERVER_KEY, &bytes),
+        None => Ok(ServerRecord::default()),
+    }
+}
+
+/// Every session with the replies of its slots, by number.
+pub(crate) fn load_sessions(meta: &dyn MetaStore) -> Result<Vec<StoredSession>, RecordError> {
+    let mut sessions = Vec::new();
+    for (key, value) in scan(meta, Table::Session, &[], &[0xff; 9])? {
+        let session = number(&key).ok_or_else(|| damaged(Table::Session, &key))?;
+        sessions.push(StoredSession {
+            id: SessionId(session),
+            record: decode(Table::Session, &key, &value)?,
+            replies: replies_of(meta, SessionId(session))?,
+        });
+    }
+    Ok(sessions)
+}
+
+/// Keys of all replies of a session, to delete them with it.
+pub(crate) fn reply_keys(meta: &dyn MetaStore, session: SessionId) -> Result<Vec<Bytes>, RecordError> {
+    let (start, end) = reply_range(session);
+    Ok(scan(meta, Table::Reply, &start, &end)?.into_iter().map(|(key, _)| key).collect())
+}
+
+#[derive(Debug)]
+pub(crate) struct StoredSession {
+    pub(crate) id: SessionId,
+    pub(crate) record: SessionRecord,
+    pub(crate) replies: Vec<(Slot, ReplyRecord)>,
+}
+
+fn replies_of(meta: &dyn MetaStore, session: SessionId) -> Result<Vec<(Slot, ReplyRecord)>, RecordError> {
+    let (start, end) = reply_range(session);
+    let rows = scan(meta, Table::Reply, &start, &end)?.into_iter().map(|(key, value)| {
+        let slot: Option<[u8; 2]> = key.get(8..).and_then(|slot| slot.try_into().ok());
+        let slot = slot.ok_or_else(|| damaged(Table::Reply, &key))?;
+        Ok((Slot(u16::from_be_bytes(slot)), decode(Table::Reply, &key, &value)?))
+    });
+    rows.collect()
+}
+
+fn reply_range(session: SessionId) -> (Bytes, Bytes) {
+    (session_key(session), session_key(SessionId(session.0 + 1)))
+}
+
+fn scan(
+    meta: &dyn MetaRead,
+    table: Table,
+    start: &[u8],
+    end: &[u8],
+) -> Result<Vec<(Bytes, Bytes)>, RecordError> {
+    let mut rows = Vec::new();
+    meta.scan(table, start, end, &mut |key, value| {
+        rows.push((Bytes::copy_from_slice(key), value));
+        ControlFlow::Continue(())
+    })?;
+    Ok(rows)
+}
+
+fn decode<T: DeserializeOwned>(table: Table, key: &[u8], bytes: &[u8]) -> Result<T, RecordError> {
+    match bytes.split_first() {
+        Some((&RECORD_VERSION, body)) => match postcard::take_from_bytes(body) {
+            Ok((record, [])) => Ok(record),
+            _ => Err(damaged(table, key)),
+        },
+        _ => Err(damaged(table, key)),
+    }
+}
+
+fn damaged(table: Table, key: &[u8]) -> RecordError {
+    RecordError::Damaged { table: table.name(), key: key.to_owned() }
+}
+
+fn number(key: &[u8]) -> Option<u64> {
+    key.try_into().ok().map(u64::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_storage::{Batch, MemoryMeta};
+
+    #[test]
+    fn sessions_come_back_with_their_replies_only() {
+        let meta = MemoryMeta::default();
+        let record = SessionRecord {
+            client: ClientId([1; 16]),
+            secret: [2; 16],
+            name: "host:/mnt".to_owned(),
+            opened: Timestamp::new(5, 0),
+        };
+        let reply = ReplyRecord { sequence: Sequence(9), result: Bytes::from_static(b"r") };
+        let mut batch = Batch::new();
+        for id in [3, 255, 256] {
+            batch.put(Table::Session, session_key(SessionId(id)), encode(&record));
+            batch.put(Table::Reply, reply_key(SessionId(id), Slot(id as u16)), encode(&reply));
+        }
+        meta.commit(batch).unwrap();
+        let sessions = load_sessions(&meta).unwrap();
+        let ids: Vec<u64> = sessions.iter().map(|session| session.id.0).collect();
+        assert_eq!(ids, [3, 255, 256]);
+        for session in sessions {
+            assert_eq!(session.record, record);
+            assert_eq!(session.replies, vec![(Slot(session.id.0 as u16), reply.clone())]);
+            assert_eq!(reply_keys(&meta, session.id).unwrap().len(), 1);
+        }
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let meta = MemoryMeta::default();
+        let mut batch = Batch::new();
+        batch.put(Table::Session, session_key(SessionId(1)), Bytes::from_static(b"\x01junk"));
+        meta.commit(batch).unwrap();
+        let error = load_sessions(&meta).unwrap_err();
+        assert!(error.to_string().contains("table session is damaged"), "{error}");
+    }
+}

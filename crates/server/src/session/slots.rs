@@ -1,0 +1,188 @@
+//! Exactly-once: the last reply of each slot of a session (NFSv4.1's slot table, RFC 8881 section 2.10.6).
+//!
+//! A slot carries one operation at a time, with growing sequences. So the server has to keep one reply per slot, and knows
+//! of each operation that arrives whether it is new, the one in progress, the one just answered, or a packet of the past.
+
+use bytes::Bytes;
+use soda_protocol::OpId;
+use soda_types::Sequence;
+
+/// The slots of one session. `W` is who waits for the reply of a retried operation that is still in progress.
+#[derive(Debug)]
+pub(crate) struct Slots<W> {
+    slots: Vec<Slot<W>>,
+    highest_stored: Sequence,
+}
+
+#[derive(Debug)]
+struct Slot<W> {
+    sequence: Sequence,
+    state: State<W>,
+}
+
+#[derive(Debug)]
+enum State<W> {
+    Done {
+        reply: Bytes,
+    },
+    InProgress {
+        waiters: Vec<W>,
+        /// What the slot held before, should the operation be given up.
+        before: (Sequence, Bytes),
+    },
+}
+
+/// What is to be done with a changing operation that arrived.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Arrival {
+    /// Never seen: carry it out, then call [`Slots::done`].
+    New,
+    /// Answered before: this is the encoded result.
+    Answered(Bytes),
+    /// In progress: its reply goes to this request, too.
+    Joined,
+    /// Older than the slot's last one.
+    Old,
+    /// A new operation in a slot whose last one is not answered, or no such slot: the client breaks the rules.
+    Misuse(&'static str),
+}
+
+impl<W> Slots<W> {
+    pub(crate) fn new(count: u16) -> Slots<W> {
+        let empty = || Slot { sequence: Sequence(0), state: State::Done { reply: Bytes::new() } };
+        Slots { slots: (0..count).map(|_| empty()).collect(), highest_stored: Sequence(0) }
+    }
+
+    /// Takes a reply of an earlier run from the store.
+    pub(crate) fn restore(&mut self, slot: u16, sequence: Sequence, reply: Bytes) {
+        let index = usize::from(slot);
+        while self.slots.len() <= index {
+            self.slots.push(Slot { sequence: Sequence(0), state: State::Done { reply: Bytes::new() } });
+        }
+        self.slots[index] = Slot { sequence, state: State::Done { reply } };
+        self.highest_stored = self.highest_stored.max(sequence);
+    }
+
+    /// The highest sequence whose reply the store holds.
+    pub(crate) fn highest_stored(&self) -> Sequence {
+        self.highest_stored
+    }
+
+    pub(crate) fn arrive(&mut self, op: OpId, waiter: W) -> Arrival {
+        let Some(slot) = self.slots.get_mut(usize::from(op.slot.0)) else {
+            return Arrival::Misuse("there is no such slot");
+        };
+        if op.sequence == Sequence(0) {
+            return Arrival::Misuse("sequences start at 1");
+        }
+        if op.sequence < slot.sequence {
+            return Arrival::Old;
+        }
+        if op.sequence == slot.sequence {
+            return match &mut slot.state {
+                State::Done { reply } => Arrival::Answered(reply.clone()),
+                State::InProgress { waiters, .. } => {
+                    waiters.push(waiter);
+                    Arrival::Joined
+                }
+            };
+        }
+        let State::Done { reply } = &mut slot.state else {
+            return Arrival::Misuse("the slot's last operation is still in progress");
+        };
+        let before = (slot.sequence, std::mem::take(reply));
+        *slot = Slot { sequence: op.sequence, state: State::InProgress { waiters: Vec::new(), before } };
+        Arrival::New
+    }
+
+    /// The operation was given up before anything was done: as if it had never arrived. Returns those who sent it again.
+    pub(crate) fn forget(&mut self, op: OpId) -> Vec<W> {
+        let Some(slot) = self.slots.get_mut(usize::from(op.slot.0)) else { return Vec::new() };
+        match &mut slot.state {
+            State::InProgress { waiters, before } if slot.sequence == op.sequence => {
+                let waiters = std::mem::take(waiters);
+                let (sequence, reply) = std::mem::replace(before, (Sequence(0), Bytes::new()));
+                *slot = Slot { sequence, state: State::Done { reply } };
+                waiters
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The operation is answered: keeps the reply, returns those who sent it again meanwhile.
+    pub(crate) fn done(&mut self, op: OpId, reply: Bytes, kept: Kept) -> Vec<W> {
+        let Some(slot) = self.slots.get_mut(usize::from(op.slot.0)) else { return Vec::new() };
+        if slot.sequence != op.sequence {
+            return Vec::new();
+        }
+        if kept == Kept::InStore {
+            self.highest_stored = self.highest_stored.max(op.sequence);
+        }
+        match std::mem::replace(&mut slot.state, State::Done { reply }) {
+            State::InProgress { waiters, .. } => waiters,
+            State::Done { .. } => Vec::new(),
+        }
+    }
+}
+
+/// Where a reply is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kept {
+    InStore,
+    /// Lost when the server restarts: the operation changed nothing, or nothing could be stored.
+    InMemory,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_types::Slot as SlotId;
+
+    fn op(slot: u16, sequence: u64) -> OpId {
+        OpId { slot: SlotId(slot), sequence: Sequence(sequence) }
+    }
+
+    #[test]
+    fn a_retry_gets_the_reply_of_the_first() {
+        let mut slots = Slots::new(2);
+        assert_eq!(slots.arrive(op(1, 5), "first"), Arrival::New);
+        assert_eq!(slots.arrive(op(1, 5), "second"), Arrival::Joined);
+        assert_eq!(slots.done(op(1, 5), Bytes::from_static(b"reply"), Kept::InStore), vec!["second"]);
+        assert_eq!(slots.arrive(op(1, 5), "third"), Arrival::Answered(Bytes::from_static(b"reply")));
+        assert_eq!(slots.highest_stored(), Sequence(5));
+    }
+
+    #[test]
+    fn packets_of_the_past_and_misuse_are_told_apart() {
+        let mut slots = Slots::new(1);
+        assert_eq!(slots.arrive(op(0, 7), ()), Arrival::New);
+        assert_eq!(slots.arrive(op(0, 6), ()), Arrival::Old);
+        assert!(matches!(slots.arrive(op(0, 8), ()), Arrival::Misuse(_)));
+        assert!(matches!(slots.arrive(op(1, 9), ()), Arrival::Misuse(_)));
+        assert!(matches!(slots.arrive(op(0, 0), ()), Arrival::Misuse(_)));
+        slots.done(op(0, 7), Bytes::new(), Kept::InMemory);
+        assert_eq!(slots.highest_stored(), Sequence(0));
+        assert_eq!(slots.arrive(op(0, 8), ()), Arrival::New);
+    }
+
+    #[test]
+    fn what_was_given_up_can_be_sent_again() {
+        let mut slots = Slots::new(1);
+        slots.arrive(op(0, 1), "first");
+        slots.done(op(0, 1), Bytes::from_static(b"one"), Kept::InStore);
+        assert_eq!(slots.arrive(op(0, 2), "second"), Arrival::New);
+        assert_eq!(slots.arrive(op(0, 2), "again"), Arrival::Joined);
+        assert_eq!(slots.forget(op(0, 2)), vec!["again"]);
+        assert_eq!(slots.arrive(op(0, 1), "first"), Arrival::Answered(Bytes::from_static(b"one")));
+        assert_eq!(slots.arrive(op(0, 2), "second"), Arrival::New);
+    }
+
+    #[test]
+    fn replies_of_an_earlier_run_are_found() {
+        let mut slots: Slots<()> = Slots::new(1);
+        slots.restore(3, Sequence(40), Bytes::from_static(b"kept"));
+        assert_eq!(slots.arrive(op(3, 40), ()), Arrival::Answered(Bytes::from_static(b"kept")));
+        assert_eq!(slots.arrive(op(3, 39), ()), Arrival::Old);
+        assert_eq!(slots.highest_stored(), Sequence(40));
+    }
+}

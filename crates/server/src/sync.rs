@@ -1,0 +1,175 @@
+//! Group commit: one thread makes things durable; whoever asks while it is at work shares the next round.
+
+use crate::metrics::Metrics;
+use soda_types::FsResult;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+type Waiter = Box<dyn FnOnce(FsResult<()>) + Send>;
+
+/// The thread that syncs. Dropping it stops the thread after the round in progress.
+pub(crate) struct GroupSync {
+    state: Arc<(Mutex<State>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct State {
+    waiters: Vec<Waiter>,
+    dirty: bool,
+    stop: bool,
+}
+
+impl GroupSync {
+    /// Starts the thread. What was reported by [`GroupSync::dirty`] is synced after `interval` without being asked.
+    pub(crate) fn start(
+        interval: Duration,
+        metrics: Arc<Metrics>,
+        sync: impl Fn() -> FsResult<()> + Send + 'static,
+    ) -> std::io::Result<GroupSync> {
+        let state = Arc::new((Mutex::new(State::default()), Condvar::new()));
+        let shared = state.clone();
+        let thread = std::thread::Builder::new()
+            .name("soda-sync".to_owned())
+            .spawn(move || run(&shared, interval, &metrics, sync))?;
+        Ok(GroupSync { state, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Calls `waiter` when everything that was changed before this call is durable, or could not be made so.
+    pub(crate) fn request(&self, waiter: impl FnOnce(FsResult<()>) + Send + 'static) {
+        lock(&self.state.0).waiters.push(Box::new(waiter));
+        self.state.1.notify_one();
+    }
+
+    /// Something was changed.
+    pub(crate) fn dirty(&self) {
+        let mut state = lock(&self.state.0);
+        if !state.dirty {
+            state.dirty = true;
+            self.state.1.notify_one();
+        }
+    }
+
+    /// Waits for the round in progress and ends the thread. Waiters that are left are dropped.
+    pub(crate) fn stop(&self) {
+        lock(&self.state.0).stop = true;
+        self.state.1.notify_one();
+        if let Some(thread) = lock(&self.thread).take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the sync thread had panicked");
+        }
+    }
+}
+
+impl Drop for GroupSync {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(
+    shared: &(Mutex<State>, Condvar),
+    interval: Duration,
+    metrics: &Metrics,
+    sync: impl Fn() -> FsResult<()>,
+) {
+    let mut dirty_since: Option<Instant> = None;
+    loop {
+        let mut state = lock(&shared.0);
+        let waiters = loop {
+            if state.stop {
+                return;
+            }
+            if !state.waiters.is_empty() {
+                break std::mem::take(&mut state.waiters);
+            }
+            if !state.dirty {
+                state = shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let age = dirty_since.get_or_insert_with(Instant::now).elapsed();
+            if age >= interval {
+                break Vec::new();
+            }
+            let wait = shared.1.wait_timeout(state, interval - age);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        state.dirty = false;
+        drop(state);
+        dirty_since = None;
+        let started = Instant::now();
+        let result = sync();
+        if let Err(error) = &result {
+            tracing::error!(%error, waiters = waiters.len(), "changes could not be made durable");
+        }
+        metrics.group_synced(waiters.len(), started.elapsed());
+        for waiter in waiters {
+            waiter(result.clone());
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for GroupSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = lock(&self.state.0);
+        f.debug_struct("GroupSync")
+            .field("waiters", &state.waiters.len())
+            .field("dirty", &state.dirty)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn those_who_ask_during_a_round_share_the_next() {
+        let (started, rounds) = mpsc::channel();
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let sync = GroupSync::start(Duration::from_secs(3600), Arc::default(), move || {
+            started.send(()).unwrap();
+            lock(&gate).recv().unwrap();
+            Ok(())
+        })
+        .unwrap();
+        let (done, answers) = mpsc::channel();
+        let ask = |n: u32| {
+            let done = done.clone();
+            sync.request(move |result| done.send((n, result)).unwrap());
+        };
+        ask(0);
+        rounds.recv().unwrap();
+        (1..=10).for_each(ask);
+        go.send(()).unwrap();
+        assert_eq!(answers.recv().unwrap(), (0, Ok(())));
+        rounds.recv().unwrap();
+        assert!(answers.try_recv().is_err(), "the second round has not ended");
+        go.send(()).unwrap();
+        let mut second: Vec<u32> = (0..10).map(|_| answers.recv().unwrap().0).collect();
+        second.sort_unstable();
+        assert_eq!(second, (1..=10).collect::<Vec<_>>());
+        assert!(rounds.try_recv().is_err(), "ten waiters shared one round");
+    }
+
+    #[test]
+    fn what_nobody_syncs_is_synced_after_the_interval() {
+        let (started, rounds) = mpsc::channel();
+        let sync = GroupSync::start(Duration::from_millis(5), Arc::default(), move || {
+            started.send(()).unwrap();
+            Ok(())
+        })
+        .unwrap();
+        sync.dirty();
+        rounds.recv_timeout(Duration::from_secs(20)).unwrap();
+    }
+}
