@@ -6,7 +6,7 @@ use super::{
 use super::{attribute_name, data_name, directory_name, lock_name, log_name};
 use crate::linear::Call;
 use crate::linear::object::{Answer, Attribute, Object, Operation};
-use rustix::fs::{self, CWD, FlockOperation, Mode, OFlags, Timespec};
+use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags, Timespec};
 use rustix::io::{Errno, Result};
 use rustix::time::{ClockId, clock_gettime};
 use soda_model::Rng;
@@ -14,11 +14,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub(super) const ATTRIBUTES: [Attribute; 3] = [Attribute::Permissions, Attribute::Size, Attribute::Mtime];
 
 /// Bytes of a record of a log: its number and the complement.
 const RECORD: usize = 16;
+/// Before the next look at a mount that is not there.
+const RETRY: Duration = Duration::from_millis(10);
 /// A block of which one part is of one write and another of another. Nobody writes this value.
 const TORN: u64 = u64::MAX;
 
@@ -29,6 +32,10 @@ pub(super) type Current = Arc<Mutex<Option<(Object, Operation)>>>;
 pub(super) struct Actor {
     client: u16,
     root: PathBuf,
+    /// The root, opened. A path would lead elsewhere when a dead mount is taken away: to the empty directory below it.
+    directory: Option<OwnedFd>,
+    /// What kind of file system the root must be on (`f_type` of statfs(2)).
+    filesystem: i64,
     block_bytes: usize,
     rng: Rng,
     held: HashMap<(String, OFlags), OwnedFd>,
@@ -45,7 +52,9 @@ impl Actor {
     pub(super) fn new(client: u16, root: PathBuf, block_bytes: usize, rng: Rng, current: Current) -> Actor {
         Actor {
             client,
+            filesystem: fs::statfs(&root).map(|stat| stat.f_type).unwrap_or_default(),
             root,
+            directory: None,
             block_bytes,
             rng,
             held: HashMap::new(),
@@ -59,8 +68,12 @@ impl Actor {
         }
     }
 
-    /// One operation.
+    /// One operation; none while there is no mount.
     pub(super) fn step(&mut self) {
+        if self.directory.is_none() && self.open_root().is_err() {
+            std::thread::sleep(RETRY);
+            return;
+        }
         let (object, operation) = self.choose();
         self.perform(object, operation);
     }
@@ -71,6 +84,16 @@ impl Actor {
             self.perform(Object::Lock { file }, Operation::Unlock);
         }
         self.held.clear();
+    }
+
+    fn open_root(&mut self) -> Result<()> {
+        let directory =
+            fs::open(&self.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        if fs::fstatfs(&directory)?.f_type != self.filesystem {
+            return Err(Errno::NOTCONN);
+        }
+        self.directory = Some(directory);
+        Ok(())
     }
 
     fn choose(&mut self) -> (Object, Operation) {
@@ -141,10 +164,12 @@ impl Actor {
             Err(errno) => {
                 self.errors.push(format!("{operation:?} of {object:?}: {errno:?}"));
                 self.forget_descriptors();
-                if !matches!(
+                let changes = !matches!(
                     operation,
                     Operation::Read | Operation::Lookup { .. } | Operation::List | Operation::ReadLog
-                ) {
+                );
+                // ENOTCONN: the kernel knew that the client was dead and asked nobody.
+                if changes && errno != Errno::NOTCONN {
                     self.note(object, operation, called, None);
                 }
             }
@@ -158,6 +183,7 @@ impl Actor {
     /// After an error the mount may be another one. Locks go with the descriptors, at some time since the last answer.
     fn forget_descriptors(&mut self) {
         self.held.clear();
+        self.directory = None;
         for file in std::mem::take(&mut self.locked).into_keys() {
             self.note(Object::Lock { file }, Operation::Unlock, self.last_answer, None);
         }
@@ -229,18 +255,18 @@ impl Actor {
         }
     }
 
-    fn names(&mut self, directory: &str, operation: &Operation) -> Result<Answer> {
-        let directory = self.root.join(directory);
-        let path = |name: &u8| directory.join(format!("name{name}"));
+    fn names(&self, directory: &str, operation: &Operation) -> Result<Answer> {
+        let root = self.root()?;
+        let path = |name: &u8| format!("{directory}/name{name}");
+        let done = |()| Answer::Done;
         let result = match operation {
             // The target of the link is the identity: known before the call, so that a lost answer leaves no doubt.
-            Operation::Create { name, id } => fs::symlink(id.to_string(), path(name)).map(|()| Answer::Done),
-            Operation::Remove { name } => fs::unlink(path(name)).map(|()| Answer::Done),
-            Operation::Rename { from, to } => fs::rename(path(from), path(to)).map(|()| Answer::Done),
-            Operation::Lookup { name } => {
-                fs::readlink(path(name), Vec::new()).map(|target| Answer::Found(number(target.to_bytes())))
-            }
-            _ => list(&directory),
+            Operation::Create { name, id } => fs::symlinkat(id.to_string(), root, path(name)).map(done),
+            Operation::Remove { name } => fs::unlinkat(root, path(name), AtFlags::empty()).map(done),
+            Operation::Rename { from, to } => fs::renameat(root, path(from), root, path(to)).map(done),
+            Operation::Lookup { name } => fs::readlinkat(root, path(name), Vec::new())
+                .map(|target| Answer::Found(number(target.to_bytes()))),
+            _ => list(root, directory),
         };
         match result {
             Err(Errno::NOENT) => Ok(Answer::Missing),
@@ -250,10 +276,9 @@ impl Actor {
     }
 
     fn attribute(&mut self, name: String, which: Attribute, operation: &Operation) -> Result<Answer> {
-        let path = self.root.join(&name);
         let Operation::Write(value) = operation else {
             let stat = if self.rng.chance(1, 2) {
-                fs::stat(path)?
+                fs::statat(self.root()?, name, AtFlags::empty())?
             } else {
                 let mut stat = None;
                 self.with_file(name, OFlags::RDONLY, |file| {
@@ -269,7 +294,10 @@ impl Actor {
             }));
         };
         match which {
-            Attribute::Permissions => fs::chmod(path, Mode::from_raw_mode(*value as u32))?,
+            Attribute::Permissions => {
+                let mode = Mode::from_raw_mode(*value as u32);
+                fs::chmodat(self.root()?, name, mode, AtFlags::empty())?;
+            }
             Attribute::Size => {
                 self.with_file(name, OFlags::WRONLY, |file| {
                     fs::ftruncate(file, *value).map(|()| Answer::Done)
@@ -281,7 +309,7 @@ impl Actor {
                     tv_nsec: (value % 1_000_000_000) as i64,
                 };
                 let times = fs::Timestamps { last_access: time, last_modification: time };
-                fs::utimensat(CWD, path, &times, fs::AtFlags::empty())?;
+                fs::utimensat(self.root()?, name, &times, AtFlags::empty())?;
             }
         }
         Ok(Answer::Done)
@@ -305,8 +333,12 @@ impl Actor {
         what(&self.held[&key])
     }
 
+    fn root(&self) -> Result<&OwnedFd> {
+        self.directory.as_ref().ok_or(Errno::NOTCONN)
+    }
+
     fn open(&self, name: &str, flags: OFlags) -> Result<OwnedFd> {
-        fs::open(self.root.join(name), flags | OFlags::CLOEXEC, Mode::empty())
+        fs::openat(self.root()?, name, flags | OFlags::CLOEXEC, Mode::empty())
     }
 }
 
@@ -336,8 +368,9 @@ fn number(text: &[u8]) -> u64 {
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or(TORN)
 }
 
-fn list(directory: &std::path::Path) -> Result<Answer> {
-    let opened = fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+fn list(root: &OwnedFd, directory: &str) -> Result<Answer> {
+    let opened =
+        fs::openat(root, directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut names = Vec::new();
     for entry in fs::Dir::read_from(opened)? {
         if let Some(digits) = entry?.file_name().to_bytes().strip_prefix(b"name") {

@@ -157,7 +157,7 @@ fn prepare(root: &Path) {
                 let path = root.join(attribute_name(file, which));
                 let file = fs::File::create(&path)?;
                 file.set_modified(UNIX_EPOCH)?;
-                file.set_permissions(fs::Permissions::from_mode(0))?;
+                file.set_permissions(fs::Permissions::from_mode(0o000))?;
             }
         }
         for log in 0..LOGS {

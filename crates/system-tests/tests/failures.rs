@@ -1,0 +1,180 @@
+//! Failures cost time, never correctness, and never for ever: bounds on waiting, and what goes on by itself.
+
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+use soda_system_tests::cell::{Cell, Network, PATIENCE, TERM, is_mounted, prerequisites, soda_binary};
+use soda_system_tests::wait::{self, Finish};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Above one term: the time of two round trips and a busy machine.
+const SLACK: Duration = Duration::from_millis(1500);
+
+/// A reader has the file cached and is then gone without a word; a writer waits until the reader's promise has ended.
+fn writer_waits_at_most_one_term(network: Network, gone: impl FnOnce(&mut Cell)) {
+    let mut cell = Cell::start(network, 2);
+    let (reader, writer) = (cell.root(0).join("file"), cell.root(1).join("file"));
+    fs::write(&writer, b"old").unwrap();
+    assert_eq!(fs::read(reader).unwrap(), b"old");
+    gone(&mut cell);
+    let start = Instant::now();
+    fs::write(&writer, b"new").unwrap();
+    let waited = start.elapsed();
+    assert!(waited <= TERM + SLACK, "the writer waited {waited:?}, the term is {TERM:?}");
+    assert_eq!(fs::read(&writer).unwrap(), b"new");
+}
+
+#[test]
+fn a_writer_waits_at_most_one_term_for_a_reader_that_died() {
+    if prerequisites() {
+        writer_waits_at_most_one_term(Network::Loopback, |cell| cell.mounts[0].crash());
+    }
+}
+
+#[test]
+fn a_writer_waits_at_most_one_term_for_a_reader_that_is_frozen() {
+    if prerequisites() {
+        writer_waits_at_most_one_term(Network::Loopback, |cell| cell.mounts[0].freeze());
+    }
+}
+
+#[test]
+fn a_writer_waits_at_most_one_term_for_a_reader_that_is_cut_off() {
+    if prerequisites() {
+        writer_waits_at_most_one_term(Network::Namespaces, |cell| cell.cut(0));
+    }
+}
+
+/// A frozen daemon makes the readers of its machine wait; when it wakes up they see the new state, not the cached one.
+#[test]
+fn readers_of_a_frozen_client_wait_and_then_see_the_new_state() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 2);
+    let (frozen, other) = (cell.root(0).join("file"), cell.root(1).join("file"));
+    fs::write(&other, b"old").unwrap();
+    assert_eq!(fs::read(&frozen).unwrap(), b"old");
+    cell.mounts[0].freeze();
+    fs::write(&other, b"new").unwrap();
+    let mut reader = Command::new("cat").arg(&frozen).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let early = wait::until(Duration::from_millis(500), || reader.try_wait().unwrap().is_some());
+    assert!(!early, "the reader got an answer from a frozen client's cache");
+    cell.mounts[0].thaw();
+    assert!(wait::until(PATIENCE, || reader.try_wait().unwrap().is_some()), "the reader still waits");
+    let mut seen = Vec::new();
+    reader.stdout.take().unwrap().read_to_end(&mut seen).unwrap();
+    assert_eq!(seen, b"new");
+}
+
+#[test]
+fn a_reader_whose_server_is_gone_waits_can_be_killed_and_can_be_unmounted() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start(Network::Loopback, 1);
+    let root = cell.root(0).to_path_buf();
+    fs::write(root.join("file"), b"content").unwrap();
+    cell.server.kill();
+    // Past the lease: what is cached may not be used any more.
+    std::thread::sleep(TERM + SLACK);
+    let finish = wait::run(Command::new("cat").arg(root.join("file")), Duration::from_secs(2));
+    assert!(matches!(finish, Finish::TimedOut { killable: true }), "hard mounts wait, killably: {finish:?}");
+    cell.mounts[0].unmount();
+}
+
+#[test]
+fn a_soft_mount_fails_when_the_server_is_gone() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start_with(Network::Loopback, 1, &["-o", "soft"]);
+    let root = cell.root(0).to_path_buf();
+    fs::write(root.join("file"), b"content").unwrap();
+    cell.server.kill();
+    std::thread::sleep(TERM + SLACK);
+    match wait::run(Command::new("cat").arg(root.join("file")), Duration::from_secs(60)) {
+        Finish::Exited(output) => {
+            let message = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && message.contains("Input/output error"), "{message}");
+        }
+        other => panic!("a soft mount answers EIO: {other:?}"),
+    }
+}
+
+#[test]
+fn open_files_and_their_locks_survive_a_server_restart() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start(Network::Loopback, 2);
+    let mut held =
+        File::options().create(true).append(true).read(true).open(cell.root(0).join("held")).unwrap();
+    held.write_all(b"before ").unwrap();
+    let orphan = File::create_new(cell.root(0).join("orphan")).unwrap();
+    orphan.write_all_at(b"nameless", 0).unwrap();
+    fs::remove_file(cell.root(0).join("orphan")).unwrap();
+    held.lock().unwrap();
+    for _ in 0..2 {
+        cell.server.kill();
+        cell.server.restart();
+        held.write_all(b"after ").unwrap();
+        let other = File::options().write(true).open(cell.root(1).join("held")).unwrap();
+        assert!(other.try_lock().is_err(), "the lock was lost with the server");
+    }
+    orphan.write_all_at(b"!", 8).unwrap();
+    assert_eq!(orphan.metadata().unwrap().len(), 9);
+    held.unlock().unwrap();
+    assert_eq!(fs::read(cell.root(1).join("held")).unwrap(), b"before after after ");
+}
+
+/// Everything that was acknowledged is there after kill -9 of the server, with no client left that could repeat it.
+#[test]
+fn what_was_acknowledged_survives_the_crash_of_everything() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start(Network::Loopback, 1);
+    let root = cell.root(0).to_path_buf();
+    for number in 0..200 {
+        let dir = root.join(format!("dir{}", number % 10));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("file{number}")), format!("content {number}")).unwrap();
+    }
+    fs::rename(root.join("dir3"), root.join("renamed")).unwrap();
+    fs::remove_file(root.join("dir4/file4")).unwrap();
+    cell.server.kill();
+    cell.mounts[0].crash();
+    let check =
+        Command::new(soda_binary()).arg("fsck").arg("--data").arg(cell.server.data()).output().unwrap();
+    assert!(check.status.success(), "fsck after a crash: {check:?}");
+    cell.server.restart();
+    cell.mounts[0].start();
+    for number in 0..200 {
+        let dir = if number % 10 == 3 { "renamed".to_owned() } else { format!("dir{}", number % 10) };
+        let content = fs::read_to_string(root.join(dir).join(format!("file{number}")));
+        match number {
+            4 => assert!(content.is_err(), "a removed file is back"),
+            _ => assert_eq!(content.unwrap(), format!("content {number}")),
+        }
+    }
+}
+
+#[test]
+fn orderly_stop_and_start_again() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start(Network::Loopback, 1);
+    fs::write(cell.root(0).join("file"), b"kept").unwrap();
+    cell.mounts[0].unmount();
+    assert!(!is_mounted(cell.root(0)));
+    cell.server.stop();
+    cell.server.restart();
+    cell.mounts[0].start();
+    assert_eq!(fs::read(cell.root(0).join("file")).unwrap(), b"kept");
+}

@@ -1,0 +1,231 @@
+//! What programs on two machines do with one tree: the reference model says what each must see.
+
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+use soda_model::{Alphabet, Generator, Placement, Rng};
+use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites};
+use soda_system_tests::tree::{Comparison, RealTree};
+use soda_system_tests::wait;
+use soda_system_tests::workload::seed;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Barrier;
+use std::time::Duration;
+
+/// One operation after the other, each through a mount chosen by lot; every answer is compared with the model's.
+fn compare(name: &str, seed: u64, alphabet: Alphabet, placement: Placement, operations: usize) {
+    let cell = Cell::start(Network::Loopback, 2);
+    let mut comparison = Comparison::new(RealTree::new(cell.roots()));
+    let mut lot = Rng::new(seed ^ 0xff);
+    for op in Generator::new(seed, alphabet, placement).take(operations) {
+        let root = lot.below(2) as usize;
+        if let Err(difference) = comparison.step(root, &op) {
+            panic!("{difference}\nrepeat with: SODA_SEED={seed} cargo test -p soda-system-tests {name}");
+        }
+    }
+    if let Err(difference) = comparison.inspect() {
+        panic!(
+            "in the end: {difference}\nrepeat with: SODA_SEED={seed} cargo test -p soda-system-tests {name}"
+        );
+    }
+}
+
+#[test]
+fn two_machine_fsx() {
+    if prerequisites() {
+        compare("two_machine_fsx", seed(21), Alphabet::Data, Placement::Within { bytes: 1 << 20 }, 10_000);
+    }
+}
+
+#[test]
+fn names_attributes_and_data_like_the_model() {
+    if prerequisites() {
+        let placement = Placement::Within { bytes: 300_000 };
+        compare("names_attributes_and_data_like_the_model", seed(22), Alphabet::Full, placement, 10_000);
+    }
+}
+
+#[test]
+fn sparse_files_beyond_four_gibibytes_like_the_model() {
+    if prerequisites() {
+        let name = "sparse_files_beyond_four_gibibytes_like_the_model";
+        compare(name, seed(23), Alphabet::Full, Placement::Sparse, 4000);
+    }
+}
+
+/// Runs one closure for each mount, all at once.
+fn at_once<T: Send>(cell: &Cell, work: impl Fn(usize, PathBuf) -> T + Sync) -> Vec<T> {
+    let barrier = Barrier::new(cell.mounts.len());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = cell
+            .roots()
+            .into_iter()
+            .enumerate()
+            .map(|(number, root)| {
+                let (barrier, work) = (&barrier, &work);
+                scope.spawn(move || {
+                    barrier.wait();
+                    work(number, root)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn appends_of_two_machines_lose_nothing() {
+    if !prerequisites() {
+        return;
+    }
+    const RECORDS: usize = 1000;
+    let cell = Cell::start(Network::Loopback, 2);
+    File::create(cell.root(0).join("log")).unwrap();
+    at_once(&cell, |number, root| {
+        let mut log = File::options().append(true).open(root.join("log")).unwrap();
+        for record in 0..RECORDS {
+            // Lengths differ, so that a wrong offset shows.
+            log.write_all(format!("{number} {record} {}\n", "x".repeat(record % 50)).as_bytes()).unwrap();
+        }
+    });
+    for root in cell.roots() {
+        let text = fs::read_to_string(root.join("log")).unwrap();
+        for number in 0..2 {
+            let own: Vec<String> = text
+                .lines()
+                .filter(|line| line.starts_with(&format!("{number} ")))
+                .map(str::to_owned)
+                .collect();
+            let expected: Vec<String> =
+                (0..RECORDS).map(|record| format!("{number} {record} {}", "x".repeat(record % 50))).collect();
+            assert!(own == expected, "mount {number}: {} of {RECORDS} records in order", own.len());
+        }
+    }
+}
+
+#[test]
+fn of_two_exclusive_creates_one_wins() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 2);
+    let wins = at_once(&cell, |_, root| {
+        let attempts = (0..300).map(|name| File::create_new(root.join(format!("lock{name}"))));
+        attempts
+            .map(|result| match result {
+                Ok(_) => true,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
+                Err(error) => panic!("{error}"),
+            })
+            .collect::<Vec<bool>>()
+    });
+    for (name, (one, other)) in wins[0].iter().zip(&wins[1]).enumerate() {
+        assert!(one != other, "lock{name}: won by {} of two", u8::from(*one) * 2);
+    }
+}
+
+/// A counter in a file, protected by a lock only: what is read, added to and written is lost if the lock is none.
+fn count_under_lock(lock: &str) {
+    const ADDITIONS: u64 = 150;
+    let cell = Cell::start(Network::Loopback, 2);
+    fs::write(cell.root(0).join("counter"), b"0").unwrap();
+    let program = format!(
+        "import fcntl, os, sys\n\
+         for _ in range({ADDITIONS}):\n\
+         \x20   with open(sys.argv[1], 'r+') as f:\n\
+         \x20       fcntl.{lock}(f, fcntl.LOCK_EX)\n\
+         \x20       value = int(f.read())\n\
+         \x20       f.seek(0); f.write(str(value + 1)); f.flush()\n\
+         \x20       fcntl.{lock}(f, fcntl.LOCK_UN)\n"
+    );
+    at_once(&cell, |_, root| {
+        let mut python = Command::new("python3");
+        python.arg("-c").arg(&program).arg(root.join("counter"));
+        wait::run(&mut python, Duration::from_secs(120)).expect_success("python3");
+    });
+    for root in cell.roots() {
+        let counted: u64 = fs::read_to_string(root.join("counter")).unwrap().parse().unwrap();
+        assert_eq!(counted, 2 * ADDITIONS, "additions under {lock}");
+    }
+}
+
+#[test]
+fn flock_excludes_across_machines() {
+    if prerequisites() {
+        count_under_lock("flock");
+    }
+}
+
+#[test]
+fn fcntl_locks_exclude_across_machines() {
+    if prerequisites() {
+        count_under_lock("lockf");
+    }
+}
+
+/// A lock dies with the process that holds it, also when another machine waits.
+#[test]
+fn a_lock_is_free_when_its_holder_is_killed() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 2);
+    File::create(cell.root(0).join("lock")).unwrap();
+    let program =
+        "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); time.sleep(600)";
+    let mut holder =
+        Command::new("python3").args(["-c", program]).arg(cell.root(0).join("lock")).spawn().unwrap();
+    let is_held = || {
+        !Command::new("flock")
+            .arg("-n")
+            .arg(cell.root(1).join("lock"))
+            .arg("true")
+            .status()
+            .unwrap()
+            .success()
+    };
+    assert!(wait::until(PATIENCE, is_held), "the lock is not seen by the other machine");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert!(wait::until(PATIENCE, || !is_held()), "the lock outlives its holder");
+}
+
+#[test]
+fn sqlite_on_both_machines() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 2);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/external/sqlite.py");
+    let mut python = Command::new("python3");
+    python.arg(script).args(cell.roots());
+    wait::run(&mut python, Duration::from_secs(300)).expect_success("sqlite.py");
+}
+
+/// Directory listings, names that come and go, and sizes that grow are seen at once, not after a time-out.
+#[test]
+fn changes_are_seen_by_the_very_next_call() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 2);
+    let (here, there) = (cell.root(0).to_path_buf(), cell.root(1).to_path_buf());
+    let names = |root: &PathBuf| {
+        fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
+    };
+    for round in 0..100 {
+        let name = format!("file{round}");
+        assert!(!there.join(&name).exists());
+        fs::write(here.join(&name), "x".repeat(round)).unwrap();
+        assert_eq!(fs::metadata(there.join(&name)).unwrap().len(), round as u64);
+        assert_eq!(names(&there).len(), 1);
+        fs::rename(there.join(&name), there.join("renamed")).unwrap();
+        assert!(!here.join(&name).exists());
+        assert_eq!(fs::read(here.join("renamed")).unwrap().len(), round);
+        fs::remove_file(here.join("renamed")).unwrap();
+        assert!(names(&there).is_empty());
+    }
+}
