@@ -28,6 +28,7 @@ pub const ALL: &[&str] = &[
     "volume.release.recorded",
     "volume.reclaim.step",
     "volume.reclaim.done",
+    "volume.swept",
 ];
 
 struct Armed {

@@ -45,7 +45,7 @@ impl Table {
         Table::Server,
     ];
 
-    /// Its name on disk.
+    /// Its name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Table::Meta => "meta",

@@ -7,6 +7,7 @@ use soda_types::{Ino, Name, VolumeId};
 const SUPERBLOCK: u8 = 0;
 const COUNTERS: u8 = 1;
 const INODE_MARK: u8 = 2;
+const SWEPT: u8 = 3;
 
 /// A range of keys: from the first (included) to the second (excluded).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,6 +64,16 @@ pub(crate) fn counters(volume: VolumeId) -> Vec<u8> {
 
 pub(crate) fn inode_mark(volume: VolumeId) -> Vec<u8> {
     meta(volume, INODE_MARK)
+}
+
+/// Of the mark of the last sweep. Segments belong to no volume.
+pub(crate) fn swept() -> Vec<u8> {
+    meta(VolumeId(0), SWEPT)
+}
+
+/// After all keys of a table.
+pub(crate) fn end_of_table() -> Vec<u8> {
+    vec![u8::MAX; 17]
 }
 
 /// Of an inode, an orphan.

@@ -25,6 +25,7 @@ mod record;
 mod release;
 mod rename;
 mod staging;
+mod sweep;
 mod sync;
 mod txn;
 mod view;

@@ -48,6 +48,9 @@ impl Volume {
             self.sync()?;
             return Ok(Progress::More);
         }
+        if self.sweep_some(limit)? > 0 {
+            return Ok(Progress::More);
+        }
         Ok(Progress::Done)
     }
 

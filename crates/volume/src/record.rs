@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use soda_storage::ChunkRef;
+use soda_storage::{ChunkRef, SegmentId};
 use soda_types::{Attr, FileKind, Ino, Timestamp, Version, mode};
 
 /// The version every record starts with.
@@ -214,4 +214,10 @@ pub(crate) struct Reclaim {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Released {
     pub(crate) chunk: ChunkRef,
+}
+
+/// Which segments were looked through for leaked chunks: those before this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Swept {
+    pub(crate) before: SegmentId,
 }

@@ -37,7 +37,7 @@ impl ReleaseQueue {
     /// Takes everything from the records again. They may not be durable, whatever was known.
     pub(crate) fn reload(&self, meta: &dyn MetaRead) -> FsResult<()> {
         let mut waiting = Vec::new();
-        meta.scan(Table::Release, &[], &[u8::MAX; 17], &mut |key, value| {
+        meta.scan(Table::Release, &[], &key::end_of_table(), &mut |key, value| {
             match record::decode::<Released>(&value) {
                 Ok(released) => waiting.push(released.chunk),
                 // Left for fsck: the chunk shows up as leaked.

@@ -5,6 +5,7 @@ use crate::key::{self, KeyRange};
 use crate::record::{self, Counters, Dirent, Inode, InodeMark, Superblock};
 use crate::release::ReleaseQueue;
 use crate::rename::RenameLock;
+use crate::sweep::Sweep;
 use crate::sync::GroupSync;
 use crate::txn::Txn;
 use crate::view::{Placed, View, damaged};
@@ -81,6 +82,7 @@ pub struct Volume {
     numbers: Mutex<Numbers>,
     pub(crate) rename_lock: Arc<RenameLock>,
     pub(crate) releases: ReleaseQueue,
+    pub(crate) sweep: Sweep,
     pub(crate) group_sync: GroupSync,
 }
 
@@ -106,6 +108,7 @@ impl Volume {
         let counters: Counters = read_meta(&*meta, key::counters(id))?;
         let mark: InodeMark = read_meta(&*meta, key::inode_mark(id))?;
         let releases = ReleaseQueue::load(&*meta)?;
+        let sweep = Sweep::begin(&*meta, &*data)?;
         Ok(Volume {
             inodes: Cache::new(config.inode_cache),
             dirents: Cache::new(config.dirent_cache),
@@ -116,6 +119,7 @@ impl Volume {
             numbers: Mutex::new(Numbers { next: mark.next, end: mark.next }),
             rename_lock: Arc::default(),
             releases,
+            sweep,
             group_sync: GroupSync::default(),
             name: superblock.name,
             meta,

@@ -1,6 +1,8 @@
 //! Random operations on a volume and on the plainest file system there could be: results, attributes, names and data
 //! must agree after each step; now and then the volume is opened anew, and fsck must find nothing.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use bytes::Bytes;

@@ -1,5 +1,7 @@
 //! What each operation does, one by one, on both stores.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::*;

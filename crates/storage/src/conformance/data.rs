@@ -164,7 +164,7 @@ fn takes_many_chunks_from_many_threads(bench: &dyn DataBench) {
                 let one = |number| {
                     let number = thread * 1000 + number;
                     let chunk = store.append(&content(number, 100 + number as usize)).unwrap();
-                    if number % 100 == 0 {
+                    if number.is_multiple_of(100) {
                         store.sync().unwrap();
                     }
                     assert_eq!(store.read(&chunk).unwrap().len(), 100 + number as usize);

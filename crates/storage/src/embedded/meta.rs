@@ -7,16 +7,19 @@ use bytes::Bytes;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use std::fmt;
 use std::fs::File;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Bytes of a table's changes in memory before they are written out as a sorted file.
+/// Bytes of a tree's changes in memory before they are written out as a sorted file.
 const MEMTABLE: u64 = 32 << 20;
+
+/// The busy tables have a tree each, the others share one, where a key starts with the table's number: every tree costs
+/// files, and syncs when it is made.
+const TREES: [&str; 5] = ["inode", "dirent", "extent", "reply", "other"];
 
 pub struct EmbeddedMeta {
     database: Database,
-    tables: Vec<Keyspace>,
+    trees: Trees,
     space: SpaceWatch,
     _lock: Arc<File>,
 }
@@ -32,34 +35,84 @@ impl EmbeddedMeta {
             .journal_compression(CompressionType::None)
             .open()
             .map_err(|error| engine("opening", error))?;
-        let tables = Table::ALL
-            .iter()
-            .map(|table| {
-                let keyspace_options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE);
-                database
-                    .keyspace(table.name(), keyspace_options)
-                    .map_err(|error| engine("opening a table", error))
-            })
-            .collect::<StorageResult<Vec<_>>>()?;
-        Ok(EmbeddedMeta { database, tables, space: SpaceWatch::new(path, options.reserve), _lock: lock })
+        let tree = |name| {
+            let tree_options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE);
+            database.keyspace(name, tree_options).map_err(|error| engine("opening a tree", error))
+        };
+        let trees = Trees(TREES.into_iter().map(tree).collect::<StorageResult<_>>()?);
+        Ok(EmbeddedMeta { database, trees, space: SpaceWatch::new(path, options.reserve), _lock: lock })
+    }
+}
+
+#[derive(Clone)]
+struct Trees(Vec<Keyspace>);
+
+impl Trees {
+    /// The tree of a table, and what its keys start with there.
+    fn place(&self, table: Table) -> (&Keyspace, Option<u8>) {
+        match table {
+            Table::Inode => (&self.0[0], None),
+            Table::Dirent => (&self.0[1], None),
+            Table::Extent => (&self.0[2], None),
+            Table::Reply => (&self.0[3], None),
+            other => (&self.0[4], Some(other as u8)),
+        }
     }
 
-    fn table(&self, table: Table) -> &Keyspace {
-        &self.tables[table as usize]
+    fn get(
+        &self,
+        table: Table,
+        key: &[u8],
+        read: impl FnOnce(&Keyspace, &[u8]) -> fjall::Result<Option<fjall::Slice>>,
+    ) -> StorageResult<Option<Bytes>> {
+        let (tree, prefix) = self.place(table);
+        let value = match prefix {
+            None => read(tree, key),
+            Some(prefix) => read(tree, &prefixed(prefix, key)),
+        };
+        Ok(value.map_err(|error| engine("reading", error))?.map(Bytes::from))
     }
+
+    fn scan(
+        &self,
+        table: Table,
+        (start, end): (&[u8], &[u8]),
+        visit: Visit<'_>,
+        open: impl FnOnce(&Keyspace, &[u8], &[u8]) -> fjall::Iter,
+    ) -> StorageResult<()> {
+        if start >= end {
+            return Ok(());
+        }
+        let (tree, prefix) = self.place(table);
+        let items = match prefix {
+            None => open(tree, start, end),
+            Some(prefix) => open(tree, &prefixed(prefix, start), &prefixed(prefix, end)),
+        };
+        let skip = usize::from(prefix.is_some());
+        for item in items {
+            let (key, value) = item.into_inner().map_err(|error| engine("scanning", error))?;
+            if visit(&key[skip..], value.into()).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn prefixed(prefix: u8, key: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::with_capacity(key.len() + 1);
+    whole.push(prefix);
+    whole.extend_from_slice(key);
+    whole
 }
 
 impl MetaRead for EmbeddedMeta {
     fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<Bytes>> {
-        let value = self.table(table).get(key).map_err(|error| engine("reading", error))?;
-        Ok(value.map(Bytes::from))
+        self.trees.get(table, key, |tree, key| tree.get(key))
     }
 
     fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
-        if start >= end {
-            return Ok(());
-        }
-        drain(self.table(table).range(start..end), visit)
+        self.trees.scan(table, (start, end), visit, |tree, start, end| tree.range(start..end))
     }
 }
 
@@ -73,9 +126,12 @@ impl MetaStore for EmbeddedMeta {
         crash::point("meta.commit.before");
         let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
         for change in batch.changes {
+            let (Change::Put { table, key, .. } | Change::Delete { table, key }) = &change;
+            let (tree, prefix) = self.trees.place(*table);
+            let key = prefix.map_or_else(|| key.clone(), |prefix| prefixed(prefix, key).into());
             match change {
-                Change::Put { table, key, value } => writes.insert(self.table(table), key, value),
-                Change::Delete { table, key } => writes.remove(self.table(table), key),
+                Change::Put { value, .. } => writes.insert(tree, key, value),
+                Change::Delete { .. } => writes.remove(tree, key),
             }
         }
         writes.commit().map_err(|error| engine("committing", error))?;
@@ -91,7 +147,7 @@ impl MetaStore for EmbeddedMeta {
     }
 
     fn snapshot(&self) -> Box<dyn MetaRead> {
-        Box::new(EmbeddedSnapshot { snapshot: self.database.snapshot(), tables: self.tables.clone() })
+        Box::new(EmbeddedSnapshot { snapshot: self.database.snapshot(), trees: self.trees.clone() })
     }
 }
 
@@ -103,21 +159,16 @@ impl fmt::Debug for EmbeddedMeta {
 
 struct EmbeddedSnapshot {
     snapshot: fjall::Snapshot,
-    tables: Vec<Keyspace>,
+    trees: Trees,
 }
 
 impl MetaRead for EmbeddedSnapshot {
     fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<Bytes>> {
-        let keyspace = &self.tables[table as usize];
-        let value = self.snapshot.get(keyspace, key).map_err(|error| engine("reading", error))?;
-        Ok(value.map(Bytes::from))
+        self.trees.get(table, key, |tree, key| self.snapshot.get(tree, key))
     }
 
     fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
-        if start >= end {
-            return Ok(());
-        }
-        drain(self.snapshot.range(&self.tables[table as usize], start..end), visit)
+        self.trees.scan(table, (start, end), visit, |tree, start, end| self.snapshot.range(tree, start..end))
     }
 }
 
@@ -125,16 +176,6 @@ impl fmt::Debug for EmbeddedSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("EmbeddedSnapshot")
     }
-}
-
-fn drain(items: fjall::Iter, visit: Visit<'_>) -> StorageResult<()> {
-    for item in items {
-        let (key, value) = item.into_inner().map_err(|error| engine("scanning", error))?;
-        if let ControlFlow::Break(()) = visit(&key, value.into()) {
-            break;
-        }
-    }
-    Ok(())
 }
 
 fn engine(doing: &'static str, error: fjall::Error) -> StorageError {

@@ -185,7 +185,7 @@ impl Taker<'_> {
             census.reclaims.insert(exact_number(key)?, reclaim);
             Ok(())
         })?;
-        let everything = KeyRange { start: Vec::new(), end: vec![u8::MAX; 17] };
+        let everything = KeyRange { start: Vec::new(), end: key::end_of_table() };
         self.each(census, phase, Table::Release, everything, &mut |census, key, released: Released| {
             if key::release(&released.chunk) != key {
                 return Err(RecordError::Malformed);

@@ -2,11 +2,11 @@
 
 use super::Problem;
 use super::census::{Census, Stream};
+use crate::sweep::{spans_of, subtract};
 use crate::volume::Volume;
 use soda_storage::ChunkRef;
 use soda_types::{FileKind, FsResult, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::Range;
 
 pub(super) fn problems(volume: &Volume, census: &Census) -> FsResult<Vec<Problem>> {
     let mut problems = Vec::new();
@@ -232,35 +232,13 @@ fn space(census: &Census, problems: &mut Vec<Problem>) {
     let in_use = |chunk: &&ChunkRef| census.in_use.contains(chunk);
     problems
         .extend(census.released.iter().filter(in_use).map(|chunk| Problem::ReleasedInUse { chunk: *chunk }));
-    let mut known: Vec<&ChunkRef> = census.in_use.iter().chain(&census.released).collect();
+    let mut known: Vec<ChunkRef> = census.in_use.iter().chain(&census.released).copied().collect();
     known.sort_unstable();
     for (segment, stored) in &census.stored {
-        let from = known.partition_point(|chunk| chunk.segment < *segment);
-        let to = known.partition_point(|chunk| chunk.segment <= *segment);
-        let spans: Vec<Range<u64>> = known[from..to].iter().map(|chunk| chunk.span()).collect();
-        for range in stored {
-            let leaked = subtract(range.clone(), &spans);
-            problems
-                .extend(leaked.into_iter().map(|range| Problem::LeakedSpace { segment: *segment, range }));
-        }
+        let spans = spans_of(&known, *segment);
+        let leaked = stored.iter().flat_map(|range| subtract(range.clone(), &spans));
+        problems.extend(leaked.map(|range| Problem::LeakedSpace { segment: *segment, range }));
     }
-}
-
-/// What of `range` is in none of `spans`, which are in order.
-fn subtract(range: Range<u64>, spans: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut rest = Vec::new();
-    let mut at = range.start;
-    let first = spans.partition_point(|span| span.end <= range.start);
-    for span in spans[first..].iter().take_while(|span| span.start < range.end) {
-        if span.start > at {
-            rest.push(at..span.start);
-        }
-        at = at.max(span.end);
-    }
-    if at < range.end {
-        rest.push(at..range.end);
-    }
-    rest
 }
 
 fn totals(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) {
@@ -278,18 +256,5 @@ fn numbers(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) {
     let recorded = volume.next_number();
     if recorded <= highest {
         problems.push(Problem::LowInodeMark { recorded, highest });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn subtraction_leaves_what_no_span_covers() {
-        assert_eq!(subtract(0..10, &[]), vec![0..10]);
-        assert_eq!(subtract(0..10, &[0..10]), vec![]);
-        assert_eq!(subtract(0..10, &[2..4, 3..5, 8..20]), vec![0..2, 5..8]);
-        assert_eq!(subtract(10..20, &[0..5, 5..10, 12..13, 25..30]), vec![10..12, 13..20]);
     }
 }

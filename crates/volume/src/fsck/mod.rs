@@ -15,9 +15,10 @@ pub use problem::{BadChunk, Problem};
 
 use crate::key;
 use crate::record::{self, Counters, InodeMark, RecordError, Superblock};
+use crate::sweep;
 use crate::volume::{MAIN_VOLUME, Volume, VolumeConfig};
 use census::Census;
-use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Table};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, SegmentId, Table};
 use soda_types::{FsResult, Ino, Timestamp, VolumeId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -82,6 +83,8 @@ pub struct Report {
     pub chunks: u64,
     /// Deleted files whose space is not given back yet: no problem, the server goes on with it.
     pub reclaim_left: u64,
+    /// Bytes that were stored when the server died and belong to nothing: no problem, the server gives them back.
+    pub unswept: u64,
 }
 
 impl Report {
@@ -114,7 +117,10 @@ pub fn fsck(
     let mut verified = Verified::new();
     for _ in 0..ROUNDS_MAX {
         let census = Census::take(&volume, options.data, &mut verified, progress)?;
-        let problems = check::problems(&volume, &census)?;
+        let mut problems = check::problems(&volume, &census)?;
+        if options.repair == Repair::No {
+            report.unswept = set_unswept_aside(&mut problems, sweep::swept(&*volume.meta)?);
+        }
         census.totals(&mut report);
         let known = std::mem::replace(&mut report.left, problems);
         let new = report.left.iter().filter(|problem| !known.contains(problem));
@@ -138,6 +144,19 @@ pub fn fsck(
         volume.sync()?;
     }
     Ok(report)
+}
+
+/// Takes the leaks that a sweep is going to find out of the problems. Returns their bytes.
+fn set_unswept_aside(problems: &mut Vec<Problem>, swept: SegmentId) -> u64 {
+    let mut bytes = 0;
+    problems.retain(|problem| match problem {
+        Problem::LeakedSpace { segment, range } if *segment >= swept => {
+            bytes += range.end - range.start;
+            false
+        }
+        _ => true,
+    });
+    bytes
 }
 
 /// What is known of chunks that were looked at: `None` for good ones.

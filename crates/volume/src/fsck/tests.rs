@@ -1,7 +1,7 @@
 //! Each problem is made, found, repaired, and gone.
 
 use super::*;
-use crate::record::{Dirent, Extent, ExtentBody, Inode, Reclaim, Released, Xattr};
+use crate::record::{Dirent, Extent, ExtentBody, Inode, Reclaim, Released, Swept, Xattr};
 use crate::view::View;
 use crate::{IfOpen, KillPriv, NewKind, NewNode, SetXattr, WriteAt};
 use bytes::Bytes;
@@ -354,7 +354,12 @@ fn chunks_that_are_wrong() {
         |problem| matches!(problem, Problem::ReleasedInUse { .. }),
     );
     spoiled(
-        |lab| assert_eq!(lab.data.append(&[1; 9000]).unwrap().len, 9000),
+        |lab| {
+            assert_eq!(lab.data.append(&[1; 9000]).unwrap().len, 9000);
+            let report = lab.check(Repair::No);
+            assert_eq!((report.problems, report.unswept), (vec![], 12288), "a crash may do that");
+            lab.put(Table::Meta, key::swept(), &Swept { before: SegmentId(100) });
+        },
         |problem| matches!(problem, Problem::LeakedSpace { .. }),
     );
 }

@@ -1,5 +1,5 @@
 //! What the tests share.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use bytes::Bytes;
 use soda_storage::{DataDirectory, MemoryData, MemoryMeta, StoreOptions};
