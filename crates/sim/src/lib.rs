@@ -1,1 +1,29 @@
-//! (skeleton)
+//! A deterministic world around the *production* lease core: [`soda_lease::Table`] in a small server,
+//! [`soda_lease::Holder`] in small clients, and between and around them everything that goes wrong: connections that
+//! break, links that are cut, messages that come late or twice, clocks that drift, nodes that freeze, crash and come
+//! back, recalls that are not answered.
+//!
+//! Everything follows from a seed ([`SimConfig::from_seed`]). [`run`] has two phases: with faults only safety is asked
+//! for; then all is healed and every operation must end. What must hold is in [`invariants`], a module each. Mistakes
+//! put in on purpose ([`Sabotage`]) prove that they would be found.
+//!
+//! ```
+//! use soda_sim::{Show, SimConfig, run};
+//! let report = run(SimConfig::from_seed(7), Show::No);
+//! assert!(report.violations.is_empty(), "{}", SimConfig::from_seed(7).command());
+//! ```
+
+pub mod client;
+pub mod clock;
+pub mod config;
+pub mod context;
+pub mod invariants;
+pub mod message;
+pub mod network;
+pub mod server;
+pub mod world;
+
+pub use config::{Order, Sabotage, SimConfig};
+pub use context::{Digest, Show};
+pub use invariants::{Property, Violation};
+pub use world::{Report, run};

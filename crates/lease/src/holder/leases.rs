@@ -22,21 +22,30 @@ pub(super) struct Held {
     pub(super) uses: u32,
 }
 
+/// A bar stays right for ever, it only takes memory: so long, counted in requests, it is kept after the last request
+/// that it may concern was answered, for [`Holder::cacheable`] to be asked about that one.
+const LINGER: u64 = 4096;
+
 /// A recall that is being worked on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
     pub(super) epoch: Epoch,
+    /// The epoch that the first step was told; work on older ones was for a lease before.
+    pub(super) first: Epoch,
     pub(super) to: Option<Mode>,
     /// Steps that the caches have been told and that are not finished.
     pub(super) steps: u32,
 }
 
-/// Grants up to this epoch are refused: they were asked or given back before they came.
-#[derive(Debug)]
+/// What requests that are on the way may not bring any more.
+#[derive(Debug, Default)]
 pub(super) struct Bar {
-    pub(super) epoch: Epoch,
-    /// Requests sent up to here may still bring such a grant.
-    pub(super) until: u64,
+    /// Grants up to this epoch: they were asked or given back before they came.
+    epoch: Epoch,
+    /// Anything to be cached, in answers to requests sent up to here: from before a change of our own.
+    changed: u64,
+    /// Requests sent up to here may be on the way.
+    until: u64,
 }
 
 /// One unbroken time of holding a lease on an object; compare for equality.
@@ -112,12 +121,22 @@ impl Holder {
     /// nobody has asked for it, and it has been held since the request was sent or came with this very answer. Ask
     /// after [`Holder::handle_reply`].
     ///
-    /// Answers of two connections can overtake each other: a cache also compares versions and keeps the newer.
+    /// Answers of two connections can overtake each other: tell [`Holder::handle_own_change`], and of two answers of
+    /// reads keep the newer version.
     pub fn cacheable(&self, ticket: Ticket, fid: Fid) -> Option<Holding> {
         let held = self.leases.get(&fid)?;
         let same_session = ticket.session == self.session();
         let covered = held.began < ticket.number || held.granted_by == ticket.number;
+        let overtaken = self.bars.get(&fid).is_some_and(|bar| ticket.number <= bar.changed);
+        let covered = covered && !overtaken;
         (same_session && held.recall.is_none() && covered).then_some(held.holding)
+    }
+
+    /// This client's own change of the object has been answered (call it after [`Holder::cacheable`] for that answer).
+    /// Answers to requests that are on the way now may be of before the change: they are not cacheable.
+    pub fn handle_own_change(&mut self, fid: Fid) {
+        let changed = self.clock;
+        self.bar_with(fid, |bar| bar.changed = changed);
     }
 
     /// The present holding of a lease on the object, recalling or expired ones included. What is cached with another
@@ -156,11 +175,13 @@ impl Holder {
     }
 
     /// What the server may believe this client holds, for [`Call::Reclaim`] after the server's restart. Leases whose
-    /// recall is being worked on are part of it: their caches are in use until the answer.
+    /// recall is being worked on are part of it: their caches are in use until the answer. Those whose own term is over
+    /// are not: the server may have let somebody else change the object long before it stopped. Make the list after
+    /// the new server has said Welcome, not before.
     ///
     /// [`Call::Reclaim`]: # "in soda-protocol"
-    pub fn reclaim_list(&self) -> Vec<Grant> {
-        let fids = self.sorted_fids(|_| true);
+    pub fn reclaim_list(&self, now: Monotonic) -> Vec<Grant> {
+        let fids = self.sorted_fids(|held| held.own_end > now);
         fids.iter().filter_map(|fid| self.leases.get(fid).map(|held| held.grant(*fid))).collect()
     }
 
@@ -255,16 +276,20 @@ impl Holder {
 
     /// Refuses grants up to the epoch for as long as one can be on the way.
     pub(super) fn bar(&mut self, fid: Fid, epoch: Epoch) {
+        self.bar_with(fid, |bar| bar.epoch = bar.epoch.max(epoch));
+    }
+
+    fn bar_with(&mut self, fid: Fid, set: impl FnOnce(&mut Bar)) {
         let until = self.clock;
-        let bar = self.bars.entry(fid).or_insert(Bar { epoch, until });
-        bar.epoch = bar.epoch.max(epoch);
+        let bar = self.bars.entry(fid).or_default();
+        set(bar);
         bar.until = until;
         self.bar_order.push_back((until, fid));
         self.lift_bars();
     }
 
     pub(super) fn lift_bars(&mut self) {
-        let oldest = self.oldest_on_the_way();
+        let oldest = self.oldest_on_the_way().min(self.clock.saturating_sub(LINGER));
         while let Some((until, fid)) = self.bar_order.front().copied()
             && until < oldest
         {

@@ -44,7 +44,8 @@ impl Holder {
             Some(asked) => (asked.to, RecallStep::Working),
         };
         let steps = held.recall.map_or(0, |asked| asked.steps) + u32::from(step != RecallStep::Working);
-        held.recall = Some(Asked { epoch, to: keep, steps });
+        let first = held.recall.map_or(epoch, |asked| asked.first);
+        held.recall = Some(Asked { epoch, first, to: keep, steps });
         self.bar(fid, epoch);
         step
     }
@@ -57,9 +58,10 @@ impl Holder {
         let began = self.tick();
         let gone = RecallAck { fid, epoch, kept: None, in_use, uses: 0 };
         let Some(held) = self.leases.get_mut(&fid) else { return gone };
-        let Some(asked) = held.recall.filter(|asked| asked.epoch >= epoch) else {
+        let Some(asked) = held.recall.filter(|asked| asked.first <= epoch) else {
             // Replaced by a newer lease: the recall was of the one before.
-            return gone;
+            let kept = if epoch == held.epoch { Some(held.mode) } else { None };
+            return RecallAck { kept, ..gone };
         };
         let uses = std::mem::take(&mut held.uses);
         let answer = RecallAck { epoch: asked.epoch, uses, ..gone };

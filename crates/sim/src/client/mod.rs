@@ -1,0 +1,467 @@
+//! A small client around the production [`Holder`], with the rules of the real one: what is cached is used only while
+//! the lease is valid; the kernel is told no more than what is left of it and is cleaned before a recall is answered;
+//! requests are repeated over new connections until they are answered.
+
+mod caches;
+mod programs;
+
+use crate::clock::Clock;
+use crate::config::{Sabotage, SimConfig};
+use crate::context::{Context, Event};
+use crate::message::{Call, OpId, OpUid, Standing, Tag, ToClient, ToServer};
+use crate::network::{ConnId, Kind};
+use caches::Caches;
+use programs::Process;
+use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
+use soda_types::{Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, SessionId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub struct Client {
+    number: usize,
+    clock: Clock,
+    /// Grows with every crash: what was planned before is void.
+    life: u64,
+    power: Power,
+    holder: Holder,
+    caches: Caches,
+    link: Link,
+    data: Option<ConnId>,
+    requests: BTreeMap<Tag, Request>,
+    processes: Vec<Process>,
+    last_tag: u64,
+    timer: u64,
+    armed: Option<Monotonic>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Power {
+    On,
+    /// Recalls are not worked on (a kernel that hangs), all else goes on.
+    Stuck,
+    Off,
+}
+
+#[derive(Debug)]
+enum Link {
+    Down,
+    Greeting { conn: ConnId, tag: Tag, sent_at: Monotonic },
+    Up(ConnId),
+}
+
+/// A request that is not answered.
+#[derive(Debug)]
+struct Request {
+    ticket: Ticket,
+    via: Kind,
+    what: Asked,
+}
+
+#[derive(Clone, Debug)]
+enum Asked {
+    Op { process: usize, uid: OpUid, op: Option<OpId>, call: Call },
+    Renew,
+    Reclaim(Vec<Grant>),
+}
+
+/// Whether programs begin new operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    GoesOn,
+    Ends,
+}
+
+impl Client {
+    pub fn new(number: usize, clock: Clock, config: &SimConfig) -> Client {
+        Client {
+            number,
+            clock,
+            life: 0,
+            power: Power::On,
+            holder: new_holder(config),
+            caches: Caches::default(),
+            link: Link::Down,
+            data: None,
+            requests: BTreeMap::new(),
+            processes: (0..config.processes).map(|_| Process::default()).collect(),
+            last_tag: 0,
+            timer: 0,
+            armed: None,
+        }
+    }
+
+    pub fn start(&mut self, context: &mut Context) {
+        context.note(|| format!("client{}  starts", self.number));
+        self.life += 1;
+        self.power = Power::On;
+        self.connect(context);
+        for process in 0..self.processes.len() {
+            self.think(context, process);
+        }
+    }
+
+    pub fn crash(&mut self, context: &mut Context) {
+        context.note(|| format!("client{}  crashes", self.number));
+        self.life += 1;
+        self.power = Power::Off;
+        self.holder = new_holder(&context.config);
+        self.caches.drop_all();
+        self.link = Link::Down;
+        self.data = None;
+        self.requests.clear();
+        self.armed = None;
+        for process in &mut self.processes {
+            process.forget(context);
+        }
+        for id in context.network.connections_of(self.number) {
+            context.break_connection(id);
+        }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.power != Power::Off
+    }
+
+    pub fn set_stuck(&mut self, stuck: Stuck) {
+        self.power = match (self.power, stuck) {
+            (Power::Off, _) => Power::Off,
+            (_, Stuck::Yes) => Power::Stuck,
+            (_, Stuck::No) => Power::On,
+        };
+    }
+
+    /// What this client believes it may do with the object, by its own clock.
+    pub fn valid_mode(&self, context: &Context, fid: Fid) -> Option<Mode> {
+        let now = self.clock.read(context.now);
+        [Mode::Write, Mode::Read].into_iter().find(|mode| self.holder.valid_until(now, fid, *mode).is_some())
+    }
+
+    pub fn handle(&mut self, context: &mut Context, work: Work, event: Event) {
+        match event {
+            Event::ClientStarts { .. } if self.power == Power::Off => self.start(context),
+            Event::ArrivesAtClient(conn, message) => self.handle_message(context, conn, message),
+            Event::ResetAtClient { conn, .. } => self.handle_reset(context, conn),
+            Event::Connect { life, .. } if life == self.life => self.connect(context),
+            Event::ConnectGivesUp { life, conn, .. } if life == self.life => {
+                if matches!(self.link, Link::Greeting { conn: greeting, .. } if greeting == conn) {
+                    context.break_connection(conn);
+                }
+            }
+            Event::ConnectData { life, .. } if life == self.life => self.connect_data(context),
+            Event::ClientTimer { life, generation, .. } if life == self.life && generation == self.timer => {
+                self.armed = None;
+                self.renew(context);
+            }
+            Event::Think { life, process, .. } if life == self.life => self.act(context, work, process),
+            Event::CachesDropped { life, fid, epoch, keep, .. } if life == self.life => {
+                if self.power == Power::Stuck {
+                    let again = Event::CachesDropped { client: self.number, life, fid, epoch, keep };
+                    context.after(Duration::from_millis(500), again);
+                    return;
+                }
+                let changing = self.is_changing(fid);
+                if context.config.sabotage != Sabotage::KernelKeeps && (keep.is_none() || changing) {
+                    self.caches.drop_kernel(fid);
+                }
+                if keep.is_none() || changing {
+                    self.caches.drop_daemon(fid);
+                }
+                let now = self.clock.read(context.now);
+                let ack = self.holder.finish_recall(now, fid, epoch, InUse::No);
+                self.tell(context, ToServer::Acks(vec![ack]));
+            }
+            _ => {}
+        }
+        self.arm(context);
+    }
+
+    // -------------------------------------------------------------------------------------------------- connections
+
+    fn connect(&mut self, context: &mut Context) {
+        if !matches!(self.link, Link::Down) || !self.is_on() {
+            return;
+        }
+        let conn = context.network.open(self.number, Kind::Control);
+        let (tag, sent_at) = (self.next_tag(), self.clock.read(context.now));
+        context.send_to_server(conn, ToServer::Hello { resume: self.holder.session(), tag });
+        self.link = Link::Greeting { conn, tag, sent_at };
+        let patience = Duration::from_millis(500) + context.about(Duration::from_millis(500));
+        context.after(patience, Event::ConnectGivesUp { client: self.number, life: self.life, conn });
+    }
+
+    fn connect_data(&mut self, context: &mut Context) {
+        let (Link::Up(_), None, Some(session)) = (&self.link, self.data, self.holder.session()) else {
+            return;
+        };
+        let conn = context.network.open(self.number, Kind::Data);
+        self.data = Some(conn);
+        context.send_to_server(conn, ToServer::Attach { session });
+        self.send_again(context, Kind::Data);
+    }
+
+    fn handle_reset(&mut self, context: &mut Context, conn: ConnId) {
+        let (client, life) = (self.number, self.life);
+        let was_link = match self.link {
+            Link::Up(link) | Link::Greeting { conn: link, .. } => link == conn,
+            Link::Down => false,
+        };
+        if was_link {
+            self.link = Link::Down;
+            self.forget_renewals();
+            let delay = Duration::from_millis(5) + context.about(Duration::from_millis(200));
+            context.after(delay, Event::Connect { client, life });
+        }
+        if self.data == Some(conn) {
+            self.data = None;
+            let delay = context.about(Duration::from_millis(50));
+            context.after(delay, Event::ConnectData { client, life });
+        }
+    }
+
+    /// A renewal is not worth repeating; a reclaim is made anew from what is held then.
+    fn forget_renewals(&mut self) {
+        let gone: Vec<Tag> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| !matches!(request.what, Asked::Op { .. }))
+            .map(|(tag, _)| *tag)
+            .collect();
+        for tag in gone {
+            if let Some(request) = self.requests.remove(&tag) {
+                self.holder.fail_request(request.ticket);
+            }
+        }
+    }
+
+    fn handle_message(&mut self, context: &mut Context, conn: ConnId, message: ToClient) {
+        context.note(|| format!("client{} < {message:?}", self.number));
+        let current = self.data == Some(conn) || matches!(self.link, Link::Up(link) if link == conn);
+        match message {
+            ToClient::Welcome { tag, session, standing, term } => {
+                self.welcome(context, conn, tag, session, standing, term);
+            }
+            ToClient::Recall(recall) if current => self.handle_recall(context, &recall),
+            _ if !current => {}
+            ToClient::SessionEnded { tag } if self.requests.contains_key(&tag) => self.lose_session(context),
+            ToClient::Renewed { tag } => {
+                if let Some(request) = self.requests.remove(&tag) {
+                    self.take_answer(context, request.ticket, &[]);
+                }
+            }
+            ToClient::Reclaimed { tag, answers } => self.handle_reclaimed(context, tag, &answers),
+            ToClient::Reply { tag, values, grants } => self.handle_reply(context, tag, &values, &grants),
+            _ => {}
+        }
+    }
+
+    fn welcome(
+        &mut self,
+        context: &mut Context,
+        conn: ConnId,
+        tag: Tag,
+        session: SessionId,
+        standing: Standing,
+        term: Duration,
+    ) {
+        let Link::Greeting { conn: expected, tag: asked, sent_at } = self.link else { return };
+        if (expected, asked) != (conn, tag) {
+            return;
+        }
+        let now = self.clock.read(context.now);
+        self.link = Link::Up(conn);
+        let is_new = self.holder.session() != Some(session);
+        let sent_at = if context.config.sabotage == Sabotage::CountFromReply { now } else { sent_at };
+        self.holder.start_session(now, sent_at, session, term);
+        if is_new {
+            self.after_session_lost(context);
+        }
+        if standing == Standing::Reclaim {
+            let held = self.holder.reclaim_list(now);
+            let tag = self.ask(context, Kind::Control, Asked::Reclaim(held.clone()));
+            context.send_to_server(conn, ToServer::Reclaim { tag, held });
+        }
+        self.send_again(context, Kind::Control);
+        if let Some(old) = self.data.take() {
+            context.break_connection(old);
+        }
+        self.connect_data(context);
+    }
+
+    fn handle_reclaimed(&mut self, context: &mut Context, tag: Tag, answers: &[Option<Grant>]) {
+        let Some(Request { ticket, what: Asked::Reclaim(asked), .. }) = self.requests.remove(&tag) else {
+            return;
+        };
+        let now = self.clock.read(context.now);
+        for fid in self.holder.handle_reclaimed(now, ticket, &asked, answers) {
+            self.caches.drop_kernel(fid);
+            self.caches.drop_daemon(fid);
+        }
+    }
+
+    fn lose_session(&mut self, context: &mut Context) {
+        context.note(|| format!("client{}  has lost its session", self.number));
+        let now = self.clock.read(context.now);
+        self.holder.handle_session_lost(now);
+        self.after_session_lost(context);
+        for id in context.network.connections_of(self.number) {
+            context.break_connection(id);
+        }
+    }
+
+    /// Nothing cached is covered any more. What was being changed may or may not have been: programs get EIO. What was
+    /// being read is read again under the next session.
+    fn after_session_lost(&mut self, context: &mut Context) {
+        self.caches.drop_all();
+        self.forget_renewals();
+        let now = self.clock.read(context.now);
+        let (mut given_up, mut again) = (Vec::new(), Vec::new());
+        for (tag, request) in std::mem::take(&mut self.requests) {
+            match request.what {
+                Asked::Op { process, op: Some(_), .. } => given_up.push(process),
+                _ => again.push((tag, Request { ticket: self.holder.begin_request(now), ..request })),
+            }
+        }
+        self.requests.extend(again);
+        for process in given_up {
+            self.processes[process].forget(context);
+            self.think(context, process);
+        }
+    }
+
+    /// Sends what is not answered over the connection that there is now.
+    fn send_again(&mut self, context: &mut Context, via: Kind) {
+        let tags: Vec<Tag> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| request.via == via && matches!(request.what, Asked::Op { .. }))
+            .map(|(tag, _)| *tag)
+            .collect();
+        for tag in tags {
+            self.send_op(context, tag);
+        }
+    }
+
+    fn send_op(&mut self, context: &mut Context, tag: Tag) {
+        let Some(Request { via, what: Asked::Op { uid, op, call, .. }, .. }) = self.requests.get(&tag) else {
+            return;
+        };
+        let conn = match (via, &self.link) {
+            (Kind::Control, Link::Up(conn)) => Some(*conn),
+            (Kind::Data, _) => self.data,
+            _ => None,
+        };
+        let (Some(conn), Some(session)) = (conn, self.holder.session()) else { return };
+        let message = ToServer::Request { tag, session, uid: *uid, op: *op, call: call.clone() };
+        context.send_to_server(conn, message);
+    }
+
+    fn ask(&mut self, context: &mut Context, via: Kind, what: Asked) -> Tag {
+        let tag = self.next_tag();
+        let ticket = self.holder.begin_request(self.clock.read(context.now));
+        self.requests.insert(tag, Request { ticket, via, what });
+        tag
+    }
+
+    fn tell(&mut self, context: &mut Context, message: ToServer) {
+        if let Link::Up(conn) = self.link {
+            context.send_to_server(conn, message);
+        }
+    }
+
+    fn next_tag(&mut self) -> Tag {
+        self.last_tag += 1;
+        Tag(self.last_tag)
+    }
+
+    // ------------------------------------------------------------------------------------------------------- leases
+
+    fn renew(&mut self, context: &mut Context) {
+        let now = self.clock.read(context.now);
+        let Link::Up(conn) = self.link else { return };
+        if now < self.holder.renew_at() {
+            return;
+        }
+        let pending = self.requests.values().find(|request| matches!(request.what, Asked::Renew));
+        if let Some(pending) = pending {
+            // The connection is silent for too long: try another one.
+            if now.since(pending.ticket.sent_at()) > context.config.table.session_term / 2 {
+                context.break_connection(conn);
+            }
+            return;
+        }
+        if self.power == Power::On && !self.holder.recalling().is_empty() {
+            context.send_to_server(conn, ToServer::Progress(self.holder.recalling()));
+        }
+        let tag = self.ask(context, Kind::Control, Asked::Renew);
+        context.send_to_server(conn, ToServer::Renew { tag });
+    }
+
+    fn take_answer(&mut self, context: &mut Context, ticket: Ticket, grants: &[Grant]) {
+        let now = self.clock.read(context.now);
+        if context.config.sabotage == Sabotage::CountFromReply {
+            self.holder.fail_request(ticket);
+            let late = self.holder.begin_request(now);
+            self.holder.handle_reply(now, late, grants);
+            return;
+        }
+        self.holder.handle_reply(now, ticket, grants);
+    }
+
+    fn handle_recall(&mut self, context: &mut Context, recall: &Recall) {
+        let now = self.clock.read(context.now);
+        if context.config.sabotage == Sabotage::NoBarForLateGrants && self.holder.mode(recall.fid).is_none() {
+            let Recall { fid, epoch, .. } = *recall;
+            let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0 };
+            self.tell(context, ToServer::Acks(vec![ack]));
+            return;
+        }
+        match self.holder.handle_recall(now, recall) {
+            RecallStep::AlreadyGone(ack) => self.tell(context, ToServer::Acks(vec![ack])),
+            RecallStep::Working => {}
+            RecallStep::Drop { fid, epoch, keep } => {
+                let term = context.config.table.session_term;
+                let mean = match context.rng.below(100) {
+                    0 => term * 2,
+                    1..=5 => term / 10,
+                    _ => Duration::from_micros(300),
+                };
+                let delay = context.about(mean);
+                let (client, life) = (self.number, self.life);
+                context.after(delay, Event::CachesDropped { client, life, fid, epoch, keep });
+            }
+        }
+    }
+
+    fn arm(&mut self, context: &mut Context) {
+        let pending = self.requests.values().any(|request| matches!(request.what, Asked::Renew));
+        let now = self.clock.read(context.now);
+        let wake = match self.link {
+            Link::Up(_) if pending => Some(now + context.config.table.session_term / 2),
+            Link::Up(_) => Some(self.holder.renew_at().max(now)),
+            _ => None,
+        };
+        let early = matches!((wake, self.armed), (Some(wake), Some(armed)) if armed <= wake && armed > now);
+        if early || wake == self.armed {
+            return;
+        }
+        self.armed = wake;
+        self.timer += 1;
+        if let Some(wake) = wake.filter(|wake| *wake != Monotonic::NEVER) {
+            let event = Event::ClientTimer { client: self.number, life: self.life, generation: self.timer };
+            context.schedule(self.clock.when(wake), event);
+        }
+    }
+}
+
+/// Whether recalls are worked on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stuck {
+    Yes,
+    No,
+}
+
+fn new_holder(config: &SimConfig) -> Holder {
+    let ignore = config.sabotage == Sabotage::IgnoreDriftMargin;
+    Holder::new(HolderConfig { drift_margin: if ignore { DriftMargin::NONE } else { config.margin } })
+}

@@ -1,0 +1,228 @@
+//! The programs of a client: each does one operation after the other, from the caches if it can.
+
+use super::{Asked, Client, Link, Request, Work};
+use crate::clock::Time;
+use crate::config::Sabotage;
+use crate::context::{Context, Event};
+use crate::invariants::progress;
+use crate::message::{Call, OpId, OpUid, Register, Tag, ToServer, Value};
+use crate::network::Kind;
+use soda_lease::Ticket;
+use soda_types::{Fid, Grant, Monotonic, Sequence};
+use std::time::Duration;
+
+#[derive(Debug, Default)]
+pub struct Process {
+    sequence: u64,
+    /// What it is doing, since when.
+    busy: Option<(OpUid, Time)>,
+}
+
+impl Process {
+    /// The program is told EIO, or dies: the operation ends without a result.
+    pub fn forget(&mut self, context: &mut Context) {
+        if let Some((uid, _)) = self.busy.take() {
+            context.invariants.gave_up(uid);
+        }
+    }
+}
+
+impl Client {
+    pub(super) fn think(&mut self, context: &mut Context, process: usize) {
+        let delay = context.about(context.config.think);
+        context.after(delay, Event::Think { client: self.number, life: self.life, process });
+    }
+
+    /// The daemon is frozen (SIGSTOP): programs still read what the kernel has.
+    pub fn read_frozen(&mut self, context: &mut Context) {
+        let now = self.clock.read(context.now);
+        for register in all_registers(context) {
+            if let Some(value) = self.caches.kernel(now, register) {
+                let uid = context.next_uid();
+                context.invariants.invoked(uid, &[register]);
+                context.invariants.read(uid, register, value);
+            }
+        }
+    }
+
+    pub(super) fn act(&mut self, context: &mut Context, work: Work, process: usize) {
+        if work == Work::Ends || self.processes[process].busy.is_some() || !self.is_on() {
+            return;
+        }
+        if context.rng.chance(1, 40) {
+            self.release_one(context);
+        }
+        let uid = context.next_uid();
+        let call = self.choose(context);
+        self.processes[process].busy = Some((uid, context.now));
+        match &call {
+            Call::Read(register) => {
+                context.invariants.invoked(uid, &[*register]);
+                if let Some(value) = self.cached(context, *register) {
+                    context.note(|| {
+                        format!("client{}  {uid:?} {register:?} = {value} from its caches", self.number)
+                    });
+                    self.read_done(context, process, uid, *register, value);
+                    return;
+                }
+                self.begin(context, process, uid, None, call);
+            }
+            Call::Change(registers) => {
+                context.invariants.invoked(uid, registers);
+                self.processes[process].sequence += 1;
+                let sequence = Sequence(self.processes[process].sequence);
+                self.begin(context, process, uid, Some(OpId { slot: process, sequence }), call);
+            }
+        }
+    }
+
+    fn choose(&mut self, context: &mut Context) -> Call {
+        let pick = |context: &mut Context| Register {
+            object: context.rng.below(u64::from(context.config.objects)) as u8,
+            cell: context.rng.below(u64::from(context.config.cells)) as u8,
+        };
+        let first = pick(context);
+        if context.rng.below(100) >= context.config.changes_percent {
+            return Call::Read(first);
+        }
+        let second = pick(context);
+        if context.rng.chance(1, 4) && second.object != first.object {
+            return Call::Change(vec![first, second]);
+        }
+        Call::Change(vec![first])
+    }
+
+    /// From the kernel's cache, or from the daemon's, which fills the kernel's.
+    fn cached(&mut self, context: &mut Context, register: Register) -> Option<Value> {
+        let now = self.clock.read(context.now);
+        if let Some(value) = self.caches.kernel(now, register) {
+            return Some(value);
+        }
+        let fid = register.fid();
+        let value = self.caches.daemon(register, self.holder.holding(fid))?;
+        self.holder.touch(now, fid)?;
+        self.tell_kernel(context, now, register, value);
+        Some(value)
+    }
+
+    fn tell_kernel(&mut self, context: &Context, now: Monotonic, register: Register, value: Value) {
+        if let Some(until) = self.holder.promise_until(now, register.fid()) {
+            let too_long = context.config.sabotage == Sabotage::KernelToldTooLong;
+            let until = if too_long { now + context.config.table.session_term } else { until };
+            self.caches.fill_kernel(register, value, until);
+        }
+    }
+
+    fn begin(&mut self, context: &mut Context, process: usize, uid: OpUid, op: Option<OpId>, call: Call) {
+        let via = if context.rng.chance(1, 3) { Kind::Data } else { Kind::Control };
+        context.note(|| format!("client{}  {uid:?} {call:?} {via:?}", self.number));
+        let tag = self.ask(context, via, Asked::Op { process, uid, op, call });
+        self.send_op(context, tag);
+    }
+
+    pub(super) fn handle_reply(
+        &mut self,
+        context: &mut Context,
+        tag: Tag,
+        values: &[Value],
+        grants: &[Grant],
+    ) {
+        let Some(Request { ticket, what: Asked::Op { process, uid, call, .. }, .. }) =
+            self.requests.remove(&tag)
+        else {
+            return;
+        };
+        self.take_answer(context, ticket, grants);
+        match &call {
+            Call::Read(register) => {
+                let value = values.first().copied().unwrap_or_default();
+                self.cache(context, ticket, *register, value);
+                self.read_done(context, process, uid, *register, value);
+            }
+            Call::Change(registers) => {
+                for (register, value) in registers.iter().zip(values) {
+                    self.caches.outdate(*register, *value);
+                    self.cache(context, ticket, *register, *value);
+                    self.holder.handle_own_change(register.fid());
+                }
+                context.invariants.changed(uid, registers, values);
+                self.done(context, process);
+            }
+        }
+    }
+
+    fn cache(&mut self, context: &mut Context, ticket: Ticket, register: Register, value: Value) {
+        let now = self.clock.read(context.now);
+        let fid = register.fid();
+        let mut holding = self.holder.cacheable(ticket, fid);
+        if context.config.sabotage == Sabotage::CacheEverything {
+            holding = self.holder.holding(fid);
+        }
+        let Some(holding) = holding else { return };
+        self.caches.fill(register, value, holding);
+        if let Some(value) = self.caches.daemon(register, Some(holding)) {
+            self.tell_kernel(context, now, register, value);
+        }
+    }
+
+    fn read_done(
+        &mut self,
+        context: &mut Context,
+        process: usize,
+        uid: OpUid,
+        register: Register,
+        value: Value,
+    ) {
+        context.invariants.read(uid, register, value);
+        self.done(context, process);
+    }
+
+    fn done(&mut self, context: &mut Context, process: usize) {
+        if let Some((uid, since)) = self.processes[process].busy.take() {
+            context.check_progress(uid, since);
+        }
+        self.think(context, process);
+    }
+
+    /// Operations that have not ended.
+    pub fn unfinished(&self) -> impl Iterator<Item = (OpUid, Time)> {
+        self.processes.iter().filter_map(|process| process.busy)
+    }
+
+    /// A change of this client on the object is on the way: its result is not known here, but others may see it.
+    pub(super) fn is_changing(&self, fid: Fid) -> bool {
+        self.requests.values().any(|request| match &request.what {
+            Asked::Op { call: Call::Change(registers), .. } => registers.iter().any(|one| one.fid() == fid),
+            _ => false,
+        })
+    }
+
+    fn release_one(&mut self, context: &mut Context) {
+        let now = self.clock.read(context.now);
+        let Some(fid) = self.holder.idle(now, Duration::ZERO).first().copied() else { return };
+        self.caches.drop_kernel(fid);
+        self.caches.drop_daemon(fid);
+        let release = self.holder.release(now, fid);
+        if let (Some(release), Link::Up(_)) = (release, &self.link) {
+            self.tell(context, ToServer::Release(vec![release]));
+        }
+    }
+}
+
+fn all_registers(context: &Context) -> Vec<Register> {
+    let cells = context.config.cells;
+    (0..context.config.objects)
+        .flat_map(|object| (0..cells).map(move |cell| Register { object, cell }))
+        .collect()
+}
+
+impl Context {
+    /// Waiting counts from the call or from the healing, whichever is later.
+    fn check_progress(&mut self, uid: OpUid, since: Time) {
+        if let Some(healed) = self.healed {
+            let took = self.now.since(since.max(healed));
+            let found = progress::check(uid, took, progress::bound(&self.config.table));
+            self.invariants.report(found);
+        }
+    }
+}

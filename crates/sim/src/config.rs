@@ -1,0 +1,170 @@
+//! What a run is made of. Everything follows from the seed and from these choices.
+
+use soda_lease::table::{BackOff, Equation8, ObjectTerm};
+use soda_lease::{DriftMargin, TableConfig};
+use soda_model::Rng;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A run: the same seed and choices give the same run, event by event.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SimConfig {
+    pub seed: u64,
+    /// Simulated time with faults; healing and the last operations come on top.
+    pub faulty: Duration,
+    /// Simulated time after healing in which clients go on working.
+    pub calm: Duration,
+    pub clients: usize,
+    /// Threads of each client that do one operation after the other.
+    pub processes: usize,
+    /// Inodes.
+    pub objects: u8,
+    /// Things in one inode that are read and changed by themselves: the names of a directory.
+    pub cells: u8,
+    /// Mean time between two operations of a process.
+    pub think: Duration,
+    /// Mean time between two faults.
+    pub fault_every: Duration,
+    /// Of 100 operations, how many change something.
+    pub changes_percent: u64,
+    pub table: TableConfig,
+    pub margin: DriftMargin,
+    /// Each node's clock runs up to this much fast or slow. Twice this may at most be the margin's.
+    pub drift_ppm: u32,
+    pub order: Order,
+    pub sabotage: Sabotage,
+}
+
+/// What a control connection promises about the order of what the server sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// TCP.
+    Kept,
+    /// Replies and recalls overtake each other: the core does not rely on the order.
+    Scrambled,
+}
+
+/// A mistake, put in on purpose: the harness is worth something only if it finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sabotage {
+    None,
+    /// The server takes a recall for answered as soon as it is sent.
+    SkipAckWait,
+    /// Clients use leases to the last moment, on clocks that drift apart.
+    IgnoreDriftMargin,
+    /// Clients forget a recall that comes before its grant.
+    NoBarForLateGrants,
+    /// The server admits operations right after a restart.
+    NoGrace,
+    /// The kernel's caches are not dropped before a recall is answered.
+    KernelKeeps,
+    /// The kernel is told a longer time than the lease has.
+    KernelToldTooLong,
+    /// Replies are not stored with the change.
+    ForgetReplies,
+    /// The term is counted from the reply.
+    CountFromReply,
+    /// What an answer brings is cached without asking whether the lease was held all the time.
+    CacheEverything,
+    /// Epochs start anew after a restart.
+    EpochsStartAnew,
+    /// The server ends a silent session without waiting for its lease to run out.
+    FenceAtOnce,
+    /// A recall that meets a broken connection is never sent again.
+    NoResend,
+}
+
+impl Sabotage {
+    pub const ALL: [Sabotage; 12] = [
+        Sabotage::SkipAckWait,
+        Sabotage::IgnoreDriftMargin,
+        Sabotage::NoBarForLateGrants,
+        Sabotage::NoGrace,
+        Sabotage::KernelKeeps,
+        Sabotage::KernelToldTooLong,
+        Sabotage::ForgetReplies,
+        Sabotage::CountFromReply,
+        Sabotage::CacheEverything,
+        Sabotage::EpochsStartAnew,
+        Sabotage::FenceAtOnce,
+        Sabotage::NoResend,
+    ];
+}
+
+impl fmt::Display for Sabotage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no such sabotage: {0}")]
+pub struct UnknownSabotage(String);
+
+impl FromStr for Sabotage {
+    type Err = UnknownSabotage;
+    fn from_str(text: &str) -> Result<Sabotage, UnknownSabotage> {
+        let all = [Sabotage::None].into_iter().chain(Sabotage::ALL);
+        all.into_iter().find(|one| one.to_string() == text).ok_or_else(|| UnknownSabotage(text.to_owned()))
+    }
+}
+
+impl SimConfig {
+    /// A run whose shape is drawn from the seed too: number of clients, terms, policies, order of messages.
+    pub fn from_seed(seed: u64) -> SimConfig {
+        let mut rng = Rng::new(seed ^ 0x50da_50da);
+        let term = Duration::from_secs(rng.pick(&[2, 5, 10]));
+        let mut table = TableConfig::with_term(term);
+        table.object_term = rng.pick(&[
+            ObjectTerm::Session,
+            ObjectTerm::Session,
+            ObjectTerm::Session,
+            ObjectTerm::For(term / 2),
+            ObjectTerm::For(term * 2),
+            ObjectTerm::None,
+        ]);
+        if rng.chance(1, 3) {
+            table.equation_8 = Equation8::Off;
+        }
+        if rng.chance(1, 3) {
+            table.back_off = BackOff::Off;
+        }
+        if rng.chance(1, 5) {
+            table.max_leases_per_session = 3;
+        }
+        SimConfig {
+            seed,
+            faulty: term * 20,
+            calm: term * 4,
+            clients: 2 + rng.below(4) as usize,
+            processes: 1 + rng.below(3) as usize,
+            objects: 2 + rng.below(5) as u8,
+            cells: 1 + rng.below(3) as u8,
+            think: rng.pick(&[Duration::from_millis(30), Duration::from_millis(300), term / 4]),
+            fault_every: rng.pick(&[term / 5, term, term * 3]),
+            changes_percent: rng.pick(&[5, 20, 50]),
+            table,
+            margin: DriftMargin::default(),
+            drift_ppm: 500,
+            order: rng.pick(&[Order::Kept, Order::Kept, Order::Scrambled]),
+            sabotage: Sabotage::None,
+        }
+    }
+
+    pub fn with_sabotage(self, sabotage: Sabotage) -> SimConfig {
+        SimConfig { sabotage, ..self }
+    }
+
+    /// The command that repeats this run, shown when it fails.
+    pub fn command(&self) -> String {
+        let mut command = format!("cargo run --release -p soda-sim -- --seed {}", self.seed);
+        if self.sabotage != Sabotage::None {
+            command += &format!(" --sabotage {}", self.sabotage);
+        }
+        if self.drift_ppm != 500 {
+            command += &format!(" --drift-ppm {}", self.drift_ppm);
+        }
+        command + " --trace"
+    }
+}

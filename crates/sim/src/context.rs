@@ -1,0 +1,204 @@
+//! What every node may use: true time for scheduling, the random source, the network, the invariants, the trace.
+
+use crate::clock::Time;
+use crate::config::SimConfig;
+use crate::invariants::Invariants;
+use crate::message::{OpUid, ToClient, ToServer};
+use crate::network::{ConnId, Network};
+use soda_lease::OpKey;
+use soda_model::Rng;
+use soda_types::{Epoch, Fid, Mode};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// Something that will happen.
+#[derive(Debug)]
+pub enum Event {
+    ArrivesAtServer(ConnId, ToServer),
+    ArrivesAtClient(ConnId, ToClient),
+    /// A side of a connection finds out that it is broken.
+    ResetAtServer(ConnId),
+    ResetAtClient {
+        client: usize,
+        conn: ConnId,
+    },
+    ServerTimer {
+        generation: u64,
+    },
+    /// A step of an admitted operation; of one life of the server.
+    ServerStep {
+        life: u64,
+        op: OpKey,
+        step: Step,
+    },
+    ServerStarts,
+    ClientTimer {
+        client: usize,
+        life: u64,
+        generation: u64,
+    },
+    ClientStarts {
+        client: usize,
+    },
+    Connect {
+        client: usize,
+        life: u64,
+    },
+    ConnectGivesUp {
+        client: usize,
+        life: u64,
+        conn: ConnId,
+    },
+    ConnectData {
+        client: usize,
+        life: u64,
+    },
+    Think {
+        client: usize,
+        life: u64,
+        process: usize,
+    },
+    CachesDropped {
+        client: usize,
+        life: u64,
+        fid: Fid,
+        epoch: Epoch,
+        keep: Option<Mode>,
+    },
+    Fault,
+    Undo(Undo),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    Apply,
+    Finish,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Undo {
+    Cut(usize),
+    Freeze(usize),
+    FreezeServer,
+    Stuck(usize),
+}
+
+#[derive(Debug)]
+pub struct Context {
+    pub now: Time,
+    pub rng: Rng,
+    pub config: SimConfig,
+    pub network: Network,
+    pub invariants: Invariants,
+    pub trace: Trace,
+    /// Since when there are no faults any more.
+    pub healed: Option<Time>,
+    uids: u64,
+    queue: BTreeMap<(Time, u64), Event>,
+    scheduled: u64,
+}
+
+impl Context {
+    pub fn new(config: SimConfig, show: Show) -> Context {
+        Context {
+            now: Time::ZERO,
+            rng: Rng::new(config.seed),
+            network: Network::new(),
+            invariants: Invariants::new(),
+            trace: Trace { digest: 0xcbf2_9ce4_8422_2325, events: 0, show },
+            healed: None,
+            uids: 0,
+            queue: BTreeMap::new(),
+            scheduled: 0,
+            config,
+        }
+    }
+
+    pub fn schedule(&mut self, at: Time, event: Event) {
+        self.scheduled += 1;
+        self.queue.insert((at.max(self.now), self.scheduled), event);
+    }
+
+    pub fn after(&mut self, span: Duration, event: Event) {
+        self.schedule(self.now.after(span), event);
+    }
+
+    /// The next event, if one is due before `end`; moves the time.
+    pub fn next(&mut self, end: Time) -> Option<Event> {
+        let (key, _) = self.queue.first_key_value()?;
+        if key.0 > end {
+            return None;
+        }
+        let ((at, number), event) = self.queue.pop_first()?;
+        self.now = at;
+        self.trace.count(at, number);
+        Some(event)
+    }
+
+    pub fn next_uid(&mut self) -> OpUid {
+        self.uids += 1;
+        OpUid(self.uids)
+    }
+
+    /// Operations that programs have called.
+    pub fn operations(&self) -> u64 {
+        self.uids
+    }
+
+    /// A time around `mean`: mostly shorter, sometimes much longer.
+    pub fn about(&mut self, mean: Duration) -> Duration {
+        let share = (self.rng.below(1_000_000) + 1) as f64 / 1_000_000.0;
+        mean.mul_f64(-share.ln())
+    }
+
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.trace.show == Show::Yes {
+            println!("{:>14.6} {}", self.now.0 as f64 / 1e9, line());
+        }
+    }
+}
+
+/// Whether the trace is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Show {
+    Yes,
+    No,
+}
+
+/// A digest of everything that happened: two runs are the same exactly when theirs are.
+#[derive(Debug)]
+pub struct Trace {
+    digest: u64,
+    events: u64,
+    show: Show,
+}
+
+impl Trace {
+    fn count(&mut self, at: Time, number: u64) {
+        self.events += 1;
+        self.mix(at.0);
+        self.mix(number);
+    }
+
+    pub fn mix(&mut self, value: u64) {
+        self.digest = (self.digest ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    }
+
+    pub fn digest(&self) -> Digest {
+        Digest(self.digest)
+    }
+
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Digest(u64);
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}

@@ -1,0 +1,73 @@
+//! Repeats a run of the simulation by its seed, or runs many.
+//!
+//! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--trace]`
+
+use soda_sim::{Show, SimConfig, run};
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    match parse(std::env::args().skip(1)) {
+        Ok(options) => simulate(&options),
+        Err(message) => {
+            eprintln!(
+                "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] [--trace]"
+            );
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Options {
+    seed: u64,
+    count: u64,
+    sabotage: soda_sim::Sabotage,
+    drift_ppm: Option<u32>,
+    show: Show,
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    let sabotage = soda_sim::Sabotage::None;
+    let mut options = Options { seed: 1, count: 1, sabotage, drift_ppm: None, show: Show::No };
+    while let Some(name) = arguments.next() {
+        if name == "--trace" {
+            options.show = Show::Yes;
+            continue;
+        }
+        let value = arguments.next().ok_or(format!("{name} needs a value"))?;
+        let number = || value.parse::<u64>().map_err(|error| format!("{name} {value}: {error}"));
+        match name.as_str() {
+            "--seed" => options.seed = number()?,
+            "--count" => options.count = number()?,
+            "--drift-ppm" => options.drift_ppm = Some(number()? as u32),
+            "--sabotage" => options.sabotage = value.parse().map_err(|error| format!("{error}"))?,
+            _ => return Err(format!("unknown option {name}")),
+        }
+    }
+    Ok(options)
+}
+
+fn simulate(options: &Options) -> ExitCode {
+    let mut simulated = Duration::ZERO;
+    let (mut events, mut operations) = (0, 0);
+    for seed in options.seed..options.seed.saturating_add(options.count) {
+        let mut config = SimConfig::from_seed(seed).with_sabotage(options.sabotage);
+        config.drift_ppm = options.drift_ppm.unwrap_or(config.drift_ppm);
+        let report = run(config.clone(), options.show);
+        for violation in &report.violations {
+            println!("seed {seed}: {violation}\n  repeat it with: {}", config.command());
+        }
+        if !report.violations.is_empty() {
+            return ExitCode::FAILURE;
+        }
+        simulated += report.simulated;
+        events += report.events;
+        operations += report.operations;
+        if options.count == 1 {
+            println!("seed {seed}: digest {:?}, {:?}", report.digest, report.counters);
+        }
+    }
+    println!("{} s simulated, {events} events, {operations} operations: nothing wrong", simulated.as_secs());
+    ExitCode::SUCCESS
+}

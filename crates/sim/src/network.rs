@@ -1,0 +1,156 @@
+//! Connections as TCP gives them: in order or broken. Loss is a connection that breaks with what is on the way; a cut
+//! link holds everything back until it heals, or the connection breaks first.
+
+use crate::clock::Time;
+use crate::config::Order;
+use crate::context::{Context, Event};
+use crate::message::{ToClient, ToServer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(pub u64);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Control,
+    Data,
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: usize,
+    kind: Kind,
+    last_to_server: Time,
+    last_to_client: Time,
+    /// Held back by a cut link, in order.
+    held: Vec<Event>,
+}
+
+#[derive(Debug, Default)]
+pub struct Network {
+    connections: BTreeMap<ConnId, Connection>,
+    cut: BTreeSet<usize>,
+    opened: u64,
+}
+
+impl Network {
+    pub fn new() -> Network {
+        Network::default()
+    }
+
+    pub fn open(&mut self, client: usize, kind: Kind) -> ConnId {
+        self.opened += 1;
+        let id = ConnId(self.opened);
+        let connection = Connection {
+            client,
+            kind,
+            last_to_server: Time::ZERO,
+            last_to_client: Time::ZERO,
+            held: Vec::new(),
+        };
+        self.connections.insert(id, connection);
+        id
+    }
+
+    /// Neither broken nor closed.
+    pub fn is_open(&self, id: ConnId) -> bool {
+        self.connections.contains_key(&id)
+    }
+
+    pub fn client_of(&self, id: ConnId) -> Option<usize> {
+        self.connections.get(&id).map(|connection| connection.client)
+    }
+
+    pub fn is_cut(&self, client: usize) -> bool {
+        self.cut.contains(&client)
+    }
+
+    pub fn connections_of(&self, client: usize) -> Vec<ConnId> {
+        self.connections.iter().filter(|(_, one)| one.client == client).map(|(id, _)| *id).collect()
+    }
+
+    pub fn all(&self) -> Vec<ConnId> {
+        self.connections.keys().copied().collect()
+    }
+
+    pub fn cut(&mut self, client: usize) {
+        self.cut.insert(client);
+    }
+}
+
+impl Context {
+    pub fn send_to_server(&mut self, id: ConnId, message: ToServer) {
+        let delay = self.delay();
+        let Some(connection) = self.network.connections.get_mut(&id) else { return };
+        let at = self.now.after(delay).max(Time(connection.last_to_server.0 + 1));
+        connection.last_to_server = at;
+        self.schedule(at, Event::ArrivesAtServer(id, message));
+    }
+
+    pub fn send_to_client(&mut self, id: ConnId, message: ToClient) {
+        let delay = self.delay();
+        let scrambled = self.config.order == Order::Scrambled;
+        let Some(connection) = self.network.connections.get_mut(&id) else { return };
+        let mut at = self.now.after(delay);
+        if !scrambled {
+            at = at.max(Time(connection.last_to_client.0 + 1));
+            connection.last_to_client = at;
+        }
+        self.schedule(at, Event::ArrivesAtClient(id, message));
+    }
+
+    /// The event, unless its connection is gone, or held back by a cut link.
+    pub fn pass(&mut self, event: Event) -> Option<Event> {
+        let (Event::ArrivesAtServer(id, _) | Event::ArrivesAtClient(id, _)) = &event else {
+            return Some(event);
+        };
+        let connection = self.network.connections.get_mut(id)?;
+        if self.network.cut.contains(&connection.client) {
+            connection.held.push(event);
+            return None;
+        }
+        Some(event)
+    }
+
+    /// Breaks a connection: what is on the way is lost, each side learns of it in its own time.
+    pub fn break_connection(&mut self, id: ConnId) {
+        let Some(connection) = self.network.connections.remove(&id) else { return };
+        let (one, other) = (self.about(Duration::from_millis(20)), self.about(Duration::from_millis(200)));
+        self.after(one, Event::ResetAtClient { client: connection.client, conn: id });
+        self.after(other, Event::ResetAtServer(id));
+    }
+
+    /// The link works again: what was held back goes on, or the connection turns out to be broken.
+    pub fn heal_link(&mut self, client: usize) {
+        self.network.cut.remove(&client);
+        for id in self.network.connections_of(client) {
+            if self.rng.chance(1, 3) {
+                self.break_connection(id);
+                continue;
+            }
+            let held = self.network.connections.get_mut(&id).map(|one| std::mem::take(&mut one.held));
+            let mut at = self.now;
+            for event in held.unwrap_or_default() {
+                at = at.after(self.delay());
+                self.schedule(at, event);
+            }
+            if let Some(connection) = self.network.connections.get_mut(&id) {
+                connection.last_to_server = connection.last_to_server.max(at);
+                connection.last_to_client = connection.last_to_client.max(at);
+            }
+        }
+    }
+
+    fn delay(&mut self) -> Duration {
+        let mean =
+            if self.rng.chance(1, 50) { Duration::from_millis(100) } else { Duration::from_micros(500) };
+        Duration::from_micros(50) + self.about(mean)
+    }
+}
+
+impl Network {
+    pub fn kind_of(&self, id: ConnId) -> Option<Kind> {
+        self.connections.get(&id).map(|connection| connection.kind)
+    }
+}

@@ -1,0 +1,311 @@
+//! One run: nodes, faults, and the two phases. First everything goes wrong at random and only safety is asked for; then
+//! all is healed, and every operation has to end.
+
+use crate::client::{Client, Stuck, Work};
+use crate::clock::{Clock, Time};
+use crate::config::SimConfig;
+use crate::context::{Context, Digest, Event, Show, Undo};
+use crate::invariants::{Violation, exclusive, progress};
+use crate::message::Register;
+use crate::server::Server;
+use soda_lease::table::Counters;
+use std::time::Duration;
+
+/// What a run was.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    pub violations: Vec<Violation>,
+    pub digest: Digest,
+    pub events: u64,
+    pub operations: u64,
+    pub simulated: Duration,
+    /// Of the server's last life.
+    pub counters: Counters,
+}
+
+#[derive(Debug)]
+struct World {
+    context: Context,
+    server: Server,
+    clients: Vec<Client>,
+    /// What a frozen node will see when it goes on; one for each client, the server's last.
+    backlogs: Vec<Option<Vec<Event>>>,
+    work: Work,
+    faults: Faults,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Faults {
+    On,
+    Off,
+}
+
+/// Runs the world of a seed to its end, or to the first violation.
+pub fn run(config: SimConfig, show: Show) -> Report {
+    let mut world = World::new(config, show);
+    world.start();
+    world.run();
+    let context = &world.context;
+    Report {
+        violations: context.invariants.violations().to_vec(),
+        digest: context.trace.digest(),
+        events: context.trace.events(),
+        operations: context.operations(),
+        simulated: context.now.since(Time::ZERO),
+        counters: world.server.counters(),
+    }
+}
+
+impl World {
+    fn new(config: SimConfig, show: Show) -> World {
+        let mut context = Context::new(config, show);
+        let server = Server::new(draw_clock(&mut context));
+        let clients = (0..context.config.clients)
+            .map(|number| {
+                let clock = draw_clock(&mut context);
+                Client::new(number, clock, &context.config)
+            })
+            .collect();
+        let backlogs = (0..=context.config.clients).map(|_| None).collect();
+        World { context, server, clients, backlogs, work: Work::GoesOn, faults: Faults::On }
+    }
+
+    fn start(&mut self) {
+        self.server.start(&mut self.context);
+        for client in &mut self.clients {
+            client.start(&mut self.context);
+        }
+        let first = self.context.about(self.context.config.fault_every);
+        self.context.after(first, Event::Fault);
+    }
+
+    fn run(&mut self) {
+        let faulty = Time::ZERO.after(self.context.config.faulty);
+        self.run_until(faulty);
+        self.heal();
+        let calm = faulty.after(self.context.config.calm);
+        self.run_until(calm);
+        self.work = Work::Ends;
+        let bound = progress::bound(&self.context.config.table);
+        self.run_until(calm.after(bound));
+        let left: Vec<_> = self.clients.iter().flat_map(Client::unfinished).collect();
+        for (uid, since) in left {
+            let took = self.context.now.since(since.max(faulty));
+            let found = progress::check(uid, took, bound);
+            self.context.invariants.report(found);
+        }
+        self.check_durable();
+    }
+
+    fn run_until(&mut self, end: Time) {
+        while self.context.invariants.violations().is_empty()
+            && let Some(event) = self.context.next(end)
+        {
+            if let Some(event) = self.context.pass(event) {
+                self.dispatch(event);
+            }
+        }
+        if self.context.invariants.violations().is_empty() {
+            self.context.now = end;
+        }
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match self.target(&event) {
+            Target::Nobody => {}
+            Target::World => self.handle_fault(event),
+            Target::Server => {
+                if let Some(backlog) = self.backlogs.last_mut().and_then(Option::as_mut) {
+                    backlog.push(event);
+                    return;
+                }
+                if let Event::ArrivesAtServer(conn, _) = &event
+                    && !self.server.is_running()
+                {
+                    self.context.break_connection(*conn);
+                    return;
+                }
+                self.server.handle(&mut self.context, event);
+            }
+            Target::Client(number) => {
+                if let Some(backlog) = &mut self.backlogs[number] {
+                    if matches!(event, Event::Think { .. }) {
+                        self.clients[number].read_frozen(&mut self.context);
+                    }
+                    backlog.push(event);
+                    return;
+                }
+                let arrives = matches!(event, Event::ArrivesAtClient(..));
+                self.clients[number].handle(&mut self.context, self.work, event);
+                if arrives {
+                    self.check_exclusive();
+                }
+            }
+        }
+    }
+
+    fn target(&self, event: &Event) -> Target {
+        match event {
+            Event::ArrivesAtServer(..)
+            | Event::ResetAtServer(_)
+            | Event::ServerTimer { .. }
+            | Event::ServerStep { .. }
+            | Event::ServerStarts => Target::Server,
+            Event::ArrivesAtClient(conn, _) => {
+                self.context.network.client_of(*conn).map_or(Target::Nobody, Target::Client)
+            }
+            Event::ResetAtClient { client, .. }
+            | Event::ClientTimer { client, .. }
+            | Event::ClientStarts { client }
+            | Event::Connect { client, .. }
+            | Event::ConnectGivesUp { client, .. }
+            | Event::ConnectData { client, .. }
+            | Event::Think { client, .. }
+            | Event::CachesDropped { client, .. } => Target::Client(*client),
+            Event::Fault | Event::Undo(_) => Target::World,
+        }
+    }
+
+    // ------------------------------------------------------------------------------------------------------ faults
+
+    fn handle_fault(&mut self, event: Event) {
+        match event {
+            Event::Fault if self.faults == Faults::On => {
+                self.inject();
+                let next = self.context.about(self.context.config.fault_every);
+                self.context.after(next, Event::Fault);
+            }
+            Event::Undo(undo) => self.undo(undo),
+            _ => {}
+        }
+    }
+
+    fn inject(&mut self) {
+        let term = self.context.config.table.session_term;
+        let client = self.context.rng.below(self.clients.len() as u64) as usize;
+        let mean = self.context.rng.pick(&[term / 20, term / 2, term * 2]);
+        let span = self.context.about(mean);
+        let kind = self.context.rng.below(100);
+        self.context.note(|| format!("fault    {kind} client{client} {span:?}"));
+        match kind {
+            0..25 => {
+                let connections = self.context.network.connections_of(client);
+                if !connections.is_empty() {
+                    let id = self.context.rng.pick(&connections);
+                    self.context.break_connection(id);
+                }
+            }
+            25..45 => {
+                self.context.network.cut(client);
+                self.context.after(span, Event::Undo(Undo::Cut(client)));
+            }
+            45..65 => {
+                self.backlogs[client].get_or_insert_default();
+                self.context.after(span, Event::Undo(Undo::Freeze(client)));
+            }
+            65..73 => {
+                if self.clients[client].is_on() {
+                    self.clients[client].crash(&mut self.context);
+                    self.backlogs[client] = None;
+                    self.context.after(span, Event::ClientStarts { client });
+                }
+            }
+            73..85 => {
+                if self.server.is_running() {
+                    self.server.crash(&mut self.context);
+                    if let Some(backlog) = self.backlogs.last_mut() {
+                        *backlog = None;
+                    }
+                    self.check_durable();
+                    self.context.after(span, Event::ServerStarts);
+                }
+            }
+            85..90 => {
+                if let Some(backlog) = self.backlogs.last_mut() {
+                    backlog.get_or_insert_default();
+                }
+                self.context.after(span, Event::Undo(Undo::FreezeServer));
+            }
+            _ => {
+                self.clients[client].set_stuck(Stuck::Yes);
+                self.context.after(span * 3, Event::Undo(Undo::Stuck(client)));
+            }
+        }
+    }
+
+    fn undo(&mut self, undo: Undo) {
+        self.context.note(|| format!("undo     {undo:?}"));
+        match undo {
+            Undo::Cut(client) => self.context.heal_link(client),
+            Undo::Freeze(client) => self.thaw(client),
+            Undo::FreezeServer => self.thaw(self.clients.len()),
+            Undo::Stuck(client) => self.clients[client].set_stuck(Stuck::No),
+        }
+    }
+
+    /// What has piled up is seen now, in its order.
+    fn thaw(&mut self, node: usize) {
+        for event in self.backlogs[node].take().unwrap_or_default() {
+            self.context.schedule(self.context.now, event);
+        }
+    }
+
+    fn heal(&mut self) {
+        self.context.note(|| "heal     everything".to_owned());
+        self.faults = Faults::Off;
+        for client in 0..self.clients.len() {
+            self.undo(Undo::Cut(client));
+            self.undo(Undo::Freeze(client));
+            self.undo(Undo::Stuck(client));
+            if !self.clients[client].is_on() {
+                self.clients[client].start(&mut self.context);
+            }
+        }
+        self.undo(Undo::FreezeServer);
+        if !self.server.is_running() {
+            self.server.handle(&mut self.context, Event::ServerStarts);
+        }
+        self.context.healed = Some(self.context.now);
+    }
+
+    // ------------------------------------------------------------------------------------------------------ checks
+
+    fn check_exclusive(&mut self) {
+        for object in 0..self.context.config.objects {
+            let register = Register { object, cell: 0 };
+            let modes: Vec<_> = self
+                .clients
+                .iter()
+                .enumerate()
+                .map(|(number, client)| (number, client.valid_mode(&self.context, register.fid())))
+                .collect();
+            let found = exclusive::check(register, &modes);
+            self.context.invariants.report(found);
+        }
+    }
+
+    fn check_durable(&mut self) {
+        let server = &self.server;
+        self.context.invariants.check_durable(|register| server.value(register));
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Target {
+    Nobody,
+    World,
+    Server,
+    Client(usize),
+}
+
+fn draw_clock(context: &mut Context) -> Clock {
+    let drift = i64::from(context.config.drift_ppm);
+    let drift_ppm = context.rng.below(2 * context.config.drift_ppm as u64 + 1) as i64 - drift;
+    // The extremes are where it goes wrong, so they come often.
+    let drift_ppm = match context.rng.below(3) {
+        0 => drift,
+        1 => -drift,
+        _ => drift_ppm,
+    };
+    Clock::new(Duration::from_secs(context.rng.below(1000)), drift_ppm)
+}
