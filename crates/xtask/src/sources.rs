@@ -1,0 +1,105 @@
+//! Rules on sources that no lint knows.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file that a newcomer cannot hold in the head is split by meaning.
+const MAX_LINES: usize = 600;
+/// Columns: rustfmt keeps code to 110, comments and strings it leaves alone.
+const MAX_WIDTH: usize = 130;
+
+/// The crates that take time, numbers and bytes as arguments and have no source of their own.
+const SANS_IO: [&str; 3] = ["types", "lease", "model"];
+/// What these must not contain, and what they have instead.
+const FORBIDDEN: [(&str, &str); 10] = [
+    ("Instant::now", "take `now: Monotonic` as an argument"),
+    ("SystemTime::now", "take a `Timestamp` as an argument"),
+    ("clock_gettime", "take `now: Monotonic` as an argument"),
+    ("std::net", "take bytes as an argument"),
+    ("std::thread", "let the driver have the threads"),
+    ("thread::spawn", "let the driver have the threads"),
+    ("tokio", "let the driver have the runtime"),
+    ("rand::", "take a seed as an argument"),
+    ("std::fs", "take bytes as an argument"),
+    ("std::process", "let the driver have the processes"),
+];
+/// Words that mark unfinished work.
+const UNFINISHED: [&str; 4] = ["todo!(", "unimplemented!(", "FIXME", "XXX"];
+
+/// What the sources below `root` do that they must not.
+pub(crate) fn check(root: &Path) -> Vec<String> {
+    let mut failures = Vec::new();
+    for path in rust_files(&root.join("crates")) {
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        match fs::read_to_string(&path) {
+            Ok(text) => failures.extend(check_text(&name, &text)),
+            Err(error) => failures.push(format!("{name}: {error}")),
+        }
+    }
+    failures
+}
+
+fn check_text(name: &str, text: &str) -> Vec<String> {
+    let mut failures = Vec::new();
+    let lines = text.lines().count();
+    if lines > MAX_LINES {
+        failures.push(format!("{name}: {lines} lines; split it by meaning, the limit is {MAX_LINES}"));
+    }
+    let is_sans_io = SANS_IO.iter().any(|of| name.contains(&format!("crates/{of}/src/")));
+    // The rules are written down here.
+    let is_rules = name.ends_with("xtask/src/sources.rs");
+    for (number, line) in text.lines().enumerate() {
+        let place = format!("{name}:{}", number + 1);
+        if line.chars().count() > MAX_WIDTH {
+            failures.push(format!("{place}: wider than {MAX_WIDTH}"));
+        }
+        if is_rules {
+            continue;
+        }
+        let code = line.split("//").next().unwrap_or_default();
+        if is_sans_io {
+            let found = FORBIDDEN.iter().filter(|(word, _)| code.contains(word));
+            failures.extend(
+                found.map(|(word, instead)| format!("{place}: `{word}` in a sans-IO crate; {instead}")),
+            );
+        }
+        let found = UNFINISHED.iter().filter(|word| line.contains(**word));
+        failures.extend(found.map(|word| format!("{place}: `{word}`: finish it or file it")));
+    }
+    failures
+}
+
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_in_the_core_is_found_and_a_comment_about_it_is_not() {
+        let read = "let now = Instant::now();";
+        assert_eq!(check_text("crates/lease/src/table.rs", read).len(), 1);
+        assert_eq!(check_text("crates/lease/src/table.rs", &format!("// {read}")), Vec::<String>::new());
+        assert_eq!(check_text("crates/server/src/clock.rs", read), Vec::<String>::new());
+    }
+
+    #[test]
+    fn long_files_long_lines_and_unfinished_work_are_found() {
+        assert_eq!(check_text("a.rs", &"x\n".repeat(MAX_LINES + 1)).len(), 1);
+        assert_eq!(check_text("a.rs", &"x".repeat(MAX_WIDTH + 1)).len(), 1);
+        assert_eq!(check_text("a.rs", "fn f() { todo!() }").len(), 1);
+        assert_eq!(check_text("a.rs", "fn f() {}\n"), Vec::<String>::new());
+    }
+}
