@@ -14,10 +14,11 @@ use crate::session::{Opens, ReplyTo, Session};
 use soda_lease::locks::LockTable;
 use soda_lease::table::{Access, OpKey, Output, Refusal, Table};
 use soda_protocol::{Frame, FrameKind, OpId, Push};
-use soda_types::{Fid, Monotonic, Recall, SessionId};
+use soda_types::{Fid, InUse, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Recalls that leave together in one message.
@@ -222,6 +223,20 @@ impl<'s> CoreGuard<'s> {
             self.table.cancel(now, key);
             self.wake(key, Verdict::Cancelled);
             self.settle();
+        }
+    }
+
+    /// What is left of the grace period.
+    pub(crate) fn grace_left(&self) -> Option<Duration> {
+        self.table.grace_left(self.now)
+    }
+
+    /// Forgets a session's lease on an inode that does not exist any more.
+    pub(crate) fn give_up_lease(&mut self, session: SessionId, fid: Fid) {
+        if let Some(grant) = self.table.lease(session, fid) {
+            let now = self.now;
+            let given_up = RecallAck { fid, epoch: grant.epoch, kept: None, in_use: InUse::No, uses: 0 };
+            self.table.handle_release(now, session, &[given_up]);
         }
     }
 

@@ -12,6 +12,10 @@ use soda_types::{Errno, Fid, FsError, Lock, SessionId};
 pub(crate) fn run(core: &mut CoreGuard<'_>, incoming: &Incoming) {
     let session = incoming.session();
     let result = match &incoming.request.call {
+        Call::LockTest { .. } | Call::LockSet { .. } if core.grace_left().is_some() => {
+            // Somebody may come back who had a lock before the restart.
+            Err(Failure::Grace(core.grace_left().unwrap_or_default()))
+        }
         Call::LockTest { fid, lock } => {
             let conflict = core.locks.test(*fid, session, *lock);
             Ok(Answer::Conflict(conflict.map(|held| held.lock)))
@@ -38,10 +42,6 @@ fn set(
     wait: LockWait,
 ) -> Option<Result<Answer, Failure>> {
     let now = core.now;
-    if let Some(left) = core.table.grace_left(now) {
-        // Somebody may come back who had the lock before the restart.
-        return Some(Err(Failure::Grace(left)));
-    }
     let key = core.new_key();
     let if_busy = match wait {
         LockWait::No => IfBusy::Fail,

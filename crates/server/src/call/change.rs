@@ -117,7 +117,7 @@ fn apply(
         Call::Link { fid, parent, name } => {
             txn.link(*fid, *parent, name)?;
             let answer = changed(txn, *fid, &[*parent])?;
-            Done { effects: Effects { no_orphan: Some(*fid), ..Effects::default() }, ..Done::new(answer) }
+            Done { effects: Effects { named: Some(*fid), ..Effects::default() }, ..Done::new(answer) }
         }
         Call::Unlink { parent, name, what } => {
             expect(volume, *parent, name, found.inode)?;
@@ -210,7 +210,7 @@ fn tmp_file(txn: &mut Txn<'_>, parent: Fid, new: &soda_protocol::NewNode) -> Res
         created: Some(node.fid),
         opened: opened(new, node.fid),
         orphaned: Some(node.fid),
-        no_orphan: None,
+        ..Effects::default()
     };
     Ok(Done { effects, ..Done::new(changed(txn, node.fid, &[])?) })
 }
@@ -273,7 +273,7 @@ fn if_open(shared: &Shared, inode: Option<Fid>, in_use: InUse) -> IfOpen {
 fn effects_of(removed: &Removed, in_use: InUse) -> Effects {
     match removed.fate {
         Fate::Linked => Effects::default(),
-        Fate::Deleted => Effects { no_orphan: Some(removed.fid), ..Effects::default() },
+        Fate::Deleted => Effects { gone: Some(removed.fid), ..Effects::default() },
         Fate::Orphaned => Effects {
             orphaned: Some(removed.fid),
             opened: (in_use == InUse::Yes).then_some(removed.fid),

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use plan::Found;
 use soda_lease::table::{OpKey, Outcome};
 use soda_protocol::{Answer, Call, Failure};
-use soda_types::{Errno, Fid, FsError};
+use soda_types::{Errno, Fid, FsError, Grant};
 use soda_volume::Staged;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -102,8 +102,10 @@ struct Effects {
     /// The session has it open now.
     opened: Option<Fid>,
     orphaned: Option<Fid>,
-    /// Has a name again, or is gone.
-    no_orphan: Option<Fid>,
+    /// Has a name (again).
+    named: Option<Fid>,
+    /// Does not exist any more.
+    gone: Option<Fid>,
 }
 
 /// Why an admitted call was not carried out.
@@ -262,8 +264,13 @@ impl Operation {
         {
             core.opens.add(session, fid);
         }
-        if let Some(fid) = effects.no_orphan {
+        if let Some(fid) = effects.named {
             core.orphans.remove(&fid);
+        }
+        if let Some(fid) = effects.gone {
+            // Who deletes a million files is not to hold a million leases on what is not there.
+            grants.retain(|grant: &Grant| grant.fid != fid);
+            core.give_up_lease(session, fid);
         }
         if let Some(fid) = effects.orphaned {
             core.orphans.insert(fid);

@@ -19,6 +19,9 @@ const COPY_MAX: usize = 4096;
 const PARTS_MAX: usize = 64;
 /// Bytes encoded before the socket is tried.
 const BATCH: usize = 256 << 10;
+/// Bytes queued for a peer that does not read before it is given up. Requests stop being read long before; only what is
+/// sent unasked can grow to this.
+const UNSENT_MAX: usize = 128 << 20;
 
 pub(crate) struct Outbox {
     /// Unique in the life of the server.
@@ -66,7 +69,12 @@ impl Outbox {
         if self.is_closed() {
             return;
         }
-        self.unsent.fetch_add(size(&frame), Ordering::Relaxed);
+        let before = self.unsent.fetch_add(size(&frame), Ordering::Relaxed);
+        if before > UNSENT_MAX {
+            tracing::warn!(connection = self.id, "connection given up: its peer does not read");
+            self.close();
+            return;
+        }
         lock(&self.queue).push_back(frame);
     }
 

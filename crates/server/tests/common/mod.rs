@@ -46,7 +46,8 @@ pub enum Recalls {
     Keep,
 }
 
-type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<(Reply, Bytes)>>>>;
+/// `None` when the connection has ended.
+type Pending = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<(Reply, Bytes)>>>>>;
 
 pub struct Client {
     pub welcome: Welcome,
@@ -102,7 +103,7 @@ impl Connection {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let (read, write) = stream.into_split();
-        let pending = Pending::default();
+        let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let reader = tokio::spawn(read_all(read, pending.clone(), on_push));
         let connection = Connection {
             write: Arc::new(tokio::sync::Mutex::new(write)),
@@ -132,7 +133,9 @@ impl Connection {
     ) -> (u64, oneshot::Receiver<(Reply, Bytes)>) {
         let tag = self.tag.fetch_add(1, Ordering::SeqCst);
         let (sender, receiver) = oneshot::channel();
-        self.pending.lock().unwrap().insert(tag, sender);
+        if let Some(pending) = &mut *self.pending.lock().unwrap() {
+            pending.insert(tag, sender);
+        }
         let frame = Frame::new(FrameKind::Request, tag, &Request { op, call }, payload).unwrap();
         self.send_frame(&frame).await;
         (tag, receiver)
@@ -155,7 +158,7 @@ async fn read_all(mut read: OwnedReadHalf, pending: Pending, mut on_push: impl F
     while let Some(frame) = read_frame(&mut read).await {
         match frame.kind {
             FrameKind::Reply => {
-                let sender = pending.lock().unwrap().remove(&frame.tag);
+                let sender = pending.lock().unwrap().as_mut().and_then(|pending| pending.remove(&frame.tag));
                 let _ =
                     sender.expect("one answer per request").send((frame.message().unwrap(), frame.payload));
             }
@@ -163,7 +166,7 @@ async fn read_all(mut read: OwnedReadHalf, pending: Pending, mut on_push: impl F
             other => panic!("{other:?} from a server"),
         }
     }
-    pending.lock().unwrap().clear();
+    *pending.lock().unwrap() = None;
 }
 
 pub async fn read_frame(read: &mut (impl AsyncReadExt + Unpin)) -> Option<Frame> {

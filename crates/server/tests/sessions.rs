@@ -1,0 +1,212 @@
+//! The life of a session: hello, resume, goodbye, fence, restart.
+
+mod common;
+
+use common::*;
+use soda_protocol::{Answer, Call, Failure, Note, Reclaim, ReclaimStep, Role, SessionKey, Standing, WriteAt};
+use soda_server::Server;
+use soda_types::{Errno, InUse, Mode, RecallAck, SessionId};
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_goes_on_over_a_new_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let first = Client::connect(&server).await;
+    assert_eq!(first.session.standing, Standing::New);
+    first.create(first.root, "file").await.unwrap();
+    let second = Client::resume(&server, first.key()).await;
+    assert_eq!(second.session.standing, Standing::Resumed);
+    assert_eq!(second.key(), first.key());
+    assert_eq!(second.session.last_sequence.0, 1);
+    // The older connection has been replaced.
+    assert!(first.connection().call(None, Call::Renew, Default::default()).await.is_none());
+    assert_eq!(second.ask(Call::Renew).await.result, Ok(Answer::Done));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_secret_or_an_ended_session_begins_a_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let first = Client::connect(&server).await;
+    let guess = SessionKey { secret: [0; 16], ..first.key() };
+    let other = Client::resume(&server, guess).await;
+    assert_eq!(other.session.standing, Standing::New);
+    assert_ne!(other.key().session, first.key().session);
+    let refused = Connection::open(server.local_addr(), Role::Data(guess), drop).await;
+    assert_eq!(refused.err(), Some(Failure::SessionEnded));
+
+    assert_eq!(first.ask(Call::Goodbye).await.result, Ok(Answer::Done));
+    assert_eq!(first.ask(Call::Renew).await.result, Err(Failure::SessionEnded));
+    let again = Client::resume(&server, first.key()).await;
+    assert_eq!(again.session.standing, Standing::New);
+    assert!(again.key().session > other.key().session, "session numbers are never used twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hellos_that_cannot_be_served_are_told_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let refusal = |hello| async {
+        let (connection, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+        drop(connection);
+        raw_hello(server.local_addr(), hello).await
+    };
+    let mut newer = hello(control(None));
+    (newer.protocol_min, newer.protocol_max) = (7, 9);
+    let text = refusal(newer).await;
+    assert!(
+        text.contains("speaks 1 to 1") && text.contains("7 to 9") && text.contains("Update the server"),
+        "{text}"
+    );
+    let Role::Control { client, name, .. } = control(None) else { unreachable!() };
+    let elsewhere = Role::Control { client, name, volume: "home".to_owned(), resume: None };
+    let text = refusal(hello(elsewhere)).await;
+    assert!(text.contains("\"home\"") && text.contains("\"main\""), "{text}");
+}
+
+async fn raw_hello(address: std::net::SocketAddr, hello: soda_protocol::Hello) -> String {
+    use soda_protocol::{Frame, FrameKind, Reply, Request};
+    use tokio::io::AsyncWriteExt;
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = Request { op: None, call: Call::Hello(hello) };
+    let frame = Frame::new(FrameKind::Request, 1, &request, Default::default()).unwrap();
+    let mut bytes = bytes::BytesMut::new();
+    frame.encode_head(&mut bytes);
+    stream.write_all(&bytes).await.unwrap();
+    match read_frame(&mut stream).await.unwrap().message::<Reply>().unwrap().result {
+        Err(Failure::Refused(text)) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_waits_for_a_dead_reader_no_longer_than_its_term() {
+    let dir = tempfile::tempdir().unwrap();
+    let term = Duration::from_millis(300);
+    let server = Server::start(config(dir.path()).with_term(term)).unwrap();
+    let writer = Client::connect(&server).await;
+    let file = writer.create(writer.root, "file").await.unwrap().fid;
+    let reader = Client::connect_keeping_recalls(&server).await;
+    let reply = reader.ask(Call::GetAttr { fid: file }).await;
+    assert_eq!(mode_on(&reply.grants, file), Some(Mode::Read));
+    let asked = std::time::Instant::now();
+    writer.write(file, WriteAt::Offset(0), b"new").await.unwrap();
+    let waited = asked.elapsed();
+    assert!(waited >= Duration::from_millis(200), "the reader's promise was broken after {waited:?}");
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+    // Fenced: its connections are closed, its key is worth nothing.
+    until("the reader's connection ends", || async {
+        reader.connection().call(None, Call::Renew, Default::default()).await.is_none()
+    })
+    .await;
+    let back = Client::resume(&server, reader.key()).await;
+    assert_eq!(back.session.standing, Standing::New);
+    assert_eq!(back.read(file, 0, 10).await.unwrap(), "new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_session_that_is_in_nobodys_way_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let term = Duration::from_millis(50);
+    let server = Server::start(config(dir.path()).with_term(term)).unwrap();
+    let client = Client::connect(&server).await;
+    client.create(client.root, "file").await.unwrap();
+    tokio::time::sleep(term * 4).await;
+    assert_eq!(client.ask(Call::Renew).await.result, Ok(Answer::Done));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_clients_reclaim_what_they_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let client = Client::connect(&server).await;
+    let reply = client.change(create(client.root, "file", soda_types::FileKind::File)).await;
+    let grants = reply.grants.clone();
+    let file = node(reply).unwrap();
+    let root = node(client.ask(Call::GetAttr { fid: client.root }).await).unwrap();
+    let boot = client.welcome.boot;
+    drop(server);
+
+    let server = start(dir.path());
+    let back = Client::resume(&server, client.key()).await;
+    assert_eq!(back.session.standing, Standing::Reclaim);
+    assert_ne!(back.welcome.boot, boot);
+    let other = Client::connect(&server).await;
+    let (_, mut blocked) =
+        other.connection().send(None, Call::GetAttr { fid: file.fid }, Default::default()).await;
+
+    let on = |fid| *grants.iter().find(|grant| grant.fid == fid).unwrap();
+    let mut stale = root.attr.version;
+    stale.0 -= 1;
+    let reclaim =
+        |leases, step| back.ask(Call::Reclaim(Reclaim { leases, open: vec![], locks: vec![], step }));
+    let first = reclaim(vec![(on(file.fid), file.attr.version)], ReclaimStep::More).await;
+    let Ok(Answer::Reclaimed(held)) = first.result else { panic!("{first:?}") };
+    let regranted = held[0].unwrap();
+    assert_eq!((regranted.fid, regranted.mode), (file.fid, Mode::Write));
+    assert!(regranted.epoch > on(file.fid).epoch);
+    assert!(blocked.try_recv().is_err(), "the grace period is not over");
+    let last = reclaim(vec![(on(back.root), stale)], ReclaimStep::Last).await;
+    assert_eq!(last.result, Ok(Answer::Reclaimed(vec![None])), "of another version");
+    // The only known session is back, so the grace period ends early; then its write lease is asked down.
+    assert!(blocked.await.unwrap().0.result.is_ok());
+    assert_eq!(back.next_recall().await.to, Some(Mode::Read));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_come_back_in_the_grace_period_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let short = || config(dir.path()).with_term(Duration::from_millis(200));
+    let server = Server::start(short()).unwrap();
+    let gone = Client::connect(&server).await;
+    let file = gone.create(gone.root, "file").await.unwrap().fid;
+    drop(server);
+
+    let server = Server::start(short()).unwrap();
+    let client = Client::connect(&server).await;
+    client.write(file, WriteAt::Offset(0), b"after the grace period").await.unwrap();
+    let late = Client::resume(&server, gone.key()).await;
+    assert_eq!(late.session.standing, Standing::New);
+    drop(server);
+
+    let server = Server::start(short()).unwrap();
+    let later = Client::resume(&server, gone.key()).await;
+    assert_eq!(later.session.standing, Standing::New, "its end was durable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn goodbyes_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let client = Client::connect(&server).await;
+    client.create(client.root, "file").await.unwrap();
+    client.ask(Call::Goodbye).await.result.unwrap();
+    server.shutdown().await;
+
+    let server = start(dir.path());
+    let other = Client::connect(&server).await;
+    // There is nobody to wait for, so no grace period.
+    other.create(other.root, "other").await.unwrap();
+    assert_eq!(other.key().session, SessionId(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn released_leases_are_not_recalled() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let holder = Client::connect_keeping_recalls(&server).await;
+    let reply = holder.change(create(holder.root, "file", soda_types::FileKind::File)).await;
+    let give_back = |grant: &soda_types::Grant| RecallAck {
+        fid: grant.fid,
+        epoch: grant.epoch,
+        kept: None,
+        in_use: InUse::No,
+        uses: 0,
+    };
+    holder.note(Note::Release(reply.grants.iter().map(give_back).collect())).await;
+    assert_eq!(holder.ask(Call::Renew).await.result, Ok(Answer::Done));
+    let other = Client::connect(&server).await;
+    assert_eq!(other.create(other.root, "file").await, Err(Errno::Exists));
+    other.create(other.root, "other").await.unwrap();
+}
