@@ -176,3 +176,78 @@ fn what_takes_space_is_refused_at_the_reserve_and_what_gives_it_is_not() {
     assert!(matches!(stores.data.append(&[1; 5000]), Err(StorageError::NoSpace { .. })));
     assert_eq!(stores.data.space().unwrap().free, 0);
 }
+
+/// The journal of a store that had ten commits of large values, the store closed.
+fn ten_commits(directory: &Path) -> std::path::PathBuf {
+    let stores = open(directory).unwrap();
+    for number in 0..10u8 {
+        let mut batch = Batch::new();
+        batch.put(Table::Extent, vec![number], vec![number + 1; 20_000]);
+        batch.put(Table::Inode, vec![number], vec![number + 1; 100]);
+        stores.meta.commit(batch).unwrap();
+        stores.meta.sync().unwrap();
+    }
+    drop(stores);
+    let journals = fs::read_dir(directory.join("meta")).unwrap().map(|entry| entry.unwrap().path());
+    journals.filter(|path| path.extension().is_some_and(|extension| extension == "jnl")).max().unwrap()
+}
+
+/// Whatever pages of the tail a power cut leaves out: the store opens and has a prefix, batches whole.
+#[test]
+fn a_torn_journal_gives_a_prefix() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = ten_commits(directory.path());
+    let content = fs::read(&journal).unwrap();
+    let written = content.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let mut cut = 0;
+    for page in (0..written).step_by(5 * 4096).skip(1) {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = ten_commits(directory.path());
+        let file = fs::File::options().write(true).open(&journal).unwrap();
+        file.write_all_at(&vec![0; 4096.min(written - page)], page as u64).unwrap();
+        drop(file);
+        let stores =
+            open(directory.path()).unwrap_or_else(|error| panic!("page {page} of {written}: {error}"));
+        let mut ended = None;
+        for number in 0..10u8 {
+            let extent = stores.meta.get(Table::Extent, &[number]).unwrap();
+            let inode = stores.meta.get(Table::Inode, &[number]).unwrap();
+            assert_eq!(extent.is_some(), inode.is_some(), "half a batch");
+            match extent {
+                Some(extent) => assert!(ended.is_none() && extent == vec![number + 1; 20_000], "page {page}"),
+                None => ended = ended.or(Some(number)),
+            }
+        }
+        let expected = page / (written / 10);
+        let ended = usize::from(ended.expect("a page is missing"));
+        assert!(ended.abs_diff(expected) <= 1, "page {page}: {ended} of {expected} batches left");
+        cut += journal.parent().unwrap().join(journal.with_extension("torn")).exists() as u32;
+        // It goes on from there, and through another restart.
+        let mut batch = Batch::new();
+        batch.put(Table::Inode, &b"after"[..], &b"1"[..]);
+        stores.meta.commit(batch).unwrap();
+        stores.meta.sync().unwrap();
+        drop(stores);
+        assert!(open(directory.path()).unwrap().meta.get(Table::Inode, b"after").unwrap().is_some());
+    }
+    assert!(cut > 0, "the engine saw every tear by itself: nothing of ours was tested");
+}
+
+/// Syncs do not hold up commits, and a journal that is changed over is followed.
+#[test]
+fn syncs_follow_the_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let stores = open(directory.path()).unwrap();
+    let value = vec![5; 1 << 20];
+    for number in 0..200u32 {
+        let mut batch = Batch::new();
+        batch.put(Table::Extent, number.to_be_bytes().to_vec(), value.clone());
+        stores.meta.commit(batch).unwrap();
+        stores.meta.sync().unwrap();
+    }
+    drop(stores);
+    let stores = open(directory.path()).unwrap();
+    for number in 0..200u32 {
+        assert_eq!(stores.meta.get(Table::Extent, &number.to_be_bytes()).unwrap().unwrap().len(), 1 << 20);
+    }
+}

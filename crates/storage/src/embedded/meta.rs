@@ -1,6 +1,7 @@
 //! Metadata in fjall, a log-structured merge tree with a journal.
 
 use super::directory::StoreOptions;
+use super::journal::{self, Journal};
 use super::space::SpaceWatch;
 use crate::{Batch, Change, MetaRead, MetaStore, StorageError, StorageResult, Table, Visit, crash};
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistM
 use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of a tree's changes in memory before they are written out as a sorted file.
 const MEMTABLE: u64 = 32 << 20;
@@ -20,6 +21,9 @@ const TREES: [&str; 5] = ["inode", "dirent", "extent", "reply", "other"];
 pub struct EmbeddedMeta {
     database: Database,
     trees: Trees,
+    journal: Option<Journal>,
+    /// Why nothing can be relied on any more.
+    failed: OnceLock<String>,
     space: SpaceWatch,
     _lock: Arc<File>,
 }
@@ -30,17 +34,36 @@ impl EmbeddedMeta {
         options: &StoreOptions,
         lock: Arc<File>,
     ) -> StorageResult<EmbeddedMeta> {
-        let database = Database::builder(&path)
-            .cache_size(options.meta_cache)
-            .journal_compression(CompressionType::None)
-            .open()
-            .map_err(|error| engine("opening", error))?;
+        let open = || {
+            Database::builder(&path)
+                .cache_size(options.meta_cache)
+                .journal_compression(CompressionType::None)
+                .open()
+        };
+        let database = match open() {
+            Err(fjall::Error::JournalRecovery(_)) if journal::cut_torn_tail(&path)? => open(),
+            other => other,
+        }
+        .map_err(|error| engine("opening", error))?;
         let tree = |name| {
             let tree_options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE);
             database.keyspace(name, tree_options).map_err(|error| engine("opening a tree", error))
         };
         let trees = Trees(TREES.into_iter().map(tree).collect::<StorageResult<_>>()?);
-        Ok(EmbeddedMeta { database, trees, space: SpaceWatch::new(path, options.reserve), _lock: lock })
+        Ok(EmbeddedMeta {
+            database,
+            trees,
+            journal: Journal::find(&path)?,
+            failed: OnceLock::new(),
+            space: SpaceWatch::new(path, options.reserve),
+            _lock: lock,
+        })
+    }
+}
+
+impl EmbeddedMeta {
+    fn check_failed(&self) -> StorageResult<()> {
+        self.failed.get().map_or(Ok(()), |cause| Err(StorageError::Stopped(cause.clone())))
     }
 }
 
@@ -121,6 +144,7 @@ impl MetaStore for EmbeddedMeta {
         if batch.is_empty() {
             return Ok(());
         }
+        self.check_failed()?;
         // What is in memory tables is going to be written a second time.
         self.space.admit(batch.size() * 2, self.database.write_buffer_size(), batch.space)?;
         crash::point("meta.commit.before");
@@ -141,7 +165,16 @@ impl MetaStore for EmbeddedMeta {
 
     fn sync(&self) -> StorageResult<()> {
         crash::point("meta.sync.before");
-        self.database.persist(PersistMode::SyncData).map_err(|error| engine("syncing the journal", error))?;
+        self.check_failed()?;
+        let synced = match &self.journal {
+            Some(journal) => journal.sync(),
+            None => self.database.persist(PersistMode::SyncData).map_err(|error| engine("syncing", error)),
+        };
+        if let Err(error) = synced {
+            // The kernel has dropped the dirty pages: a second attempt would succeed without the data being there.
+            self.failed.get_or_init(|| error.to_string());
+            return Err(error);
+        }
         crash::point("meta.sync.after");
         Ok(())
     }

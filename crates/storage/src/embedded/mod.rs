@@ -1,6 +1,7 @@
 //! The store on a directory of a local file system.
 
 mod directory;
+mod journal;
 mod meta;
 mod segments;
 mod space;

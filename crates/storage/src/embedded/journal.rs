@@ -1,0 +1,192 @@
+//! The metadata engine's journal, looked at from outside: for two things that the engine does not offer.
+//!
+//! *Syncing without holding everybody up.* The engine holds its writer's lock through a sync, so every commit waits for the
+//! disk. Whoever syncs only needs what was committed before, and that is in the kernel: a sync through a descriptor of our
+//! own does the same with no lock held.
+//!
+//! *A torn tail.* After a power cut the pages of the journal that were not synced may be there in any selection. The engine
+//! takes a missing page for the end of the journal, unless it is in the middle of a value: then a check sum is wrong and it
+//! refuses to open. Such a batch was never durable, so the journal is cut there, as if the cut had come earlier (what
+//! RocksDB calls point-in-time recovery). The part that is cut off is kept beside it.
+//!
+//! The format: files `<number>.jnl`, only the highest is written to; an older one is synced before the next is made. A
+//! batch is `1, items: u32, seqno: u64`, then items and clears, then `3, xxh3 of the items and clears: u64, "FJL", 3`. An
+//! item is `2, type: u8, compression: u8, tree: u64, key length: u16, length: u32, stored length: u32, key, value`, a clear
+//! `4, tree: u64`. Numbers are little-endian.
+
+use crate::{StorageError, StorageResult};
+use std::fs::{self, File};
+use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use xxhash_rust::xxh3::Xxh3;
+
+const TRAILER: [u8; 4] = [b'F', b'J', b'L', 3];
+
+/// The newest journal, open for syncing.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    directory: PathBuf,
+    newest: Mutex<Newest>,
+}
+
+#[derive(Clone, Debug)]
+struct Newest {
+    number: u64,
+    file: Arc<File>,
+}
+
+impl Journal {
+    /// `None` if the directory has no journal by the names that are known.
+    pub(crate) fn find(directory: &Path) -> StorageResult<Option<Journal>> {
+        let found = newest(directory).map_err(|error| io_error("listing", directory, error))?;
+        let Some(number) = found else {
+            return Ok(None);
+        };
+        let file = Arc::new(open(directory, number)?);
+        Ok(Some(Journal { directory: directory.to_owned(), newest: Mutex::new(Newest { number, file }) }))
+    }
+
+    /// Makes everything durable that was handed to the kernel before.
+    pub(crate) fn sync(&self) -> StorageResult<()> {
+        let file = {
+            let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+            // What is in an older one was synced when the next was made.
+            while path(&self.directory, newest.number + 1).exists() {
+                let number = newest.number + 1;
+                *newest = Newest { number, file: Arc::new(open(&self.directory, number)?) };
+            }
+            newest.file.clone()
+        };
+        file.sync_data().map_err(|error| io_error("syncing the journal in", &self.directory, error))
+    }
+}
+
+/// Cuts a batch with a wrong check sum, and all after it, off the newest journal. Returns whether there was one.
+pub(crate) fn cut_torn_tail(directory: &Path) -> StorageResult<bool> {
+    let error = |error| io_error("mending the journal in", directory, error);
+    let Some(number) = newest(directory).map_err(error)? else {
+        return Ok(false);
+    };
+    let path = path(directory, number);
+    let mut file = File::options().read(true).write(true).open(&path).map_err(error)?;
+    let Some(end) = torn_batch(&mut file).map_err(error)? else {
+        return Ok(false);
+    };
+    // Not called .jnl: the engine must not take it for a journal.
+    let kept = directory.join(format!("{number}.torn"));
+    file.seek(SeekFrom::Start(end)).map_err(error)?;
+    let mut copy = File::create(&kept).map_err(error)?;
+    io::copy(&mut file, &mut copy).map_err(error)?;
+    copy.sync_all().map_err(error)?;
+    file.set_len(end).map_err(error)?;
+    file.sync_all().map_err(error)?;
+    tracing::warn!(
+        journal = %path.display(), end, kept = %kept.display(),
+        "the journal's tail was torn, as a power cut does: changes that were not synced are lost"
+    );
+    Ok(true)
+}
+
+/// Where the first batch begins whose check sum is wrong.
+fn torn_batch(file: &mut File) -> io::Result<Option<u64>> {
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let mut begin = 0;
+    loop {
+        match read_batch(&mut reader) {
+            Ok(Batch::Whole) => begin = reader.stream_position()?,
+            Ok(Batch::Torn) => return Ok(Some(begin)),
+            // Here the engine sees the end by itself.
+            Ok(Batch::None) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+enum Batch {
+    Whole,
+    /// It looks like a batch but is not what was written.
+    Torn,
+    /// No batch begins here, or it has no end.
+    None,
+}
+
+fn read_batch(reader: &mut impl Read) -> io::Result<Batch> {
+    let [tag] = take(reader)?;
+    if tag != 1 {
+        return Ok(Batch::None);
+    }
+    let items = u32::from_le_bytes(take(reader)?);
+    let _seqno: [u8; 8] = take(reader)?;
+    let mut hash = Xxh3::default();
+    let mut seen = 0u32;
+    loop {
+        let [tag] = take(reader)?;
+        match tag {
+            2 => {
+                let head: [u8; 20] = take(reader)?;
+                hash.update(&[tag]);
+                hash.update(&head);
+                let key = u16::from_le_bytes([head[10], head[11]]);
+                let value = u32::from_le_bytes([head[16], head[17], head[18], head[19]]);
+                hash_next(reader, u64::from(key) + u64::from(value), &mut hash)?;
+                seen += 1;
+            }
+            4 => {
+                let tree: [u8; 8] = take(reader)?;
+                hash.update(&[tag]);
+                hash.update(&tree);
+                seen += 1;
+            }
+            3 => {
+                let sum = u64::from_le_bytes(take(reader)?);
+                let trailer: [u8; 4] = take(reader)?;
+                let whole = sum == hash.digest() && seen == items && trailer == TRAILER;
+                return Ok(if whole { Batch::Whole } else { Batch::Torn });
+            }
+            _ => return Ok(Batch::None),
+        }
+    }
+}
+
+fn take<const LEN: usize>(reader: &mut impl Read) -> io::Result<[u8; LEN]> {
+    let mut bytes = [0; LEN];
+    reader.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn hash_next(reader: &mut impl Read, mut len: u64, hash: &mut Xxh3) -> io::Result<()> {
+    let mut buffer = [0; 8192];
+    while len > 0 {
+        let part = len.min(buffer.len() as u64) as usize;
+        reader.read_exact(&mut buffer[..part])?;
+        hash.update(&buffer[..part]);
+        len -= part as u64;
+    }
+    Ok(())
+}
+
+fn newest(directory: &Path) -> io::Result<Option<u64>> {
+    let mut highest = None;
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        let number =
+            name.to_str().and_then(|name| name.strip_suffix(".jnl")).and_then(|stem| stem.parse().ok());
+        highest = highest.max(number);
+    }
+    Ok(highest)
+}
+
+fn path(directory: &Path, number: u64) -> PathBuf {
+    directory.join(format!("{number}.jnl"))
+}
+
+fn open(directory: &Path, number: u64) -> StorageResult<File> {
+    let path = path(directory, number);
+    File::open(&path).map_err(|error| io_error("opening", &path, error))
+}
+
+fn io_error(doing: &str, path: &Path, error: io::Error) -> StorageError {
+    StorageError::io(format!("{doing} {}", path.display()), error)
+}

@@ -1,0 +1,104 @@
+//! A volume on a medium that gets full. The medium is a small tmpfs in a mount namespace of its own; where the kernel
+//! does not allow that, the test says so and passes.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod common;
+
+use common::*;
+use soda_storage::{DataDirectory, StoreOptions};
+use soda_types::{Errno, FsResult, Timestamp};
+use soda_volume::fsck::{DataCheck, FsckOptions, Repair, fsck};
+use soda_volume::*;
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn a_full_disk_is_refused_in_time_and_recovers() {
+    let mount_point = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=300m none \"$SODA_FULL_DISK\" || exit 77; exec \"$0\" --exact child --ignored --nocapture";
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .env("SODA_FULL_DISK", mount_point.path())
+        .output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) if output.status.code() == Some(101) => {
+            panic!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        }
+        other => eprintln!("skipped, no mount namespace to be had: {other:?}"),
+    }
+}
+
+fn open(path: &Path) -> (DataDirectory, Volume) {
+    let stores = DataDirectory::open(path, StoreOptions::default()).unwrap();
+    let volume = Volume::open(stores.meta.clone(), stores.data.clone(), VolumeConfig::default()).unwrap();
+    (stores, volume)
+}
+
+fn try_create(volume: &Volume, text: &str, len: usize) -> FsResult<()> {
+    let mut txn = volume.begin(now());
+    let node = txn.create(volume.root(), &name(text), new_file(0o644))?;
+    txn.commit()?;
+    let staged = volume.stage_write(node.fid, pattern(0, len).into())?;
+    let mut txn = volume.begin(now());
+    txn.write(node.fid, WriteAt::Append, staged, KillPriv::Keep)?;
+    txn.commit()
+}
+
+/// Creates files until there is no space for one more; returns how many there are.
+fn fill(volume: &Volume, prefix: &str, len: usize) -> usize {
+    for number in 0..1_000_000 {
+        if let Err(error) = try_create(volume, &format!("{prefix}{number}"), len) {
+            assert_eq!(error.errno, Errno::NoSpace, "{error}");
+            return number;
+        }
+    }
+    panic!("it never gets full");
+}
+
+fn empty(volume: &Volume, prefix: &str, count: usize) {
+    for number in 0..count {
+        let mut txn = volume.begin(now());
+        txn.unlink(volume.root(), &name(&format!("{prefix}{number}")), IfOpen::Delete).unwrap();
+        txn.commit().unwrap();
+    }
+    while volume.reclaim_some(256).unwrap() == Progress::More {}
+}
+
+#[test]
+#[ignore = "run by the test above, on a small medium"]
+fn child() {
+    let Some(path) = std::env::var_os("SODA_FULL_DISK") else { return };
+    let path = Path::new(&path).join("data");
+    let (stores, volume) = open(&path);
+    let mut counts = Vec::new();
+    for round in 0..3 {
+        // Data leaves some space to names; names come to an end as well.
+        let large = fill(&volume, "large", 1 << 20);
+        let small = fill(&volume, "small", 10_000);
+        eprintln!("round {round}: {large} large files, {small} small ones");
+        assert!(large >= 40, "round {round}: only {large} large files");
+        assert!(volume.statfs().unwrap().free_bytes < 2 << 20);
+        for number in 0..large {
+            let file = volume.lookup(volume.root(), &name(&format!("large{number}"))).unwrap().unwrap().fid;
+            assert!(read(&volume, file, 0, 1 << 20) == pattern(0, 1 << 20));
+        }
+        volume.sync().unwrap();
+        empty(&volume, "large", large);
+        empty(&volume, "small", small);
+        let mut txn = volume.begin(now());
+        let _ = txn.unlink(volume.root(), &name(&format!("large{large}")), IfOpen::Delete);
+        let _ = txn.unlink(volume.root(), &name(&format!("small{small}")), IfOpen::Delete);
+        txn.commit().unwrap();
+        counts.push(large);
+    }
+    assert!(counts[2] * 2 > counts[0], "space is lost from round to round: {counts:?}");
+    drop((volume, stores));
+    let (stores, volume) = open(&path);
+    assert!(volume.read_dir(volume.root(), None, 10, Listing::Names).unwrap().is_empty());
+    drop(volume);
+    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let report = fsck(stores.meta.clone(), stores.data.clone(), options, &mut |_| {}).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
