@@ -1,1 +1,71 @@
-//! (skeleton)
+//! The client of a Soda server: a library that any program can link ("LibFS"); the FUSE mount is one of them.
+//!
+//! ```no_run
+//! use soda_client::{Client, ClientConfig, KillPriv, NoKernel, OpenMode};
+//! use soda_protocol::{IfExists, NewNode, WriteAt};
+//! use soda_types::{Creds, FileKind, InUse, Name};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::connect(ClientConfig::new("127.0.0.1:7632", "main"), Box::new(NoKernel)).await?;
+//! let new = NewNode {
+//!     kind: FileKind::File, perm: 0o644, umask: 0o022, rdev: 0, target: Vec::new(), creds: Creds::default(),
+//!     existing: IfExists::Open, open: InUse::No,
+//! };
+//! let name = Name::try_from("greeting")?;
+//! let (_, file) = client.create_open(client.root(), &name, new, OpenMode::ReadWrite).await?;
+//! client.write(&file, WriteAt::Offset(0), "hello".into(), KillPriv::Keep).await?;
+//! client.fsync(file.fid()).await?;
+//! assert_eq!(client.read(&file, 0, 100).await?.to_bytes(), "hello"); // from the cache, under a lease
+//! println!("{} requests, {} leases held", client.stats().requests(), client.leases().len());
+//! client.shutdown().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # How it hangs together
+//! - [`ops`] are the operations. Each looks into the caches under one short lock; if that is enough its future is ready at
+//!   the first poll, in about a microsecond. Otherwise the polling thread itself writes the request into the socket.
+//! - Replies are applied to the caches by the task that reads the connection, in the order of arrival, whether or not the
+//!   caller still waits. So an operation's future may be dropped at any point.
+//! - The caches (`cache`) hold what a lease covers: attributes, names present and absent, data, xattrs. Lease logic is in
+//!   `soda_lease::holder`, nowhere else.
+//! - Recalls (`recall`): the kernel's caches first ([`KernelHooks`]), then ours, then the answer.
+//! - The session (`session`): renewal, reconnecting, reclaim after a restart of the server, and what is lost with it.
+//!
+//! # What is not here
+//! Nothing reads a clock except [`Clock`]; nothing holds the lock of the caches across a wait; nothing here knows of FUSE.
+
+mod cache;
+mod call;
+mod client;
+mod clock;
+mod config;
+mod connection;
+mod error;
+mod hooks;
+mod inner;
+mod introspect;
+pub mod ops;
+mod recall;
+mod session;
+mod stats;
+mod validity;
+
+pub use client::Client;
+pub use clock::{BootClock, Clock};
+pub use config::{Access, CacheConfig, ClientConfig, Consistency, Retry};
+pub use connection::{Stream, TcpTransport, Transport};
+pub use error::ConnectError;
+pub use hooks::{KernelHooks, Names, NamesLock, NoKernel};
+pub use introspect::{ClientStanding, HeldLease, SessionView};
+pub use ops::{DirEntry, Entry, KillPriv, OpenDir, OpenFile, OpenMode, ReadData, RenameHow, Written};
+/// The wire's words that operations take and give, for users that see nothing else of the protocol.
+pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, SetXattr, Whence, WriteAt};
+pub use stats::StatsSnapshot;
+pub use validity::{Answering, Cached, Validity};
+
+use std::sync::{Mutex, MutexGuard};
+
+/// A thread that panicked has been reported; its half of the work does not make the rest unusable.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

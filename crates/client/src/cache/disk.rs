@@ -1,0 +1,362 @@
+//! File data on a local disk: survives a restart, and is used again when a lease comes back and the data version is still
+//! the same. One file per extent, named by what it holds; a header that says the same and a check sum inside.
+//!
+//! Nothing here is needed: what is damaged, foreign or in the way is removed or ignored, and a disk that fails or is full
+//! only ends the cache.
+
+use crate::cache::hash::FastMap;
+use crate::cache::lru::{Lru, Place};
+use bytes::Bytes;
+use soda_types::{Fid, Ino, Timestamp, Version, VolumeId};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+const MAGIC: &[u8; 8] = b"SODAEXT1";
+const HEADER: usize = 8 + 4 + 8 + 4 + 8 + 8 + 4 + 4;
+/// Extents that wait to be written; more are not kept.
+const MOST_WRITES: usize = 64;
+/// Longest extent that is believed.
+const MOST_BYTES: u32 = 4 << 20;
+
+#[derive(Debug)]
+pub(crate) struct DiskCache {
+    dir: PathBuf,
+    limit: u64,
+    index: Mutex<Index>,
+    writing: AtomicUsize,
+    broken: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    files: FastMap<Fid, BTreeMap<u64, Entry>>,
+    lru: Lru<(Fid, u64)>,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    version: Version,
+    len: u32,
+    place: Place,
+}
+
+/// An extent that is on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    fid: Fid,
+    version: Version,
+    offset: u64,
+    len: u32,
+}
+
+impl Extent {
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + u64::from(self.len)
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+}
+
+impl DiskCache {
+    /// Opens the part of the directory that belongs to one volume of one server, told apart by the birth of its root, and
+    /// makes an index of what is there. Blocks.
+    ///
+    /// # Errors
+    /// The directory cannot be made or read.
+    pub(crate) fn open(dir: &Path, root: Fid, birth: Timestamp, limit: u64) -> io::Result<DiskCache> {
+        let volume = format!("volume-{}-{}-{}.{}", root.volume.0, root.generation, birth.secs, birth.nanos);
+        let dir = dir.join(volume);
+        fs::create_dir_all(&dir)?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            let meta = entry.metadata()?;
+            let extent = entry.file_name().to_str().and_then(parse_name);
+            match extent
+                .filter(|extent| meta.is_file() && meta.len() == HEADER as u64 + u64::from(extent.len))
+            {
+                Some(extent) => found.push((meta.modified().ok(), extent)),
+                None if meta.is_file() => drop(fs::remove_file(entry.path())),
+                None => {}
+            }
+        }
+        found.sort_by_key(|(used, _)| *used);
+        let mut index = Index::default();
+        let mut surplus = Vec::new();
+        for (_, extent) in found {
+            surplus.extend(index.insert(extent, limit));
+        }
+        for extent in surplus {
+            let _ = fs::remove_file(dir.join(name_of(&extent)));
+        }
+        let (writing, broken) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(DiskCache { dir, limit, index: Mutex::new(index), writing, broken })
+    }
+
+    /// An extent of this version that has the byte. Does not touch the disk.
+    pub(crate) fn find(&self, fid: Fid, version: Version, at: u64) -> Option<Extent> {
+        let mut index = crate::lock(&self.index);
+        let index = &mut *index;
+        let (offset, entry) = index.files.get(&fid)?.range(..=at).next_back()?;
+        let extent = Extent { fid, version, offset: *offset, len: entry.len };
+        let found = entry.version == version && extent.range().contains(&at);
+        if found {
+            index.lru.touch(&entry.place);
+        }
+        found.then_some(extent)
+    }
+
+    /// Reads and checks an extent; what is not as it should be is removed. Blocks.
+    pub(crate) fn read(&self, extent: &Extent) -> Option<Bytes> {
+        let path = self.dir.join(name_of(extent));
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = fs::File::open(&path)?;
+            let mut bytes = Vec::with_capacity(HEADER + extent.len as usize);
+            (&mut file).take(u64::from(MOST_BYTES)).read_to_end(&mut bytes)?;
+            // The order of use after a restart.
+            let _ = file.set_modified(std::time::SystemTime::now());
+            Ok(bytes)
+        };
+        match read() {
+            Ok(bytes) if check(extent, &bytes) => Some(Bytes::from(bytes).slice(HEADER..)),
+            Ok(_) => {
+                tracing::warn!(?path, "damaged file in the cache directory removed");
+                self.remove(extent);
+                None
+            }
+            Err(error) => {
+                tracing::debug!(?path, %error, "not in the cache directory any more");
+                self.remove(extent);
+                None
+            }
+        }
+    }
+
+    /// Whether another extent may be written now.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.broken.load(Ordering::Relaxed) && self.writing.load(Ordering::Relaxed) < MOST_WRITES
+    }
+
+    /// Keeps an extent. Returns what does the work, which blocks; `None` if there is too much to write already.
+    pub(crate) fn keep(
+        self: &Arc<DiskCache>,
+        fid: Fid,
+        version: Version,
+        offset: u64,
+        bytes: Bytes,
+    ) -> Option<impl FnOnce() + Send + use<>> {
+        let len = u32::try_from(bytes.len()).ok().filter(|len| *len > 0 && *len < MOST_BYTES)?;
+        if !self.has_room() || u64::from(len) > self.limit {
+            return None;
+        }
+        self.writing.fetch_add(1, Ordering::Relaxed);
+        let cache = Arc::clone(self);
+        let extent = Extent { fid, version, offset, len };
+        Some(move || {
+            cache.write(&extent, &bytes);
+            cache.writing.fetch_sub(1, Ordering::Relaxed);
+        })
+    }
+
+    /// Nothing that is there may be used any more.
+    pub(crate) fn forget_all(&self) {
+        *crate::lock(&self.index) = Index::default();
+    }
+
+    fn write(&self, extent: &Extent, bytes: &[u8]) {
+        let temporary = self.dir.join(format!("{}.new", name_of(extent)));
+        let write = || -> io::Result<()> {
+            let mut file = fs::File::create(&temporary)?;
+            file.write_all(&header(extent, bytes))?;
+            file.write_all(bytes)?;
+            fs::rename(&temporary, self.dir.join(name_of(extent)))
+        };
+        if let Err(error) = write() {
+            let _ = fs::remove_file(&temporary);
+            if !self.broken.swap(true, Ordering::Relaxed) {
+                tracing::warn!(dir = ?self.dir, %error, "the cache directory is not written to any more");
+            }
+            return;
+        }
+        let surplus = crate::lock(&self.index).insert(*extent, self.limit);
+        for extent in surplus {
+            let _ = fs::remove_file(self.dir.join(name_of(&extent)));
+        }
+    }
+
+    fn remove(&self, extent: &Extent) {
+        crate::lock(&self.index).remove(extent.fid, extent.offset);
+        let _ = fs::remove_file(self.dir.join(name_of(extent)));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        crate::lock(&self.index).bytes
+    }
+}
+
+impl Index {
+    /// Returns what has to go for it: older data in the same place, and the least recently used.
+    fn insert(&mut self, extent: Extent, limit: u64) -> Vec<Extent> {
+        let mut gone = Vec::new();
+        let range = extent.range();
+        let inside = |index: &Index| {
+            let file = index.files.get(&extent.fid)?;
+            let (offset, entry) = file.range(..range.end).next_back()?;
+            (offset + u64::from(entry.len) > range.start).then_some(*offset)
+        };
+        while let Some(offset) = inside(self) {
+            let old = self.remove(extent.fid, offset);
+            // Written over by the rename if it has the same name.
+            gone.extend(old.filter(|old| *old != extent));
+        }
+        let place = self.lru.insert((extent.fid, extent.offset));
+        let entry = Entry { version: extent.version, len: extent.len, place };
+        self.files.entry(extent.fid).or_default().insert(extent.offset, entry);
+        self.bytes += u64::from(extent.len);
+        while self.bytes > limit {
+            let Some((fid, offset)) = self.lru.oldest().copied() else { break };
+            gone.extend(self.remove(fid, offset));
+        }
+        gone
+    }
+
+    fn remove(&mut self, fid: Fid, offset: u64) -> Option<Extent> {
+        let file = self.files.get_mut(&fid)?;
+        let entry = file.remove(&offset)?;
+        if file.is_empty() {
+            self.files.remove(&fid);
+        }
+        self.lru.remove(entry.place);
+        self.bytes -= u64::from(entry.len);
+        Some(Extent { fid, version: entry.version, offset, len: entry.len })
+    }
+}
+
+fn name_of(extent: &Extent) -> String {
+    let Extent { fid, version, offset, len } = extent;
+    format!("{:x}-{:x}-{:x}-{:x}-{:x}-{:x}", fid.volume.0, fid.ino.0, fid.generation, version.0, offset, len)
+}
+
+fn parse_name(name: &str) -> Option<Extent> {
+    let numbers: Vec<u64> =
+        name.split('-').map(|part| u64::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
+    let [volume, ino, generation, version, offset, len] = *numbers.as_slice() else { return None };
+    let fid = Fid {
+        volume: VolumeId(u32::try_from(volume).ok()?),
+        ino: Ino(ino),
+        generation: u32::try_from(generation).ok()?,
+    };
+    let len = u32::try_from(len).ok().filter(|len| *len > 0 && *len < MOST_BYTES)?;
+    offset.checked_add(u64::from(len))?;
+    let extent = Extent { fid, version: Version(version), offset, len };
+    (name_of(&extent) == name).then_some(extent)
+}
+
+fn header(extent: &Extent, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&extent.fid.volume.0.to_le_bytes());
+    out.extend_from_slice(&extent.fid.ino.0.to_le_bytes());
+    out.extend_from_slice(&extent.fid.generation.to_le_bytes());
+    out.extend_from_slice(&extent.version.0.to_le_bytes());
+    out.extend_from_slice(&extent.offset.to_le_bytes());
+    out.extend_from_slice(&extent.len.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&out), bytes);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out
+}
+
+fn check(extent: &Extent, bytes: &[u8]) -> bool {
+    bytes.len() == HEADER + extent.len as usize && bytes[..HEADER] == header(extent, &bytes[HEADER..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fid(ino: u64) -> Fid {
+        Fid::new(VolumeId(1), Ino(ino))
+    }
+
+    fn open(dir: &Path, limit: u64) -> Arc<DiskCache> {
+        Arc::new(DiskCache::open(dir, fid(1), Timestamp::new(5, 6), limit).unwrap())
+    }
+
+    fn keep(cache: &Arc<DiskCache>, ino: u64, version: u64, offset: u64, bytes: &'static [u8]) {
+        cache.keep(fid(ino), Version(version), offset, Bytes::from_static(bytes)).unwrap()();
+    }
+
+    fn read(cache: &DiskCache, ino: u64, version: u64, at: u64) -> Option<Bytes> {
+        cache.find(fid(ino), Version(version), at).and_then(|extent| cache.read(&extent))
+    }
+
+    #[test]
+    fn survives_a_restart_and_goes_by_version() {
+        let dir = tempfile::tempdir().unwrap();
+        keep(&open(dir.path(), 1000), 2, 7, 10, b"hello");
+        let cache = open(dir.path(), 1000);
+        assert_eq!(read(&cache, 2, 7, 12).unwrap(), "hello");
+        assert_eq!(read(&cache, 2, 8, 12), None);
+        assert_eq!(read(&cache, 2, 7, 15), None);
+        keep(&cache, 2, 8, 12, b"new");
+        assert_eq!(read(&cache, 2, 7, 10), None, "an overlapping newer extent replaces it");
+        assert_eq!((read(&cache, 2, 8, 14).unwrap(), cache.bytes()), (Bytes::from_static(b"new"), 3));
+        let other = DiskCache::open(dir.path(), fid(1), Timestamp::new(5, 7), 1000).unwrap();
+        assert_eq!(other.bytes(), 0, "another volume");
+    }
+
+    #[test]
+    fn damaged_and_foreign_files_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = open(dir.path(), 1000);
+        keep(&cache, 2, 7, 0, b"hello");
+        keep(&cache, 3, 7, 0, b"world");
+        let file = |ino: u64| cache.dir.join(format!("1-{ino:x}-0-7-0-5"));
+        let mut bytes = fs::read(file(2)).unwrap();
+        bytes[HEADER] ^= 1;
+        fs::write(file(2), &bytes).unwrap();
+        assert_eq!(read(&cache, 2, 7, 0), None);
+        assert!(!file(2).exists());
+        fs::copy(file(3), file(4)).unwrap();
+        fs::write(cache.dir.join("junk"), b"x").unwrap();
+        fs::write(cache.dir.join("1-5-0-7-0-5"), b"short").unwrap();
+        let cache = open(dir.path(), 1000);
+        assert!(!cache.dir.join("junk").exists());
+        assert!(!cache.dir.join("1-5-0-7-0-5").exists());
+        assert_eq!(read(&cache, 4, 7, 0), None, "another file's data under its name");
+        assert_eq!(read(&cache, 3, 7, 0).unwrap(), "world");
+    }
+
+    #[test]
+    fn is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = open(dir.path(), 12);
+        for ino in 2..5 {
+            keep(&cache, ino, 1, 0, b"hello");
+        }
+        assert_eq!(cache.bytes(), 10);
+        assert_eq!(fs::read_dir(&cache.dir).unwrap().count(), 2);
+        assert_eq!(read(&cache, 2, 1, 0), None);
+        assert_eq!(open(dir.path(), 5).bytes(), 5);
+    }
+
+    #[test]
+    fn a_disk_that_fails_only_ends_the_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = open(dir.path(), 1000);
+        fs::remove_dir_all(&cache.dir).unwrap();
+        keep(&cache, 2, 1, 0, b"hello");
+        assert!(!cache.has_room());
+        assert!(cache.keep(fid(2), Version(1), 0, Bytes::from_static(b"x")).is_none());
+        assert_eq!(read(&cache, 2, 1, 0), None);
+    }
+}

@@ -1,0 +1,343 @@
+//! File data in memory: extents of bytes as they came from the server, each an allocation of its own where possible, so
+//! that a read is answered with a slice of it.
+//!
+//! The data of a file carry the data version that they belong to. What own writes in flight touch is not in the cache,
+//! and no read that overlaps one is entered: until the write is answered only the server knows the truth.
+
+use crate::cache::hash::FastMap;
+use crate::cache::lru::{Lru, Place};
+use bytes::Bytes;
+use soda_types::{Fid, Version};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use tokio::sync::oneshot;
+
+/// Slices shorter than this are copied rather than keep a large buffer alive.
+const COPY_BELOW: usize = 16 << 10;
+/// A file that random writes have cut into more pieces is dropped.
+const MOST_EXTENTS: usize = 8192;
+
+#[derive(Debug, Default)]
+pub(crate) struct FileData {
+    /// The data version that all extents belong to.
+    pub(crate) version: Version,
+    extents: BTreeMap<u64, Extent>,
+    fetches: Vec<Fetch>,
+    /// Own changes of the data that are not answered.
+    writes: Vec<Write>,
+}
+
+#[derive(Debug)]
+struct Write {
+    id: WriteId,
+    range: Range<u64>,
+    /// Whether it was ever in flight together with another one of the same bytes: their order is the server's.
+    contended: bool,
+}
+
+#[derive(Debug)]
+struct Extent {
+    bytes: Bytes,
+    place: Place,
+}
+
+#[derive(Debug)]
+struct Fetch {
+    id: FetchId,
+    range: Range<u64>,
+    /// Overlaps an own write, or the lease went: its bytes must not be entered.
+    spoiled: bool,
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FetchId(u64);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WriteId(u64);
+
+/// Data of all files and the order of their use.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    files: FastMap<Fid, FileData>,
+    lru: Lru<(Fid, u64)>,
+    bytes: u64,
+    limit: u64,
+    next_id: u64,
+}
+
+/// What the cache has of a range.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// All of it, in order.
+    All(Vec<Bytes>),
+    /// The first stretch that is missing.
+    Missing(Range<u64>),
+}
+
+impl Memory {
+    pub(crate) fn new(limit: u64) -> Memory {
+        Memory { files: FastMap::default(), lru: Lru::default(), bytes: 0, limit, next_id: 0 }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn find(&mut self, fid: Fid, range: Range<u64>) -> Found {
+        let Some(file) = self.files.get(&fid) else { return Found::Missing(range) };
+        let mut chunks = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let Some((start, extent)) = file.extents.range(..=at).next_back() else {
+                return Found::Missing(at..file.next_extent(at, range.end));
+            };
+            let end = start + extent.bytes.len() as u64;
+            if end <= at {
+                return Found::Missing(at..file.next_extent(at, range.end));
+            }
+            let until = end.min(range.end);
+            chunks.push(extent.bytes.slice((at - start) as usize..(until - start) as usize));
+            self.lru.touch(&extent.place);
+            at = until;
+        }
+        Found::All(chunks)
+    }
+
+    /// All missing stretches of the range that nobody is fetching.
+    pub(crate) fn missing(&self, fid: Fid, range: Range<u64>) -> Vec<Range<u64>> {
+        let Some(file) = self.files.get(&fid) else { return vec![range] };
+        let known = file.extents.iter().map(|(start, extent)| *start..start + extent.bytes.len() as u64);
+        let known_from =
+            file.extents.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let mut taken: Vec<Range<u64>> = known
+            .skip_while(|have| have.start < known_from)
+            .take_while(|have| have.start < range.end)
+            .collect();
+        taken.extend(file.fetches.iter().map(|fetch| fetch.range.clone()));
+        taken.sort_by_key(|have| have.start);
+        let mut missing = Vec::new();
+        let mut at = range.start;
+        for have in taken {
+            if have.start.min(range.end) > at {
+                missing.push(at..have.start.min(range.end));
+            }
+            at = at.max(have.end);
+        }
+        if at < range.end {
+            missing.push(at..range.end);
+        }
+        missing
+    }
+
+    /// Announces a read from the server (or the disk) whose bytes shall be entered.
+    pub(crate) fn begin_fetch(&mut self, fid: Fid, range: Range<u64>) -> FetchId {
+        let id = FetchId(self.next_id());
+        let file = self.files.entry(fid).or_default();
+        let spoiled = file.writes.iter().any(|write| overlap(&write.range, &range));
+        file.fetches.push(Fetch { id, range, spoiled, waiting: Vec::new() });
+        id
+    }
+
+    /// Waits for a fetch that overlaps the range, if there is one.
+    pub(crate) fn join_fetch(&mut self, fid: Fid, range: &Range<u64>) -> Option<oneshot::Receiver<()>> {
+        let file = self.files.get_mut(&fid)?;
+        let fetch = file.fetches.iter_mut().find(|fetch| !fetch.spoiled && overlap(&fetch.range, range))?;
+        let (sender, receiver) = oneshot::channel();
+        fetch.waiting.push(sender);
+        Some(receiver)
+    }
+
+    /// The fetch is over. `bytes`: what came, with its version, if the lease allows to keep it.
+    pub(crate) fn end_fetch(&mut self, fid: Fid, id: FetchId, bytes: Option<(Version, Bytes)>) -> Kept {
+        let Some(file) = self.files.get_mut(&fid) else { return Kept::No };
+        let Some(at) = file.fetches.iter().position(|fetch| fetch.id == id) else { return Kept::No };
+        let fetch = file.fetches.swap_remove(at);
+        let kept = match bytes {
+            Some((version, bytes)) if !fetch.spoiled && version >= file.version => {
+                file.version = version;
+                self.insert(fid, fetch.range.start, bytes);
+                Kept::Yes
+            }
+            _ => {
+                self.drop_if_empty(fid);
+                Kept::No
+            }
+        };
+        for waiter in fetch.waiting {
+            let _ = waiter.send(());
+        }
+        kept
+    }
+
+    /// An own change of the data is about to be sent: what it touches is forgotten until it is answered.
+    pub(crate) fn begin_write(&mut self, fid: Fid, range: Range<u64>) -> WriteId {
+        let id = WriteId(self.next_id());
+        self.remove_range(fid, range.clone());
+        let file = self.files.entry(fid).or_default();
+        for fetch in &mut file.fetches {
+            fetch.spoiled |= overlap(&fetch.range, &range);
+        }
+        let mut contended = false;
+        for other in file.writes.iter_mut().filter(|other| overlap(&other.range, &range)) {
+            other.contended = true;
+            contended = true;
+        }
+        file.writes.push(Write { id, range, contended });
+        id
+    }
+
+    /// The change is answered. `data`: what the file has there now, and its version, if the lease allows to keep it.
+    pub(crate) fn end_write(&mut self, fid: Fid, id: WriteId, outcome: WriteOutcome) {
+        let Some(file) = self.files.get_mut(&fid) else { return };
+        let Some(at) = file.writes.iter().position(|write| write.id == id) else { return };
+        let write = file.writes.swap_remove(at);
+        match outcome {
+            WriteOutcome::Unchanged => {}
+            WriteOutcome::Unknown => self.clear(fid),
+            WriteOutcome::Changed { version, data } => {
+                file.version = file.version.max(version);
+                if let Some((offset, bytes)) = data.filter(|_| !write.contended) {
+                    self.insert(fid, offset, bytes);
+                }
+            }
+        }
+        self.drop_if_empty(fid);
+    }
+
+    pub(crate) fn write_in_flight(&self, fid: Fid, range: &Range<u64>) -> bool {
+        self.files.get(&fid).is_some_and(|file| file.writes.iter().any(|write| overlap(&write.range, range)))
+    }
+
+    /// The file is at this data version now, and what is cached belongs to it if it was at the same one.
+    pub(crate) fn revalidate(&mut self, fid: Fid, version: Version) {
+        if self.files.get(&fid).is_some_and(|file| file.version != version) {
+            self.drop_extents(fid);
+            if let Some(file) = self.files.get_mut(&fid) {
+                file.version = version;
+            }
+        }
+    }
+
+    fn drop_extents(&mut self, fid: Fid) {
+        let Some(file) = self.files.get_mut(&fid) else { return };
+        for (_, extent) in std::mem::take(&mut file.extents) {
+            self.bytes -= extent.bytes.len() as u64;
+            self.lru.remove(extent.place);
+        }
+        self.drop_if_empty(fid);
+    }
+
+    /// No fetch that is on its way may be entered.
+    pub(crate) fn spoil_fetches(&mut self, fid: Fid) {
+        if let Some(file) = self.files.get_mut(&fid) {
+            file.fetches.iter_mut().for_each(|fetch| fetch.spoiled = true);
+        }
+    }
+
+    pub(crate) fn clear(&mut self, fid: Fid) {
+        self.spoil_fetches(fid);
+        self.drop_extents(fid);
+    }
+
+    pub(crate) fn clear_all(&mut self) {
+        let fids: Vec<Fid> = self.files.keys().copied().collect();
+        fids.into_iter().for_each(|fid| self.clear(fid));
+    }
+
+    pub(crate) fn remove_range(&mut self, fid: Fid, range: Range<u64>) {
+        let Some(file) = self.files.get_mut(&fid) else { return };
+        let first = file.extents.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let touched: Vec<u64> =
+            file.extents.range(first..range.end.max(first)).map(|(start, _)| *start).collect();
+        for start in touched {
+            let Some(extent) = file.extents.get(&start) else { continue };
+            let have = start..start + extent.bytes.len() as u64;
+            if !overlap(&have, &range) {
+                continue;
+            }
+            let Some(extent) = file.extents.remove(&start) else { continue };
+            self.bytes -= extent.bytes.len() as u64;
+            self.lru.remove(extent.place);
+            let before = have.start..range.start.max(have.start);
+            let after = range.end.min(have.end)..have.end;
+            for piece in [before, after] {
+                if !piece.is_empty() {
+                    let bytes =
+                        extent.bytes.slice((piece.start - start) as usize..(piece.end - start) as usize);
+                    self.bytes += bytes.len() as u64;
+                    let place = self.lru.insert((fid, piece.start));
+                    file.extents.insert(piece.start, Extent { bytes, place });
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, fid: Fid, offset: u64, bytes: Bytes) {
+        if bytes.is_empty() || bytes.len() as u64 > self.limit {
+            self.drop_if_empty(fid);
+            return;
+        }
+        self.remove_range(fid, offset..offset + bytes.len() as u64);
+        let bytes = if bytes.len() < COPY_BELOW { Bytes::copy_from_slice(&bytes) } else { bytes };
+        if self.files.get(&fid).is_some_and(|file| file.extents.len() >= MOST_EXTENTS) {
+            self.clear(fid);
+        }
+        self.bytes += bytes.len() as u64;
+        let place = self.lru.insert((fid, offset));
+        let file = self.files.entry(fid).or_default();
+        file.extents.insert(offset, Extent { bytes, place });
+        while self.bytes > self.limit {
+            let Some((fid, offset)) = self.lru.oldest().copied() else { break };
+            let extent = self.files.get_mut(&fid).and_then(|file| file.extents.remove(&offset));
+            let Some(extent) = extent else { break };
+            self.bytes -= extent.bytes.len() as u64;
+            self.lru.remove(extent.place);
+            self.drop_if_empty(fid);
+        }
+    }
+
+    fn drop_if_empty(&mut self, fid: Fid) {
+        let empty =
+            |file: &FileData| file.extents.is_empty() && file.fetches.is_empty() && file.writes.is_empty();
+        if self.files.get(&fid).is_some_and(empty) {
+            self.files.remove(&fid);
+        }
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+/// Whether the bytes of a fetch were entered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kept {
+    Yes,
+    No,
+}
+
+/// What an own change of data did.
+#[derive(Debug)]
+pub(crate) enum WriteOutcome {
+    /// It failed: nothing.
+    Unchanged,
+    /// Nothing cached of the file can be trusted.
+    Unknown,
+    /// Only this: what is cached of the rest belongs to the new version.
+    Changed { version: Version, data: Option<(u64, Bytes)> },
+}
+
+impl FileData {
+    fn next_extent(&self, at: u64, end: u64) -> u64 {
+        self.extents.range(at..end.max(at)).next().map_or(end, |(start, _)| *start)
+    }
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+#[cfg(test)]
+mod tests;

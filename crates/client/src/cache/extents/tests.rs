@@ -1,0 +1,109 @@
+use super::*;
+use soda_types::{Ino, VolumeId};
+
+const V1: Version = Version(1);
+
+fn fid() -> Fid {
+    Fid::new(VolumeId(1), Ino(2))
+}
+
+fn bytes(len: usize, value: u8) -> Bytes {
+    vec![value; len].into()
+}
+
+fn fill(memory: &mut Memory, range: Range<u64>, value: u8) -> Kept {
+    let id = memory.begin_fetch(fid(), range.clone());
+    memory.end_fetch(fid(), id, Some((V1, bytes((range.end - range.start) as usize, value))))
+}
+
+fn read(memory: &mut Memory, range: Range<u64>) -> Option<Vec<u8>> {
+    match memory.find(fid(), range) {
+        Found::All(chunks) => Some(chunks.concat()),
+        Found::Missing(_) => None,
+    }
+}
+
+#[test]
+fn a_read_may_span_extents_and_holes_are_named() {
+    let mut memory = Memory::new(1 << 20);
+    fill(&mut memory, 0..100, 1);
+    fill(&mut memory, 200..300, 3);
+    assert_eq!(memory.find(fid(), 50..250), Found::Missing(100..200));
+    assert_eq!(memory.missing(fid(), 50..400), vec![100..200, 300..400]);
+    let id = memory.begin_fetch(fid(), 120..150);
+    assert_eq!(memory.missing(fid(), 50..400), vec![100..120, 150..200, 300..400]);
+    memory.end_fetch(fid(), id, None);
+    fill(&mut memory, 100..200, 2);
+    let all = read(&mut memory, 50..250).unwrap();
+    assert_eq!((all.len(), all[49], all[50], all[149], all[150]), (200, 1, 2, 2, 3));
+    assert_eq!(memory.bytes(), 300);
+}
+
+#[test]
+fn a_fetch_that_overlaps_an_own_write_is_not_entered() {
+    let mut memory = Memory::new(1 << 20);
+    fill(&mut memory, 0..100, 1);
+    let before = memory.begin_fetch(fid(), 100..200);
+    let write = memory.begin_write(fid(), 50..150);
+    let after = memory.begin_fetch(fid(), 140..180);
+    let beside = memory.begin_fetch(fid(), 150..170);
+    assert_eq!(read(&mut memory, 0..50).unwrap().len(), 50);
+    assert_eq!(read(&mut memory, 49..51), None);
+    assert_eq!(memory.end_fetch(fid(), before, Some((V1, bytes(100, 9)))), Kept::No);
+    let data = Some((50, bytes(100, 2)));
+    memory.end_write(fid(), write, WriteOutcome::Changed { version: Version(2), data });
+    assert_eq!(memory.end_fetch(fid(), after, Some((V1, bytes(40, 9)))), Kept::No);
+    assert_eq!(memory.end_fetch(fid(), beside, Some((Version(2), bytes(20, 3)))), Kept::Yes);
+    let all = read(&mut memory, 0..170).unwrap();
+    assert_eq!((all[49], all[50], all[149], all[150]), (1, 2, 2, 3));
+}
+
+#[test]
+fn overlapping_writes_at_once_leave_nothing_behind() {
+    let mut memory = Memory::new(1 << 20);
+    let first = memory.begin_write(fid(), 0..100);
+    let second = memory.begin_write(fid(), 50..150);
+    let outcome =
+        |version, at| WriteOutcome::Changed { version: Version(version), data: Some((at, bytes(100, 7))) };
+    memory.end_write(fid(), second, outcome(3, 50));
+    assert_eq!(read(&mut memory, 50..150), None, "the first one may come before or after it");
+    memory.end_write(fid(), first, outcome(2, 0));
+    // Alone by now, but the server may have applied it before the other.
+    assert_eq!(read(&mut memory, 50..100), None);
+    assert_eq!(memory.bytes(), 0);
+}
+
+#[test]
+fn another_version_drops_the_data() {
+    let mut memory = Memory::new(1 << 20);
+    fill(&mut memory, 0..100, 1);
+    memory.revalidate(fid(), V1);
+    assert!(read(&mut memory, 0..100).is_some());
+    memory.revalidate(fid(), Version(2));
+    assert_eq!(read(&mut memory, 0..100), None);
+    assert_eq!(memory.bytes(), 0);
+}
+
+#[test]
+fn memory_is_bounded_and_the_oldest_goes_first() {
+    let mut memory = Memory::new(300);
+    fill(&mut memory, 0..100, 1);
+    fill(&mut memory, 100..200, 2);
+    fill(&mut memory, 200..300, 3);
+    assert!(read(&mut memory, 0..100).is_some());
+    fill(&mut memory, 300..400, 4);
+    assert_eq!(memory.bytes(), 300);
+    assert!(read(&mut memory, 0..100).is_some());
+    assert_eq!(read(&mut memory, 100..200), None);
+}
+
+#[tokio::test]
+async fn a_second_reader_waits_for_the_first_ones_fetch() {
+    let mut memory = Memory::new(1 << 20);
+    let id = memory.begin_fetch(fid(), 0..100);
+    let waiting = memory.join_fetch(fid(), &(50..60)).unwrap();
+    assert!(memory.join_fetch(fid(), &(100..160)).is_none());
+    memory.end_fetch(fid(), id, Some((V1, bytes(100, 1))));
+    waiting.await.unwrap();
+    assert!(read(&mut memory, 50..60).is_some());
+}

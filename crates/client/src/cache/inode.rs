@@ -1,0 +1,146 @@
+//! What is known of one inode, and who needs it to stay.
+
+use crate::cache::lru::Place;
+use crate::cache::names::{Directory, KERNEL_LAG};
+use crate::hooks::Names;
+use bytes::Bytes;
+use soda_lease::holder::Holding;
+use soda_protocol::XattrSummary;
+use soda_types::{Attr, InUse, Monotonic, Name, Version};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Own changes younger than this may not have left the kernel's hands yet.
+const RECENT: Duration = Duration::from_secs(10);
+const MOST_RECENT_NAMES: usize = 128;
+
+/// Names and values.
+pub(crate) type XattrList = Arc<Vec<(Vec<u8>, Bytes)>>;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Xattrs {
+    #[default]
+    Unknown,
+    None,
+    All(XattrList),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Inode {
+    /// `None`: nothing that the lease covers is known. The rest of what is cached is void then too.
+    pub(crate) attr: Option<Attr>,
+    /// The holding that what is cached belongs to.
+    pub(crate) holding: Option<Holding>,
+    /// When the attributes were fetched: for caching by time.
+    pub(crate) fetched: Monotonic,
+    /// The newest version ever seen: nothing older is entered.
+    pub(crate) seen: Version,
+    pub(crate) xattrs: Xattrs,
+    /// A symbolic link's, which never changes.
+    pub(crate) target: Option<Bytes>,
+    pub(crate) dir: Option<Box<Directory>>,
+
+    /// Own changes that are not answered, and how many began while no write lease covered them: these may be applied
+    /// at the server while another machine already sees it.
+    pub(crate) changes: u32,
+    pub(crate) uncovered_changes: u32,
+    /// Grows when an own change begins or ends.
+    pub(crate) change_count: u64,
+
+    pub(crate) opens: u32,
+    /// Whether the server has this session in its list of those who have the inode open.
+    pub(crate) open_at_server: InUse,
+    /// Sessions with locks on the inode that were lost; see [`crate::ops::OpenFile`].
+    pub(crate) locks_lost: u64,
+
+    pub(crate) kernel_refs: u64,
+    pub(crate) kernel_attr_until: Monotonic,
+    /// Whether the kernel may hold pages.
+    pub(crate) kernel_data: bool,
+    /// Recalls in progress: nothing more is given to the kernel.
+    pub(crate) recalling: u32,
+    pub(crate) recent: Option<Box<Recent>>,
+    /// In the list of inodes that nobody needs.
+    pub(crate) place: Option<Place>,
+}
+
+/// What own changes did lately: before another machine may see it, our kernel must show it.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    until: Monotonic,
+    names: Vec<Name>,
+    more_names: bool,
+    data: Option<Range<u64>>,
+}
+
+impl Inode {
+    /// Whether it must stay in the table.
+    pub(crate) fn pinned(&self) -> bool {
+        self.kernel_refs > 0
+            || self.opens > 0
+            || self.changes > 0
+            || self.recalling > 0
+            || self.locks_lost > 0
+    }
+
+    pub(crate) fn directory(&mut self) -> &mut Directory {
+        self.dir.get_or_insert_default()
+    }
+
+    pub(crate) fn summary(&self) -> Option<XattrSummary> {
+        match &self.xattrs {
+            Xattrs::Unknown => None,
+            Xattrs::None => Some(XattrSummary::None),
+            Xattrs::All(list) if list.is_empty() => Some(XattrSummary::None),
+            Xattrs::All(_) => Some(XattrSummary::Some),
+        }
+    }
+
+    /// All that the lease covered is void.
+    pub(crate) fn void(&mut self, now: Monotonic) {
+        self.attr = None;
+        self.holding = None;
+        self.xattrs = Xattrs::Unknown;
+        if let Some(dir) = &mut self.dir {
+            dir.clear(now);
+        }
+    }
+
+    pub(crate) fn kernel_holds_attr(&self, now: Monotonic) -> bool {
+        self.kernel_attr_until > Monotonic::ZERO && self.kernel_attr_until + KERNEL_LAG > now
+    }
+
+    pub(crate) fn note_recent(&mut self, now: Monotonic, name: Option<&Name>, data: Option<Range<u64>>) {
+        let fresh = Recent { until: now, names: Vec::new(), more_names: false, data: None };
+        let recent = self.recent.get_or_insert_with(|| Box::new(fresh));
+        if recent.until <= now {
+            recent.names.clear();
+            recent.more_names = false;
+            recent.data = None;
+        }
+        recent.until = now + RECENT;
+        if let Some(name) = name
+            && !recent.names.contains(name)
+        {
+            if recent.names.len() < MOST_RECENT_NAMES {
+                recent.names.push(name.clone());
+            } else {
+                recent.more_names = true;
+            }
+        }
+        if let Some(data) = data {
+            recent.data = Some(match recent.data.take() {
+                Some(old) => old.start.min(data.start)..old.end.max(data.end),
+                None => data,
+            });
+        }
+    }
+
+    /// What was changed lately: names and data range.
+    pub(crate) fn recent(&self, now: Monotonic) -> Option<(Names, Option<Range<u64>>)> {
+        let recent = self.recent.as_ref().filter(|recent| recent.until > now)?;
+        let names = if recent.more_names { Names::All } else { Names::These(recent.names.clone()) };
+        Some((names, recent.data.clone()))
+    }
+}

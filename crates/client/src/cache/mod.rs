@@ -1,0 +1,426 @@
+//! Everything the client knows about the volume, behind one lock that is never held across a wait.
+//!
+//! *One question.* Whether something cached may be used is decided in [`State::served`] alone; whether something that
+//! came may be entered in [`State::enter`] alone. Both ask the lease holder, or the rule of another consistency mode.
+//!
+//! *Own changes.* Between sending a change and its answer only the server knows the truth about what it touches. Names
+//! and byte ranges concerned are taken out of the cache when it is sent; if no write lease covers the inode, all of it
+//! is not served until the answer is here, because others may see the change already.
+
+pub(crate) mod disk;
+pub(crate) mod extents;
+pub(crate) mod hash;
+pub(crate) mod held_locks;
+pub(crate) mod inode;
+pub(crate) mod lru;
+pub(crate) mod names;
+pub(crate) mod readahead;
+pub(crate) mod unsynced;
+
+use crate::config::{CacheConfig, Consistency};
+use crate::validity::{Answers, Cached, Validity};
+use bytes::Bytes;
+use extents::Memory;
+use hash::FastMap;
+use held_locks::HeldLocks;
+use inode::{Inode, Xattrs};
+use lru::Lru;
+use names::{Complete, Directory, Known};
+use soda_lease::holder::{Holder, HolderConfig, Ticket};
+use soda_protocol::{Node, XattrSummary};
+use soda_types::{Attr, Fid, FileKind, Grant, Mode, Monotonic, Name, RecallAck};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use unsynced::Unsynced;
+
+/// Names per cached inode, over all directories together.
+const NAMES_PER_INODE: usize = 4;
+/// How long names of a directory stay out of the kernel's caches after an own change of it had to be taken back.
+pub(crate) const CONTENDED: Duration = Duration::from_secs(2);
+
+pub(crate) struct State {
+    pub(crate) holder: Holder,
+    pub(crate) memory: Memory,
+    pub(crate) locks: HeldLocks,
+    pub(crate) unsynced: Unsynced,
+    /// Leases given up by eviction, to be told to the server.
+    pub(crate) given_up: Vec<RecallAck>,
+    inodes: FastMap<Fid, Inode>,
+    /// Inodes that programs have open.
+    pub(crate) open: BTreeSet<Fid>,
+    /// Inodes that nobody needs, by last use.
+    idle: Lru<Fid>,
+    /// Names in all directories.
+    names: usize,
+    max_inodes: usize,
+    consistency: Consistency,
+    answers: Arc<Answers>,
+}
+
+/// An own change in progress on one inode. Ends with [`State::end_change`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Change {
+    fid: Fid,
+    uncovered: bool,
+}
+
+impl State {
+    pub(crate) fn new(cache: &CacheConfig, consistency: Consistency, answers: Arc<Answers>) -> State {
+        State {
+            holder: Holder::new(HolderConfig::default()),
+            memory: Memory::new(cache.memory_bytes),
+            locks: HeldLocks::default(),
+            unsynced: Unsynced::default(),
+            given_up: Vec::new(),
+            inodes: FastMap::default(),
+            open: BTreeSet::new(),
+            idle: Lru::default(),
+            names: 0,
+            max_inodes: cache.max_inodes,
+            consistency,
+            answers,
+        }
+    }
+
+    // ------------------------------------------------------------ may it be used
+
+    /// Whether what is cached of the inode may be used now, and for how long the kernel may keep it.
+    pub(crate) fn served(&mut self, now: Monotonic, fid: Fid) -> Option<Validity> {
+        let inode = self.inodes.get(&fid)?;
+        match self.consistency {
+            Consistency::Lease => {
+                if inode.uncovered_changes > 0 || inode.holding.is_none() {
+                    return None;
+                }
+                self.holder.touch(now, fid)?;
+                if self.holder.holding(fid) != inode.holding {
+                    return None;
+                }
+                let promise = if inode.recalling > 0 { None } else { self.holder.promise_until(now, fid) };
+                Some(promise.map_or(Validity::NONE, |until| Validity::new(until, self.answers.stamp())))
+            }
+            Consistency::Verify => None,
+            Consistency::Ttl(ttl) => {
+                let until = inode.fetched + ttl;
+                let known = inode.attr.is_some() && until > now && inode.changes == 0;
+                known.then(|| Validity::new(until, self.answers.stamp()))
+            }
+        }
+    }
+
+    /// The attributes, if they may be used, for our own use.
+    pub(crate) fn peek_attr(&mut self, now: Monotonic, fid: Fid) -> Option<Attr> {
+        self.served(now, fid)?;
+        self.inodes.get(&fid)?.attr
+    }
+
+    /// Whether what own writes put into a file may stay in the cache.
+    pub(crate) fn caches_own_writes(&self) -> bool {
+        self.consistency == Consistency::Lease
+    }
+
+    /// The attributes, if they may be used; the kernel is taken to keep them.
+    pub(crate) fn attr(&mut self, now: Monotonic, fid: Fid) -> Option<Cached<Attr>> {
+        let valid = self.served(now, fid)?;
+        let inode = self.inodes.get_mut(&fid)?;
+        let value = inode.attr?;
+        if let Some(until) = valid.until() {
+            inode.kernel_attr_until = inode.kernel_attr_until.max(until);
+        }
+        if let Some(place) = &inode.place {
+            self.idle.touch(place);
+        }
+        Some(Cached { value, valid })
+    }
+
+    /// How long the kernel may keep attributes that have just been learned.
+    pub(crate) fn attr_validity(&mut self, now: Monotonic, fid: Fid, attr: &Attr) -> Validity {
+        match self.attr(now, fid) {
+            Some(cached) if cached.value.version == attr.version => cached.valid,
+            _ => Validity::NONE,
+        }
+    }
+
+    /// What is known of a name, if it may be used.
+    pub(crate) fn name(&mut self, now: Monotonic, dir: Fid, name: &Name) -> Option<Cached<Known>> {
+        let valid = self.served(now, dir)?;
+        let fetched_after = match self.consistency {
+            Consistency::Ttl(ttl) => now - ttl,
+            _ => Monotonic::ZERO,
+        };
+        let known = self.inodes.get(&dir)?.dir.as_ref()?.find(name, fetched_after)?;
+        let valid = self.give_name(now, dir, name, valid);
+        Some(Cached { value: known, valid })
+    }
+
+    /// How long the kernel may keep a name that has just been learned.
+    pub(crate) fn name_validity(&mut self, now: Monotonic, dir: Fid, name: &Name, known: Known) -> Validity {
+        match self.name(now, dir, name) {
+            Some(cached) if cached.value == known => cached.valid,
+            _ => Validity::NONE,
+        }
+    }
+
+    fn give_name(&mut self, now: Monotonic, dir: Fid, name: &Name, valid: Validity) -> Validity {
+        let Some(until) = valid.until() else { return Validity::NONE };
+        let given = self.with_names(now, dir, |names| {
+            let contended = names.contended_until > now;
+            if !contended {
+                names.given_to_kernel(now, name, until);
+            }
+            !contended
+        });
+        if given { valid } else { Validity::NONE }
+    }
+
+    pub(crate) fn covered_for_writing(&self, now: Monotonic, fid: Fid) -> bool {
+        self.consistency == Consistency::Lease && self.holder.valid_until(now, fid, Mode::Write).is_some()
+    }
+
+    // ------------------------------------------------------------ may it be entered
+
+    /// Notes the leases that came with a reply; before its values are entered.
+    pub(crate) fn accept(&mut self, now: Monotonic, ticket: Ticket, grants: &[Grant]) {
+        // In the modes without leases whatever the server grants is refused, and a recall answered at once.
+        let grants = if self.consistency == Consistency::Lease { grants } else { &[] };
+        self.holder.handle_reply(now, ticket, grants);
+        for grant in grants {
+            self.evict_for(now, grant.fid);
+        }
+    }
+
+    /// Whether what came with the ticket's reply may be entered; makes the inode ready for it.
+    pub(crate) fn enter(&mut self, now: Monotonic, ticket: Ticket, fid: Fid) -> bool {
+        if self.consistency == Consistency::Lease {
+            let Some(holding) = self.holder.cacheable(ticket, fid) else { return false };
+            let before = self.inode(fid).holding;
+            if before != Some(holding) {
+                self.void(now, fid);
+                self.inode(fid).holding = Some(holding);
+            }
+        } else {
+            self.inode(fid);
+        }
+        true
+    }
+
+    /// Attributes from a reply. Out of several the newest version stays.
+    pub(crate) fn learn_attr(&mut self, now: Monotonic, ticket: Ticket, fid: Fid, attr: &Attr) {
+        let enterable = self.enter(now, ticket, fid);
+        let lease = self.consistency == Consistency::Lease;
+        let Some(inode) = self.inodes.get_mut(&fid) else { return };
+        let newest = attr.version >= inode.seen;
+        inode.seen = inode.seen.max(attr.version);
+        match inode.attr {
+            Some(old) if attr.version >= old.version => {
+                inode.attr = Some(*attr);
+                inode.fetched = now;
+                if !lease {
+                    self.memory.revalidate(fid, attr.data_version);
+                }
+            }
+            None if enterable && newest => {
+                inode.attr = Some(*attr);
+                inode.fetched = now;
+                self.memory.revalidate(fid, attr.data_version);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn learn_node(&mut self, now: Monotonic, ticket: Ticket, node: &Node) {
+        self.learn_attr(now, ticket, node.fid, &node.attr);
+        let current = |inode: &Inode| inode.attr.is_some_and(|attr| attr.version == node.attr.version);
+        if let Some(inode) = self.inodes.get_mut(&node.fid).filter(|inode| current(inode)) {
+            match (node.xattrs, &inode.xattrs) {
+                (XattrSummary::None, _) => inode.xattrs = Xattrs::None,
+                (XattrSummary::Some, Xattrs::None) => inode.xattrs = Xattrs::Unknown,
+                _ => {}
+            }
+        }
+    }
+
+    /// A name from a reply to a question that was sent with the ticket.
+    pub(crate) fn learn_name(&mut self, now: Monotonic, ticket: Ticket, dir: Fid, name: &Name, known: Known) {
+        if self.enter(now, ticket, dir) {
+            self.with_names(now, dir, |names| names.learn(now, ticket.sent_at(), name, known));
+        }
+    }
+
+    /// A new directory of our own: it is completely known to be empty.
+    pub(crate) fn learn_new_directory(&mut self, now: Monotonic, ticket: Ticket, fid: Fid, parent: Fid) {
+        if self.consistency == Consistency::Lease && self.enter(now, ticket, fid) {
+            let dir = self.inode(fid).directory();
+            dir.parent = Some(parent);
+            if dir.len() == 0 {
+                dir.complete = Complete::Yes;
+            }
+        }
+    }
+
+    // ------------------------------------------------------------ own changes
+
+    pub(crate) fn begin_change(&mut self, now: Monotonic, fid: Fid) -> Change {
+        let uncovered = !self.covered_for_writing(now, fid);
+        let inode = self.inode(fid);
+        inode.changes += 1;
+        inode.uncovered_changes += u32::from(uncovered);
+        inode.change_count += 1;
+        self.repin(fid);
+        Change { fid, uncovered }
+    }
+
+    pub(crate) fn end_change(&mut self, change: Change) {
+        let Change { fid, uncovered } = change;
+        if let Some(inode) = self.inodes.get_mut(&fid) {
+            inode.changes = inode.changes.saturating_sub(1);
+            let left = inode.uncovered_changes.saturating_sub(u32::from(uncovered));
+            inode.uncovered_changes = left.min(inode.changes);
+            inode.change_count += 1;
+        }
+        self.repin(fid);
+    }
+
+    /// The change was carried out.
+    pub(crate) fn changed(
+        &mut self,
+        now: Monotonic,
+        fid: Fid,
+        name: Option<&Name>,
+        data: Option<std::ops::Range<u64>>,
+    ) {
+        self.unsynced.note(fid);
+        if let Some(inode) = self.inodes.get_mut(&fid) {
+            inode.note_recent(now, name, data);
+        }
+    }
+
+    // ------------------------------------------------------------ the table
+
+    /// The inode, which comes into the table if it was not there.
+    pub(crate) fn inode(&mut self, fid: Fid) -> &mut Inode {
+        let idle = &mut self.idle;
+        self.inodes.entry(fid).or_insert_with(|| Inode { place: Some(idle.insert(fid)), ..Inode::default() })
+    }
+
+    pub(crate) fn existing(&mut self, fid: Fid) -> Option<&mut Inode> {
+        self.inodes.get_mut(&fid)
+    }
+
+    pub(crate) fn inodes(&self) -> impl Iterator<Item = (&Fid, &Inode)> {
+        self.inodes.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
+    pub(crate) fn with_names<R>(
+        &mut self,
+        now: Monotonic,
+        dir: Fid,
+        work: impl FnOnce(&mut Directory) -> R,
+    ) -> R {
+        let limit = self.max_inodes * NAMES_PER_INODE;
+        let total = self.names;
+        let names = self.inode(dir).directory();
+        let before = names.len();
+        let result = work(names);
+        let after = names.len();
+        self.names = (total + after).saturating_sub(before);
+        if self.names > limit {
+            self.drop_names_except(now, dir);
+        }
+        result
+    }
+
+    /// Puts the inode into the list of those that nobody needs, or takes it out.
+    pub(crate) fn repin(&mut self, fid: Fid) {
+        let Some(inode) = self.inodes.get_mut(&fid) else { return };
+        match (inode.pinned(), inode.place.take()) {
+            (true, Some(place)) => {
+                self.idle.remove(place);
+            }
+            (false, None) => inode.place = Some(self.idle.insert(fid)),
+            (_, place) => inode.place = place,
+        }
+    }
+
+    /// The kernel was told to drop all it held of the inode.
+    pub(crate) fn kernel_dropped(&mut self, fid: Fid) {
+        if let Some(inode) = self.inodes.get_mut(&fid) {
+            inode.kernel_attr_until = Monotonic::ZERO;
+            if let Some(dir) = &mut inode.dir {
+                dir.kernel_dropped();
+            }
+        }
+    }
+
+    /// Everything that the lease covered is void. Data stay, marked with their version.
+    pub(crate) fn void(&mut self, now: Monotonic, fid: Fid) {
+        self.memory.spoil_fetches(fid);
+        if let Some(inode) = self.inodes.get_mut(&fid) {
+            let before = inode.dir.as_ref().map_or(0, |dir| dir.len());
+            inode.void(now);
+            let after = inode.dir.as_ref().map_or(0, |dir| dir.len());
+            self.names = (self.names + after).saturating_sub(before);
+        }
+    }
+
+    /// The server went back in time: versions say nothing any more.
+    pub(crate) fn forget_versions(&mut self) {
+        for inode in self.inodes.values_mut() {
+            inode.seen = soda_types::Version(0);
+        }
+    }
+
+    /// The least recently used inodes go when there are too many, and their leases with them.
+    fn evict_for(&mut self, now: Monotonic, newcomer: Fid) {
+        while self.idle.len() > self.max_inodes {
+            let Some(fid) = self.idle.oldest().copied().filter(|fid| *fid != newcomer) else { return };
+            if let Some(ack) = self.holder.release(now, fid) {
+                self.given_up.push(ack);
+            }
+            self.void(now, fid);
+            if let Some(place) = self.inodes.remove(&fid).and_then(|inode| inode.place) {
+                self.idle.remove(place);
+            }
+        }
+    }
+
+    fn drop_names_except(&mut self, now: Monotonic, kept: Fid) {
+        for (fid, inode) in &mut self.inodes {
+            if *fid != kept
+                && let Some(dir) = &mut inode.dir
+            {
+                dir.clear(now);
+            }
+        }
+        self.names = self.inodes.values().filter_map(|inode| inode.dir.as_ref()).map(|dir| dir.len()).sum();
+    }
+
+    /// Whether an own change of the directory had to be taken back a moment ago, for the first time in a while. Notes it.
+    pub(crate) fn names_contended(&mut self, now: Monotonic, dir: Fid) -> bool {
+        self.with_names(now, dir, |names| {
+            let first = names.contended_until <= now;
+            names.contended_until = now + CONTENDED;
+            first
+        })
+    }
+
+    /// The target of a symbolic link never changes, so no lease is needed once it is known.
+    pub(crate) fn target(&self, fid: Fid) -> Option<Bytes> {
+        self.inodes.get(&fid)?.target.clone()
+    }
+}
+
+/// What a node is, as a name's target.
+pub(crate) fn present(node: &Node) -> Known {
+    Known::Present { fid: node.fid, kind: node.attr.kind }
+}
+
+pub(crate) fn is_directory(node: &Node) -> bool {
+    node.attr.kind == FileKind::Directory
+}

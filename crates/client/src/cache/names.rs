@@ -1,0 +1,275 @@
+//! Names of one directory, present and absent, as known under its lease.
+
+use crate::cache::hash::FastHasher;
+use crate::hooks::Names;
+use soda_types::{Fid, FileKind, Monotonic, Name};
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::time::Duration;
+
+/// More than this in one call to the kernel is "all".
+const MOST_NAMES_AT_ONCE: usize = 1024;
+/// The kernel counts its time-outs from when it reads an answer: so much later than us, at most.
+pub(crate) const KERNEL_LAG: Duration = Duration::from_secs(1);
+
+/// What is known of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Known {
+    Present { fid: Fid, kind: FileKind },
+    Absent,
+}
+
+#[derive(Debug)]
+struct Dentry {
+    /// `None`: ask the server, even in a complete directory.
+    known: Option<Known>,
+    /// Own changes of this name that are not answered: meanwhile only the server knows.
+    in_flight: u16,
+    fetched: Monotonic,
+    /// Until when the kernel may use its copy.
+    kernel_until: Monotonic,
+}
+
+/// Whether names that are not in the table are known to be absent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Complete {
+    #[default]
+    No,
+    Yes,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    names: HashMap<Name, Dentry, BuildHasherDefault<FastHasher>>,
+    pub(crate) complete: Complete,
+    /// The kernel may hold names that are not in the table, until then.
+    kernel_all_until: Monotonic,
+    /// When names were last dropped: answers to older questions are not entered any more.
+    cleared: Monotonic,
+    /// No validity for the kernel until then: two machines are changing the directory.
+    pub(crate) contended_until: Monotonic,
+    /// For `..`.
+    pub(crate) parent: Option<Fid>,
+}
+
+impl Directory {
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// What is known here; `None`: ask the server. `fetched_after` is for caching by time only.
+    pub(crate) fn find(&self, name: &Name, fetched_after: Monotonic) -> Option<Known> {
+        match self.names.get(name) {
+            Some(dentry) if dentry.in_flight > 0 || dentry.fetched < fetched_after => None,
+            Some(dentry) => dentry.known,
+            None => (self.complete == Complete::Yes).then_some(Known::Absent),
+        }
+    }
+
+    /// An answer to a question that was sent at `sent`.
+    pub(crate) fn learn(&mut self, now: Monotonic, sent: Monotonic, name: &Name, known: Known) {
+        if self.cleared >= sent {
+            return;
+        }
+        match self.names.get_mut(name) {
+            // An own change came in between: the answer may be from before it.
+            Some(dentry) if dentry.in_flight > 0 || (dentry.known.is_some() && dentry.fetched >= sent) => {}
+            Some(dentry) => {
+                dentry.known = Some(known);
+                dentry.fetched = now;
+            }
+            None => {
+                self.names.insert(name.clone(), Dentry::new(Some(known), now));
+            }
+        }
+    }
+
+    /// An own change of the name is about to be sent.
+    pub(crate) fn begin_change(&mut self, now: Monotonic, name: &Name) {
+        let unknown = || Dentry::new(None, now);
+        let dentry = self.names.entry(name.clone()).or_insert_with(unknown);
+        dentry.in_flight += 1;
+        if dentry.in_flight > 1 {
+            // Which of them will be the last, the answers do not tell.
+            dentry.known = None;
+        }
+        dentry.fetched = now;
+    }
+
+    /// The change is answered: `outcome` is what the name is now, `None` if that is not known.
+    pub(crate) fn end_change(&mut self, now: Monotonic, name: &Name, outcome: Option<Known>) {
+        let Some(dentry) = self.names.get_mut(name) else { return };
+        let alone = dentry.in_flight == 1;
+        dentry.in_flight = dentry.in_flight.saturating_sub(1);
+        dentry.known = outcome.filter(|_| alone);
+        dentry.fetched = now;
+        let useless =
+            dentry.known.is_none() && dentry.in_flight == 0 && dentry.kernel_until == Monotonic::ZERO;
+        if useless && self.complete == Complete::No {
+            self.names.remove(name);
+        }
+    }
+
+    /// Notes that the kernel may keep what it was told of the name.
+    pub(crate) fn given_to_kernel(&mut self, now: Monotonic, name: &Name, until: Monotonic) {
+        match self.names.get_mut(name) {
+            Some(dentry) => dentry.kernel_until = dentry.kernel_until.max(until),
+            None => {
+                let known = (self.complete == Complete::Yes).then_some(Known::Absent);
+                let dentry = Dentry { kernel_until: until, ..Dentry::new(known, now) };
+                self.names.insert(name.clone(), dentry);
+            }
+        }
+    }
+
+    /// What the kernel may still hold of `of` (all names if `None`).
+    pub(crate) fn kernel_names(&self, now: Monotonic, of: Option<&Names>) -> Option<Names> {
+        if self.kernel_all_until + KERNEL_LAG > now && self.kernel_all_until > Monotonic::ZERO {
+            return Some(Names::All);
+        }
+        let held =
+            |dentry: &Dentry| dentry.kernel_until > Monotonic::ZERO && dentry.kernel_until + KERNEL_LAG > now;
+        let mut found: Vec<Name> = match of {
+            Some(Names::These(names)) => {
+                names.iter().filter(|name| self.names.get(*name).is_some_and(held)).cloned().collect()
+            }
+            _ => self.names.iter().filter(|(_, dentry)| held(dentry)).map(|(name, _)| name.clone()).collect(),
+        };
+        match found.len() {
+            0 => None,
+            1..=MOST_NAMES_AT_ONCE => {
+                found.sort_unstable();
+                Some(Names::These(found))
+            }
+            _ => Some(Names::All),
+        }
+    }
+
+    /// The kernel was told to forget everything that it held up to now.
+    pub(crate) fn kernel_dropped(&mut self) {
+        self.kernel_all_until = Monotonic::ZERO;
+        for dentry in self.names.values_mut() {
+            dentry.kernel_until = Monotonic::ZERO;
+        }
+    }
+
+    /// Nothing is known any more, except what the kernel may hold and which names are in flight.
+    pub(crate) fn clear(&mut self, now: Monotonic) {
+        self.complete = Complete::No;
+        self.cleared = now;
+        let kept_by_kernel = self.names.values().map(|dentry| dentry.kernel_until).max().unwrap_or_default();
+        self.kernel_all_until = self.kernel_all_until.max(kept_by_kernel);
+        self.names.retain(|_, dentry| dentry.in_flight > 0);
+        for dentry in self.names.values_mut() {
+            dentry.known = None;
+            dentry.kernel_until = Monotonic::ZERO;
+        }
+    }
+
+    /// When names were last dropped.
+    pub(crate) fn cleared(&self) -> Monotonic {
+        self.cleared
+    }
+
+    /// All present names, if they are all known: `None` otherwise.
+    pub(crate) fn list(&self) -> Option<Vec<(Name, Fid, FileKind)>> {
+        if self.complete == Complete::No {
+            return None;
+        }
+        let mut all = Vec::with_capacity(self.names.len());
+        for (name, dentry) in &self.names {
+            match (dentry.in_flight, dentry.known) {
+                (0, Some(Known::Present { fid, kind })) => all.push((name.clone(), fid, kind)),
+                (0, Some(Known::Absent)) => {}
+                _ => return None,
+            }
+        }
+        Some(all)
+    }
+}
+
+impl Dentry {
+    fn new(known: Option<Known>, now: Monotonic) -> Dentry {
+        Dentry { known, in_flight: 0, fetched: now, kernel_until: Monotonic::ZERO }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_types::{Ino, VolumeId};
+
+    fn name(text: &str) -> Name {
+        Name::try_from(text).unwrap()
+    }
+
+    fn at(secs: u64) -> Monotonic {
+        Monotonic::from_nanos(secs * 1_000_000_000)
+    }
+
+    fn file(ino: u64) -> Known {
+        Known::Present { fid: Fid::new(VolumeId(1), Ino(ino)), kind: FileKind::File }
+    }
+
+    #[test]
+    fn only_a_complete_directory_knows_what_is_absent() {
+        let mut dir = Directory::default();
+        assert_eq!(dir.find(&name("a"), at(0)), None);
+        dir.learn(at(2), at(1), &name("a"), file(7));
+        assert_eq!(dir.find(&name("a"), at(0)), Some(file(7)));
+        assert_eq!(dir.list(), None);
+        dir.complete = Complete::Yes;
+        assert_eq!(dir.find(&name("b"), at(0)), Some(Known::Absent));
+        assert_eq!(dir.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn an_answer_from_before_an_own_change_is_not_entered() {
+        let mut dir = Directory::default();
+        dir.begin_change(at(2), &name("a"));
+        dir.learn(at(3), at(1), &name("a"), file(7));
+        assert_eq!(dir.find(&name("a"), at(0)), None, "in flight");
+        dir.end_change(at(4), &name("a"), Some(Known::Absent));
+        dir.learn(at(5), at(1), &name("a"), file(7));
+        assert_eq!(dir.find(&name("a"), at(0)), Some(Known::Absent));
+        dir.clear(at(6));
+        dir.learn(at(7), at(1), &name("a"), file(7));
+        assert_eq!(dir.find(&name("a"), at(0)), None, "asked before the names were dropped");
+    }
+
+    #[test]
+    fn two_changes_of_a_name_at_once_leave_it_unknown() {
+        let mut dir = Directory { complete: Complete::Yes, ..Directory::default() };
+        dir.begin_change(at(1), &name("a"));
+        dir.begin_change(at(1), &name("a"));
+        dir.end_change(at(2), &name("a"), Some(file(1)));
+        assert_eq!(dir.find(&name("a"), at(0)), None);
+        dir.end_change(at(3), &name("a"), Some(Known::Absent));
+        assert_eq!(dir.list().map(|all| all.len()), Some(0));
+    }
+
+    #[test]
+    fn a_failed_change_in_a_complete_directory_is_asked_again() {
+        let mut dir = Directory { complete: Complete::Yes, ..Directory::default() };
+        dir.begin_change(at(1), &name("a"));
+        dir.end_change(at(2), &name("a"), None);
+        assert_eq!(dir.find(&name("a"), at(0)), None);
+        assert_eq!(dir.list(), None);
+        assert_eq!(dir.find(&name("b"), at(0)), Some(Known::Absent));
+    }
+
+    #[test]
+    fn the_kernel_is_only_told_of_names_that_it_may_hold() {
+        let mut dir = Directory { complete: Complete::Yes, ..Directory::default() };
+        assert_eq!(dir.kernel_names(at(1), None), None);
+        dir.given_to_kernel(at(1), &name("a"), at(9));
+        dir.learn(at(2), at(1), &name("b"), file(2));
+        assert_eq!(dir.kernel_names(at(2), None), Some(Names::These(vec![name("a")])));
+        assert_eq!(dir.kernel_names(at(2), Some(&Names::These(vec![name("b")]))), None);
+        assert_eq!(dir.kernel_names(at(11), None), None);
+        dir.clear(at(3));
+        assert_eq!(dir.kernel_names(at(4), None), Some(Names::All));
+        dir.kernel_dropped();
+        assert_eq!(dir.kernel_names(at(4), None), None);
+    }
+}

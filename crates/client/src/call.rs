@@ -1,0 +1,182 @@
+//! One request and what its reply does.
+//!
+//! The reply is applied to the caches by the task that reads the connection, in the order of arrival and whether or not
+//! the caller still waits: a change that was carried out is seen by the caches before any recall that follows it, and
+//! dropping an operation's future at any point is harmless.
+
+use crate::cache::State;
+use crate::config::Retry;
+use crate::connection::link::{Cancelled, OnLoss, Submission};
+use crate::connection::{Route, SlotGuard};
+use crate::inner::Inner;
+use bytes::Bytes;
+use soda_lease::holder::Ticket;
+use soda_protocol::{Answer, Call, LockWait};
+use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// What a reply runs into.
+pub(crate) struct Arrived<'a> {
+    pub(crate) inner: &'a Arc<Inner>,
+    pub(crate) state: &'a mut State,
+    pub(crate) now: Monotonic,
+    pub(crate) ticket: Ticket,
+    /// Whether somebody still waits for the result.
+    pub(crate) wanted: bool,
+}
+
+/// What to do with a reply: first under the lock of the caches, then without it.
+pub(crate) trait Completion: Send {
+    fn apply(&mut self, arrived: Arrived<'_>, result: FsResult<(Answer, Bytes)>);
+    fn finish(self: Box<Self>);
+}
+
+struct Answering<T, F> {
+    apply: Option<F>,
+    outcome: Option<FsResult<T>>,
+    sender: oneshot::Sender<FsResult<T>>,
+}
+
+impl<T, F> Completion for Answering<T, F>
+where
+    T: Send,
+    F: FnOnce(&mut Arrived<'_>, FsResult<(Answer, Bytes)>) -> FsResult<T> + Send,
+{
+    fn apply(&mut self, mut arrived: Arrived<'_>, result: FsResult<(Answer, Bytes)>) {
+        if let Some(apply) = self.apply.take() {
+            arrived.wanted = !self.sender.is_closed();
+            self.outcome = Some(apply(&mut arrived, result));
+        }
+    }
+
+    fn finish(self: Box<Self>) {
+        if let Some(outcome) = self.outcome {
+            let _ = self.sender.send(outcome);
+        }
+    }
+}
+
+/// A request that is ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) call: Call,
+    pub(crate) payload: Bytes,
+    pub(crate) route: Route,
+    pub(crate) slot: Option<SlotGuard>,
+    pub(crate) ticket: Ticket,
+    pub(crate) names_of: Vec<Fid>,
+}
+
+impl Order {
+    /// Something that changes nothing.
+    pub(crate) fn question(call: Call, ticket: Ticket) -> Order {
+        Order { call, payload: Bytes::new(), route: Route::Control, slot: None, ticket, names_of: Vec::new() }
+    }
+
+    pub(crate) fn change(call: Call, slot: SlotGuard, ticket: Ticket) -> Order {
+        Order { slot: Some(slot), ..Order::question(call, ticket) }
+    }
+
+    fn on_loss(&self) -> OnLoss {
+        let lock = matches!(self.call, Call::LockSet { .. } | Call::LockRelease { .. });
+        if self.slot.is_some() || lock { OnLoss::Fail } else { OnLoss::Again }
+    }
+}
+
+/// The result of an [`Order`], on its way.
+#[derive(Debug)]
+pub(crate) struct Waiting<T> {
+    receiver: oneshot::Receiver<FsResult<T>>,
+    abandon: Abandon,
+    patience: Retry,
+}
+
+/// Tells the server if the caller goes while the request may still be waiting there.
+#[derive(Debug)]
+struct Abandon {
+    inner: Arc<Inner>,
+    tag: Option<u64>,
+}
+
+impl Inner {
+    /// Sends a request; its reply runs `apply` even if the returned future is dropped.
+    pub(crate) fn send<T: Send + 'static>(
+        self: &Arc<Inner>,
+        order: Order,
+        apply: impl FnOnce(&mut Arrived<'_>, FsResult<(Answer, Bytes)>) -> FsResult<T> + Send + 'static,
+    ) -> Waiting<T> {
+        let (sender, receiver) = oneshot::channel();
+        let completion = Box::new(Answering { apply: Some(apply), outcome: None, sender });
+        let waits_for_lock = matches!(order.call, Call::LockSet { wait: LockWait::Yes, .. });
+        let cancel = waits_for_lock || order.slot.is_some();
+        self.stats.sent(&order.call, order.payload.len());
+        let on_loss = order.on_loss();
+        let Order { call, payload, route, slot, ticket, names_of } = order;
+        let submission = Submission { call, payload, route, slot, ticket, completion, on_loss, names_of };
+        let tag = match self.link.submit(submission) {
+            Ok(tag) => Some(tag),
+            Err((error, submission)) => {
+                let error = FsError::new(Errno::Io, error.to_string());
+                self.complete(submission.ticket, submission.completion, Err(error));
+                None
+            }
+        };
+        let patience = if waits_for_lock { Retry::Hard } else { self.config.retry };
+        let tag = tag.filter(|_| cancel);
+        Waiting { receiver, abandon: Abandon { inner: Arc::clone(self), tag }, patience }
+    }
+
+    /// Runs a completion that got no reply.
+    pub(crate) fn complete(
+        self: &Arc<Inner>,
+        ticket: Ticket,
+        mut completion: Box<dyn Completion>,
+        result: FsResult<(Answer, Bytes)>,
+    ) {
+        let now = self.clock.now();
+        let mut state = crate::lock(&self.state);
+        state.holder.fail_request(ticket);
+        completion.apply(Arrived { inner: self, state: &mut state, now, ticket, wanted: true }, result);
+        drop(state);
+        completion.finish();
+    }
+}
+
+impl<T> Waiting<T> {
+    pub(crate) async fn result(mut self) -> FsResult<T> {
+        let received = match self.patience {
+            Retry::Hard => (&mut self.receiver).await,
+            Retry::Soft { timeout } => {
+                let timed = {
+                    let _context = self.abandon.inner.runtime.enter();
+                    tokio::time::timeout(timeout, &mut self.receiver)
+                };
+                match timed.await {
+                    Ok(received) => received,
+                    Err(_) => {
+                        return Err(FsError::new(
+                            Errno::Io,
+                            "ETIMEDOUT: the server did not answer in time (soft)",
+                        ));
+                    }
+                }
+            }
+        };
+        self.abandon.tag = None;
+        received.unwrap_or_else(|_| Err(FsError::new(Errno::Io, "the client is shut down")))
+    }
+}
+
+impl Drop for Abandon {
+    fn drop(&mut self) {
+        if let Some(tag) = self.tag.take() {
+            self.inner.link.cancel(tag, Cancelled::ByCaller);
+        }
+    }
+}
+
+/// The server answered something that does not fit the question.
+pub(crate) fn unexpected<T>(answer: &Answer) -> FsResult<T> {
+    Err(FsError::new(Errno::Io, format!("the server's answer does not fit the question: {answer:.80?}")))
+}

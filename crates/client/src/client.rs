@@ -1,0 +1,226 @@
+//! The client as programs see it: connecting, shutting down, and what the kernel knows. Operations are in
+//! [`crate::ops`].
+
+use crate::cache::State;
+use crate::cache::disk::DiskCache;
+use crate::clock::{BootClock, Clock};
+use crate::config::ClientConfig;
+use crate::connection::{Link, Slots, TcpTransport, Transport};
+use crate::error::ConnectError;
+use crate::hooks::KernelHooks;
+use crate::inner::{Inner, Phase};
+use crate::introspect::{HeldLease, SessionView};
+use crate::session::{self, HandshakeError};
+use crate::stats::{Stats, StatsSnapshot};
+use crate::validity::{Answering, Answers};
+use bytes::Bytes;
+use soda_protocol::{Call, Frame, FrameKind, Request};
+use soda_types::{Errno, Fid, FsError};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+/// How long a goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// How long a new client waits for its data connections before it goes on without.
+const DATA_CONNECTIONS: Duration = Duration::from_secs(2);
+
+/// A mounted volume, without the mount. See the [crate's front page](crate).
+#[derive(Debug)]
+pub struct Client {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Client {
+    /// Connects and opens a session. Call it inside a multi-threaded tokio runtime, which then also runs the client's tasks.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: the server is not there, is none, or refuses.
+    pub async fn connect(
+        config: ClientConfig,
+        hooks: Box<dyn KernelHooks>,
+    ) -> Result<Arc<Client>, ConnectError> {
+        Client::connect_with(config, hooks, Arc::new(BootClock), Box::new(TcpTransport)).await
+    }
+
+    /// As [`Client::connect`], over a clock and a network of the caller's.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_with(
+        config: ClientConfig,
+        hooks: Box<dyn KernelHooks>,
+        clock: Arc<dyn Clock>,
+        transport: Box<dyn Transport>,
+    ) -> Result<Arc<Client>, ConnectError> {
+        let answers = Arc::new(Answers::default());
+        let state = State::new(&config.cache, config.consistency, Arc::clone(&answers));
+        let inner = Arc::new(Inner {
+            link: Link::new(config.data_connections),
+            clock,
+            hooks: Arc::from(hooks),
+            transport,
+            state: Mutex::new(state),
+            slots: Arc::new(Slots::default()),
+            answers,
+            stats: Stats::default(),
+            runtime: Handle::current(),
+            recall_pool: crate::recall::Pool::default(),
+            disk: OnceLock::new(),
+            root: OnceLock::new(),
+            max_io: AtomicU32::new(soda_protocol::MAX_IO),
+            losses: AtomicU64::new(0),
+            session_ended: Notify::new(),
+            phase: watch::Sender::new(Phase::Connected),
+            config,
+        });
+        let first = session::open_control(&inner, None).await.map_err(|error| refused(&inner, error))?;
+        let _ = inner.root.set(first.welcome.root);
+        let joinable = watch::Sender::new(None);
+        for _ in 0..inner.config.data_connections {
+            tokio::spawn(session::keep_data_connection(Arc::clone(&inner), joinable.subscribe()));
+        }
+        tokio::spawn(session::keep_house(Arc::clone(&inner)));
+        tokio::spawn(session::supervise(Arc::clone(&inner), first, joinable));
+        let client = Arc::new(Client { inner });
+        client.open_disk_cache().await?;
+        client.wait_for_data_connections().await;
+        Ok(client)
+    }
+
+    /// Gives everything back and says goodbye, which never takes longer than two seconds. Afterwards every operation fails
+    /// with EIO.
+    pub async fn shutdown(&self) {
+        let inner = &self.inner;
+        if inner.is_closed() {
+            return;
+        }
+        if *inner.phase.borrow() == Phase::Connected {
+            let ticket = {
+                let mut state = crate::lock(&inner.state);
+                state.holder.begin_request(inner.now())
+            };
+            let goodbye = inner
+                .send(crate::call::Order::question(Call::Goodbye, ticket), |_, result| result.map(|_| ()));
+            let _ = tokio::time::timeout(GOODBYE, goodbye.result()).await;
+        }
+        self.close();
+    }
+
+    fn close(&self) {
+        self.inner.phase.send_replace(Phase::Closed);
+        self.inner.slots.close();
+        for (_, pending) in self.inner.link.close() {
+            let error = FsError::new(Errno::Io, "the client is shut down");
+            self.inner.complete(pending.ticket, pending.completion, Err(error));
+        }
+    }
+
+    pub fn root(&self) -> Fid {
+        self.inner.root.get().copied().unwrap_or_default()
+    }
+
+    /// Most bytes of one read or write.
+    pub fn max_io(&self) -> u32 {
+        self.inner.max_io()
+    }
+
+    /// Starts to hand an answer on to the kernel: see [`Answering`].
+    pub fn answer(&self) -> Answering<'_> {
+        self.inner.answers.enter(&*self.inner.clock)
+    }
+
+    /// The kernel was given one more reference to the inode. Call it before it can give it back.
+    pub fn remember(&self, fid: Fid) {
+        let mut state = crate::lock(&self.inner.state);
+        state.inode(fid).kernel_refs += 1;
+        state.repin(fid);
+    }
+
+    /// The kernel gave `count` references back.
+    pub fn forget(&self, fid: Fid, count: u64) {
+        let mut state = crate::lock(&self.inner.state);
+        if let Some(inode) = state.existing(fid) {
+            inode.kernel_refs = inode.kernel_refs.saturating_sub(count);
+            if inode.kernel_refs == 0 {
+                inode.kernel_data = false;
+            }
+            state.repin(fid);
+        }
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> StatsSnapshot {
+        self.inner.stats.snapshot()
+    }
+
+    /// Leases held, by inode.
+    pub fn leases(&self) -> Vec<HeldLease> {
+        crate::introspect::leases(&self.inner)
+    }
+
+    /// How the client stands with its server.
+    pub fn session(&self) -> SessionView {
+        crate::introspect::session(&self.inner)
+    }
+
+    async fn open_disk_cache(&self) -> Result<(), ConnectError> {
+        let cache = &self.inner.config.cache;
+        let Some(dir) = cache.dir.clone() else { return Ok(()) };
+        let path = dir.display().to_string();
+        let root = self.root();
+        let asked = self.inner.ask_attr(root).result().await;
+        let birth = match asked {
+            Ok(attr) => attr.value.btime,
+            Err(error) => {
+                tracing::warn!(%error, "the cache directory is not used");
+                return Ok(());
+            }
+        };
+        let limit = cache.dir_bytes;
+        let opened = tokio::task::spawn_blocking(move || DiskCache::open(&dir, root, birth, limit)).await;
+        let opened = opened.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
+        let disk = opened.map_err(|cause| ConnectError::CacheDir { path, cause })?;
+        let _ = self.inner.disk.set(Arc::new(disk));
+        Ok(())
+    }
+
+    /// So that the first reads do not wait for a handshake.
+    async fn wait_for_data_connections(&self) {
+        let all = self.inner.config.data_connections + 1;
+        let up = async {
+            while self.inner.link.connections() < all {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = tokio::time::timeout(DATA_CONNECTIONS, up).await;
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.inner.is_closed() {
+            return;
+        }
+        // No time for an answer; the server also notices the end of the session's term.
+        let goodbye = Request { op: None, call: Call::Goodbye };
+        let frame = Frame::new(FrameKind::Request, self.inner.link.next_tag(), &goodbye, Bytes::new());
+        if let (Ok(frame), Some(writer)) = (frame, self.inner.link.control_writer()) {
+            writer.send(&frame);
+        }
+        self.close();
+    }
+}
+
+fn refused(inner: &Inner, error: HandshakeError) -> ConnectError {
+    let server = inner.config.server.clone();
+    match error {
+        HandshakeError::Io(cause) => ConnectError::Unreachable { server, cause },
+        HandshakeError::NotSoda(reason) => ConnectError::NotSoda { server, reason },
+        error @ (HandshakeError::Refused(_) | HandshakeError::SessionEnded) => {
+            ConnectError::Refused { server, reason: error.to_string() }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a client is told when it starts.
+
+use soda_types::ClientId;
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// `host:port` of the server.
+    pub server: String,
+    pub volume: String,
+    /// For people: host and mount point, shown by the server's tools.
+    pub name: String,
+    /// How the server recognises this client when it comes back.
+    pub client_id: ClientId,
+    pub cache: CacheConfig,
+    pub consistency: Consistency,
+    pub retry: Retry,
+    /// Connections for file data beside the one for everything else.
+    pub data_connections: usize,
+    pub access: Access,
+}
+
+impl ClientConfig {
+    /// The defaults, with a new random identity.
+    pub fn new(server: impl Into<String>, volume: impl Into<String>) -> ClientConfig {
+        ClientConfig {
+            server: server.into(),
+            volume: volume.into(),
+            name: "libfs".into(),
+            client_id: random_client_id(),
+            cache: CacheConfig::default(),
+            consistency: Consistency::Lease,
+            retry: Retry::Hard,
+            data_connections: 2,
+            access: Access::ReadWrite,
+        }
+    }
+}
+
+/// `RandomState` is seeded by the operating system: no need of another source for a name that only must be unique.
+fn random_client_id() -> ClientId {
+    let mut id = [0; 16];
+    for (place, half) in id.chunks_mut(8).enumerate() {
+        half.copy_from_slice(&RandomState::new().hash_one(place).to_le_bytes());
+    }
+    ClientId(id)
+}
+
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// Most bytes of file data in memory.
+    pub memory_bytes: u64,
+    /// A directory of its own on a local disk, for file data that survives a restart.
+    pub dir: Option<PathBuf>,
+    /// Most bytes in `dir`.
+    pub dir_bytes: u64,
+    /// Most inodes that are cached without being in use; the least recently used give their leases back.
+    pub max_inodes: usize,
+    /// A lease that was not used for this long is given back.
+    pub idle: Duration,
+}
+
+impl Default for CacheConfig {
+    fn default() -> CacheConfig {
+        CacheConfig {
+            memory_bytes: 512 << 20,
+            dir: None,
+            dir_bytes: 4 << 30,
+            max_inodes: 500_000,
+            idle: Duration::from_secs(600),
+        }
+    }
+}
+
+/// When a cache may answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Consistency {
+    /// While a lease covers the object: one copy.
+    Lease,
+    /// After asking the server each time (Sprite's rule, the sSPRITE of the SODA paper): one copy, more messages.
+    Verify,
+    /// For this long after it was fetched (NFS's rule): stale by up to that much. Only for comparison.
+    Ttl(Duration),
+}
+
+/// What to do while the server does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Retry {
+    /// Wait for ever. Every operation can be given up at any moment by dropping its future.
+    Hard,
+    /// Fail with EIO after this time. A changing operation may still be carried out later.
+    Soft { timeout: Duration },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    ReadWrite,
+    /// Every change fails with EROFS.
+    ReadOnly,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_differ() {
+        assert_ne!(ClientConfig::new("a", "b").client_id, ClientConfig::new("a", "b").client_id);
+    }
+}

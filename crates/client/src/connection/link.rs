@@ -1,0 +1,319 @@
+//! Requests without a reply, and the connections they travel on.
+
+use crate::call::Completion;
+use crate::connection::{SlotGuard, Writer};
+use bytes::Bytes;
+use soda_lease::holder::Ticket;
+use soda_protocol::{Call, Frame, FrameError, FrameKind, Note, Request};
+use soda_types::Fid;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Which connection a request goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Route {
+    Control,
+    Data,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct ConnId(u64);
+
+/// What becomes of a request without a reply when its session has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OnLoss {
+    /// Nobody knows whether it was carried out: it fails.
+    Fail,
+    /// It changes nothing: sent again in the new session.
+    Again,
+}
+
+/// Who gave up waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cancelled {
+    No,
+    /// The caller; nobody is interested in the result.
+    ByCaller,
+    /// A recall, which waits for a lock that the caller holds.
+    ByRecall,
+}
+
+/// A request without a reply.
+pub(crate) struct Pending {
+    pub(crate) frame: Frame,
+    pub(crate) route: Route,
+    pub(crate) slot: Option<SlotGuard>,
+    pub(crate) ticket: Ticket,
+    pub(crate) completion: Box<dyn Completion>,
+    pub(crate) on_loss: OnLoss,
+    /// Directories whose names it changes.
+    pub(crate) names_of: Vec<Fid>,
+    pub(crate) cancelled: Cancelled,
+    sent_on: Option<ConnId>,
+}
+
+/// A request as it is handed in.
+pub(crate) struct Submission {
+    pub(crate) call: Call,
+    pub(crate) payload: Bytes,
+    pub(crate) route: Route,
+    pub(crate) slot: Option<SlotGuard>,
+    pub(crate) ticket: Ticket,
+    pub(crate) completion: Box<dyn Completion>,
+    pub(crate) on_loss: OnLoss,
+    pub(crate) names_of: Vec<Fid>,
+}
+
+/// A request that is taken out of the list, to be completed or put back.
+pub(crate) type Taken = (u64, Pending);
+
+pub(crate) struct Link {
+    next_tag: AtomicU64,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By tag, which is the order of asking.
+    pending: BTreeMap<u64, Pending>,
+    control: Option<(ConnId, Arc<Writer>)>,
+    /// Whether the session is restored on it, so that requests may follow.
+    control_ready: bool,
+    data: Vec<(ConnId, Arc<Writer>)>,
+    next_conn: u64,
+    data_wanted: usize,
+    closed: bool,
+}
+
+impl Link {
+    pub(crate) fn new(data_wanted: usize) -> Link {
+        let table = Table { data_wanted, ..Table::default() };
+        Link { next_tag: AtomicU64::new(1), table: Mutex::new(table) }
+    }
+
+    pub(crate) fn next_tag(&self) -> u64 {
+        self.next_tag.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes the request on and sends it if a connection is up. Returns its tag.
+    ///
+    /// # Errors
+    /// The request, if it does not fit into a frame or the client is closed.
+    pub(crate) fn submit(&self, submission: Submission) -> Result<u64, (FrameErrorOrClosed, Submission)> {
+        let tag = self.next_tag();
+        let op = submission.slot.as_ref().map(|slot| slot.op);
+        let request = Request { op, call: submission.call.clone() };
+        let frame = match Frame::new(FrameKind::Request, tag, &request, submission.payload.clone()) {
+            Ok(frame) => frame,
+            Err(error) => return Err((FrameErrorOrClosed::Frame(error), submission)),
+        };
+        let mut table = crate::lock(&self.table);
+        if table.closed {
+            return Err((FrameErrorOrClosed::Closed, submission));
+        }
+        let Submission { route, slot, ticket, completion, on_loss, names_of, .. } = submission;
+        let connection = table.pick(route);
+        let pending = Pending {
+            frame: frame.clone(),
+            route,
+            slot,
+            ticket,
+            completion,
+            on_loss,
+            names_of,
+            cancelled: Cancelled::No,
+            sent_on: connection.as_ref().map(|(id, _)| *id),
+        };
+        table.pending.insert(tag, pending);
+        drop(table);
+        if let Some((_, writer)) = connection {
+            writer.send(&frame);
+        }
+        Ok(tag)
+    }
+
+    /// The request that a reply belongs to.
+    pub(crate) fn take(&self, tag: u64) -> Option<Pending> {
+        crate::lock(&self.table).pending.remove(&tag)
+    }
+
+    /// Not answered after all: to be sent again.
+    pub(crate) fn put_back(&self, (tag, mut pending): Taken) {
+        pending.sent_on = None;
+        crate::lock(&self.table).pending.insert(tag, pending);
+    }
+
+    /// Sends what was put back, if a connection is up.
+    pub(crate) fn resend(&self, tag: u64) {
+        let mut guard = crate::lock(&self.table);
+        let table = &mut *guard;
+        let Some(route) =
+            table.pending.get(&tag).filter(|pending| pending.sent_on.is_none()).map(|p| p.route)
+        else {
+            return;
+        };
+        let Some((id, writer)) = table.pick(route) else { return };
+        let Some(pending) = table.pending.get_mut(&tag) else { return };
+        pending.sent_on = Some(id);
+        let frame = pending.frame.clone();
+        drop(guard);
+        writer.send(&frame);
+    }
+
+    /// A control connection is there: notes go on it, requests wait until the session is restored.
+    pub(crate) fn control_opened(&self, writer: &Arc<Writer>) -> ConnId {
+        let mut table = crate::lock(&self.table);
+        let id = table.new_id();
+        table.control = Some((id, Arc::clone(writer)));
+        table.control_ready = false;
+        id
+    }
+
+    /// The session is restored: all requests that wait are sent, in order.
+    pub(crate) fn control_ready(&self, id: ConnId) {
+        let mut table = crate::lock(&self.table);
+        let Some((_, writer)) = table.control.clone().filter(|(control, _)| *control == id) else { return };
+        table.control_ready = true;
+        table.send_waiting(Route::Control, id, &writer);
+    }
+
+    pub(crate) fn data_up(&self, writer: &Arc<Writer>) -> ConnId {
+        let mut table = crate::lock(&self.table);
+        let id = table.new_id();
+        table.data.push((id, Arc::clone(writer)));
+        table.send_waiting(Route::Data, id, writer);
+        id
+    }
+
+    /// What was sent on it waits for the next one, or goes on another at once.
+    pub(crate) fn connection_lost(&self, id: ConnId) {
+        let mut table = crate::lock(&self.table);
+        if table.control.as_ref().is_some_and(|(control, _)| *control == id) {
+            table.control = None;
+        }
+        table.data.retain(|(data, _)| *data != id);
+        for pending in table.pending.values_mut().filter(|pending| pending.sent_on == Some(id)) {
+            pending.sent_on = None;
+        }
+        if let Some((other, writer)) = table.data.first().cloned() {
+            table.send_waiting(Route::Data, other, &writer);
+        }
+    }
+
+    /// Sent if the control connection is up; lost otherwise, as its effect is then (the server resends recalls).
+    pub(crate) fn note(&self, note: &Note) {
+        let control = crate::lock(&self.table).control.clone();
+        let Some((_, writer)) = control else { return };
+        if let Ok(frame) = Frame::new(FrameKind::Note, 0, note, Bytes::new()) {
+            writer.send(&frame);
+        }
+    }
+
+    /// Marks a request as given up and tells the server, if it was sent and is not answered.
+    pub(crate) fn cancel(&self, tag: u64, by: Cancelled) {
+        let mut table = crate::lock(&self.table);
+        let Some(pending) = table.pending.get_mut(&tag) else { return };
+        if pending.cancelled == Cancelled::No {
+            pending.cancelled = by;
+        }
+        let sent = pending.sent_on.is_some();
+        drop(table);
+        if sent {
+            self.note(&Note::Cancel(tag));
+        }
+    }
+
+    /// Requests that change names of the directory.
+    pub(crate) fn changing_names_of(&self, dir: Fid) -> Vec<u64> {
+        let table = crate::lock(&self.table);
+        let changes = table.pending.iter().filter(|(_, pending)| pending.names_of.contains(&dir));
+        changes.map(|(tag, _)| *tag).collect()
+    }
+
+    /// The session has ended: takes out what fails with it. The rest gets a new ticket each, for the new session.
+    pub(crate) fn take_lost(&self, mut new_ticket: impl FnMut(Ticket) -> Ticket) -> Vec<Taken> {
+        let mut table = crate::lock(&self.table);
+        let all = std::mem::take(&mut table.pending);
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, pending)| pending.on_loss == OnLoss::Fail);
+        for (tag, mut pending) in kept {
+            pending.ticket = new_ticket(pending.ticket);
+            pending.sent_on = None;
+            table.pending.insert(tag, pending);
+        }
+        lost
+    }
+
+    /// No more requests; takes out all there are.
+    pub(crate) fn close(&self) -> Vec<Taken> {
+        let mut table = crate::lock(&self.table);
+        table.closed = true;
+        if let Some((_, writer)) = table.control.take() {
+            writer.close();
+        }
+        table.data.drain(..).for_each(|(_, writer)| writer.close());
+        std::mem::take(&mut table.pending).into_iter().collect()
+    }
+
+    pub(crate) fn control_writer(&self) -> Option<Arc<Writer>> {
+        crate::lock(&self.table).control.as_ref().map(|(_, writer)| Arc::clone(writer))
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        crate::lock(&self.table).pending.len()
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        let table = crate::lock(&self.table);
+        table.data.len() + usize::from(table.control.is_some())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FrameErrorOrClosed {
+    #[error(transparent)]
+    Frame(FrameError),
+    #[error("the client is shut down")]
+    Closed,
+}
+
+impl Table {
+    fn new_id(&mut self) -> ConnId {
+        self.next_conn += 1;
+        ConnId(self.next_conn)
+    }
+
+    fn pick(&self, route: Route) -> Option<(ConnId, Arc<Writer>)> {
+        match route {
+            Route::Data if self.data_wanted > 0 => self.least_busy(),
+            _ => self.control.clone().filter(|_| self.control_ready),
+        }
+    }
+
+    fn least_busy(&self) -> Option<(ConnId, Arc<Writer>)> {
+        let outstanding = |id: ConnId| -> usize {
+            let on_it = self.pending.values().filter(|pending| pending.sent_on == Some(id));
+            on_it.map(|pending| pending.frame.payload.len() + 4096).sum()
+        };
+        match self.data.as_slice() {
+            [] => None,
+            [only] => Some(only.clone()),
+            several => {
+                several.iter().min_by_key(|(id, writer)| outstanding(*id) + writer.backlog_bytes()).cloned()
+            }
+        }
+    }
+
+    /// Under the lock, so that nothing that is asked later goes first.
+    fn send_waiting(&mut self, route: Route, id: ConnId, writer: &Writer) {
+        let control_carries_all = self.data_wanted == 0;
+        for pending in self.pending.values_mut() {
+            let of_route = pending.route == route || control_carries_all;
+            if pending.sent_on.is_none() && of_route {
+                pending.sent_on = Some(id);
+                writer.send(&pending.frame);
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The seam between the client and the network.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// A connected byte stream, in two halves.
+pub struct Stream {
+    pub read: Box<dyn AsyncRead + Send + Unpin>,
+    pub write: Box<dyn AsyncWrite + Send + Unpin>,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stream")
+    }
+}
+
+/// How connections are made. Tests bring pipes.
+pub trait Transport: fmt::Debug + Send + Sync + 'static {
+    /// Connects to `host:port`.
+    fn connect<'a>(
+        &'a self,
+        server: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + 'a>>;
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpTransport;
+
+impl Transport for TcpTransport {
+    fn connect<'a>(
+        &'a self,
+        server: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + 'a>> {
+        Box::pin(async move {
+            let stream = TcpStream::connect(server).await?;
+            // Every frame is a whole message: nothing is gained by waiting for more.
+            stream.set_nodelay(true)?;
+            detect_dead_peer(&stream);
+            let (read, write) = stream.into_split();
+            Ok(Stream { read: Box::new(read), write: Box::new(write) })
+        })
+    }
+}
+
+/// A peer that vanished without a word is noticed by unacknowledged bytes and by keep-alives; both are only a help.
+fn detect_dead_peer(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, std::time::Duration::from_secs(5));
+    let _ = sockopt::set_tcp_keepintvl(stream, std::time::Duration::from_secs(2));
+    let _ = sockopt::set_tcp_keepcnt(stream, 3);
+    let _ = sockopt::set_tcp_user_timeout(stream, 10_000);
+}

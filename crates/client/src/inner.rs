@@ -1,0 +1,176 @@
+//! What all parts of a client share.
+
+use crate::cache::State;
+use crate::cache::disk::DiskCache;
+use crate::call::Arrived;
+use crate::clock::Clock;
+use crate::config::ClientConfig;
+use crate::connection::link::Cancelled;
+use crate::connection::{Link, Pending, Slots, Transport};
+use crate::hooks::KernelHooks;
+use crate::recall::Pool;
+use crate::stats::Stats;
+use crate::validity::Answers;
+use bytes::Bytes;
+use soda_protocol::{Answer, Failure, Note, Push, Reply};
+use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+pub(crate) struct Inner {
+    pub(crate) config: ClientConfig,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) hooks: Arc<dyn KernelHooks>,
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) state: Mutex<State>,
+    pub(crate) link: Link,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) stats: Stats,
+    pub(crate) runtime: Handle,
+    pub(crate) recall_pool: Pool,
+    pub(crate) disk: OnceLock<Arc<DiskCache>>,
+    pub(crate) root: OnceLock<Fid>,
+    pub(crate) max_io: AtomicU32,
+    /// Grows with each session that was lost: open files remember it.
+    pub(crate) losses: AtomicU64,
+    /// The server said that the session has ended: connect anew.
+    pub(crate) session_ended: Notify,
+    pub(crate) phase: watch::Sender<Phase>,
+}
+
+/// How the client stands with its server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    Connected,
+    /// The control connection is gone; trying again.
+    Disconnected,
+    /// Goodbye was said.
+    Closed,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("server", &self.config.server).finish_non_exhaustive()
+    }
+}
+
+/// Which kind of connection something came on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Channel {
+    Control,
+    Data,
+}
+
+impl Inner {
+    pub(crate) fn now(&self) -> Monotonic {
+        self.clock.now()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.phase.borrow() == Phase::Closed
+    }
+
+    /// A reply has come: applies it to the caches, then wakes who waits for it.
+    pub(crate) fn handle_reply(self: &Arc<Inner>, channel: Channel, tag: u64, reply: Reply, payload: Bytes) {
+        self.stats.replies.one();
+        self.stats.bytes_received.add(payload.len() as u64);
+        let Some(pending) = self.link.take(tag) else {
+            tracing::debug!(tag, "a reply that nobody waits for");
+            return;
+        };
+        match reply.result {
+            Err(Failure::Grace(wait)) => self.ask_again_later(tag, pending, wait),
+            Err(Failure::SessionEnded) => {
+                self.link.put_back((tag, pending));
+                self.session_ended.notify_one();
+            }
+            result => {
+                let result =
+                    result.map(|answer| (answer, payload)).map_err(|failure| failed(failure, &pending));
+                self.finish(channel, pending, &reply.grants, result);
+            }
+        }
+    }
+
+    fn finish(
+        self: &Arc<Inner>,
+        channel: Channel,
+        pending: Pending,
+        grants: &[soda_types::Grant],
+        result: FsResult<(Answer, Bytes)>,
+    ) {
+        let Pending { mut completion, ticket, slot, .. } = pending;
+        let now = self.now();
+        let mut state = crate::lock(&self.state);
+        if let Some(slot) = &slot {
+            let highest = &mut state.unsynced.highest_answered;
+            *highest = (*highest).max(slot.op.sequence);
+        }
+        match channel {
+            Channel::Control => state.accept(now, ticket, grants),
+            // Brings no leases. `cacheable` asks for the ticket only by its number.
+            Channel::Data => state.holder.fail_request(ticket),
+        }
+        completion.apply(Arrived { inner: self, state: &mut state, now, ticket, wanted: true }, result);
+        let given_up = std::mem::take(&mut state.given_up);
+        drop(state);
+        drop(slot);
+        completion.finish();
+        self.release(given_up);
+    }
+
+    fn ask_again_later(self: &Arc<Inner>, tag: u64, pending: Pending, wait: Duration) {
+        self.stats.grace_waits.one();
+        self.link.put_back((tag, pending));
+        let inner = Arc::clone(self);
+        self.runtime.spawn(async move {
+            // The grace period may end early.
+            tokio::time::sleep(wait.clamp(Duration::from_millis(20), Duration::from_millis(250))).await;
+            inner.link.resend(tag);
+        });
+    }
+
+    pub(crate) fn handle_push(self: &Arc<Inner>, push: Push) {
+        match push {
+            Push::Recalls(recalls) => self.handle_recalls(&recalls),
+            Push::Stopping => tracing::info!(server = self.config.server, "the server is stopping"),
+        }
+    }
+
+    pub(crate) fn note(&self, note: &Note) {
+        self.stats.noted(note);
+        self.link.note(note);
+    }
+
+    /// Tells the server of leases that were given up unasked.
+    pub(crate) fn release(&self, acks: Vec<soda_types::RecallAck>) {
+        if !acks.is_empty() {
+            self.stats.leases_released.add(acks.len() as u64);
+            self.note(&Note::Release(acks));
+        }
+    }
+
+    pub(crate) fn max_io(&self) -> u32 {
+        self.max_io.load(Ordering::Relaxed)
+    }
+}
+
+/// A failure as the caller sees it.
+fn failed(failure: Failure, pending: &Pending) -> FsError {
+    match failure {
+        // Taken out of the server's queue because of a recall: nothing was done, walk the path again.
+        Failure::Fs(error)
+            if error.errno == Errno::Interrupted && pending.cancelled == Cancelled::ByRecall =>
+        {
+            FsError::new(Errno::Stale, "taken back for a recall of its directory")
+        }
+        Failure::Fs(error) => error,
+        Failure::Unsupported(what) => FsError::new(Errno::NotSupported, what),
+        other => FsError::new(Errno::Io, other.to_string()),
+    }
+}

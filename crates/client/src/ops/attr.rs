@@ -1,0 +1,67 @@
+//! setattr: chmod, chown, truncate, utimensat.
+
+use crate::cache::inode::Xattrs;
+use crate::call::Order;
+use crate::client::Client;
+use crate::ops::names::Did;
+use crate::validity::Cached;
+use soda_protocol::Call;
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, SetAttr};
+
+impl Client {
+    /// Changes attributes; with a size it truncates or extends with a hole.
+    ///
+    /// # Errors
+    /// EFBIG, ENOSPC, EISDIR for the size of a directory.
+    pub async fn setattr(&self, fid: Fid, set: SetAttr) -> FsResult<Cached<Attr>> {
+        self.inner.stats.op_setattr.one();
+        let slot = self.slot().await?;
+        let (mut state, now) = self.inner.locked();
+        let ticket = state.holder.begin_request(now);
+        // From the new end or the old one, whichever comes first, nothing cached can be trusted.
+        let known = state.peek_attr(now, fid).map_or(0, |attr| attr.size);
+        let data = set.size.map(|size| {
+            let range = size.min(known)..u64::MAX;
+            (state.memory.begin_write(fid, range.clone()), range)
+        });
+        let change = state.begin_change(now, fid);
+        drop(state);
+        let acl_may_change = set.perm.is_some() || set.kill_suid_sgid;
+        let order = Order::change(Call::SetAttr { fid, set }, slot, ticket);
+        let waiting = self.inner.send(order, move |arrived, result| {
+            let ticket = arrived.ticket;
+            use crate::cache::extents::WriteOutcome;
+            let (state, now) = (&mut *arrived.state, arrived.now);
+            state.end_change(change);
+            let node = Did::from(result.map(|(answer, _)| answer)).and_then(|did| {
+                did.node.ok_or_else(|| FsError::new(Errno::Io, "the server's answer lacks the inode"))
+            });
+            let node = match node {
+                Ok(node) => node,
+                Err(error) => {
+                    if let Some((write, _)) = data {
+                        state.memory.end_write(fid, write, WriteOutcome::Unknown);
+                    }
+                    return Err(error);
+                }
+            };
+            let enterable = state.enter(now, ticket, fid) && state.caches_own_writes();
+            state.learn_node(now, ticket, &node);
+            let range = data.as_ref().map(|(_, range)| range.clone());
+            if let Some((write, _)) = data {
+                let changed = WriteOutcome::Changed { version: node.attr.data_version, data: None };
+                state.memory.end_write(fid, write, if enterable { changed } else { WriteOutcome::Unknown });
+            }
+            if acl_may_change
+                && let Some(inode) = state.existing(fid)
+                && !matches!(inode.xattrs, Xattrs::None)
+            {
+                // chmod changes the mask of an access control list.
+                inode.xattrs = Xattrs::Unknown;
+            }
+            state.changed(now, fid, None, range);
+            Ok(Cached { value: node.attr, valid: state.attr_validity(now, fid, &node.attr) })
+        });
+        waiting.result().await
+    }
+}

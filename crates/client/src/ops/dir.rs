@@ -1,0 +1,224 @@
+//! Reading directories: from a complete directory in the cache, or page by page from the server.
+
+use crate::cache::names::{Complete, Known};
+use crate::cache::present;
+use crate::call::{Order, unexpected};
+use crate::client::Client;
+use crate::config::Consistency;
+use crate::inner::Inner;
+use crate::ops::Entry;
+use crate::validity::Validity;
+use soda_lease::holder::Holding;
+use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
+use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+/// Entries that are asked for at once.
+const PAGE: u32 = 1024;
+/// A directory with more entries is not kept completely.
+const MOST_COMPLETE: usize = 1 << 18;
+
+/// An open directory: a listing that grows as it is read.
+#[derive(Debug)]
+pub struct OpenDir {
+    dir: Fid,
+    listing: Mutex<Listing>,
+}
+
+impl OpenDir {
+    pub fn fid(&self) -> Fid {
+        self.dir
+    }
+}
+
+/// One name of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry {
+    pub name: Name,
+    pub fid: Fid,
+    pub kind: FileKind,
+    /// Where to go on after it.
+    pub next: u64,
+    /// For readdirplus: what is known of the inode. `None` if nothing is.
+    pub entry: Option<Entry>,
+}
+
+#[derive(Debug, Default)]
+struct Listing {
+    entries: Vec<Listed>,
+    parent: Option<Fid>,
+    end: End,
+    /// How things stood when the first page was asked for: if they still do at the end, the directory is complete.
+    began: Option<Began>,
+}
+
+#[derive(Clone, Debug)]
+struct Listed {
+    name: Name,
+    fid: Fid,
+    kind: FileKind,
+    node: Option<Node>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum End {
+    #[default]
+    NotYet,
+    Reached,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Began {
+    sent: Monotonic,
+    holding: Option<Holding>,
+    changes: u64,
+}
+
+/// A page as it goes into a listing.
+struct Page {
+    entries: Vec<Listed>,
+    parent: Fid,
+    end: End,
+    began: Began,
+}
+
+impl Client {
+    /// # Errors
+    /// None so far: whether it is a directory shows when it is read.
+    pub async fn open_dir(&self, dir: Fid) -> FsResult<Arc<OpenDir>> {
+        Ok(Arc::new(OpenDir { dir, listing: Mutex::default() }))
+    }
+
+    /// The directory that `..` means.
+    ///
+    /// # Errors
+    /// ENOTDIR, ESTALE.
+    pub async fn parent(&self, open: &OpenDir) -> FsResult<Fid> {
+        if let Some(parent) = open.listing.lock().await.parent {
+            return Ok(parent);
+        }
+        self.read_dir(open, 0, 1).await?;
+        Ok(open.listing.lock().await.parent.unwrap_or(open.dir))
+    }
+
+    /// Entries from a position on: 0, which takes a new look, or [`DirEntry::next`] of one. None at the end. `.` and `..`
+    /// are not among them.
+    ///
+    /// # Errors
+    /// ENOTDIR, ESTALE if the directory is gone.
+    pub async fn read_dir(&self, open: &OpenDir, from: u64, max: usize) -> FsResult<Vec<DirEntry>> {
+        self.inner.stats.op_readdir.one();
+        let mut listing = open.listing.lock().await;
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        if from == 0 {
+            *listing = self.inner.complete_listing(open.dir).unwrap_or_default();
+        }
+        while listing.end == End::NotYet && listing.entries.len() < from.saturating_add(max) {
+            let after = listing.entries.last().map(|last| last.name.clone());
+            let page = self.inner.ask_page(open.dir, after, listing.began).result().await?;
+            listing.parent = Some(page.parent);
+            listing.end = page.end;
+            listing.began.get_or_insert(page.began);
+            listing.entries.extend(page.entries);
+        }
+        let wanted = listing.entries.iter().enumerate().skip(from).take(max);
+        Ok(self.inner.dir_entries(open.dir, wanted))
+    }
+}
+
+impl Inner {
+    fn complete_listing(&self, dir: Fid) -> Option<Listing> {
+        if self.config.consistency != Consistency::Lease {
+            return None;
+        }
+        let (mut state, now) = self.locked();
+        state.served(now, dir)?;
+        let names = state.existing(dir)?.dir.as_ref()?;
+        let parent = names.parent?;
+        let mut listed = names.list()?;
+        drop(state);
+        listed.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let entry = |(name, fid, kind)| Listed { name, fid, kind, node: None };
+        let entries = listed.into_iter().map(entry).collect();
+        Some(Listing { entries, parent: Some(parent), end: End::Reached, began: None })
+    }
+
+    fn ask_page(
+        self: &Arc<Inner>,
+        dir: Fid,
+        after: Option<Name>,
+        began: Option<Began>,
+    ) -> crate::call::Waiting<Page> {
+        let (mut state, now) = self.locked();
+        let ticket = state.holder.begin_request(now);
+        let changes_before = state.existing(dir).map_or(0, |inode| inode.change_count);
+        drop(state);
+        let first = after.is_none();
+        let call = Call::ReadDir { dir, after, limit: PAGE };
+        self.send(Order::question(call, ticket), move |arrived, result| {
+            let ticket = arrived.ticket;
+            let (answer, _) = result?;
+            let Answer::Entries(page) = answer else { return unexpected(&answer) };
+            let (state, now) = (&mut *arrived.state, arrived.now);
+            state.learn_attr(now, ticket, dir, &page.dir);
+            let enterable = state.enter(now, ticket, dir);
+            for (name, node) in &page.entries {
+                state.learn_name(now, ticket, dir, name, present(node));
+                state.learn_node(now, ticket, node);
+            }
+            let holding = if enterable { state.inode(dir).holding } else { None };
+            let here = Began { sent: ticket.sent_at(), holding, changes: changes_before };
+            let began = if first { here } else { began.unwrap_or(here) };
+            let end = if page.rest == Rest::End { End::Reached } else { End::NotYet };
+            let lease = arrived.inner.config.consistency == Consistency::Lease;
+            if end == End::Reached && lease && holding.is_some() && began.holding == holding {
+                let inode = state.inode(dir);
+                let quiet = inode.changes == 0 && inode.change_count == began.changes;
+                let names = inode.directory();
+                if quiet && names.cleared() < began.sent && names.len() <= MOST_COMPLETE {
+                    names.complete = Complete::Yes;
+                    names.parent = Some(page.parent);
+                }
+            }
+            let entry = |(name, node): (Name, Node)| Listed {
+                name,
+                fid: node.fid,
+                kind: node.attr.kind,
+                node: Some(node),
+            };
+            Ok(Page {
+                entries: page.entries.into_iter().map(entry).collect(),
+                parent: page.parent,
+                end,
+                began,
+            })
+        })
+    }
+
+    /// With what the caches know of each now. The kernel keeps what it is told here.
+    fn dir_entries<'a>(&self, dir: Fid, listed: impl Iterator<Item = (usize, &'a Listed)>) -> Vec<DirEntry> {
+        let (mut state, now) = self.locked();
+        let entry_of = |state: &mut crate::cache::State, listed: &Listed| {
+            let known = Known::Present { fid: listed.fid, kind: listed.kind };
+            let names = state.name_validity(now, dir, &listed.name, known);
+            if let Some(attr) = state.attr(now, listed.fid) {
+                let xattrs = state.existing(listed.fid).and_then(|inode| inode.summary());
+                let xattrs = xattrs.unwrap_or(XattrSummary::Some);
+                let node = Node { fid: listed.fid, attr: attr.value, xattrs };
+                return Some(Entry { node: Some(node), names, attr: attr.valid });
+            }
+            let node = listed.node?;
+            Some(Entry { node: Some(node), names, attr: Validity::NONE })
+        };
+        listed
+            .map(|(at, listed)| DirEntry {
+                name: listed.name.clone(),
+                fid: listed.fid,
+                kind: listed.kind,
+                next: at as u64 + 1,
+                entry: entry_of(&mut state, listed),
+            })
+            .collect()
+    }
+}

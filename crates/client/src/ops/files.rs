@@ -1,0 +1,158 @@
+//! Open files: what keeps an inode that has no name any more.
+
+use crate::cache::readahead::Sequence;
+use crate::call::{Arrived, Order};
+use crate::client::Client;
+use crate::config::{Consistency, Retry};
+use crate::inner::Inner;
+use soda_protocol::{Call, Note};
+use soda_types::{Errno, Fid, FsError, FsResult, InUse, Mode, Monotonic};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenMode {
+    Read,
+    Write,
+    ReadWrite,
+}
+
+/// An open file. Closed when dropped.
+#[derive(Debug)]
+pub struct OpenFile {
+    inner: Arc<Inner>,
+    fid: Fid,
+    mode: OpenMode,
+    /// Sessions that had been lost when it was opened.
+    losses: u64,
+    pub(super) sequence: Mutex<Sequence>,
+}
+
+impl OpenFile {
+    pub fn fid(&self) -> Fid {
+        self.fid
+    }
+
+    pub fn mode(&self) -> OpenMode {
+        self.mode
+    }
+
+    /// Of an inode that the server has just been told is open.
+    pub(super) fn registered(arrived: &mut Arrived<'_>, fid: Fid, mode: OpenMode) -> Arc<OpenFile> {
+        let file = OpenFile::count(arrived.inner, arrived.state, fid, mode);
+        arrived.state.inode(fid).open_at_server = InUse::Yes;
+        file
+    }
+
+    fn count(inner: &Arc<Inner>, state: &mut crate::cache::State, fid: Fid, mode: OpenMode) -> Arc<OpenFile> {
+        state.inode(fid).opens += 1;
+        state.open.insert(fid);
+        state.repin(fid);
+        let losses = inner.losses.load(Ordering::SeqCst);
+        Arc::new(OpenFile { inner: Arc::clone(inner), fid, mode, losses, sequence: Mutex::default() })
+    }
+
+    /// Locks that were lost with a session must not be missed in silence: whoever relied on them gets an error.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(super) fn check_locks(&self, state: &mut crate::cache::State) -> FsResult<()> {
+        let lost = state.existing(self.fid).map_or(0, |inode| inode.locks_lost);
+        if lost > self.losses {
+            return Err(FsError::new(
+                Errno::Io,
+                "file locks were lost with the session; open the file again",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        let mut state = crate::lock(&self.inner.state);
+        let inode = state.inode(self.fid);
+        inode.opens = inode.opens.saturating_sub(1);
+        if inode.opens > 0 {
+            return;
+        }
+        let registered = std::mem::take(&mut inode.open_at_server) == InUse::Yes;
+        inode.locks_lost = 0;
+        state.open.remove(&self.fid);
+        state.repin(self.fid);
+        drop(state);
+        if registered {
+            self.inner.note(&Note::Closed(vec![self.fid]));
+        }
+    }
+}
+
+impl Client {
+    /// Opens an inode: from now on it stays until it is closed, whatever happens to its names. Access rights are not
+    /// checked here.
+    ///
+    /// # Errors
+    /// ESTALE if it is gone; EROFS for writing on a read-only client.
+    pub async fn open(&self, fid: Fid, mode: OpenMode) -> FsResult<Arc<OpenFile>> {
+        self.inner.stats.op_open.one();
+        if mode != OpenMode::Read && self.inner.config.access == crate::config::Access::ReadOnly {
+            return Err(Errno::ReadOnly.into());
+        }
+        let (mut state, now) = self.inner.locked();
+        let file = OpenFile::count(&self.inner, &mut state, fid, mode);
+        let consistency = self.inner.config.consistency;
+        if let Consistency::Ttl(_) = consistency {
+            // Close-to-open, as NFS: what is cached is checked when a file is opened.
+            state.inode(fid).fetched = Monotonic::ZERO;
+        }
+        // A lease is enough: its recall will ask whether the inode is in use. One that can run out on its own is not.
+        let lease = state.holder.promise_until(now, fid);
+        let covered = consistency == Consistency::Lease
+            && lease.is_some_and(|until| until >= state.holder.session_valid_until())
+            && state.holder.valid_until(now, fid, Mode::Read).is_some();
+        if covered || state.inode(fid).open_at_server == InUse::Yes {
+            return Ok(file);
+        }
+        let ticket = state.holder.begin_request(now);
+        drop(state);
+        let waiting =
+            self.inner.send(Order::question(Call::Opened { fid }, ticket), move |arrived, result| {
+                result?;
+                if arrived.state.inode(fid).opens > 0 {
+                    arrived.state.inode(fid).open_at_server = InUse::Yes;
+                }
+                Ok(())
+            });
+        waiting.result().await?;
+        Ok(file)
+    }
+
+    /// Makes everything durable that was answered before: on the server's disk, not only in its memory.
+    ///
+    /// # Errors
+    /// EIO once if a power cut of the server lost changes of this inode that it had acknowledged.
+    pub async fn fsync(&self, fid: Fid) -> FsResult<()> {
+        self.inner.stats.op_fsync.one();
+        let (mut state, now) = self.inner.locked();
+        if state.unsynced.take_lost(fid) {
+            return Err(FsError::new(Errno::Io, "the server lost changes in a power cut"));
+        }
+        let (ticket, mark) = (state.holder.begin_request(now), state.unsynced.mark());
+        drop(state);
+        let waiting = self.inner.send(Order::question(Call::Sync { fid }, ticket), move |arrived, result| {
+            result?;
+            arrived.state.unsynced.synced(mark);
+            // Lost while this was on its way.
+            if arrived.state.unsynced.take_lost(fid) {
+                return Err(FsError::new(Errno::Io, "the server lost changes in a power cut"));
+            }
+            Ok(())
+        });
+        waiting.result().await
+    }
+
+    /// Whether operations wait for ever for a server that is gone.
+    pub fn retry(&self) -> Retry {
+        self.inner.config.retry
+    }
+}

@@ -1,0 +1,346 @@
+//! Reading: memory, then the local disk, then the server; and ahead of the reader.
+
+use crate::cache::State;
+use crate::cache::disk::DiskCache;
+use crate::cache::extents::{FetchId, Found, Kept};
+use crate::cache::readahead::{Plan, RANDOM_UNIT, units};
+use crate::call::{Arrived, Order, Waiting, unexpected};
+use crate::client::Client;
+use crate::config::Consistency;
+use crate::connection::Route;
+use crate::inner::Inner;
+use crate::ops::OpenFile;
+use crate::validity::Cached;
+use bytes::Bytes;
+use soda_lease::holder::Ticket;
+use soda_protocol::{Answer, Call, Whence};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Version};
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// So often a read tries to go through the cache before it asks the server for just its bytes.
+const TRIES: u32 = 3;
+
+/// Bytes of a file, in pieces as they lie in the cache.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReadData {
+    chunks: Vec<Bytes>,
+}
+
+impl ReadData {
+    pub fn chunks(&self) -> &[Bytes] {
+        &self.chunks
+    }
+
+    pub fn len(&self) -> usize {
+        self.chunks.iter().map(Bytes::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// In one piece; copies if there are several.
+    pub fn to_bytes(&self) -> Bytes {
+        match self.chunks.as_slice() {
+            [] => Bytes::new(),
+            [only] => only.clone(),
+            several => several.concat().into(),
+        }
+    }
+}
+
+/// How a read goes on.
+enum Step {
+    Done(ReadData),
+    /// Somebody else is fetching a part of it.
+    Join(oneshot::Receiver<()>),
+    /// Parts are on their way into the cache.
+    Fetch(Vec<Waiting<()>>),
+    Disk(Arc<DiskCache>, crate::cache::disk::Extent, FetchId),
+    /// A lease first.
+    Ask(Waiting<Cached<Attr>>),
+    /// Straight from the server.
+    Direct(Waiting<ReadData>),
+}
+
+/// One read.
+struct Wanted<'a> {
+    file: &'a OpenFile,
+    range: Range<u64>,
+    /// What the server said just now, where it is asked each time.
+    verified: Option<Attr>,
+    plan: Option<Plan>,
+    tries: u32,
+}
+
+impl Client {
+    /// Reads; less than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// EIO for data that is damaged on the server, ESTALE.
+    pub async fn read(&self, file: &OpenFile, offset: u64, len: u32) -> FsResult<ReadData> {
+        self.inner.stats.op_read.one();
+        let end = offset.saturating_add(u64::from(len.min(self.inner.max_io())));
+        let verified = match self.inner.config.consistency {
+            Consistency::Verify => Some(self.inner.ask_attr(file.fid()).result().await?.value),
+            _ => None,
+        };
+        let mut wanted = Wanted { file, range: offset..end, verified, plan: None, tries: 0 };
+        loop {
+            match self.inner.read_step(&mut wanted)? {
+                Step::Done(data) => {
+                    self.inner.stats.bytes_read.add(data.len() as u64);
+                    return Ok(data);
+                }
+                Step::Join(other) => drop(other.await),
+                Step::Fetch(fetches) => {
+                    for fetch in fetches {
+                        fetch.result().await?;
+                    }
+                }
+                Step::Disk(disk, extent, id) => self.inner.load(file.fid(), disk, extent, id).await,
+                Step::Ask(attr) => drop(attr.result().await?),
+                Step::Direct(data) => {
+                    let data = data.result().await?;
+                    self.inner.stats.bytes_read.add(data.len() as u64);
+                    return Ok(data);
+                }
+            }
+            wanted.tries += 1;
+        }
+    }
+
+    /// SEEK_DATA and SEEK_HOLE.
+    ///
+    /// # Errors
+    /// ENXIO beyond the end.
+    pub async fn seek(&self, file: &OpenFile, offset: u64, whence: Whence) -> FsResult<u64> {
+        self.inner.stats.op_seek.one();
+        let ticket = {
+            let (mut state, now) = self.inner.locked();
+            state.holder.begin_request(now)
+        };
+        let call = Call::Seek { fid: file.fid(), offset, whence };
+        let waiting = self.inner.send(Order::question(call, ticket), |_, result| match result?.0 {
+            Answer::Offset(offset) => Ok(offset),
+            other => unexpected(&other),
+        });
+        waiting.result().await
+    }
+}
+
+impl Inner {
+    fn read_step(self: &Arc<Inner>, wanted: &mut Wanted<'_>) -> FsResult<Step> {
+        let fid = wanted.file.fid();
+        let (mut state, now) = self.locked();
+        wanted.file.check_locks(&mut state)?;
+        let attr = wanted.verified.or_else(|| state.peek_attr(now, fid));
+        let in_flight = state.memory.write_in_flight(fid, &wanted.range);
+        let Some(attr) = attr.filter(|_| !in_flight && wanted.tries < TRIES) else {
+            return Ok(self.without_cache(state, now, wanted, in_flight));
+        };
+        let range = wanted.range.start..wanted.range.end.min(attr.size);
+        if range.is_empty() {
+            return Ok(Step::Done(ReadData::default()));
+        }
+        if self.config.consistency != Consistency::Lease {
+            state.memory.revalidate(fid, attr.data_version);
+        }
+        let plan = wanted
+            .plan
+            .get_or_insert_with(|| crate::lock(&wanted.file.sequence).plan(range.clone(), attr.size))
+            .clone();
+        let found = state.memory.find(fid, range.clone());
+        let mut orders = Vec::new();
+        if wanted.tries == 0 {
+            self.plan_fetches(&mut state, now, fid, plan.ahead, &mut orders);
+            self.stats.readahead_bytes.add(orders.iter().map(|(range, ..)| range.end - range.start).sum());
+        }
+        let ahead = orders.len();
+        let step = match found {
+            Found::All(chunks) => {
+                if wanted.tries == 0 {
+                    self.stats.data_hits.one();
+                }
+                state.inode(fid).kernel_data = true;
+                Step::Done(ReadData { chunks })
+            }
+            Found::Missing(missing) => {
+                if wanted.tries == 0 {
+                    self.stats.data_misses.one();
+                }
+                if let Some(other) = state.memory.join_fetch(fid, &missing) {
+                    Step::Join(other)
+                } else if let Some((disk, extent)) = self.on_disk(fid, &attr, missing.start) {
+                    let id = state.memory.begin_fetch(fid, extent.range());
+                    Step::Disk(disk, extent, id)
+                } else {
+                    self.plan_fetches(&mut state, now, fid, plan.around, &mut orders);
+                    Step::Fetch(Vec::new())
+                }
+            }
+        };
+        drop(state);
+        let mut fetches: Vec<Waiting<()>> =
+            orders.into_iter().map(|(range, id, ticket)| self.fetch(fid, range, id, ticket)).collect();
+        Ok(match step {
+            // What is ahead goes on by itself.
+            Step::Fetch(_) => Step::Fetch(fetches.split_off(ahead)),
+            other => other,
+        })
+    }
+
+    /// Announces what is missing of a range, to be fetched.
+    fn plan_fetches(
+        &self,
+        state: &mut State,
+        now: Monotonic,
+        fid: Fid,
+        range: Range<u64>,
+        orders: &mut Vec<(Range<u64>, FetchId, Ticket)>,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        for missing in state.memory.missing(fid, range) {
+            for unit in units(missing) {
+                let id = state.memory.begin_fetch(fid, unit.clone());
+                orders.push((unit, id, state.holder.begin_request(now)));
+            }
+        }
+    }
+
+    fn fetch(self: &Arc<Inner>, fid: Fid, range: Range<u64>, id: FetchId, ticket: Ticket) -> Waiting<()> {
+        let len = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
+        let call = Call::Read { fid, offset: range.start, len };
+        let order = Order { route: Route::Data, ..Order::question(call, ticket) };
+        self.send(order, move |arrived, result| match data_of(result, len) {
+            Ok((attr, bytes)) => {
+                enter(arrived, fid, (range.start, id), &attr, bytes);
+                Ok(())
+            }
+            Err(error) => {
+                arrived.state.memory.end_fetch(fid, id, None);
+                Err(error)
+            }
+        })
+    }
+
+    /// No lease, or an own write is under way, or the cache does not hold still.
+    fn without_cache(
+        self: &Arc<Inner>,
+        mut state: std::sync::MutexGuard<'_, State>,
+        now: Monotonic,
+        wanted: &Wanted<'_>,
+        in_flight: bool,
+    ) -> Step {
+        let (fid, range) = (wanted.file.fid(), wanted.range.clone());
+        let small = range.end - range.start <= RANDOM_UNIT;
+        let leases = self.config.consistency != Consistency::Verify;
+        if wanted.tries == 0 && !small && leases && !in_flight {
+            drop(state);
+            return Step::Ask(self.ask_attr(fid));
+        }
+        if wanted.tries == 0 {
+            self.stats.data_misses.one();
+        }
+        // A small read brings the lease along, on the connection that carries leases.
+        let route = if small && !in_flight { Route::Control } else { Route::Data };
+        let id = state.memory.begin_fetch(fid, range.clone());
+        state.inode(fid).kernel_data = true;
+        let ticket = state.holder.begin_request(now);
+        drop(state);
+        let len = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
+        let call = Call::Read { fid, offset: range.start, len };
+        let order = Order { route, ..Order::question(call, ticket) };
+        Step::Direct(self.send(order, move |arrived, result| match data_of(result, len) {
+            Ok((attr, bytes)) => {
+                enter(arrived, fid, (range.start, id), &attr, bytes.clone());
+                Ok(ReadData { chunks: if bytes.is_empty() { Vec::new() } else { vec![bytes] } })
+            }
+            Err(error) => {
+                arrived.state.memory.end_fetch(fid, id, None);
+                Err(error)
+            }
+        }))
+    }
+
+    fn on_disk(
+        &self,
+        fid: Fid,
+        attr: &Attr,
+        at: u64,
+    ) -> Option<(Arc<DiskCache>, crate::cache::disk::Extent)> {
+        let disk = self.disk.get()?;
+        let extent = disk.find(fid, disk_version(attr), at)?;
+        Some((Arc::clone(disk), extent))
+    }
+
+    /// From the local disk into memory, if it is still what is wanted when it is there.
+    async fn load(&self, fid: Fid, disk: Arc<DiskCache>, extent: crate::cache::disk::Extent, id: FetchId) {
+        let read = self.runtime.spawn_blocking(move || disk.read(&extent));
+        let unfinished = UnfinishedLoad { inner: self, fid, id };
+        let bytes = read.await.ok().flatten();
+        let (mut state, now) = self.locked();
+        let current = match self.config.consistency {
+            Consistency::Lease => state.peek_attr(now, fid),
+            _ => state.existing(fid).and_then(|inode| inode.attr),
+        };
+        let fresh = current.filter(|attr| disk_version(attr) == extent.version());
+        if bytes.is_some() {
+            self.stats.disk_hits.one();
+        }
+        state.memory.end_fetch(fid, id, fresh.zip(bytes).map(|(attr, bytes)| (attr.data_version, bytes)));
+        drop(state);
+        drop(unfinished);
+    }
+}
+
+/// Ends the fetch if the reader goes while the disk is read.
+struct UnfinishedLoad<'a> {
+    inner: &'a Inner,
+    fid: Fid,
+    id: FetchId,
+}
+
+impl Drop for UnfinishedLoad<'_> {
+    fn drop(&mut self) {
+        crate::lock(&self.inner.state).memory.end_fetch(self.fid, self.id, None);
+    }
+}
+
+/// What the local disk calls a version: after a power cut of the server data versions may be used again, but not at the
+/// same nanosecond.
+fn disk_version(attr: &Attr) -> Version {
+    let mtime =
+        (attr.mtime.secs as u64).wrapping_mul(1_000_000_007).wrapping_add(u64::from(attr.mtime.nanos));
+    Version(attr.data_version.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mtime)
+}
+
+fn data_of(result: FsResult<(Answer, Bytes)>, len: u32) -> FsResult<(Attr, Bytes)> {
+    match result? {
+        (Answer::Data { attr }, bytes) if bytes.len() <= len as usize => Ok((attr, bytes)),
+        (Answer::Data { .. }, _) => Err(FsError::new(Errno::Io, "the server sent more than was asked for")),
+        (other, _) => unexpected(&other),
+    }
+}
+
+/// Bytes from the server into the caches, if the lease (or another mode's rule) allows it.
+fn enter(arrived: &mut Arrived<'_>, fid: Fid, (offset, id): (u64, FetchId), attr: &Attr, bytes: Bytes) {
+    let (state, now, ticket) = (&mut *arrived.state, arrived.now, arrived.ticket);
+    let enterable = state.enter(now, ticket, fid);
+    state.learn_attr(now, ticket, fid, attr);
+    if arrived.inner.config.consistency != Consistency::Lease {
+        state.memory.revalidate(fid, attr.data_version);
+    }
+    let entered = enterable.then(|| (attr.data_version, bytes.clone()));
+    let kept = state.memory.end_fetch(fid, id, entered);
+    if kept == Kept::Yes
+        && let Some(disk) = arrived.inner.disk.get()
+        && let Some(work) = disk.keep(fid, disk_version(attr), offset, bytes)
+    {
+        arrived.inner.runtime.spawn_blocking(work);
+    }
+}

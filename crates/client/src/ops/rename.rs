@@ -1,0 +1,100 @@
+//! rename(2) and its flags.
+
+use crate::cache::names::Known;
+use crate::call::Order;
+use crate::client::Client;
+use crate::ops::names::Did;
+use soda_protocol::{Call, Rename};
+use soda_types::{Attr, Errno, Fid, FileKind, FsResult, InUse, Name};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenameHow {
+    /// May replace.
+    Plain,
+    /// RENAME_NOREPLACE: EEXIST.
+    NoReplace,
+    /// RENAME_EXCHANGE: both must exist.
+    Exchange,
+}
+
+impl Client {
+    /// # Errors
+    /// ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL for a directory into itself.
+    pub async fn rename(
+        &self,
+        parent: Fid,
+        name: &Name,
+        new_parent: Fid,
+        new_name: &Name,
+        how: RenameHow,
+    ) -> FsResult<()> {
+        self.inner.stats.op_rename.one();
+        let slot = self.slot().await?;
+        let moved = self.meaning(parent, name).await?.ok_or(Errno::NoEntry)?;
+        let other = self.meaning(new_parent, new_name).await?;
+        let asked_hooks = other.map_or(InUse::No, |fid| self.inner.hooks.in_use(fid));
+        let (mut state, now) = self.inner.locked();
+        self.names_may_change(&mut state, now, &[parent, new_parent])?;
+        let opens = other.map_or(0, |fid| state.inode(fid).opens);
+        let in_use = if opens > 0 { InUse::Yes } else { asked_hooks };
+        let protocol_how = match how {
+            RenameHow::Plain => Rename::Plain { in_use },
+            RenameHow::NoReplace => Rename::NoReplace,
+            RenameHow::Exchange => Rename::Exchange,
+        };
+        let ticket = state.holder.begin_request(now);
+        let inodes: Vec<Fid> = [Some(moved), other].into_iter().flatten().collect();
+        let flight = state.begin_names(now, &[(parent, name), (new_parent, new_name)], &inodes);
+        drop(state);
+        let (name, new_name) = (name.clone(), new_name.clone());
+        let call = Call::Rename { parent, name, new_parent, new_name, how: protocol_how };
+        let order = Order { names_of: vec![parent, new_parent], ..Order::change(call, slot, ticket) };
+        let waiting = self.inner.send(order, move |arrived, result| {
+            let ticket = arrived.ticket;
+            let (state, now) = (&mut *arrived.state, arrived.now);
+            let did = match Did::from(result.map(|(answer, _)| answer)) {
+                Ok(did) => did,
+                Err(error) => {
+                    state.end_names(now, ticket, flight, &[], None);
+                    return Err(error);
+                }
+            };
+            let outcomes = outcomes(&did, moved, other, how);
+            state.end_names(now, ticket, flight, &outcomes, Some(&did));
+            if how == RenameHow::Plain
+                && in_use == InUse::Yes
+                && let Some(replaced) = other
+            {
+                state.inode(replaced).open_at_server = InUse::Yes;
+            }
+            for (fid, parent) in [(Some(moved), new_parent), (other, parent)] {
+                let dir = fid.and_then(|fid| state.existing(fid)).and_then(|inode| inode.dir.as_mut());
+                if let Some(dir) = dir {
+                    dir.parent = Some(parent);
+                }
+            }
+            Ok(())
+        });
+        waiting.result().await
+    }
+}
+
+/// What the two names are now.
+fn outcomes(did: &Did, moved: Fid, other: Option<Fid>, how: RenameHow) -> [Option<Known>; 2] {
+    // Two names of one inode stay as they are; and if the server found another inode than we knew, ask.
+    if other == Some(moved) || did.node.is_none_or(|node| node.fid != moved) {
+        return [None, None];
+    }
+    let kind_of = |fid: Fid| -> Option<FileKind> {
+        let of = |(found, attr): &(Fid, Attr)| (*found == fid).then_some(attr.kind);
+        did.others.iter().find_map(of)
+    };
+    let here = did.node.map(|node| Known::Present { fid: moved, kind: node.attr.kind });
+    match how {
+        RenameHow::Plain | RenameHow::NoReplace => [Some(Known::Absent), here],
+        RenameHow::Exchange => {
+            let there = other.and_then(|fid| Some(Known::Present { fid, kind: kind_of(fid)? }));
+            [there, here]
+        }
+    }
+}

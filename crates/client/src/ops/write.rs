@@ -1,0 +1,236 @@
+//! Changes of data: write, append, fallocate, copy. All go through to the server (delayed writes will sit here, under the
+//! write lease).
+
+use crate::cache::extents::{WriteId, WriteOutcome};
+use crate::cache::{Change, State};
+use crate::call::{Arrived, Order, unexpected};
+use crate::client::Client;
+use crate::config::Consistency;
+use crate::connection::Route;
+use crate::ops::OpenFile;
+use crate::validity::Cached;
+use bytes::Bytes;
+use soda_lease::holder::Ticket;
+use soda_protocol::{Allocate, Answer, Call, WriteAt};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic};
+use std::ops::Range;
+
+/// Whether a write takes the set-uid and set-gid bits away, as the kernel says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KillPriv {
+    Keep,
+    Kill,
+}
+
+/// What a write did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    pub offset: u64,
+    pub len: u64,
+    pub attr: Cached<Attr>,
+}
+
+/// An own change of data in progress.
+pub(super) struct DataInFlight {
+    fid: Fid,
+    change: Change,
+    write: WriteId,
+}
+
+impl State {
+    pub(super) fn begin_data(&mut self, now: Monotonic, fid: Fid, range: Range<u64>) -> DataInFlight {
+        let change = self.begin_change(now, fid);
+        DataInFlight { fid, change, write: self.memory.begin_write(fid, range) }
+    }
+
+    /// It failed: nothing was done.
+    pub(super) fn data_failed(&mut self, flight: DataInFlight, error: &FsError) {
+        self.end_change(flight.change);
+        // After a lost session nobody knows.
+        let unknown = error.errno == Errno::Io;
+        let outcome = if unknown { WriteOutcome::Unknown } else { WriteOutcome::Unchanged };
+        self.memory.end_write(flight.fid, flight.write, outcome);
+    }
+
+    /// It was done: `data` is what the file has there now, if that is known.
+    pub(super) fn data_changed(
+        &mut self,
+        now: Monotonic,
+        ticket: Ticket,
+        flight: DataInFlight,
+        attr: &Attr,
+        range: Range<u64>,
+        data: Option<(u64, Bytes)>,
+    ) -> Cached<Attr> {
+        let DataInFlight { fid, change, write } = flight;
+        self.end_change(change);
+        let enterable = self.enter(now, ticket, fid) && self.caches_own_writes();
+        self.learn_attr(now, ticket, fid, attr);
+        let outcome = if enterable {
+            WriteOutcome::Changed { version: attr.data_version, data }
+        } else {
+            WriteOutcome::Unknown
+        };
+        self.memory.end_write(fid, write, outcome);
+        self.changed(now, fid, None, Some(range));
+        Cached { value: *attr, valid: self.attr_validity(now, fid, attr) }
+    }
+
+    /// From where on a change at the end of the file can reach.
+    fn known_end(&mut self, now: Monotonic, fid: Fid) -> u64 {
+        self.peek_attr(now, fid).map_or(0, |attr| attr.size)
+    }
+}
+
+impl Client {
+    /// Writes all of `data`, at an offset or at the end of the file as the server knows it. More than the server takes at
+    /// once goes in several steps.
+    ///
+    /// # Errors
+    /// ENOSPC, EFBIG, EROFS; EIO if locks were lost.
+    pub async fn write(
+        &self,
+        file: &OpenFile,
+        at: WriteAt,
+        data: Bytes,
+        kill: KillPriv,
+    ) -> FsResult<Written> {
+        self.inner.stats.op_write.one();
+        let most = self.inner.max_io() as usize;
+        let mut rest = data;
+        let mut done = self.write_once(file, at, rest.split_to(rest.len().min(most)), kill).await?;
+        while !rest.is_empty() {
+            let at = WriteAt::Offset(done.offset + done.len);
+            let next = match self.write_once(file, at, rest.split_to(rest.len().min(most)), kill).await {
+                Ok(next) => next,
+                // As write(2): what was written counts.
+                Err(_) => return Ok(done),
+            };
+            done = Written { offset: done.offset, len: done.len + next.len, attr: next.attr };
+        }
+        Ok(done)
+    }
+
+    async fn write_once(
+        &self,
+        file: &OpenFile,
+        at: WriteAt,
+        data: Bytes,
+        kill: KillPriv,
+    ) -> FsResult<Written> {
+        let slot = self.slot().await?;
+        let fid = file.fid();
+        let len = data.len() as u64;
+        let (mut state, now) = self.inner.locked();
+        file.check_locks(&mut state)?;
+        let range = match at {
+            WriteAt::Offset(offset) => {
+                offset..offset.checked_add(len).ok_or_else(|| FsError::from(Errno::FileTooBig))?
+            }
+            WriteAt::End => state.known_end(now, fid)..u64::MAX,
+        };
+        // The first write asks for the lease, on the connection that carries leases; what follows is only data.
+        let no_lease =
+            self.inner.config.consistency == Consistency::Lease && !state.covered_for_writing(now, fid);
+        let route = if no_lease { Route::Control } else { Route::Data };
+        let ticket = state.holder.begin_request(now);
+        let flight = state.begin_data(now, fid, range);
+        drop(state);
+        let call = Call::Write { fid, at, kill_suid_sgid: kill == KillPriv::Kill };
+        let order = Order { payload: data.clone(), route, ..Order::change(call, slot, ticket) };
+        let waiting = self.inner.send(order, move |arrived, result| {
+            let ticket = arrived.ticket;
+            let (state, now) = (&mut *arrived.state, arrived.now);
+            let (offset, len, attr) = match written(result) {
+                Ok(written) => written,
+                Err(error) => {
+                    state.data_failed(flight, &error);
+                    return Err(error);
+                }
+            };
+            let here = (len == data.len() as u64).then(|| (offset, data));
+            let attr = state.data_changed(now, ticket, flight, &attr, offset..offset + len, here);
+            arrived.inner.stats.bytes_written.add(len);
+            Ok(Written { offset, len, attr })
+        });
+        waiting.result().await
+    }
+
+    /// # Errors
+    /// ENOSPC, EOPNOTSUPP, EFBIG.
+    pub async fn fallocate(&self, file: &OpenFile, offset: u64, len: u64, how: Allocate) -> FsResult<()> {
+        self.inner.stats.op_allocate.one();
+        let slot = self.slot().await?;
+        let fid = file.fid();
+        let (mut state, now) = self.inner.locked();
+        file.check_locks(&mut state)?;
+        let range = offset..offset.saturating_add(len);
+        let ticket = state.holder.begin_request(now);
+        let flight = state.begin_data(now, fid, range.clone());
+        drop(state);
+        let order = Order::change(Call::Allocate { fid, offset, len, how }, slot, ticket);
+        let waiting = self
+            .inner
+            .send(order, move |arrived, result| end_data(arrived, flight, result, range).map(|_| ()));
+        waiting.result().await
+    }
+
+    /// Copies within the server. Returns how much: less at the end of the source.
+    ///
+    /// # Errors
+    /// EINVAL for overlapping ranges of one file, ENOSPC.
+    pub async fn copy_range(
+        &self,
+        from: &OpenFile,
+        from_offset: u64,
+        to: &OpenFile,
+        to_offset: u64,
+        len: u64,
+    ) -> FsResult<u64> {
+        self.inner.stats.op_copy.one();
+        let slot = self.slot().await?;
+        let (mut state, now) = self.inner.locked();
+        from.check_locks(&mut state)?;
+        to.check_locks(&mut state)?;
+        let range = to_offset..to_offset.saturating_add(len);
+        let ticket = state.holder.begin_request(now);
+        let flight = state.begin_data(now, to.fid(), range.clone());
+        drop(state);
+        let call = Call::CopyRange { from: from.fid(), from_offset, to: to.fid(), to_offset, len };
+        let order = Order::change(call, slot, ticket);
+        let waiting = self.inner.send(order, move |arrived, result| end_data(arrived, flight, result, range));
+        waiting.result().await
+    }
+}
+
+fn written(result: FsResult<(Answer, Bytes)>) -> FsResult<(u64, u64, Attr)> {
+    match result?.0 {
+        Answer::Written { offset, len, attr } => Ok((offset, len, attr)),
+        other => unexpected(&other),
+    }
+}
+
+/// The end of a change whose bytes are not known here. Returns how many it was about.
+fn end_data(
+    arrived: &mut Arrived<'_>,
+    flight: DataInFlight,
+    result: FsResult<(Answer, Bytes)>,
+    range: Range<u64>,
+) -> FsResult<u64> {
+    let (state, now, ticket) = (&mut *arrived.state, arrived.now, arrived.ticket);
+    let done = result.and_then(|(answer, _)| match answer {
+        Answer::Written { len, attr, .. } => Ok((len, attr)),
+        Answer::Changed { node: Some(node), .. } => Ok((range.end - range.start, node.attr)),
+        other => unexpected(&other),
+    });
+    match done {
+        Ok((len, attr)) => {
+            state.data_changed(now, ticket, flight, &attr, range, None);
+            Ok(len)
+        }
+        Err(error) => {
+            state.data_failed(flight, &error);
+            Err(error)
+        }
+    }
+}

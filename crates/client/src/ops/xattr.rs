@@ -1,0 +1,158 @@
+//! Extended attributes. All of an inode are cached together; most inodes have none, which comes with their attributes.
+
+use crate::cache::inode::{XattrList, Xattrs};
+use crate::call::{Order, unexpected};
+use crate::client::Client;
+use crate::inner::Inner;
+use crate::ops::names::Did;
+use bytes::Bytes;
+use soda_protocol::{Answer, Call, SetXattr};
+use soda_types::{Errno, Fid, FsResult};
+use std::sync::Arc;
+
+impl Client {
+    /// # Errors
+    /// ENODATA if there is no such attribute.
+    pub async fn getxattr(&self, fid: Fid, name: &[u8]) -> FsResult<Bytes> {
+        self.inner.stats.op_xattr.one();
+        let all = match self.all_xattrs(fid).await {
+            // Too many for one answer: this one alone.
+            Err(error) if error.errno == Errno::TooBig => return self.one_xattr(fid, name).await,
+            all => all?,
+        };
+        let found = all.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        found.ok_or_else(|| Errno::NoData.into())
+    }
+
+    /// # Errors
+    /// E2BIG if they do not fit one answer.
+    pub async fn listxattr(&self, fid: Fid) -> FsResult<Vec<Vec<u8>>> {
+        self.inner.stats.op_xattr.one();
+        Ok(self.all_xattrs(fid).await?.iter().map(|(name, _)| name.clone()).collect())
+    }
+
+    /// # Errors
+    /// EEXIST, ENODATA as `how` says; ENOSPC, E2BIG.
+    pub async fn setxattr(&self, fid: Fid, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
+        let call = Call::SetXattr { fid, name: name.to_vec(), value: value.to_vec(), how };
+        let (name, value) = (name.to_vec(), Bytes::copy_from_slice(value));
+        // Access control lists are normalised and folded into the mode by the server: ask for them.
+        let normalised = name.starts_with(b"system.");
+        self.change_xattrs(fid, call, move |list| {
+            list.retain(|(known, _)| *known != name);
+            list.push((name, value));
+            !normalised
+        })
+        .await
+    }
+
+    /// # Errors
+    /// ENODATA if there is no such attribute.
+    pub async fn removexattr(&self, fid: Fid, name: &[u8]) -> FsResult<()> {
+        let name = name.to_vec();
+        let call = Call::RemoveXattr { fid, name: name.clone() };
+        self.change_xattrs(fid, call, move |list| {
+            list.retain(|(known, _)| *known != name);
+            true
+        })
+        .await
+    }
+
+    /// `edit` brings the cached list to what the server has now; false: it cannot tell.
+    async fn change_xattrs(
+        &self,
+        fid: Fid,
+        call: Call,
+        edit: impl FnOnce(&mut Vec<(Vec<u8>, Bytes)>) -> bool + Send + 'static,
+    ) -> FsResult<()> {
+        self.inner.stats.op_xattr.one();
+        let slot = self.slot().await?;
+        let (mut state, now) = self.inner.locked();
+        let ticket = state.holder.begin_request(now);
+        let change = state.begin_change(now, fid);
+        // Until the answer only the server knows.
+        let before = std::mem::take(&mut state.inode(fid).xattrs);
+        let began = (state.inode(fid).holding, state.inode(fid).change_count);
+        drop(state);
+        let waiting = self.inner.send(Order::change(call, slot, ticket), move |arrived, result| {
+            let ticket = arrived.ticket;
+            let (state, now) = (&mut *arrived.state, arrived.now);
+            let inode = state.inode(fid);
+            let alone = began == (inode.holding, inode.change_count);
+            state.end_change(change);
+            let did = Did::from(result.map(|(answer, _)| answer))?;
+            let enterable = state.enter(now, ticket, fid);
+            if let Some(node) = &did.node {
+                state.learn_node(now, ticket, node);
+            }
+            state.changed(now, fid, None, None);
+            let known = match before {
+                Xattrs::None => Some(Vec::new()),
+                Xattrs::All(list) => Some(list.to_vec()),
+                Xattrs::Unknown => None,
+            };
+            if let Some(mut list) = known.filter(|_| alone && enterable)
+                && edit(&mut list)
+            {
+                state.inode(fid).xattrs = Xattrs::All(Arc::new(list));
+            }
+            Ok(())
+        });
+        waiting.result().await
+    }
+
+    async fn all_xattrs(&self, fid: Fid) -> FsResult<XattrList> {
+        if let Some(list) = self.inner.cached_xattrs(fid) {
+            self.inner.stats.xattr_hits.one();
+            return Ok(list);
+        }
+        self.inner.stats.xattr_misses.one();
+        let (mut state, now) = self.inner.locked();
+        let ticket = state.holder.begin_request(now);
+        let changes = state.existing(fid).map_or(0, |inode| inode.change_count);
+        drop(state);
+        let waiting =
+            self.inner.send(Order::question(Call::GetXattrs { fid }, ticket), move |arrived, result| {
+                let ticket = arrived.ticket;
+                let (answer, _) = result?;
+                let Answer::Xattrs(list) = answer else { return unexpected(&answer) };
+                let list: XattrList =
+                    Arc::new(list.into_iter().map(|(name, value)| (name, value.into())).collect());
+                let state = &mut *arrived.state;
+                if state.enter(arrived.now, ticket, fid) {
+                    let inode = state.inode(fid);
+                    // No own change in between: its order against this answer is the server's.
+                    if inode.change_count == changes && inode.changes == 0 {
+                        inode.xattrs = Xattrs::All(Arc::clone(&list));
+                    }
+                }
+                Ok(list)
+            });
+        waiting.result().await
+    }
+
+    async fn one_xattr(&self, fid: Fid, name: &[u8]) -> FsResult<Bytes> {
+        let ticket = {
+            let (mut state, now) = self.inner.locked();
+            state.holder.begin_request(now)
+        };
+        let call = Call::GetXattr { fid, name: name.to_vec() };
+        let waiting = self.inner.send(Order::question(call, ticket), |_, result| match result?.0 {
+            Answer::Xattr(value) => Ok(value.into()),
+            other => unexpected(&other),
+        });
+        waiting.result().await
+    }
+}
+
+impl Inner {
+    fn cached_xattrs(&self, fid: Fid) -> Option<XattrList> {
+        let (mut state, now) = self.locked();
+        state.served(now, fid)?;
+        match &state.existing(fid)?.xattrs {
+            Xattrs::Unknown => None,
+            Xattrs::None => Some(XattrList::default()),
+            Xattrs::All(list) => Some(Arc::clone(list)),
+        }
+    }
+}

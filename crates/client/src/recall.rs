@@ -1,0 +1,270 @@
+//! Answering recalls: the kernel's caches first, then our own, then the answer.
+//!
+//! While a recall is being worked on, what is cached is still served (with no validity), so that a reader which holds a
+//! page or directory lock that the kernel's invalidation needs gets its answer. A recall that the kernel does not have
+//! to hear of is answered by the task that read it, at once.
+
+mod plan;
+mod pool;
+
+pub(crate) use pool::Pool;
+
+use crate::connection::link::Cancelled;
+use crate::hooks::{Names, NamesLock};
+use crate::inner::Inner;
+use plan::Plan;
+use soda_lease::holder::RecallStep;
+use soda_protocol::Note;
+use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long the kernel may take to invalidate while own changes of the object are stuck behind the recall.
+const STUCK: Duration = Duration::from_millis(300);
+
+/// A recall in progress.
+#[derive(Debug)]
+struct Job {
+    fid: Fid,
+    epoch: Epoch,
+    keep: Option<Mode>,
+    began: Monotonic,
+    plan: Plan,
+    /// Answered, by whoever came first.
+    done: Arc<AtomicBool>,
+}
+
+impl Inner {
+    pub(crate) fn handle_recalls(self: &Arc<Inner>, recalls: &[Recall]) {
+        let mut acks = Vec::new();
+        for recall in recalls {
+            self.stats.recalls.one();
+            match self.begin_recall(recall) {
+                Begun::Gone(ack) => {
+                    self.stats.recalls_gone.one();
+                    acks.push(ack);
+                }
+                Begun::Running => {}
+                Begun::Job(job) if job.plan.needs_kernel() || !self.answers.none_inside() => {
+                    self.take_back_changes(&job);
+                    self.watch_stuck(&job);
+                    let inner = Arc::clone(self);
+                    self.recall_pool.run(Box::new(move || inner.work_on(job)));
+                }
+                Begun::Job(job) => acks.extend(self.finish_recall(&job)),
+            }
+        }
+        self.acknowledge(acks);
+    }
+
+    fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
+        let now = self.now();
+        let mut state = crate::lock(&self.state);
+        let step = state.holder.handle_recall(now, recall);
+        let opens = state.existing(recall.fid).map_or(0, |inode| inode.opens);
+        match step {
+            RecallStep::AlreadyGone(mut ack) => {
+                ack.in_use = if opens > 0 { InUse::Yes } else { InUse::No };
+                if opens > 0 && ack.kept.is_none() {
+                    state.inode(recall.fid).open_at_server = InUse::Yes;
+                }
+                Begun::Gone(ack)
+            }
+            RecallStep::Working => Begun::Running,
+            RecallStep::Drop { fid, epoch, keep } => {
+                state.inode(fid).recalling += 1;
+                state.repin(fid);
+                self.answers.bump();
+                let plan = Plan::new(&mut state, now, fid, keep);
+                Begun::Job(Job { fid, epoch, keep, began: now, plan, done: Arc::default() })
+            }
+        }
+    }
+
+    /// Own changes of a directory that wait at the server behind this recall hold the lock which the kernel needs to
+    /// drop the directory's names.
+    fn take_back_changes(&self, job: &Job) {
+        if job.plan.names.is_none() || self.hooks.names_lock() == NamesLock::None {
+            return;
+        }
+        let tags = self.link.changing_names_of(job.fid);
+        if tags.is_empty() {
+            return;
+        }
+        let now = self.now();
+        // Once in a while only: the second try of the same call would pass the error on to the program.
+        if !crate::lock(&self.state).names_contended(now, job.fid) {
+            return;
+        }
+        for tag in tags {
+            self.stats.names_cancelled.one();
+            self.link.cancel(tag, Cancelled::ByRecall);
+        }
+    }
+
+    /// The last resort against a deadlock through the kernel: an own change (a page that the kernel must write back
+    /// before it can drop it, a second try in a directory) waits at the server behind this recall, whose invalidation
+    /// waits for the change. Then the server gets its answer first. This machine may see the old state for the moment
+    /// that the kernel still needs.
+    fn watch_stuck(self: &Arc<Inner>, job: &Job) {
+        let inner = Arc::clone(self);
+        let job = Job { plan: Plan::default(), done: Arc::clone(&job.done), ..*job };
+        let fid = job.fid;
+        self.runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(STUCK).await;
+                if job.done.load(Ordering::Acquire) {
+                    return;
+                }
+                let changes = crate::lock(&inner.state).existing(fid).map_or(0, |inode| inode.changes);
+                if changes > 0 {
+                    tracing::warn!(%fid, "recall answered before the kernel: a change of its own waits for it");
+                    inner.stats.recalls_forced.one();
+                    inner.acknowledge(inner.finish_recall(&job).into_iter().collect());
+                    return;
+                }
+                inner.note(&Note::RecallProgress(vec![fid]));
+            }
+        });
+    }
+
+    fn work_on(self: &Arc<Inner>, job: Job) {
+        self.answers.wait();
+        if job.plan.needs_kernel() {
+            self.stats.recalls_kernel.one();
+            job.plan.tell(&*self.hooks, job.fid);
+        }
+        self.acknowledge(self.finish_recall(&job).into_iter().collect());
+    }
+
+    /// The kernel holds nothing any more: brings our own caches down, and makes the answer.
+    fn finish_recall(&self, job: &Job) -> Option<RecallAck> {
+        let Job { fid, epoch, keep, began, .. } = *job;
+        let asked_hooks = self.hooks.in_use(fid);
+        let now = self.now();
+        let mut state = crate::lock(&self.state);
+        if job.done.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        if keep.is_none() {
+            state.kernel_dropped(fid);
+        }
+        if keep.is_none() || state.inode(fid).changes > 0 {
+            state.void(now, fid);
+        }
+        let inode = state.inode(fid);
+        inode.recalling -= 1;
+        // Others may see them before we hear of it.
+        inode.uncovered_changes = inode.changes;
+        let in_use = if inode.opens > 0 { InUse::Yes } else { asked_hooks };
+        if in_use == InUse::Yes && keep.is_none() {
+            inode.open_at_server = InUse::Yes;
+        }
+        let ack = state.holder.finish_recall(now, fid, epoch, in_use);
+        state.repin(fid);
+        drop(state);
+        self.stats.recall_took(now.since(began));
+        Some(ack)
+    }
+
+    fn acknowledge(&self, acks: Vec<RecallAck>) {
+        if !acks.is_empty() {
+            self.note(&Note::RecallAcks(acks));
+        }
+    }
+
+    /// Leases that are gone without a recall: nobody waits for an answer, but the kernel must not go on using them.
+    pub(crate) fn drop_kernel_caches(self: &Arc<Inner>, fids: Vec<Fid>) {
+        let now = self.now();
+        let mut plans = Vec::new();
+        {
+            let mut state = crate::lock(&self.state);
+            self.answers.bump();
+            for fid in fids {
+                let plan = Plan::new(&mut state, now, fid, None);
+                state.kernel_dropped(fid);
+                state.void(now, fid);
+                if plan.needs_kernel() {
+                    plans.push((fid, plan));
+                }
+            }
+        }
+        if !plans.is_empty() {
+            let inner = Arc::clone(self);
+            self.recall_pool.run(Box::new(move || {
+                inner.answers.wait();
+                plans.iter().for_each(|(fid, plan)| plan.tell(&*inner.hooks, *fid));
+            }));
+        }
+    }
+
+    /// Gives leases back that were not used for a while.
+    pub(crate) fn release_idle(self: &Arc<Inner>, idle: Duration) {
+        let now = self.now();
+        let fids = crate::lock(&self.state).holder.idle(now, idle);
+        if fids.is_empty() {
+            return;
+        }
+        let inner = Arc::clone(self);
+        self.recall_pool.run(Box::new(move || inner.give_back(fids)));
+    }
+
+    fn give_back(self: &Arc<Inner>, fids: Vec<Fid>) {
+        let mut acks = Vec::new();
+        for fid in fids {
+            let now = self.now();
+            let plan = {
+                let mut state = crate::lock(&self.state);
+                let Some(inode) = state.existing(fid) else {
+                    acks.extend(state.holder.release(now, fid));
+                    continue;
+                };
+                if inode.recalling > 0 || inode.changes > 0 {
+                    continue;
+                }
+                inode.recalling += 1;
+                self.answers.bump();
+                Plan::new(&mut state, now, fid, None)
+            };
+            self.answers.wait();
+            plan.tell(&*self.hooks, fid);
+            let asked_hooks = self.hooks.in_use(fid);
+            let mut state = crate::lock(&self.state);
+            state.kernel_dropped(fid);
+            state.void(now, fid);
+            let inode = state.inode(fid);
+            inode.recalling -= 1;
+            let in_use = if inode.opens > 0 { InUse::Yes } else { asked_hooks };
+            if let Some(ack) = state.holder.release(now, fid) {
+                if in_use == InUse::Yes {
+                    state.inode(fid).open_at_server = InUse::Yes;
+                }
+                acks.push(RecallAck { in_use, ..ack });
+            }
+            state.repin(fid);
+        }
+        self.release(acks);
+    }
+
+    /// Everything the kernel holds, at once: the machine was suspended, and the kernel's time-outs stood still.
+    pub(crate) fn drop_all_kernel_caches(self: &Arc<Inner>) {
+        let fids: Vec<Fid> = crate::lock(&self.state).inodes().map(|(fid, _)| *fid).collect();
+        let inner = Arc::clone(self);
+        self.recall_pool.run(Box::new(move || {
+            for fid in fids {
+                inner.hooks.invalidate_attr(fid);
+                if crate::lock(&inner.state).existing(fid).is_some_and(|inode| inode.dir.is_some()) {
+                    inner.hooks.invalidate_names(fid, &Names::All);
+                }
+            }
+        }));
+    }
+}
+
+enum Begun {
+    Gone(RecallAck),
+    /// It is worked on already.
+    Running,
+    Job(Job),
+}

@@ -1,0 +1,148 @@
+//! Hello and welcome.
+
+use crate::connection::{ConnId, FrameReader, Stream, Writer};
+use crate::inner::Inner;
+use bytes::Bytes;
+use soda_protocol::{
+    Answer, Call, Credentials, Failure, Frame, FrameKind, Hello, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN,
+    Push, Reply, Request, Role, SessionKey, SessionWelcome,
+};
+use soda_types::Monotonic;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A server that takes longer for an answer in the handshake is taken for gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    NotSoda(String),
+    #[error("the session has ended")]
+    SessionEnded,
+}
+
+/// A control connection with a session.
+pub(crate) struct Established {
+    pub(crate) reader: FrameReader,
+    pub(crate) writer: Arc<Writer>,
+    pub(crate) id: ConnId,
+    pub(crate) welcome: SessionWelcome,
+    /// When Hello was sent: the session's lease counts from here.
+    pub(crate) sent_at: Monotonic,
+}
+
+pub(crate) async fn open_control(
+    inner: &Arc<Inner>,
+    resume: Option<SessionKey>,
+) -> Result<Established, HandshakeError> {
+    let config = &inner.config;
+    let role = Role::Control {
+        client: config.client_id,
+        name: config.name.clone(),
+        volume: config.volume.clone(),
+        resume,
+    };
+    let (mut reader, writer) = connect(inner).await?;
+    let id = inner.link.control_opened(&writer);
+    let sent_at = inner.now();
+    let answer = exchange(inner, &mut reader, &writer, Call::Hello(hello(role))).await;
+    let welcome = match answer {
+        Ok((Answer::Welcome(welcome), _)) => {
+            welcome.session.ok_or_else(|| HandshakeError::NotSoda("a welcome without a session".into()))
+        }
+        Ok(_) => Err(HandshakeError::NotSoda("hello was not answered by a welcome".into())),
+        Err(error) => Err(error),
+    };
+    match welcome {
+        Ok(welcome) => Ok(Established { reader, writer, id, welcome, sent_at }),
+        Err(error) => {
+            writer.close();
+            inner.link.connection_lost(id);
+            Err(error)
+        }
+    }
+}
+
+/// A data connection that has joined the session.
+pub(crate) async fn open_data(
+    inner: &Arc<Inner>,
+    key: SessionKey,
+) -> Result<(FrameReader, Arc<Writer>), HandshakeError> {
+    let (mut reader, writer) = connect(inner).await?;
+    match exchange(inner, &mut reader, &writer, Call::Hello(hello(Role::Data(key)))).await {
+        Ok(_) => Ok((reader, writer)),
+        Err(error) => {
+            writer.close();
+            Err(error)
+        }
+    }
+}
+
+/// One request and its answer, outside the link: for the time when the session is not restored yet.
+pub(crate) async fn exchange(
+    inner: &Arc<Inner>,
+    reader: &mut FrameReader,
+    writer: &Writer,
+    call: Call,
+) -> Result<(Answer, Vec<soda_types::Grant>), HandshakeError> {
+    let tag = inner.link.next_tag();
+    inner.stats.sent(&call, 0);
+    let request = Request { op: None, call };
+    let frame = Frame::new(FrameKind::Request, tag, &request, Bytes::new())
+        .map_err(|error| HandshakeError::NotSoda(error.to_string()))?;
+    writer.send(&frame);
+    let answered = tokio::time::timeout(PATIENCE, await_reply(inner, reader, tag)).await;
+    answered.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+}
+
+async fn await_reply(
+    inner: &Arc<Inner>,
+    reader: &mut FrameReader,
+    tag: u64,
+) -> Result<(Answer, Vec<soda_types::Grant>), HandshakeError> {
+    use crate::connection::ReadError;
+    loop {
+        let frame = reader.next().await.map_err(|error| match error {
+            ReadError::Closed => HandshakeError::Io(io::ErrorKind::ConnectionReset.into()),
+            ReadError::Io(error) => HandshakeError::Io(error),
+            ReadError::Frame(error) => HandshakeError::NotSoda(error.to_string()),
+        })?;
+        if frame.kind == FrameKind::Push
+            && let Ok(push) = frame.message::<Push>()
+        {
+            inner.handle_push(push);
+        }
+        if frame.kind != FrameKind::Reply || frame.tag != tag {
+            continue;
+        }
+        let reply: Reply = frame.message().map_err(|error| HandshakeError::NotSoda(error.to_string()))?;
+        return match reply.result {
+            Ok(answer) => Ok((answer, reply.grants)),
+            Err(Failure::SessionEnded) => Err(HandshakeError::SessionEnded),
+            Err(failure) => Err(HandshakeError::Refused(failure.to_string())),
+        };
+    }
+}
+
+async fn connect(inner: &Inner) -> Result<(FrameReader, Arc<Writer>), HandshakeError> {
+    let connecting = inner.transport.connect(&inner.config.server);
+    let stream = tokio::time::timeout(PATIENCE, connecting).await;
+    let Stream { read, write } = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    Ok((FrameReader::new(read), Writer::start(write)))
+}
+
+fn hello(role: Role) -> Hello {
+    Hello {
+        protocol_min: PROTOCOL_VERSION_MIN,
+        protocol_max: PROTOCOL_VERSION,
+        software: concat!("soda ", env!("CARGO_PKG_VERSION")).into(),
+        credentials: Credentials::None,
+        role,
+    }
+}

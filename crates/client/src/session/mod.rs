@@ -1,0 +1,160 @@
+//! The session's life: hello, renewal, reconnecting, reclaiming after a restart of the server, and what happens when it
+//! is lost.
+
+mod data;
+mod handshake;
+mod resume;
+mod tick;
+
+pub(crate) use data::keep_data_connection;
+pub(crate) use handshake::{Established, HandshakeError, open_control};
+pub(crate) use tick::keep_house;
+
+use crate::connection::FrameReader;
+use crate::inner::{Channel, Inner, Phase};
+use soda_protocol::{FrameKind, Push, Reply, SessionKey};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+
+/// The session that data connections join.
+pub(crate) type Joinable = Option<SessionKey>;
+
+/// Keeps the control connection up until the client is closed.
+pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: watch::Sender<Joinable>) {
+    let mut next = Some(first);
+    let mut key = None;
+    let mut pause = Backoff::default();
+    while !inner.is_closed() {
+        let established = match next.take() {
+            Some(established) => established,
+            None => match open_control(&inner, key).await {
+                Ok(established) => established,
+                Err(error) => {
+                    tracing::debug!(server = inner.config.server, %error, "no connection");
+                    pause.wait(&inner).await;
+                    continue;
+                }
+            },
+        };
+        let Established { mut reader, writer, id, welcome, sent_at } = established;
+        key = Some(welcome.key);
+        let restored = resume::restore(&inner, &mut reader, &writer, &welcome, sent_at).await;
+        match restored {
+            Ok(()) => {
+                pause = Backoff::default();
+                inner.phase.send_if_modified(|phase| set_unless_closed(phase, Phase::Connected));
+                inner.link.control_ready(id);
+                joinable.send_replace(key);
+                resume::after_restore(&inner);
+                serve_control(&inner, &mut reader).await;
+                inner.phase.send_if_modified(|phase| set_unless_closed(phase, Phase::Disconnected));
+            }
+            Err(error) => {
+                tracing::warn!(server = inner.config.server, %error, "the session could not be restored")
+            }
+        }
+        writer.close();
+        inner.link.connection_lost(id);
+        if !inner.is_closed() {
+            inner.stats.reconnects.one();
+            pause.wait(&inner).await;
+        }
+    }
+}
+
+/// Reads until the connection breaks, the server says that the session has ended, or the client is closed.
+async fn serve_control(inner: &Arc<Inner>, reader: &mut FrameReader) {
+    let mut phase = inner.phase.subscribe();
+    // Said about the connection before: not about this one.
+    let _ = tokio::time::timeout(Duration::ZERO, inner.session_ended.notified()).await;
+    tokio::select! {
+        () = read_all(inner, Channel::Control, reader) => {}
+        () = inner.session_ended.notified() => tracing::warn!("the server has ended the session"),
+        _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
+    }
+}
+
+async fn read_all(inner: &Arc<Inner>, channel: Channel, reader: &mut FrameReader) {
+    loop {
+        let frame = match reader.next().await {
+            Ok(frame) => frame,
+            Err(error) => {
+                tracing::debug!(server = inner.config.server, %error, "connection lost");
+                return;
+            }
+        };
+        match frame.kind {
+            FrameKind::Reply => match frame.message::<Reply>() {
+                Ok(reply) => inner.handle_reply(channel, frame.tag, reply, frame.payload),
+                Err(error) => {
+                    tracing::error!(%error, "a reply that is not understood");
+                    return;
+                }
+            },
+            FrameKind::Push => match frame.message::<Push>() {
+                Ok(push) => inner.handle_push(push),
+                Err(error) => tracing::warn!(%error, "a message that is not understood"),
+            },
+            FrameKind::Request | FrameKind::Note => tracing::warn!("a server must not send requests"),
+        }
+    }
+}
+
+fn set_unless_closed(phase: &mut Phase, to: Phase) -> bool {
+    let change = *phase != Phase::Closed && *phase != to;
+    if change {
+        *phase = to;
+    }
+    change
+}
+
+/// Growing pauses between attempts, spread so that many clients do not come back at the same moment.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    next: Duration,
+    jitter: RandomState,
+    attempts: u32,
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff { next: FIRST_PAUSE, jitter: RandomState::new(), attempts: 0 }
+    }
+}
+
+impl Backoff {
+    /// Ends early when the client is closed.
+    pub(crate) async fn wait(&mut self, inner: &Inner) {
+        let pause = self.advance();
+        let mut phase = inner.phase.subscribe();
+        let _ = tokio::time::timeout(pause, phase.wait_for(|phase| *phase == Phase::Closed)).await;
+    }
+
+    fn advance(&mut self) -> Duration {
+        self.attempts += 1;
+        // Between one half and the whole of the pause.
+        let spread = self.jitter.hash_one(self.attempts) % 512;
+        let pause = self.next / 2 + self.next / 1024 * u32::try_from(spread).unwrap_or(0);
+        self.next = (self.next * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_differ() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<Duration> = (0..20).map(|_| backoff.advance()).collect();
+        assert!(pauses[0] <= FIRST_PAUSE);
+        assert!(pauses[19] <= LONGEST_PAUSE && pauses[19] >= LONGEST_PAUSE / 2);
+        assert!(pauses[12..].windows(2).any(|pair| pair[0] != pair[1]));
+    }
+}

@@ -1,0 +1,175 @@
+//! What a new control connection has to restore, and what is lost with a session.
+
+use crate::cache::inode::Inode;
+use crate::connection::{FrameReader, Writer};
+use crate::inner::Inner;
+use crate::session::handshake::{HandshakeError, exchange};
+use soda_protocol::{Answer, Call, Reclaim, ReclaimStep, SessionWelcome, Standing};
+use soda_types::{Errno, Fid, FsError, Grant, InUse, Monotonic, Sequence, Version};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Leases, opens or locks in one message.
+const RECLAIM_BATCH: usize = 8192;
+
+/// Brings the session to where requests can follow.
+pub(crate) async fn restore(
+    inner: &Arc<Inner>,
+    reader: &mut FrameReader,
+    writer: &Writer,
+    welcome: &SessionWelcome,
+    sent_at: Monotonic,
+) -> Result<(), HandshakeError> {
+    inner.max_io.store(welcome.max_io.clamp(4096, soda_protocol::MAX_IO), Ordering::Relaxed);
+    let _ = inner.root.set(welcome.root);
+    match welcome.standing {
+        Standing::New => begin_session(inner, welcome, sent_at),
+        Standing::Resumed => {
+            crate::lock(&inner.state).holder.start_session(
+                inner.now(),
+                sent_at,
+                welcome.key.session,
+                welcome.term,
+            );
+        }
+        Standing::Reclaim => {
+            crate::lock(&inner.state).holder.start_session(
+                inner.now(),
+                sent_at,
+                welcome.key.session,
+                welcome.term,
+            );
+            notice_lost_changes(inner, welcome.last_sequence);
+            reclaim(inner, reader, writer).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What can only be asked when requests may be sent.
+pub(crate) fn after_restore(inner: &Arc<Inner>) {
+    inner.register_opens();
+}
+
+fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotonic) {
+    let now = inner.now();
+    let mut state = crate::lock(&inner.state);
+    let had_session = state.holder.session().is_some();
+    state.holder.start_session(now, sent_at, welcome.key.session, welcome.term);
+    state.unsynced.highest_answered = Sequence(0);
+    if !had_session {
+        drop(state);
+        inner.slots.start_session(welcome.slots);
+        return;
+    }
+    tracing::warn!(server = inner.config.server, "the session was lost: all leases and file locks are gone");
+    inner.stats.sessions_lost.one();
+    let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
+    for fid in state.locks.lose_all() {
+        state.inode(fid).locks_lost = loss;
+        state.repin(fid);
+    }
+    for fid in state.open.clone() {
+        state.inode(fid).open_at_server = InUse::No;
+    }
+    let cached: Vec<Fid> = state.inodes().map(|(fid, _)| *fid).collect();
+    let lost = inner.link.take_lost(|old| {
+        state.holder.fail_request(old);
+        state.holder.begin_request(now)
+    });
+    drop(state);
+    inner.drop_kernel_caches(cached);
+    inner.slots.start_session(welcome.slots);
+    for (_, pending) in lost {
+        let error = FsError::new(
+            Errno::Io,
+            "the session ended before the server answered: it may or may not be done",
+        );
+        inner.complete(pending.ticket, pending.completion, Err(error));
+    }
+}
+
+/// After a power cut the server may have less than it acknowledged; what was synced it has.
+fn notice_lost_changes(inner: &Arc<Inner>, stored: Sequence) {
+    let mut state = crate::lock(&inner.state);
+    let answered = state.unsynced.highest_answered;
+    if stored >= answered {
+        return;
+    }
+    let concerned = state.unsynced.lose();
+    state.unsynced.highest_answered = stored;
+    // Versions will be used again, for other data.
+    state.memory.clear_all();
+    state.forget_versions();
+    drop(state);
+    if let Some(disk) = inner.disk.get() {
+        disk.forget_all();
+    }
+    tracing::error!(
+        %answered, %stored, concerned,
+        "the server lost acknowledged changes that were not synced; fsync of the files concerned will fail once"
+    );
+}
+
+async fn reclaim(
+    inner: &Arc<Inner>,
+    reader: &mut FrameReader,
+    writer: &Writer,
+) -> Result<(), HandshakeError> {
+    let (leases, open, locks) = {
+        let mut state = crate::lock(&inner.state);
+        let grants = state.holder.reclaim_list(inner.now());
+        let versioned = |grant: Grant| {
+            // With nothing cached any version would do; the newest seen is the likeliest to be taken.
+            let known = |inode: &mut Inode| inode.attr.map_or(inode.seen, |attr| attr.version);
+            let version = state.existing(grant.fid).map_or(Version(0), known);
+            (grant, version)
+        };
+        let leases: Vec<(Grant, Version)> = grants.into_iter().map(versioned).collect();
+        (leases, state.open.iter().copied().collect::<Vec<_>>(), state.locks.all())
+    };
+    let (mut leases, mut open, mut locks) = (leases.as_slice(), open.as_slice(), locks.as_slice());
+    loop {
+        let batch = take(&mut leases);
+        let reclaim = Reclaim {
+            leases: batch.to_vec(),
+            open: take(&mut open).to_vec(),
+            locks: take(&mut locks).to_vec(),
+            step: ReclaimStep::More,
+        };
+        let last = leases.is_empty() && open.is_empty() && locks.is_empty();
+        let step = if last { ReclaimStep::Last } else { ReclaimStep::More };
+        let (registered, asked) =
+            (reclaim.open.clone(), batch.iter().map(|(grant, _)| *grant).collect::<Vec<_>>());
+        let ticket = crate::lock(&inner.state).holder.begin_request(inner.now());
+        let answer = exchange(inner, reader, writer, Call::Reclaim(Reclaim { step, ..reclaim })).await;
+        let now = inner.now();
+        let mut state = crate::lock(&inner.state);
+        let answers = match answer {
+            Ok((Answer::Reclaimed(answers), _)) => answers,
+            Ok(_) => Vec::new(),
+            Err(error) => {
+                state.holder.fail_request(ticket);
+                return Err(error);
+            }
+        };
+        let refused = state.holder.handle_reclaimed(now, ticket, &asked, &answers);
+        for fid in registered {
+            state.inode(fid).open_at_server = InUse::Yes;
+        }
+        drop(state);
+        inner.stats.reclaimed.add((asked.len() - refused.len()) as u64);
+        inner.stats.reclaim_refused.add(refused.len() as u64);
+        inner.drop_kernel_caches(refused);
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+/// Cuts a batch off the front.
+fn take<'a, T>(rest: &mut &'a [T]) -> &'a [T] {
+    let (batch, after) = rest.split_at(rest.len().min(RECLAIM_BATCH));
+    *rest = after;
+    batch
+}

@@ -1,0 +1,109 @@
+//! Renewal of the session, and what else has to be done now and then.
+
+use crate::cache::unsynced::SYNC_ABOVE;
+use crate::call::Order;
+use crate::config::Consistency;
+use crate::inner::{Inner, Phase};
+use soda_protocol::Call;
+use soda_types::{Fid, InUse, Mode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const TICK: Duration = Duration::from_secs(1);
+/// Ticks between looking for idle leases.
+const IDLE_EVERY: u32 = 10;
+/// A growth of the time spent in suspend by this much is one.
+const SUSPEND: u64 = 100_000_000;
+
+/// Runs until the client is closed.
+pub(crate) async fn keep_house(inner: Arc<Inner>) {
+    let mut phase = inner.phase.subscribe();
+    let mut ticks = 0u32;
+    let mut suspended = inner.clock.suspended();
+    let renewing = Arc::new(AtomicBool::new(false));
+    let syncing = Arc::new(AtomicBool::new(false));
+    loop {
+        let renew_at = crate::lock(&inner.state).holder.renew_at();
+        let pause = renew_at.since(inner.now()).clamp(Duration::from_millis(10), TICK);
+        let closed = tokio::time::timeout(pause, phase.wait_for(|phase| *phase == Phase::Closed)).await;
+        if closed.is_ok() {
+            return;
+        }
+        if inner.clock.suspended() > suspended + SUSPEND {
+            tracing::info!("the machine was suspended: the kernel's caches are dropped");
+            inner.drop_all_kernel_caches();
+        }
+        suspended = inner.clock.suspended();
+        if renew_at <= inner.now() {
+            once(&inner, &renewing, Call::Renew);
+        }
+        let unsynced = crate::lock(&inner.state).unsynced.len();
+        if unsynced > SYNC_ABOVE
+            && let Some(root) = inner.root.get()
+        {
+            inner.sync_in_background(*root, &syncing);
+        }
+        inner.register_opens();
+        ticks = ticks.wrapping_add(1);
+        if ticks.is_multiple_of(IDLE_EVERY) {
+            inner.release_idle(inner.config.cache.idle);
+        }
+    }
+}
+
+/// Sends the call unless the last one of its kind is still on the way.
+fn once(inner: &Arc<Inner>, on_the_way: &Arc<AtomicBool>, call: Call) {
+    if on_the_way.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let ticket = crate::lock(&inner.state).holder.begin_request(inner.now());
+    let done = Arc::clone(on_the_way);
+    drop(inner.send(Order::question(call, ticket), move |_, result| {
+        done.store(false, Ordering::Release);
+        result.map(|_| ())
+    }));
+}
+
+impl Inner {
+    /// Tells the server of open inodes that no lease of the session's covers any more: their data must stay.
+    pub(crate) fn register_opens(self: &Arc<Inner>) {
+        let now = self.now();
+        let mut state = crate::lock(&self.state);
+        let open: Vec<Fid> = state.open.iter().copied().collect();
+        let mut orders = Vec::new();
+        for fid in open {
+            let covered = self.config.consistency == Consistency::Lease
+                && state.holder.valid_until(now, fid, Mode::Read).is_some();
+            let inode = state.inode(fid);
+            if !covered && inode.open_at_server == InUse::No {
+                inode.open_at_server = InUse::Yes;
+                let ticket = state.holder.begin_request(now);
+                orders.push((fid, Order::question(Call::Opened { fid }, ticket)));
+            }
+        }
+        drop(state);
+        for (fid, order) in orders {
+            drop(self.send(order, move |_, result| {
+                if let Err(error) = &result {
+                    tracing::debug!(%fid, %error, "an open file is gone at the server");
+                }
+                result.map(|_| ())
+            }));
+        }
+    }
+
+    fn sync_in_background(self: &Arc<Inner>, root: Fid, syncing: &Arc<AtomicBool>) {
+        if syncing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let done = Arc::clone(syncing);
+        let mut state = crate::lock(&self.state);
+        let (ticket, mark) = (state.holder.begin_request(self.now()), state.unsynced.mark());
+        drop(state);
+        drop(self.send(Order::question(Call::Sync { fid: root }, ticket), move |arrived, result| {
+            done.store(false, Ordering::Release);
+            result.map(|_| arrived.state.unsynced.synced(mark))
+        }));
+    }
+}

@@ -1,0 +1,183 @@
+//! What the client counts, for `soda stats`. Names are stable: tools and tests rely on them.
+
+use serde::{Deserialize, Serialize};
+use soda_protocol::{Call, Note};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters since the start of the client.
+        #[derive(Debug, Default)]
+        pub(crate) struct Stats { $($(#[$doc])* pub(crate) $name: Counter),* , messages: Messages }
+
+        impl Stats {
+            fn plain(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name.get())),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    op_lookup, op_getattr, op_setattr, op_readlink, op_create, op_unlink, op_rename, op_link, op_open, op_read, op_write,
+    op_readdir, op_xattr, op_seek, op_allocate, op_copy, op_fsync, op_statfs, op_lock,
+    name_hits, name_misses, attr_hits, attr_misses, data_hits, data_misses, disk_hits, xattr_hits, xattr_misses,
+    bytes_read, bytes_written, bytes_sent, bytes_received, readahead_bytes,
+    notes_sent, replies, grace_waits,
+    recalls, recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, names_cancelled,
+    leases_released, reconnects, sessions_lost, reclaimed, reclaim_refused,
+}
+
+/// Messages sent, by kind.
+#[derive(Debug)]
+struct Messages([Counter; CALLS.len()]);
+
+impl Default for Messages {
+    fn default() -> Messages {
+        Messages(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn one(&self) {
+        self.add(1);
+    }
+
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn at_least(&self, value: u64) {
+        self.0.fetch_max(value, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+const CALLS: [&str; 33] = [
+    "hello",
+    "renew",
+    "reclaim",
+    "goodbye",
+    "lookup",
+    "getattr",
+    "readlink",
+    "readdir",
+    "getxattrs",
+    "getxattr",
+    "read",
+    "seek",
+    "statfs",
+    "create",
+    "link",
+    "unlink",
+    "rename",
+    "tmpfile",
+    "setattr",
+    "write",
+    "allocate",
+    "copyrange",
+    "setxattr",
+    "removexattr",
+    "sync",
+    "opened",
+    "locktest",
+    "lockset",
+    "lockrelease",
+    "admin",
+    "recallack",
+    "release",
+    "closed",
+];
+
+fn index(call: &Call) -> usize {
+    match call {
+        Call::Hello(_) => 0,
+        Call::Renew => 1,
+        Call::Reclaim(_) => 2,
+        Call::Goodbye => 3,
+        Call::Lookup { .. } => 4,
+        Call::GetAttr { .. } => 5,
+        Call::ReadLink { .. } => 6,
+        Call::ReadDir { .. } => 7,
+        Call::GetXattrs { .. } => 8,
+        Call::GetXattr { .. } => 9,
+        Call::Read { .. } => 10,
+        Call::Seek { .. } => 11,
+        Call::StatFs { .. } => 12,
+        Call::Create { .. } => 13,
+        Call::Link { .. } => 14,
+        Call::Unlink { .. } => 15,
+        Call::Rename { .. } => 16,
+        Call::TmpFile { .. } => 17,
+        Call::SetAttr { .. } => 18,
+        Call::Write { .. } => 19,
+        Call::Allocate { .. } => 20,
+        Call::CopyRange { .. } => 21,
+        Call::SetXattr { .. } => 22,
+        Call::RemoveXattr { .. } => 23,
+        Call::Sync { .. } => 24,
+        Call::Opened { .. } => 25,
+        Call::LockTest { .. } => 26,
+        Call::LockSet { .. } => 27,
+        Call::LockRelease { .. } => 28,
+        Call::Admin(_) => 29,
+    }
+}
+
+impl Stats {
+    pub(crate) fn sent(&self, call: &Call, payload: usize) {
+        self.messages.0[index(call)].one();
+        self.bytes_sent.add(payload as u64);
+    }
+
+    pub(crate) fn noted(&self, note: &Note) {
+        self.notes_sent.one();
+        let (at, count) = match note {
+            Note::RecallAcks(acks) => (30, acks.len()),
+            Note::Release(acks) => (31, acks.len()),
+            Note::Closed(fids) => (32, fids.len()),
+            Note::RecallProgress(_) | Note::Cancel(_) => return,
+        };
+        self.messages.0[at].add(count as u64);
+    }
+
+    pub(crate) fn recall_took(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.recall_nanos.add(nanos);
+        self.recall_nanos_max.at_least(nanos);
+    }
+
+    pub(crate) fn snapshot(&self) -> StatsSnapshot {
+        let messages =
+            CALLS.iter().zip(&self.messages.0).map(|(name, counter)| (format!("msg_{name}"), counter.get()));
+        let plain = self.plain().map(|(name, value)| (name.to_owned(), value));
+        StatsSnapshot { counters: plain.chain(messages).collect() }
+    }
+}
+
+/// The counters at one moment, by name: `op_*` operations asked for, `*_hits` and `*_misses` of the caches, `msg_*`
+/// messages sent by kind, `recall_nanos` time from a recall's arrival to its answer, and totals.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StatsSnapshot {
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl StatsSnapshot {
+    /// Zero for a name that is not counted.
+    pub fn count(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// Requests sent to the server, all kinds.
+    pub fn requests(&self) -> u64 {
+        self.counters.iter().filter(|(name, _)| name.starts_with("msg_")).map(|(_, count)| count).sum()
+    }
+}

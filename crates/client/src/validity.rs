@@ -1,0 +1,156 @@
+//! How long an answer may be kept, and how it is handed on without a race against a recall.
+//!
+//! The problem: an answer with "valid for 8 s" is computed, a recall comes in and invalidates the kernel's caches, and
+//! only then the answer reaches the kernel, which keeps it. So an answer is handed on inside an [`Answering`] section:
+//! validities computed before a recall are worth nothing in a section that starts after it, and a recall waits for the
+//! sections that started before it (the idea of RCU) before it invalidates anything.
+
+use crate::clock::Clock;
+use soda_types::Monotonic;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Something that may be kept for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cached<T> {
+    pub value: T,
+    pub valid: Validity,
+}
+
+/// Until when the lease that covers a value surely holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Validity {
+    until: Monotonic,
+    /// Number of recalls that the client had seen.
+    stamp: u64,
+}
+
+impl Validity {
+    /// Must not be kept at all.
+    pub const NONE: Validity = Validity { until: Monotonic::ZERO, stamp: 0 };
+
+    pub(crate) fn new(until: Monotonic, stamp: u64) -> Validity {
+        Validity { until, stamp }
+    }
+
+    /// The end of the lease as it was known when the value was computed. To keep the value, see [`Answering`].
+    pub fn until(self) -> Option<Monotonic> {
+        (self.until > Monotonic::ZERO).then_some(self.until)
+    }
+}
+
+/// Counts recalls and the sections in which answers are handed on.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    stamp: AtomicU64,
+    phase: AtomicUsize,
+    inside: [AtomicUsize; 2],
+    /// One waiter at a time: each needs a phase of its own.
+    waiting: Mutex<()>,
+}
+
+impl Answers {
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::SeqCst)
+    }
+
+    /// A recall began: validities from before are worth nothing from now on.
+    pub(crate) fn bump(&self) {
+        self.stamp.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn none_inside(&self) -> bool {
+        self.inside.iter().all(|count| count.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Blocks until all sections that have begun before are over.
+    pub(crate) fn wait(&self) {
+        let _one = crate::lock(&self.waiting);
+        let phase = self.phase.load(Ordering::SeqCst);
+        self.wait_for(phase + 1);
+        self.phase.store(phase + 1, Ordering::SeqCst);
+        self.wait_for(phase);
+    }
+
+    fn wait_for(&self, phase: usize) {
+        let mut rounds = 0u32;
+        while self.inside[phase % 2].load(Ordering::SeqCst) != 0 {
+            // A section lasts one write to /dev/fuse.
+            if rounds < 64 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            rounds = rounds.saturating_add(1);
+        }
+    }
+
+    pub(crate) fn enter<'a>(&'a self, clock: &'a dyn Clock) -> Answering<'a> {
+        loop {
+            let phase = self.phase.load(Ordering::SeqCst);
+            self.inside[phase % 2].fetch_add(1, Ordering::SeqCst);
+            if self.phase.load(Ordering::SeqCst) == phase {
+                return Answering { answers: self, clock, phase };
+            }
+            self.inside[phase % 2].fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A section in which an answer is handed on. Keep it short: a recall waits for it.
+#[derive(Debug)]
+pub struct Answering<'a> {
+    answers: &'a Answers,
+    clock: &'a dyn Clock,
+    phase: usize,
+}
+
+impl Answering<'_> {
+    /// For how long the value may be kept from now on; zero if not at all.
+    pub fn remaining(&self, valid: Validity) -> Duration {
+        if valid.until == Monotonic::ZERO || valid.stamp != self.answers.stamp() {
+            return Duration::ZERO;
+        }
+        valid.until.since(self.clock.now())
+    }
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.answers.inside[self.phase % 2].fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::BootClock;
+
+    #[test]
+    fn a_validity_does_not_outlive_a_recall() {
+        let answers = Answers::default();
+        let valid = Validity::new(BootClock.now() + Duration::from_secs(5), answers.stamp());
+        assert!(answers.enter(&BootClock).remaining(valid) > Duration::from_secs(4));
+        answers.bump();
+        assert_eq!(answers.enter(&BootClock).remaining(valid), Duration::ZERO);
+        assert_eq!(answers.enter(&BootClock).remaining(Validity::NONE), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_recall_waits_for_sections_from_before_only() {
+        let answers = Answers::default();
+        let section = answers.enter(&BootClock);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| answers.wait());
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!waiter.is_finished());
+            let later = answers.enter(&BootClock);
+            drop(section);
+            waiter.join().unwrap();
+            drop(later);
+        });
+        answers.wait();
+        assert!(answers.none_inside());
+    }
+}
