@@ -87,9 +87,16 @@ impl Connection {
                     tokio::task::yield_now().await;
                     continue;
                 }
-                Ok(Turn::Idle) => {}
+                // What was written meanwhile made room.
+                Ok(Turn::Full) if outbox.unsent() <= unsent_max => continue,
+                Ok(Turn::Full | Turn::Idle) => {}
             }
             let may_read = outbox.unsent() <= unsent_max;
+            if !may_read && !outbox.is_blocked() {
+                // Another thread is writing at this moment.
+                tokio::task::yield_now().await;
+                continue;
+            }
             tokio::select! {
                 biased;
                 () = outbox.woken() => {}
@@ -108,7 +115,7 @@ impl Connection {
     ) -> Result<Turn, ReadError> {
         for _ in 0..TURN {
             if self.outbox.is_closed() || self.outbox.unsent() > unsent_max {
-                return Ok(Turn::Idle);
+                return Ok(Turn::Full);
             }
             let Some(frame) = self.take_frame()? else { return Ok(Turn::Idle) };
             if handle(frame).is_break() {
@@ -152,8 +159,10 @@ impl Connection {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Turn {
-    /// Frames are left.
+    /// Frames may be left.
     More,
+    /// Frames may be left; first the peer has to read.
+    Full,
     /// Nothing to do until something arrives or leaves.
     Idle,
 }

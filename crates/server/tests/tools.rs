@@ -1,0 +1,134 @@
+//! What tools see, and how a server refuses to start.
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use soda_protocol::{AdminAnswer, AdminCall, Answer, Call, ObjectRef, Role};
+use soda_server::{Exposure, Server, StartError};
+use soda_types::{InUse, Mode};
+use std::fs;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+async fn ask(admin: &Connection, call: AdminCall) -> AdminAnswer {
+    match admin.call(None, Call::Admin(call), Bytes::new()).await.unwrap().0.result {
+        Ok(Answer::Admin(answer)) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_see_sessions_leases_and_who_waits_for_whom() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let holder = Client::connect_keeping_recalls(&server).await;
+    let home = holder.mkdir(holder.root, "home").await.unwrap().fid;
+    let file = holder.create(home, "file").await.unwrap().fid;
+    let waiter = Client::connect(&server).await;
+    let (_, answer) = waiter.connection().send(None, Call::GetAttr { fid: file }, Bytes::new()).await;
+    let recall = holder.next_recall().await;
+
+    let (admin, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+    let AdminAnswer::Status(status) = ask(&admin, AdminCall::Status).await else { panic!() };
+    assert_eq!((status.sessions.len(), status.waiting, status.leases), (2, 1, 3));
+    assert_eq!((status.sessions[0].name.as_str(), status.sessions[0].leases), ("test:/mnt", 3));
+    assert_eq!(status.volumes[0].0, "main");
+
+    let path = ObjectRef::Path { volume: "main".to_owned(), names: vec![n("home"), n("file")] };
+    let AdminAnswer::Why(why) = ask(&admin, AdminCall::Why(path.clone())).await else { panic!() };
+    assert_eq!((why.fid, why.path.as_deref()), (file, Some("/home/file")));
+    assert_eq!(why.holders.len(), 1);
+    assert_eq!((why.holders[0].session, why.holders[0].grant.mode), (holder.key().session, Mode::Write));
+    assert!(why.holders[0].recalled_for.is_some());
+    assert_eq!((why.waiting.len(), why.waiting[0].operation.as_str()), (1, "getattr"));
+    assert_eq!(why.waiting[0].blocked_by, vec![holder.key().session]);
+    assert!(why.waiting[0].at_most.is_some());
+
+    let all = AdminCall::Leases { of: None, limit: 100 };
+    let AdminAnswer::Leases(leases) = ask(&admin, all).await else { panic!() };
+    let mut paths: Vec<_> = leases.iter().map(|lease| lease.path.clone().unwrap()).collect();
+    paths.sort();
+    assert_eq!(paths, ["/", "/home", "/home/file"]);
+    let one = AdminCall::Leases { of: Some(path), limit: 100 };
+    let AdminAnswer::Leases(leases) = ask(&admin, one).await else { panic!() };
+    assert_eq!(leases.len(), 1);
+
+    holder.answer_recall(&recall, InUse::No).await;
+    assert!(answer.await.unwrap().0.result.is_ok());
+    let AdminAnswer::Stats(stats) = ask(&admin, AdminCall::Stats).await else { panic!() };
+    let value = |name: &str| stats.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
+    assert_eq!(
+        (value("calls.create"), value("lease.recalls"), value("sessions")),
+        (Some(2), Some(1), Some(2))
+    );
+    assert_eq!((value("calls.getattr"), value("lease.acks")), (Some(1), Some(1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_gets_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.metrics = Some("127.0.0.1:0".parse().unwrap());
+    let server = Server::start(config).unwrap();
+    let client = Client::connect(&server).await;
+    client.create(client.root, "file").await.unwrap();
+    client.sync().await;
+    let mut stream = tokio::net::TcpStream::connect(server.metrics_addr().unwrap()).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await.unwrap();
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    for line in [
+        "soda_sessions 1\n",
+        "soda_leases 2\n",
+        "soda_call_seconds_count{call=\"create\"} 1\n",
+        "soda_lease_write_grants_total 2\n",
+        "soda_sync_waiters_total 1\n",
+    ] {
+        assert!(page.contains(line), "{line} is missing in {page}");
+    }
+}
+
+#[test]
+fn a_server_says_why_it_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut exposed = config(dir.path());
+    exposed.listen = "0.0.0.0:0".parse().unwrap();
+    let text = Server::start(exposed.clone()).unwrap_err().to_string();
+    assert!(text.contains("--insecure") && text.contains("127.0.0.1"), "{text}");
+    exposed.exposure = Exposure::Insecure;
+    drop(Server::start(exposed).unwrap());
+
+    let server = start(dir.path());
+    let twice = Server::start(config(dir.path())).unwrap_err();
+    assert!(matches!(twice, StartError::Storage(_)) && twice.to_string().contains("in use"), "{twice}");
+
+    let other = tempfile::tempdir().unwrap();
+    let mut taken = config(other.path());
+    taken.listen = server.local_addr();
+    let text = Server::start(taken.clone()).unwrap_err().to_string();
+    assert!(text.contains("--listen") && text.contains(&server.local_addr().to_string()), "{text}");
+    taken.listen = "127.0.0.1:0".parse().unwrap();
+    taken.metrics = Some(server.local_addr());
+    assert!(matches!(Server::start(taken), Err(StartError::Metrics { .. })));
+
+    let foreign = tempfile::tempdir().unwrap();
+    fs::write(foreign.path().join("letter.txt"), "dear reader").unwrap();
+    let text = Server::start(config(foreign.path())).unwrap_err().to_string();
+    assert!(text.contains("not empty"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orderly_stop_tells_the_clients() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (seen, mut pushes) = tokio::sync::mpsc::unbounded_channel();
+    let (connection, _) =
+        Connection::open(server.local_addr(), control(None), move |push| drop(seen.send(push)))
+            .await
+            .unwrap();
+    server.shutdown().await;
+    assert_eq!(pushes.recv().await, Some(soda_protocol::Push::Stopping));
+    assert!(connection.call(None, Call::Renew, Bytes::new()).await.is_none());
+    drop(start(dir.path()));
+}
