@@ -8,6 +8,7 @@ use crate::record::{self, ExtentBody, Reclaim};
 use crate::txn::Txn;
 use crate::view::{View, damaged};
 use crate::volume::Volume;
+use crate::writing::chunk_end;
 use soda_storage::{Table, crash};
 use soda_types::{Errno, Fid, FsError, FsResult, Ino, Timestamp};
 use std::ops::ControlFlow;
@@ -69,12 +70,14 @@ impl Volume {
         // The time does not matter: no inode is changed.
         let mut txn = self.begin(Timestamp::default());
         let mut left = limit.max(1);
-        left -= txn.delete_extents(stream, left)?;
+        let (deleted, deleted_to) = txn.delete_extents(stream, reclaim.deleted_to, left)?;
+        left -= deleted;
         if let Some(ino) = reclaim.xattrs_of {
             left -= txn.delete_xattrs(ino, left)?;
         }
-        if left > 0 {
-            txn.set_record(Table::Reclaim, &reclaim_key, None);
+        match left {
+            0 => txn.put_record(Table::Reclaim, &reclaim_key, &Reclaim { deleted_to, ..reclaim }),
+            _ => txn.set_record(Table::Reclaim, &reclaim_key, None),
         }
         txn.commit()?;
         crash::point(if left > 0 { "volume.reclaim.done" } else { "volume.reclaim.step" });
@@ -116,12 +119,12 @@ impl Txn<'_> {
         let little =
             inode.xattrs as usize <= DELETE_AT_ONCE && self.extents_up_to(inode.stream, DELETE_AT_ONCE)?;
         if little {
-            self.delete_extents(inode.stream, usize::MAX)?;
+            self.delete_extents(inode.stream, 0, usize::MAX)?;
             if inode.xattrs > 0 {
                 self.delete_xattrs(ino, usize::MAX)?;
             }
         } else {
-            let reclaim = Reclaim { xattrs_of: (inode.xattrs > 0).then_some(ino) };
+            let reclaim = Reclaim { xattrs_of: (inode.xattrs > 0).then_some(ino), deleted_to: 0 };
             self.put_record(Table::Reclaim, &key::reclaim(volume, inode.stream), &reclaim);
         }
         self.set_inode(ino, None)
@@ -137,26 +140,37 @@ impl Txn<'_> {
         Ok(found <= limit)
     }
 
-    /// Deletes the first extents of a stream that nothing reads any more, at most `limit` of them.
-    pub(crate) fn delete_extents(&mut self, stream: u64, limit: usize) -> FsResult<usize> {
+    /// Deletes extents of a stream that nobody reads any more: at most `limit` of those that end after `from`. Returns how
+    /// many, and the end of the last one.
+    pub(crate) fn delete_extents(&mut self, stream: u64, from: u64, limit: usize) -> FsResult<(usize, u64)> {
         let mut doomed = Vec::new();
-        self.extents(stream, 0, &mut |placed| {
+        self.extents(stream, from, &mut |placed| {
             if doomed.len() == limit {
                 return ControlFlow::Break(());
             }
             doomed.push(placed);
             ControlFlow::Continue(())
         })?;
-        for placed in &doomed {
+        for (index, placed) in doomed.iter().enumerate() {
             let key = key::extent(self.volume.id, stream, placed.end);
             self.set_record(Table::Extent, &key, None);
-        }
-        for placed in &doomed {
-            if let ExtentBody::Chunk { chunk, skip } = &placed.extent.body {
-                self.release_unless_shared(stream, placed.start, chunk, *skip)?;
+            let ExtentBody::Chunk { chunk, skip } = &placed.extent.body else {
+                continue;
+            };
+            // Pieces of it that come before are gone: the last one releases the chunk.
+            let window = chunk_end(placed.start, *skip, chunk);
+            let mut later = doomed[index + 1..].iter().take_while(|later| later.start < window);
+            if later.any(|later| later.extent.is_of(chunk)) {
+                continue;
+            }
+            let seen_all = doomed.last().is_some_and(|last| last.start >= window) || doomed.len() < limit;
+            if seen_all {
+                self.release_chunk(*chunk);
+            } else {
+                self.release_if_unused(stream, placed.start, chunk, *skip)?;
             }
         }
-        Ok(doomed.len())
+        Ok((doomed.len(), doomed.last().map_or(from, |last| last.end)))
     }
 
     fn delete_xattrs(&mut self, ino: Ino, limit: usize) -> FsResult<usize> {

@@ -168,6 +168,11 @@ impl Extent {
         Extent { len: to - from, body }
     }
 
+    /// Whether it is a part of this chunk.
+    pub(crate) fn is_of(&self, chunk: &ChunkRef) -> bool {
+        matches!(&self.body, ExtentBody::Chunk { chunk: own, .. } if own == chunk)
+    }
+
     pub(crate) fn inline_len(&self) -> u64 {
         match &self.body {
             ExtentBody::Inline(data) => data.len() as u64,
@@ -208,6 +213,9 @@ pub(crate) struct Xattr {
 pub(crate) struct Reclaim {
     /// The inode that is gone with it, if it had extended attributes.
     pub(crate) xattrs_of: Option<Ino>,
+    /// Extents that end here or before are deleted already: a search that begins further back has to pass all their
+    /// tombstones.
+    pub(crate) deleted_to: u64,
 }
 
 /// A chunk nothing refers to any more.

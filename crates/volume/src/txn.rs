@@ -296,9 +296,9 @@ impl<'v> Txn<'v> {
         self.released.push(chunk);
     }
 
-    /// Whether this transaction releases the chunk with this key already.
-    pub(crate) fn is_released(&self, key: &Bytes) -> bool {
-        matches!(self.records.get(&(Table::Release, key.clone())), Some(Some(_)))
+    /// Whether this transaction releases the chunk already.
+    pub(crate) fn is_released(&self, chunk: &ChunkRef) -> bool {
+        matches!(self.records.get(&(Table::Release, key::release(chunk))), Some(Some(_)))
     }
 
     /// Takes over chunks that were appended for this transaction.

@@ -26,6 +26,12 @@ const EMPTY_AT_ONCE: usize = 16;
 /// The most that one copy copies, bytes; callers go on from there.
 const COPY_MAX: u64 = 16 << 20;
 
+/// A chunk of which less than this part (1/n) is in use is given up.
+const CRUMBLING: u64 = 4;
+
+/// Shorter chunks are left alone, bytes.
+const CRUMBLING_MIN: u64 = 32 << 10;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteAt {
     Offset(u64),
@@ -181,7 +187,7 @@ impl Txn<'_> {
         if size == 0 && inode.allocated > 0 && !self.extents_up_to(inode.stream, EMPTY_AT_ONCE)? {
             let stream = self.volume.new_number()?;
             let old = key::reclaim(self.volume.id, inode.stream);
-            self.put_record(Table::Reclaim, &old, &Reclaim { xattrs_of: None });
+            self.put_record(Table::Reclaim, &old, &Reclaim { xattrs_of: None, deleted_to: 0 });
             let inode = self.inode_mut(ino)?;
             inode.stream = stream;
             inode.allocated = 0;
@@ -224,7 +230,7 @@ impl Txn<'_> {
         }
         for placed in hit {
             if let ExtentBody::Chunk { chunk, skip } = placed.extent.body {
-                self.release_unless_shared(stream, placed.start, &chunk, skip)?;
+                self.release_or_gather(ino, stream, placed.start, &chunk, skip)?;
             }
         }
         Ok(())
@@ -274,30 +280,73 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Releases a chunk if no extent refers to it any more. An extent of it that was deleted was at `start` with `skip`. Pieces of a chunk never move within their file and never get into another one, so others can only be
-    /// where the whole chunk was.
-    pub(crate) fn release_unless_shared(
+    /// Releases a chunk if no extent refers to it any more. A part of it that was deleted was at `start` with `skip`.
+    pub(crate) fn release_if_unused(
         &mut self,
         stream: u64,
         start: u64,
         chunk: &ChunkRef,
         skip: u32,
     ) -> FsResult<()> {
-        let mut shared = false;
-        let origin = start.saturating_sub(u64::from(skip));
-        let end = origin.saturating_add(u64::from(chunk.len));
-        self.extents(stream, origin, &mut |placed| {
-            if placed.start >= end {
-                return ControlFlow::Break(());
-            }
-            shared = matches!(&placed.extent.body, ExtentBody::Chunk { chunk: other, .. } if other == chunk);
-            if shared { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        let key = key::release(chunk);
-        if !shared && !self.is_released(&key) {
+        let used = !self.parts_of(stream, start, chunk, skip)?.is_empty();
+        if !used && !self.is_released(chunk) {
             self.release_chunk(*chunk);
         }
         Ok(())
+    }
+
+    /// The same for a file that lives: a chunk of which little is left is given up as well, that little is stored anew.
+    /// Else small random writes would leave a file that takes many times its size.
+    fn release_or_gather(
+        &mut self,
+        ino: Ino,
+        stream: u64,
+        start: u64,
+        chunk: &ChunkRef,
+        skip: u32,
+    ) -> FsResult<()> {
+        if self.is_released(chunk) {
+            return Ok(());
+        }
+        let parts = self.parts_of(stream, start, chunk, skip)?;
+        let live: u64 = parts.iter().map(|part| part.extent.len).sum();
+        if live > 0 && (u64::from(chunk.len) < CRUMBLING_MIN || live * CRUMBLING > u64::from(chunk.len)) {
+            return Ok(());
+        }
+        for part in parts {
+            let size = self.referred(ino)?.size;
+            let stored = self.volume.extent_data(&part.extent).and_then(|data| self.volume.stage(size, data));
+            // A bad chunk is reported to who reads it, not to who writes beside it; a full disk does not stop who gives
+            // space back.
+            let Ok(staged) = stored else {
+                return Ok(());
+            };
+            let mut end = part.start;
+            self.delete_extent(ino, stream, &part)?;
+            for piece in staged.hand_over(self) {
+                end += piece.len;
+                self.put_extent(ino, stream, end, piece)?;
+            }
+        }
+        self.release_chunk(*chunk);
+        Ok(())
+    }
+
+    /// The extents that refer to a chunk of which a part was at `start` with `skip`. Parts never move within their file
+    /// and never get into another one, so they can only be where the whole chunk was.
+    fn parts_of(&self, stream: u64, start: u64, chunk: &ChunkRef, skip: u32) -> FsResult<Vec<Placed>> {
+        let mut parts = Vec::new();
+        let end = chunk_end(start, skip, chunk);
+        self.extents(stream, start.saturating_sub(u64::from(skip)), &mut |placed| {
+            if placed.start >= end {
+                return ControlFlow::Break(());
+            }
+            if placed.extent.is_of(chunk) {
+                parts.push(placed);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(parts)
     }
 
     /// Moves inline data to chunks when a file has too much of it.
@@ -358,6 +407,11 @@ fn continues(run: &[Placed], next: &Placed, chunk_len: u64) -> bool {
         (Some(first), Some(last)) => last.end == next.start && next.end - first.start <= chunk_len,
         _ => false,
     }
+}
+
+/// The end of the place in a file that a chunk was written for, a part of which is at `start` with `skip`.
+pub(crate) fn chunk_end(start: u64, skip: u32, chunk: &ChunkRef) -> u64 {
+    start.saturating_sub(u64::from(skip)).saturating_add(u64::from(chunk.len))
 }
 
 fn checked_end(offset: u64, len: u64) -> FsResult<u64> {

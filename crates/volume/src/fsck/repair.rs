@@ -54,7 +54,11 @@ pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Tim
         }
         Problem::PastEnd { stream, range, size, .. } => mender.cut(*stream, range.clone(), *size)?,
         Problem::LeakedExtents { stream } => {
-            mender.put(Table::Reclaim, key::reclaim(id, *stream), &Reclaim { xattrs_of: None });
+            mender.put(
+                Table::Reclaim,
+                key::reclaim(id, *stream),
+                &Reclaim { xattrs_of: None, deleted_to: 0 },
+            );
         }
         Problem::LeakedXattr { key, .. } => mender.batch.delete(Table::Xattr, key.clone()),
         Problem::ReclaimedInUse { stream, .. } => {

@@ -318,7 +318,13 @@ fn extents_that_are_wrong() {
         |problem| matches!(problem, Problem::LeakedExtents { .. }),
     );
     spoiled(
-        |lab| lab.put(Table::Reclaim, key::reclaim(ID, lab.large.0), &Reclaim { xattrs_of: None }),
+        |lab| {
+            lab.put(
+                Table::Reclaim,
+                key::reclaim(ID, lab.large.0),
+                &Reclaim { xattrs_of: None, deleted_to: 0 },
+            )
+        },
         |problem| matches!(problem, Problem::ReclaimedInUse { .. }),
     );
     spoiled(
