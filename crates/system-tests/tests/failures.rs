@@ -149,8 +149,7 @@ fn what_was_acknowledged_survives_the_crash_of_everything() {
     fs::remove_file(root.join("dir4/file4")).unwrap();
     cell.server.kill();
     cell.mounts[0].crash();
-    let check =
-        Command::new(soda_binary()).arg("fsck").arg("--data").arg(cell.server.data()).output().unwrap();
+    let check = Command::new(soda_binary()).arg("fsck").arg(cell.server.data()).output().unwrap();
     assert!(check.status.success(), "fsck after a crash: {check:?}");
     cell.server.restart();
     cell.mounts[0].start();

@@ -51,6 +51,15 @@ impl Cell {
 
     /// As [`Cell::start`], with options of `soda mount`, as `["-o", "soft"]`.
     pub fn start_with(network: Network, clients: usize, mount_options: &[&str]) -> Cell {
+        Cell::assemble(network, None, clients, mount_options)
+    }
+
+    /// As [`Cell::start`] on loopback, with the data where the caller wants it.
+    pub fn start_on(data: &Path, clients: usize) -> Cell {
+        Cell::assemble(Network::Loopback, Some(data), clients, &[])
+    }
+
+    fn assemble(network: Network, data: Option<&Path>, clients: usize, mount_options: &[&str]) -> Cell {
         let dir = match tempfile::Builder::new().prefix("soda-cell.").tempdir() {
             Ok(dir) => dir,
             Err(error) => panic!("no temporary directory: {error}"),
@@ -59,7 +68,8 @@ impl Cell {
             Network::Loopback => None,
             Network::Namespaces => Some(Namespaces::make(clients)),
         };
-        let server = Server::start(dir.path(), namespaces.as_ref());
+        let data = data.map_or_else(|| dir.path().join("data"), Path::to_path_buf);
+        let server = Server::start(dir.path(), data, namespaces.as_ref());
         let mut cell = Cell { mounts: Vec::new(), server, namespaces, dir };
         for number in 0..clients {
             let mount = cell.new_mount(number, mount_options);

@@ -24,13 +24,13 @@ pub struct Server {
 }
 
 impl Server {
-    pub(super) fn start(dir: &Path, namespaces: Option<&Namespaces>) -> Server {
+    pub(super) fn start(dir: &Path, data: PathBuf, namespaces: Option<&Namespaces>) -> Server {
         let port = free_port();
         let host = if namespaces.is_some() { "0.0.0.0" } else { "127.0.0.1" };
         let mut server = Server {
             child: None,
             prefix: namespaces.map(Namespaces::enter_server).unwrap_or_default(),
-            data: dir.join("data"),
+            data,
             log: dir.join("server.log"),
             listen: format!("{host}:{port}"),
             port,
