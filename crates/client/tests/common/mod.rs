@@ -1,0 +1,169 @@
+//! A server in this process and clients of it.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use bytes::Bytes;
+use soda_client::{Client, ClientConfig, KernelHooks, KillPriv, Names, NamesLock, NoKernel, OpenFile, OpenMode};
+use soda_protocol::{IfExists, NewNode, WriteAt};
+use soda_server::{RunningServer, Server, ServerConfig};
+use soda_types::{Creds, Fid, FileKind, InUse, Name};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub(crate) struct Cell {
+    pub(crate) server: Option<RunningServer>,
+    pub(crate) dir: TempDir,
+    pub(crate) addr: SocketAddr,
+    pub(crate) term: Duration,
+}
+
+impl Cell {
+    pub(crate) fn start() -> Cell {
+        Cell::with_term(Duration::from_secs(3))
+    }
+
+    pub(crate) fn with_term(term: Duration) -> Cell {
+        let dir = tempfile::tempdir().unwrap();
+        let mut cell = Cell { server: None, dir, addr: "127.0.0.1:0".parse().unwrap(), term };
+        cell.restart();
+        cell
+    }
+
+    fn config(&self) -> ServerConfig {
+        let mut config = ServerConfig::new(self.dir.path()).with_term(self.term);
+        config.listen = self.addr;
+        config.reserve = 0;
+        config
+    }
+
+    /// As after a crash: nobody was told.
+    pub(crate) fn stop(&mut self) {
+        self.server = None;
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        let began = Instant::now();
+        let server = loop {
+            match Server::start(self.config()) {
+                Ok(server) => break server,
+                Err(error) if began.elapsed() > Duration::from_secs(10) => panic!("{error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        };
+        self.addr = server.local_addr();
+        self.server = Some(server);
+    }
+
+    pub(crate) fn client_config(&self) -> ClientConfig {
+        ClientConfig::new(self.addr.to_string(), "main")
+    }
+
+    pub(crate) async fn client(&self) -> Arc<Client> {
+        self.client_with(Box::new(NoKernel)).await
+    }
+
+    pub(crate) async fn client_with(&self, hooks: Box<dyn KernelHooks>) -> Arc<Client> {
+        Client::connect(self.client_config(), hooks).await.unwrap()
+    }
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::try_from(text).unwrap()
+}
+
+pub(crate) fn new_node(kind: FileKind) -> NewNode {
+    NewNode {
+        kind,
+        perm: 0o755,
+        umask: 0,
+        rdev: 0,
+        target: Vec::new(),
+        creds: Creds::default(),
+        existing: if kind == FileKind::File { IfExists::Open } else { IfExists::Fail },
+        open: InUse::No,
+    }
+}
+
+/// Creates and fills a file in the root.
+pub(crate) async fn file(client: &Arc<Client>, path: &str, data: impl Into<Bytes>) -> Arc<OpenFile> {
+    let new = new_node(FileKind::File);
+    let (_, file) = client.create_open(client.root(), &name(path), new, OpenMode::ReadWrite).await.unwrap();
+    write(client, &file, 0, data).await;
+    file
+}
+
+pub(crate) async fn write(client: &Arc<Client>, file: &OpenFile, at: u64, data: impl Into<Bytes>) {
+    client.write(file, WriteAt::Offset(at), data.into(), KillPriv::Keep).await.unwrap();
+}
+
+pub(crate) async fn open(client: &Arc<Client>, path: &str) -> Arc<OpenFile> {
+    let entry = client.lookup(client.root(), &name(path)).await.unwrap();
+    client.open(entry.node.expect("no such file").fid, OpenMode::ReadWrite).await.unwrap()
+}
+
+pub(crate) async fn read(client: &Arc<Client>, file: &OpenFile) -> Bytes {
+    client.read(file, 0, 1 << 20).await.unwrap().to_bytes()
+}
+
+/// The result of a future that must be ready at the first poll.
+pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("this must be answered from the cache"),
+    }
+}
+
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What the kernel was told, and a moment for a test to step in.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) attrs: Mutex<Vec<Fid>>,
+    pub(crate) data: Mutex<Vec<(Fid, Range<u64>)>>,
+    pub(crate) names: Mutex<Vec<(Fid, Names)>>,
+    pub(crate) during: Mutex<Option<Box<dyn FnMut() + Send>>>,
+}
+
+pub(crate) struct Hooks(pub(crate) Arc<Told>, pub(crate) NamesLock);
+
+impl Hooks {
+    fn step_in(&self) {
+        if let Some(during) = self.0.during.lock().unwrap().as_mut() {
+            during();
+        }
+    }
+}
+
+impl KernelHooks for Hooks {
+    fn invalidate_attr(&self, fid: Fid) {
+        self.0.attrs.lock().unwrap().push(fid);
+        self.step_in();
+    }
+
+    fn invalidate_data(&self, fid: Fid, range: Range<u64>) {
+        self.0.data.lock().unwrap().push((fid, range));
+        self.step_in();
+    }
+
+    fn invalidate_names(&self, dir: Fid, names: &Names) {
+        self.0.names.lock().unwrap().push((dir, names.clone()));
+        self.step_in();
+    }
+
+    fn names_lock(&self) -> NamesLock {
+        self.1
+    }
+}

@@ -1,0 +1,281 @@
+//! Broken connections, restarts of the server, lost sessions, impatient callers.
+
+mod common;
+#[path = "common/proxy.rs"]
+mod proxy;
+
+use common::*;
+use proxy::{Proxy, Weather};
+use soda_client::{Client, ClientStanding, ConnectError, NoKernel, OpenMode, Retry};
+use soda_protocol::{Lock, LockFamily, LockMode, LockWait, WriteAt};
+use soda_types::{Errno, FileKind, LockOwner};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+async fn client_behind(proxy: &Proxy, retry: Retry, cell: &Cell) -> Arc<Client> {
+    let mut config = cell.client_config();
+    config.server = proxy.addr.to_string();
+    config.retry = retry;
+    Client::connect(config, Box::new(NoKernel)).await.unwrap()
+}
+
+fn lock(owner: u64, mode: LockMode) -> Lock {
+    Lock { family: LockFamily::Record, owner: LockOwner(owner), pid: 1, start: 0, end: 9, mode }
+}
+
+/// Starts an operation and lets it get on its way.
+async fn started<T: Send + 'static>(
+    operation: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    let task = tokio::spawn(operation);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    task
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_reply_was_lost_is_done_once() {
+    let cell = Cell::start();
+    let proxy = Proxy::before(cell.addr).await;
+    let a = client_behind(&proxy, Retry::Hard, &cell).await;
+    let b = cell.client().await;
+    let f = file(&a, "log", "").await;
+    for round in 1..=5usize {
+        proxy.set(Weather::RepliesLost);
+        let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
+        let append = started(async move {
+            client.write(&handle, WriteAt::End, "record;".into(), soda_client::KillPriv::Keep).await
+        });
+        let (client, dir) = (Arc::clone(&a), a.root());
+        let create = started(async move {
+            client.create(dir, &name(&format!("dir{round}")), new_node(FileKind::Directory)).await
+        });
+        let (append, create) = (append.await, create.await);
+        proxy.set(Weather::Cut);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        proxy.set(Weather::Fine);
+        assert_eq!(append.await.unwrap().unwrap().len, 7);
+        // Twice would be EEXIST.
+        create.await.unwrap().unwrap();
+        assert_eq!(read(&a, &f).await.len(), 7 * round);
+    }
+    assert_eq!(read(&b, &*open(&b, "log").await).await, "record;".repeat(5));
+    assert!(a.stats().count("reconnects") >= 5);
+    assert_eq!(a.stats().count("sessions_lost"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_of_the_server_everything_goes_on() {
+    let mut cell = Cell::start();
+    let (a, b) = (cell.client().await, cell.client().await);
+    let f = file(&a, "f", "before").await;
+    a.lock_set(&f, lock(1, LockMode::Exclusive), LockWait::No).await.unwrap();
+    let gone = file(&a, "gone", "no name").await;
+    a.unlink(a.root(), &name("gone")).await.unwrap();
+    let theirs = open(&b, "f").await;
+    assert_eq!(read(&b, &theirs).await, "before");
+    cell.stop();
+    assert_eq!(at_once(b.read(&theirs, 0, 10)).unwrap().to_bytes(), "before", "under the lease");
+    let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
+    let waiting = started(async move {
+        client.write(&handle, WriteAt::Offset(0), "behind".into(), soda_client::KillPriv::Keep).await
+    })
+    .await;
+    assert!(!waiting.is_finished());
+    cell.restart();
+    waiting.await.unwrap().unwrap();
+    assert_eq!(read(&b, &theirs).await, "behind");
+    assert_eq!(read(&a, &gone).await, "no name", "open files stay");
+    let busy = b.lock_set(&theirs, lock(2, LockMode::Shared), LockWait::No).await;
+    assert_eq!(busy.unwrap_err().errno, Errno::TryAgain, "locks stay");
+    assert_eq!(a.stats().count("sessions_lost") + b.stats().count("sessions_lost"), 0);
+    assert!(a.stats().count("reclaimed") > 0);
+    a.lock_release(f.fid(), lock(1, LockMode::Exclusive)).await.unwrap();
+    b.lock_set(&theirs, lock(2, LockMode::Shared), LockWait::No).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_restarts_lose_no_acknowledged_change() {
+    let mut cell = Cell::with_term(Duration::from_millis(1500));
+    let a = cell.client().await;
+    let client = Arc::clone(&a);
+    let worker = tokio::spawn(async move {
+        for at in 0..200 {
+            drop(file(&client, &format!("f{at}"), format!("content {at}")).await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cell.restart();
+    }
+    tokio::time::timeout(Duration::from_secs(60), worker).await.unwrap().unwrap();
+    let b = cell.client().await;
+    for at in 0..200 {
+        assert_eq!(read(&b, &*open(&b, &format!("f{at}")).await).await, format!("content {at}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_off_client_stops_serving_when_its_lease_has_run_out() {
+    let cell = Cell::with_term(Duration::from_secs(1));
+    let proxy = Proxy::before(cell.addr).await;
+    let a = client_behind(&proxy, Retry::Hard, &cell).await;
+    let b = cell.client().await;
+    let f = file(&a, "f", "one").await;
+    assert_eq!(read(&a, &f).await, "one");
+    proxy.set(Weather::Silence);
+    assert_eq!(at_once(a.read(&f, 0, 10)).unwrap().to_bytes(), "one", "the lease still holds");
+    let theirs = open(&b, "f").await;
+    let began = Instant::now();
+    write(&b, &theirs, 0, "two").await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
+    let mut waiting = started(async move { read(&client, &handle).await }).await;
+    assert!(!waiting.is_finished(), "nothing may be served now");
+    proxy.set(Weather::Cut);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.set(Weather::Fine);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(10), &mut waiting).await.unwrap().unwrap(), "two");
+    assert_eq!(a.stats().count("sessions_lost"), 1);
+    // Goes on as a new session.
+    write(&a, &f, 0, "six").await;
+    assert_eq!(read(&b, &theirs).await, "six");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_lost_with_a_session_are_not_missed_in_silence() {
+    let cell = Cell::with_term(Duration::from_millis(700));
+    let proxy = Proxy::before(cell.addr).await;
+    let a = client_behind(&proxy, Retry::Hard, &cell).await;
+    let b = cell.client().await;
+    let f = file(&a, "f", "one").await;
+    let plain = file(&a, "plain", "two").await;
+    a.lock_set(&f, lock(1, LockMode::Exclusive), LockWait::No).await.unwrap();
+    let theirs = open(&b, "f").await;
+    assert_eq!(b.lock_test(f.fid(), lock(2, LockMode::Shared)).await.unwrap().map(|lock| lock.end), Some(9));
+    proxy.set(Weather::Cut);
+    b.lock_set(&theirs, lock(2, LockMode::Exclusive), LockWait::Yes).await.unwrap();
+    proxy.set(Weather::Fine);
+    eventually("a new session", || a.stats().count("sessions_lost") == 1).await;
+    let lost = a.write(&f, WriteAt::Offset(0), "x".into(), soda_client::KillPriv::Keep).await;
+    assert_eq!(lost.unwrap_err().errno, Errno::Io);
+    assert_eq!(a.read(&f, 0, 10).await.unwrap_err().errno, Errno::Io);
+    write(&a, &plain, 0, "2").await;
+    let fid = f.fid();
+    drop(f);
+    let again = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    write(&a, &again, 0, "x").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn soft_fails_and_hard_waits_but_can_be_given_up() {
+    let cell = Cell::start();
+    let proxy = Proxy::before(cell.addr).await;
+    let soft = client_behind(&proxy, Retry::Soft { timeout: Duration::from_millis(300) }, &cell).await;
+    let hard = client_behind(&proxy, Retry::Hard, &cell).await;
+    let f = file(&hard, "f", "x").await;
+    proxy.set(Weather::Silence);
+    let began = Instant::now();
+    let failed = soft.create(soft.root(), &name("d"), new_node(FileKind::Directory)).await.unwrap_err();
+    assert_eq!(failed.errno, Errno::Io);
+    assert!(began.elapsed() < Duration::from_secs(2));
+    // 70 changes are more than there are slots: waiting for one can be given up as well.
+    let mut tasks = Vec::new();
+    for _ in 0..70 {
+        let (client, handle) = (Arc::clone(&hard), Arc::clone(&f));
+        tasks.push(tokio::spawn(async move {
+            client.write(&handle, WriteAt::End, "y".into(), soda_client::KillPriv::Keep).await
+        }));
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for task in tasks {
+        assert!(!task.is_finished());
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+    proxy.set(Weather::Cut);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.set(Weather::Fine);
+    // Slots are not lost, and what was sent was done at most once each.
+    for _ in 0..100 {
+        hard.write(&f, WriteAt::End, "z".into(), soda_client::KillPriv::Keep).await.unwrap();
+    }
+    let data = read(&hard, &f).await;
+    assert_eq!(data.iter().filter(|byte| **byte == b'z').count(), 100);
+    assert!(data.iter().filter(|byte| **byte == b'y').count() <= 64);
+    assert_eq!(hard.session().waiting, 0);
+    soft.lookup(soft.root(), &name("d")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_waited_for_comes_in_turn_or_is_given_up() {
+    let cell = Cell::start();
+    let (a, b) = (cell.client().await, cell.client().await);
+    let f = file(&a, "f", "x").await;
+    let theirs = open(&b, "f").await;
+    a.lock_set(&f, lock(1, LockMode::Exclusive), LockWait::No).await.unwrap();
+    let gave_up = b.lock_set(&theirs, lock(2, LockMode::Exclusive), LockWait::Yes);
+    assert!(tokio::time::timeout(Duration::from_millis(100), gave_up).await.is_err());
+    let (client, handle) = (Arc::clone(&b), Arc::clone(&theirs));
+    let waiting = started(async move {
+        client.lock_set(&handle, lock(3, LockMode::Exclusive), LockWait::Yes).await
+    })
+    .await;
+    assert!(!waiting.is_finished());
+    a.lock_release_owner(f.fid(), LockFamily::Record, LockOwner(1)).await.unwrap();
+    waiting.await.unwrap().unwrap();
+    let conflict = a.lock_test(f.fid(), lock(1, LockMode::Exclusive)).await.unwrap().unwrap();
+    assert_eq!(conflict.owner, LockOwner(3));
+    assert_eq!(b.session().locks, 1);
+    at_once(a.lock_release_owner(f.fid(), LockFamily::Flock, LockOwner(1))).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connecting_fails_with_a_reason_and_shutting_down_ends() {
+    let mut cell = Cell::start();
+    let mut config = cell.client_config();
+    config.volume = "other".into();
+    let error = Client::connect(config, Box::new(NoKernel)).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
+    let a = cell.client().await;
+    let f = file(&a, "f", "x").await;
+    a.shutdown().await;
+    assert_eq!(a.getattr(f.fid()).await.unwrap_err().errno, Errno::Io);
+    assert_eq!(a.session().standing, ClientStanding::Closed);
+    let b = cell.client().await;
+    let g = file(&b, "g", "x").await;
+    cell.stop();
+    let error = Client::connect(cell.client_config(), Box::new(NoKernel)).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    let (client, handle) = (Arc::clone(&b), Arc::clone(&g));
+    let waiting = started(async move { client.fsync(handle.fid()).await }).await;
+    let began = Instant::now();
+    b.shutdown().await;
+    assert!(began.elapsed() < Duration::from_secs(3));
+    assert_eq!(waiting.await.unwrap().unwrap_err().errno, Errno::Io);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_leases_and_surplus_inodes_are_given_back() {
+    let cell = Cell::start();
+    let mut config = cell.client_config();
+    config.cache.max_inodes = 50;
+    let a = Client::connect(config, Box::new(NoKernel)).await.unwrap();
+    for at in 0..300 {
+        drop(file(&a, &format!("f{at}"), "x").await);
+    }
+    assert!(a.session().cached_inodes < 60, "{:?}", a.session());
+    assert!(a.leases().len() < 60);
+    assert!(a.stats().count("leases_released") > 200);
+    for at in 0..300 {
+        assert_eq!(read(&a, &*open(&a, &format!("f{at}")).await).await, "x");
+    }
+    let fid = open(&a, "f7").await.fid();
+    a.remember(fid);
+    for at in 100..300 {
+        drop(open(&a, &format!("f{at}")).await);
+    }
+    at_once(a.getattr(fid)).unwrap();
+    a.forget(fid, 1);
+}
