@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const COUNT: u32 = 5000;
+const BIG: u32 = 256;
 
 fn main() {
     let dir = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from).join("soda-rates");
@@ -82,14 +83,14 @@ fn main() {
         .await;
         let big = client.create(home, "big").await.unwrap().fid;
         let data = vec![1; 1 << 20];
-        report("write 1 MiB", 256, async {
-            for index in 0..256 {
+        report("write 1 MiB", BIG, async {
+            for index in 0..u64::from(BIG) {
                 client.write(big, WriteAt::Offset(index << 20), &data).await.unwrap();
             }
         })
         .await;
-        report("read 1 MiB", 256, async {
-            for index in 0..256 {
+        report("read 1 MiB", BIG, async {
+            for index in 0..u64::from(BIG) {
                 client.read(big, index << 20, 1 << 20).await.unwrap();
             }
         })
@@ -109,9 +110,28 @@ fn main() {
             }
         })
         .await;
+        print_server_times(&server).await;
         server.shutdown().await;
     });
     let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// Mean time of each call on the server, from its arrival to its reply.
+async fn print_server_times(server: &soda_server::RunningServer) {
+    use soda_protocol::{AdminAnswer, AdminCall, Answer, Role};
+    let (admin, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+    let call = Call::Admin(AdminCall::Stats);
+    let Ok(Answer::Admin(AdminAnswer::Stats(stats))) =
+        admin.call(None, call, bytes::Bytes::new()).await.unwrap().0.result
+    else {
+        return;
+    };
+    let value = |name: &str| stats.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
+    for (name, total) in &stats {
+        if let Some(call) = name.strip_suffix(".total_us") {
+            println!("server: {call:20} {:8.1} us", *total as f64 / value(call).max(1) as f64);
+        }
+    }
 }
 
 async fn report(what: &str, count: u32, work: impl Future<Output = ()>) {
