@@ -16,16 +16,18 @@ impl Client {
     pub async fn setattr(&self, fid: Fid, set: SetAttr) -> FsResult<Cached<Attr>> {
         self.inner.stats.op_setattr.one();
         let slot = self.slot().await?;
-        let (mut state, now) = self.inner.locked();
-        let ticket = state.holder.begin_request(now);
-        // From the new end or the old one, whichever comes first, nothing cached can be trusted.
-        let known = state.peek_attr(now, fid).map_or(0, |attr| attr.size);
-        let data = set.size.map(|size| {
-            let range = size.min(known)..u64::MAX;
-            (state.memory.begin_write(fid, range.clone()), range)
-        });
-        let change = state.begin_change(now, fid);
-        drop(state);
+        let (ticket, data, change) = {
+            let (mut state, now) = self.inner.locked();
+            let ticket = state.holder.begin_request(now);
+            // From the new end or the old one, whichever comes first, nothing cached can be trusted.
+            let known = state.peek_attr(now, fid).map_or(0, |attr| attr.size);
+            let data = set.size.map(|size| {
+                let range = size.min(known)..u64::MAX;
+                (state.memory.begin_write(fid, range.clone()), range)
+            });
+            let change = state.begin_change(now, fid);
+            (ticket, data, change)
+        };
         let acl_may_change = set.perm.is_some() || set.kill_suid_sgid;
         let order = Order::change(Call::SetAttr { fid, set }, slot, ticket);
         let waiting = self.inner.send(order, move |arrived, result| {

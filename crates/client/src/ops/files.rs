@@ -98,23 +98,25 @@ impl Client {
         if mode != OpenMode::Read && self.inner.config.access == crate::config::Access::ReadOnly {
             return Err(Errno::ReadOnly.into());
         }
-        let (mut state, now) = self.inner.locked();
-        let file = OpenFile::count(&self.inner, &mut state, fid, mode);
-        let consistency = self.inner.config.consistency;
-        if let Consistency::Ttl(_) = consistency {
-            // Close-to-open, as NFS: what is cached is checked when a file is opened.
-            state.inode(fid).fetched = Monotonic::ZERO;
-        }
-        // A lease is enough: its recall will ask whether the inode is in use. One that can run out on its own is not.
-        let lease = state.holder.promise_until(now, fid);
-        let covered = consistency == Consistency::Lease
-            && lease.is_some_and(|until| until >= state.holder.session_valid_until())
-            && state.holder.valid_until(now, fid, Mode::Read).is_some();
-        if covered || state.inode(fid).open_at_server == InUse::Yes {
-            return Ok(file);
-        }
-        let ticket = state.holder.begin_request(now);
-        drop(state);
+        let (file, ticket) = {
+            let (mut state, now) = self.inner.locked();
+            let file = OpenFile::count(&self.inner, &mut state, fid, mode);
+            let consistency = self.inner.config.consistency;
+            if let Consistency::Ttl(_) = consistency {
+                // Close-to-open, as NFS: what is cached is checked when a file is opened.
+                state.inode(fid).fetched = Monotonic::ZERO;
+            }
+            // A lease is enough: its recall will ask whether the inode is in use. One that can run out on its own is not.
+            let lease = state.holder.promise_until(now, fid);
+            let covered = consistency == Consistency::Lease
+                && lease.is_some_and(|until| until >= state.holder.session_valid_until())
+                && state.holder.valid_until(now, fid, Mode::Read).is_some();
+            if covered || state.inode(fid).open_at_server == InUse::Yes {
+                return Ok(file);
+            }
+            let ticket = state.holder.begin_request(now);
+            (file, ticket)
+        };
         let waiting =
             self.inner.send(Order::question(Call::Opened { fid }, ticket), move |arrived, result| {
                 result?;
@@ -133,12 +135,13 @@ impl Client {
     /// EIO once if a power cut of the server lost changes of this inode that it had acknowledged.
     pub async fn fsync(&self, fid: Fid) -> FsResult<()> {
         self.inner.stats.op_fsync.one();
-        let (mut state, now) = self.inner.locked();
-        if state.unsynced.take_lost(fid) {
-            return Err(FsError::new(Errno::Io, "the server lost changes in a power cut"));
-        }
-        let (ticket, mark) = (state.holder.begin_request(now), state.unsynced.mark());
-        drop(state);
+        let (ticket, mark) = {
+            let (mut state, now) = self.inner.locked();
+            if state.unsynced.take_lost(fid) {
+                return Err(FsError::new(Errno::Io, "the server lost changes in a power cut"));
+            }
+            (state.holder.begin_request(now), state.unsynced.mark())
+        };
         let waiting = self.inner.send(Order::question(Call::Sync { fid }, ticket), move |arrived, result| {
             result?;
             arrived.state.unsynced.synced(mark);

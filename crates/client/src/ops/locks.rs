@@ -34,11 +34,13 @@ impl Client {
     pub async fn lock_set(&self, file: &OpenFile, lock: Lock, wait: LockWait) -> FsResult<()> {
         self.inner.stats.op_lock.one();
         let fid = file.fid();
-        let (mut state, now) = self.inner.locked();
-        file.check_locks(&mut state)?;
-        let ticket = state.holder.begin_request(now);
-        let had_some = state.locks.overlaps(fid, lock);
-        drop(state);
+        let (ticket, had_some) = {
+            let (mut state, now) = self.inner.locked();
+            file.check_locks(&mut state)?;
+            let ticket = state.holder.begin_request(now);
+            let had_some = state.locks.overlaps(fid, lock);
+            (ticket, had_some)
+        };
         let order = Order::question(Call::LockSet { fid, lock, wait }, ticket);
         let waiting = self.inner.send(order, move |arrived, result| {
             result?;

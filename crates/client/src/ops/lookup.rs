@@ -24,9 +24,10 @@ impl Client {
             return Ok(entry);
         }
         self.inner.stats.name_misses.one();
-        let (mut state, now) = self.inner.locked();
-        let ticket = state.holder.begin_request(now);
-        drop(state);
+        let ticket = {
+            let (mut state, now) = self.inner.locked();
+            state.holder.begin_request(now)
+        };
         let call = Call::Lookup { parent, name: name.clone() };
         let name = name.clone();
         let waiting = self.inner.send(Order::question(call, ticket), move |arrived, result| {
@@ -53,12 +54,13 @@ impl Client {
     /// ESTALE if the inode is gone.
     pub async fn getattr(&self, fid: Fid) -> FsResult<Cached<Attr>> {
         self.inner.stats.op_getattr.one();
-        let (mut state, now) = self.inner.locked();
-        if let Some(cached) = state.attr(now, fid) {
-            self.inner.stats.attr_hits.one();
-            return Ok(cached);
+        {
+            let (mut state, now) = self.inner.locked();
+            if let Some(cached) = state.attr(now, fid) {
+                self.inner.stats.attr_hits.one();
+                return Ok(cached);
+            }
         }
-        drop(state);
         self.inner.stats.attr_misses.one();
         self.inner.ask_attr(fid).result().await
     }
@@ -69,12 +71,13 @@ impl Client {
     /// EINVAL if it is none.
     pub async fn readlink(&self, fid: Fid) -> FsResult<Bytes> {
         self.inner.stats.op_readlink.one();
-        let (mut state, now) = self.inner.locked();
-        if let Some(target) = state.target(fid) {
-            return Ok(target);
-        }
-        let ticket = state.holder.begin_request(now);
-        drop(state);
+        let ticket = {
+            let (mut state, now) = self.inner.locked();
+            if let Some(target) = state.target(fid) {
+                return Ok(target);
+            }
+            state.holder.begin_request(now)
+        };
         let waiting =
             self.inner.send(Order::question(Call::ReadLink { fid }, ticket), move |arrived, result| {
                 let ticket = arrived.ticket;

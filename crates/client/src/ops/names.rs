@@ -120,11 +120,13 @@ impl Client {
     ) -> FsResult<(Entry, T)> {
         self.inner.stats.op_create.one();
         let slot = self.slot().await?;
-        let (mut state, now) = self.inner.locked();
-        self.names_may_change(&mut state, now, &[parent])?;
-        let ticket = state.holder.begin_request(now);
-        let flight = state.begin_names(now, &[(parent, name)], &[]);
-        drop(state);
+        let (ticket, flight) = {
+            let (mut state, now) = self.inner.locked();
+            self.names_may_change(&mut state, now, &[parent])?;
+            let ticket = state.holder.begin_request(now);
+            let flight = state.begin_names(now, &[(parent, name)], &[]);
+            (ticket, flight)
+        };
         let call = Call::Create { parent, name: name.clone(), new };
         let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket) };
         let name = name.clone();
@@ -187,11 +189,13 @@ impl Client {
     pub async fn link(&self, fid: Fid, parent: Fid, name: &Name) -> FsResult<Entry> {
         self.inner.stats.op_link.one();
         let slot = self.slot().await?;
-        let (mut state, now) = self.inner.locked();
-        self.names_may_change(&mut state, now, &[parent])?;
-        let ticket = state.holder.begin_request(now);
-        let flight = state.begin_names(now, &[(parent, name)], &[fid]);
-        drop(state);
+        let (ticket, flight) = {
+            let (mut state, now) = self.inner.locked();
+            self.names_may_change(&mut state, now, &[parent])?;
+            let ticket = state.holder.begin_request(now);
+            let flight = state.begin_names(now, &[(parent, name)], &[fid]);
+            (ticket, flight)
+        };
         let call = Call::Link { fid, parent, name: name.clone() };
         let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket) };
         let name = name.clone();
@@ -232,12 +236,14 @@ impl Client {
         let slot = self.slot().await?;
         let fid = self.meaning(parent, name).await?.ok_or(Errno::NoEntry)?;
         let asked_hooks = self.inner.hooks.in_use(fid);
-        let (mut state, now) = self.inner.locked();
-        self.names_may_change(&mut state, now, &[parent])?;
-        let in_use = if state.inode(fid).opens > 0 { InUse::Yes } else { asked_hooks };
-        let ticket = state.holder.begin_request(now);
-        let flight = state.begin_names(now, &[(parent, name)], &[fid]);
-        drop(state);
+        let (in_use, ticket, flight) = {
+            let (mut state, now) = self.inner.locked();
+            self.names_may_change(&mut state, now, &[parent])?;
+            let in_use = if state.inode(fid).opens > 0 { InUse::Yes } else { asked_hooks };
+            let ticket = state.holder.begin_request(now);
+            let flight = state.begin_names(now, &[(parent, name)], &[fid]);
+            (in_use, ticket, flight)
+        };
         let call = Call::Unlink { parent, name: name.clone(), what: what(in_use) };
         let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket) };
         let waiting = self.inner.send(order, move |arrived, result| {

@@ -33,19 +33,21 @@ impl Client {
         let moved = self.meaning(parent, name).await?.ok_or(Errno::NoEntry)?;
         let other = self.meaning(new_parent, new_name).await?;
         let asked_hooks = other.map_or(InUse::No, |fid| self.inner.hooks.in_use(fid));
-        let (mut state, now) = self.inner.locked();
-        self.names_may_change(&mut state, now, &[parent, new_parent])?;
-        let opens = other.map_or(0, |fid| state.inode(fid).opens);
-        let in_use = if opens > 0 { InUse::Yes } else { asked_hooks };
-        let protocol_how = match how {
-            RenameHow::Plain => Rename::Plain { in_use },
-            RenameHow::NoReplace => Rename::NoReplace,
-            RenameHow::Exchange => Rename::Exchange,
+        let (in_use, protocol_how, ticket, flight) = {
+            let (mut state, now) = self.inner.locked();
+            self.names_may_change(&mut state, now, &[parent, new_parent])?;
+            let opens = other.map_or(0, |fid| state.inode(fid).opens);
+            let in_use = if opens > 0 { InUse::Yes } else { asked_hooks };
+            let protocol_how = match how {
+                RenameHow::Plain => Rename::Plain { in_use },
+                RenameHow::NoReplace => Rename::NoReplace,
+                RenameHow::Exchange => Rename::Exchange,
+            };
+            let ticket = state.holder.begin_request(now);
+            let inodes: Vec<Fid> = [Some(moved), other].into_iter().flatten().collect();
+            let flight = state.begin_names(now, &[(parent, name), (new_parent, new_name)], &inodes);
+            (in_use, protocol_how, ticket, flight)
         };
-        let ticket = state.holder.begin_request(now);
-        let inodes: Vec<Fid> = [Some(moved), other].into_iter().flatten().collect();
-        let flight = state.begin_names(now, &[(parent, name), (new_parent, new_name)], &inodes);
-        drop(state);
         let (name, new_name) = (name.clone(), new_name.clone());
         let call = Call::Rename { parent, name, new_parent, new_name, how: protocol_how };
         let order = Order { names_of: vec![parent, new_parent], ..Order::change(call, slot, ticket) };

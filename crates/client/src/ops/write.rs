@@ -121,21 +121,23 @@ impl Client {
         let slot = self.slot().await?;
         let fid = file.fid();
         let len = data.len() as u64;
-        let (mut state, now) = self.inner.locked();
-        file.check_locks(&mut state)?;
-        let range = match at {
-            WriteAt::Offset(offset) => {
-                offset..offset.checked_add(len).ok_or_else(|| FsError::from(Errno::FileTooBig))?
-            }
-            WriteAt::End => state.known_end(now, fid)..u64::MAX,
+        let (route, ticket, flight) = {
+            let (mut state, now) = self.inner.locked();
+            file.check_locks(&mut state)?;
+            let range = match at {
+                WriteAt::Offset(offset) => {
+                    offset..offset.checked_add(len).ok_or_else(|| FsError::from(Errno::FileTooBig))?
+                }
+                WriteAt::End => state.known_end(now, fid)..u64::MAX,
+            };
+            // The first write asks for the lease, on the connection that carries leases; what follows is only data.
+            let no_lease =
+                self.inner.config.consistency == Consistency::Lease && !state.covered_for_writing(now, fid);
+            let route = if no_lease { Route::Control } else { Route::Data };
+            let ticket = state.holder.begin_request(now);
+            let flight = state.begin_data(now, fid, range);
+            (route, ticket, flight)
         };
-        // The first write asks for the lease, on the connection that carries leases; what follows is only data.
-        let no_lease =
-            self.inner.config.consistency == Consistency::Lease && !state.covered_for_writing(now, fid);
-        let route = if no_lease { Route::Control } else { Route::Data };
-        let ticket = state.holder.begin_request(now);
-        let flight = state.begin_data(now, fid, range);
-        drop(state);
         let call = Call::Write { fid, at, kill_suid_sgid: kill == KillPriv::Kill };
         let order = Order { payload: data.clone(), route, ..Order::change(call, slot, ticket) };
         let waiting = self.inner.send(order, move |arrived, result| {
@@ -162,12 +164,14 @@ impl Client {
         self.inner.stats.op_allocate.one();
         let slot = self.slot().await?;
         let fid = file.fid();
-        let (mut state, now) = self.inner.locked();
-        file.check_locks(&mut state)?;
-        let range = offset..offset.saturating_add(len);
-        let ticket = state.holder.begin_request(now);
-        let flight = state.begin_data(now, fid, range.clone());
-        drop(state);
+        let (range, ticket, flight) = {
+            let (mut state, now) = self.inner.locked();
+            file.check_locks(&mut state)?;
+            let range = offset..offset.saturating_add(len);
+            let ticket = state.holder.begin_request(now);
+            let flight = state.begin_data(now, fid, range.clone());
+            (range, ticket, flight)
+        };
         let order = Order::change(Call::Allocate { fid, offset, len, how }, slot, ticket);
         let waiting = self
             .inner
@@ -189,13 +193,15 @@ impl Client {
     ) -> FsResult<u64> {
         self.inner.stats.op_copy.one();
         let slot = self.slot().await?;
-        let (mut state, now) = self.inner.locked();
-        from.check_locks(&mut state)?;
-        to.check_locks(&mut state)?;
-        let range = to_offset..to_offset.saturating_add(len);
-        let ticket = state.holder.begin_request(now);
-        let flight = state.begin_data(now, to.fid(), range.clone());
-        drop(state);
+        let (range, ticket, flight) = {
+            let (mut state, now) = self.inner.locked();
+            from.check_locks(&mut state)?;
+            to.check_locks(&mut state)?;
+            let range = to_offset..to_offset.saturating_add(len);
+            let ticket = state.holder.begin_request(now);
+            let flight = state.begin_data(now, to.fid(), range.clone());
+            (range, ticket, flight)
+        };
         let call = Call::CopyRange { from: from.fid(), from_offset, to: to.fid(), to_offset, len };
         let order = Order::change(call, slot, ticket);
         let waiting = self.inner.send(order, move |arrived, result| end_data(arrived, flight, result, range));

@@ -67,13 +67,15 @@ impl Client {
     ) -> FsResult<()> {
         self.inner.stats.op_xattr.one();
         let slot = self.slot().await?;
-        let (mut state, now) = self.inner.locked();
-        let ticket = state.holder.begin_request(now);
-        let change = state.begin_change(now, fid);
-        // Until the answer only the server knows.
-        let before = std::mem::take(&mut state.inode(fid).xattrs);
-        let began = (state.inode(fid).holding, state.inode(fid).change_count);
-        drop(state);
+        let (ticket, change, before, began) = {
+            let (mut state, now) = self.inner.locked();
+            let ticket = state.holder.begin_request(now);
+            let change = state.begin_change(now, fid);
+            // Until the answer only the server knows.
+            let before = std::mem::take(&mut state.inode(fid).xattrs);
+            let began = (state.inode(fid).holding, state.inode(fid).change_count);
+            (ticket, change, before, began)
+        };
         let waiting = self.inner.send(Order::change(call, slot, ticket), move |arrived, result| {
             let ticket = arrived.ticket;
             let (state, now) = (&mut *arrived.state, arrived.now);
@@ -107,10 +109,12 @@ impl Client {
             return Ok(list);
         }
         self.inner.stats.xattr_misses.one();
-        let (mut state, now) = self.inner.locked();
-        let ticket = state.holder.begin_request(now);
-        let changes = state.existing(fid).map_or(0, |inode| inode.change_count);
-        drop(state);
+        let (ticket, changes) = {
+            let (mut state, now) = self.inner.locked();
+            let ticket = state.holder.begin_request(now);
+            let changes = state.existing(fid).map_or(0, |inode| inode.change_count);
+            (ticket, changes)
+        };
         let waiting =
             self.inner.send(Order::question(Call::GetXattrs { fid }, ticket), move |arrived, result| {
                 let ticket = arrived.ticket;
