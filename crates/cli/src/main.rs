@@ -1,1 +1,56 @@
-fn main() {}
+//! The program `soda`: every part of the system behind one command line. See [`args`] for the syntax.
+
+mod admin;
+mod args;
+mod commands;
+mod control;
+mod error;
+mod log;
+mod options;
+mod spec;
+mod table;
+mod units;
+
+use args::{Cli, Command};
+use clap::Parser;
+use error::CliError;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = commands::helper::rewrite(std::env::args_os().collect::<Vec<OsString>>());
+    let cli = match arguments {
+        Ok(arguments) => Cli::parse_from(arguments),
+        Err(error) => return fail(&error),
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &CliError) -> ExitCode {
+    eprintln!("soda: {error}");
+    ExitCode::from(error.code())
+}
+
+fn run(cli: Cli) -> Result<(), CliError> {
+    let default_filter = match &cli.command {
+        Command::Serve(_) => "info,fjall=warn,lsm_tree=warn",
+        Command::Mount(arguments) if arguments.foreground && !arguments.daemon => "info",
+        _ => "warn",
+    };
+    log::start(&cli.log, default_filter)?;
+    match cli.command {
+        Command::Serve(arguments) => commands::serve::run(arguments),
+        Command::Mount(arguments) => commands::mount::run(arguments, &cli.log),
+        Command::Umount(arguments) => commands::umount::run(&arguments),
+        Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Lease(arguments) => commands::lease::run(&arguments),
+        Command::Stats(arguments) => commands::stats::run(&arguments),
+        Command::Fsck(arguments) => commands::fsck::run(&arguments),
+        Command::Demo(arguments) => commands::demo::run(arguments),
+        Command::Completions { shell } => commands::documents::completions(shell),
+        Command::Man { subcommand } => commands::documents::man(subcommand.as_deref()),
+    }
+}

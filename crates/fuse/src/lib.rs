@@ -1,1 +1,22 @@
-//! (skeleton)
+//! The kernel's side of a Soda mount: FUSE requests turned into calls of [`soda_client`], and recalls turned into
+//! notifications that make the kernel drop what it caches.
+//!
+//! Code map: [`wire`] is the kernel's protocol and its device; `fs` answers requests; `nodes` and `handles` are what the kernel
+//! knows; `notify` is how it is made to forget; `task` runs a request; `mount` is mount(2).
+//!
+//! Nothing here decides about leases: how long an answer may be kept is asked of the client, in the moment it is handed on.
+
+mod errno;
+mod fs;
+mod handles;
+mod mount;
+mod nodes;
+mod notify;
+mod task;
+pub mod wire;
+
+pub use mount::{
+    FILE_SYSTEM_TYPE, Monitor, Mount, MountAccess, MountConfig, MountEntry, MountError, MountFlags,
+    MountStats, abort_connection, find_mount, list_mounts, unescape,
+};
+pub use notify::Hooks;

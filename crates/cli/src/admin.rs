@@ -1,0 +1,109 @@
+//! Questions to a server, on an admin connection.
+
+use crate::error::CliError;
+use bytes::{Bytes, BytesMut};
+use soda_protocol::{
+    AdminAnswer, AdminCall, Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN,
+    Hello, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply, Request, Role,
+};
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// How long a server may take to answer a tool.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// An open admin connection.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    stream: TcpStream,
+    server: String,
+    next_tag: u64,
+}
+
+impl Admin {
+    /// # Errors
+    /// [`CliError::Unreachable`], [`CliError::Refused`].
+    pub(crate) fn connect(server: &str) -> Result<Admin, CliError> {
+        let unreachable = |cause: std::io::Error| {
+            CliError::Unreachable(format!("cannot reach the server {server}: {cause}"))
+        };
+        let addresses = server.to_socket_addrs().map_err(unreachable)?;
+        let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, PATIENCE) {
+                Ok(stream) => return Admin::greet(stream, server),
+                Err(error) => last = error,
+            }
+        }
+        Err(unreachable(last))
+    }
+
+    fn greet(stream: TcpStream, server: &str) -> Result<Admin, CliError> {
+        let failed = |cause| CliError::Unreachable(format!("the server {server}: {cause}"));
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        let mut admin = Admin { stream, server: server.to_string(), next_tag: 1 };
+        let hello = Hello {
+            protocol_min: PROTOCOL_VERSION_MIN,
+            protocol_max: PROTOCOL_VERSION,
+            software: concat!("soda ", env!("CARGO_PKG_VERSION")).to_string(),
+            credentials: Credentials::None,
+            role: Role::Admin,
+        };
+        match admin.call(Call::Hello(hello))? {
+            Answer::Welcome(_) => Ok(admin),
+            other => Err(admin.nonsense(&other)),
+        }
+    }
+
+    /// # Errors
+    /// As [`Admin::connect`]; what the server says against the question.
+    pub(crate) fn ask(&mut self, question: AdminCall) -> Result<AdminAnswer, CliError> {
+        match self.call(Call::Admin(question))? {
+            Answer::Admin(answer) => Ok(answer),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    fn call(&mut self, call: Call) -> Result<Answer, CliError> {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        let request = Request { op: None, call };
+        let frame = Frame::new(FrameKind::Request, tag, &request, Bytes::new())
+            .map_err(|error| self.broken(&error))?;
+        let mut head = BytesMut::new();
+        frame.encode_head(&mut head);
+        self.stream.write_all(&head).map_err(|error| self.broken(&error))?;
+        loop {
+            let frame = self.read_frame()?;
+            if frame.kind != FrameKind::Reply || frame.tag != tag {
+                continue;
+            }
+            let reply: Reply = frame.message().map_err(|error| self.broken(&error))?;
+            return reply.result.map_err(|failure| match failure {
+                Failure::Fs(error) => CliError::Failed(error.to_string()),
+                other => CliError::Refused(format!("the server {} says: {other}", self.server)),
+            });
+        }
+    }
+
+    fn read_frame(&mut self) -> Result<Frame, CliError> {
+        let mut raw = [0; HEADER_LEN];
+        self.stream.read_exact(&mut raw).map_err(|error| self.broken(&error))?;
+        let header = FrameHeader::parse(&raw)
+            .map_err(|error| CliError::Refused(format!("{} is not a Soda server: {error}", self.server)))?;
+        let mut rest = vec![0; header.rest_len()];
+        self.stream.read_exact(&mut rest).map_err(|error| self.broken(&error))?;
+        header.finish(rest.into()).map_err(|error| self.broken(&error))
+    }
+
+    fn broken(&self, error: &dyn std::fmt::Display) -> CliError {
+        CliError::Unreachable(format!("the connection to {} broke: {error}", self.server))
+    }
+
+    fn nonsense(&self, answer: &Answer) -> CliError {
+        CliError::Refused(format!("the server {} gave an answer that does not fit: {answer:?}", self.server))
+    }
+}

@@ -1,0 +1,288 @@
+//! The command line, once: help, completions and the man page come from here.
+
+use crate::spec::Spec;
+use crate::units::{parse_duration, parse_size};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  failed
+  2  the command line cannot be understood
+  3  the server cannot be reached
+  4  the server refuses: wrong volume or version
+  5  cannot mount on this machine
+  6  there is no Soda mount
+  7  the mount is in use
+  8  fsck found damage that is still there";
+
+/// One file system for many machines, as fast as a local disk and never stale.
+#[derive(Parser, Debug)]
+#[command(name = "soda", version, after_long_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub log: LogArgs,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LogArgs {
+    /// What to log, such as `info` or `warn,soda_lease=debug`; also from RUST_LOG
+    #[arg(long = "log", value_name = "FILTER", global = true)]
+    pub filter: Option<String>,
+    /// How log lines look
+    #[arg(long = "log-format", value_enum, default_value_t = LogFormat::Text, global = true)]
+    pub format: LogFormat,
+    /// Append the log to this file instead of standard error
+    #[arg(long = "log-file", value_name = "PATH", global = true)]
+    pub file: Option<PathBuf>,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Serve a data directory
+    Serve(ServeArgs),
+    /// Mount a volume; returns when it can be used
+    Mount(MountArgs),
+    /// Unmount, also with the server gone
+    Umount(UmountArgs),
+    /// Show the server and the mounts of this machine
+    Status(StatusArgs),
+    /// Show who holds which lease, and who waits for whom
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Show counters: operations, hit ratios, messages by kind
+    Stats(StatsArgs),
+    /// Check a data directory that no server uses, and repair it
+    Fsck(FsckArgs),
+    /// See it work: a server, two mounts as of two machines, and the lease traffic between them
+    Demo(DemoArgs),
+    /// Print a shell's completions
+    Completions {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page (of one subcommand if named), as troff
+    Man { subcommand: Option<String> },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    /// Where everything is kept; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Where to listen for clients
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7632")]
+    pub listen: SocketAddr,
+    /// Where Prometheus may ask for /metrics
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Listen on addresses that others can reach although nothing is authenticated yet
+    #[arg(long)]
+    pub insecure: bool,
+    /// Session lease: how long a silent client can stand in the way of others
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    pub term: Duration,
+    /// How long after a restart only known clients are heard [default: the term and a fifth]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub grace: Option<Duration>,
+    /// Term of leases on single objects: `session`, or a time; 0 grants none
+    #[arg(long, value_name = "session|TIME", default_value = "session")]
+    pub object_term: String,
+    /// Whether who changes an object gets an exclusive lease on it
+    #[arg(long, value_enum, default_value_t = WriteLeasesArg::Grant)]
+    pub write_leases: WriteLeasesArg,
+    /// Withhold leases where they cost more than they save (R/W <= N-1)
+    #[arg(long, value_enum, default_value_t = SwitchArg::On)]
+    pub equation_8: SwitchArg,
+    /// Memory for metadata
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M")]
+    pub metadata_cache: u64,
+    /// Memory for file data that was read lately
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    pub data_cache: u64,
+    /// After this time a change is on the disk even if nobody asked for it
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
+    pub sync_interval: Duration,
+    /// Free space of the disk that clients cannot fill
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
+    pub reserve: u64,
+    /// Threads that serve connections [default: twice the processors]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteLeasesArg {
+    Grant,
+    /// Only to who caches it already
+    OnlyToHolders,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SwitchArg {
+    On,
+    Off,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MountArgs {
+    /// What to mount
+    #[arg(value_name = "HOST:PORT/VOLUME")]
+    pub spec: Spec,
+    /// Where
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// hard | soft[=TIME], ro, cache-dir=DIR, cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, nosuid,
+    /// nodev, noexec, allow_other; options of fstab that mean nothing here are ignored
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Keep file data there, also over a restart
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Stay in the foreground and log to the terminal; Ctrl-C unmounts
+    #[arg(long, short = 'f')]
+    pub foreground: bool,
+    /// The daemon's part of a mount: says on standard output when it is ready
+    #[arg(long, hide = true, requires = "foreground")]
+    pub daemon: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct UmountArgs {
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Take it out of the tree of names now; who uses it may go on
+    #[arg(long, short = 'l')]
+    pub lazy: bool,
+    /// Cut off whoever uses it: their operations fail
+    #[arg(long, short = 'f', conflicts_with = "lazy")]
+    pub force: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ServerArg {
+    /// Which server to ask
+    #[arg(long, value_name = "HOST:PORT")]
+    pub server: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub server: ServerArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum LeaseCommand {
+    /// List leases, of one object or of all
+    Ls(LeaseLsArgs),
+    /// Why is this slow, or not cached: holders, waiters, rates, policy
+    Why(LeaseWhyArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LeaseLsArgs {
+    /// A path in a mount of this machine, or HOST:PORT/VOLUME/PATH
+    pub path: Option<PathBuf>,
+    #[command(flatten)]
+    pub server: ServerArg,
+    /// Most leases to list
+    #[arg(long, default_value_t = 1000)]
+    pub limit: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LeaseWhyArgs {
+    /// A path in a mount of this machine, or HOST:PORT/VOLUME/PATH
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatsArgs {
+    /// Only this mount [default: the server and all mounts of this machine]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub server: ServerArg,
+    /// Print once instead of again and again
+    #[arg(long)]
+    pub once: bool,
+    /// How often
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
+    pub interval: Duration,
+    /// Print JSON, one object a time
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FsckArgs {
+    #[arg(value_name = "DATA_DIR")]
+    pub data: PathBuf,
+    /// Repair what can be repaired
+    #[arg(long)]
+    pub repair: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// Keep the data there [default: a temporary directory]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Clean up at the end instead of waiting for Ctrl-C
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_syntax_that_scripts_rely_on() {
+        for line in [
+            "soda serve --data /d --listen 127.0.0.1:1 --metrics 127.0.0.1:2",
+            "soda mount 127.0.0.1:1/main /m -o soft,ro --cache-dir /c --foreground",
+            "soda mount 127.0.0.1:1/main /m -o consistency=ttl=3 -o hard",
+            "soda umount /m",
+            "soda status --json",
+            "soda lease ls",
+            "soda lease why /m/file --json",
+            "soda stats --once --json",
+            "soda fsck /d --repair",
+            "soda demo --once",
+            "soda completions bash",
+            "soda man",
+        ] {
+            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `soda fsck`: check, and repair, a data directory that no server uses.
+
+use crate::args::FsckArgs;
+use crate::commands::{print, print_json};
+use crate::error::CliError;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use soda_storage::{DataDirectory, StoreOptions};
+use soda_types::Timestamp;
+use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Repair, Report, fsck};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    inodes: u64,
+    names: u64,
+    extents: u64,
+    chunks: u64,
+    found: Vec<String>,
+    repaired: usize,
+    left: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
+    let path = &arguments.data;
+    if !path.is_dir() {
+        return Err(CliError::Usage(format!("{} is not a data directory of `soda serve`", path.display())));
+    }
+    let directory = DataDirectory::open(path, StoreOptions::default())
+        .map_err(|error| CliError::Failed(error.to_string()))?;
+    let options = FsckOptions {
+        repair: if arguments.repair { Repair::Yes } else { Repair::No },
+        data: DataCheck::CheckSums,
+        now: now(),
+    };
+    let mut bar = Bar::new();
+    let report =
+        fsck(directory.meta.clone(), directory.data.clone(), options, &mut |progress| bar.show(progress));
+    bar.finish();
+    let report = report
+        .map_err(|error| CliError::Failed(format!("the check of {} failed: {error}", path.display())))?;
+    let summary = summary(&report);
+    match arguments.json {
+        true => print_json(&summary)?,
+        false => print(&text(&summary))?,
+    }
+    match report.left.len() {
+        0 => Ok(()),
+        left if arguments.repair => Err(CliError::Damaged(format!("{left} problems could not be repaired"))),
+        left => Err(CliError::Damaged(format!(
+            "{left} problems; repair them with --repair (keep a copy of the directory)"
+        ))),
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::new(since.as_secs() as i64, since.subsec_nanos())
+}
+
+fn summary(report: &Report) -> Summary {
+    Summary {
+        inodes: report.inodes,
+        names: report.names,
+        extents: report.extents,
+        chunks: report.chunks,
+        found: report.problems.iter().map(ToString::to_string).collect(),
+        repaired: report.repaired,
+        left: report.left.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn text(summary: &Summary) -> String {
+    let mut out = format!(
+        "{} inodes, {} names, {} extents, {} chunks\n",
+        summary.inodes, summary.names, summary.extents, summary.chunks
+    );
+    summary.found.iter().for_each(|problem| out.push_str(&format!("problem: {problem}\n")));
+    match (summary.found.len(), summary.left.len()) {
+        (0, _) => out.push_str("clean\n"),
+        (found, 0) => out.push_str(&format!("{found} problems, all repaired\n")),
+        (found, left) => {
+            out.push_str(&format!("{found} problems, {} repaired, {left} left\n", summary.repaired))
+        }
+    }
+    out
+}
+
+/// A bar on a terminal, nothing elsewhere.
+struct Bar {
+    bar: ProgressBar,
+    phase: Option<Phase>,
+}
+
+impl Bar {
+    fn new() -> Bar {
+        // Draws to standard error, and only if that is a terminal.
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("{msg:12} {wide_bar} {pos}/{len} {eta}");
+        Bar { bar: style.map_or(bar.clone(), |style| bar.with_style(style)), phase: None }
+    }
+
+    fn show(&mut self, progress: FsckProgress) {
+        if self.phase != Some(progress.phase) {
+            self.phase = Some(progress.phase);
+            self.bar.set_message(format!("{:?}", progress.phase));
+            self.bar.reset();
+        }
+        if let Some(total) = progress.total {
+            self.bar.set_length(total);
+        }
+        self.bar.set_position(progress.done);
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

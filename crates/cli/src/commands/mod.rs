@@ -1,0 +1,53 @@
+//! One file for each command.
+
+pub(crate) mod demo;
+pub(crate) mod documents;
+pub(crate) mod fsck;
+pub(crate) mod helper;
+pub(crate) mod lease;
+pub(crate) mod mount;
+pub(crate) mod serve;
+pub(crate) mod stats;
+pub(crate) mod status;
+pub(crate) mod umount;
+
+use crate::error::CliError;
+use serde::Serialize;
+use std::io::Write;
+
+/// Where a server is looked for when none is named.
+pub(crate) const USUAL_SERVER: &str = "127.0.0.1:7632";
+
+/// Standard output, where a reader that has gone (`| head`) is no error.
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(CliError::io("standard output")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), CliError> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| CliError::Failed(error.to_string()))?;
+    print(&format!("{text}\n"))
+}
+
+/// Waits for Ctrl-C or a polite request to end.
+pub(crate) async fn asked_to_end() -> Result<(), CliError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).map_err(CliError::io("signals"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::io("signals"))?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// The runtime of a command that talks to a server.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().thread_name("soda").build().map_err(CliError::io("cannot start threads"))
+}

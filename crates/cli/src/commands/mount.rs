@@ -1,0 +1,194 @@
+//! `soda mount`: a daemon that serves the mount, and the command that waits until it does.
+
+use crate::args::{LogArgs, LogFormat, MountArgs};
+use crate::commands::{asked_to_end, runtime};
+use crate::control::{self, ControlServer};
+use crate::error::CliError;
+use crate::options::MountOptions;
+use crate::spec::Spec;
+use soda_client::{CacheConfig, Client, ClientConfig};
+use soda_fuse::{Hooks, Mount, MountConfig};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the daemon says when the mount can be used.
+const READY: &str = "ready";
+/// After a signal, users of the mount have this long before it is cut off.
+const LAST_ORDERS: Duration = Duration::from_secs(10);
+
+/// A mount as it was asked for, all paths absolute.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub spec: Spec,
+    pub dir: PathBuf,
+    pub options: MountOptions,
+}
+
+pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
+    let plan = plan(&arguments)?;
+    match arguments.foreground {
+        true => runtime()?.block_on(serve(plan, arguments.daemon)),
+        false => start_daemon(&plan, log),
+    }
+}
+
+fn plan(arguments: &MountArgs) -> Result<Plan, CliError> {
+    let mut options = MountOptions::default();
+    arguments.options.iter().try_for_each(|list| options.add(list)).map_err(CliError::Usage)?;
+    if let Some(dir) = &arguments.cache_dir {
+        options.cache_dir = Some(dir.clone());
+    }
+    let absolute = |path: &Path| std::path::absolute(path).map_err(CliError::io(path.display().to_string()));
+    if let Some(dir) = options.cache_dir.take() {
+        options.cache_dir = Some(absolute(&dir)?);
+    }
+    Ok(Plan { spec: arguments.spec.clone(), dir: absolute(&arguments.dir)?, options })
+}
+
+/// A connected client with its mount.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    pub client: Arc<Client>,
+    pub mount: Mount,
+}
+
+/// Connects and mounts.
+pub(crate) async fn mount(plan: &Plan) -> Result<Mounted, CliError> {
+    let hooks = Hooks::new();
+    let client = Client::connect(client_config(plan), Box::new(hooks.clone())).await?;
+    let config = MountConfig { flags: plan.options.flags, ..MountConfig::new(plan.spec.to_string()) };
+    match Mount::start(client.clone(), &hooks, &plan.dir, &config) {
+        Ok(mount) => Ok(Mounted { client, mount }),
+        Err(error) => {
+            client.shutdown().await;
+            Err(error.into())
+        }
+    }
+}
+
+fn client_config(plan: &Plan) -> ClientConfig {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let options = &plan.options;
+    let mut config = ClientConfig::new(&plan.spec.server, &plan.spec.volume);
+    config.name = format!("{host}:{}", plan.dir.display());
+    config.consistency = options.consistency;
+    config.retry = options.retry;
+    config.access = options.access;
+    let defaults = CacheConfig::default();
+    config.cache = CacheConfig {
+        memory_bytes: options.memory.unwrap_or(defaults.memory_bytes),
+        dir: options.cache_dir.clone(),
+        dir_bytes: options.cache_size.unwrap_or(defaults.dir_bytes),
+        ..defaults
+    };
+    config
+}
+
+/// Serves the mount until it is unmounted or the process is asked to end.
+async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
+    if is_daemon {
+        // Fails for the leader of a process group, which a daemon is not.
+        let _ = rustix::process::setsid();
+        let _ = rustix::process::chdir("/");
+    }
+    let mounted = match mount(&plan).await {
+        Ok(mounted) => mounted,
+        Err(error) if is_daemon => {
+            println!("{} {error}", error.code());
+            return Err(error);
+        }
+        Err(error) => return Err(error),
+    };
+    let control = ControlServer::start(&plan, &mounted)?;
+    match is_daemon {
+        true => say_ready(),
+        false => eprintln!("soda: {} is mounted on {}", plan.spec, plan.dir.display()),
+    }
+    let Mounted { client, mount } = mounted;
+    tokio::select! {
+        () = mount.ended() => {}
+        asked = asked_to_end() => {
+            asked?;
+            end_politely(&mount).await;
+        }
+    }
+    drop(control);
+    client.shutdown().await;
+    // Threads that are still in the kernel end with the process.
+    drop(mount);
+    tracing::info!(dir = %plan.dir.display(), "unmounted");
+    Ok(())
+}
+
+async fn end_politely(mount: &Mount) {
+    if let Err(error) = mount.detach() {
+        tracing::warn!(%error, "cannot unmount");
+    }
+    if tokio::time::timeout(LAST_ORDERS, mount.ended()).await.is_err() {
+        tracing::warn!("still in use after {LAST_ORDERS:?}: cut off");
+    }
+}
+
+fn say_ready() {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
+    // The parent's pipe goes with it, and with the pipe whoever waits for its end (`$(soda mount …)`).
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
+
+fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
+    let program = std::env::current_exe().map_err(CliError::io("this program's own path"))?;
+    let log_path = match &log.file {
+        Some(path) => path.clone(),
+        None => control::log_path(&plan.dir)?,
+    };
+    let log_file = File::options().create(true).append(true).open(&log_path);
+    let log_file = log_file.map_err(CliError::io(format!("the log {}", log_path.display())))?;
+    let mut command = Command::new(program);
+    command.arg("mount").arg(plan.spec.to_string()).arg(&plan.dir).args(["--foreground", "--daemon"]);
+    command.arg("-o").arg(plan.options.to_list());
+    if let Some(filter) = &log.filter {
+        command.args(["--log", filter]);
+    }
+    if log.format == LogFormat::Json {
+        command.args(["--log-format", "json"]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
+    let mut daemon = command.spawn().map_err(CliError::io("cannot start the mount's daemon"))?;
+    let mut first_line = String::new();
+    if let Some(out) = daemon.stdout.take() {
+        BufReader::new(out).read_line(&mut first_line).map_err(CliError::io("the mount's daemon"))?;
+    }
+    match first_line.trim_end() {
+        READY => Ok(()),
+        said => {
+            let _ = daemon.wait();
+            Err(daemon_error(said, &log_path))
+        }
+    }
+}
+
+fn daemon_error(said: &str, log: &Path) -> CliError {
+    match said.split_once(' ').map(|(code, text)| (code.parse(), text)) {
+        Some((Ok(code), text)) => CliError::Daemon { code, text: text.to_string() },
+        _ => CliError::Failed(format!("the mount's daemon ended without a word; see {}", log.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemons_words_become_the_commands() {
+        let error = daemon_error("3 cannot reach it", Path::new("/l"));
+        assert_eq!((error.code(), error.to_string().as_str()), (3, "cannot reach it"));
+        assert_eq!(daemon_error("", Path::new("/l")).code(), 1);
+    }
+}

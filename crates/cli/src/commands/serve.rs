@@ -1,0 +1,62 @@
+//! `soda serve`
+
+use crate::args::{ServeArgs, SwitchArg, WriteLeasesArg};
+use crate::commands::{asked_to_end, runtime};
+use crate::error::CliError;
+use crate::units::parse_duration;
+use soda_server::{CacheSizes, Equation8, Exposure, ObjectTerm, Server, ServerConfig, WriteLeases};
+
+pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
+    let config = config(arguments)?;
+    let server = Server::start(config)?;
+    eprintln!("soda: serving {} on {}", server.data_dir().display(), server.local_addr());
+    if let Some(address) = server.metrics_addr() {
+        eprintln!("soda: metrics on http://{address}/metrics");
+    }
+    runtime()?.block_on(async {
+        asked_to_end().await?;
+        tracing::info!("stopping");
+        server.shutdown().await;
+        Ok(())
+    })
+}
+
+fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
+    let defaults = ServerConfig::new(arguments.data).with_term(arguments.term);
+    let object_term = match arguments.object_term.as_str() {
+        "session" => ObjectTerm::Session,
+        time => match parse_duration(time) {
+            Ok(term) if term.is_zero() => ObjectTerm::Zero,
+            Ok(term) => ObjectTerm::For(term),
+            Err(error) => return Err(CliError::Usage(format!("--object-term: {error}, or `session`"))),
+        },
+    };
+    if arguments.term.is_zero() {
+        return Err(CliError::Usage(
+            "--term must be longer than 0; to grant no leases use --object-term 0".into(),
+        ));
+    }
+    Ok(ServerConfig {
+        listen: arguments.listen,
+        metrics: arguments.metrics,
+        exposure: match arguments.insecure {
+            true => Exposure::Insecure,
+            false => Exposure::LoopbackOnly,
+        },
+        grace: arguments.grace.unwrap_or(defaults.grace),
+        object_term,
+        write_leases: match arguments.write_leases {
+            WriteLeasesArg::Grant => WriteLeases::Grant,
+            WriteLeasesArg::OnlyToHolders => WriteLeases::OnlyToHolders,
+        },
+        equation_8: match arguments.equation_8 {
+            SwitchArg::On => Equation8::On,
+            SwitchArg::Off => Equation8::Off,
+        },
+        cache: CacheSizes { metadata: arguments.metadata_cache, data: arguments.data_cache },
+        sync_interval: arguments.sync_interval,
+        reserve: arguments.reserve,
+        threads: arguments.threads.unwrap_or(defaults.threads).max(1),
+        ..defaults
+    })
+}

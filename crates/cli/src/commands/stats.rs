@@ -1,0 +1,93 @@
+//! `soda stats`: counters of the server and of this machine's mounts, live.
+
+use crate::admin::Admin;
+use crate::args::StatsArgs;
+use crate::commands::status::{hit_ratio, server_address};
+use crate::commands::{print, print_json};
+use crate::control;
+use crate::error::CliError;
+use crate::table::Table;
+use serde::Serialize;
+use soda_protocol::{AdminAnswer, AdminCall};
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+type Counters = BTreeMap<String, u64>;
+
+/// Counters at one moment, by who counts: `server HOST:PORT`, or a mount's directory.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Sample(BTreeMap<String, Counters>);
+
+pub(crate) fn run(arguments: &StatsArgs) -> Result<(), CliError> {
+    let mut last: Option<(Instant, Sample)> = None;
+    loop {
+        let now = Instant::now();
+        let sample = take(arguments)?;
+        match arguments.json {
+            true => print_json(&sample)?,
+            false => {
+                let before = last.as_ref().map(|(at, sample)| (now - *at, sample));
+                let clear = !arguments.once && std::io::stdout().is_terminal();
+                print(&format!("{}{}", if clear { "\x1b[H\x1b[2J" } else { "" }, text(&sample, before)))?;
+            }
+        }
+        if arguments.once {
+            return Ok(());
+        }
+        last = Some((now, sample));
+        std::thread::sleep(arguments.interval.max(Duration::from_millis(10)));
+    }
+}
+
+fn take(arguments: &StatsArgs) -> Result<Sample, CliError> {
+    let mut sample = Sample::default();
+    if let Some(dir) = &arguments.dir {
+        let entry = soda_fuse::find_mount(dir).map_err(CliError::io(dir.display().to_string()))?;
+        let mount = entry.and_then(|entry| control::mount_on(&entry.dir));
+        let mount = mount.ok_or_else(|| CliError::NotMounted(dir.clone()))?;
+        sample.0.insert(mount.dir.display().to_string(), mount.counters);
+        return Ok(sample);
+    }
+    let mounts = control::mounts();
+    let of_mount = mounts.first().and_then(|mount| mount.source.split('/').next()).map(str::to_owned);
+    for mount in mounts {
+        sample.0.insert(mount.dir.display().to_string(), mount.counters);
+    }
+    let named = arguments.server.server.as_deref();
+    let address = server_address(named.or(of_mount.as_deref()))?;
+    match server_counters(&address) {
+        Ok(counters) => {
+            sample.0.insert(format!("server {address}"), counters);
+        }
+        Err(error) if named.is_some() || sample.0.is_empty() => return Err(error),
+        Err(error) => tracing::info!(%error, "no server"),
+    }
+    Ok(sample)
+}
+
+fn server_counters(address: &str) -> Result<Counters, CliError> {
+    match Admin::connect(address)?.ask(AdminCall::Stats)? {
+        AdminAnswer::Stats(counters) => Ok(counters.into_iter().collect()),
+        other => Err(CliError::Refused(format!("an answer that does not fit: {other:?}"))),
+    }
+}
+
+fn text(sample: &Sample, before: Option<(Duration, &Sample)>) -> String {
+    let mut out = String::new();
+    for (who, counters) in &sample.0 {
+        out.push_str(&format!("{who}   cache hits {}\n", hit_ratio(counters)));
+        let mut table = Table::new(["counter", "total", "per second"]);
+        for (name, value) in counters.iter().filter(|(_, value)| **value > 0) {
+            let earlier = before.and_then(|(time, sample)| Some((time, *sample.0.get(who)?.get(name)?)));
+            let rate = earlier.map(|(time, old)| value.saturating_sub(old) as f64 / time.as_secs_f64());
+            table.row([
+                name.clone(),
+                value.to_string(),
+                rate.map_or_else(String::new, |rate| format!("{rate:.0}")),
+            ]);
+        }
+        out.push_str(&format!("{table}\n"));
+    }
+    out
+}

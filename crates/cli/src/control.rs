@@ -1,0 +1,201 @@
+//! Each mount's daemon answers questions on a Unix socket in the runtime directory: one line of JSON in, one out.
+
+use crate::commands::mount::{Mounted, Plan};
+use crate::error::CliError;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use soda_client::{Client, ClientStanding, SessionView};
+use soda_fuse::Monitor;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+
+/// How long a daemon may take to answer. It never waits for the server for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest question, bytes.
+const LINE_MAX: u64 = 4096;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Question {
+    Status,
+    Leases,
+}
+
+/// What a daemon says of its mount.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct MountStatus {
+    pub dir: PathBuf,
+    /// `HOST:PORT/VOLUME`
+    pub source: String,
+    pub options: String,
+    pub pid: u32,
+    pub session: SessionView,
+    /// Counters since the start, by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl MountStatus {
+    pub(crate) fn is_connected(&self) -> bool {
+        self.session.standing == ClientStanding::Connected
+    }
+}
+
+/// Where sockets and logs of this user's mounts are.
+pub(crate) fn runtime_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os("SODA_RUNTIME_DIR") {
+        return PathBuf::from(dir);
+    }
+    match rustix::process::geteuid().is_root() {
+        true => PathBuf::from("/run/soda"),
+        false => {
+            let fallback =
+                || std::env::temp_dir().join(format!("soda-{}", rustix::process::geteuid().as_raw()));
+            std::env::var_os("XDG_RUNTIME_DIR").map_or_else(fallback, |dir| PathBuf::from(dir).join("soda"))
+        }
+    }
+}
+
+fn made_runtime_dir() -> Result<PathBuf, CliError> {
+    let dir = runtime_dir();
+    let made = std::fs::create_dir_all(&dir)
+        .and_then(|()| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)));
+    made.map_err(CliError::io(format!("the runtime directory {}", dir.display())))?;
+    Ok(dir)
+}
+
+/// The log of a mount's daemon.
+pub(crate) fn log_path(mount: &Path) -> Result<PathBuf, CliError> {
+    let name = mount.display().to_string().trim_matches('/').replace('/', "-");
+    Ok(made_runtime_dir()?.join(format!("{name}.log")))
+}
+
+/// Answers while it lives.
+#[derive(Debug)]
+pub(crate) struct ControlServer {
+    path: PathBuf,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl ControlServer {
+    pub(crate) fn start(plan: &Plan, mounted: &Mounted) -> Result<ControlServer, CliError> {
+        let dir = made_runtime_dir()?;
+        let minor =
+            soda_fuse::find_mount(mounted.mount.dir()).ok().flatten().map_or(0, |entry| entry.device.1);
+        let path = dir.join(format!("mount-{}-{minor}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)
+            .map_err(CliError::io(format!("the control socket {}", path.display())))?;
+        let answers = Arc::new(Answers {
+            dir: mounted.mount.dir().to_path_buf(),
+            source: plan.spec.to_string(),
+            options: plan.options.to_list(),
+            client: mounted.client.clone(),
+            monitor: mounted.mount.monitor(),
+        });
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let answers = answers.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = answers.answer(stream).await {
+                        tracing::debug!(%error, "control socket");
+                    }
+                });
+            }
+        });
+        Ok(ControlServer { path, task })
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[derive(Debug)]
+struct Answers {
+    dir: PathBuf,
+    source: String,
+    options: String,
+    client: Arc<Client>,
+    monitor: Monitor,
+}
+
+impl Answers {
+    async fn answer(&self, mut stream: tokio::net::UnixStream) -> std::io::Result<()> {
+        use tokio::io::AsyncReadExt;
+        let (read, mut write) = stream.split();
+        let mut line = String::new();
+        tokio::io::BufReader::new(read.take(LINE_MAX)).read_line(&mut line).await?;
+        let answer = match serde_json::from_str(&line) {
+            Ok(Question::Status) => serde_json::to_value(self.status()),
+            Ok(Question::Leases) => serde_json::to_value(self.client.leases()),
+            Err(error) => Err(error),
+        };
+        let answer = answer.unwrap_or_else(|error| serde_json::json!({ "error": error.to_string() }));
+        write.write_all(format!("{answer}\n").as_bytes()).await
+    }
+
+    fn status(&self) -> MountStatus {
+        let mut counters = self.client.stats().counters;
+        if let Ok(Value::Object(mount)) = serde_json::to_value(self.monitor.stats()) {
+            let figures = mount
+                .into_iter()
+                .filter_map(|(name, value)| Some((format!("kernel_{name}"), value.as_u64()?)));
+            counters.extend(figures);
+        }
+        MountStatus {
+            dir: self.dir.clone(),
+            source: self.source.clone(),
+            options: self.options.clone(),
+            pid: std::process::id(),
+            session: self.client.session(),
+            counters,
+        }
+    }
+}
+
+/// All mounts of this user whose daemons answer.
+pub(crate) fn mounts() -> Vec<MountStatus> {
+    let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .filter_map(|path| ask(&path, Question::Status))
+        .filter_map(|answer| serde_json::from_value::<MountStatus>(answer).ok())
+        .collect();
+    found.sort_by(|a, b| a.dir.cmp(&b.dir));
+    found
+}
+
+/// The daemon that serves the mount on `dir`.
+pub(crate) fn mount_on(dir: &Path) -> Option<MountStatus> {
+    mounts().into_iter().find(|mount| mount.dir == dir)
+}
+
+/// `None`: it does not answer. A socket that nobody listens on any more is removed.
+fn ask(socket: &Path, question: Question) -> Option<Value> {
+    let stream = match UnixStream::connect(socket) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            let _ = std::fs::remove_file(socket);
+            return None;
+        }
+        Err(_) => return None,
+    };
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_write_timeout(Some(PATIENCE)).ok()?;
+    let question = serde_json::to_string(&question).ok()?;
+    (&stream).write_all(format!("{question}\n").as_bytes()).ok()?;
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}

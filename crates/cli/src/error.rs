@@ -1,0 +1,85 @@
+//! How a command fails: a text that says what to do, and an exit code that a script can act on.
+
+use soda_client::ConnectError;
+use soda_fuse::MountError;
+use std::io;
+use std::path::PathBuf;
+
+/// Exit codes. 2 is clap's, for a command line that cannot be understood.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// It failed, for a reason that has no code of its own.
+    Failed = 1,
+    Usage = 2,
+    /// The server cannot be reached.
+    Unreachable = 3,
+    /// The server answers, but refuses: wrong volume, wrong version, not a Soda server.
+    Refused = 4,
+    /// The mount failed on this machine: mount point, privilege, kernel.
+    Mount = 5,
+    /// There is no Soda mount.
+    NotMounted = 6,
+    /// The mount is in use.
+    Busy = 7,
+    /// fsck found damage that is still there.
+    Damaged = 8,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}. Is `soda serve` running there?")]
+    Unreachable(String),
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error("{0} is not a Soda mount; `soda status` lists them")]
+    NotMounted(PathBuf),
+    #[error(
+        "{0} is in use. Close what works there (`fuser -vm {0}` lists it), or detach it with --lazy, or cut it off with --force"
+    )]
+    Busy(PathBuf),
+    #[error("{what}: {cause}")]
+    Io { what: String, cause: io::Error },
+    #[error(transparent)]
+    Server(#[from] soda_server::StartError),
+    #[error("{0}")]
+    Damaged(String),
+    #[error("{0}")]
+    Failed(String),
+    /// What the daemon of a mount said before it ended.
+    #[error("{text}")]
+    Daemon { code: u8, text: String },
+}
+
+impl CliError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> CliError {
+        let what = what.into();
+        move |cause| CliError::Io { what, cause }
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        let exit = match self {
+            CliError::Daemon { code, .. } => return *code,
+            CliError::Usage(_) => Exit::Usage,
+            CliError::Unreachable(_) | CliError::Connect(ConnectError::Unreachable { .. }) => {
+                Exit::Unreachable
+            }
+            CliError::Refused(_)
+            | CliError::Connect(ConnectError::Refused { .. } | ConnectError::NotSoda { .. }) => Exit::Refused,
+            CliError::Mount(_) => Exit::Mount,
+            CliError::NotMounted(_) => Exit::NotMounted,
+            CliError::Busy(_) => Exit::Busy,
+            CliError::Damaged(_) => Exit::Damaged,
+            CliError::Connect(_) | CliError::Io { .. } | CliError::Server(_) | CliError::Failed(_) => {
+                Exit::Failed
+            }
+        };
+        exit as u8
+    }
+}

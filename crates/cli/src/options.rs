@@ -1,0 +1,199 @@
+//! `-o`: options of a mount, those of fstab(5) that mean something here among them.
+
+use crate::units::{parse_duration, parse_size};
+use soda_client::{Access, Consistency, Retry};
+use soda_fuse::{MountAccess, MountFlags};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a `soft` mount waits for its server unless told otherwise.
+const SOFT_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct MountOptions {
+    pub retry: Retry,
+    pub access: Access,
+    pub consistency: Consistency,
+    pub cache_dir: Option<PathBuf>,
+    /// Most bytes in the cache directory.
+    pub cache_size: Option<u64>,
+    /// Most bytes of file data in memory.
+    pub memory: Option<u64>,
+    pub flags: MountFlags,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            retry: Retry::Hard,
+            access: Access::ReadWrite,
+            consistency: Consistency::Lease,
+            cache_dir: None,
+            cache_size: None,
+            memory: None,
+            flags: MountFlags::default(),
+        }
+    }
+}
+
+/// Options of fstab(5) and mount(8) that are somebody else's business, or have no meaning here.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "async",
+    "suid",
+    "dev",
+    "exec",
+    "noatime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "lazytime",
+    "nolazytime",
+    "atime",
+    "silent",
+    "loud",
+    "mand",
+    "nomand",
+    "diratime",
+    "iversion",
+    "noiversion",
+    "default_permissions",
+    "remount",
+];
+const IGNORED_PREFIXES: &[&str] = &["x-", "X-", "comment=", "uhelper=", "helper=", "fsname=", "subtype="];
+
+impl MountOptions {
+    /// Takes in one comma-separated list.
+    ///
+    /// # Errors
+    /// A text that names the option.
+    pub(crate) fn add(&mut self, list: &str) -> Result<(), String> {
+        list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.add_one(option))
+    }
+
+    fn add_one(&mut self, option: &str) -> Result<(), String> {
+        let (key, value) = match option.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (option, None),
+        };
+        let need = || value.ok_or_else(|| format!("mount option `{key}` needs a value: {key}=…"));
+        match key {
+            "hard" => self.retry = Retry::Hard,
+            "soft" => {
+                let timeout = value.map(parse_duration).transpose()?.unwrap_or(SOFT_TIMEOUT);
+                self.retry = Retry::Soft { timeout };
+            }
+            "ro" => {
+                self.access = Access::ReadOnly;
+                self.flags.access = MountAccess::ReadOnly;
+            }
+            "rw" => {
+                self.access = Access::ReadWrite;
+                self.flags.access = MountAccess::ReadWrite;
+            }
+            "nosuid" => self.flags.no_suid = true,
+            "nodev" => self.flags.no_dev = true,
+            "noexec" => self.flags.no_exec = true,
+            "allow_other" => self.flags.allow_other = true,
+            "cache-dir" => self.cache_dir = Some(PathBuf::from(need()?)),
+            "cache-size" => self.cache_size = Some(parse_size(need()?)?),
+            "memory" => self.memory = Some(parse_size(need()?)?),
+            "consistency" => self.consistency = parse_consistency(need()?)?,
+            _ if IGNORED.contains(&option) => {}
+            _ if IGNORED_PREFIXES.iter().any(|prefix| option.starts_with(prefix)) => {}
+            _ => {
+                return Err(format!(
+                    "mount option `{option}` is not known. There are: hard, soft[=TIME], ro, rw, cache-dir=DIR, \
+                     cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, nosuid, nodev, noexec, allow_other"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The list that reads back as this.
+    pub(crate) fn to_list(&self) -> String {
+        let mut list = Vec::new();
+        match self.retry {
+            Retry::Hard => list.push("hard".to_string()),
+            Retry::Soft { timeout } => list.push(format!("soft={}ms", timeout.as_millis())),
+        }
+        if self.access == Access::ReadOnly {
+            list.push("ro".into());
+        }
+        match self.consistency {
+            Consistency::Lease => {}
+            Consistency::Verify => list.push("consistency=verify".into()),
+            Consistency::Ttl(time) => list.push(format!("consistency=ttl={}ms", time.as_millis())),
+        }
+        if let Some(dir) = &self.cache_dir {
+            list.push(format!("cache-dir={}", dir.display()));
+        }
+        if let Some(size) = self.cache_size {
+            list.push(format!("cache-size={size}"));
+        }
+        if let Some(size) = self.memory {
+            list.push(format!("memory={size}"));
+        }
+        let flags = &self.flags;
+        let set = [
+            (flags.no_suid, "nosuid"),
+            (flags.no_dev, "nodev"),
+            (flags.no_exec, "noexec"),
+            (flags.allow_other, "allow_other"),
+        ];
+        list.extend(set.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_string()));
+        list.join(",")
+    }
+}
+
+fn parse_consistency(value: &str) -> Result<Consistency, String> {
+    match value.split_once('=') {
+        None if value == "lease" => Ok(Consistency::Lease),
+        None if value == "verify" => Ok(Consistency::Verify),
+        Some(("ttl", time)) => Ok(Consistency::Ttl(parse_duration(time)?)),
+        _ => Err(format!("consistency={value}: choose lease, verify or ttl=SECONDS")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<MountOptions, String> {
+        let mut options = MountOptions::default();
+        options.add(list).map(|()| options)
+    }
+
+    #[test]
+    fn a_list_reads_back() {
+        let list = "soft=5s,ro,consistency=ttl=3,cache-dir=/var/c,cache-size=1G,nosuid,nodev";
+        let options = parse(list).unwrap();
+        assert_eq!(options.retry, Retry::Soft { timeout: Duration::from_secs(5) });
+        assert_eq!(options.consistency, Consistency::Ttl(Duration::from_secs(3)));
+        assert_eq!(options.cache_size, Some(1 << 30));
+        assert_eq!(parse(&options.to_list()).unwrap(), options);
+    }
+
+    #[test]
+    fn what_fstab_says_to_others_is_ignored() {
+        assert_eq!(parse("rw,noauto,user,_netdev,x-systemd.automount,defaults"), Ok(MountOptions::default()));
+    }
+
+    #[test]
+    fn an_unknown_option_is_named() {
+        assert!(parse("rw,sofft").unwrap_err().contains("sofft"));
+        assert!(parse("cache-dir").unwrap_err().contains("cache-dir"));
+        assert!(parse("consistency=maybe").unwrap_err().contains("maybe"));
+    }
+}

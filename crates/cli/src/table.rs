@@ -1,0 +1,66 @@
+//! Tables for people.
+
+use std::fmt;
+
+/// Columns of text, the first left-aligned, figures right-aligned.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new<const N: usize>(head: [&str; N]) -> Table {
+        Table { rows: vec![head.iter().map(|word| word.to_uppercase()).collect()] }
+    }
+
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.into());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.len() <= 1
+    }
+}
+
+fn is_figure(cell: &str) -> bool {
+    cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains([':', '/'])
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<_> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                match is_figure(cell) {
+                    true => line.push_str(&format!("{cell:>width$}  ")),
+                    false => line.push_str(&format!("{cell:<width$}  ")),
+                }
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(["name", "count"]);
+        table.row(["a".into(), "5".into()]);
+        table.row(["longer".into(), "12345".into()]);
+        assert_eq!(table.to_string(), "NAME    COUNT\na           5\nlonger  12345\n");
+    }
+}

@@ -1,0 +1,211 @@
+//! File data.
+
+use super::Inner;
+use crate::handles::{FileHandle, Path, Placement};
+use crate::wire::{Reply, abi};
+use bytes::Bytes;
+use soda_client::{Allocate, KillPriv, Whence, WriteAt};
+use soda_types::{Attr, Errno, Fid, FsResult, Version};
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+const FALLOC_KEEP_SIZE: u32 = 0x01;
+const FALLOC_PUNCH_HOLE: u32 = 0x02;
+const FALLOC_ZERO_RANGE: u32 = 0x10;
+
+/// Where the bytes of a read end up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ReadGoal {
+    /// The caller's buffer.
+    Caller,
+    /// The kernel's pages.
+    Pages,
+}
+
+/// Where the bytes of a write come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WriteOrigin {
+    Caller,
+    /// Pages of a shared mapping: what is in them is newer than what is anywhere else.
+    Pages,
+}
+
+#[derive(Debug)]
+pub(super) struct WriteRequest {
+    pub(super) offset: u64,
+    pub(super) data: Bytes,
+    pub(super) origin: WriteOrigin,
+    pub(super) kill_suid_sgid: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CopyRequest {
+    pub(super) offset: u64,
+    pub(super) to_offset: u64,
+    pub(super) len: u64,
+    /// The answer is a 64-bit number.
+    pub(super) wide: bool,
+}
+
+/// What the short answer of a copy can count, in whole pages.
+const MAX_SHORT_COPY: u64 = 0xffff_f000;
+
+fn allocate_how(mode: u32) -> Option<Allocate> {
+    const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
+    const ZERO_KEEP: u32 = FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE;
+    Some(match mode {
+        0 => Allocate::Extend,
+        FALLOC_KEEP_SIZE => Allocate::KeepSize,
+        PUNCH => Allocate::PunchHole,
+        FALLOC_ZERO_RANGE => Allocate::ZeroRange,
+        ZERO_KEEP => Allocate::ZeroRangeKeepSize,
+        _ => return None,
+    })
+}
+
+impl Inner {
+    pub(super) async fn read(
+        self: Arc<Self>,
+        file: Arc<FileHandle>,
+        offset: u64,
+        len: u32,
+        goal: ReadGoal,
+        reply: Reply,
+    ) {
+        match self.client.read(&file.open, offset, len).await {
+            Ok(data) => {
+                if goal == ReadGoal::Pages {
+                    self.nodes.pages_filled(file.fid(), self.known_version(file.fid()));
+                }
+                let chunks: Vec<&[u8]> = data.chunks().iter().map(|chunk| &chunk[..]).collect();
+                reply.data(&chunks);
+            }
+            Err(error) => self.fail("read", &error, reply),
+        }
+    }
+
+    /// The version of the data if a lease covers it, without asking anyone.
+    fn known_version(&self, fid: Fid) -> Option<Version> {
+        let question = std::pin::pin!(self.client.getattr(fid));
+        match question.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(attr)) if !self.client.answer().remaining(attr.valid).is_zero() => {
+                Some(attr.value.data_version)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) async fn write(self: Arc<Self>, file: Arc<FileHandle>, write: WriteRequest, reply: Reply) {
+        let at = match (file.placement, write.origin) {
+            (Placement::AtEnd, WriteOrigin::Caller) => WriteAt::End,
+            _ => WriteAt::Offset(write.offset),
+        };
+        let kill = match write.kill_suid_sgid {
+            true => KillPriv::Kill,
+            false => KillPriv::Keep,
+        };
+        match self.client.write(&file.open, at, write.data, kill).await {
+            Ok(written) => {
+                let end = written.offset + written.len;
+                let (attr, range) = (&written.attr.value, written.offset..end);
+                match (write.origin, file.path) {
+                    (WriteOrigin::Caller, Path::Direct) => self.data_changed(file.fid(), range, attr).await,
+                    // The kernel holds these very pages locked until it has the answer.
+                    _ => {
+                        self.attributes_changed(file.fid());
+                        self.nodes.pages_changed(file.fid(), attr.data_version);
+                        self.nodes.pages_filled(file.fid(), Some(attr.data_version));
+                    }
+                }
+                // The kernel never sends more than a megabyte at a time.
+                reply.written(u32::try_from(written.len).unwrap_or(u32::MAX));
+            }
+            Err(error) => self.fail("write", &error, reply),
+        }
+    }
+
+    /// What an own change of data made wrong in the kernel: the pages of the range, and the attributes.
+    pub(super) async fn data_changed(&self, fid: Fid, range: Range<u64>, attr: &Attr) {
+        if self.nodes.may_have_pages(fid) {
+            self.notifier.data_elsewhere(fid, range).await;
+            self.nodes.pages_changed(fid, attr.data_version);
+        } else {
+            self.attributes_changed(fid);
+        }
+    }
+
+    pub(super) async fn fallocate(
+        self: Arc<Self>,
+        file: Arc<FileHandle>,
+        offset: u64,
+        len: u64,
+        mode: u32,
+        reply: Reply,
+    ) {
+        let Some(how) = allocate_how(mode) else { return reply.error(Errno::NotSupported) };
+        let result = self.client.fallocate(&file.open, offset, len, how).await;
+        let result = match result {
+            Ok(()) => self.range_changed(&file, offset, len).await,
+            Err(error) => Err(error),
+        };
+        self.finish("fallocate", result, reply);
+    }
+
+    async fn range_changed(&self, file: &FileHandle, offset: u64, len: u64) -> FsResult<()> {
+        let attr = self.client.getattr(file.fid()).await?;
+        self.data_changed(file.fid(), offset..offset.saturating_add(len), &attr.value).await;
+        Ok(())
+    }
+
+    pub(super) async fn copy_range(
+        self: Arc<Self>,
+        from: Arc<FileHandle>,
+        to: Arc<FileHandle>,
+        copy: CopyRequest,
+        reply: Reply,
+    ) {
+        let len = if copy.wide { copy.len } else { copy.len.min(MAX_SHORT_COPY) };
+        let result = self.client.copy_range(&from.open, copy.offset, &to.open, copy.to_offset, len).await;
+        let copied = match result {
+            Ok(copied) => copied,
+            Err(error) => return self.fail("copy_file_range", &error, reply),
+        };
+        match self.range_changed(&to, copy.to_offset, copied).await {
+            Ok(()) if copy.wide => reply.number(copied),
+            Ok(()) => reply.written(copied as u32),
+            Err(error) => self.fail("copy_file_range", &error, reply),
+        }
+    }
+
+    pub(super) async fn seek(self: Arc<Self>, file: Arc<FileHandle>, offset: u64, whence: u32, reply: Reply) {
+        let whence = match whence {
+            SEEK_DATA => Whence::Data,
+            SEEK_HOLE => Whence::Hole,
+            _ => return reply.error(Errno::Invalid),
+        };
+        if offset > abi::lock::END {
+            return reply.error(Errno::NoDevice);
+        }
+        match self.client.seek(&file.open, offset, whence).await {
+            Ok(offset) => reply.number(offset),
+            Err(error) => self.fail("lseek", &error, reply),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_of_fallocate_that_are_not_supported_say_so() {
+        assert_eq!(allocate_how(0), Some(Allocate::Extend));
+        assert_eq!(allocate_how(FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE), Some(Allocate::PunchHole));
+        assert_eq!(allocate_how(FALLOC_PUNCH_HOLE), None);
+        assert_eq!(allocate_how(0x08), None); // collapse
+    }
+}

@@ -1,0 +1,431 @@
+//! Requests of the kernel turned into calls of the client, and its answers into what the kernel may keep.
+//!
+//! The rules of the kernel's caches live here and in [`crate::notify`]:
+//! - a time-out is what is left of the lease, taken in an [`soda_client::Answering`] section around the write of the answer;
+//! - a handle that can write is direct, so that no local reader sees a write before it is everybody's; one that can only read uses
+//!   the kernel's pages while a lease covers the file;
+//! - attributes are never handed out while the kernel may hold pages of another version of the data;
+//! - what an own change makes wrong in the kernel's caches is dropped before the change is answered.
+
+mod attrs;
+mod data;
+mod locks;
+mod names;
+mod opens;
+mod xattrs;
+
+use crate::errno::{errno_of, errno_of_name};
+use crate::handles::{DirHandle, FileHandle, Handles};
+use crate::nodes::{Nodes, PageState};
+use crate::notify::Notifier;
+use crate::task::{Interrupted, Interruptible, Tasks};
+use crate::wire::device::Agreement;
+use crate::wire::{AttrOut, EntryOut, Handler, Header, NodeId, Op, Reply, Request, Sink, Statfs, Taken};
+use soda_client::{Cached, Client, Entry};
+use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, Name, Version};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// One mounted volume.
+#[derive(Debug, Clone)]
+pub(crate) struct FileSystem(Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) client: Arc<Client>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) notifier: Arc<Notifier>,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) files: Handles<FileHandle>,
+    pub(crate) dirs: Handles<DirHandle>,
+    pub(crate) requests: AtomicU64,
+    agreement: Agreement,
+}
+
+/// An operation's failure with its name, for the log.
+type Operation = &'static str;
+
+impl FileSystem {
+    pub(crate) fn new(
+        client: Arc<Client>,
+        nodes: Arc<Nodes>,
+        notifier: Arc<Notifier>,
+        agreement: Agreement,
+        sink: Arc<dyn Sink>,
+        runtime: tokio::runtime::Handle,
+    ) -> FileSystem {
+        FileSystem(Arc::new(Inner {
+            client,
+            nodes,
+            notifier,
+            tasks: Tasks::new(runtime, sink),
+            files: Handles::new(),
+            dirs: Handles::new(),
+            requests: AtomicU64::new(0),
+            agreement,
+        }))
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
+
+impl Handler for FileSystem {
+    fn handle(&self, request: Request<'_>, reply: Reply) {
+        let fs = self.0.clone();
+        fs.requests.fetch_add(1, Ordering::Relaxed);
+        let header = request.header;
+        match request.op {
+            Op::Forget { lookups } => {
+                fs.forget(header.node, lookups);
+                reply.none();
+            }
+            Op::BatchForget { pairs } => {
+                Op::forgets(pairs).for_each(|(node, lookups)| fs.forget(node, lookups));
+                reply.none();
+            }
+            Op::Interrupt { unique } => fs.interrupt(unique, reply),
+            Op::Destroy => reply.done(),
+            Op::Init { .. } => reply.error(Errno::Io),
+            op => fs.start(header, op, request.payload, reply),
+        }
+    }
+}
+
+/// Runs an async method of `Inner` as the request's task.
+macro_rules! run {
+    ($fs:ident, $header:ident, $kind:ident, $call:expr) => {{
+        let (tasks, unique, tid) = ($fs.tasks.clone(), $header.unique, $header.tid);
+        tasks.run(unique, tid, Interruptible::$kind, $call)
+    }};
+    ($fs:ident, $header:ident, $call:expr) => {
+        run!($fs, $header, Death, $call)
+    };
+}
+
+/// The name, or the request is answered with what is wrong with it.
+macro_rules! name {
+    ($bytes:expr, $reply:ident) => {
+        match Name::new($bytes) {
+            Ok(name) => name,
+            Err(error) => return $reply.error(errno_of_name(error)),
+        }
+    };
+}
+
+impl Inner {
+    fn start(self: Arc<Self>, header: Header, op: Op<'_>, payload: bytes::Bytes, reply: Reply) {
+        let fs = self;
+        let fid = fs.nodes.fid_of(header.node);
+        let creds = Creds { uid: header.uid, gid: header.gid, pid: header.tid };
+        match op {
+            // names
+            Op::Lookup { name } => {
+                let name = name!(name, reply);
+                run!(fs, header, async move { fs.lookup(fid, name, reply).await })
+            }
+            Op::MkNod { name, mode, rdev, umask } => {
+                let name = name!(name, reply);
+                let Some(kind) = crate::wire::kind_of_mode(mode) else { return reply.error(Errno::Invalid) };
+                let new = names::new_node(kind, mode, umask, creds);
+                let new = soda_client::NewNode { rdev, ..new };
+                run!(fs, header, async move { fs.make("mknod", fid, name, new, reply).await })
+            }
+            Op::MkDir { name, mode, umask } => {
+                let name = name!(name, reply);
+                let new = names::new_node(FileKind::Directory, mode, umask, creds);
+                run!(fs, header, async move { fs.make("mkdir", fid, name, new, reply).await })
+            }
+            Op::Symlink { name, target } => {
+                let name = name!(name, reply);
+                let new = names::new_node(FileKind::Symlink, 0o777, 0, creds);
+                let new = soda_client::NewNode { target: target.to_vec(), ..new };
+                run!(fs, header, async move { fs.make("symlink", fid, name, new, reply).await })
+            }
+            Op::Link { node, name } => {
+                let name = name!(name, reply);
+                let target = fs.nodes.fid_of(node);
+                run!(fs, header, async move { fs.link(target, fid, name, reply).await })
+            }
+            Op::Unlink { name } => {
+                let name = name!(name, reply);
+                run!(
+                    fs,
+                    header,
+                    async move { fs.finish("unlink", fs.client.unlink(fid, &name).await, reply) }
+                )
+            }
+            Op::RmDir { name } => {
+                let name = name!(name, reply);
+                run!(fs, header, async move { fs.finish("rmdir", fs.client.rmdir(fid, &name).await, reply) })
+            }
+            Op::Rename { name, new_parent, new_name, flags } => {
+                let (name, new_name) = (name!(name, reply), name!(new_name, reply));
+                let Some(how) = names::rename_how(flags) else { return reply.error(Errno::Invalid) };
+                let new_parent = fs.nodes.fid_of(new_parent);
+                run!(fs, header, async move {
+                    let result = fs.client.rename(fid, &name, new_parent, &new_name, how).await;
+                    fs.finish("rename", result, reply)
+                })
+            }
+            Op::Create { name, mode, umask, open } => {
+                let name = name!(name, reply);
+                let new = names::new_node(FileKind::File, mode, umask, creds);
+                run!(fs, header, async move { fs.create(fid, name, new, open, reply).await })
+            }
+            Op::TmpFile { mode, umask, open } => {
+                let new = names::new_node(FileKind::File, mode, umask, creds);
+                run!(fs, header, async move { fs.tmpfile(fid, new, open, reply).await })
+            }
+            Op::OpenDir => run!(fs, header, async move { fs.opendir(fid, reply).await }),
+            Op::ReadDir { handle, offset, len } => {
+                let Some(dir) = fs.dirs.find(handle) else { return reply.error(Errno::BadHandle) };
+                run!(fs, header, async move { fs.readdir(dir, offset, len, reply).await })
+            }
+            Op::ReadDirPlus { handle, offset, len } => {
+                let Some(dir) = fs.dirs.find(handle) else { return reply.error(Errno::BadHandle) };
+                run!(fs, header, async move { fs.readdirplus(dir, offset, len, reply).await })
+            }
+            Op::ReleaseDir { handle } => {
+                fs.dirs.remove(handle);
+                reply.done();
+            }
+
+            // attributes
+            Op::GetAttr(_) => run!(fs, header, async move { fs.getattr(fid, reply).await }),
+            Op::Statx(_) => run!(fs, header, async move { fs.statx(fid, reply).await }),
+            Op::SetAttr(request) => run!(fs, header, async move { fs.setattr(fid, request, reply).await }),
+            Op::ReadLink => run!(fs, header, async move { fs.readlink(fid, reply).await }),
+            Op::StatFs => run!(fs, header, async move { fs.statfs(reply).await }),
+
+            // xattrs
+            Op::GetXattr { name, size } => {
+                let name = name.to_vec();
+                run!(fs, header, async move { fs.getxattr(fid, name, size, reply).await })
+            }
+            Op::ListXattr { size } => {
+                run!(fs, header, async move { fs.listxattr(fid, size, reply).await })
+            }
+            Op::SetXattr { name, value, flags, kill_sgid } => {
+                let request = match xattrs::SetRequest::new(name, value, flags, kill_sgid) {
+                    Ok(request) => request,
+                    Err(errno) => return reply.error(errno),
+                };
+                run!(fs, header, async move { fs.setxattr(fid, request, reply).await })
+            }
+            Op::RemoveXattr { name } => {
+                let name = name.to_vec();
+                run!(fs, header, async move { fs.removexattr(fid, name, reply).await })
+            }
+
+            // data
+            Op::Open(request) => run!(fs, header, async move { fs.open(fid, request, reply).await }),
+            Op::FSyncDir | Op::SyncFs => {
+                run!(fs, header, async move { fs.finish("fsync", fs.client.fsync(fid).await, reply) })
+            }
+            op => fs.start_on_file(header, op, payload, reply),
+        }
+    }
+
+    fn start_on_file(self: Arc<Self>, header: Header, op: Op<'_>, payload: bytes::Bytes, reply: Reply) {
+        let fs = self;
+        let file = |handle| fs.files.find(handle).ok_or(Errno::BadHandle);
+        macro_rules! file {
+            ($handle:expr) => {
+                match file($handle) {
+                    Ok(file) => file,
+                    Err(errno) => return reply.error(errno),
+                }
+            };
+        }
+        match op {
+            Op::Read { handle, offset, len, into_page_cache } => {
+                let file = file!(handle);
+                let goal = match into_page_cache {
+                    true => data::ReadGoal::Pages,
+                    false => data::ReadGoal::Caller,
+                };
+                run!(fs, header, async move { fs.read(file, offset, len, goal, reply).await })
+            }
+            Op::Write { handle, offset, from_page_cache, kill_suid_sgid } => {
+                let file = file!(handle);
+                let origin = match from_page_cache {
+                    true => data::WriteOrigin::Pages,
+                    false => data::WriteOrigin::Caller,
+                };
+                let write = data::WriteRequest { offset, data: payload, origin, kill_suid_sgid };
+                run!(fs, header, async move { fs.write(file, write, reply).await })
+            }
+            Op::Flush { handle, owner } => {
+                let file = file!(handle);
+                run!(fs, header, async move { fs.flush(file, owner, reply).await })
+            }
+            Op::Release { handle, owner, unlock_flock } => {
+                let Some(file) = fs.files.remove(handle) else { return reply.done() };
+                let flock = unlock_flock.then_some(owner);
+                run!(fs, header, async move { fs.release(file, flock, reply).await })
+            }
+            Op::FSync { handle, .. } => {
+                let file = file!(handle);
+                run!(fs, header, async move {
+                    let result = fs.client.fsync(file.fid()).await;
+                    fs.finish("fsync", result, reply)
+                })
+            }
+            Op::Allocate { handle, offset, len, mode } => {
+                let file = file!(handle);
+                run!(fs, header, async move { fs.fallocate(file, offset, len, mode, reply).await })
+            }
+            Op::Seek { handle, offset, whence } => {
+                let file = file!(handle);
+                run!(fs, header, async move { fs.seek(file, offset, whence, reply).await })
+            }
+            Op::CopyRange { handle, offset, to_handle, to_offset, len, wide, .. } => {
+                let (from, to) = (file!(handle), file!(to_handle));
+                let copy = data::CopyRequest { offset, to_offset, len, wide };
+                run!(fs, header, async move { fs.copy_range(from, to, copy, reply).await })
+            }
+            Op::GetLock(request) => {
+                let file = file!(request.handle);
+                run!(fs, header, async move { fs.lock_test(file, request, reply).await })
+            }
+            Op::SetLock { lock, wait } => {
+                let file = file!(lock.handle);
+                match wait {
+                    true => run!(fs, header, AnySignal, async move {
+                        fs.lock_set(file, lock, soda_client::LockWait::Yes, reply).await
+                    }),
+                    false => run!(fs, header, async move {
+                        fs.lock_set(file, lock, soda_client::LockWait::No, reply).await
+                    }),
+                }
+            }
+            other => {
+                tracing::error!(?other, "request without a handler");
+                reply.error(Errno::NotImplemented);
+            }
+        }
+    }
+
+    fn interrupt(&self, unique: u64, reply: Reply) {
+        match self.tasks.interrupt(unique) {
+            Interrupted::Noted => reply.none(),
+            // Being started on another thread, or already answered; the kernel asks again if it still waits.
+            Interrupted::NotFound => reply.error(Errno::TryAgain),
+        }
+    }
+
+    fn forget(&self, node: NodeId, lookups: u64) {
+        let fid = self.nodes.fid_of(node);
+        self.nodes.forget(node, lookups);
+        self.client.forget(fid, lookups);
+    }
+
+    // ------------------------------------------------------------ answers
+
+    fn fail(&self, operation: Operation, error: &FsError, reply: Reply) {
+        reply.error(errno_of(operation, error));
+    }
+
+    fn finish(&self, operation: Operation, result: FsResult<()>, reply: Reply) {
+        match result {
+            Ok(()) => reply.done(),
+            Err(error) => self.fail(operation, &error, reply),
+        }
+    }
+
+    /// Drops the kernel's pages if they are not of this version of the data. To be called before attributes are handed out:
+    /// while these are believed, pages are used without a question.
+    async fn freshen(&self, fid: Fid, version: Version) {
+        if self.nodes.page_state(fid, version) == PageState::Outdated {
+            self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
+        }
+    }
+
+    /// What an own change made wrong in the kernel: attributes. Cheap, and nothing if it has none.
+    fn attributes_changed(&self, fid: Fid) {
+        if self.nodes.take_attr_told(fid) {
+            self.notifier.attributes(fid);
+        }
+    }
+
+    async fn answer_entry(&self, dir: Fid, name: &Name, entry: Entry, reply: Reply) {
+        if let Some(node) = &entry.node {
+            self.freshen(node.fid, node.attr.data_version).await;
+        }
+        let answering = self.client.answer();
+        let mut names = answering.remaining(entry.names);
+        let Some(node) = entry.node else { return reply.negative(names) };
+        let attributes = answering.remaining(entry.attr);
+        names = self.directory_names(dir, name, node.attr.kind, names);
+        self.remember(node.fid, attributes);
+        let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
+        let out = EntryOut { attr, generation: node.fid.generation, valid: names };
+        if reply.entry(out) == Taken::No {
+            self.forget(self.nodes.node_of(node.fid), 1);
+        }
+    }
+
+    /// How long the kernel may believe a name that may be a directory's.
+    fn directory_names(&self, dir: Fid, name: &Name, kind: FileKind, valid: Duration) -> Duration {
+        if kind != FileKind::Directory || valid.is_zero() {
+            return valid;
+        }
+        // Where the kernel can only cut a name off, not let it expire, processes that work in the directory would
+        // lose their path with every recall: such a name is asked for each time.
+        if !self.agreement.has_expire_only() {
+            return Duration::ZERO;
+        }
+        self.nodes.tell_subdirectory(dir, name.as_bytes());
+        valid
+    }
+
+    /// Counts a look-up that is about to be answered.
+    fn remember(&self, fid: Fid, attributes: Duration) {
+        self.nodes.remember(fid);
+        self.client.remember(fid);
+        if !attributes.is_zero() {
+            self.nodes.tell_attr(fid);
+        }
+    }
+
+    async fn answer_attr(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, reply: Reply) {
+        self.freshen(fid, attr.value.data_version).await;
+        let answering = self.client.answer();
+        let valid = answering.remaining(attr.valid);
+        if !valid.is_zero() {
+            self.nodes.tell_attr(fid);
+        }
+        let out = AttrOut { node: self.nodes.node_of(fid).0, attr: &attr.value, valid };
+        match form {
+            attrs::Form::Attr => reply.attr(out),
+            attrs::Form::Statx => reply.statx(out),
+        }
+    }
+
+    async fn statfs(self: Arc<Self>, reply: Reply) {
+        const BLOCK: u64 = 4096;
+        match self.client.statfs().await {
+            Ok(stats) => reply.statfs(Statfs {
+                block: BLOCK as u32,
+                blocks: stats.total_bytes / BLOCK,
+                free: stats.free_bytes / BLOCK,
+                inodes: stats.total_inodes,
+                free_inodes: stats.free_inodes,
+            }),
+            Err(error) => self.fail("statfs", &error, reply),
+        }
+    }
+
+    /// Forgets everything: the mount is gone.
+    pub(crate) fn clear(&self) {
+        self.files.clear();
+        self.dirs.clear();
+        self.tasks.clear();
+    }
+}
+
+/// A new inode that nobody holds open.
+pub(crate) const NOT_OPEN: InUse = InUse::No;

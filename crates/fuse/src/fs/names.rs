@@ -1,0 +1,213 @@
+//! Names: look-up, creation, and the reading of directories.
+
+use super::{Inner, NOT_OPEN};
+use crate::handles::DirHandle;
+use crate::wire::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
+use soda_client::{DirEntry, IfExists, NewNode, RenameHow};
+use soda_types::{Creds, Fid, FileKind, FsResult, Name};
+use std::sync::Arc;
+
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+
+/// Offsets of a directory: 1 is after `.`, 2 after `..`, the others are the client's plus this.
+const DOTS: u64 = 2;
+/// About what an entry takes, bytes: how many to ask the client for at a time.
+const DIRENT_LEN: u32 = 40;
+const DIRENTPLUS_LEN: u32 = 168;
+
+/// `mode`: type and permissions as mknod(2) has them; the umask is applied by the server, which knows default access lists.
+pub(super) fn new_node(kind: FileKind, mode: u32, umask: u32, creds: Creds) -> NewNode {
+    NewNode {
+        kind,
+        perm: (mode & 0o7777) as u16,
+        umask: (umask & 0o777) as u16,
+        rdev: 0,
+        target: Vec::new(),
+        creds,
+        existing: IfExists::Fail,
+        open: NOT_OPEN,
+    }
+}
+
+pub(super) fn rename_how(flags: u32) -> Option<RenameHow> {
+    match flags {
+        0 => Some(RenameHow::Plain),
+        RENAME_NOREPLACE => Some(RenameHow::NoReplace),
+        RENAME_EXCHANGE => Some(RenameHow::Exchange),
+        _ => None,
+    }
+}
+
+impl Inner {
+    pub(super) async fn lookup(self: Arc<Self>, dir: Fid, name: Name, reply: Reply) {
+        match self.client.lookup(dir, &name).await {
+            Ok(entry) => self.answer_entry(dir, &name, entry, reply).await,
+            Err(error) => self.fail("lookup", &error, reply),
+        }
+    }
+
+    pub(super) async fn make(
+        self: Arc<Self>,
+        operation: &'static str,
+        dir: Fid,
+        name: Name,
+        new: NewNode,
+        reply: Reply,
+    ) {
+        match self.client.create(dir, &name, new).await {
+            Ok(entry) => {
+                self.attributes_changed(dir);
+                self.answer_entry(dir, &name, entry, reply).await;
+            }
+            Err(error) => self.fail(operation, &error, reply),
+        }
+    }
+
+    pub(super) async fn link(self: Arc<Self>, fid: Fid, dir: Fid, name: Name, reply: Reply) {
+        match self.client.link(fid, dir, &name).await {
+            Ok(entry) => {
+                self.attributes_changed(fid);
+                self.answer_entry(dir, &name, entry, reply).await;
+            }
+            Err(error) => self.fail("link", &error, reply),
+        }
+    }
+
+    // ------------------------------------------------------------ directories
+
+    pub(super) async fn opendir(self: Arc<Self>, fid: Fid, reply: Reply) {
+        match self.client.open_dir(fid).await {
+            Ok(open) => {
+                let handle = self.dirs.add(DirHandle { fid, open });
+                if reply.opened(OpenOut { handle, flags: 0 }) == Taken::No {
+                    self.dirs.remove(handle);
+                }
+            }
+            Err(error) => self.fail("opendir", &error, reply),
+        }
+    }
+
+    pub(super) async fn readdir(self: Arc<Self>, dir: Arc<DirHandle>, offset: u64, len: u32, reply: Reply) {
+        let mut buffer = DirBuffer::new(len);
+        match self.list(&dir, offset, len / DIRENT_LEN).await {
+            Ok(listing) => {
+                let dots = listing.dots.iter().map(|dot| (dot.fid, dot.next, FileKind::Directory, dot.name));
+                let names = listing.entries.iter().map(|e| (e.fid, e.next + DOTS, e.kind, e.name.as_bytes()));
+                for (fid, next, kind, name) in dots.chain(names) {
+                    if buffer.push(self.nodes.node_of(fid).0, next, kind, name) == Fit::Full {
+                        break;
+                    }
+                }
+                reply.data(&[buffer.as_bytes()]);
+            }
+            Err(error) => self.fail("readdir", &error, reply),
+        }
+    }
+
+    async fn list(&self, dir: &DirHandle, offset: u64, max: u32) -> FsResult<Listing> {
+        // First what may have to be asked for: the answer says what `..` is, too.
+        let entries =
+            self.client.read_dir(&dir.open, offset.saturating_sub(DOTS), max.max(1) as usize).await?;
+        let mut dots = Vec::new();
+        if offset < 1 {
+            dots.push(Dot { name: b".", fid: dir.fid, next: 1 });
+        }
+        if offset < DOTS {
+            dots.push(Dot { name: b"..", fid: self.client.parent(&dir.open).await?, next: DOTS });
+        }
+        Ok(Listing { dots, entries })
+    }
+
+    pub(super) async fn readdirplus(
+        self: Arc<Self>,
+        dir: Arc<DirHandle>,
+        offset: u64,
+        len: u32,
+        reply: Reply,
+    ) {
+        match self.list(&dir, offset, len / DIRENTPLUS_LEN).await {
+            Ok(listing) => self.answer_entries_plus(&dir, listing, DirBuffer::new(len), reply).await,
+            Err(error) => self.fail("readdirplus", &error, reply),
+        }
+    }
+
+    async fn answer_entries_plus(
+        &self,
+        dir: &DirHandle,
+        listing: Listing,
+        mut buffer: DirBuffer,
+        reply: Reply,
+    ) {
+        let entries = &listing.entries;
+        for node in entries.iter().filter_map(|listed| listed.entry.as_ref()?.node) {
+            self.freshen(node.fid, node.attr.data_version).await;
+        }
+        for dot in &listing.dots {
+            let node = self.nodes.node_of(dot.fid).0;
+            if buffer.push_plus_unknown(node, dot.next, FileKind::Directory, dot.name) == Fit::Full {
+                reply.data(&[buffer.as_bytes()]);
+                return;
+            }
+        }
+        let answering = self.client.answer();
+        let mut told = Vec::with_capacity(entries.len());
+        for listed in entries {
+            let name = listed.name.as_bytes();
+            if !buffer.has_room_for_plus(name) {
+                break;
+            }
+            let Some((entry, node)) = listed.entry.as_ref().and_then(|entry| Some((entry, entry.node?)))
+            else {
+                let node = self.nodes.node_of(listed.fid).0;
+                let _ = buffer.push_plus_unknown(node, listed.next + DOTS, listed.kind, name);
+                continue;
+            };
+            let names = answering.remaining(entry.names);
+            let names = self.directory_names(dir.fid, &listed.name, node.attr.kind, names);
+            let attributes = answering.remaining(entry.attr);
+            self.remember(node.fid, attributes);
+            let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
+            let out = EntryOut { attr, generation: node.fid.generation, valid: names };
+            // There is room: it was asked before the look-up was counted.
+            let _ = buffer.push_plus(out, listed.next + DOTS, name);
+            told.push(node.fid);
+        }
+        if reply.data(&[buffer.as_bytes()]) == Taken::No {
+            told.into_iter().for_each(|fid| self.forget(self.nodes.node_of(fid), 1));
+        }
+    }
+}
+
+/// A stretch of a directory.
+struct Listing {
+    dots: Vec<Dot>,
+    entries: Vec<DirEntry>,
+}
+
+/// `.` or `..`, with the offset after it.
+struct Dot {
+    name: &'static [u8],
+    fid: Fid,
+    next: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_node_takes_permissions_and_umask_apart() {
+        let node = new_node(FileKind::File, 0o104755, 0o22, Creds::default());
+        assert_eq!((node.perm, node.umask, node.existing), (0o4755, 0o22, IfExists::Fail));
+    }
+
+    #[test]
+    fn rename_flags_that_mean_nothing_here_are_refused() {
+        assert_eq!(rename_how(0), Some(RenameHow::Plain));
+        assert_eq!(rename_how(RENAME_NOREPLACE), Some(RenameHow::NoReplace));
+        assert_eq!(rename_how(RENAME_EXCHANGE), Some(RenameHow::Exchange));
+        assert_eq!(rename_how(RENAME_NOREPLACE | RENAME_EXCHANGE), None);
+        assert_eq!(rename_how(4), None);
+    }
+}

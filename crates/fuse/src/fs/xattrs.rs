@@ -1,0 +1,90 @@
+//! Extended attributes, access lists among them. Who may touch which name the kernel has checked.
+
+use super::Inner;
+use crate::wire::Reply;
+use soda_client::SetXattr;
+use soda_types::{Errno, Fid, FsResult, SetAttr, XATTR_LIST_MAX, mode};
+use std::sync::Arc;
+
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+
+#[derive(Debug)]
+pub(super) struct SetRequest {
+    name: Vec<u8>,
+    value: Vec<u8>,
+    how: SetXattr,
+    /// An access list set by one who is not of the file's group: set-group-id goes.
+    kill_sgid: bool,
+}
+
+impl SetRequest {
+    pub(super) fn new(name: &[u8], value: &[u8], flags: u32, kill_sgid: bool) -> Result<SetRequest, Errno> {
+        let how = match flags {
+            0 => SetXattr::Either,
+            XATTR_CREATE => SetXattr::Create,
+            XATTR_REPLACE => SetXattr::Replace,
+            _ => return Err(Errno::Invalid),
+        };
+        Ok(SetRequest { name: name.to_vec(), value: value.to_vec(), how, kill_sgid })
+    }
+}
+
+impl Inner {
+    pub(super) async fn getxattr(self: Arc<Self>, fid: Fid, name: Vec<u8>, size: u32, reply: Reply) {
+        match self.client.getxattr(fid, &name).await {
+            Ok(value) => answer_sized(&value, size, reply),
+            Err(error) => self.fail("getxattr", &error, reply),
+        }
+    }
+
+    pub(super) async fn listxattr(self: Arc<Self>, fid: Fid, size: u32, reply: Reply) {
+        match self.client.listxattr(fid).await {
+            Ok(names) => {
+                let mut list = Vec::new();
+                for name in names {
+                    list.extend_from_slice(&name);
+                    list.push(0);
+                }
+                match list.len() > XATTR_LIST_MAX {
+                    true => reply.error(Errno::TooBig),
+                    false => answer_sized(&list, size, reply),
+                }
+            }
+            Err(error) => self.fail("listxattr", &error, reply),
+        }
+    }
+
+    pub(super) async fn setxattr(self: Arc<Self>, fid: Fid, request: SetRequest, reply: Reply) {
+        let result = self.set_xattr_and_mode(fid, &request).await;
+        self.attributes_changed(fid);
+        self.finish("setxattr", result, reply);
+    }
+
+    async fn set_xattr_and_mode(&self, fid: Fid, request: &SetRequest) -> FsResult<()> {
+        self.client.setxattr(fid, &request.name, &request.value, request.how).await?;
+        if request.kill_sgid {
+            let perm = self.client.getattr(fid).await?.value.perm;
+            let set = SetAttr { perm: Some(perm & !mode::SET_GID), ..SetAttr::default() };
+            self.client.setattr(fid, set).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn removexattr(self: Arc<Self>, fid: Fid, name: Vec<u8>, reply: Reply) {
+        let result = self.client.removexattr(fid, &name).await;
+        self.attributes_changed(fid);
+        self.finish("removexattr", result, reply);
+    }
+}
+
+/// A caller's buffer of `size` 0 asks for the length only.
+fn answer_sized(bytes: &[u8], size: u32, reply: Reply) {
+    match size as usize {
+        0 => reply.xattr_size(bytes.len() as u32),
+        room if room < bytes.len() => reply.error(Errno::Range),
+        _ => {
+            reply.data(&[bytes]);
+        }
+    }
+}

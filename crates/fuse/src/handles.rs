@@ -1,0 +1,110 @@
+//! Open files and directories, by the numbers the kernel knows them by.
+
+use soda_client::{OpenDir, OpenFile};
+use soda_types::{Fid, LockOwner};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+const SHARDS: u64 = 16;
+
+#[derive(Debug)]
+pub(crate) struct Handles<T> {
+    next: AtomicU64,
+    shards: Vec<Mutex<HashMap<u64, Arc<T>>>>,
+}
+
+impl<T> Handles<T> {
+    pub(crate) fn new() -> Handles<T> {
+        Handles { next: AtomicU64::new(1), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, handle: u64) -> MutexGuard<'_, HashMap<u64, Arc<T>>> {
+        let shard = &self.shards[(handle % SHARDS) as usize];
+        shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn add(&self, value: T) -> u64 {
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        self.shard(handle).insert(handle, Arc::new(value));
+        handle
+    }
+
+    pub(crate) fn find(&self, handle: u64) -> Option<Arc<T>> {
+        self.shard(handle).get(&handle).cloned()
+    }
+
+    pub(crate) fn remove(&self, handle: u64) -> Option<Arc<T>> {
+        self.shard(handle).remove(&handle)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let len = |shard: &Mutex<HashMap<_, _>>| shard.lock().unwrap_or_else(|p| p.into_inner()).len();
+        self.shards.iter().map(len).sum()
+    }
+
+    pub(crate) fn clear(&self) {
+        for handle in 0..SHARDS {
+            self.shard(handle).clear();
+        }
+    }
+}
+
+/// How reads and writes of a handle reach us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Path {
+    /// Each as it is called.
+    Direct,
+    /// Through the kernel's pages.
+    Cached,
+}
+
+#[derive(Debug)]
+pub(crate) struct FileHandle {
+    pub(crate) open: Arc<OpenFile>,
+    pub(crate) path: Path,
+    pub(crate) placement: Placement,
+    /// Owners of record locks set through this handle that no FLUSH has named since: those of OFD locks, which
+    /// the kernel gives up without a word when the handle is released.
+    pub(crate) record_owners: Mutex<BTreeSet<LockOwner>>,
+}
+
+/// Where writes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Placement {
+    AtOffset,
+    /// O_APPEND: where the file ends, which the kernel cannot know.
+    AtEnd,
+}
+
+impl FileHandle {
+    pub(crate) fn fid(&self) -> Fid {
+        self.open.fid()
+    }
+
+    pub(crate) fn owners(&self) -> MutexGuard<'_, BTreeSet<LockOwner>> {
+        self.record_owners.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct DirHandle {
+    pub(crate) fid: Fid,
+    pub(crate) open: Arc<OpenDir>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_found_until_it_is_removed() {
+        let handles = Handles::new();
+        let (a, b) = (handles.add("a"), handles.add("b"));
+        assert_ne!(a, b);
+        assert_eq!(handles.find(a).as_deref(), Some(&"a"));
+        assert!(handles.remove(a).is_some());
+        assert!(handles.find(a).is_none() && handles.find(b).is_some());
+        assert_eq!(handles.len(), 1);
+    }
+}

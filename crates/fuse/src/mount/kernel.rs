@@ -1,0 +1,153 @@
+//! mount(2) and umount(2), by ourselves as root, else through fusermount3.
+
+use super::{FILE_SYSTEM_TYPE, MountError};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::UnmountFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Options of mount(8) that the kernel carries out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MountFlags {
+    pub access: MountAccess,
+    pub no_suid: bool,
+    pub no_dev: bool,
+    pub no_exec: bool,
+    /// Users but the one who mounts may use it. Always so when root mounts.
+    pub allow_other: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MountAccess {
+    #[default]
+    ReadWrite,
+    ReadOnly,
+}
+
+pub(super) fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
+    let bad = |cause| MountError::MountPoint { path: dir.to_path_buf(), cause };
+    let path = dir.canonicalize().map_err(|cause| {
+        // A mount whose daemon died.
+        let not_connected = cause.raw_os_error() == Some(107);
+        bad(match not_connected {
+            true => io::Error::other(format!("a dead mount is there; run `soda umount {}`", dir.display())),
+            false => cause,
+        })
+    })?;
+    match path.metadata() {
+        Ok(metadata) if metadata.is_dir() => Ok(path),
+        Ok(_) => Err(bad(io::Error::from(io::ErrorKind::NotADirectory))),
+        Err(cause) => Err(bad(cause)),
+    }
+}
+
+/// The device of a new mount on `dir`.
+pub(super) fn mount(source: &str, dir: &Path, flags: &MountFlags) -> Result<OwnedFd, MountError> {
+    match rustix::process::geteuid().is_root() {
+        true => mount_as_root(source, dir, flags),
+        false => mount_with_helper(source, dir, flags),
+    }
+}
+
+fn mount_as_root(source: &str, dir: &Path, flags: &MountFlags) -> Result<OwnedFd, MountError> {
+    use rustix::mount::MountFlags as Kernel;
+    let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| MountError::NoDevice(error.into()))?;
+    let ids = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
+        fd.as_raw_fd(),
+        ids.0,
+        ids.1
+    );
+    let mut kernel = Kernel::NOATIME;
+    kernel.set(Kernel::NOSUID, flags.no_suid);
+    kernel.set(Kernel::NODEV, flags.no_dev);
+    kernel.set(Kernel::NOEXEC, flags.no_exec);
+    kernel.set(Kernel::RDONLY, flags.access == MountAccess::ReadOnly);
+    let failed = |cause| MountError::Mount { path: dir.to_path_buf(), cause };
+    let data = CString::new(data).map_err(|_| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
+    rustix::mount::mount(source, dir, FILE_SYSTEM_TYPE, kernel, data.as_c_str())
+        .map_err(|error| failed(error.into()))?;
+    Ok(fd)
+}
+
+/// The set-user-id helper mounts, and sends the device over a socket.
+fn mount_with_helper(source: &str, dir: &Path, flags: &MountFlags) -> Result<OwnedFd, MountError> {
+    let failed = |text: String| MountError::Helper(text);
+    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None);
+    let (ours, theirs) = pair.map_err(|error| failed(error.to_string()))?;
+    let _ = rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC);
+    let mut options = format!("fsname={source},subtype=soda,default_permissions");
+    let chosen = [
+        (flags.access == MountAccess::ReadOnly, "ro"),
+        (flags.no_suid, "nosuid"),
+        (flags.no_dev, "nodev"),
+        (flags.no_exec, "noexec"),
+        (flags.allow_other, "allow_other"),
+    ];
+    for (_, option) in chosen.iter().filter(|(on, _)| *on) {
+        options.push(',');
+        options.push_str(option);
+    }
+    let output = Command::new("fusermount3")
+        .args(["-o", &options, "--"])
+        .arg(dir)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    drop(theirs);
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string()));
+    }
+    receive_fd(&ours).map_err(|error| failed(error.to_string()))
+}
+
+fn receive_fd(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0; 1];
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message
+            && let Some(fd) = fds.next()
+        {
+            return Ok(fd);
+        }
+    }
+    Err(io::Error::other("it sent no device"))
+}
+
+pub(super) fn detach(dir: &Path) -> io::Result<()> {
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(dir, flags) {
+        Err(rustix::io::Errno::PERM) => {
+            let status = Command::new("fusermount3").args(["-u", "-z", "-q", "--"]).arg(dir).status()?;
+            match status.success() {
+                true => Ok(()),
+                false => Err(io::Error::from(io::ErrorKind::PermissionDenied)),
+            }
+        }
+        result => Ok(result?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_no_mount_point() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(check_mount_point(file.path()), Err(MountError::MountPoint { .. })));
+        assert!(matches!(check_mount_point(Path::new("/no/such/dir")), Err(MountError::MountPoint { .. })));
+    }
+}

@@ -1,0 +1,206 @@
+//! A mounted volume: from mount(2) to umount(2).
+
+mod kernel;
+mod sleep;
+mod table;
+
+pub use kernel::{MountAccess, MountFlags};
+pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape};
+
+use crate::fs::FileSystem;
+use crate::nodes::Nodes;
+use crate::notify::{Hooks, Notifier};
+use crate::wire::device::{Device, Serving};
+use serde::Serialize;
+use soda_client::Client;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Type of the mount in /proc/self/mountinfo.
+pub const FILE_SYSTEM_TYPE: &str = "fuse.soda";
+/// Read-ahead of the kernel: one request of the largest size after the other. The mount itself caps it at 128 KiB.
+const READ_AHEAD_KIB: u32 = 1024;
+
+#[derive(Clone, Debug)]
+pub struct MountConfig {
+    /// Shown as the device in the table of mounts.
+    pub source: String,
+    pub flags: MountFlags,
+    /// Threads that take requests.
+    pub threads: usize,
+}
+
+impl MountConfig {
+    pub fn new(source: impl Into<String>) -> MountConfig {
+        let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+        MountConfig { source: source.into(), flags: MountFlags::default(), threads: cores.clamp(2, 8) + 1 }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    #[error("{path} is not a directory that can be mounted on: {cause}")]
+    MountPoint { path: PathBuf, cause: io::Error },
+    #[error(
+        "cannot open /dev/fuse: {0}. Load the kernel's module with `modprobe fuse`; in a container, pass the device in."
+    )]
+    NoDevice(io::Error),
+    #[error("cannot mount on {path}: {cause}")]
+    Mount { path: PathBuf, cause: io::Error },
+    #[error("fusermount3 failed: {0}. Mount as root, or install the package fuse3.")]
+    Helper(String),
+    #[error("the kernel and this program do not agree on FUSE's protocol: {0}")]
+    Negotiation(io::Error),
+    #[error("cannot start threads: {0}")]
+    Threads(io::Error),
+}
+
+/// A mount that is served until it is unmounted. Dropping it detaches the mount.
+#[derive(Debug)]
+pub struct Mount {
+    dir: PathBuf,
+    fs: FileSystem,
+    serving: Option<Serving>,
+    _sleep: sleep::SleepWatch,
+}
+
+impl Mount {
+    /// Mounts on `dir`. The mount can be used when this returns. `hooks` must be the ones that `client` was connected
+    /// with. To be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// [`MountError`]; nothing stays mounted.
+    pub fn start(
+        client: Arc<Client>,
+        hooks: &Hooks,
+        dir: &Path,
+        config: &MountConfig,
+    ) -> Result<Mount, MountError> {
+        let runtime = tokio::runtime::Handle::current();
+        let dir = kernel::check_mount_point(dir)?;
+        let fd = kernel::mount(&config.source, &dir, &config.flags)?;
+        let undo = DetachOnDrop(Some(dir.clone()));
+        let device = Device::new(fd);
+        let agreement = device.negotiate().map_err(MountError::Negotiation)?;
+        tracing::debug!(?agreement, "agreed with the kernel");
+        let nodes = Arc::new(Nodes::new(client.root()));
+        let notifier = Arc::new(Notifier::new(device.clone(), agreement, nodes.clone()));
+        hooks.attach(notifier.clone());
+        let fs = FileSystem::new(client, nodes, notifier.clone(), agreement, device.clone(), runtime.clone());
+        let handler = Arc::new(fs.clone());
+        let serving =
+            device.serve(agreement, config.threads, handler, runtime).map_err(MountError::Threads)?;
+        if let Err(error) = table::set_read_ahead(&dir, READ_AHEAD_KIB) {
+            tracing::info!(%error, "read-ahead stays at the kernel's default");
+        }
+        undo.keep();
+        Ok(Mount { dir, fs, serving: Some(serving), _sleep: sleep::SleepWatch::start(notifier) })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Resolves when the mount is gone, by [`Mount::detach`] or from outside.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let ended = self.serving.as_ref().map(Serving::ended);
+        async move {
+            if let Some(ended) = ended {
+                ended.await;
+            }
+        }
+    }
+
+    /// A handle for counters that outlives the mount.
+    pub fn monitor(&self) -> Monitor {
+        Monitor(self.fs.clone())
+    }
+
+    /// Takes the mount out of the tree of names. Who still uses it may go on; [`Mount::ended`] resolves when nobody does.
+    ///
+    /// # Errors
+    /// umount(2)'s.
+    pub fn detach(&self) -> io::Result<()> {
+        kernel::detach(&self.dir)
+    }
+
+    /// Waits for the threads after [`Mount::ended`].
+    pub fn join(mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.join();
+        }
+        self.fs.inner().clear();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.serving.is_some() {
+            let _ = kernel::detach(&self.dir);
+            self.fs.inner().clear();
+        }
+    }
+}
+
+/// Removes a mount that could not be put to use.
+struct DetachOnDrop(Option<PathBuf>);
+
+impl DetachOnDrop {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for DetachOnDrop {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.0 {
+            let _ = kernel::detach(dir);
+        }
+    }
+}
+
+/// What a mount does, for tools.
+#[derive(Clone, Debug)]
+pub struct Monitor(FileSystem);
+
+/// Counters of a mount's kernel side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct MountStats {
+    /// Requests of the kernel since the start.
+    pub requests: u64,
+    /// Requests that wait for something now.
+    pub waiting: usize,
+    /// Inodes that the kernel holds.
+    pub inodes: usize,
+    pub open_files: usize,
+    pub open_directories: usize,
+    /// Notifications to the kernel since the start.
+    pub dropped_attributes: u64,
+    pub dropped_data: u64,
+    pub dropped_names: u64,
+    /// All names of the mount made void at once.
+    pub dropped_all_names: u64,
+    /// A directory was locked when its names were to be dropped.
+    pub lock_waits: u64,
+}
+
+impl Monitor {
+    pub fn stats(&self) -> MountStats {
+        let fs = self.0.inner();
+        let notified = fs.notifier.counters();
+        MountStats {
+            requests: fs.requests.load(Ordering::Relaxed),
+            waiting: fs.tasks.len(),
+            inodes: fs.nodes.len(),
+            open_files: fs.files.len(),
+            open_directories: fs.dirs.len(),
+            dropped_attributes: notified.attributes.load(Ordering::Relaxed),
+            dropped_data: notified.data.load(Ordering::Relaxed),
+            dropped_names: notified.names.load(Ordering::Relaxed),
+            dropped_all_names: notified.epochs.load(Ordering::Relaxed),
+            lock_waits: notified.lock_waits.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The kernel's table of mounts, and its knobs under /sys.
+
+use super::FILE_SYSTEM_TYPE;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A Soda mount of this machine's namespace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountEntry {
+    pub dir: PathBuf,
+    /// `HOST:PORT/VOLUME`
+    pub source: String,
+    /// Major and minor device number.
+    pub device: (u32, u32),
+}
+
+/// All Soda mounts, the latest last.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn list_mounts() -> io::Result<Vec<MountEntry>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The Soda mount on `dir`, which need not be alive: nothing below it is touched.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn find_mount(dir: &Path) -> io::Result<Option<MountEntry>> {
+    let wanted = absolute(dir)?;
+    Ok(list_mounts()?.into_iter().rev().find(|entry| entry.dir == wanted))
+}
+
+/// Absolute, links resolved but for the last element, which may be a dead mount.
+fn absolute(dir: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(dir)?;
+    // `a/.` and a trailing slash name the directory itself.
+    let path: PathBuf = path.components().collect();
+    if let Ok(resolved) = path.canonicalize() {
+        return Ok(resolved);
+    }
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+        _ => Ok(path),
+    }
+}
+
+fn parse(mountinfo: &[u8]) -> Vec<MountEntry> {
+    mountinfo.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
+}
+
+/// `36 35 98:0 /root /mount/point options optional... - type source super-options`
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let dir = unescape(fields.nth(1)?);
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    if rest.next()? != FILE_SYSTEM_TYPE.as_bytes() {
+        return None;
+    }
+    let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
+    Some(MountEntry {
+        dir: PathBuf::from(OsString::from_vec(dir)),
+        source,
+        device: (major.parse().ok()?, minor.parse().ok()?),
+    })
+}
+
+/// Blanks and the like are octal in tables of mounts: `\040`.
+pub fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal =
+            tail.get(..3).filter(|digits| byte == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        match octal {
+            Some(digits) => {
+                out.push(
+                    digits.iter().fold(0u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')),
+                );
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+pub(super) fn set_read_ahead(dir: &Path, kib: u32) -> io::Result<()> {
+    let mount = find_mount_entry(dir)?;
+    let (major, minor) = mount.device;
+    std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib.to_string())
+}
+
+/// As [`find_mount`], for a path that is resolved already: asks nothing of the mount.
+fn find_mount_entry(dir: &Path) -> io::Result<MountEntry> {
+    let found = list_mounts()?.into_iter().rev().find(|entry| entry.dir == dir);
+    found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+}
+
+/// Ends a mount's connection to its daemon: all that wait for it fail. For a mount whose server or daemon is gone.
+///
+/// # Errors
+/// Not root, or the kernel's control file system is not there.
+pub fn abort_connection(mount: &MountEntry) -> io::Result<()> {
+    std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mount.device.1), "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_soda_mounts_are_listed() {
+        let text = b"22 1 98:0 / / rw - ext4 /dev/vda rw\n\
+            40 22 0:45 / /mnt/a\\040b rw,noatime shared:1 - fuse.soda 127.0.0.1:7632/main rw,user_id=0\n\
+            41 22 0:46 / /mnt/c rw - fuse.sshfs x rw\n";
+        let mounts = parse(text);
+        assert_eq!(mounts.len(), 1);
+        assert_eq!(mounts[0].dir, Path::new("/mnt/a b"));
+        assert_eq!((mounts[0].source.as_str(), mounts[0].device), ("127.0.0.1:7632/main", (0, 45)));
+    }
+
+    #[test]
+    fn half_an_escape_is_left_alone() {
+        assert_eq!(unescape(b"a\\0"), b"a\\0");
+        assert_eq!(unescape(b"\\134\\011"), b"\\\t");
+    }
+}

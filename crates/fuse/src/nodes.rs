@@ -1,0 +1,261 @@
+//! The inodes that the kernel knows, and what it was told of them.
+
+use crate::wire::NodeId;
+use soda_types::{Fid, Ino, Version};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+const SHARDS: usize = 32;
+
+/// A reply to a look-up may still be on its way through the kernel for this long after it was written. Only the choice
+/// between a cheap and an expensive notification depends on it.
+const SETTLE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    root: Fid,
+    shards: Vec<Mutex<HashMap<NodeId, Node>>>,
+}
+
+#[derive(Debug)]
+struct Node {
+    fid: Fid,
+    /// Look-ups that the kernel has not forgotten.
+    lookups: u64,
+    /// Attributes were handed out with a time-out since they were last invalidated.
+    attr: Told,
+    pages: Pages,
+    /// Names of directories below this one, and when they were last handed out with a time-out.
+    subdirectories: HashMap<Box<[u8]>, Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    No,
+    Yes,
+}
+
+/// What the kernel's page cache of an inode may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pages {
+    None,
+    /// Pages of this version of the data, whole or in part.
+    Of(Version),
+    /// Pages of more than one version.
+    Mixed,
+}
+
+/// Whether pages have to be dropped before the kernel may use what is in its cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PageState {
+    Current,
+    Outdated,
+}
+
+impl Nodes {
+    pub(crate) fn new(root: Fid) -> Nodes {
+        Nodes { root, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, Node>> {
+        let shard = &self.shards[(node.0 as usize) % SHARDS];
+        shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The kernel's number of an inode.
+    pub(crate) fn node_of(&self, fid: Fid) -> NodeId {
+        if fid == self.root { NodeId::ROOT } else { NodeId(fid.ino.0) }
+    }
+
+    pub(crate) fn fid_of(&self, node: NodeId) -> Fid {
+        if node == NodeId::ROOT {
+            return self.root;
+        }
+        let known = self.shard(node).get(&node).map(|entry| entry.fid);
+        // The kernel only asks about what it was told; a number it made up names nothing at the server either.
+        known.unwrap_or(Fid { ino: Ino(node.0), ..self.root })
+    }
+
+    /// Counts a look-up that is about to be handed to the kernel.
+    pub(crate) fn remember(&self, fid: Fid) {
+        let node = self.node_of(fid);
+        let mut shard = self.shard(node);
+        let entry = shard.entry(node).or_insert_with(|| Node::new(fid));
+        entry.lookups += 1;
+    }
+
+    pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
+        let mut shard = self.shard(node);
+        if let Some(entry) = shard.get_mut(&node) {
+            entry.lookups = entry.lookups.saturating_sub(lookups);
+            if entry.lookups == 0 && node != NodeId::ROOT {
+                shard.remove(&node);
+            }
+        }
+    }
+
+    pub(crate) fn is_known(&self, node: NodeId) -> bool {
+        node == NodeId::ROOT || self.shard(node).contains_key(&node)
+    }
+
+    /// Number of inodes that the kernel holds.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).len()).sum()
+    }
+
+    fn with<R>(&self, fid: Fid, change: impl FnOnce(&mut Node) -> R) -> Option<R> {
+        let node = self.node_of(fid);
+        let mut shard = self.shard(node);
+        if node == NodeId::ROOT {
+            return Some(change(shard.entry(node).or_insert_with(|| Node::new(fid))));
+        }
+        shard.get_mut(&node).map(change)
+    }
+
+    pub(crate) fn tell_attr(&self, fid: Fid) {
+        self.with(fid, |node| node.attr = Told::Yes);
+    }
+
+    /// Whether the kernel may hold attributes; from here on it does not.
+    pub(crate) fn take_attr_told(&self, fid: Fid) -> bool {
+        self.with(fid, |node| std::mem::replace(&mut node.attr, Told::No) == Told::Yes).unwrap_or(false)
+    }
+
+    pub(crate) fn tell_subdirectory(&self, dir: Fid, name: &[u8]) {
+        self.with(dir, |node| node.subdirectories.insert(name.into(), Instant::now()));
+    }
+
+    /// How a name that the kernel was told can be taken back.
+    pub(crate) fn take_subdirectory(&self, dir: Fid, name: &[u8]) -> NameKind {
+        let told = self.with(dir, |node| node.subdirectories.remove(name)).flatten();
+        match told {
+            None => NameKind::Plain,
+            Some(at) if at.elapsed() < SETTLE => NameKind::FreshDirectory,
+            Some(_) => NameKind::Directory,
+        }
+    }
+
+    pub(crate) fn clear_subdirectories(&self, dir: Fid) {
+        self.with(dir, |node| node.subdirectories.clear());
+    }
+
+    // -------- pages
+
+    /// The kernel is about to fill pages with data of `version`, or of a version that nobody knows.
+    pub(crate) fn pages_filled(&self, fid: Fid, version: Option<Version>) {
+        self.with(fid, |node| {
+            node.pages = match (node.pages, version) {
+                (Pages::None, Some(version)) => Pages::Of(version),
+                (Pages::Of(old), Some(version)) if old == version => Pages::Of(version),
+                _ => Pages::Mixed,
+            }
+        });
+    }
+
+    pub(crate) fn may_have_pages(&self, fid: Fid) -> bool {
+        self.with(fid, |node| node.pages != Pages::None).unwrap_or(false)
+    }
+
+    /// Own change made `version` of the data; the range it touched has been dropped from the kernel's pages.
+    pub(crate) fn pages_changed(&self, fid: Fid, version: Version) {
+        self.with(fid, |node| {
+            node.pages = match node.pages {
+                Pages::None => Pages::None,
+                Pages::Of(old) if old.next() == version || old == version => Pages::Of(version),
+                _ => Pages::Mixed,
+            }
+        });
+    }
+
+    pub(crate) fn page_state(&self, fid: Fid, version: Version) -> PageState {
+        let pages = self.with(fid, |node| node.pages).unwrap_or(Pages::None);
+        match pages {
+            Pages::None => PageState::Current,
+            Pages::Of(old) if old == version => PageState::Current,
+            _ => PageState::Outdated,
+        }
+    }
+
+    /// All pages have been (or, by an open without KEEP_CACHE, will be) dropped; those that come will be of `version`.
+    pub(crate) fn pages_restart(&self, fid: Fid, version: Version) {
+        self.with(fid, |node| node.pages = Pages::Of(version));
+    }
+
+    pub(crate) fn pages_dropped(&self, fid: Fid) {
+        self.with(fid, |node| node.pages = Pages::None);
+    }
+
+    /// Every inode that may have attributes or pages in the kernel.
+    pub(crate) fn all(&self) -> Vec<Fid> {
+        let lock = |shard: &Mutex<HashMap<NodeId, Node>>| {
+            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            shard.values().map(|node| node.fid).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(lock).collect()
+    }
+}
+
+/// What a name stands for, as far as taking it back goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NameKind {
+    /// Not a directory.
+    Plain,
+    /// A directory: processes may work in it.
+    Directory,
+    /// A directory whose last look-up may not have reached the kernel's cache yet.
+    FreshDirectory,
+}
+
+impl Node {
+    fn new(fid: Fid) -> Node {
+        Node { fid, lookups: 0, attr: Told::No, pages: Pages::None, subdirectories: HashMap::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_types::VolumeId;
+
+    fn fid(ino: u64) -> Fid {
+        Fid::new(VolumeId(1), Ino(ino))
+    }
+
+    #[test]
+    fn lookups_are_counted_exactly() {
+        let nodes = Nodes::new(fid(1));
+        nodes.remember(fid(5));
+        nodes.remember(fid(5));
+        nodes.forget(NodeId(5), 1);
+        assert!(nodes.is_known(NodeId(5)));
+        nodes.forget(NodeId(5), 1);
+        assert!(!nodes.is_known(NodeId(5)));
+        assert!(nodes.is_known(NodeId::ROOT));
+    }
+
+    #[test]
+    fn pages_of_two_versions_are_outdated() {
+        let nodes = Nodes::new(fid(1));
+        nodes.remember(fid(5));
+        let state = |version| nodes.page_state(fid(5), Version(version));
+        assert_eq!(state(3), PageState::Current);
+        nodes.pages_filled(fid(5), Some(Version(3)));
+        assert_eq!((state(3), state(4)), (PageState::Current, PageState::Outdated));
+        nodes.pages_changed(fid(5), Version(4));
+        assert_eq!(state(4), PageState::Current);
+        nodes.pages_filled(fid(5), Some(Version(9)));
+        assert_eq!(state(9), PageState::Outdated);
+        nodes.pages_dropped(fid(5));
+        assert_eq!(state(9), PageState::Current);
+    }
+
+    #[test]
+    fn an_inode_of_another_generation_keeps_its_fid() {
+        let nodes = Nodes::new(fid(1));
+        let restored = Fid { generation: 3, ..fid(5) };
+        nodes.remember(restored);
+        assert_eq!(nodes.fid_of(NodeId(5)), restored);
+        assert_eq!(nodes.fid_of(NodeId::ROOT), fid(1));
+    }
+}

@@ -1,0 +1,345 @@
+//! Tells the kernel to drop what it caches: the kernel's half of a recall.
+//!
+//! Three rules, each learned from somebody's deadlock. A notification is never sent by a thread that serves a request:
+//! the kernel may wait for that very request. Taking a name back waits for the directory's lock, and its holder may wait at the server
+//! for our answer to the recall: so that wait is short, and then all names of the mount are made void at once, which
+//! needs no lock ([`notify::INC_EPOCH`]). And an inode that the kernel does not know although it was told of it is one whose
+//! look-up has been answered a moment ago and not been taken in: ask again until it is there.
+
+use crate::nodes::{NameKind, Nodes};
+use crate::wire::Sink;
+use crate::wire::abi::{Record, notify};
+use crate::wire::device::Agreement;
+use soda_client::{KernelHooks, Names, NamesLock};
+use soda_types::{Fid, Name};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long taking a name back may wait for the directory's lock.
+const PATIENCE: Duration = Duration::from_millis(3);
+/// More names than this are made void all at once.
+const MANY_NAMES: usize = 1000;
+/// How long to wait for the kernel to take in an answer that was written.
+const TAKE_IN: Duration = Duration::from_secs(2);
+const ENOENT: i32 = 2;
+
+/// Sends notifications. One for each mount.
+#[derive(Debug)]
+pub(crate) struct Notifier {
+    sink: Arc<dyn Sink>,
+    agreement: Agreement,
+    nodes: Arc<Nodes>,
+    threads: NotifyThreads,
+    counters: NotifyCounters,
+}
+
+/// Notifications sent since the start.
+#[derive(Debug, Default)]
+pub(crate) struct NotifyCounters {
+    pub(crate) attributes: AtomicU64,
+    pub(crate) data: AtomicU64,
+    pub(crate) names: AtomicU64,
+    /// All names of the mount made void.
+    pub(crate) epochs: AtomicU64,
+    /// A directory's lock did not come free in time.
+    pub(crate) lock_waits: AtomicU64,
+}
+
+impl NotifyCounters {
+    fn count(&self, counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Notifier {
+    pub(crate) fn new(sink: Arc<dyn Sink>, agreement: Agreement, nodes: Arc<Nodes>) -> Notifier {
+        Notifier {
+            sink,
+            agreement,
+            nodes,
+            threads: NotifyThreads::default(),
+            counters: NotifyCounters::default(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> &NotifyCounters {
+        &self.counters
+    }
+
+    /// Attributes and access lists. Takes no lock in the kernel: may be called while a request is served.
+    pub(crate) fn attributes(&self, fid: Fid) {
+        self.counters.count(&self.counters.attributes);
+        self.nodes.take_attr_told(fid);
+        self.inval_inode(fid, -1, 0);
+    }
+
+    /// Pages, and with them the attributes. Waits for reads of them that are being answered.
+    pub(crate) fn data(&self, fid: Fid, range: Range<u64>) {
+        self.counters.count(&self.counters.data);
+        self.nodes.take_attr_told(fid);
+        if range == (0..u64::MAX) {
+            // Before the pages go: a read that fills new ones meanwhile must be remembered.
+            self.nodes.pages_dropped(fid);
+        }
+        let start = i64::try_from(range.start).unwrap_or(i64::MAX);
+        // A length of 0 or less means to the end.
+        let len = match range.end.checked_sub(range.start) {
+            _ if range.end == u64::MAX => 0,
+            Some(len) => i64::try_from(len).unwrap_or(0),
+            None => return,
+        };
+        self.inval_inode(fid, start, len);
+    }
+
+    /// As [`Notifier::data`], from a thread that may serve requests.
+    pub(crate) async fn data_elsewhere(self: &Arc<Self>, fid: Fid, range: Range<u64>) {
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let notifier = self.clone();
+        self.threads.run(Box::new(move || {
+            notifier.data(fid, range);
+            let _ = done.send(());
+        }));
+        // An error means that the thread could not be started; `run` has said so.
+        let _ = is_done.await;
+    }
+
+    fn inval_inode(&self, fid: Fid, offset: i64, len: i64) {
+        let node = self.nodes.node_of(fid);
+        let record = Record::<24>::new().u64(node.0).u64(offset as u64).u64(len as u64).done();
+        let deadline = Instant::now() + TAKE_IN;
+        let mut pause = Duration::from_micros(20);
+        loop {
+            match self.sink.send(0, notify::INVAL_INODE, &[&record]) {
+                Err(error) if error.raw_os_error() == Some(ENOENT) && self.nodes.is_known(node) => {
+                    if Instant::now() > deadline {
+                        tracing::warn!(%fid, "the kernel does not know an inode that it was told of");
+                        return;
+                    }
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(2));
+                }
+                result => return report("an inode", result),
+            }
+        }
+    }
+
+    /// Names of one directory, present and absent. When this returns the kernel asks before it uses one of them.
+    pub(crate) fn names(self: &Arc<Self>, dir: Fid, names: &Names) {
+        let names = match names {
+            Names::These(names) if names.len() <= MANY_NAMES || !self.agreement.has_inc_epoch() => names,
+            _ => {
+                self.nodes.clear_subdirectories(dir);
+                return self.all_names();
+            }
+        };
+        self.counters.names.fetch_add(names.len() as u64, Ordering::Relaxed);
+        let taken: Vec<_> =
+            names.iter().map(|name| self.nodes.take_subdirectory(dir, name.as_bytes())).collect();
+        if taken.contains(&NameKind::FreshDirectory) && self.agreement.has_inc_epoch() {
+            return self.all_names();
+        }
+        if !self.agreement.has_inc_epoch() {
+            return self.inval_entries(dir, names, &taken);
+        }
+        let finished = Arc::new(Finished::default());
+        let work = {
+            let (notifier, finished, names) = (self.clone(), finished.clone(), names.clone());
+            move || {
+                notifier.inval_entries(dir, &names, &taken);
+                finished.set();
+            }
+        };
+        self.threads.run(Box::new(work));
+        if !finished.wait(PATIENCE) {
+            self.counters.count(&self.counters.lock_waits);
+            tracing::debug!(%dir, "directory locked: all names made void");
+            self.all_names();
+        }
+    }
+
+    /// Makes every name of the mount void without taking a lock, where the kernel can.
+    fn all_names(&self) {
+        self.counters.count(&self.counters.epochs);
+        report("all names", self.sink.send(0, notify::INC_EPOCH, &[]));
+    }
+
+    fn inval_entries(&self, dir: Fid, names: &[Name], kinds: &[NameKind]) {
+        let parent = self.nodes.node_of(dir);
+        for (name, kind) in names.iter().zip(kinds) {
+            // A directory stays where it is: otherwise processes that work in it would lose their path (getcwd fails).
+            let flags = match kind {
+                NameKind::Directory if self.agreement.has_expire_only() => notify::EXPIRE_ONLY,
+                _ => 0,
+            };
+            let head = Record::<16>::new().u64(parent.0).u32(name.as_bytes().len() as u32).u32(flags).done();
+            report("a name", self.sink.send(0, notify::INVAL_ENTRY, &[&head, name.as_bytes(), &[0]]));
+        }
+    }
+
+    /// Everything that the kernel holds of the mount: after the machine slept.
+    pub(crate) fn everything(self: &Arc<Self>) {
+        if self.agreement.has_inc_epoch() {
+            self.all_names();
+        }
+        for fid in self.nodes.all() {
+            self.data(fid, 0..u64::MAX);
+        }
+    }
+}
+
+/// ENOENT: not in the kernel's cache any more. ENODEV, ENOTCONN: unmounted, nothing is cached.
+fn report(what: &str, result: io::Result<()>) {
+    if let Err(error) = result
+        && !matches!(error.raw_os_error(), Some(ENOENT | 19 | 107 | 20 | 103))
+    {
+        tracing::error!(%error, "the kernel refused to drop {what}");
+    }
+}
+
+#[derive(Debug, Default)]
+struct Finished {
+    done: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Finished {
+    fn set(&self) {
+        *self.done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, at_most: Duration) -> bool {
+        let done = self.done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let waited = self.changed.wait_timeout_while(done, at_most, |done| !*done);
+        let (done, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        *done
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that may block in the kernel. As many as have something to do at a time: one that waits for a directory must
+/// not hold up the next recall.
+#[derive(Default)]
+struct NotifyThreads {
+    idle: Arc<Mutex<Vec<Sender<Job>>>>,
+}
+
+impl std::fmt::Debug for NotifyThreads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NotifyThreads")
+    }
+}
+
+impl NotifyThreads {
+    fn run(&self, mut job: Job) {
+        let idle = || self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        loop {
+            let Some(thread) = idle().pop() else { break };
+            match thread.send(job) {
+                Ok(()) => return,
+                Err(refused) => job = refused.0,
+            }
+        }
+        let (sender, receiver) = channel();
+        let pool = self.idle.clone();
+        let started = thread::Builder::new()
+            .name("fuse-notify".into())
+            .spawn(move || notify_thread(job, &sender, &receiver, &pool));
+        if let Err(error) = started {
+            tracing::error!(%error, "cannot start a notification thread");
+        }
+    }
+}
+
+fn notify_thread(first: Job, sender: &Sender<Job>, receiver: &Receiver<Job>, pool: &Mutex<Vec<Sender<Job>>>) {
+    const LINGER: Duration = Duration::from_secs(30);
+    let mut job = first;
+    loop {
+        job();
+        pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(sender.clone());
+        job = match receiver.recv_timeout(LINGER) {
+            Ok(job) => job,
+            // A job may arrive at the last moment: the receiver is dropped with it, and the sender takes another.
+            Err(_) => match receiver.try_recv() {
+                Ok(job) => job,
+                Err(_) => return,
+            },
+        };
+    }
+}
+
+/// The client's hooks. It connects before there is a mount: until then the kernel holds nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Hooks {
+    notifier: Arc<OnceLock<Arc<Notifier>>>,
+}
+
+impl Hooks {
+    pub fn new() -> Hooks {
+        Hooks::default()
+    }
+
+    pub(crate) fn attach(&self, notifier: Arc<Notifier>) {
+        // A second mount of the same client is a mistake that `Mount::start` cannot make.
+        let _ = self.notifier.set(notifier);
+    }
+}
+
+impl KernelHooks for Hooks {
+    fn invalidate_attr(&self, fid: Fid) {
+        if let Some(notifier) = self.notifier.get() {
+            notifier.attributes(fid);
+        }
+    }
+
+    fn invalidate_data(&self, fid: Fid, range: Range<u64>) {
+        if let Some(notifier) = self.notifier.get() {
+            notifier.data(fid, range);
+        }
+    }
+
+    fn invalidate_names(&self, dir: Fid, names: &Names) {
+        if let Some(notifier) = self.notifier.get() {
+            notifier.names(dir, names);
+        }
+    }
+
+    fn names_lock(&self) -> NamesLock {
+        match self.notifier.get() {
+            Some(notifier) if !notifier.agreement.has_inc_epoch() => NamesLock::Directory,
+            _ => NamesLock::None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_types::{Ino, VolumeId};
+
+    #[test]
+    fn a_blocked_job_does_not_hold_up_the_next() {
+        let threads = NotifyThreads::default();
+        let (release, wait) = channel::<()>();
+        threads.run(Box::new(move || wait.recv().unwrap()));
+        for _ in 0..3 {
+            let (done, is_done) = channel();
+            threads.run(Box::new(move || done.send(()).unwrap()));
+            is_done.recv_timeout(Duration::from_secs(10)).unwrap();
+        }
+        release.send(()).unwrap();
+    }
+
+    #[test]
+    fn hooks_without_a_mount_do_nothing() {
+        let hooks = Hooks::new();
+        hooks.invalidate_names(Fid::new(VolumeId(1), Ino(1)), &Names::All);
+        assert_eq!(hooks.names_lock(), NamesLock::None);
+    }
+}

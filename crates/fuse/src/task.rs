@@ -1,0 +1,258 @@
+//! Runs a request: polled once where it arrived, which is all that a warm one needs; the rest of its way on tokio.
+//!
+//! A request that waits is woken by the thread that has its answer and goes on there: no hop before that.
+//! INTERRUPT ends a wait for a lock at once. Any other operation is like a local disk's: only a signal that kills the
+//! process ends it, so that a handler of SIGALRM does not see EINTR from write(2).
+
+use crate::wire::{Sink, Unique};
+use soda_types::Errno;
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// How often an interrupted operation's process is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Which signals end an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Interruptible {
+    /// Every signal: the wait for a lock.
+    AnySignal,
+    /// Only one that kills the process.
+    Death,
+}
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The requests that wait for something.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    runtime: Handle,
+    sink: Arc<dyn Sink>,
+    waiting: Mutex<HashMap<Unique, Arc<Task>>>,
+}
+
+struct Task {
+    unique: Unique,
+    /// Thread that waits.
+    tid: u32,
+    interruptible: Interruptible,
+    /// `None`: finished or given up.
+    work: Mutex<Option<Work>>,
+    scheduled: AtomicBool,
+    interrupted: AtomicBool,
+    tasks: Arc<Tasks>,
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("unique", &self.unique).field("tid", &self.tid).finish_non_exhaustive()
+    }
+}
+
+/// What became of an INTERRUPT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Interrupted {
+    Noted,
+    /// The request is not waiting (yet, or any more): the kernel should ask again if it still cares.
+    NotFound,
+}
+
+impl Tasks {
+    pub(crate) fn new(runtime: Handle, sink: Arc<dyn Sink>) -> Arc<Tasks> {
+        Arc::new(Tasks { runtime, sink, waiting: Mutex::default() })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Unique, Arc<Task>>> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Number of requests that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting().len()
+    }
+
+    /// Gives up all that wait: there is nobody left to answer.
+    pub(crate) fn clear(&self) {
+        let waiting = std::mem::take(&mut *self.waiting());
+        // Outside of the lock: what a request holds may wake others.
+        waiting.into_values().for_each(|task| drop(task.work().take()));
+    }
+
+    /// Runs `work`, which answers its request at its end.
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        unique: Unique,
+        tid: u32,
+        interruptible: Interruptible,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let mut work: Work = Box::pin(work);
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            return;
+        }
+        let task = Arc::new(Task {
+            unique,
+            tid,
+            interruptible,
+            work: Mutex::new(Some(work)),
+            scheduled: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
+            tasks: self.clone(),
+        });
+        self.waiting().insert(unique, task.clone());
+        // Polled with a waker that means something. Usually costs a fraction of a microsecond.
+        task.poll();
+    }
+
+    pub(crate) fn interrupt(self: &Arc<Self>, unique: Unique) -> Interrupted {
+        let Some(task) = self.waiting().get(&unique).cloned() else { return Interrupted::NotFound };
+        match task.interruptible {
+            Interruptible::AnySignal => task.give_up(),
+            Interruptible::Death if is_dying(task.tid) => task.give_up(),
+            Interruptible::Death => {
+                if !task.interrupted.swap(true, Ordering::Relaxed) {
+                    self.runtime.spawn(give_up_on_death(task));
+                }
+            }
+        }
+        Interrupted::Noted
+    }
+}
+
+/// The kernel tells of the first signal only; a killing one may follow.
+async fn give_up_on_death(task: Arc<Task>) {
+    loop {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        if task.is_finished() {
+            return;
+        }
+        if is_dying(task.tid) {
+            return task.give_up();
+        }
+    }
+}
+
+/// Whether a fatal signal is pending for the thread: the kernel then marks SIGKILL, whatever the signal was.
+fn is_dying(tid: u32) -> bool {
+    const SIGKILL: u64 = 1 << 8;
+    match std::fs::read_to_string(format!("/proc/{tid}/status")) {
+        Ok(status) => status
+            .lines()
+            .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")))
+            .any(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & SIGKILL != 0)),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+impl Task {
+    fn work(&self) -> MutexGuard<'_, Option<Work>> {
+        self.work.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn is_finished(&self) -> bool {
+        self.work().is_none()
+    }
+
+    fn poll(self: &Arc<Self>) {
+        let mut slot = self.work();
+        // Before the poll: a wake-up during it schedules another one.
+        self.scheduled.store(false, Ordering::Release);
+        let Some(work) = slot.as_mut() else { return };
+        let waker = Waker::from(self.clone());
+        if let Poll::Ready(()) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
+            let finished = slot.take();
+            drop(slot);
+            self.tasks.waiting().remove(&self.unique);
+            drop(finished);
+        }
+    }
+
+    fn give_up(&self) {
+        let work = self.work().take();
+        self.tasks.waiting().remove(&self.unique);
+        if work.is_some() {
+            tracing::debug!(unique = self.unique, "interrupted");
+            // First this answer, then the drop, whose own one the kernel no longer wants.
+            let _ = self.tasks.sink.send(self.unique, -Errno::Interrupted.raw(), &[]);
+        }
+        drop(work);
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        if !self.scheduled.swap(true, Ordering::AcqRel) {
+            let runtime = self.tasks.runtime.clone();
+            // Not here: the waker may hold a lock that the operation needs.
+            runtime.spawn(async move { self.poll() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[derive(Debug, Default)]
+    struct Seen(Mutex<Vec<(Unique, i32)>>);
+
+    impl Sink for Seen {
+        fn send(&self, unique: Unique, error: i32, _: &[&[u8]]) -> io::Result<()> {
+            self.0.lock().unwrap().push((unique, error));
+            Ok(())
+        }
+    }
+
+    fn tasks() -> (Arc<Tasks>, Arc<Seen>) {
+        let seen = Arc::new(Seen::default());
+        (Tasks::new(Handle::current(), seen.clone()), seen)
+    }
+
+    #[tokio::test]
+    async fn what_is_ready_runs_at_once() {
+        let (tasks, _) = tasks();
+        let (done, mut is_done) = tokio::sync::oneshot::channel();
+        tasks.run(1, 0, Interruptible::Death, async move { done.send(()).unwrap() });
+        assert!(is_done.try_recv().is_ok());
+        assert_eq!(tasks.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_waits_goes_on_when_woken() {
+        let (tasks, _) = tasks();
+        let (go, went) = tokio::sync::oneshot::channel::<()>();
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        tasks.run(1, 0, Interruptible::Death, async move {
+            went.await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            done.send(()).unwrap();
+        });
+        assert_eq!(tasks.len(), 1);
+        go.send(()).unwrap();
+        is_done.await.unwrap();
+        while tasks.len() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_a_lock_ends_with_any_signal_and_a_write_only_with_death() {
+        let (tasks, seen) = tasks();
+        tasks.run(1, std::process::id(), Interruptible::AnySignal, std::future::pending());
+        tasks.run(2, std::process::id(), Interruptible::Death, std::future::pending());
+        tasks.run(3, u32::MAX, Interruptible::Death, std::future::pending());
+        for unique in 1..=3 {
+            assert_eq!(tasks.interrupt(unique), Interrupted::Noted);
+        }
+        assert_eq!(tasks.interrupt(4), Interrupted::NotFound);
+        assert_eq!(*seen.0.lock().unwrap(), [(1, -4), (3, -4)]);
+        assert_eq!(tasks.len(), 1);
+    }
+}

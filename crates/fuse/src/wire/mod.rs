@@ -1,0 +1,42 @@
+//! The kernel's FUSE protocol (`include/uapi/linux/fuse.h`, version 7.31 and later) and the device it is spoken on.
+//!
+//! Why not a library: a process that waits for an answer can only be killed if the daemon understands `INTERRUPT`,
+//! and flock(2) and fcntl(2) locks are only told apart by a flag of the request. The crates that were looked at
+//! (fuser 0.18 among them) hide both.
+//!
+//! [`Sink`] and [`Handler`] are the seam: the file system sees only these two, so another transport (FUSE over io_uring) can
+//! take the place of [`device`].
+
+pub(crate) mod abi;
+pub mod device;
+mod reply;
+mod request;
+
+pub(crate) use reply::kind_of_mode;
+pub use reply::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Statfs, Taken};
+pub use request::{
+    Header, Interest, LockRequest, LockSpan, MalformedRequest, NodeId, Op, OpenRequest, Request,
+    SetAttrRequest,
+};
+
+use std::fmt;
+use std::io;
+
+/// Number of a request, chosen by the kernel.
+pub type Unique = u64;
+
+/// Where replies and notifications go. Called from any thread.
+pub trait Sink: Send + Sync + fmt::Debug {
+    /// Sends header and parts as one message. `error` is 0 or a negative errno for a reply, a notification's code with
+    /// `unique` 0.
+    ///
+    /// # Errors
+    /// `ENOENT`: the request is gone (its process was killed), or the object of a notification is not known to
+    /// the kernel. `ENODEV`: unmounted.
+    fn send(&self, unique: Unique, error: i32, parts: &[&[u8]]) -> io::Result<()>;
+}
+
+/// What requests go to. `handle` must not block: all requests of a thread wait behind it.
+pub trait Handler: Send + Sync + 'static {
+    fn handle(&self, request: Request<'_>, reply: Reply);
+}
