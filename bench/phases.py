@@ -420,7 +420,7 @@ def install(chosen):
             work = Git.repository + ".new"
             shutil.rmtree(work, ignore_errors=True)
             os.mkdir(work)
-            run("sh", "-c", f"tar xzf {Openssh.archive} && cd openssh-* && git init -q && git add -A && "
+            run("sh", "-c", f"tar xzf {Openssh.archive} --no-same-owner && cd openssh-* && git init -q && git add -A && "
                 "git -c user.name=b -c user.email=b@localhost commit -q -m import && "
                 f"git clone -q --bare . {Git.repository}", cwd=work)
             shutil.rmtree(work)
