@@ -8,9 +8,10 @@
 use crate::record::{self, Released};
 use crate::volume::Volume;
 use crate::{key, view};
-use soda_storage::{Batch, ChunkRef, MetaRead, Table, crash};
+use soda_storage::{Batch, ChunkRef, MetaRead, SegmentId, Table, crash};
 use soda_types::FsResult;
-use std::ops::ControlFlow;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
@@ -22,8 +23,8 @@ pub(crate) struct ReleaseQueue {
 struct State {
     /// Dropped by batches that may not be durable.
     waiting: Vec<ChunkRef>,
-    /// Dropped by batches that are.
-    ready: Vec<ChunkRef>,
+    /// Dropped by batches that are, in the order of the medium.
+    ready: BTreeSet<ChunkRef>,
 }
 
 impl ReleaseQueue {
@@ -45,7 +46,7 @@ impl ReleaseQueue {
             }
             ControlFlow::Continue(())
         })?;
-        *self.state() = State { waiting, ready: Vec::new() };
+        *self.state() = State { waiting, ready: BTreeSet::new() };
         Ok(())
     }
 
@@ -59,6 +60,22 @@ impl ReleaseQueue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What chunks take, neighbours as one: giving space back is slow on some media, whatever its length. `chunks` are in
+/// order.
+fn joined(chunks: &[ChunkRef]) -> Vec<(SegmentId, Range<u64>)> {
+    let mut ranges: Vec<(SegmentId, Range<u64>)> = Vec::new();
+    for chunk in chunks {
+        let span = chunk.span();
+        match ranges.last_mut() {
+            Some((segment, range)) if *segment == chunk.segment && range.end == span.start => {
+                range.end = span.end
+            }
+            _ => ranges.push((chunk.segment, span)),
+        }
+    }
+    ranges
 }
 
 impl Volume {
@@ -87,20 +104,22 @@ impl Volume {
 
     /// Gives back the space of at most `limit` chunks whose end is durable. Returns how many it was.
     pub(crate) fn release_some(&self, limit: usize) -> FsResult<usize> {
-        let chunks = {
+        let chunks: Vec<ChunkRef> = {
             let mut releases = self.releases.state();
-            let keep = releases.ready.len().saturating_sub(limit);
-            releases.ready.split_off(keep)
+            (0..limit).map_while(|_| releases.ready.pop_first()).collect()
         };
         if chunks.is_empty() {
             return Ok(0);
         }
-        let mut batch = Batch::releasing();
-        for (index, chunk) in chunks.iter().enumerate() {
-            if let Err(error) = self.data.release(chunk) {
-                self.releases.state().ready.extend(&chunks[index..]);
+        for (segment, range) in joined(&chunks) {
+            if let Err(error) = self.data.release_range(segment, range) {
+                // To release once more what was released does nothing.
+                self.releases.state().ready.extend(chunks);
                 return Err(error.into());
             }
+        }
+        let mut batch = Batch::releasing();
+        for chunk in &chunks {
             batch.delete(Table::Release, key::release(chunk));
         }
         crash::point("volume.release.punched");

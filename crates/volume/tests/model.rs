@@ -502,7 +502,7 @@ fn tight(seed: u64) -> VolumeConfig {
         chunk_cache: 1 << 20,
         extent_cache: 1 << 20,
         inline_max: 6000,
-        chunk_len: if seed % 4 == 0 { 8192 } else { 64 << 10 },
+        chunk_len: if seed.is_multiple_of(4) { 8192 } else { 64 << 10 },
         ..VolumeConfig::default()
     }
 }

@@ -14,6 +14,9 @@ use std::sync::{Arc, OnceLock};
 /// Bytes of a tree's changes in memory before they are written out as a sorted file.
 const MEMTABLE: u64 = 32 << 20;
 
+/// Bytes of journals before trees are written out for their sake: what a restart has to read.
+const JOURNALS: u64 = 192 << 20;
+
 /// The busy tables have a tree each, the others share one, where a key starts with the table's number: every tree costs
 /// files, and syncs when it is made.
 const TREES: [&str; 5] = ["inode", "dirent", "extent", "reply", "other"];
@@ -38,6 +41,7 @@ impl EmbeddedMeta {
             Database::builder(&path)
                 .cache_size(options.meta_cache)
                 .journal_compression(CompressionType::None)
+                .max_journaling_size(JOURNALS)
                 .open()
         };
         let database = match open() {
