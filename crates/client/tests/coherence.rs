@@ -164,7 +164,8 @@ async fn reads_are_answered_while_a_recall_is_worked_on() {
     a.read(&f, 0, 1000).await.unwrap();
     a.getattr(f.fid()).await.unwrap();
     let runtime = tokio::runtime::Handle::current();
-    let (reader, handle, seen) = (Arc::clone(&a), Arc::clone(&f), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let (reader, handle, seen) =
+        (Arc::clone(&a), Arc::clone(&f), Arc::new(std::sync::Mutex::new(Vec::new())));
     let noted = Arc::clone(&seen);
     *told.during.lock().unwrap() = Some(Box::new(move || {
         // What is cached and what is not: the kernel may hold a lock that this read has to free.
@@ -245,7 +246,10 @@ async fn appends_of_two_machines_are_all_there() {
     let append = |client: Arc<soda_client::Client>, letter: u8| async move {
         let f = open(&client, "log").await;
         for _ in 0..100 {
-            client.write(&f, WriteAt::End, vec![letter; 10].into(), soda_client::KillPriv::Keep).await.unwrap();
+            client
+                .write(&f, WriteAt::End, vec![letter; 10].into(), soda_client::KillPriv::Keep)
+                .await
+                .unwrap();
         }
     };
     tokio::join!(append(Arc::clone(&a), b'a'), append(Arc::clone(&b), b'b'));
@@ -315,7 +319,8 @@ async fn large_files_stream_and_random_reads_are_right() {
     let cell = Cell::start();
     let (a, b) = (cell.client().await, cell.client().await);
     let size = 40usize << 20;
-    let pattern: Vec<u8> = (0..size as u32 / 4).flat_map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let pattern: Vec<u8> =
+        (0..size as u32 / 4).flat_map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let f = file(&a, "big", pattern.clone()).await;
     assert_eq!(a.getattr(f.fid()).await.unwrap().value.size, size as u64);
     let theirs = open(&b, "big").await;

@@ -218,10 +218,9 @@ async fn a_lock_that_is_waited_for_comes_in_turn_or_is_given_up() {
     let gave_up = b.lock_set(&theirs, lock(2, LockMode::Exclusive), LockWait::Yes);
     assert!(tokio::time::timeout(Duration::from_millis(100), gave_up).await.is_err());
     let (client, handle) = (Arc::clone(&b), Arc::clone(&theirs));
-    let waiting = started(async move {
-        client.lock_set(&handle, lock(3, LockMode::Exclusive), LockWait::Yes).await
-    })
-    .await;
+    let waiting =
+        started(async move { client.lock_set(&handle, lock(3, LockMode::Exclusive), LockWait::Yes).await })
+            .await;
     assert!(!waiting.is_finished());
     a.lock_release_owner(f.fid(), LockFamily::Record, LockOwner(1)).await.unwrap();
     waiting.await.unwrap().unwrap();

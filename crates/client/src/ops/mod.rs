@@ -97,3 +97,57 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use soda_protocol::{Allocate, Lock, LockWait, NewNode, SetXattr, Whence, WriteAt};
+    use soda_types::{Name, SetAttr};
+
+    fn assert_send<T: Send>(_: T) {}
+
+    /// A thread that cannot wait polls once and hands the rest to a runtime.
+    #[allow(dead_code, clippy::too_many_arguments, reason = "only has to compile")]
+    fn every_operation_can_move_to_another_thread(
+        client: &Client,
+        file: &OpenFile,
+        open: &OpenDir,
+        name: &Name,
+        new: NewNode,
+        lock: Lock,
+        fid: Fid,
+    ) {
+        assert_send(client.lookup(fid, name));
+        assert_send(client.getattr(fid));
+        assert_send(client.setattr(fid, SetAttr::default()));
+        assert_send(client.readlink(fid));
+        assert_send(client.statfs());
+        assert_send(client.create(fid, name, new.clone()));
+        assert_send(client.create_open(fid, name, new.clone(), OpenMode::Read));
+        assert_send(client.tmpfile(fid, new, OpenMode::Read));
+        assert_send(client.link(fid, fid, name));
+        assert_send(client.unlink(fid, name));
+        assert_send(client.rmdir(fid, name));
+        assert_send(client.rename(fid, name, fid, name, RenameHow::Plain));
+        assert_send(client.open_dir(fid));
+        assert_send(client.read_dir(open, 0, 1));
+        assert_send(client.parent(open));
+        assert_send(client.open(fid, OpenMode::Read));
+        assert_send(client.read(file, 0, 1));
+        assert_send(client.write(file, WriteAt::End, Bytes::new(), KillPriv::Keep));
+        assert_send(client.seek(file, 0, Whence::Data));
+        assert_send(client.fallocate(file, 0, 1, Allocate::Extend));
+        assert_send(client.copy_range(file, 0, file, 0, 1));
+        assert_send(client.fsync(fid));
+        assert_send(client.getxattr(fid, b""));
+        assert_send(client.listxattr(fid));
+        assert_send(client.setxattr(fid, b"", b"", SetXattr::Either));
+        assert_send(client.removexattr(fid, b""));
+        assert_send(client.lock_test(fid, lock));
+        assert_send(client.lock_set(file, lock, LockWait::No));
+        assert_send(client.lock_release(fid, lock));
+        assert_send(client.lock_release_owner(fid, lock.family, lock.owner));
+        assert_send(client.shutdown());
+    }
+}

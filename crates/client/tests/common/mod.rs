@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use bytes::Bytes;
-use soda_client::{Client, ClientConfig, KernelHooks, KillPriv, Names, NamesLock, NoKernel, OpenFile, OpenMode};
+use soda_client::{
+    Client, ClientConfig, KernelHooks, KillPriv, Names, NamesLock, NoKernel, OpenFile, OpenMode,
+};
 use soda_protocol::{IfExists, NewNode, WriteAt};
 use soda_server::{RunningServer, Server, ServerConfig};
 use soda_types::{Creds, Fid, FileKind, InUse, Name};
