@@ -11,6 +11,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Debug)]
 pub struct SimConfig {
     pub seed: u64,
+    pub shape: Shape,
     /// Simulated time with faults; healing and the last operations come on top.
     pub faulty: Duration,
     /// Simulated time after healing in which clients go on working.
@@ -34,6 +35,15 @@ pub struct SimConfig {
     pub drift_ppm: u32,
     pub order: Order,
     pub sabotage: Sabotage,
+}
+
+/// What is made of a seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// [`SimConfig::from_seed`]
+    Usual,
+    /// [`SimConfig::crowded`]
+    Crowded,
 }
 
 /// What a control connection promises about the order of what the server sends.
@@ -135,6 +145,7 @@ impl SimConfig {
         }
         SimConfig {
             seed,
+            shape: Shape::Usual,
             faulty: term * 20,
             calm: term * 4,
             clients: 2 + rng.below(4) as usize,
@@ -152,6 +163,32 @@ impl SimConfig {
         }
     }
 
+    /// Many programs on two inodes with hardly a pause: queues, convoys and crossing recalls.
+    pub fn crowded(seed: u64) -> SimConfig {
+        let usual = SimConfig::from_seed(seed);
+        let term = Duration::from_secs(1);
+        let table = TableConfig {
+            object_term: usual.table.object_term,
+            equation_8: usual.table.equation_8,
+            back_off: usual.table.back_off,
+            ..TableConfig::with_term(term)
+        };
+        SimConfig {
+            shape: Shape::Crowded,
+            faulty: term * 10,
+            calm: term,
+            clients: 6,
+            processes: 4,
+            objects: 2,
+            cells: 2,
+            think: Duration::from_millis(3),
+            fault_every: term / 2,
+            changes_percent: 40,
+            table,
+            ..usual
+        }
+    }
+
     pub fn with_sabotage(self, sabotage: Sabotage) -> SimConfig {
         SimConfig { sabotage, ..self }
     }
@@ -159,6 +196,9 @@ impl SimConfig {
     /// The command that repeats this run, shown when it fails.
     pub fn command(&self) -> String {
         let mut command = format!("cargo run --release -p soda-sim -- --seed {}", self.seed);
+        if self.shape == Shape::Crowded {
+            command += " --crowded";
+        }
         if self.sabotage != Sabotage::None {
             command += &format!(" --sabotage {}", self.sabotage);
         }

@@ -2,7 +2,7 @@
 
 use crate::clock::Time;
 use crate::config::SimConfig;
-use crate::invariants::Invariants;
+use crate::invariants::{Invariants, patience};
 use crate::message::{OpUid, ToClient, ToServer};
 use crate::network::{ConnId, Network};
 use soda_lease::OpKey;
@@ -94,6 +94,8 @@ pub struct Context {
     pub trace: Trace,
     /// Since when there are no faults any more.
     pub healed: Option<Time>,
+    /// Since when each client has had no trouble of its own or with the server; later than now: it has some.
+    well_since: Vec<Time>,
     uids: u64,
     queue: BTreeMap<(Time, u64), Event>,
     scheduled: u64,
@@ -108,6 +110,7 @@ impl Context {
             invariants: Invariants::new(),
             trace: Trace { digest: 0xcbf2_9ce4_8422_2325, events: 0, show },
             healed: None,
+            well_since: vec![Time::ZERO; config.clients],
             uids: 0,
             queue: BTreeMap::new(),
             scheduled: 0,
@@ -134,6 +137,30 @@ impl Context {
         self.now = at;
         self.trace.count(at, number);
         Some(event)
+    }
+
+    /// Something is wrong with the client, for this long.
+    pub fn trouble(&mut self, client: usize, span: Duration) {
+        let end = self.now.after(span);
+        self.well_since[client] = self.well_since[client].max(end);
+    }
+
+    pub fn trouble_for_all(&mut self, span: Duration) {
+        (0..self.config.clients).for_each(|client| self.trouble(client, span));
+    }
+
+    /// All is healed: whatever trouble was planned to last longer is over.
+    pub fn end_of_trouble(&mut self) {
+        self.healed = Some(self.now);
+        let soon = self.now.after(Duration::from_secs(1));
+        self.well_since.iter_mut().for_each(|since| *since = (*since).min(soon));
+    }
+
+    /// The server has thrown the client out for silence.
+    pub fn fenced_for_silence(&mut self, client: usize) {
+        let grace = patience::grace(&self.config.table);
+        let found = patience::check(client, self.well_since[client], self.now, grace);
+        self.invariants.report(found);
     }
 
     pub fn next_uid(&mut self) -> OpUid {

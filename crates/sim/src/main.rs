@@ -1,6 +1,6 @@
 //! Repeats a run of the simulation by its seed, or runs many.
 //!
-//! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--trace]`
+//! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--crowded] [--trace]`
 
 use soda_sim::{Show, SimConfig, run};
 use std::process::ExitCode;
@@ -25,15 +25,25 @@ struct Options {
     sabotage: soda_sim::Sabotage,
     drift_ppm: Option<u32>,
     show: Show,
+    /// What a seed stands for.
+    shape: fn(u64) -> SimConfig,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
     let sabotage = soda_sim::Sabotage::None;
-    let mut options = Options { seed: 1, count: 1, sabotage, drift_ppm: None, show: Show::No };
+    let mut options =
+        Options { seed: 1, count: 1, sabotage, drift_ppm: None, show: Show::No, shape: SimConfig::from_seed };
     while let Some(name) = arguments.next() {
-        if name == "--trace" {
-            options.show = Show::Yes;
-            continue;
+        match name.as_str() {
+            "--trace" => {
+                options.show = Show::Yes;
+                continue;
+            }
+            "--crowded" => {
+                options.shape = SimConfig::crowded;
+                continue;
+            }
+            _ => {}
         }
         let value = arguments.next().ok_or(format!("{name} needs a value"))?;
         let number = || value.parse::<u64>().map_err(|error| format!("{name} {value}: {error}"));
@@ -52,7 +62,7 @@ fn simulate(options: &Options) -> ExitCode {
     let mut simulated = Duration::ZERO;
     let (mut events, mut operations) = (0, 0);
     for seed in options.seed..options.seed.saturating_add(options.count) {
-        let mut config = SimConfig::from_seed(seed).with_sabotage(options.sabotage);
+        let mut config = (options.shape)(seed).with_sabotage(options.sabotage);
         config.drift_ppm = options.drift_ppm.unwrap_or(config.drift_ppm);
         let report = run(config.clone(), options.show);
         for violation in &report.violations {

@@ -51,6 +51,7 @@ pub enum ToServer {
     Acks(Vec<RecallAck>),
     Release(Vec<RecallAck>),
     Progress(Vec<Fid>),
+    Goodbye,
 }
 
 #[derive(Clone, PartialEq, Debug)]

@@ -124,6 +124,7 @@ impl Context {
     /// The link works again: what was held back goes on, or the connection turns out to be broken.
     pub fn heal_link(&mut self, client: usize) {
         self.network.cut.remove(&client);
+        self.trouble(client, Duration::from_secs(1));
         for id in self.network.connections_of(client) {
             if self.rng.chance(1, 3) {
                 self.break_connection(id);

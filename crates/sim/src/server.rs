@@ -6,8 +6,8 @@ use crate::config::Sabotage;
 use crate::context::{Context, Event, Step};
 use crate::message::{Call, OpId, OpUid, Register, Standing, Tag, ToClient, ToServer, Value, first_epoch};
 use crate::network::{ConnId, Kind};
-use soda_lease::table::{Access, OpKey, Outcome, Output, Refusal, Table};
-use soda_types::{Cause, Epoch, Grant, InUse, Monotonic, RecallAck, Sequence, SessionId};
+use soda_lease::table::{Access, FenceReason, OpKey, Outcome, Output, Refusal, Table};
+use soda_types::{Cause, Epoch, Grant, InUse, Mode, Monotonic, RecallAck, Sequence, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -37,6 +37,10 @@ struct Running {
     /// The control connection of each session.
     control: BTreeMap<SessionId, ConnId>,
     session_of: BTreeMap<ConnId, SessionId>,
+    /// Only for the invariants.
+    client_of: BTreeMap<SessionId, usize>,
+    /// Recalls that have been sent once.
+    recalled: BTreeSet<(Epoch, Option<Mode>)>,
     ops: BTreeMap<OpKey, Operation>,
     /// Changing operations that are under way: a retry joins them.
     by_slot: BTreeMap<(SessionId, usize), OpKey>,
@@ -80,6 +84,8 @@ impl Server {
             table,
             control: BTreeMap::new(),
             session_of: BTreeMap::new(),
+            client_of: BTreeMap::new(),
+            recalled: BTreeSet::new(),
             ops: BTreeMap::new(),
             by_slot: BTreeMap::new(),
             last_op: 0,
@@ -103,7 +109,7 @@ impl Server {
 
     pub fn handle(&mut self, context: &mut Context, event: Event) {
         match event {
-            Event::ServerStarts => self.start(context),
+            Event::ServerStarts if self.running.is_none() => self.start(context),
             Event::ArrivesAtServer(conn, message) => self.handle_message(context, conn, message),
             Event::ResetAtServer(conn) => self.handle_reset(conn),
             Event::ServerTimer { generation } => {
@@ -177,6 +183,14 @@ impl Server {
                     running.table.handle_release(now, session, &acks);
                 }
             }
+            ToServer::Goodbye => {
+                if let Some(session) = session {
+                    self.forget_session(session);
+                    let Some(running) = &mut self.running else { return };
+                    running.table.close_session(now, session);
+                }
+                context.break_connection(conn);
+            }
             ToServer::Progress(fids) => {
                 if let Some(session) = session {
                     let _ = running.table.handle_traffic(now, session);
@@ -209,6 +223,9 @@ impl Server {
             running.session_of.remove(&old);
         }
         running.session_of.insert(conn, session);
+        if let Some(client) = context.network.client_of(conn) {
+            running.client_of.insert(session, client);
+        }
         let term = context.config.table.session_term;
         context.send_to_client(conn, ToClient::Welcome { tag, session, standing, term });
     }
@@ -340,15 +357,20 @@ impl Server {
                         };
                         running.table.handle_acks(now, session, &[ack]);
                     }
+                    let again = !running.recalled.insert((recall.epoch, recall.to));
+                    if again && context.config.sabotage == Sabotage::NoResend {
+                        continue;
+                    }
                     if let Some(conn) = running.control.get(&session) {
                         context.send_to_client(*conn, ToClient::Recall(recall));
                     }
                 }
-                Output::Fence { session, .. } => {
-                    self.disk.sessions.remove(&session);
-                    self.disk.replies.retain(|(of, _), _| *of != session);
-                    running.control.remove(&session);
-                    running.session_of.retain(|_, of| *of != session);
+                Output::Fence { session, reason } => {
+                    if let (FenceReason::Silent(_), Some(client)) = (reason, running.client_of.get(&session))
+                    {
+                        context.fenced_for_silence(*client);
+                    }
+                    self.forget_session(session);
                 }
                 Output::SessionInUse { .. } => {}
             }
@@ -383,8 +405,18 @@ impl Server {
             .map(|lease| lease.holder.session)
             .collect();
         for session in silent {
-            self.disk.sessions.remove(&session);
-            running.table.close_session(now, session);
+            self.forget_session(session);
+            if let Some(running) = &mut self.running {
+                running.table.close_session(now, session);
+            }
+        }
+    }
+
+    /// The session has ended, and that is on disk before anything else is done.
+    fn forget_session(&mut self, session: SessionId) {
+        self.disk.sessions.remove(&session);
+        self.disk.replies.retain(|(of, _), _| *of != session);
+        if let Some(running) = &mut self.running {
             running.control.remove(&session);
             running.session_of.retain(|_, of| *of != session);
         }

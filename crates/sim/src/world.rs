@@ -1,7 +1,7 @@
 //! One run: nodes, faults, and the two phases. First everything goes wrong at random and only safety is asked for; then
 //! all is healed, and every operation has to end.
 
-use crate::client::{Client, Stuck, Work};
+use crate::client::{Client, End, Stuck, Work};
 use crate::clock::{Clock, Time};
 use crate::config::SimConfig;
 use crate::context::{Context, Digest, Event, Show, Undo};
@@ -193,26 +193,32 @@ impl World {
                 if !connections.is_empty() {
                     let id = self.context.rng.pick(&connections);
                     self.context.break_connection(id);
+                    self.context.trouble(client, Duration::from_secs(1));
                 }
             }
             25..45 => {
                 self.context.network.cut(client);
+                self.context.trouble(client, span);
                 self.context.after(span, Event::Undo(Undo::Cut(client)));
             }
             45..65 => {
                 self.backlogs[client].get_or_insert_default();
+                self.context.trouble(client, span);
                 self.context.after(span, Event::Undo(Undo::Freeze(client)));
             }
             65..73 => {
                 if self.clients[client].is_on() {
-                    self.clients[client].crash(&mut self.context);
+                    let how = if self.context.rng.chance(1, 3) { End::Goodbye } else { End::Crash };
+                    self.clients[client].stop(&mut self.context, how);
                     self.backlogs[client] = None;
+                    self.context.trouble(client, span);
                     self.context.after(span, Event::ClientStarts { client });
                 }
             }
             73..85 => {
                 if self.server.is_running() {
                     self.server.crash(&mut self.context);
+                    self.context.trouble_for_all(span);
                     if let Some(backlog) = self.backlogs.last_mut() {
                         *backlog = None;
                     }
@@ -224,10 +230,12 @@ impl World {
                 if let Some(backlog) = self.backlogs.last_mut() {
                     backlog.get_or_insert_default();
                 }
+                self.context.trouble_for_all(span);
                 self.context.after(span, Event::Undo(Undo::FreezeServer));
             }
             _ => {
                 self.clients[client].set_stuck(Stuck::Yes);
+                self.context.trouble(client, span * 3);
                 self.context.after(span * 3, Event::Undo(Undo::Stuck(client)));
             }
         }
@@ -265,7 +273,7 @@ impl World {
         if !self.server.is_running() {
             self.server.handle(&mut self.context, Event::ServerStarts);
         }
-        self.context.healed = Some(self.context.now);
+        self.context.end_of_trouble();
     }
 
     // ------------------------------------------------------------------------------------------------------ checks

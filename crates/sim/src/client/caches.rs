@@ -6,36 +6,36 @@ use soda_types::{Fid, Monotonic};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
-pub struct Caches {
+pub(super) struct Caches {
     daemon: BTreeMap<Register, (Value, Holding)>,
     kernel: BTreeMap<Register, (Value, Monotonic)>,
 }
 
 impl Caches {
     /// What the kernel answers without asking the daemon.
-    pub fn kernel(&self, now: Monotonic, register: Register) -> Option<Value> {
+    pub(super) fn kernel(&self, now: Monotonic, register: Register) -> Option<Value> {
         self.kernel.get(&register).filter(|(_, until)| *until > now).map(|(value, _)| *value)
     }
 
     /// What the daemon has, if it was cached in this holding.
-    pub fn daemon(&self, register: Register, holding: Option<Holding>) -> Option<Value> {
+    pub(super) fn daemon(&self, register: Register, holding: Option<Holding>) -> Option<Value> {
         self.daemon.get(&register).filter(|(_, of)| Some(*of) == holding).map(|(value, _)| *value)
     }
 
     /// Answers overtake each other: the newer value stays.
-    pub fn fill(&mut self, register: Register, value: Value, holding: Holding) {
+    pub(super) fn fill(&mut self, register: Register, value: Value, holding: Holding) {
         let entry = self.daemon.entry(register).or_insert((value, holding));
         if entry.1 != holding || entry.0 < value {
             *entry = (value, holding);
         }
     }
 
-    pub fn fill_kernel(&mut self, register: Register, value: Value, until: Monotonic) {
+    pub(super) fn fill_kernel(&mut self, register: Register, value: Value, until: Monotonic) {
         self.kernel.insert(register, (value, until));
     }
 
     /// The register has this value now and may not be cached: what is older goes.
-    pub fn outdate(&mut self, register: Register, value: Value) {
+    pub(super) fn outdate(&mut self, register: Register, value: Value) {
         if self.daemon.get(&register).is_some_and(|(cached, _)| *cached < value) {
             self.daemon.remove(&register);
         }
@@ -44,15 +44,15 @@ impl Caches {
         }
     }
 
-    pub fn drop_kernel(&mut self, fid: Fid) {
+    pub(super) fn drop_kernel(&mut self, fid: Fid) {
         self.kernel.retain(|register, _| register.fid() != fid);
     }
 
-    pub fn drop_daemon(&mut self, fid: Fid) {
+    pub(super) fn drop_daemon(&mut self, fid: Fid) {
         self.daemon.retain(|register, _| register.fid() != fid);
     }
 
-    pub fn drop_all(&mut self) {
+    pub(super) fn drop_all(&mut self) {
         self.daemon.clear();
         self.kernel.clear();
     }

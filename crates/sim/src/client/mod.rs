@@ -101,12 +101,15 @@ impl Client {
         }
     }
 
-    pub fn crash(&mut self, context: &mut Context) {
-        context.note(|| format!("client{}  crashes", self.number));
+    pub fn stop(&mut self, context: &mut Context, how: End) {
+        context.note(|| format!("client{}  ends: {how:?}", self.number));
         self.life += 1;
         self.power = Power::Off;
         self.holder = new_holder(&context.config);
         self.caches.drop_all();
+        if how == End::Goodbye {
+            self.tell(context, ToServer::Goodbye);
+        }
         self.link = Link::Down;
         self.data = None;
         self.requests.clear();
@@ -114,8 +117,10 @@ impl Client {
         for process in &mut self.processes {
             process.forget(context);
         }
-        for id in context.network.connections_of(self.number) {
-            context.break_connection(id);
+        if how == End::Crash {
+            for id in context.network.connections_of(self.number) {
+                context.break_connection(id);
+            }
         }
     }
 
@@ -426,7 +431,7 @@ impl Client {
                     1..=5 => term / 10,
                     _ => Duration::from_micros(300),
                 };
-                let delay = context.about(mean);
+                let delay = context.about(mean).min(term * 2);
                 let (client, life) = (self.number, self.life);
                 context.after(delay, Event::CachesDropped { client, life, fid, epoch, keep });
             }
@@ -452,6 +457,14 @@ impl Client {
             context.schedule(self.clock.when(wake), event);
         }
     }
+}
+
+/// How a client ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Crash,
+    /// Unmounted: its caches are gone when it says so.
+    Goodbye,
 }
 
 /// Whether recalls are worked on.

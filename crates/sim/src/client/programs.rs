@@ -12,7 +12,7 @@ use soda_types::{Fid, Grant, Monotonic, Sequence};
 use std::time::Duration;
 
 #[derive(Debug, Default)]
-pub struct Process {
+pub(super) struct Process {
     sequence: u64,
     /// What it is doing, since when.
     busy: Option<(OpUid, Time)>,
@@ -20,7 +20,7 @@ pub struct Process {
 
 impl Process {
     /// The program is told EIO, or dies: the operation ends without a result.
-    pub fn forget(&mut self, context: &mut Context) {
+    pub(super) fn forget(&mut self, context: &mut Context) {
         if let Some((uid, _)) = self.busy.take() {
             context.invariants.gave_up(uid);
         }
@@ -136,6 +136,8 @@ impl Client {
         match &call {
             Call::Read(register) => {
                 let value = values.first().copied().unwrap_or_default();
+                // Even if it may not be cached: what is cached may be of before a change of ours that is not answered.
+                self.caches.outdate(*register, value);
                 self.cache(context, ticket, *register, value);
                 self.read_done(context, process, uid, *register, value);
             }

@@ -7,6 +7,7 @@
 //! | no acknowledged write is lost, across crashes of the server | design, "Nothing lost in silence" | [`durable`] |
 //! | an operation is carried out at most once; exactly once if it was acknowledged | design, "Exactly-once" | [`once`] |
 //! | epochs only grow, across restarts | design, "epoch"; Chubby's sequencers | [`epochs`] |
+//! | slow is not dead: nobody who is reachable and answers is thrown out for silence | design, "Failures"; Lustre evicted clients for one dropped message | [`patience`] |
 //! | once all faults are healed, every operation ends within a bound | openraft's two-phase simulation | [`progress`] |
 //! | the same seed gives the same run | slatedb: determinism is itself a test | `tests/determinism.rs` |
 
@@ -15,6 +16,7 @@ pub mod epochs;
 pub mod exclusive;
 pub mod fresh;
 pub mod once;
+pub mod patience;
 pub mod progress;
 
 use crate::message::{OpUid, Register, Value};
@@ -36,6 +38,7 @@ pub enum Property {
     Durable,
     Once,
     Epochs,
+    Patience,
     Progress,
 }
 

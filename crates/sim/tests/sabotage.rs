@@ -1,0 +1,59 @@
+//! The harness finds mistakes: each one that is put in on purpose breaks the property it should, within a few seeds.
+
+use soda_sim::{Property, Sabotage, Show, SimConfig, run};
+
+/// The first violation in the first seeds.
+fn found(change: impl Fn(SimConfig) -> SimConfig) -> Option<(u64, Property)> {
+    (1..400).find_map(|seed| {
+        let report = run(change(SimConfig::from_seed(seed)), Show::No);
+        report.violations.first().map(|violation| (seed, violation.property))
+    })
+}
+
+fn expected(sabotage: Sabotage) -> &'static [Property] {
+    // A lease that is used for too long shows as one of these two, whichever comes first.
+    const USED_TOO_LONG: &[Property] = &[Property::Exclusive, Property::Fresh];
+    match sabotage {
+        Sabotage::None => &[],
+        Sabotage::SkipAckWait
+        | Sabotage::IgnoreDriftMargin
+        | Sabotage::NoBarForLateGrants
+        | Sabotage::NoGrace
+        | Sabotage::CountFromReply
+        | Sabotage::FenceAtOnce => USED_TOO_LONG,
+        Sabotage::KernelKeeps | Sabotage::KernelToldTooLong | Sabotage::CacheEverything => &[Property::Fresh],
+        Sabotage::ForgetReplies => &[Property::Once],
+        Sabotage::EpochsStartAnew => &[Property::Epochs],
+        Sabotage::NoResend => &[Property::Patience],
+    }
+}
+
+#[test]
+fn every_mistake_is_found() {
+    for sabotage in Sabotage::ALL {
+        let found = found(|config| config.with_sabotage(sabotage));
+        let Some((seed, property)) = found else { panic!("{sabotage} was not found") };
+        assert!(expected(sabotage).contains(&property), "{sabotage} showed as {property:?} with seed {seed}");
+    }
+}
+
+/// The margin is what keeps drifting clocks safe: beyond it they are not.
+#[test]
+fn drift_beyond_the_margin_is_found() {
+    let found = found(|config| SimConfig { drift_ppm: 50_000, ..config });
+    assert!(matches!(found, Some((_, Property::Exclusive | Property::Fresh))), "{found:?}");
+}
+
+/// The same drift with a margin for it is safe.
+#[test]
+fn a_margin_for_the_drift_is_safe() {
+    let found = found(|mut config| {
+        config.drift_ppm = 50_000;
+        // Slowest client against fastest server: 1 - 0.95 / 1.05.
+        config.margin.drift_ppm = 96_000;
+        // Grace has to cover the slowest clocks too.
+        config.table.grace = config.table.session_term * 13 / 10;
+        config
+    });
+    assert_eq!(found, None);
+}
