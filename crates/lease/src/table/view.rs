@@ -133,6 +133,17 @@ impl Table {
         self.store.lease(id).map(|lease| self.grant_of(lease))
     }
 
+    /// Whether an operation of the session that reads the object would be admitted without asking or waiting for
+    /// anybody. Grace periods are left out.
+    pub fn reads_at_once(&self, session: SessionId, fid: Fid) -> bool {
+        let Some(id) = self.store.find(fid) else { return true };
+        let Some(object) = self.store.object(id) else { return true };
+        // A write lease has no company, so the first holder tells.
+        let mut holders = self.store.holders(id).filter_map(|lease| self.store.lease(lease));
+        let in_the_way = |lease: &Lease| lease.session != session && lease.mode == Mode::Write;
+        object.queue_len() == 0 && object.running.lets_in(Intent::Read) && !holders.next().is_some_and(in_the_way)
+    }
+
     /// Leases on an object, by session.
     pub fn holders(&self, now: Monotonic, fid: Fid) -> Vec<HolderInfo> {
         let Some(object) = self.store.find(fid) else { return Vec::new() };
