@@ -108,6 +108,7 @@ impl Server {
         if config.exposure == Exposure::LoopbackOnly && !config.listen.ip().is_loopback() {
             return Err(StartError::Exposed(config.listen));
         }
+        allow_descriptors();
         let directory = open_directory(&config)?;
         let volume = open_volume(&config, &directory)?;
         let listener =
@@ -187,11 +188,15 @@ impl RunningServer {
 
     /// Tells the clients, lets work in progress end, makes everything durable and closes the data directory. Sessions stay
     /// known, so clients go on at the next start.
-    pub async fn shutdown(self) {
+    pub async fn shutdown(mut self) {
         let (done, ended) = tokio::sync::oneshot::channel();
         // Ending a runtime blocks, which an asynchronous caller must not.
         std::thread::spawn(move || {
             self.say_goodbye();
+            self.stop();
+            if let Err(error) = self.shared.volume.sync() {
+                tracing::error!(%error, "the last changes could not be made durable");
+            }
             drop(self);
             let _ = done.send(());
         });
@@ -207,9 +212,6 @@ impl RunningServer {
         drop(core);
         for outbox in &controls {
             outbox.flush();
-        }
-        if let Err(error) = self.shared.volume.sync() {
-            tracing::error!(%error, "the last changes could not be made durable");
         }
     }
 
@@ -268,6 +270,16 @@ pub(crate) fn random() -> std::io::Result<[u8; 16]> {
         filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
     }
     Ok(bytes)
+}
+
+/// A connection takes a descriptor, and the usual soft limit of 1,024 is that of programs that use select(2).
+fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, ?limit, "the limit of open descriptors could not be raised");
+    }
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {

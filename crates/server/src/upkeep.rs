@@ -13,12 +13,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 /// How often waits and silent sessions are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// A wait that is worth a line in the log.
 const LONG_WAIT: Duration = Duration::from_secs(1);
+/// Lines about long waits at a time.
+const WARNINGS: usize = 16;
+/// Orphans that are being deleted, or wait for that, at a time.
+const ORPHANS_AT_ONCE: usize = 64;
 /// Extents or chunks that are reclaimed at a time.
 const RECLAIM_STEP: usize = 1000;
 
@@ -66,18 +70,20 @@ pub(crate) async fn run_timer(shared: Arc<Shared>) {
     }
 }
 
-/// Says in the log who blocks whom.
+/// Says in the log who blocks whom. A few at a time: when a thousand wait, the first ones tell the story.
 fn warn_of_waits(core: &mut Core, now: Monotonic) {
     let Core { waiting, table, sessions, .. } = core;
     let name_of = |id: &SessionId| {
         let entry = sessions.get(id);
         entry.map_or_else(|| id.to_string(), |entry| format!("{id} ({})", entry.session.record.name))
     };
-    for (key, waiting) in waiting.iter_mut() {
+    let long = |waiting: &crate::core::Waiting| {
+        waiting.warned == Warned::NotYet
+            && waiting.session != OWN_SESSION
+            && now.since(waiting.since) >= LONG_WAIT
+    };
+    for (key, waiting) in waiting.iter_mut().filter(|(_, waiting)| long(waiting)).take(WARNINGS) {
         let waited = now.since(waiting.since);
-        if waiting.warned == Warned::Already || waited < LONG_WAIT || waiting.session == OWN_SESSION {
-            continue;
-        }
         waiting.warned = Warned::Already;
         let grace = table.grace_left(now);
         for fid in &waiting.objects {
@@ -131,11 +137,17 @@ pub(crate) async fn run_janitor(shared: Arc<Shared>) {
     for fid in left_over {
         shared.janitor.enqueue(fid);
     }
+    let places = Arc::new(Semaphore::new(ORPHANS_AT_ONCE));
     loop {
         while let Some(fid) = shared.janitor.next() {
-            if let Err(error) = drop_orphan(&shared, fid).await {
-                tracing::error!(%fid, %error, "an inode without a name could not be deleted; a restart tries again");
-            }
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let shared = shared.clone();
+            tokio::spawn(async move {
+                if let Err(error) = drop_orphan(&shared, fid).await {
+                    tracing::error!(%fid, %error, "an inode without a name could not be deleted; a restart tries again");
+                }
+                drop(place);
+            });
         }
         shared.janitor.wake.notified().await;
     }

@@ -5,11 +5,11 @@
 //! what kind of inode it is, and no more.
 
 use super::{Stop, read};
-use crate::core::{Admission, Asker, CoreGuard};
+use crate::core::Admission;
 use crate::link::Incoming;
 use soda_lease::table::{Access, OpKey, Want};
 use soda_protocol::{DirPage, Rest};
-use soda_types::{Errno, Fid, Mode, Name, SessionId};
+use soda_types::{Errno, Fid, Name};
 use soda_volume::Listing;
 
 /// Entries of one answer: bounds its size, and how many leases come at once.
@@ -28,11 +28,7 @@ pub(super) fn page(
     let listed = volume.read_dir(directory, after, limit, Listing::Names)?;
     let rest = if listed.len() < limit { Rest::End } else { Rest::More };
     if incoming.want() == Want::Lease {
-        let fids: Vec<Fid> = listed.iter().map(|entry| entry.fid).collect();
-        let mut core = incoming.link.shared.core();
-        let asker = incoming.asker();
-        let free: Vec<Fid> = fids.into_iter().filter(|fid| is_free(&core, asker.session, *fid)).collect();
-        admit_idle(&mut core, asker, &free, keys);
+        admit_idle(incoming, listed.iter().map(|entry| entry.fid), keys);
     }
     let mut entries = Vec::with_capacity(listed.len());
     for entry in listed {
@@ -48,28 +44,15 @@ pub(super) fn page(
     Ok(DirPage { dir: volume.getattr(directory)?, parent: volume.parent(directory)?, entries, rest })
 }
 
-/// Nobody else has a write lease on it or waits for it.
-fn is_free(core: &CoreGuard<'_>, session: SessionId, fid: Fid) -> bool {
-    let others =
-        |holder: &soda_lease::table::HolderInfo| holder.session != session && holder.mode == Mode::Write;
-    !core.table.holders(core.now, fid).iter().any(others) && core.table.waiting(core.now, fid).is_empty()
-}
-
-/// Has as many of the inodes admitted as no operation is in progress on, in as few operations as possible.
-fn admit_idle(core: &mut CoreGuard<'_>, asker: Asker, fids: &[Fid], keys: &mut Vec<OpKey>) {
-    if fids.is_empty() {
-        return;
-    }
-    match core.admit(asker, fids.iter().map(|fid| Access::read(*fid)).collect()) {
+/// Has the inodes admitted that can be read without anybody being asked or waited for.
+fn admit_idle(incoming: &Incoming, fids: impl Iterator<Item = Fid>, keys: &mut Vec<OpKey>) {
+    let mut core = incoming.link.shared.core();
+    let idle = fids.filter(|fid| core.table.reads_at_once(incoming.session(), *fid));
+    let accesses: Vec<Access> = idle.map(Access::read).collect();
+    match core.admit(incoming.asker(), accesses) {
         Admission::Admitted(key) => keys.push(key),
-        Admission::Waits(key, _) => {
-            core.withdraw(key);
-            if fids.len() > 1 {
-                let (left, right) = fids.split_at(fids.len() / 2);
-                admit_idle(core, asker, left, keys);
-                admit_idle(core, asker, right, keys);
-            }
-        }
+        // The grace period, in which no new leases are given.
+        Admission::Waits(key, _) => core.withdraw(key),
         Admission::SessionEnded => {}
     }
 }

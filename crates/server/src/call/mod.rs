@@ -14,7 +14,7 @@ use crate::link::{Incoming, respond};
 use crate::session::Kept;
 use bytes::Bytes;
 use plan::Found;
-use soda_lease::table::{OpKey, Outcome};
+use soda_lease::table::{OpKey, Outcome, Want};
 use soda_protocol::{Answer, Call, Failure};
 use soda_types::{Errno, Fid, FsError, Grant};
 use soda_volume::Staged;
@@ -254,7 +254,10 @@ impl Operation {
         let mut core = shared.core();
         let now = core.now;
         let session = incoming.session();
-        let created = effects.created.as_slice();
+        let created = match incoming.want() {
+            Want::Lease => effects.created.as_slice(),
+            Want::Nothing => &[],
+        };
         let mut grants = Vec::new();
         for key in keys {
             grants.extend(core.table.finish_with(now, *key, outcome, created));

@@ -13,6 +13,8 @@ use tokio::net::tcp::OwnedReadHalf;
 
 /// Room for reading when nothing is known about what comes.
 const READ_MIN: usize = 4 << 10;
+/// A longer frame's memory is not kept for the next one: most connections are idle most of the time.
+const KEEP_MAX: usize = 64 << 10;
 /// Frames handled before other tasks get their turn.
 const TURN: usize = 128;
 
@@ -144,6 +146,9 @@ impl Connection {
         }
         self.header = None;
         let rest = self.buffer.split_to(header.rest_len()).freeze();
+        if self.buffer.is_empty() && rest.len() > KEEP_MAX {
+            self.buffer = BytesMut::new();
+        }
         Ok(Some(header.finish(rest)?))
     }
 

@@ -183,6 +183,20 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn whatever_the_disk_holds_is_read_or_refused(key: Vec<u8>, value: Vec<u8>, version: bool) {
+            let value = if version { [&[RECORD_VERSION], &value[..]].concat() } else { value };
+            let meta = MemoryMeta::default();
+            let mut batch = Batch::new();
+            batch.put(Table::Session, key.clone(), value.clone());
+            batch.put(Table::Server, server_key(), value.clone());
+            meta.commit(batch).unwrap();
+            let _ = (load_sessions(&meta), load_server(&meta));
+            let _ = decode::<ReplyRecord>(Table::Reply, &key, &value);
+        }
+    }
+
     #[test]
     fn damage_is_named() {
         let meta = MemoryMeta::default();
