@@ -13,6 +13,7 @@ use object::{Answer, Object, Operation};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use search::Verdict;
 
@@ -120,7 +121,9 @@ pub fn assert_linearizable(history: &History) {
 }
 
 fn dump(history: &History, violations: &[Violation]) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("soda-history-{}.json", std::process::id()));
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("soda-history-{}-{number}.json", std::process::id()));
     let document = serde_json::json!({ "violations": violations, "history": history });
     match serde_json::to_vec_pretty(&document) {
         Ok(bytes) => {

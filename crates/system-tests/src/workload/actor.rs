@@ -39,10 +39,10 @@ pub(super) struct Actor {
     block_bytes: usize,
     rng: Rng,
     held: HashMap<(String, OFlags), OwnedFd>,
-    locked: BTreeMap<u16, OwnedFd>,
+    /// Locks that are held, and since when.
+    locked: BTreeMap<u16, (OwnedFd, u64)>,
     written: u64,
     log_len: usize,
-    last_answer: u64,
     current: Current,
     pub(super) calls: Vec<Call>,
     pub(super) errors: Vec<String>,
@@ -61,7 +61,6 @@ impl Actor {
             locked: BTreeMap::new(),
             written: 0,
             log_len: 0,
-            last_answer: 0,
             current,
             calls: Vec::new(),
             errors: Vec::new(),
@@ -159,7 +158,6 @@ impl Actor {
         match result {
             Ok(answer) => {
                 self.note(object, operation, called, Some((returned, answer)));
-                self.last_answer = returned;
             }
             Err(errno) => {
                 self.errors.push(format!("{operation:?} of {object:?}: {errno:?}"));
@@ -180,12 +178,13 @@ impl Actor {
         self.calls.push(Call { client: self.client, object, operation, called, returned });
     }
 
-    /// After an error the mount may be another one. Locks go with the descriptors, at some time since the last answer.
+    /// After an error the mount may be another one. Locks go with the descriptors; a client that was taken for dead may
+    /// have lost them at any time since it got them, if only it is told so, and the error told it.
     fn forget_descriptors(&mut self) {
         self.held.clear();
         self.directory = None;
-        for file in std::mem::take(&mut self.locked).into_keys() {
-            self.note(Object::Lock { file }, Operation::Unlock, self.last_answer, None);
+        for (file, (_, since)) in std::mem::take(&mut self.locked) {
+            self.note(Object::Lock { file }, Operation::Unlock, since, None);
         }
     }
 
@@ -235,7 +234,7 @@ impl Actor {
                 let descriptor = self.open(&lock_name(file), OFlags::RDWR)?;
                 match fs::flock(&descriptor, FlockOperation::NonBlockingLockExclusive) {
                     Ok(()) => {
-                        self.locked.insert(file, descriptor);
+                        self.locked.insert(file, (descriptor, now()));
                         Ok(Answer::Done)
                     }
                     Err(Errno::WOULDBLOCK) => Ok(Answer::Busy),
@@ -243,10 +242,10 @@ impl Actor {
                 }
             }
             (Object::Lock { file }, _) => match self.locked.remove(&file) {
-                Some(descriptor) => {
+                Some((descriptor, since)) => {
                     let result = fs::flock(&descriptor, FlockOperation::Unlock);
                     if result.is_err() {
-                        self.locked.insert(file, descriptor);
+                        self.locked.insert(file, (descriptor, since));
                     }
                     result.map(|()| Answer::Done)
                 }
