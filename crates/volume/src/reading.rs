@@ -1,19 +1,27 @@
 //! Reading file data.
 
-use crate::record::{Extent, ExtentBody};
+use crate::record::{Extent, ExtentBody, Inode};
 use crate::view::{Placed, View};
 use crate::volume::Volume;
 use bytes::Bytes;
 use soda_storage::ChunkRef;
-use soda_types::{Errno, Fid, FsError, FsResult};
+use soda_types::{Errno, Fid, FsError, FsResult, Version};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Streams of at most so many extents are kept in memory whole.
-const STREAM_CACHED: usize = 64;
+/// The extents of so many bytes of a file are kept in memory together.
+const WINDOW: u64 = 8 << 20;
 
 /// What an extent's record takes in memory beside inline data, bytes, roughly.
 const EXTENT_WEIGHT: usize = 96;
+
+/// A part of a file's data at one of its versions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Window {
+    stream: u64,
+    data_version: Version,
+    number: u64,
+}
 
 /// Zeros that all holes are read from.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
@@ -35,17 +43,20 @@ impl Volume {
         }
         let mut pieces = Vec::new();
         let mut at = offset;
-        for placed in self.covering(inode.stream, offset, end)?.iter() {
-            if placed.end <= offset {
-                continue;
+        for number in offset / WINDOW..=(end - 1) / WINDOW {
+            for placed in self.window(&inode, number)?.iter() {
+                // One that reaches over the edge of two windows is in both.
+                if placed.end <= at {
+                    continue;
+                }
+                if placed.start >= end {
+                    break;
+                }
+                push_zeros(&mut pieces, placed.start.saturating_sub(at));
+                let (from, to) = (at.max(placed.start), end.min(placed.end));
+                pieces.push(self.extent_data(&placed.extent.part(from - placed.start, to - placed.start))?);
+                at = to;
             }
-            if placed.start >= end {
-                break;
-            }
-            push_zeros(&mut pieces, placed.start.saturating_sub(at));
-            let (from, to) = (offset.max(placed.start), end.min(placed.end));
-            pieces.push(self.extent_data(&placed.extent.part(from - placed.start, to - placed.start))?);
-            at = to;
         }
         push_zeros(&mut pieces, end - at);
         Ok(pieces)
@@ -79,35 +90,27 @@ impl Volume {
         }
     }
 
-    /// The extents of a stream that hold data from `start` to `end`, maybe more.
-    fn covering(&self, stream: u64, start: u64, end: u64) -> FsResult<Arc<Vec<Placed>>> {
-        let ticket = match self.streams.get(&stream) {
+    /// The extents that hold data in a window of a file. Nothing has to be done to keep them right: with every change of
+    /// the data they go by another data version.
+    fn window(&self, inode: &Inode, number: u64) -> FsResult<Arc<Vec<Placed>>> {
+        let key = Window { stream: inode.stream, data_version: inode.data_version, number };
+        let ticket = match self.windows.get(&key) {
             Ok(extents) => return Ok(extents),
             Err(ticket) => ticket,
         };
-        let all = self.collect_extents(stream, 0, u64::MAX, STREAM_CACHED + 1)?;
-        if all.len() <= STREAM_CACHED {
-            let inline: u64 = all.iter().map(|placed| placed.extent.inline_len()).sum();
-            let weight = EXTENT_WEIGHT * (all.len() + 1) + inline as usize;
-            let all = Arc::new(all);
-            self.streams.fill(stream, all.clone(), weight, ticket);
-            return Ok(all);
-        }
-        if all.last().is_some_and(|last| last.end >= end) {
-            return Ok(Arc::new(all));
-        }
-        Ok(Arc::new(self.collect_extents(stream, start, end, usize::MAX)?))
-    }
-
-    fn collect_extents(&self, stream: u64, start: u64, end: u64, limit: usize) -> FsResult<Vec<Placed>> {
+        let start = number * WINDOW;
         let mut found = Vec::new();
-        self.extents(stream, start, &mut |placed| {
-            if placed.start >= end || found.len() == limit {
+        self.extents(inode.stream, start, &mut |placed| {
+            if placed.start >= start.saturating_add(WINDOW) {
                 return ControlFlow::Break(());
             }
             found.push(placed);
             ControlFlow::Continue(())
         })?;
+        let inline: u64 = found.iter().map(|placed| placed.extent.inline_len()).sum();
+        let weight = EXTENT_WEIGHT * (found.len() + 1) + inline as usize;
+        let found = Arc::new(found);
+        self.windows.fill(key, found.clone(), weight, ticket);
         Ok(found)
     }
 

@@ -229,3 +229,118 @@ pub(crate) struct Released {
 pub(crate) struct Swept {
     pub(crate) before: SegmentId,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::Acl;
+    use crate::key;
+    use crate::view;
+    use proptest::prelude::*;
+    use soda_types::VolumeId;
+
+    fn timestamp() -> impl Strategy<Value = Timestamp> {
+        (any::<i64>(), 0u32..1_000_000_000).prop_map(|(secs, nanos)| Timestamp { secs, nanos })
+    }
+
+    fn chunk() -> impl Strategy<Value = ChunkRef> {
+        let parts = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
+        parts.prop_map(|(segment, offset, len, crc32c)| ChunkRef {
+            segment: SegmentId(segment),
+            offset,
+            len,
+            crc32c,
+        })
+    }
+
+    fn inode() -> impl Strategy<Value = Inode> {
+        let numbers = proptest::collection::vec(any::<u64>(), 12);
+        (numbers, timestamp(), timestamp(), proptest::collection::vec(any::<u8>(), 0..100)).prop_map(
+            |(numbers, one, other, target)| Inode {
+                kind: FileKind::Symlink,
+                perm: numbers[0] as u16,
+                nlink: numbers[1] as u32,
+                uid: numbers[2] as u32,
+                gid: numbers[3] as u32,
+                rdev: numbers[4] as u32,
+                size: numbers[5],
+                allocated: numbers[6],
+                atime: one,
+                mtime: other,
+                ctime: one,
+                btime: other,
+                version: Version(numbers[7]),
+                data_version: Version(numbers[8]),
+                parent: Ino(numbers[9]),
+                entries: numbers[10],
+                xattrs: numbers[1] as u32,
+                stream: numbers[11],
+                inline: numbers[0],
+                target: target.into(),
+            },
+        )
+    }
+
+    /// Decodes bytes as everything there is: whatever they are, that ends with a value or an error.
+    fn decode_as_everything(bytes: &[u8]) {
+        let _ = decode::<Inode>(bytes);
+        let _ = decode::<Dirent>(bytes);
+        let _ = decode::<Extent>(bytes);
+        let _ = decode::<Superblock>(bytes);
+        let _ = decode::<Counters>(bytes);
+        let _ = decode::<InodeMark>(bytes);
+        let _ = decode::<Xattr>(bytes);
+        let _ = decode::<Reclaim>(bytes);
+        let _ = decode::<Released>(bytes).map(|released| released.chunk.span());
+        let _ = decode::<Swept>(bytes);
+        let _ = view::placed(&key::extent(VolumeId(1), 1, 100), bytes);
+        let _ = view::placed(bytes, bytes);
+        let _ = Acl::parse(bytes).map(|acl| (acl.mode_bits(0o7777), acl.to_bytes()));
+        let _ = (key::number(bytes), key::extent_end(bytes), key::rest(bytes));
+    }
+
+    proptest! {
+        #[test]
+        fn decoders_take_anything(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            decode_as_everything(&bytes);
+            let mut versioned = vec![RECORD_VERSION];
+            versioned.extend(&bytes);
+            decode_as_everything(&versioned);
+            let mut acl = vec![2, 0, 0, 0];
+            acl.extend(&bytes);
+            decode_as_everything(&acl);
+        }
+
+        #[test]
+        fn inodes_go_both_ways_and_no_byte_can_be_missing(inode in inode(), cut in any::<prop::sample::Index>()) {
+            let bytes = encode(&inode);
+            prop_assert_eq!(decode::<Inode>(&bytes), Ok(inode));
+            let cut = cut.index(bytes.len());
+            prop_assert!(decode::<Inode>(&bytes[..cut]).is_err());
+            let mut longer = bytes.to_vec();
+            longer.push(0);
+            prop_assert_eq!(decode::<Inode>(&longer), Err(RecordError::TrailingBytes(1)));
+        }
+
+        #[test]
+        fn extents_go_both_ways(chunk in chunk(), skip in any::<u32>(), len in any::<u64>()) {
+            let extent = Extent { len, body: ExtentBody::Chunk { chunk, skip } };
+            prop_assert_eq!(decode::<Extent>(&encode(&extent)), Ok(extent));
+        }
+
+        /// Flipped bits of a good record decode to something or to an error.
+        #[test]
+        fn damaged_records_do_no_harm(inode in inode(), at in any::<prop::sample::Index>(), bits in 1u8..) {
+            let mut bytes = encode(&inode).to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] ^= bits;
+            decode_as_everything(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_record_of_the_future_is_not_misread() {
+        assert_eq!(decode::<Counters>(&[2, 0, 0]), Err(RecordError::UnknownVersion(2)));
+        assert_eq!(decode::<Counters>(&[]), Err(RecordError::Empty));
+    }
+}

@@ -8,7 +8,7 @@ use crate::volume::{Node, Volume};
 use bytes::Bytes;
 use serde::Serialize;
 use soda_storage::{Batch, ChunkRef, SpaceUse, StorageError, Table, Visit, crash};
-use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, Name, Timestamp, VolumeId};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, Ino, Name, Timestamp, VolumeId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::{Arc, PoisonError};
@@ -80,6 +80,8 @@ enum Undo {
     Record(RawKey, Option<Option<Bytes>>),
     Dirent((Ino, Name), Option<Option<Dirent>>),
     Released,
+    /// So many chunks were taken over.
+    Adopted(usize),
     Space(SpaceUse),
 }
 
@@ -179,11 +181,6 @@ impl<'v> Txn<'v> {
     fn publish(&mut self) {
         let volume = self.volume;
         for (ino, change) in self.inodes.drain() {
-            for inode in [&change.before, &change.now].into_iter().flatten() {
-                if inode.kind == FileKind::File {
-                    volume.streams.committed(inode.stream, None);
-                }
-            }
             volume.inodes.committed(ino, change.now.map(|inode| (inode, 1)));
         }
         for (name, dirent) in self.dirents.drain() {
@@ -234,6 +231,10 @@ impl<'v> Txn<'v> {
             }
             Undo::Released => {
                 self.released.pop();
+            }
+            Undo::Adopted(count) => {
+                let keep = self.appended.len().saturating_sub(count);
+                give_back(self.volume, self.appended.drain(keep..));
             }
             Undo::Space(space) => self.space = space,
         }
@@ -303,7 +304,9 @@ impl<'v> Txn<'v> {
 
     /// Takes over chunks that were appended for this transaction.
     pub(crate) fn adopt(&mut self, chunks: impl IntoIterator<Item = ChunkRef>) {
+        let before = self.appended.len();
         self.appended.extend(chunks);
+        self.undo.push(Undo::Adopted(self.appended.len() - before));
     }
 
     pub(crate) fn take_rename_turn(&mut self) {
@@ -319,10 +322,15 @@ impl<'v> Txn<'v> {
 
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
-        for chunk in self.appended.drain(..) {
-            if let Err(error) = self.volume.data.release(&chunk) {
-                tracing::warn!(%error, "the space of a chunk nobody refers to is not given back before fsck");
-            }
+        give_back(self.volume, self.appended.drain(..));
+    }
+}
+
+/// Releases chunks that no record refers to.
+fn give_back(volume: &Volume, chunks: impl Iterator<Item = ChunkRef>) {
+    for chunk in chunks {
+        if let Err(error) = volume.data.release(&chunk) {
+            tracing::warn!(%error, "the space of a chunk nobody refers to is not given back before the next start");
         }
     }
 }

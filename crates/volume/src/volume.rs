@@ -2,6 +2,7 @@
 
 use crate::cache::Cache;
 use crate::key::{self, KeyRange};
+use crate::reading::Window;
 use crate::record::{self, Counters, Dirent, Inode, InodeMark, Superblock};
 use crate::release::ReleaseQueue;
 use crate::rename::RenameLock;
@@ -75,8 +76,7 @@ pub struct Volume {
     pub(crate) inodes: Cache<Ino, Arc<Inode>>,
     pub(crate) dirents: Cache<(Ino, Name), Option<Dirent>>,
     pub(crate) chunks: Cache<ChunkRef, Bytes>,
-    /// All extents of a stream, of streams that have few.
-    pub(crate) streams: Cache<u64, Arc<Vec<Placed>>>,
+    pub(crate) windows: Cache<Window, Arc<Vec<Placed>>>,
     /// Locked from the making of a batch that changes them to the end of its commit.
     pub(crate) counters: Mutex<Counters>,
     numbers: Mutex<Numbers>,
@@ -113,7 +113,7 @@ impl Volume {
             inodes: Cache::new(config.inode_cache),
             dirents: Cache::new(config.dirent_cache),
             chunks: Cache::new(config.chunk_cache),
-            streams: Cache::new(config.extent_cache),
+            windows: Cache::new(config.extent_cache),
             counters: Mutex::new(counters),
             // What is left of the last reserved range is not used: nobody knows how much of it was.
             numbers: Mutex::new(Numbers { next: mark.next, end: mark.next }),
@@ -241,7 +241,7 @@ impl Volume {
     pub(crate) fn forget_cached(&self) -> FsResult<()> {
         self.inodes.clear();
         self.dirents.clear();
-        self.streams.clear();
+        self.windows.clear();
         self.chunks.clear();
         self.releases.reload(&*self.meta)?;
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) =

@@ -14,6 +14,9 @@ use std::sync::{Arc, OnceLock};
 /// Bytes of a tree's changes in memory before they are written out as a sorted file.
 const MEMTABLE: u64 = 32 << 20;
 
+/// Files of trees kept open at most.
+const OPEN_MAX: usize = 256;
+
 /// Bytes of journals before trees are written out for their sake: what a restart has to read.
 const JOURNALS: u64 = 192 << 20;
 
@@ -42,6 +45,7 @@ impl EmbeddedMeta {
                 .cache_size(options.meta_cache)
                 .journal_compression(CompressionType::None)
                 .max_journaling_size(JOURNALS)
+                .max_cached_files(Some(OPEN_MAX))
                 .open()
         };
         let database = match open() {

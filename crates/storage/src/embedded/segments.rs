@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Segment files kept open at most.
-const OPEN_MAX: usize = 512;
+const OPEN_MAX: usize = 256;
 
 /// Bytes that data leaves free above the reserve, so that a disk filled with data still takes new names.
 const METADATA_SHARE: u64 = 16 << 20;

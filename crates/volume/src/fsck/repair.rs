@@ -29,10 +29,12 @@ pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Tim
         | Problem::SecondName { parent, name, .. }
         | Problem::Loop { parent, name, .. } => {
             mender.batch.delete(Table::Dirent, key::dirent(id, *parent, name));
+            mender.change(*parent, |_| {})?;
         }
         Problem::WrongKind { parent, name, ino, kind } => {
             let dirent = Dirent { ino: *ino, kind: *kind };
             mender.put(Table::Dirent, key::dirent(id, *parent, name), &dirent);
+            mender.change(*parent, |_| {})?;
         }
         Problem::Unreachable { ino, kind } => mender.rescue(census, *ino, *kind)?,
         Problem::WrongParent { ino, actual, .. } => mender.change(*ino, |inode| inode.parent = *actual)?,
@@ -49,10 +51,14 @@ pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Tim
         Problem::OrphanWithoutInode { ino } | Problem::OrphanWithNames { ino } => {
             mender.batch.delete(Table::Orphan, key::inode(id, *ino));
         }
-        Problem::Overlap { stream, range, .. } | Problem::LostData { stream, range, .. } => {
+        Problem::Overlap { ino, stream, range } | Problem::LostData { ino, stream, range, .. } => {
             mender.batch.delete(Table::Extent, key::extent(id, *stream, range.end));
+            mender.change(*ino, |_| {})?;
         }
-        Problem::PastEnd { stream, range, size, .. } => mender.cut(*stream, range.clone(), *size)?,
+        Problem::PastEnd { ino, stream, range, size } => {
+            mender.cut(*stream, range.clone(), *size)?;
+            mender.change(*ino, |_| {})?;
+        }
         Problem::LeakedExtents { stream } => {
             mender.put(
                 Table::Reclaim,
@@ -99,7 +105,8 @@ impl Mender<'_> {
         let inode: Option<Inode> = self.volume.record(Table::Inode, &key)?;
         if let Some(mut inode) = inode {
             change(&mut inode);
-            inode.changed(self.now);
+            // Whatever clients have cached of it, they shall ask again.
+            inode.data_changed(self.now);
             self.put(Table::Inode, key, &inode);
         }
         Ok(())

@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use bytes::Bytes;
-use soda_storage::{DataDirectory, MemoryData, MemoryMeta, StoreOptions};
+use soda_storage::{DataDirectory, DataStore, MemoryData, MemoryMeta, MetaStore, StoreOptions};
 use soda_types::{Creds, Fid, Name, Timestamp};
 use soda_volume::*;
 use std::sync::Arc;
@@ -22,6 +22,16 @@ pub fn in_memory() -> Volume {
 pub fn embedded(path: &std::path::Path) -> Volume {
     let directory = DataDirectory::open(path, StoreOptions::default()).unwrap();
     Volume::open(directory.meta.clone(), directory.data.clone(), VolumeConfig::default()).unwrap()
+}
+
+/// Both kinds of store; the directory must live as long.
+pub fn stores() -> Vec<(Arc<dyn MetaStore>, Arc<dyn DataStore>, Option<tempfile::TempDir>)> {
+    let directory = tempfile::tempdir().unwrap();
+    let embedded = DataDirectory::open(directory.path(), StoreOptions::default()).unwrap();
+    vec![
+        (Arc::new(MemoryMeta::new()), Arc::new(MemoryData::new()), None),
+        (embedded.meta, embedded.data, Some(directory)),
+    ]
 }
 
 pub fn name(text: &str) -> Name {

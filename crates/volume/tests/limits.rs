@@ -1,0 +1,219 @@
+//! Limits, edges and sizes.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use soda_types::{Errno, FileKind, Name, SetAttr, XATTR_VALUE_MAX};
+use soda_volume::*;
+
+#[test]
+fn links_are_limited() {
+    let volume = in_memory();
+    let file = create(&volume, "f");
+    let mut txn = volume.begin(now());
+    for number in 1..LINK_MAX {
+        txn.link(file, volume.root(), &name(&format!("{number}"))).unwrap();
+    }
+    assert_eq!(txn.link(file, volume.root(), &name("more")).unwrap_err().errno, Errno::TooManyLinks);
+    txn.commit().unwrap();
+    assert_eq!(volume.getattr(file).unwrap().nlink, LINK_MAX);
+}
+
+#[test]
+fn files_reach_to_the_end_of_offsets() {
+    for_each_store(|volume| {
+        let file = create(volume, "f");
+        let written = write(volume, file, FILE_MAX - 5, b"tail!");
+        assert_eq!((written.attr.size, written.attr.allocated), (FILE_MAX, 5));
+        assert_eq!(read(volume, file, FILE_MAX - 7, 100), b"\0\0tail!");
+        assert_eq!(volume.seek(file, 0, SeekTarget::Data).unwrap(), FILE_MAX - 5);
+        let staged = volume.stage_write(file, Bytes::from_static(b"x")).unwrap();
+        let mut txn = volume.begin(now());
+        assert_eq!(
+            txn.write(file, WriteAt::Append, staged, KillPriv::Keep).unwrap_err().errno,
+            Errno::FileTooBig
+        );
+        let set = SetAttr { size: Some(FILE_MAX + 1), ..SetAttr::default() };
+        assert_eq!(txn.set_attr(file, &set).unwrap_err().errno, Errno::FileTooBig);
+        let result = txn.fallocate(file, FallocateMode::ZeroRange, FILE_MAX, 1);
+        assert_eq!(result.unwrap_err().errno, Errno::FileTooBig);
+        // What does not fit the medium is refused, unless it is only a hole.
+        let result = txn.fallocate(file, FallocateMode::Allocate, 0, 1 << 60);
+        assert_eq!(result.unwrap_err().errno, Errno::NoSpace);
+        txn.fallocate(file, FallocateMode::PunchHole, 0, FILE_MAX).unwrap();
+        txn.commit().unwrap();
+        assert_eq!(volume.getattr(file).unwrap().allocated, 0);
+        assert_eq!(volume.seek(file, 0, SeekTarget::Data).unwrap_err().errno, Errno::NoDevice);
+    });
+}
+
+#[test]
+fn emptying_a_large_file_is_one_small_step() {
+    for_each_store(|volume| {
+        let file = create(volume, "f");
+        for block in 0..100 {
+            write(volume, file, block * 200_000, &pattern(block, 70_000));
+        }
+        let mut txn = volume.begin(now());
+        txn.set_attr(file, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        txn.commit().unwrap();
+        assert_eq!(volume.getattr(file).unwrap().allocated, 0);
+        write(volume, file, 10, b"new");
+        let mut txn = volume.begin(now());
+        txn.set_attr(file, &SetAttr { size: Some(1_000_000), ..SetAttr::default() }).unwrap();
+        txn.commit().unwrap();
+        let content = read(volume, file, 0, 1_000_000);
+        assert_eq!(&content[10..13], b"new");
+        assert!(content[13..].iter().all(|byte| *byte == 0), "nothing of before shows through");
+        while volume.reclaim_some(7).unwrap() == Progress::More {}
+        assert_eq!(&read(volume, file, 10, 3), b"new");
+    });
+}
+
+#[test]
+fn extended_attributes_have_their_errors() {
+    for_each_store(|volume| {
+        let file = create(volume, "f");
+        let set = |name: &[u8], len: usize, how| {
+            let mut txn = volume.begin(now());
+            txn.set_xattr(file, name, vec![1; len].into(), how, KillPriv::Keep)
+                .map_err(|error| error.errno)?;
+            txn.commit().unwrap();
+            Ok(())
+        };
+        assert_eq!(set(b"user.a", 10, SetXattr::Replace), Err(Errno::NoData));
+        assert_eq!(set(b"user.a", 10, SetXattr::Create), Ok(()));
+        assert_eq!(set(b"user.a", 10, SetXattr::Create), Err(Errno::Exists));
+        assert_eq!(set(b"user.a", 0, SetXattr::Replace), Ok(()));
+        assert_eq!(volume.get_xattr(file, b"user.a").unwrap(), Bytes::new());
+        assert_eq!(set(b"user.b", XATTR_VALUE_MAX, SetXattr::Any), Ok(()));
+        assert_eq!(set(b"user.b", XATTR_VALUE_MAX + 1, SetXattr::Any), Err(Errno::TooBig));
+        assert_eq!(set(&[b"user.", &[b'x'; 251][..]].concat(), 1, SetXattr::Any), Err(Errno::Range));
+        assert_eq!(set(b"system.other", 1, SetXattr::Any), Err(Errno::NotSupported));
+        assert_eq!(set(b"user.", 1, SetXattr::Any), Err(Errno::NotSupported));
+        assert_eq!(volume.get_xattr(file, b"user.c").unwrap_err().errno, Errno::NoData);
+        assert_eq!(volume.list_xattrs(file).unwrap(), [&b"user.a"[..], b"user.b"]);
+        let version = volume.getattr(file).unwrap();
+        let mut txn = volume.begin(now());
+        txn.remove_xattr(file, b"user.a").unwrap();
+        assert_eq!(txn.remove_xattr(file, b"user.a").unwrap_err().errno, Errno::NoData);
+        txn.commit().unwrap();
+        let after = volume.getattr(file).unwrap();
+        assert!(after.version > version.version && after.ctime > version.ctime);
+        assert_eq!((after.data_version, after.mtime), (version.data_version, version.mtime));
+        // A list has a largest length.
+        let mut added = 0;
+        let last = loop {
+            let name = format!("user.{added:0>200}");
+            match set(name.as_bytes(), 1, SetXattr::Any) {
+                Ok(()) => added += 1,
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!((last, added), (Errno::NoSpace, (65536 - 7) / 206));
+    });
+}
+
+#[test]
+fn special_files_and_symbolic_links() {
+    for_each_store(|volume| {
+        let mut txn = volume.begin(now());
+        let root = volume.root();
+        for (kind, expected, rdev) in [
+            (NewKind::Fifo, FileKind::Fifo, 0),
+            (NewKind::Socket, FileKind::Socket, 0),
+            (NewKind::CharDevice(0x501), FileKind::CharDevice, 0x501),
+            (NewKind::BlockDevice(0x801), FileKind::BlockDevice, 0x801),
+        ] {
+            let node = txn.create(root, &name(&format!("{expected:?}")), new_node(kind, 0o666)).unwrap();
+            assert_eq!((node.attr.kind, node.attr.rdev, node.attr.perm), (expected, rdev, 0o644));
+        }
+        let link = |target: &[u8]| new_node(NewKind::Symlink(Bytes::copy_from_slice(target)), 0);
+        let node = txn.create(root, &name("link"), link(b"some/where")).unwrap();
+        assert_eq!(txn.create(root, &name("empty"), link(b"")).unwrap_err().errno, Errno::NoEntry);
+        assert_eq!(
+            txn.create(root, &name("long"), link(&[b'x'; 4096])).unwrap_err().errno,
+            Errno::NameTooLong
+        );
+        txn.create(root, &name("longest"), link(&[b'x'; 4095])).unwrap();
+        txn.commit().unwrap();
+        assert_eq!(volume.readlink(node.fid).unwrap(), &b"some/where"[..]);
+        assert_eq!(volume.getattr(node.fid).unwrap().size, 10);
+        assert_eq!(volume.readlink(root).unwrap_err().errno, Errno::Invalid);
+        assert_eq!(volume.read(root, 0, 1).unwrap_err().errno, Errno::IsDirectory);
+        assert_eq!(volume.read(node.fid, 0, 1).unwrap_err().errno, Errno::Invalid);
+        assert_eq!(volume.lookup(node.fid, &name("x")).unwrap_err().errno, Errno::NotDirectory);
+    });
+}
+
+/// In pages by name, with names that are added and removed in between: each that was there all the time comes once.
+#[test]
+fn a_large_directory_is_read_in_pages() {
+    for_each_store(|volume| {
+        let directory = mkdir(volume, volume.root(), "d");
+        let mut txn = volume.begin(now());
+        for number in 0..5000 {
+            txn.create(directory, &name(&format!("{number:05}")), new_file(0o644)).unwrap();
+        }
+        txn.commit().unwrap();
+        let mut after: Option<Name> = None;
+        let mut seen = Vec::new();
+        loop {
+            let page = volume.read_dir(directory, after.as_ref(), 100, Listing::Names).unwrap();
+            let Some(last) = page.last() else { break };
+            after = Some(last.name.clone());
+            // The one just seen goes, and one before it comes.
+            let mut txn = volume.begin(now());
+            txn.unlink(directory, &last.name, IfOpen::Delete).unwrap();
+            txn.create(directory, &name(&format!("!{}", last.name)), new_file(0o644)).unwrap();
+            txn.commit().unwrap();
+            seen.extend(
+                page.into_iter().map(|entry| entry.name.to_string()).filter(|name| !name.starts_with('!')),
+            );
+        }
+        assert!(seen.iter().map(|name| name.parse::<u32>().unwrap()).eq(0..5000));
+        assert_eq!(volume.getattr(directory).unwrap().size, 5000 * 32);
+    });
+}
+
+#[test]
+fn what_was_removed_takes_nothing_new() {
+    let volume = in_memory();
+    let directory = mkdir(&volume, volume.root(), "d");
+    let file = create(&volume, "f");
+    let mut txn = volume.begin(now());
+    let removed = txn.rmdir(volume.root(), &name("d"), IfOpen::Keep).unwrap();
+    assert_eq!((removed.fate, removed.attr.nlink), (Fate::Orphaned, 0));
+    for result in [
+        txn.create(directory, &name("x"), new_file(0o644)).map(drop),
+        txn.link(file, directory, &name("x")).map(drop),
+        txn.tmpfile(directory, new_file(0o644)).map(drop),
+        txn.rename(volume.root(), &name("f"), directory, &name("x"), RenameMode::Replace, IfOpen::Delete)
+            .map(drop),
+    ] {
+        assert_eq!(result.unwrap_err().errno, Errno::NoEntry);
+    }
+    txn.commit().unwrap();
+    assert_eq!(volume.lookup(directory, &name("x")).unwrap(), None);
+    assert!(volume.read_dir(directory, None, 10, Listing::Names).unwrap().is_empty());
+}
+
+/// A large file in small pieces does not become a record for each.
+#[test]
+fn a_file_written_in_drips_takes_little() {
+    for_each_store(|volume| {
+        let log = create(volume, "log");
+        let line = pattern(1, 100);
+        for _ in 0..5000 {
+            let staged = volume.stage_write(log, Bytes::copy_from_slice(&line)).unwrap();
+            let mut txn = volume.begin(now());
+            txn.write(log, WriteAt::Append, staged, KillPriv::Keep).unwrap();
+            txn.commit().unwrap();
+        }
+        assert_eq!(read(volume, log, 0, 1 << 20), line.repeat(5000));
+        let attr = volume.getattr(log).unwrap();
+        assert_eq!((attr.size, attr.allocated), (500_000, 500_000));
+    });
+}
