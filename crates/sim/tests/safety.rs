@@ -41,10 +41,18 @@ fn nor_in_a_crowd() {
 /// A run that failed once is run for ever.
 #[test]
 fn seeds_that_found_something() {
-    // 3: an own change overtook an older answer. 23: work on an old recall answered a new one. 25: an expired term was
-    // reclaimed. 26: a bar was lifted with the answer it was for. 2296: a newer answer left older caches behind.
-    for seed in [3, 23, 25, 26, 351, 2296] {
-        let config = SimConfig::from_seed(seed);
+    let usual = [
+        // A read's answer was overtaken by the answer to an own change, and cached.
+        3, 26, 2296, 22209,
+        // Work on the recall of an earlier lease answered the recall of a later one.
+        23, // A lease whose own term had ended was reclaimed.
+        25, // A holder that reports progress was taken for silent.
+        351,
+    ];
+    // 50: an answer to a recall, given before a change that overtook it, counted for the caches after it.
+    let crowded = [50, 2276];
+    let configs = usual.map(SimConfig::from_seed).into_iter().chain(crowded.map(SimConfig::crowded));
+    for config in configs {
         let report = run(config.clone(), Show::No);
         assert!(
             report.violations.is_empty(),

@@ -22,10 +22,6 @@ pub(super) struct Held {
     pub(super) uses: u32,
 }
 
-/// A bar stays right for ever, it only takes memory: so long, counted in requests, it is kept after the last request
-/// that it may concern was answered, for [`Holder::cacheable`] to be asked about that one.
-const LINGER: u64 = 4096;
-
 /// A recall that is being worked on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
@@ -37,13 +33,10 @@ pub(super) struct Asked {
     pub(super) steps: u32,
 }
 
-/// What requests that are on the way may not bring any more.
+/// Grants up to this epoch are refused: they were asked or given back before they came.
 #[derive(Debug, Default)]
 pub(super) struct Bar {
-    /// Grants up to this epoch: they were asked or given back before they came.
     epoch: Epoch,
-    /// Anything to be cached, in answers to requests sent up to here: from before a change of our own.
-    changed: u64,
     /// Requests sent up to here may be on the way.
     until: u64,
 }
@@ -121,22 +114,14 @@ impl Holder {
     /// nobody has asked for it, and it has been held since the request was sent or came with this very answer. Ask
     /// after [`Holder::handle_reply`].
     ///
-    /// Answers of two connections can overtake each other: tell [`Holder::handle_own_change`], and of two answers of
-    /// reads keep the newer version.
+    /// That speaks of *other* clients' changes. Answers to this client's own requests can overtake each other, and its
+    /// own change may have been made and not yet answered: a cache also remembers the newest version it has seen of an
+    /// object, never goes back behind it, and drops what is older as soon as any answer shows a newer one.
     pub fn cacheable(&self, ticket: Ticket, fid: Fid) -> Option<Holding> {
         let held = self.leases.get(&fid)?;
         let same_session = ticket.session == self.session();
         let covered = held.began < ticket.number || held.granted_by == ticket.number;
-        let overtaken = self.bars.get(&fid).is_some_and(|bar| ticket.number <= bar.changed);
-        let covered = covered && !overtaken;
         (same_session && held.recall.is_none() && covered).then_some(held.holding)
-    }
-
-    /// This client's own change of the object has been answered (call it after [`Holder::cacheable`] for that answer).
-    /// Answers to requests that are on the way now may be of before the change: they are not cacheable.
-    pub fn handle_own_change(&mut self, fid: Fid) {
-        let changed = self.clock;
-        self.bar_with(fid, |bar| bar.changed = changed);
     }
 
     /// The present holding of a lease on the object, recalling or expired ones included. What is cached with another
@@ -276,20 +261,16 @@ impl Holder {
 
     /// Refuses grants up to the epoch for as long as one can be on the way.
     pub(super) fn bar(&mut self, fid: Fid, epoch: Epoch) {
-        self.bar_with(fid, |bar| bar.epoch = bar.epoch.max(epoch));
-    }
-
-    fn bar_with(&mut self, fid: Fid, set: impl FnOnce(&mut Bar)) {
         let until = self.clock;
         let bar = self.bars.entry(fid).or_default();
-        set(bar);
+        bar.epoch = bar.epoch.max(epoch);
         bar.until = until;
         self.bar_order.push_back((until, fid));
         self.lift_bars();
     }
 
     pub(super) fn lift_bars(&mut self) {
-        let oldest = self.oldest_on_the_way().min(self.clock.saturating_sub(LINGER));
+        let oldest = self.oldest_on_the_way();
         while let Some((until, fid)) = self.bar_order.front().copied()
             && until < oldest
         {

@@ -69,9 +69,10 @@ impl Table {
         if let Some(id) = self.store.lease_of(object, session) {
             let lease = self.store.lease_mut(id)?;
             if lease.recall == RecallState::Recalled {
-                // No new promise while the old one is asked for. But who reads next has to wait for the answer, which
-                // comes only when this session's own caches show the change.
+                // No new promise while the old one is asked for. But who reads next has to wait for an answer that was
+                // given after this change, when this session's own caches show it.
                 lease.mode = Mode::Write;
+                self.ask_anew(now, id);
                 return None;
             }
             if lease.mode == Mode::Write && access.want == Want::Nothing {

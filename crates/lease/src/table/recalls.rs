@@ -199,6 +199,25 @@ impl Table {
         self.note_contention(now, object, session, mode);
     }
 
+    /// The holder has changed the object since it was asked, and an answer that it may keep reading can be on the way
+    /// that was given before: it would not speak of the caches after the change. Under a new epoch it does not count.
+    pub(super) fn ask_anew(&mut self, now: Monotonic, id: LeaseId) {
+        let Some(lease) = self.store.lease(id) else { return };
+        let (session, old) = (lease.session, lease.epoch);
+        if self.recalls.get(old).is_none_or(|outstanding| outstanding.to.is_none()) {
+            return;
+        }
+        let epoch = self.take_epoch();
+        if let Some(lease) = self.store.lease_mut(id) {
+            lease.epoch = epoch;
+        }
+        if let Some(outstanding) = self.recalls.remove(old) {
+            self.recalls.insert(epoch, outstanding);
+            self.resend(now, session, epoch);
+            self.plan(now, epoch);
+        }
+    }
+
     fn resend(&mut self, now: Monotonic, session: SessionId, epoch: Epoch) {
         let Some(outstanding) = self.recalls.by_epoch.get_mut(&epoch) else { return };
         outstanding.last_sent = now;

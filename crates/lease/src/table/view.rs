@@ -141,7 +141,9 @@ impl Table {
         // A write lease has no company, so the first holder tells.
         let mut holders = self.store.holders(id).filter_map(|lease| self.store.lease(lease));
         let in_the_way = |lease: &Lease| lease.session != session && lease.mode == Mode::Write;
-        object.queue_len() == 0 && object.running.lets_in(Intent::Read) && !holders.next().is_some_and(in_the_way)
+        object.queue_len() == 0
+            && object.running.lets_in(Intent::Read)
+            && !holders.next().is_some_and(in_the_way)
     }
 
     /// Leases on an object, by session.

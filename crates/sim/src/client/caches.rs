@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 pub(super) struct Caches {
     daemon: BTreeMap<Register, (Value, Holding)>,
     kernel: BTreeMap<Register, (Value, Monotonic)>,
+    /// The newest value that any answer has shown. Answers overtake each other, and a change of our own may have been
+    /// made and not yet answered: nothing older than this is cached.
+    seen: BTreeMap<Register, Value>,
 }
 
 impl Caches {
@@ -22,11 +25,9 @@ impl Caches {
         self.daemon.get(&register).filter(|(_, of)| Some(*of) == holding).map(|(value, _)| *value)
     }
 
-    /// Answers overtake each other: the newer value stays.
     pub(super) fn fill(&mut self, register: Register, value: Value, holding: Holding) {
-        let entry = self.daemon.entry(register).or_insert((value, holding));
-        if entry.1 != holding || entry.0 < value {
-            *entry = (value, holding);
+        if self.seen.get(&register).is_none_or(|seen| *seen <= value) {
+            self.daemon.insert(register, (value, holding));
         }
     }
 
@@ -34,8 +35,10 @@ impl Caches {
         self.kernel.insert(register, (value, until));
     }
 
-    /// The register has this value now and may not be cached: what is older goes.
-    pub(super) fn outdate(&mut self, register: Register, value: Value) {
+    /// An answer shows this value: what is older goes.
+    pub(super) fn see(&mut self, register: Register, value: Value) {
+        let seen = self.seen.entry(register).or_default();
+        *seen = (*seen).max(value);
         if self.daemon.get(&register).is_some_and(|(cached, _)| *cached < value) {
             self.daemon.remove(&register);
         }

@@ -106,7 +106,7 @@ impl Client {
         self.life += 1;
         self.power = Power::Off;
         self.holder = new_holder(&context.config);
-        self.caches.drop_all();
+        self.caches = Caches::default();
         if how == End::Goodbye {
             self.tell(context, ToServer::Goodbye);
         }

@@ -136,16 +136,14 @@ impl Client {
         match &call {
             Call::Read(register) => {
                 let value = values.first().copied().unwrap_or_default();
-                // Even if it may not be cached: what is cached may be of before a change of ours that is not answered.
-                self.caches.outdate(*register, value);
+                self.caches.see(*register, value);
                 self.cache(context, ticket, *register, value);
                 self.read_done(context, process, uid, *register, value);
             }
             Call::Change(registers) => {
                 for (register, value) in registers.iter().zip(values) {
-                    self.caches.outdate(*register, *value);
+                    self.caches.see(*register, *value);
                     self.cache(context, ticket, *register, *value);
-                    self.holder.handle_own_change(register.fid());
                 }
                 context.invariants.changed(uid, registers, values);
                 self.done(context, process);
