@@ -1,6 +1,8 @@
 //! How many operations a second one client gets, one after the other and many at once: `cargo run --release -p soda-server
 //! --example rates -- DIR`.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 #[path = "../tests/common/mod.rs"]
 mod common;
 

@@ -13,7 +13,7 @@ use soda_protocol::{
     Answer, Call, Failure, Frame, FrameError, FrameKind, Hello, MAX_IO, PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN, Request, Role, SessionKey, SessionWelcome, Standing as WireStanding, Welcome,
 };
-use soda_storage::{Batch, Table};
+use soda_storage::{Batch, Table, crash};
 use soda_types::{ClientId, SessionId};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -293,6 +293,7 @@ impl Shared {
         batch.put(Table::Session, records::session_key(id), records::encode(record));
         batch.put(Table::Server, records::server_key(), records::encode(&server));
         self.volume.meta().commit(batch)?;
+        crash::point("server.session-stored");
         self.sync.dirty();
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::core::CoreGuard;
 use crate::session::records;
-use soda_storage::{Batch, MetaStore, Table};
+use soda_storage::{Batch, MetaStore, Table, crash};
 use soda_types::{Errno, FsError, FsResult, SessionId};
 
 impl CoreGuard<'_> {
@@ -46,5 +46,7 @@ fn forget_session(meta: &dyn MetaStore, session: SessionId) -> FsResult<()> {
     for key in replies {
         batch.delete(Table::Reply, key);
     }
-    Ok(meta.commit(batch)?)
+    meta.commit(batch)?;
+    crash::point("server.session-ended");
+    Ok(())
 }

@@ -12,7 +12,7 @@ use crate::upkeep::{self, Janitor, Timer};
 use soda_lease::locks::LockTable;
 use soda_lease::table::{self, BackOff, Table, TableConfig};
 use soda_protocol::Push;
-use soda_storage::{Batch, DataDirectory, MetaStore, StorageError, StoreOptions};
+use soda_storage::{Batch, DataDirectory, MetaStore, StorageError, StoreOptions, crash};
 use soda_types::{Epoch, FsError, Monotonic, SessionId, Timestamp};
 use soda_volume::{Volume, VolumeConfig};
 use std::collections::BTreeMap;
@@ -317,6 +317,7 @@ fn begin_run(meta: &dyn MetaStore, config: &ServerConfig) -> Result<Run, StartEr
     batch.put(soda_storage::Table::Server, records::server_key(), records::encode(&record));
     meta.commit(batch)?;
     meta.sync()?;
+    crash::point("server.started");
     Ok(Run { record, former_term: before.term })
 }
 

@@ -6,6 +6,7 @@ use crate::metrics::CallKind;
 use crate::server::{OWN_SESSION, Shared};
 use crate::{clock, core::Verdict};
 use soda_lease::table::{Access, Outcome};
+use soda_storage::crash;
 use soda_types::{Cause, Fid, FsResult, Monotonic, SessionId};
 use soda_volume::Progress;
 use std::collections::VecDeque;
@@ -189,6 +190,7 @@ fn delete(shared: &Shared, fid: Fid) -> FsResult<()> {
     let mut txn = shared.volume.begin(clock::calendar());
     txn.drop_orphan(fid)?;
     txn.commit()?;
+    crash::point("server.orphan-dropped");
     shared.metrics.orphans_dropped.add(1);
     shared.sync.dirty();
     Ok(())

@@ -1,5 +1,7 @@
 //! Each change happens once, however often it is sent.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use bytes::Bytes;

@@ -1,5 +1,7 @@
 //! Peers that break the rules, or do not know them: the server goes on for everybody else.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use bytes::{Bytes, BytesMut};

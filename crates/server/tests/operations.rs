@@ -1,5 +1,7 @@
 //! What calls do, seen by one client and by two.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use bytes::Bytes;

@@ -1,5 +1,7 @@
 //! The life of a session: hello, resume, goodbye, fence, restart.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use common::*;

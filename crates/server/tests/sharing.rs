@@ -1,5 +1,7 @@
 //! Two clients and more: order, fairness, orphans, locks.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use bytes::Bytes;

@@ -1,5 +1,7 @@
 //! What tools see, and how a server refuses to start.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use bytes::Bytes;

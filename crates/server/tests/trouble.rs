@@ -1,5 +1,7 @@
 //! Full disks, damaged data, fenced sessions with work under way: a clear error, and the server goes on.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use bytes::Bytes;

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Every crash point of the storage and volume crates.
+/// Every crash point of the storage, volume and server crates.
 pub const ALL: &[&str] = &[
     "format.written",
     "meta.commit.before",
@@ -29,6 +29,12 @@ pub const ALL: &[&str] = &[
     "volume.reclaim.step",
     "volume.reclaim.done",
     "volume.swept",
+    "server.started",
+    "server.session-stored",
+    "server.session-ended",
+    "server.change-committed",
+    "server.failure-stored",
+    "server.orphan-dropped",
 ];
 
 struct Armed {

@@ -13,7 +13,7 @@ use soda_lease::table::Outcome;
 use soda_protocol::{
     Allocate, Answer, Call, Failure, IfExists, Node, OpId, Rename, SetXattr, Unlink, WriteAt,
 };
-use soda_storage::Table;
+use soda_storage::{Batch, Table, crash};
 use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, InUse, Name, SessionId};
 use soda_volume::{
     FallocateMode, Fate, IfOpen, KillPriv, NewKind, NewNode, Removed, RenameMode, Renamed, Staged, Txn,
@@ -55,6 +55,7 @@ pub(super) fn run(
     if let Err(error) = txn.commit() {
         return Ok(Conclusion::failed(Failure::Fs(error)));
     }
+    crash::point("server.change-committed");
     shared.metrics.commits.add(1);
     shared.sync.dirty();
     if let Ok(Answer::Written { len, .. }) = &result {
@@ -80,10 +81,11 @@ impl Shared {
     /// sequence with what it was answered must not take it for lost.
     pub(super) fn store_failure(&self, session: SessionId, op: OpId, encoded: &Bytes) -> Kept {
         let record = ReplyRecord { sequence: op.sequence, result: encoded.clone() };
-        let mut batch = soda_storage::Batch::releasing();
+        let mut batch = Batch::releasing();
         batch.put(Table::Reply, records::reply_key(session, op.slot), records::encode(&record));
         match self.volume.meta().commit(batch) {
             Ok(()) => {
+                crash::point("server.failure-stored");
                 self.sync.dirty();
                 Kept::InStore
             }
@@ -95,7 +97,7 @@ impl Shared {
     }
 
     fn forget_reply(&self, key: Bytes) {
-        let mut batch = soda_storage::Batch::releasing();
+        let mut batch = Batch::releasing();
         batch.delete(Table::Reply, key);
         if let Err(error) = self.volume.meta().commit(batch) {
             tracing::warn!(%error, "a reply of an ended session stays in the store");

@@ -3,6 +3,7 @@
 //! Every record is a version byte and a postcard body. A change's reply travels in the batch of the change, so that both
 //! are there after a crash, or neither.
 
+use crate::server::random;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,8 +19,10 @@ const SERVER_KEY: &[u8] = b"server";
 pub enum RecordError {
     #[error(transparent)]
     Storage(#[from] StorageError),
-    #[error("record {key:02x?} of table {table} is damaged; run `soda fsck`")]
+    #[error("record {key:02x?} of table {table} is damaged")]
     Damaged { table: &'static str, key: Vec<u8> },
+    #[error("no random numbers: {0}")]
+    Random(std::io::Error),
 }
 
 /// The server's own state, one record.
@@ -80,17 +83,38 @@ pub(crate) fn load_server(meta: &dyn MetaStore) -> Result<ServerRecord, RecordEr
 }
 
 /// Every session with the replies of its slots, by number.
+///
+/// A session with a damaged record is among them, as one that nobody can prove: what it held is waited out in the grace
+/// period, then it ends.
 pub(crate) fn load_sessions(meta: &dyn MetaStore) -> Result<Vec<StoredSession>, RecordError> {
     let mut sessions = Vec::new();
     for (key, value) in scan(meta, Table::Session, &[], &[0xff; 9])? {
-        let session = number(&key).ok_or_else(|| damaged(Table::Session, &key))?;
-        sessions.push(StoredSession {
-            id: SessionId(session),
-            record: decode(Table::Session, &key, &value)?,
-            replies: replies_of(meta, SessionId(session))?,
-        });
+        let Some(id) = number(&key).map(SessionId) else {
+            tracing::error!(?key, "a record of a session that none can have is ignored");
+            continue;
+        };
+        let record = decode(Table::Session, &key, &value);
+        let stored =
+            record.and_then(|record| Ok(StoredSession { id, record, replies: replies_of(meta, id)? }));
+        match stored {
+            Ok(stored) => sessions.push(stored),
+            Err(error @ RecordError::Damaged { .. }) => {
+                tracing::error!(session = %id, %error, "the session cannot go on");
+                sessions.push(StoredSession { id, record: unprovable()?, replies: Vec::new() });
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(sessions)
+}
+
+fn unprovable() -> Result<SessionRecord, RecordError> {
+    Ok(SessionRecord {
+        client: ClientId([0; 16]),
+        secret: random().map_err(RecordError::Random)?,
+        name: "a damaged record".to_owned(),
+        opened: Timestamp::default(),
+    })
 }
 
 /// Keys of all replies of a session, to delete them with it.
@@ -198,12 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named() {
+    fn damage_ends_one_session_or_stops_the_start() {
         let meta = MemoryMeta::default();
         let mut batch = Batch::new();
         batch.put(Table::Session, session_key(SessionId(1)), Bytes::from_static(b"\x01junk"));
+        batch.put(Table::Server, server_key(), Bytes::from_static(b"\x01"));
         meta.commit(batch).unwrap();
-        let error = load_sessions(&meta).unwrap_err();
-        assert!(error.to_string().contains("table session is damaged"), "{error}");
+        let sessions = load_sessions(&meta).unwrap();
+        assert_eq!((sessions.len(), sessions[0].id), (1, SessionId(1)));
+        assert_ne!(sessions[0].record.secret, [0; 16]);
+        let error = load_server(&meta).unwrap_err();
+        assert!(error.to_string().contains("table server is damaged"), "{error}");
     }
 }
