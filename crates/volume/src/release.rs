@@ -93,8 +93,11 @@ impl Volume {
         })
     }
 
-    /// Data before the metadata that refers to it.
+    /// Data before the metadata that refers to it. What is committed while the journal is synced may become durable with
+    /// it: so commits that refer to new chunks wait for the second part, in which there is little left to write.
     fn sync_stores(&self) -> FsResult<()> {
+        self.data.sync()?;
+        let _no_new_chunks = self.chunks_committed.write().unwrap_or_else(PoisonError::into_inner);
         self.data.sync()?;
         crash::point("volume.sync.data-done");
         self.meta.sync()?;

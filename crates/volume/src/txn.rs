@@ -150,6 +150,10 @@ impl<'v> Txn<'v> {
             return Ok(());
         }
         crash::point("volume.commit.before");
+        // Before the counters are locked: who brings no chunks does not wait for a sync.
+        let volume = self.volume;
+        let _turn = (!self.appended.is_empty())
+            .then(|| volume.chunks_committed.read().unwrap_or_else(PoisonError::into_inner));
         if grown == shrunk {
             self.commit_batch(batch)?;
         } else {

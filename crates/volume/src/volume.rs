@@ -15,7 +15,7 @@ use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Table, Visit, crash};
 use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Name of the volume that a fresh data directory has.
 pub const MAIN_VOLUME: &str = "main";
@@ -80,6 +80,8 @@ pub struct Volume {
     /// Locked from the making of a batch that changes them to the end of its commit.
     pub(crate) counters: Mutex<Counters>,
     numbers: Mutex<Numbers>,
+    /// Read-locked by commits that refer to new chunks, write-locked while the journal is synced.
+    pub(crate) chunks_committed: RwLock<()>,
     pub(crate) rename_lock: Arc<RenameLock>,
     pub(crate) releases: ReleaseQueue,
     pub(crate) sweep: Sweep,
@@ -117,6 +119,7 @@ impl Volume {
             counters: Mutex::new(counters),
             // What is left of the last reserved range is not used: nobody knows how much of it was.
             numbers: Mutex::new(Numbers { next: mark.next, end: mark.next }),
+            chunks_committed: RwLock::default(),
             rename_lock: Arc::default(),
             releases,
             sweep,

@@ -1,5 +1,6 @@
 //! A server's data directory: who it belongs to, in which format, and that one server uses it at a time.
 
+use super::space::Promised;
 use super::{EmbeddedData, EmbeddedMeta};
 use crate::{StorageError, StorageResult, crash};
 use rustix::fs::FlockOperation;
@@ -59,10 +60,16 @@ impl DataDirectory {
             }
             Err(error) => return Err(io("reading the format of", error)),
         }
+        let promised = Arc::new(Promised::default());
         Ok(DataDirectory {
             path: path.clone(),
-            meta: Arc::new(EmbeddedMeta::open(path.join(META_DIR), &options, lock.clone())?),
-            data: Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, lock)?),
+            meta: Arc::new(EmbeddedMeta::open(
+                path.join(META_DIR),
+                &options,
+                promised.clone(),
+                lock.clone(),
+            )?),
+            data: Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, promised, lock)?),
         })
     }
 

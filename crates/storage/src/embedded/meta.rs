@@ -2,9 +2,10 @@
 
 use super::directory::StoreOptions;
 use super::journal::{self, Journal};
-use super::space::SpaceWatch;
+use super::space::{Promised, SpaceWatch};
 use crate::{Batch, Change, MetaRead, MetaStore, StorageError, StorageResult, Table, Visit, crash};
 use bytes::Bytes;
+use fjall::compaction::Leveled;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use std::fmt;
 use std::fs::File;
@@ -12,7 +13,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of a tree's changes in memory before they are written out as a sorted file.
-const MEMTABLE: u64 = 32 << 20;
+const MEMTABLE: u64 = 16 << 20;
+
+/// Bytes of a sorted file. Merging rewrites one with all that it overlaps on the next level, some ten: small ones keep the
+/// space that this takes for the moment small.
+const TABLE: u64 = 16 << 20;
+
+/// What merges take for the moment at most, bytes, with some merges at once.
+const MERGE_MAX: u64 = 512 << 20;
 
 /// Files of trees kept open at most.
 const OPEN_MAX: usize = 256;
@@ -38,6 +46,7 @@ impl EmbeddedMeta {
     pub(crate) fn open(
         path: PathBuf,
         options: &StoreOptions,
+        promised: Arc<Promised>,
         lock: Arc<File>,
     ) -> StorageResult<EmbeddedMeta> {
         let open = || {
@@ -54,7 +63,10 @@ impl EmbeddedMeta {
         }
         .map_err(|error| engine("opening", error))?;
         let tree = |name| {
-            let tree_options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE);
+            let strategy = || Arc::new(Leveled::default().with_table_target_size(TABLE));
+            let tree_options = || {
+                KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE).compaction_strategy(strategy())
+            };
             database.keyspace(name, tree_options).map_err(|error| engine("opening a tree", error))
         };
         let trees = Trees(TREES.into_iter().map(tree).collect::<StorageResult<_>>()?);
@@ -63,13 +75,19 @@ impl EmbeddedMeta {
             trees,
             journal: Journal::find(&path)?,
             failed: OnceLock::new(),
-            space: SpaceWatch::new(path, options.reserve),
+            space: SpaceWatch::new(path, options.reserve, promised),
             _lock: lock,
         })
     }
 }
 
 impl EmbeddedMeta {
+    /// Bytes the engine may still write without anything being asked of it.
+    fn upkeep(&self) -> u64 {
+        let stored: u64 = self.trees.0.iter().map(Keyspace::disk_space).sum();
+        self.database.write_buffer_size().saturating_add((stored / 2).min(MERGE_MAX))
+    }
+
     fn check_failed(&self) -> StorageResult<()> {
         self.failed.get().map_or(Ok(()), |cause| Err(StorageError::Stopped(cause.clone())))
     }
@@ -154,7 +172,7 @@ impl MetaStore for EmbeddedMeta {
         }
         self.check_failed()?;
         // What is in memory tables is going to be written a second time.
-        self.space.admit(batch.size() * 2, self.database.write_buffer_size(), batch.space)?;
+        self.space.admit(batch.size() * 2, batch.space, |promised| promised.set(self.upkeep()))?;
         crash::point("meta.commit.before");
         let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
         for change in batch.changes {

@@ -5,7 +5,7 @@
 //! block is deleted, except the newest of all, whose name keeps ids from being used twice.
 
 use super::directory::StoreOptions;
-use super::space::SpaceWatch;
+use super::space::{Promised, SpaceWatch};
 use crate::data::chunk_len;
 use crate::{
     CHUNK_ALIGN, CHUNK_MAX, ChunkRef, DataStore, SegmentId, SegmentInfo, SegmentState, Space, SpaceUse,
@@ -62,6 +62,7 @@ impl EmbeddedData {
     pub(crate) fn open(
         directory: PathBuf,
         options: &StoreOptions,
+        promised: Arc<Promised>,
         lock: Arc<File>,
     ) -> StorageResult<EmbeddedData> {
         fs::create_dir_all(&directory).map_err(|error| io_error("creating", &directory, error))?;
@@ -83,7 +84,11 @@ impl EmbeddedData {
             failed: None,
         };
         let store = EmbeddedData {
-            space: SpaceWatch::new(directory.clone(), options.reserve + METADATA_SHARE),
+            space: SpaceWatch::new(
+                directory.clone(),
+                options.reserve.saturating_add(METADATA_SHARE),
+                promised,
+            ),
             directory,
             segment_len: options.segment_len,
             log: Mutex::new(log),
@@ -158,7 +163,7 @@ impl EmbeddedData {
 impl DataStore for EmbeddedData {
     fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
         let len = chunk_len(data)?;
-        self.space.admit(u64::from(len).next_multiple_of(CHUNK_ALIGN), 0, SpaceUse::Takes)?;
+        self.space.admit(u64::from(len).next_multiple_of(CHUNK_ALIGN), SpaceUse::Takes, |_| {})?;
         let crc32c = crc32c::crc32c(data);
         let (segment, offset, file) = self.place(u64::from(len))?;
         let chunk = ChunkRef { segment, offset, len, crc32c };

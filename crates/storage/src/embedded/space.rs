@@ -4,7 +4,8 @@
 
 use crate::{SpaceUse, StorageError, StorageResult};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Bytes that nothing may touch.
 const FLOOR: u64 = 4 << 20;
@@ -12,10 +13,22 @@ const FLOOR: u64 = 4 << 20;
 /// The longest stretch of writing without asking the file system again, bytes.
 const RECHECK_MAX: u64 = 32 << 20;
 
+/// Bytes that are going to be written because of what was accepted: the metadata engine's memory tables, and the copies it
+/// makes while it merges files. Set by the metadata store, left free by both.
+#[derive(Debug, Default)]
+pub(crate) struct Promised(AtomicU64);
+
+impl Promised {
+    pub(crate) fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SpaceWatch {
     directory: PathBuf,
     reserve: u64,
+    promised: Arc<Promised>,
     /// Bytes that may be written before the file system is asked again.
     allowance: AtomicI64,
 }
@@ -27,12 +40,13 @@ pub(crate) struct MediumSpace {
 }
 
 impl SpaceWatch {
-    pub(crate) fn new(directory: PathBuf, reserve: u64) -> SpaceWatch {
-        SpaceWatch { directory, reserve, allowance: AtomicI64::new(0) }
+    pub(crate) fn new(directory: PathBuf, reserve: u64, promised: Arc<Promised>) -> SpaceWatch {
+        SpaceWatch { directory, reserve, promised, allowance: AtomicI64::new(0) }
     }
 
+    /// What has to stay free, bytes.
     pub(crate) fn reserve(&self) -> u64 {
-        self.reserve
+        self.reserve.saturating_add(self.promised.0.load(Ordering::Relaxed))
     }
 
     pub(crate) fn medium(&self) -> StorageResult<MediumSpace> {
@@ -42,16 +56,21 @@ impl SpaceWatch {
         Ok(MediumSpace { total: stat.f_blocks * stat.f_frsize, free: stat.f_bavail * stat.f_frsize })
     }
 
-    /// Refuses what does not fit above the reserve. `extra` is what the caller knows to be written later because of what
-    /// was accepted before, bytes.
-    pub(crate) fn admit(&self, wanted: u64, extra: u64, space: SpaceUse) -> StorageResult<()> {
+    /// Refuses what does not fit above the reserve. `ask` is called before the file system is asked.
+    pub(crate) fn admit(
+        &self,
+        wanted: u64,
+        space: SpaceUse,
+        ask: impl FnOnce(&Promised),
+    ) -> StorageResult<()> {
         let cost = i64::try_from(wanted).unwrap_or(i64::MAX);
         if self.allowance.fetch_sub(cost, Ordering::Relaxed) >= cost {
             return Ok(());
         }
+        ask(&self.promised);
         let free = self.medium()?.free;
         let reserve = match space {
-            SpaceUse::Takes => self.reserve.saturating_add(extra),
+            SpaceUse::Takes => self.reserve(),
             SpaceUse::Releases => FLOOR.min(self.reserve),
         };
         let slack = free.saturating_sub(reserve);

@@ -24,8 +24,11 @@ pub fn embedded(path: &std::path::Path) -> Volume {
     Volume::open(directory.meta.clone(), directory.data.clone(), VolumeConfig::default()).unwrap()
 }
 
-/// Both kinds of store; the directory must live as long.
-pub fn stores() -> Vec<(Arc<dyn MetaStore>, Arc<dyn DataStore>, Option<tempfile::TempDir>)> {
+/// A store; the directory must live as long.
+type Stores = (Arc<dyn MetaStore>, Arc<dyn DataStore>, Option<tempfile::TempDir>);
+
+/// Both kinds of store.
+pub fn stores() -> Vec<Stores> {
     let directory = tempfile::tempdir().unwrap();
     let embedded = DataDirectory::open(directory.path(), StoreOptions::default()).unwrap();
     vec![
