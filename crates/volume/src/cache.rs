@@ -4,6 +4,7 @@
 //! value here, and then puts the old value over it. So a reader takes a [`Ticket`] before it reads the store, and its
 //! value is dropped if the shard has seen a commit since.
 
+use crate::volume::Volume;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -15,6 +16,25 @@ const NONE: usize = usize::MAX;
 pub(crate) struct Cache<K, V> {
     hasher: RandomState,
     shards: Vec<Mutex<Shard<K, V>>>,
+}
+
+/// How often a cache had what was looked for, since the volume was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheUse {
+    pub hits: u64,
+    pub misses: u64,
+}
+
+impl Volume {
+    /// The uses of each cache, by its name.
+    pub fn cache_uses(&self) -> [(&'static str, CacheUse); 4] {
+        [
+            ("inodes", self.inodes.uses()),
+            ("names", self.dirents.uses()),
+            ("chunks", self.chunks.uses()),
+            ("extents", self.windows.uses()),
+        ]
+    }
 }
 
 /// The state of a shard before the store was read.
@@ -32,9 +52,22 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
     pub(crate) fn get(&self, key: &K) -> Result<V, Ticket> {
         let mut shard = self.shard(key);
         match shard.get(key) {
-            Some(value) => Ok(value),
-            None => Err(Ticket(shard.commits)),
+            Some(value) => {
+                shard.uses.hits += 1;
+                Ok(value)
+            }
+            None => {
+                shard.uses.misses += 1;
+                Err(Ticket(shard.commits))
+            }
         }
+    }
+
+    fn uses(&self) -> CacheUse {
+        self.shards.iter().fold(CacheUse::default(), |sum, shard| {
+            let uses = shard.lock().unwrap_or_else(PoisonError::into_inner).uses;
+            CacheUse { hits: sum.hits + uses.hits, misses: sum.misses + uses.misses }
+        })
     }
 
     /// Keeps what was read from the store, unless a commit came in between.
@@ -94,6 +127,7 @@ struct Shard<K, V> {
     weight: usize,
     capacity: usize,
     commits: u64,
+    uses: CacheUse,
 }
 
 struct Entry<K, V> {
@@ -115,6 +149,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Shard<K, V> {
             weight: 0,
             capacity,
             commits: 0,
+            uses: CacheUse::default(),
         }
     }
 

@@ -33,6 +33,7 @@ mod volume;
 mod writing;
 mod xattr;
 
+pub use cache::CacheUse;
 pub use namespace::{DirEntry, LINK_MAX, Listing, NewKind, NewNode};
 pub use orphan::Progress;
 pub use reading::SeekTarget;
