@@ -182,8 +182,11 @@ impl Shared {
         key: &SessionKey,
     ) -> Result<Accepted, Failure> {
         let mut core = self.core();
+        let now = core.now;
         let entry = core.sessions.get_mut(&key.session).filter(|entry| entry.session.is_proved_by(key));
-        let entry = entry.ok_or(Failure::SessionEnded)?;
+        entry.ok_or(Failure::SessionEnded)?;
+        core.table.handle_traffic(now, key.session).map_err(|_| Failure::SessionEnded)?;
+        let entry = core.sessions.get_mut(&key.session).ok_or(Failure::SessionEnded)?;
         let session = entry.session.clone();
         entry.data.push(connection.outbox().clone());
         let standing = entry.standing.on_wire();

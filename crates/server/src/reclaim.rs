@@ -18,10 +18,6 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
 
     let mut core = shared.core();
     let now = core.now;
-    if let Err(failure) = incoming.renew(&mut core) {
-        incoming.answer_in(&mut core, &Err(failure));
-        return;
-    }
     let standing = core.sessions.get(&session).map(|entry| entry.standing);
     let valid: Vec<Grant> = reclaim
         .leases

@@ -121,6 +121,10 @@ impl Shared {
         stats.extend(self.metrics.counters().into_iter().map(|(name, _, value)| (name.to_owned(), value)));
         let counters = self.core().table.counters().list();
         stats.extend(counters.into_iter().map(|(name, value)| (format!("lease.{name}"), value)));
+        for (name, uses) in self.volume.cache_uses() {
+            stats.push((format!("cache.{name}.hits"), uses.hits));
+            stats.push((format!("cache.{name}.misses"), uses.misses));
+        }
         stats.extend(self.gauges().into_iter().map(|(name, _, value)| (name.to_owned(), value)));
         stats
     }
@@ -169,6 +173,11 @@ impl Shared {
                 "Inodes in use",
                 stats.total_inodes.saturating_sub(stats.free_inodes),
             );
+        }
+        text.head("soda_cache_uses_total", "counter", "Look-ups in the server's caches");
+        for (name, uses) in self.volume.cache_uses() {
+            text.sample("soda_cache_uses_total", &format!("cache=\"{name}\",found=\"yes\""), uses.hits);
+            text.sample("soda_cache_uses_total", &format!("cache=\"{name}\",found=\"no\""), uses.misses);
         }
         self.metrics.render(&mut text);
         text.into_string()

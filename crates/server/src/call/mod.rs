@@ -177,12 +177,7 @@ impl Operation {
                     return Step::Done;
                 }
             };
-            let mut core = shared.core();
-            let admission = match incoming.renew(&mut core) {
-                Ok(()) => core.admit(incoming.asker(), plan.accesses),
-                Err(_) => Admission::SessionEnded,
-            };
-            drop(core);
+            let admission = shared.core().admit(incoming.asker(), plan.accesses);
             match admission {
                 Admission::Admitted(key) => match self.attempt(key, plan.found) {
                     Attempt::Done => return Step::Done,

@@ -11,7 +11,7 @@ use crate::reclaim;
 use crate::server::Shared;
 use crate::session::{Arrival, ReplyTo, Session};
 use bytes::Bytes;
-use soda_lease::table::Want;
+use soda_lease::table::{SessionEnded, Want};
 use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Request};
 use soda_types::{Errno, FsError, SessionId};
 use std::ops::ControlFlow;
@@ -66,6 +66,12 @@ impl Link {
 
     fn handle_request(self: &Arc<Link>, frame: Frame) {
         let arrived = Instant::now();
+        // First of all, whatever comes of it: the client counts on having renewed its session with every request that is
+        // answered.
+        if self.renew().is_err() {
+            self.refuse(frame.tag, &Failure::SessionEnded);
+            return;
+        }
         let request: Request = match frame.message() {
             Ok(request) => request,
             Err(error) => {
@@ -76,45 +82,34 @@ impl Link {
         let kind = CallKind::from(&request.call);
         let incoming =
             Incoming { link: self.clone(), tag: frame.tag, kind, request, payload: frame.payload, arrived };
-        if self.session.has_ended() {
-            incoming.answer(&Err(Failure::SessionEnded));
-            return;
-        }
+        tracing::trace!(session = %self.session.id, op = kind.name(), tag = incoming.tag, "request");
         self.dispatch(incoming);
+    }
+
+    fn renew(&self) -> Result<(), SessionEnded> {
+        let mut core = self.shared.core();
+        let now = core.now;
+        core.table.handle_traffic(now, self.session.id)
     }
 
     fn dispatch(&self, incoming: Incoming) {
         match &incoming.request.call {
             Call::Hello(_) | Call::Admin(_) => incoming.unsupported("not on a session's connection"),
-            Call::Renew => {
-                let result = incoming.renew(&mut self.shared.core()).map(|()| Answer::Done);
-                incoming.answer(&result);
-            }
+            Call::Renew => incoming.answer(&Ok(Answer::Done)),
             Call::Reclaim(_) | Call::Goodbye if self.lane != Lane::Control => {
                 incoming.unsupported("only on the control connection");
             }
             Call::Reclaim(reclaim) => reclaim::run(&incoming, reclaim),
             Call::Goodbye => self.goodbye(&incoming),
             Call::StatFs { .. } => {
-                let renewed = incoming.renew(&mut self.shared.core());
-                let stats = renewed.and_then(|()| self.shared.volume.statfs().map_err(Failure::Fs));
-                incoming.answer(&stats.map(Answer::Stats));
+                let stats = self.shared.volume.statfs();
+                incoming.answer(&stats.map(Answer::Stats).map_err(Failure::Fs));
             }
-            Call::Sync { .. } => {
-                let renewed = incoming.renew(&mut self.shared.core());
-                match renewed {
-                    Ok(()) => self.shared.clone().sync.request(move |result| {
-                        incoming.answer(&result.map(|()| Answer::Done).map_err(Failure::Fs));
-                    }),
-                    Err(failure) => incoming.answer(&Err(failure)),
-                }
-            }
+            Call::Sync { .. } => self.shared.clone().sync.request(move |result| {
+                incoming.answer(&result.map(|()| Answer::Done).map_err(Failure::Fs));
+            }),
             Call::LockTest { .. } | Call::LockSet { .. } | Call::LockRelease { .. } => {
-                let mut core = self.shared.core();
-                match incoming.renew(&mut core) {
-                    Ok(()) => locking::run(&mut core, &incoming),
-                    Err(failure) => incoming.answer_in(&mut core, &Err(failure)),
-                }
+                locking::run(&mut self.shared.core(), &incoming);
             }
             _ => self.operate(incoming),
         }
@@ -251,12 +246,6 @@ impl Incoming {
             Lane::Control => Want::Lease,
             Lane::Data => Want::Nothing,
         }
-    }
-
-    /// The request renews its session.
-    pub(crate) fn renew(&self, core: &mut CoreGuard<'_>) -> Result<(), Failure> {
-        let now = core.now;
-        core.table.handle_traffic(now, self.session()).map_err(|_| Failure::SessionEnded)
     }
 
     /// Answers at once: nothing of the answer depends on the table's order.
