@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     let daemon = control::mount_on(&mount.dir);
     if arguments.force {
         // Whoever waits in the mount goes on with an error, so nothing keeps it busy for long.
-        abort(&mount);
+        abort(&mount, daemon.as_ref());
         detach(&mount.dir).map_err(failed())?;
     } else if arguments.lazy {
         return detach(&mount.dir).map_err(failed());
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
             }
             Outcome::Busy | Outcome::Stuck => {
                 tracing::info!("the server or the daemon is gone: cut off");
-                abort(&mount);
+                abort(&mount, daemon.as_ref());
                 detach(&mount.dir).map_err(failed())?;
             }
             Outcome::Failed(error) => return Err(failed()(error)),
@@ -74,9 +74,13 @@ fn unmount_in_time(dir: &Path) -> Outcome {
 }
 
 /// Ends the connection between kernel and daemon. Not fatal: without privilege the detaching alone has to do.
-fn abort(mount: &MountEntry) {
-    if let Err(error) = soda_fuse::abort_connection(mount) {
-        tracing::info!(%error, "cannot abort the connection");
+fn abort(mount: &MountEntry, daemon: Option<&MountStatus>) {
+    let Err(error) = soda_fuse::abort_connection(mount) else { return };
+    tracing::info!(%error, "cannot abort the connection: its daemon is ended");
+    if let Some(pid) = daemon.and_then(|daemon| rustix::process::Pid::from_raw(daemon.pid.cast_signed()))
+        && is_mount_daemon(daemon.map_or(0, |daemon| daemon.pid))
+    {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
 

@@ -32,15 +32,17 @@ pub enum MountAccess {
 }
 
 pub(super) fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
-    let bad = |cause| MountError::MountPoint { path: dir.to_path_buf(), cause };
-    let path = dir.canonicalize().map_err(|cause| {
-        // A mount whose daemon died.
-        let not_connected = cause.raw_os_error() == Some(107);
-        bad(match not_connected {
-            true => io::Error::other(format!("a dead mount is there; run `soda umount {}`", dir.display())),
-            false => cause,
-        })
-    })?;
+    let bad = |cause: io::Error| {
+        // ENOTCONN: a mount whose daemon died.
+        let cause = match cause.raw_os_error() {
+            Some(107) => {
+                io::Error::other(format!("a dead mount is there; run `soda umount {}`", dir.display()))
+            }
+            _ => cause,
+        };
+        MountError::MountPoint { path: dir.to_path_buf(), cause }
+    };
+    let path = dir.canonicalize().map_err(bad)?;
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => Ok(path),
         Ok(_) => Err(bad(io::Error::from(io::ErrorKind::NotADirectory))),

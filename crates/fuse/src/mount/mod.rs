@@ -137,8 +137,11 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.serving.is_some() {
-            let _ = kernel::detach(&self.dir);
+        if let Some(serving) = &self.serving {
+            // Once it is gone, what is mounted there is somebody else's.
+            if !serving.has_ended() {
+                let _ = kernel::detach(&self.dir);
+            }
             self.fs.inner().clear();
         }
     }

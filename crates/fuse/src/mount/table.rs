@@ -6,6 +6,9 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+/// Where the kernel shows a directory for each connection, if its control file system is mounted.
+const CONTROL_DIR: &str = "/sys/fs/fuse/connections";
+
 /// A Soda mount of this machine's namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
@@ -107,9 +110,18 @@ fn find_mount_entry(dir: &Path) -> io::Result<MountEntry> {
 /// Ends a mount's connection to its daemon: all that wait for it fail. For a mount whose server or daemon is gone.
 ///
 /// # Errors
-/// Not root, or the kernel's control file system is not there.
+/// Not root.
 pub fn abort_connection(mount: &MountEntry) -> io::Result<()> {
-    std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mount.device.1), "1")
+    let knob = Path::new(CONTROL_DIR).join(mount.device.1.to_string()).join("abort");
+    match std::fs::write(&knob, "1") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // systemd mounts it; other machines do without until somebody needs it.
+            let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
+            rustix::mount::mount("fusectl", CONTROL_DIR, "fusectl", flags, None)?;
+            std::fs::write(&knob, "1")
+        }
+        result => result,
+    }
 }
 
 #[cfg(test)]

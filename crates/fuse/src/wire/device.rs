@@ -208,6 +208,10 @@ impl Serving {
         }
     }
 
+    pub fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
     pub fn join(self) {
         for thread in self.threads {
             if thread.join().is_err() {
