@@ -64,15 +64,24 @@ impl Table {
         let accesses = merged(accesses);
         let objects: Vec<ObjectId> =
             accesses.iter().map(|access| self.store.find_or_insert(access.fid)).collect();
-        for (access, object) in accesses.iter().zip(&objects) {
-            self.note_use(now, *object, session, access.intent, 1);
-        }
         self.ops.insert(op, Operation { session, accesses, objects, arrived: now, state: OpState::Waiting });
         if self.examine(now, op) == Verdict::Waits {
             self.counters.waits += 1;
             self.enqueue(op);
         }
+        // After the recalls, so that the use which made an object contended is the first that counts.
+        self.note_uses(now, op);
         self.settle(now);
+    }
+
+    fn note_uses(&mut self, now: Monotonic, op: OpKey) {
+        let half_life = self.config.equation_8.half_life();
+        let Some(op) = self.ops.get(&op) else { return };
+        for (access, object) in op.accesses.iter().zip(&op.objects) {
+            if let Some(rates) = self.store.object_mut(*object).and_then(|found| found.rates.as_deref_mut()) {
+                rates.note(now, half_life, op.session, access.intent, 1);
+            }
+        }
     }
 
     /// Gives up an operation that still waits: no `Admit` follows. An admitted one is not stopped; finish it.

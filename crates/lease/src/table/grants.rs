@@ -253,23 +253,24 @@ impl Table {
 
     /// Forgets rates that say nothing any more. Looks at this object and at a few of those seen before.
     pub(super) fn retire_rates(&mut self, now: Monotonic, object: ObjectId) {
-        let Some(found) = self.store.object(object) else { return };
-        if found.rates.is_none() || found.has_holders() || found.queue_len() > 0 {
-            return;
+        let Some(found) = self.store.object_mut(object) else { return };
+        let in_use = found.is_in_use();
+        let Some(rates) = found.rates.as_deref_mut() else { return };
+        if !in_use && !rates.is_listed {
+            rates.is_listed = true;
+            self.cold.push_back(object);
         }
-        self.cold.push_back(object);
-        for _ in 0..2 {
+        let half_life = self.config.equation_8.half_life();
+        for _ in 0..self.cold.len().min(2) {
             let Some(old) = self.cold.pop_front() else { return };
             let crowded = self.cold.len() >= MAX_COLD;
-            let half_life = self.config.equation_8.half_life();
             let Some(found) = self.store.object_mut(old) else { continue };
-            let in_use = found.has_holders() || found.queue_len() > 0;
+            let in_use = found.is_in_use();
             let Some(rates) = found.rates.as_deref_mut() else { continue };
-            if in_use {
-                continue;
-            }
             rates.decay(now, half_life);
-            if rates.is_negligible(now) || crowded {
+            if in_use {
+                rates.is_listed = false;
+            } else if rates.is_negligible(now) || crowded {
                 found.rates = None;
                 self.store.tidy(old);
             } else {

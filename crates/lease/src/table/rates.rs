@@ -21,6 +21,8 @@ pub(super) struct Rates {
     /// No new write lease for a session that holds none until then.
     back_off_until: Monotonic,
     back_off: Duration,
+    /// The object is in the table's list of cold ones.
+    pub(super) is_listed: bool,
 }
 
 /// What is known of an object's use.
@@ -55,6 +57,7 @@ impl Rates {
             users_since: now,
             back_off_until: Monotonic::ZERO,
             back_off: Duration::ZERO,
+            is_listed: false,
         }
     }
 

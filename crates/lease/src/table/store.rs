@@ -163,12 +163,16 @@ impl Object {
         !matches!(self.holders, Holders::None)
     }
 
+    /// Leased, used or waited for.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.has_holders()
+            || self.queue.is_some()
+            || self.running != Running::Readers(0)
+            || self.unanswered > 0
+    }
+
     fn is_idle(&self) -> bool {
-        !self.has_holders()
-            && self.queue.is_none()
-            && self.running == Running::Readers(0)
-            && self.unanswered == 0
-            && self.rates.is_none()
+        !self.is_in_use() && self.rates.is_none()
     }
 }
 

@@ -1,0 +1,10 @@
+//! The server's side, one file for each area. Every test says the exact list of what comes out, the empty list too.
+
+mod admission;
+mod fairness;
+mod grace;
+mod grants;
+mod policy;
+mod recalls;
+mod sessions;
+mod support;
