@@ -32,7 +32,7 @@ fn refused(arguments: &[&str]) -> String {
 
 fn assert_says(message: &str, words: &[&str]) {
     for word in words {
-        assert!(message.to_lowercase().contains(word), "no `{word}` in: {message}");
+        assert!(message.contains(word), "no `{word}` in: {message}");
     }
 }
 
@@ -98,7 +98,7 @@ fn a_port_in_use_is_refused() {
     let address = taken.local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
     let message = refused(&["serve", "--data", text(&dir.path().join("data")), "--listen", &address]);
-    assert_says(&message, &[&address, "in use"]);
+    assert_says(&message, &[&address]);
 }
 
 #[test]
@@ -151,7 +151,8 @@ fn is_listed(dir: &Path) -> bool {
     status.to_string().contains(text(dir))
 }
 
-/// As /etc/fstab has it: mount(8) calls mount.fuse3, which calls `soda` by the type's name.
+/// As /etc/fstab has it: mount(8) calls mount.fuse3, which calls the program. There the type is `fuse.soda` and `soda` is
+/// found in the system's directories; `fuse` with `PROGRAM#SPEC` goes the same way to one that is not installed.
 #[test]
 fn mount_by_type() {
     if !prerequisites() {
@@ -159,11 +160,10 @@ fn mount_by_type() {
     }
     let cell = Cell::start(Network::Loopback, 0);
     let dir = tempfile::tempdir().unwrap();
-    let binary = soda_binary();
-    let path = format!("{}:{}", text(binary.parent().unwrap()), std::env::var("PATH").unwrap_or_default());
+    let spec = format!("{}#{}/main", text(&soda_binary()), cell.server.address());
     let mut mount = Command::new("mount");
-    mount.args(["-t", "fuse.soda", "-o", "noatime,soft", &format!("{}/main", cell.server.address())]);
-    wait::run(mount.arg(dir.path()).env("PATH", path), PATIENCE).expect_success("mount -t fuse.soda");
+    mount.args(["-t", "fuse", "-o", "noatime,soft,nofail", &spec]).arg(dir.path());
+    wait::run(&mut mount, PATIENCE).expect_success("mount -t fuse");
     assert!(is_mounted(dir.path()));
     fs::write(dir.path().join("file"), b"content").unwrap();
     wait::run(Command::new("umount").arg(dir.path()), PATIENCE).expect_success("umount");
