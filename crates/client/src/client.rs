@@ -112,6 +112,8 @@ impl Client {
     fn close(&self) {
         self.inner.phase.send_replace(Phase::Closed);
         self.inner.slots.close();
+        // Nothing is covered any more.
+        crate::lock(&self.inner.state).holder.handle_session_lost(self.inner.now());
         for (_, pending) in self.inner.link.close() {
             let error = FsError::new(Errno::Io, "the client is shut down");
             self.inner.complete(pending.ticket, pending.completion, Err(error));

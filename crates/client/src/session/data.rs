@@ -27,7 +27,11 @@ pub(crate) async fn keep_data_connection(inner: Arc<Inner>, mut joinable: watch:
             Ok(opened) => opened,
             Err(error) => {
                 tracing::debug!(%error, "no data connection");
-                pause.wait(&inner).await;
+                // At once when the control connection is back.
+                tokio::select! {
+                    () = pause.wait(&inner) => {}
+                    _ = joinable.changed() => pause = Backoff::default(),
+                }
                 continue;
             }
         };
