@@ -23,14 +23,14 @@ pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
 
 fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
     let defaults = ServerConfig::new(arguments.data).with_term(arguments.term);
-    let object_term = match arguments.object_term.as_str() {
-        "session" => ObjectTerm::Session,
-        time => match parse_duration(time) {
-            Ok(term) if term.is_zero() => ObjectTerm::Zero,
-            Ok(term) => ObjectTerm::For(term),
-            Err(error) => return Err(CliError::Usage(format!("--object-term: {error}, or `session`"))),
-        },
-    };
+    let mut object_term = defaults.object_term;
+    let mut volume_terms = defaults.volume_terms.clone();
+    for text in &arguments.object_term {
+        match text.split_once('=') {
+            Some((volume, term)) => drop(volume_terms.insert(volume.to_owned(), parse_object_term(term)?)),
+            None => object_term = parse_object_term(text)?,
+        }
+    }
     if arguments.term.is_zero() {
         return Err(CliError::Usage(
             "--term must be longer than 0; to grant no leases use --object-term 0".into(),
@@ -45,6 +45,7 @@ fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
         },
         grace: arguments.grace.unwrap_or(defaults.grace),
         object_term,
+        volume_terms,
         write_leases: match arguments.write_leases {
             WriteLeasesArg::Grant => WriteLeases::Grant,
             WriteLeasesArg::OnlyToHolders => WriteLeases::OnlyToHolders,
@@ -59,4 +60,15 @@ fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
         threads: arguments.threads.unwrap_or(defaults.threads).max(1),
         ..defaults
     })
+}
+
+fn parse_object_term(text: &str) -> Result<ObjectTerm, CliError> {
+    match text {
+        "session" => Ok(ObjectTerm::Session),
+        time => match parse_duration(time) {
+            Ok(term) if term.is_zero() => Ok(ObjectTerm::Zero),
+            Ok(term) => Ok(ObjectTerm::For(term)),
+            Err(error) => Err(CliError::Usage(format!("--object-term: {error}, or `session`"))),
+        },
+    }
 }
