@@ -1,5 +1,6 @@
 //! What a server is told at its start.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub struct ServerConfig {
     pub grace: Duration,
     /// Time-out of leases on single objects.
     pub object_term: ObjectTerm,
+    /// The same for single volumes, by name.
+    pub volume_terms: BTreeMap<String, ObjectTerm>,
     pub write_leases: WriteLeases,
     pub equation_8: Equation8,
     /// An expired session that nobody was in conflict with is forgotten after this time.
@@ -103,6 +106,7 @@ impl ServerConfig {
             term,
             grace: term + Duration::from_secs(2),
             object_term: ObjectTerm::Session,
+            volume_terms: BTreeMap::new(),
             write_leases: WriteLeases::Grant,
             equation_8: Equation8::On,
             courtesy: Duration::from_secs(24 * 3600),

@@ -39,6 +39,13 @@ pub enum StartError {
          change everything. Listen on a loopback address (such as 127.0.0.1), or accept the risk with --insecure"
     )]
     Exposed(SocketAddr),
+    #[error(
+        "refusing to serve metrics on {0}: whoever reaches that address could see who uses this server, and how. Choose a \
+         loopback address (such as 127.0.0.1), or accept that with --insecure"
+    )]
+    ExposedMetrics(SocketAddr),
+    #[error("there is no volume {0:?} to set the lease term of; this server has \"main\"")]
+    NoVolume(String),
     #[error("cannot listen on {address}: {source}{}", listen_hint(.source))]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("cannot serve metrics on {address}: {source}{}", listen_hint(.source))]
@@ -105,9 +112,7 @@ impl Server {
     /// # Errors
     /// [`StartError`], with a text for the administrator.
     pub fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
-        if config.exposure == Exposure::LoopbackOnly && !config.listen.ip().is_loopback() {
-            return Err(StartError::Exposed(config.listen));
-        }
+        refuse_exposure(&config)?;
         allow_descriptors();
         let directory = open_directory(&config)?;
         let volume = open_volume(&config, &directory)?;
@@ -272,6 +277,20 @@ pub(crate) fn random() -> std::io::Result<[u8; 16]> {
     Ok(bytes)
 }
 
+/// Nothing is authenticated yet, so nothing listens where others could reach it, unless told to.
+fn refuse_exposure(config: &ServerConfig) -> Result<(), StartError> {
+    if config.exposure == Exposure::Insecure {
+        return Ok(());
+    }
+    if !config.listen.ip().is_loopback() {
+        return Err(StartError::Exposed(config.listen));
+    }
+    match config.metrics.filter(|address| !address.ip().is_loopback()) {
+        Some(address) => Err(StartError::ExposedMetrics(address)),
+        None => Ok(()),
+    }
+}
+
 /// A connection takes a descriptor, and the usual soft limit of 1,024 is that of programs that use select(2).
 fn allow_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -329,7 +348,7 @@ struct Run {
 
 fn restore(config: &ServerConfig, volume: &Volume, run: &Run) -> Result<Core, StartError> {
     let now = clock::monotonic();
-    let mut table_config = table_config(config);
+    let mut table_config = table_config(config, volume)?;
     // A client may hold on to the lease that the last run gave it.
     table_config.grace = table_config.grace.max(run.former_term + run.former_term / 20);
     let first_epoch = Epoch(run.record.starts << EPOCHS_PER_START);
@@ -348,16 +367,19 @@ fn restore(config: &ServerConfig, volume: &Volume, run: &Run) -> Result<Core, St
     Ok(core)
 }
 
-fn table_config(config: &ServerConfig) -> TableConfig {
+fn table_config(config: &ServerConfig, volume: &Volume) -> Result<TableConfig, StartError> {
     let defaults = TableConfig::with_term(config.term);
-    TableConfig {
+    let mut volume_terms = BTreeMap::new();
+    for (name, term) in &config.volume_terms {
+        if name != volume.name() {
+            return Err(StartError::NoVolume(name.clone()));
+        }
+        volume_terms.insert(volume.id(), term_on_objects(*term));
+    }
+    Ok(TableConfig {
         grace: config.grace,
-        object_term: match config.object_term {
-            ObjectTerm::Zero => table::ObjectTerm::None,
-            ObjectTerm::For(term) => table::ObjectTerm::For(term),
-            ObjectTerm::Session => table::ObjectTerm::Session,
-        },
-        volume_terms: BTreeMap::new(),
+        object_term: term_on_objects(config.object_term),
+        volume_terms,
         write_leases: match config.write_leases {
             WriteLeases::Grant => table::WriteLeases::Grant,
             WriteLeases::OnlyToHolders => table::WriteLeases::OnlyToHolders,
@@ -371,5 +393,13 @@ fn table_config(config: &ServerConfig) -> TableConfig {
             Equation8::Off => BackOff::Off,
         },
         ..defaults
+    })
+}
+
+fn term_on_objects(term: ObjectTerm) -> table::ObjectTerm {
+    match term {
+        ObjectTerm::Zero => table::ObjectTerm::None,
+        ObjectTerm::For(term) => table::ObjectTerm::For(term),
+        ObjectTerm::Session => table::ObjectTerm::Session,
     }
 }

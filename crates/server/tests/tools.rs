@@ -98,6 +98,12 @@ fn a_server_says_why_it_does_not_start() {
     exposed.listen = "0.0.0.0:0".parse().unwrap();
     let text = Server::start(exposed.clone()).unwrap_err().to_string();
     assert!(text.contains("--insecure") && text.contains("127.0.0.1"), "{text}");
+    let mut metrics = config(dir.path());
+    metrics.metrics = Some("0.0.0.0:0".parse().unwrap());
+    assert!(matches!(Server::start(metrics), Err(StartError::ExposedMetrics(_))));
+    let mut elsewhere = config(dir.path());
+    elsewhere.volume_terms.insert("home".to_owned(), soda_server::ObjectTerm::Zero);
+    assert!(matches!(Server::start(elsewhere), Err(StartError::NoVolume(name)) if name == "home"));
     exposed.exposure = Exposure::Insecure;
     drop(Server::start(exposed).unwrap());
 

@@ -1,0 +1,206 @@
+//! What an administrator can choose, and what the server decides by itself: terms of leases, whether they pay, caches.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use soda_protocol::{
+    AdminAnswer, AdminCall, Answer, Call, ObjectRef, Reclaim, ReclaimStep, Reply, Role, Standing, WriteAt,
+};
+use soda_server::{CacheSizes, ObjectTerm, RunningServer, Server};
+use soda_types::{Fid, FileKind, InUse, Mode, Term};
+use std::time::{Duration, Instant};
+
+async fn admin(server: &RunningServer, call: AdminCall) -> AdminAnswer {
+    let (admin, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+    match admin.call(None, Call::Admin(call), Bytes::new()).await.unwrap().0.result {
+        Ok(Answer::Admin(answer)) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn policy_of(server: &RunningServer, fid: Fid) -> String {
+    match admin(server, AdminCall::Why(ObjectRef::Fid(fid))).await {
+        AdminAnswer::Why(why) => why.policy,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn stat(server: &RunningServer, name: &str) -> u64 {
+    let AdminAnswer::Stats(stats) = admin(server, AdminCall::Stats).await else { panic!() };
+    stats.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name}")).1
+}
+
+async fn getattr(client: &Client, fid: Fid) -> Reply {
+    client.ask(Call::GetAttr { fid }).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_term_zero_nothing_is_leased_and_nobody_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.volume_terms.insert("main".to_owned(), ObjectTerm::Zero);
+    let server = Server::start(config).unwrap();
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let reply = one.change(create(one.root, "file", FileKind::File)).await;
+    assert_eq!(reply.grants, []);
+    let file = node(reply).unwrap().fid;
+    assert_eq!(getattr(&two, file).await.grants, []);
+    one.write(file, WriteAt::Offset(0), b"data").await.unwrap();
+    assert_eq!(two.read(file, 0, 10).await.unwrap(), "data");
+    assert_eq!(stat(&server, "lease.recalls").await, 0);
+    assert!(policy_of(&server, file).await.contains("term is 0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_with_a_term_of_its_own_ends_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let term = Duration::from_millis(300);
+    let mut config = config(dir.path());
+    config.object_term = ObjectTerm::For(term);
+    let server = Server::start(config).unwrap();
+    let (reader, writer) = (Client::connect_keeping_recalls(&server).await, Client::connect(&server).await);
+    let file = writer.create(writer.root, "file").await.unwrap().fid;
+    let granted = Instant::now();
+    let grants = getattr(&reader, file).await.grants;
+    assert_eq!((grants.len(), grants[0].term), (1, Term::For(term)));
+    // The reader does not answer, and its session is good for ten seconds; the lease is not.
+    writer.write(file, WriteAt::Offset(0), b"new").await.unwrap();
+    let waited = granted.elapsed();
+    assert!(waited >= term, "{waited:?}");
+    assert!(waited < Duration::from_secs(8), "{waited:?}");
+    assert_eq!(getattr(&reader, file).await.grants.len(), 1, "it was not fenced");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_two_clients_keep_changing_is_not_leased_until_they_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    // The half-life of the counts is the term.
+    let server = Server::start(config(dir.path()).with_term(Duration::from_millis(400))).unwrap();
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    until("leases do not pay", || async {
+        for _ in 0..10 {
+            one.write(file, WriteAt::Offset(0), b"1").await.unwrap();
+            two.write(file, WriteAt::Offset(0), b"2").await.unwrap();
+        }
+        getattr(&one, file).await.grants.is_empty() && policy_of(&server, file).await.contains("R/W <= N-1")
+    })
+    .await;
+    assert!(stat(&server, "lease.refusals_equation_8").await > 0);
+    until("leases pay again", || async { mode_on(&getattr(&one, file).await.grants, file).is_some() }).await;
+    assert_eq!(policy_of(&server, file).await, "leases are given");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_readers_does_not_keep_a_writer_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let writer = Client::connect(&server).await;
+    let file = writer.create(writer.root, "file").await.unwrap().fid;
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        let reader = Client::connect(&server).await;
+        readers.push(tokio::spawn(async move {
+            loop {
+                getattr(&reader, file).await.result.unwrap();
+            }
+        }));
+    }
+    for _ in 0..20 {
+        let asked = Instant::now();
+        writer.write(file, WriteAt::Offset(0), b"x").await.unwrap();
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    }
+    readers.iter().for_each(|reader| reader.abort());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_again_comes_from_memory_as_far_as_it_goes() {
+    const FILE: u64 = 2 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let mut small = config(dir.path());
+    small.cache = CacheSizes { metadata: 16 << 20, data: 8 << 20 };
+    let server = Server::start(small.clone()).unwrap();
+    let client = Client::connect(&server).await;
+    let mut files = Vec::new();
+    for index in 0..16u8 {
+        let file = client.create(client.root, &format!("f{index}")).await.unwrap().fid;
+        for at in [0, FILE / 2] {
+            client.write(file, WriteAt::Offset(at), &vec![index; FILE as usize / 2]).await.unwrap();
+        }
+        files.push(file);
+    }
+    client.ask(Call::Goodbye).await.result.unwrap();
+    server.shutdown().await;
+
+    let server = Server::start(small).unwrap();
+    let client = Client::connect(&server).await;
+    let read = async |file: Fid| {
+        for at in [0, FILE / 2] {
+            assert_eq!(client.read(file, at, 1 << 20).await.unwrap().len(), 1 << 20);
+        }
+        (stat(&server, "cache.chunks.hits").await, stat(&server, "cache.chunks.misses").await)
+    };
+    let (hits, cold) = read(files[0]).await;
+    assert!(cold > 0 && hits == 0, "{hits} hits, {cold} misses");
+    let (hits, misses) = read(files[0]).await;
+    assert!(hits > 0 && misses == cold, "the second read stays off the medium: {hits} hits, {misses} misses");
+    for file in &files[1..] {
+        read(*file).await;
+    }
+    let before = stat(&server, "cache.chunks.misses").await;
+    let (_, after) = read(files[0]).await;
+    assert!(after > before, "32 MiB do not fit into 8");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_stays_away_is_forgotten_with_what_it_had_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut short = config(dir.path());
+    short.courtesy = Duration::from_millis(100);
+    let server = Server::start(short).unwrap();
+    let away = Client::connect(&server).await;
+    let file = away.create(away.root, "file").await.unwrap().fid;
+    away.unlink(away.root, "file", InUse::Yes).await.unwrap();
+    let key = away.key();
+    drop(away);
+    let other = Client::connect(&server).await;
+    until("its orphan is gone", || async { !other.exists(file).await }).await;
+    let back = Client::resume(&server, key).await;
+    assert_eq!(back.session.standing, Standing::New);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reclaiming_goes_on_after_it_was_interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let client = Client::connect(&server).await;
+    let mut held = Vec::new();
+    for index in 0..50 {
+        let reply = client.change(create(client.root, &format!("f{index}"), FileKind::File)).await;
+        let grants = reply.grants.clone();
+        let file = node(reply).unwrap();
+        let grant = *grants.iter().find(|grant| grant.fid == file.fid).unwrap();
+        held.push((grant, file.attr.version));
+    }
+    drop(server);
+
+    let server = start(dir.path());
+    let batch = |leases: &[_], step| {
+        Call::Reclaim(Reclaim { leases: leases.to_vec(), open: vec![], locks: vec![], step })
+    };
+    let first = Client::resume(&server, client.key()).await;
+    first.ask(batch(&held[..30], ReclaimStep::More)).await.result.unwrap();
+    drop(first);
+    let second = Client::resume(&server, client.key()).await;
+    assert_eq!(second.session.standing, Standing::Reclaim);
+    let reply = second.ask(batch(&held[20..], ReclaimStep::Last)).await;
+    let Ok(Answer::Reclaimed(grants)) = reply.result else { panic!("{reply:?}") };
+    assert_eq!(grants.len(), 30);
+    assert!(grants.iter().all(|grant| grant.is_some_and(|grant| grant.mode == Mode::Write)));
+    let AdminAnswer::Status(status) = admin(&server, AdminCall::Status).await else { panic!() };
+    assert_eq!((status.leases, status.grace), (50, None));
+}
