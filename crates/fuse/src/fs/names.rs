@@ -56,10 +56,8 @@ impl Inner {
         reply: Reply,
     ) {
         match self.client.create(dir, &name, new).await {
-            Ok(entry) => {
-                self.attributes_changed(dir);
-                self.answer_entry(dir, &name, entry, reply).await;
-            }
+            // The kernel drops the directory's attributes by itself.
+            Ok(entry) => self.answer_entry(dir, &name, entry, reply).await,
             Err(error) => self.fail(operation, &error, reply),
         }
     }

@@ -105,18 +105,13 @@ impl Inner {
         for _ in 0..CHASES {
             let created = self.client.create_open(dir, &name, new.clone(), open_mode(request.flags)).await;
             match created {
-                Ok((entry, open)) => {
-                    self.attributes_changed(dir);
-                    return self.answer_created(dir, &name, entry, open, request, reply).await;
-                }
+                Ok((entry, open)) => return self.answer_created(entry, open, request, reply).await,
                 Err(error) if error.errno == Errno::Exists && request.flags & O_EXCL == 0 => {}
                 Err(error) => return self.fail("create", &error, reply),
             }
             // Made by another machine since the kernel looked.
             match self.open_existing(dir, &name, creds, request).await {
-                Ok((entry, open)) => {
-                    return self.answer_created(dir, &name, entry, open, request, reply).await;
-                }
+                Ok((entry, open)) => return self.answer_created(entry, open, request, reply).await,
                 Err(error) if error.errno == Errno::NoEntry => {}
                 Err(error) => return self.fail("create", &error, reply),
             }
@@ -153,15 +148,7 @@ impl Inner {
         }
     }
 
-    async fn answer_created(
-        &self,
-        _dir: Fid,
-        _name: &Name,
-        entry: Entry,
-        open: Arc<OpenFile>,
-        request: OpenRequest,
-        reply: Reply,
-    ) {
+    async fn answer_created(&self, entry: Entry, open: Arc<OpenFile>, request: OpenRequest, reply: Reply) {
         if let Some(node) = &entry.node {
             self.freshen(node.fid, node.attr.data_version).await;
         }
