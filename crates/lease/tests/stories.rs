@@ -1,0 +1,330 @@
+//! Runs the stories under `testdata/`: the protocol told to a newcomer, command by command, with what comes of each.
+//!
+//! A story is a list of blocks: comments (`#`) and commands, then `----`, then what happened. Messages do not travel by
+//! themselves: an answer arrives with `reply op1`, a recall with `recalled s1 7`, its answer with `dropped s1 7`.
+//! `UPDATE=1 cargo test -p soda-lease --test stories` writes down what happens now; read the difference before you
+//! commit it.
+
+use soda_lease::table::{Access, BackOff, Equation8, ObjectTerm, OpKey, Outcome, Output, Table, TableConfig};
+use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
+use soda_types::{
+    Cause, Epoch, Fid, Grant, InUse, Ino, Mode, Monotonic, Recall, RecallAck, SessionId, VolumeId,
+};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const TERM: Duration = Duration::from_secs(10);
+
+#[test]
+fn stories() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata");
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 8, "stories are missing");
+    for path in paths {
+        let told = std::fs::read_to_string(&path).unwrap();
+        let happened = retell(&told);
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, &happened).unwrap();
+        } else {
+            assert_eq!(happened, told, "{}", path.display());
+        }
+    }
+}
+
+/// The story with what happens now in place of what it says.
+fn retell(story: &str) -> String {
+    let mut cell = Cell::new();
+    let mut out = String::new();
+    for block in story.split("\n\n").filter(|block| !block.trim().is_empty()) {
+        let asked: Vec<&str> = block.trim_matches('\n').lines().take_while(|line| *line != "----").collect();
+        let commands: Vec<&str> = asked.iter().copied().filter(|line| !line.starts_with('#')).collect();
+        if !out.is_empty() {
+            out += "\n";
+        }
+        out += &(asked.join("\n") + "\n");
+        if commands.is_empty() {
+            continue;
+        }
+        commands.iter().for_each(|command| cell.run(command));
+        let lines = std::mem::take(&mut cell.lines);
+        let happened = if lines.is_empty() { "nothing".to_owned() } else { lines.join("\n") };
+        out += &format!("----\n{happened}\n");
+    }
+    out
+}
+
+/// A server's table and the holders of its clients.
+struct Cell {
+    now: Monotonic,
+    config: TableConfig,
+    table: Table,
+    holders: BTreeMap<u64, Holder>,
+    tickets: BTreeMap<u64, (u64, Ticket)>,
+    answers: BTreeMap<u64, Vec<Grant>>,
+    /// The last recall of each client and object, and the epoch of the work on it.
+    recalls: BTreeMap<(u64, u64), Recall>,
+    working: BTreeMap<(u64, u64), Epoch>,
+    /// Answers that were given and have not arrived.
+    acks: BTreeMap<(u64, u64), RecallAck>,
+    ops: u64,
+    lines: Vec<String>,
+}
+
+fn fid(word: &str) -> Fid {
+    Fid::new(VolumeId(1), Ino(word.parse().unwrap_or_else(|_| panic!("not an inode: {word}"))))
+}
+
+fn session(word: &str) -> u64 {
+    word.trim_start_matches('s').parse().unwrap_or_else(|_| panic!("not a session: {word}"))
+}
+
+fn op(word: &str) -> u64 {
+    word.trim_start_matches("op").parse().unwrap_or_else(|_| panic!("not an operation: {word}"))
+}
+
+fn secs(word: &str) -> Duration {
+    Duration::from_secs_f64(
+        word.trim_end_matches('s').parse().unwrap_or_else(|_| panic!("not a time: {word}")),
+    )
+}
+
+fn keeps(mode: Option<Mode>) -> &'static str {
+    match mode {
+        None => "nothing",
+        Some(Mode::Read) => "reading",
+        Some(Mode::Write) => "writing",
+    }
+}
+
+impl Cell {
+    fn new() -> Cell {
+        let config = TableConfig {
+            equation_8: Equation8::Off,
+            back_off: BackOff::Off,
+            ..TableConfig::with_term(TERM)
+        };
+        let now = Monotonic::ZERO;
+        Cell {
+            now,
+            table: Table::new(config.clone(), Epoch(1), now),
+            config,
+            holders: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            recalls: BTreeMap::new(),
+            working: BTreeMap::new(),
+            acks: BTreeMap::new(),
+            ops: 0,
+            lines: Vec::new(),
+        }
+    }
+
+    fn say(&mut self, line: impl Into<String>) {
+        self.lines.push(line.into());
+    }
+
+    fn holder(&mut self, number: u64) -> &mut Holder {
+        self.holders.get_mut(&number).unwrap_or_else(|| panic!("s{number} is not open"))
+    }
+
+    fn run(&mut self, command: &str) {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        match words.as_slice() {
+            ["object-term", term] => {
+                self.config.object_term = ObjectTerm::For(secs(term));
+                self.table = Table::new(self.config.clone(), Epoch(1), self.now);
+            }
+            ["open", sessions @ ..] => {
+                for word in sessions {
+                    let margin = HolderConfig { drift_margin: DriftMargin::NONE };
+                    let mut holder = Holder::new(margin);
+                    holder.start_session(self.now, self.now, SessionId(session(word)), TERM);
+                    self.holders.insert(session(word), holder);
+                    self.table.open_session(self.now, SessionId(session(word)));
+                }
+            }
+            ["at", time] => self.pass(Monotonic::ZERO + secs(time)),
+            ["restart", "knows", known @ ..] => {
+                self.table = Table::new(self.config.clone(), Epoch(1000), self.now);
+                self.table.begin_grace(self.now, known.iter().map(|word| SessionId(session(word))));
+            }
+            ["finish", word] => {
+                let grants = self.table.finish(self.now, OpKey(op(word)), Outcome::Applied);
+                let list: Vec<String> = grants.iter().map(Grant::to_string).collect();
+                let with = if list.is_empty() { "no lease".to_owned() } else { list.join(", ") };
+                self.say(format!("server: answers {word} with {with}"));
+                self.answers.insert(op(word), grants);
+            }
+            ["reply", word] => {
+                let (number, ticket) = self.tickets[&op(word)];
+                let grants = self.answers.remove(&op(word)).unwrap_or_default();
+                let now = self.now;
+                self.holder(number).handle_reply(now, ticket, &grants);
+            }
+            ["recalled", who, what] => self.recalled(session(who), what),
+            ["dropped", who, what] => {
+                self.drops(session(who), what);
+                self.ack_arrives(session(who), what);
+            }
+            // The answer is given, and travels for a while.
+            ["drops", who, what] => self.drops(session(who), what),
+            ["ack", who, what] => self.ack_arrives(session(who), what),
+            [who, "may", how, what] => {
+                let mode = if *how == "read" { Mode::Read } else { Mode::Write };
+                let now = self.now;
+                let until = self.holder(session(who)).valid_until(now, fid(what), mode);
+                self.say(match until {
+                    Some(until) => format!("{who}: yes, until {}", show(until)),
+                    None => format!("{who}: no"),
+                });
+            }
+            [who, "runs", how, what] => {
+                self.request(session(who), how, what);
+                let word = format!("op{}", self.ops);
+                self.run(&format!("finish {word}"));
+                self.run(&format!("reply {word}"));
+            }
+            [who, how @ ("reads" | "changes"), what] => self.request(session(who), how, what),
+            [who, "renews"] => {
+                let (now, number) = (self.now, session(who));
+                let ticket = self.holder(number).begin_request(now);
+                match self.table.handle_traffic(now, SessionId(number)) {
+                    Ok(()) => self.holder(number).handle_reply(now, ticket, &[]),
+                    Err(error) => {
+                        let lost = self.holder(number).handle_session_lost(now);
+                        self.say(format!("{who}: {error}; gives up {lost:?}"));
+                    }
+                }
+            }
+            [who, "releases", what] => {
+                let now = self.now;
+                let release = self.holder(session(who)).release(now, fid(what));
+                if let Some(release) = release {
+                    self.table.handle_release(now, SessionId(session(who)), &[release]);
+                }
+            }
+            [who, "reports", "progress", what] => {
+                self.table.handle_progress(self.now, SessionId(session(who)), &[fid(what)]);
+            }
+            [who, "says", "goodbye"] => self.table.close_session(self.now, SessionId(session(who))),
+            [who, "reclaims"] => self.reclaims(session(who)),
+            _ => panic!("unknown command: {command}"),
+        }
+        self.outputs();
+    }
+
+    fn request(&mut self, number: u64, how: &str, what: &str) {
+        self.ops += 1;
+        let now = self.now;
+        let ticket = self.holder(number).begin_request(now);
+        self.tickets.insert(self.ops, (number, ticket));
+        let access = |word: &str| match how {
+            "reads" => Access::read(fid(word)),
+            _ => Access::change(fid(word), Cause::Data),
+        };
+        let accesses = what.split(',').map(access).collect();
+        let _ = self.table.handle_traffic(now, SessionId(number));
+        self.table.request(now, SessionId(number), OpKey(self.ops), accesses);
+        let waits = self.table.waiting_count();
+        self.outputs();
+        if waits > 0 && !self.lines.last().is_some_and(|line| line.contains(&format!("op{} ", self.ops))) {
+            self.say(format!("server: op{} waits", self.ops));
+        }
+    }
+
+    fn recalled(&mut self, number: u64, what: &str) {
+        let recall = self.recalls[&(number, fid(what).ino.0)].clone();
+        let now = self.now;
+        match self.holder(number).handle_recall(now, &recall) {
+            RecallStep::AlreadyGone(ack) => {
+                self.say(format!(
+                    "s{number}: {} {} is gone already, keeps {}",
+                    ack.fid,
+                    ack.epoch,
+                    keeps(ack.kept)
+                ));
+                self.table.handle_acks(now, SessionId(number), &[ack]);
+            }
+            RecallStep::Working => self.say(format!("s{number}: is at work on that")),
+            RecallStep::Drop { fid, epoch, keep } => {
+                self.working.insert((number, fid.ino.0), epoch);
+                self.say(format!("s{number}: brings its caches of {fid} down to {}", keeps(keep)));
+            }
+        }
+    }
+
+    fn drops(&mut self, number: u64, what: &str) {
+        let (now, key) = (self.now, (number, fid(what).ino.0));
+        let epoch = self.working[&key];
+        let ack = self.holder(number).finish_recall(now, fid(what), epoch, InUse::No);
+        self.say(format!("s{number}: answers {} {}, keeps {}", ack.fid, ack.epoch, keeps(ack.kept)));
+        self.acks.insert(key, ack);
+    }
+
+    fn ack_arrives(&mut self, number: u64, what: &str) {
+        let ack = self.acks.remove(&(number, fid(what).ino.0)).expect("an answer on the way");
+        self.table.handle_acks(self.now, SessionId(number), &[ack]);
+    }
+
+    fn reclaims(&mut self, number: u64) {
+        let now = self.now;
+        let session = SessionId(number);
+        let sent_at = now;
+        if let Err(error) = self.table.handle_traffic(now, session) {
+            let lost = self.holder(number).handle_session_lost(now);
+            return self.say(format!("s{number}: {error}; gives up {lost:?}"));
+        }
+        self.holder(number).start_session(now, sent_at, session, TERM);
+        let held = self.holder(number).reclaim_list(now);
+        let ticket = self.holder(number).begin_request(now);
+        let answers = self.table.handle_reclaim(now, session, &held).expect("known");
+        self.table.finish_reclaim(now, session);
+        let refused = self.holder(number).handle_reclaimed(now, ticket, &held, &answers);
+        let list: Vec<String> = answers.iter().flatten().map(Grant::to_string).collect();
+        self.say(format!("s{number}: has {list:?}, was refused {refused:?}"));
+    }
+
+    fn pass(&mut self, until: Monotonic) {
+        while let Some(wake) = self.table.poll_timeout().filter(|wake| *wake <= until) {
+            self.now = self.now.max(wake);
+            self.table.handle_timeout(self.now);
+            let before = self.lines.len();
+            self.outputs();
+            if self.lines.len() > before {
+                let at = show(self.now);
+                self.lines[before..].iter_mut().for_each(|line| *line = format!("{at} {line}"));
+            }
+        }
+        self.now = until;
+    }
+
+    fn outputs(&mut self) {
+        while let Some(output) = self.table.poll_output() {
+            let line = match output {
+                Output::Admit(op) => format!("op{} runs", op.0),
+                Output::Refuse(op, refusal) => format!("op{} is refused: {refusal}", op.0),
+                Output::Recall { session, recall } => {
+                    let line = format!(
+                        "asks s{} for {} {}, to keep {}",
+                        session.0,
+                        recall.fid,
+                        recall.epoch,
+                        keeps(recall.to)
+                    );
+                    self.recalls.insert((session.0, recall.fid.ino.0), recall);
+                    line
+                }
+                Output::Fence { session, reason } => format!("ends s{}: {reason}", session.0),
+                Output::SessionInUse { session, fid } => format!("s{} has {fid} open", session.0),
+            };
+            self.say(format!("server: {line}"));
+        }
+    }
+}
+
+fn show(time: Monotonic) -> String {
+    format!("{:.1}s", time.as_nanos() as f64 / 1e9)
+}
