@@ -37,5 +37,5 @@ mod sync;
 mod upkeep;
 
 pub use config::{CacheSizes, Equation8, Exposure, Limits, ObjectTerm, ServerConfig, WriteLeases};
-pub use server::{RunningServer, Server, StartError};
+pub use server::{RunningServer, Server, StartError, Stores};
 pub use session::records::RecordError;

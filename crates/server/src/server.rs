@@ -12,7 +12,7 @@ use crate::upkeep::{self, Janitor, Timer};
 use soda_lease::locks::LockTable;
 use soda_lease::table::{self, BackOff, Table, TableConfig};
 use soda_protocol::Push;
-use soda_storage::{Batch, DataDirectory, MetaStore, StorageError, StoreOptions, crash};
+use soda_storage::{Batch, DataDirectory, DataStore, MetaStore, StorageError, StoreOptions, crash};
 use soda_types::{Epoch, FsError, Monotonic, SessionId, Timestamp};
 use soda_volume::{Volume, VolumeConfig};
 use std::collections::BTreeMap;
@@ -75,6 +75,15 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
 #[derive(Debug)]
 pub struct Server;
 
+/// Where a server keeps everything.
+#[derive(Clone, Debug)]
+pub struct Stores {
+    pub meta: Arc<dyn MetaStore>,
+    pub data: Arc<dyn DataStore>,
+    /// For people.
+    pub path: PathBuf,
+}
+
 /// A server that serves until it is shut down or dropped. Both wait for the end; only a shutdown tells clients and makes
 /// everything durable.
 #[derive(Debug)]
@@ -113,9 +122,19 @@ impl Server {
     /// [`StartError`], with a text for the administrator.
     pub fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
         refuse_exposure(&config)?;
-        allow_descriptors();
         let directory = open_directory(&config)?;
-        let volume = open_volume(&config, &directory)?;
+        let path = directory.path().to_owned();
+        Server::start_on(Stores { meta: directory.meta, data: directory.data, path }, config)
+    }
+
+    /// Serves what is in stores that are open already; `config.data_dir` is not looked at.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_on(stores: Stores, config: ServerConfig) -> Result<RunningServer, StartError> {
+        refuse_exposure(&config)?;
+        allow_descriptors();
+        let volume = open_volume(&config, &stores)?;
         let listener =
             listen(config.listen).map_err(|source| StartError::Listen { address: config.listen, source })?;
         let local_addr =
@@ -127,7 +146,7 @@ impl Server {
         let metrics_addr = metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok());
 
         let run = begin_run(volume.meta(), &config)?;
-        let core = restore(&config, &volume, &run)?;
+        let core = restore(&config, &volume, &stores.path, &run)?;
         let metrics = Arc::new(Metrics::default());
         let synced = volume.clone();
         let sync = GroupSync::start(config.sync_interval, metrics.clone(), move || synced.sync())
@@ -139,7 +158,7 @@ impl Server {
             .build()
             .map_err(StartError::Threads)?;
         let shared = Arc::new(Shared {
-            data_dir: directory.path().to_owned(),
+            data_dir: stores.path,
             local_addr,
             volume,
             metrics,
@@ -316,14 +335,14 @@ fn open_directory(config: &ServerConfig) -> Result<DataDirectory, StartError> {
     Ok(DataDirectory::open(&config.data_dir, options)?)
 }
 
-fn open_volume(config: &ServerConfig, directory: &DataDirectory) -> Result<Arc<Volume>, StartError> {
+fn open_volume(config: &ServerConfig, stores: &Stores) -> Result<Arc<Volume>, StartError> {
     let options = VolumeConfig {
         chunk_cache: usize::try_from(config.cache.data).unwrap_or(usize::MAX),
         created: clock::calendar(),
         ..VolumeConfig::default()
     };
-    let volume = Volume::open(directory.meta.clone(), directory.data.clone(), options);
-    let volume = volume.map_err(|cause| StartError::Volume { path: directory.path().to_owned(), cause })?;
+    let volume = Volume::open(stores.meta.clone(), stores.data.clone(), options);
+    let volume = volume.map_err(|cause| StartError::Volume { path: stores.path.clone(), cause })?;
     Ok(Arc::new(volume))
 }
 
@@ -346,7 +365,7 @@ struct Run {
     former_term: Duration,
 }
 
-fn restore(config: &ServerConfig, volume: &Volume, run: &Run) -> Result<Core, StartError> {
+fn restore(config: &ServerConfig, volume: &Volume, path: &Path, run: &Run) -> Result<Core, StartError> {
     let now = clock::monotonic();
     let mut table_config = table_config(config, volume)?;
     // A client may hold on to the lease that the last run gave it.
@@ -362,7 +381,7 @@ fn restore(config: &ServerConfig, volume: &Volume, run: &Run) -> Result<Core, St
     }
     core.table.begin_grace(now, known);
     let orphans = volume.orphans();
-    let path = config.data_dir.clone();
+    let path = path.to_owned();
     core.orphans = orphans.map_err(|cause| StartError::Volume { path, cause })?.into_iter().collect();
     Ok(core)
 }

@@ -1,0 +1,238 @@
+//! The power goes. The medium keeps what was synced, some part of the journal after that (always its beginning), and any of
+//! the data that was not synced. What `Sync` had answered for is there, whole; of the rest a prefix of what the client did;
+//! and the client can tell which.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::*;
+use soda_protocol::{Answer, Call, Failure, Reclaim, ReclaimStep, Standing, WriteAt};
+use soda_server::{Server, ServerConfig, Stores};
+use soda_storage::{
+    Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
+    StorageResult, Table, Visit,
+};
+use soda_types::{Errno, FileKind, Sequence};
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Metadata that remembers what a power cut would leave.
+#[derive(Debug, Default)]
+struct ForgetfulMeta {
+    now: MemoryMeta,
+    medium: Mutex<Medium>,
+}
+
+#[derive(Debug, Default)]
+struct Medium {
+    durable: MemoryMeta,
+    /// Committed since the last sync, in order.
+    journal: Vec<Batch>,
+}
+
+impl MetaRead for ForgetfulMeta {
+    fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<bytes::Bytes>> {
+        self.now.get(table, key)
+    }
+
+    fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
+        self.now.scan(table, start, end, visit)
+    }
+}
+
+impl MetaStore for ForgetfulMeta {
+    fn commit(&self, batch: Batch) -> StorageResult<()> {
+        // One lock for both, so that the journal has the order of the commits.
+        let mut medium = self.medium.lock().unwrap();
+        medium.journal.push(batch.clone());
+        self.now.commit(batch)
+    }
+
+    fn sync(&self) -> StorageResult<()> {
+        let mut medium = self.medium.lock().unwrap();
+        let journal = std::mem::take(&mut medium.journal);
+        journal.into_iter().try_for_each(|batch| medium.durable.commit(batch))
+    }
+
+    fn snapshot(&self) -> Box<dyn MetaRead> {
+        self.now.snapshot()
+    }
+}
+
+#[derive(Debug, Default)]
+struct ForgetfulData {
+    chunks: MemoryData,
+    unsynced: Mutex<Vec<ChunkRef>>,
+}
+
+impl DataStore for ForgetfulData {
+    fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
+        let chunk = self.chunks.append(data)?;
+        self.unsynced.lock().unwrap().push(chunk);
+        Ok(chunk)
+    }
+
+    fn read(&self, chunk: &ChunkRef) -> StorageResult<bytes::Bytes> {
+        self.chunks.read(chunk)
+    }
+
+    fn sync(&self) -> StorageResult<()> {
+        self.unsynced.lock().unwrap().clear();
+        Ok(())
+    }
+
+    fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
+        self.chunks.release_range(segment, range)
+    }
+
+    fn segments(&self) -> StorageResult<Vec<SegmentInfo>> {
+        self.chunks.segments()
+    }
+
+    fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>> {
+        self.chunks.stored_ranges(segment)
+    }
+
+    fn space(&self) -> StorageResult<Space> {
+        self.chunks.space()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Machine {
+    meta: Arc<ForgetfulMeta>,
+    data: Arc<ForgetfulData>,
+}
+
+impl Machine {
+    fn stores(&self) -> Stores {
+        Stores { meta: self.meta.clone(), data: self.data.clone(), path: "memory".into() }
+    }
+
+    /// The machine as it comes up again.
+    fn after_power_cut(&self, numbers: &mut Numbers) -> Machine {
+        let medium = self.meta.medium.lock().unwrap();
+        let after = Machine::default();
+        let kept = numbers.below(medium.journal.len() + 1);
+        for batch in
+            std::iter::once(everything(&medium.durable)).chain(medium.journal[..kept].iter().cloned())
+        {
+            after.meta.commit(batch).unwrap();
+        }
+        after.meta.sync().unwrap();
+        let data = self.data.chunks.clone();
+        for chunk in self.data.unsynced.lock().unwrap().iter() {
+            if numbers.below(2) == 0 {
+                data.release(chunk).unwrap();
+            }
+        }
+        Machine { data: Arc::new(ForgetfulData { chunks: data, unsynced: Mutex::default() }), ..after }
+    }
+}
+
+fn everything(meta: &MemoryMeta) -> Batch {
+    let mut batch = Batch::new();
+    for table in Table::ALL {
+        meta.scan(*table, &[], &[0xff; 300], &mut |key, value| {
+            batch.put(*table, key.to_vec(), value);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    }
+    batch
+}
+
+/// The same in every run (splitmix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % end as u64) as usize
+    }
+}
+
+/// What was done to one file, by the numbers of the operations.
+struct Work {
+    name: String,
+    created: Sequence,
+    written: Sequence,
+    data: Vec<u8>,
+}
+
+fn power_config() -> ServerConfig {
+    let mut config = config(Path::new("unused")).with_term(Duration::from_millis(200));
+    // Syncs that nobody asked for come at any moment.
+    config.sync_interval = Duration::from_millis(3);
+    config
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_synced_is_whole_and_the_rest_is_a_prefix() {
+    for seed in 0..60 {
+        let mut numbers = Numbers(seed);
+        let machine = Machine::default();
+        let server = Server::start_on(machine.stores(), power_config()).unwrap();
+        let client = Client::connect(&server).await;
+        let (mut works, mut synced) = (Vec::new(), Sequence(0));
+        for index in 0..numbers.below(40) {
+            let name = format!("f{index}");
+            let op = client.next_op();
+            let made = create(client.root, &name, FileKind::File);
+            let made = client.connection().call(Some(op), made, Default::default()).await.unwrap().0;
+            let file = node(made).unwrap().fid;
+            let written = client.next_op();
+            let data = vec![index as u8 + 1; [20, 5_000, 300_000][numbers.below(3)]];
+            let write = Call::Write { fid: file, at: WriteAt::Offset(0), kill_suid_sgid: false };
+            let done = client.connection().call(Some(written), write, data.clone().into()).await.unwrap().0;
+            done.result.unwrap();
+            works.push(Work { name, created: op.sequence, written: written.sequence, data });
+            if numbers.below(8) == 0 {
+                client.sync().await;
+                synced = written.sequence;
+            }
+        }
+        let after = machine.after_power_cut(&mut numbers);
+        drop(server);
+        check(seed, &after, &client, &works, synced).await;
+    }
+}
+
+async fn check(seed: u64, machine: &Machine, before: &Client, works: &[Work], synced: Sequence) {
+    let server = Server::start_on(machine.stores(), power_config()).unwrap();
+    let client = Client::resume(&server, before.key()).await;
+    let kept = match client.session.standing {
+        Standing::Reclaim => client.session.last_sequence,
+        // The session itself was lost, and so was all that came after it.
+        _ => Sequence(0),
+    };
+    assert!(kept >= synced, "seed {seed}: synced up to {synced}, kept up to {kept}");
+    let nothing = Reclaim { leases: vec![], open: vec![], locks: vec![], step: ReclaimStep::Last };
+    client.ask(Call::Reclaim(nothing)).await.result.unwrap();
+    for work in works {
+        let found = client.lookup(client.root, &work.name).await.unwrap();
+        assert_eq!(found.is_some(), work.created <= kept, "seed {seed}: {} with {kept} kept", work.name);
+        let Some(file) = found else { continue };
+        let read = Call::Read { fid: file.fid, offset: 0, len: 1 << 20 };
+        let (reply, data) = client.connection().call(None, read, Default::default()).await.unwrap();
+        match reply.result {
+            Ok(Answer::Data { .. }) if work.written <= kept => {
+                assert!(data == work.data, "seed {seed}: other data in {}", work.name);
+            }
+            Ok(Answer::Data { .. }) => assert!(data.is_empty(), "seed {seed}: data in {}", work.name),
+            // Data that was not synced: lost, and it says so.
+            Err(Failure::Fs(error)) => {
+                assert_eq!(error.errno, Errno::Io, "seed {seed}");
+                assert!(work.written > synced, "seed {seed}: synced data of {} is lost", work.name);
+            }
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    client.create(client.root, "goes on").await.unwrap();
+}
