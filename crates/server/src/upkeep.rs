@@ -18,6 +18,8 @@ use tokio::sync::{Notify, Semaphore};
 
 /// How often waits and silent sessions are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// The timer's task never runs more often, whatever the table wants.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// A wait that is worth a line in the log.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 /// Lines about long waits at a time.
@@ -65,7 +67,7 @@ pub(crate) async fn run_timer(shared: Arc<Shared>) {
         };
         // tokio's clock stops in suspend, so a wait ends late after one, by `LOOK` at most.
         tokio::select! {
-            () = tokio::time::sleep(wake.since(clock::monotonic())) => {}
+            () = tokio::time::sleep(wake.since(clock::monotonic()).max(SHORTEST)) => {}
             () = shared.timer.wake.notified() => {}
         }
     }

@@ -185,6 +185,7 @@ async fn attributes_xattrs_space_and_copies() {
         name: b"user.x".to_vec(),
         value: b"value".to_vec(),
         how: SetXattr::Create,
+        kill_sgid: false,
     };
     assert_eq!(node(client.change(xattr.clone()).await).unwrap().xattrs, soda_protocol::XattrSummary::Some);
     assert_eq!(errno(client.change(xattr).await.result), Errno::Exists);

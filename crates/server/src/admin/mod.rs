@@ -46,13 +46,12 @@ fn handle(shared: &Arc<Shared>, outbox: &Arc<Outbox>, frame: &Frame) -> ControlF
             return ControlFlow::Continue(());
         }
     };
-    let (shared, outbox) = (shared.clone(), outbox.clone());
-    // Paths are searched for, which takes a while.
-    tokio::task::spawn_blocking(move || {
+    // Paths are searched for, which takes a while: others get another thread. One question of a connection at a time.
+    tokio::task::block_in_place(|| {
         let started = std::time::Instant::now();
-        let result = answer(&shared, &call).map(Answer::Admin).map_err(Failure::Fs);
+        let result = answer(shared, &call).map(Answer::Admin).map_err(Failure::Fs);
         shared.metrics.call(CallKind::Admin).latency.record(started.elapsed());
-        send(&outbox, tag, &result);
+        send(outbox, tag, &result);
     });
     ControlFlow::Continue(())
 }

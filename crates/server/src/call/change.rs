@@ -154,13 +154,14 @@ fn apply(
             let copied = txn.copy_range(*from, *from_offset, *to, *to_offset, *len)?;
             Done::new(Answer::Written { offset: copied.offset, len: copied.len, attr: copied.attr })
         }
-        Call::SetXattr { fid, name, value, how } => {
+        Call::SetXattr { fid, name, value, how, kill_sgid } => {
             let how = match how {
                 SetXattr::Either => soda_volume::SetXattr::Any,
                 SetXattr::Create => soda_volume::SetXattr::Create,
                 SetXattr::Replace => soda_volume::SetXattr::Replace,
             };
-            txn.set_xattr(*fid, name, Bytes::copy_from_slice(value), how, KillPriv::Keep)?;
+            let privileges = if *kill_sgid { KillPriv::Drop } else { KillPriv::Keep };
+            txn.set_xattr(*fid, name, Bytes::copy_from_slice(value), how, privileges)?;
             Done::new(changed(txn, *fid, &[])?)
         }
         Call::RemoveXattr { fid, name } => {
