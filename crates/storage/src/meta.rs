@@ -139,6 +139,12 @@ pub trait MetaStore: MetaRead {
 
     fn sync(&self) -> StorageResult<()>;
 
+    /// Gives back the space of what was deleted or overwritten, where that is worth the work. Called in the background;
+    /// may take its time, and is cheap when there is nothing to do.
+    fn tidy(&self) -> StorageResult<()> {
+        Ok(())
+    }
+
     /// The state as of now, whatever is committed later.
     fn snapshot(&self) -> Box<dyn MetaRead>;
 }

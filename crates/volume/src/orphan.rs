@@ -52,6 +52,7 @@ impl Volume {
         if self.sweep_some(limit)? > 0 {
             return Ok(Progress::More);
         }
+        self.meta.tidy()?;
         Ok(Progress::Done)
     }
 

@@ -42,8 +42,12 @@ pub struct VolumeConfig {
     pub chunk_cache: usize,
     /// Bytes of extent records (and data in them) kept in memory.
     pub extent_cache: usize,
-    /// Files up to this many bytes keep small writes beside the metadata.
+    /// Files up to this many bytes keep what is written to them beside the metadata, if it is less than that. Writes of
+    /// less than a block (4 KiB) stay there in any case. Much more than a block does not pay: the engine writes every byte
+    /// several times, and gives the space back late.
     pub inline_max: u64,
+    /// Over this many bytes beside the metadata a file's small writes are brought together in chunks.
+    pub inline_total: u64,
     /// The longest chunk that a write is cut into, bytes.
     pub chunk_len: usize,
     /// The time a fresh volume's root gets.
@@ -57,7 +61,8 @@ impl Default for VolumeConfig {
             dirent_cache: 200_000,
             chunk_cache: 256 << 20,
             extent_cache: 64 << 20,
-            inline_max: 64 << 10,
+            inline_max: 4 << 10,
+            inline_total: 64 << 10,
             chunk_len: 128 << 10,
             created: Timestamp::default(),
         }

@@ -17,9 +17,6 @@ pub const FILE_MAX: u64 = i64::MAX as u64;
 /// extent for each line, bytes.
 const JOIN_MAX: u64 = 4096;
 
-/// Inline bytes of a file over this many times what small files may have are moved to chunks.
-const SPILL_FACTOR: u64 = 2;
-
 /// Streams of at most so many extents are emptied at once, without the detour over the reclaim table.
 const EMPTY_AT_ONCE: usize = 16;
 
@@ -352,7 +349,7 @@ impl Txn<'_> {
     /// Moves inline data to chunks when a file has too much of it.
     fn spill(&mut self, ino: Ino) -> FsResult<()> {
         let inode = self.referred(ino)?;
-        if inode.inline <= self.volume.config.inline_max * SPILL_FACTOR {
+        if inode.inline <= self.volume.config.inline_total {
             return Ok(());
         }
         let mut runs: Vec<Vec<Placed>> = Vec::new();

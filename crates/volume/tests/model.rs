@@ -502,6 +502,7 @@ fn tight(seed: u64) -> VolumeConfig {
         chunk_cache: 1 << 20,
         extent_cache: 1 << 20,
         inline_max: 6000,
+        inline_total: 12_000,
         chunk_len: if seed.is_multiple_of(4) { 8192 } else { 64 << 10 },
         ..VolumeConfig::default()
     }

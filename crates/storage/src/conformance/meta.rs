@@ -155,6 +155,8 @@ fn agrees_with_a_map(bench: &dyn MetaBench) {
         let expected: Vec<_> =
             model.range(low..high).map(|(key, value)| (key.clone(), Bytes::from(value.clone()))).collect();
         assert_eq!(found, expected);
+        store.tidy().unwrap();
+        assert_eq!(all(&*store, Table::Extent, b"", b"~").len(), model.len(), "tidying changes nothing");
         drop(store);
         bench.restart();
     }

@@ -2,7 +2,7 @@
 
 use super::directory::StoreOptions;
 use super::journal::{self, Journal};
-use super::space::{Promised, SpaceWatch};
+use super::space::{FLOOR, Promised, SpaceWatch};
 use crate::{Batch, Change, MetaRead, MetaStore, StorageError, StorageResult, Table, Visit, crash};
 use bytes::Bytes;
 use fjall::compaction::Leveled;
@@ -10,17 +10,25 @@ use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistM
 use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Bytes of a tree's changes in memory before they are written out as a sorted file.
-const MEMTABLE: u64 = 16 << 20;
+const MEMTABLE: u64 = 32 << 20;
 
-/// Bytes of a sorted file. Merging rewrites one with all that it overlaps on the next level, some ten: small ones keep the
-/// space that this takes for the moment small.
-const TABLE: u64 = 16 << 20;
+/// Bytes of a sorted file. Merging rewrites one with all that it overlaps on the next level, some ten.
+const TABLE: u64 = 32 << 20;
 
-/// What merges take for the moment at most, bytes, with some merges at once.
-const MERGE_MAX: u64 = 512 << 20;
+/// What merges take for the moment at most, bytes, with some merges at once. A whole tree is only compacted where it fits.
+const MERGE_MAX: u64 = 1 << 30;
+
+/// So many deletions are worth a compaction when space is short.
+const TIDY_MIN: u64 = 1000;
+
+/// How often, and how many times, to see whether the engine has written out its memory.
+const WRITE_OUT_POLL: Duration = Duration::from_millis(10);
+const WRITE_OUT_POLLS: u32 = 3000;
 
 /// Files of trees kept open at most.
 const OPEN_MAX: usize = 256;
@@ -39,6 +47,8 @@ pub struct EmbeddedMeta {
     /// Why nothing can be relied on any more.
     failed: OnceLock<String>,
     space: SpaceWatch,
+    /// Deletions since the trees were last compacted for their sake.
+    deletions: AtomicU64,
     _lock: Arc<File>,
 }
 
@@ -75,6 +85,7 @@ impl EmbeddedMeta {
             trees,
             journal: Journal::find(&path)?,
             failed: OnceLock::new(),
+            deletions: AtomicU64::new(0),
             space: SpaceWatch::new(path, options.reserve, promised),
             _lock: lock,
         })
@@ -85,7 +96,22 @@ impl EmbeddedMeta {
     /// Bytes the engine may still write without anything being asked of it.
     fn upkeep(&self) -> u64 {
         let stored: u64 = self.trees.0.iter().map(Keyspace::disk_space).sum();
-        self.database.write_buffer_size().saturating_add((stored / 2).min(MERGE_MAX))
+        self.database.write_buffer_size().saturating_add(stored.min(MERGE_MAX))
+    }
+
+    /// Writes out what is in memory, so that journals can go. The engine does it in the background.
+    fn write_out(&self) -> StorageResult<()> {
+        for tree in &self.trees.0 {
+            tree.rotate_memtable().map_err(|error| engine("writing out a tree", error))?;
+        }
+        // Not for ever: an engine that has failed never gets there.
+        for _ in 0..WRITE_OUT_POLLS {
+            if self.trees.0.iter().all(|tree| tree.sealed_memtable_count() == 0) {
+                return Ok(());
+            }
+            std::thread::sleep(WRITE_OUT_POLL);
+        }
+        Ok(())
     }
 
     fn check_failed(&self) -> StorageResult<()> {
@@ -175,6 +201,8 @@ impl MetaStore for EmbeddedMeta {
         self.space.admit(batch.size() * 2, batch.space, |promised| promised.set(self.upkeep()))?;
         crash::point("meta.commit.before");
         let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
+        let deletions = batch.changes.iter().filter(|change| matches!(change, Change::Delete { .. })).count();
+        self.deletions.fetch_add(deletions as u64, Ordering::Relaxed);
         for change in batch.changes {
             let (Change::Put { table, key, .. } | Change::Delete { table, key }) = &change;
             let (tree, prefix) = self.trees.place(*table);
@@ -202,6 +230,30 @@ impl MetaStore for EmbeddedMeta {
             return Err(error);
         }
         crash::point("meta.sync.after");
+        Ok(())
+    }
+
+    /// A deletion is one more record until a merge brings it together with what it deletes. Merges come with growth, so on a
+    /// medium that is nearly full they have to be asked for: else what is deleted would never make space.
+    fn tidy(&self) -> StorageResult<()> {
+        if self.deletions.load(Ordering::Relaxed) < TIDY_MIN {
+            return Ok(());
+        }
+        let reserve = self.space.reserve();
+        if self.space.medium()?.free > reserve.saturating_mul(2) {
+            return Ok(());
+        }
+        self.check_failed()?;
+        self.deletions.store(0, Ordering::Relaxed);
+        self.write_out()?;
+        for tree in &self.trees.0 {
+            // The merged files are written before the old ones go.
+            if tree.disk_space() > 0 && self.space.medium()?.free > tree.disk_space() + FLOOR {
+                tree.major_compact().map_err(|error| engine("compacting", error))?;
+            }
+        }
+        self.space.recheck();
+        self.space.promise(self.upkeep());
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Bytes that nothing may touch.
-const FLOOR: u64 = 4 << 20;
+pub(crate) const FLOOR: u64 = 4 << 20;
 
 /// The longest stretch of writing without asking the file system again, bytes.
 const RECHECK_MAX: u64 = 32 << 20;
@@ -83,6 +83,10 @@ impl SpaceWatch {
             self.allowance.store(allowance as i64, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    pub(crate) fn promise(&self, bytes: u64) {
+        self.promised.set(bytes);
     }
 
     /// Has the next admission ask the file system.
