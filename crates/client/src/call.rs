@@ -116,7 +116,8 @@ impl Inner {
         let submission = Submission { call, payload, route, slot, ticket, completion, on_loss, names_of };
         let tag = match self.link.submit(submission) {
             Ok(tag) => Some(tag),
-            Err((error, submission)) => {
+            Err(refused) => {
+                let (error, submission) = *refused;
                 let error = FsError::new(Errno::Io, error.to_string());
                 self.complete(submission.ticket, submission.completion, Err(error));
                 None

@@ -20,8 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long the kernel may take to invalidate while own changes of the object are stuck behind the recall.
-const STUCK: Duration = Duration::from_millis(300);
+/// For how long the kernel may be seen not to get on with it while own changes of the object wait behind the recall: this
+/// or up to twice this.
+const STUCK: Duration = Duration::from_secs(1);
 
 /// A recall in progress.
 #[derive(Debug)]
@@ -31,8 +32,15 @@ struct Job {
     keep: Option<Mode>,
     began: Monotonic,
     plan: Plan,
+    progress: Arc<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// The kernel is being told.
+    telling: AtomicBool,
     /// Answered, by whoever came first.
-    done: Arc<AtomicBool>,
+    done: AtomicBool,
 }
 
 impl Inner {
@@ -77,7 +85,7 @@ impl Inner {
                 state.repin(fid);
                 self.answers.bump();
                 let plan = Plan::new(&mut state, now, fid, keep);
-                Begun::Job(Job { fid, epoch, keep, began: now, plan, done: Arc::default() })
+                Begun::Job(Job { fid, epoch, keep, began: now, plan, progress: Arc::default() })
             }
         }
     }
@@ -109,16 +117,23 @@ impl Inner {
     /// that the kernel still needs.
     fn watch_stuck(self: &Arc<Inner>, job: &Job) {
         let inner = Arc::clone(self);
-        let job = Job { plan: Plan::default(), done: Arc::clone(&job.done), ..*job };
+        // Only these wait for something that a change of our own can hold: pages to be written back, a directory's lock.
+        let can_be_stuck = job.plan.data.is_some()
+            || (job.plan.names.is_some() && self.hooks.names_lock() == NamesLock::Directory);
+        let job = Job { plan: Plan::default(), progress: Arc::clone(&job.progress), ..*job };
         let fid = job.fid;
+        let mut was_telling = false;
         self.runtime.spawn(async move {
             loop {
                 tokio::time::sleep(STUCK).await;
-                if job.done.load(Ordering::Acquire) {
+                if job.progress.done.load(Ordering::Acquire) {
                     return;
                 }
+                // For the whole of the last period, so that a slow machine is not taken for a stuck one.
+                let stuck = can_be_stuck && was_telling;
+                was_telling = job.progress.telling.load(Ordering::Acquire);
                 let changes = crate::lock(&inner.state).existing(fid).map_or(0, |inode| inode.changes);
-                if changes > 0 {
+                if stuck && changes > 0 {
                     tracing::warn!(%fid, "recall answered before the kernel: a change of its own waits for it");
                     inner.stats.recalls_forced.one();
                     inner.acknowledge(inner.finish_recall(&job).into_iter().collect());
@@ -133,6 +148,7 @@ impl Inner {
         self.answers.wait();
         if job.plan.needs_kernel() {
             self.stats.recalls_kernel.one();
+            job.progress.telling.store(true, Ordering::Release);
             job.plan.tell(&*self.hooks, job.fid);
         }
         self.acknowledge(self.finish_recall(&job).into_iter().collect());
@@ -144,7 +160,7 @@ impl Inner {
         let asked_hooks = self.hooks.in_use(fid);
         let now = self.now();
         let mut state = crate::lock(&self.state);
-        if job.done.swap(true, Ordering::AcqRel) {
+        if job.progress.done.swap(true, Ordering::AcqRel) {
             return None;
         }
         if keep.is_none() {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use soda_client::{Consistency, Names, NamesLock, OpenMode, RenameHow};
+use soda_client::{Consistency, KillPriv, Names, NamesLock, OpenMode, RenameHow};
 use soda_protocol::{IfExists, SetXattr, WriteAt};
 use soda_types::{Errno, FileKind, SetAttr};
 use std::sync::Arc;
@@ -196,10 +196,10 @@ async fn attributes_links_and_xattrs_are_one_copy() {
     assert_eq!(read(&a, &f).await, &b"da\0\0"[..]);
     assert_eq!(read(&b, &theirs).await, &b"da\0\0"[..]);
 
-    b.setxattr(theirs.fid(), b"user.k", b"v", SetXattr::Either).await.unwrap();
+    b.setxattr(theirs.fid(), b"user.k", b"v", SetXattr::Either, KillPriv::Keep).await.unwrap();
     assert_eq!(a.getxattr(f.fid(), b"user.k").await.unwrap(), "v");
     assert_eq!(at_once(a.listxattr(f.fid())).unwrap(), vec![b"user.k".to_vec()]);
-    a.setxattr(f.fid(), b"user.k", b"w", SetXattr::Replace).await.unwrap();
+    a.setxattr(f.fid(), b"user.k", b"w", SetXattr::Replace, KillPriv::Keep).await.unwrap();
     assert_eq!(at_once(a.getxattr(f.fid(), b"user.k")).unwrap(), "w");
     assert_eq!(b.getxattr(f.fid(), b"user.k").await.unwrap(), "w");
     a.removexattr(f.fid(), b"user.k").await.unwrap();

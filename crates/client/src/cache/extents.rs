@@ -228,15 +228,11 @@ impl Memory {
         self.drop_if_empty(fid);
     }
 
-    /// No fetch that is on its way may be entered.
-    pub(crate) fn spoil_fetches(&mut self, fid: Fid) {
+    /// Forgets the data; what is on its way is not entered either.
+    pub(crate) fn clear(&mut self, fid: Fid) {
         if let Some(file) = self.files.get_mut(&fid) {
             file.fetches.iter_mut().for_each(|fetch| fetch.spoiled = true);
         }
-    }
-
-    pub(crate) fn clear(&mut self, fid: Fid) {
-        self.spoil_fetches(fid);
         self.drop_extents(fid);
     }
 

@@ -360,7 +360,6 @@ impl State {
 
     /// Everything that the lease covered is void. Data stay, marked with their version.
     pub(crate) fn void(&mut self, now: Monotonic, fid: Fid) {
-        self.memory.spoil_fetches(fid);
         if let Some(inode) = self.inodes.get_mut(&fid) {
             let before = inode.dir.as_ref().map_or(0, |dir| dir.len());
             inode.void(now);

@@ -100,17 +100,20 @@ impl Link {
     ///
     /// # Errors
     /// The request, if it does not fit into a frame or the client is closed.
-    pub(crate) fn submit(&self, submission: Submission) -> Result<u64, (FrameErrorOrClosed, Submission)> {
+    pub(crate) fn submit(
+        &self,
+        submission: Submission,
+    ) -> Result<u64, Box<(FrameErrorOrClosed, Submission)>> {
         let tag = self.next_tag();
         let op = submission.slot.as_ref().map(|slot| slot.op);
         let request = Request { op, call: submission.call.clone() };
         let frame = match Frame::new(FrameKind::Request, tag, &request, submission.payload.clone()) {
             Ok(frame) => frame,
-            Err(error) => return Err((FrameErrorOrClosed::Frame(error), submission)),
+            Err(error) => return Err(Box::new((FrameErrorOrClosed::Frame(error), submission))),
         };
         let mut table = crate::lock(&self.table);
         if table.closed {
-            return Err((FrameErrorOrClosed::Closed, submission));
+            return Err(Box::new((FrameErrorOrClosed::Closed, submission)));
         }
         let Submission { route, slot, ticket, completion, on_loss, names_of, .. } = submission;
         let connection = table.pick(route);

@@ -11,6 +11,7 @@ use crate::validity::Validity;
 use soda_lease::holder::Holding;
 use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
 use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
@@ -19,7 +20,7 @@ const PAGE: u32 = 1024;
 /// A directory with more entries is not kept completely.
 const MOST_COMPLETE: usize = 1 << 18;
 
-/// An open directory: a listing that grows as it is read.
+/// An open directory. A listing from the server is kept in part only: what was read last, and where its pages began.
 #[derive(Debug)]
 pub struct OpenDir {
     dir: Fid,
@@ -46,7 +47,11 @@ pub struct DirEntry {
 
 #[derive(Debug, Default)]
 struct Listing {
-    entries: Vec<Listed>,
+    /// Entries from `first` on, without a gap.
+    window: VecDeque<Listed>,
+    first: usize,
+    /// Position of the first entry of each page, and the name it comes after.
+    pages: Vec<(usize, Option<Name>)>,
     parent: Option<Fid>,
     end: End,
     /// How things stood when the first page was asked for: if they still do at the end, the directory is complete.
@@ -114,16 +119,51 @@ impl Client {
         if from == 0 {
             *listing = self.inner.complete_listing(open.dir).unwrap_or_default();
         }
-        while listing.end == End::NotYet && listing.entries.len() < from.saturating_add(max) {
-            let after = listing.entries.last().map(|last| last.name.clone());
-            let page = self.inner.ask_page(open.dir, after, listing.began).result().await?;
+        listing.go_back_to(from);
+        while listing.end == End::NotYet && listing.len() < from.saturating_add(max) {
+            let after = listing.window.back().map(|last| last.name.clone());
+            let after = after.or_else(|| listing.pages.last().and_then(|(_, after)| after.clone()));
+            let page = self.inner.ask_page(open.dir, after.clone(), listing.began).result().await?;
+            let position = listing.len();
+            if listing.pages.last().is_none_or(|(first, _)| *first != position) {
+                listing.pages.push((position, after));
+            }
             listing.parent = Some(page.parent);
             listing.end = page.end;
             listing.began.get_or_insert(page.began);
-            listing.entries.extend(page.entries);
+            listing.window.extend(page.entries);
+            listing.forget_before(from);
         }
-        let wanted = listing.entries.iter().enumerate().skip(from).take(max);
-        Ok(self.inner.dir_entries(open.dir, wanted))
+        let first = listing.first;
+        let wanted = listing.window.iter().enumerate().skip(from.saturating_sub(first)).take(max);
+        Ok(self.inner.dir_entries(open.dir, wanted.map(|(at, listed)| (first + at, listed))))
+    }
+}
+
+impl Listing {
+    /// Entries known so far, the forgotten ones included.
+    fn len(&self) -> usize {
+        self.first + self.window.len()
+    }
+
+    /// seekdir to what is forgotten: its page is asked for again.
+    fn go_back_to(&mut self, from: usize) {
+        if from >= self.first {
+            return;
+        }
+        while self.pages.len() > 1 && self.pages.last().is_some_and(|(first, _)| *first > from) {
+            self.pages.pop();
+        }
+        self.first = self.pages.last().map_or(0, |(first, _)| *first);
+        self.window.clear();
+        self.end = End::NotYet;
+    }
+
+    /// A page before the reader is kept: the kernel may ask again for what did not fit.
+    fn forget_before(&mut self, from: usize) {
+        while self.first + (PAGE as usize) < from && self.window.pop_front().is_some() {
+            self.first += 1;
+        }
     }
 }
 
@@ -141,7 +181,7 @@ impl Inner {
         listed.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let entry = |(name, fid, kind)| Listed { name, fid, kind, node: None };
         let entries = listed.into_iter().map(entry).collect();
-        Some(Listing { entries, parent: Some(parent), end: End::Reached, began: None })
+        Some(Listing { window: entries, parent: Some(parent), end: End::Reached, ..Listing::default() })
     }
 
     fn ask_page(

@@ -142,7 +142,7 @@ mod tests {
         assert_send(client.fsync(fid));
         assert_send(client.getxattr(fid, b""));
         assert_send(client.listxattr(fid));
-        assert_send(client.setxattr(fid, b"", b"", SetXattr::Either));
+        assert_send(client.setxattr(fid, b"", b"", SetXattr::Either, KillPriv::Keep));
         assert_send(client.removexattr(fid, b""));
         assert_send(client.lock_test(fid, lock));
         assert_send(client.lock_set(file, lock, LockWait::No));

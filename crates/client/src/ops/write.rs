@@ -150,7 +150,7 @@ impl Client {
                     return Err(error);
                 }
             };
-            let here = (len == data.len() as u64).then(|| (offset, data));
+            let here = (len == data.len() as u64).then_some((offset, data));
             let attr = state.data_changed(now, ticket, flight, &attr, offset..offset + len, here);
             arrived.inner.stats.bytes_written.add(len);
             Ok(Written { offset, len, attr })

@@ -4,6 +4,7 @@ use crate::cache::inode::{XattrList, Xattrs};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::inner::Inner;
+use crate::ops::KillPriv;
 use crate::ops::names::Did;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, SetXattr};
@@ -33,8 +34,16 @@ impl Client {
 
     /// # Errors
     /// EEXIST, ENODATA as `how` says; ENOSPC, E2BIG.
-    pub async fn setxattr(&self, fid: Fid, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
-        let call = Call::SetXattr { fid, name: name.to_vec(), value: value.to_vec(), how };
+    pub async fn setxattr(
+        &self,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        kill: KillPriv,
+    ) -> FsResult<()> {
+        let kill_sgid = kill == KillPriv::Kill;
+        let call = Call::SetXattr { fid, name: name.to_vec(), value: value.to_vec(), how, kill_sgid };
         let (name, value) = (name.to_vec(), Bytes::copy_from_slice(value));
         // Access control lists are normalised and folded into the mode by the server: ask for them.
         let normalised = name.starts_with(b"system.");

@@ -1,6 +1,7 @@
 //! A server in this process and clients of it.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use bytes::Bytes;
 use soda_client::{

@@ -1,0 +1,389 @@
+//! A server that says just what a test wants it to say, over pipes: orders of messages that a real one rarely produces.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use bytes::{Bytes, BytesMut};
+use common::{Hooks, Told, at_once, name, new_node};
+use soda_client::{
+    BootClock, Client, ClientConfig, KernelHooks, KillPriv, NamesLock, NoKernel, OpenMode, Stream, Transport,
+};
+use soda_protocol::*;
+use soda_types::{
+    Attr, Cause, Epoch, Errno, Fid, FileKind, FsError, Grant, Ino, Mode, Recall, RecallAck, Scope, Sequence,
+    SessionId, Term, Timestamp, Version, VolumeId,
+};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+use tokio::sync::mpsc;
+
+#[derive(Debug)]
+struct Pipes(mpsc::UnboundedSender<DuplexStream>);
+
+impl Transport for Pipes {
+    fn connect<'a>(&'a self, _: &'a str) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + 'a>> {
+        let (near, far) = duplex(4 << 20);
+        let sent = self.0.send(far);
+        Box::pin(async move {
+            sent.map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
+            let (read, write) = split(near);
+            Ok(Stream { read: Box::new(read), write: Box::new(write) })
+        })
+    }
+}
+
+/// The server's end of one connection.
+struct Peer(DuplexStream);
+
+#[derive(Debug)]
+enum Message {
+    Request(u64, Request),
+    Note(Note),
+}
+
+impl Peer {
+    async fn next(&mut self) -> Message {
+        let read = async {
+            let mut raw = [0; HEADER_LEN];
+            self.0.read_exact(&mut raw).await.unwrap();
+            let header = FrameHeader::parse(&raw).unwrap();
+            let mut rest = vec![0; header.rest_len()];
+            self.0.read_exact(&mut rest).await.unwrap();
+            header.finish(rest.into()).unwrap()
+        };
+        let frame =
+            tokio::time::timeout(Duration::from_secs(10), read).await.expect("the client says nothing");
+        match frame.kind {
+            FrameKind::Request => Message::Request(frame.tag, frame.message().unwrap()),
+            FrameKind::Note => Message::Note(frame.message().unwrap()),
+            other => panic!("{other:?} from a client"),
+        }
+    }
+
+    /// The next request; renewals are answered on the way.
+    async fn request(&mut self) -> (u64, Request) {
+        loop {
+            match self.next().await {
+                Message::Request(tag, Request { call: Call::Renew, .. }) => {
+                    self.answer(tag, Answer::Done, &[]).await
+                }
+                Message::Request(tag, request) => return (tag, request),
+                Message::Note(note) => panic!("expected a request, got {note:?}"),
+            }
+        }
+    }
+
+    async fn acks(&mut self) -> Vec<RecallAck> {
+        match self.next().await {
+            Message::Note(Note::RecallAcks(acks)) => acks,
+            other => panic!("expected acks, got {other:?}"),
+        }
+    }
+
+    async fn send<M: serde::Serialize>(&mut self, kind: FrameKind, tag: u64, message: &M, payload: Bytes) {
+        let frame = Frame::new(kind, tag, message, payload).unwrap();
+        let mut head = BytesMut::new();
+        frame.encode_head(&mut head);
+        self.0.write_all(&head).await.unwrap();
+        self.0.write_all(&frame.payload).await.unwrap();
+    }
+
+    async fn answer(&mut self, tag: u64, answer: Answer, grants: &[Grant]) {
+        let reply = Reply { result: Ok(answer), grants: grants.to_vec() };
+        self.send(FrameKind::Reply, tag, &reply, Bytes::new()).await;
+    }
+
+    async fn fail(&mut self, tag: u64, failure: Failure) {
+        let reply = Reply { result: Err(failure), grants: Vec::new() };
+        self.send(FrameKind::Reply, tag, &reply, Bytes::new()).await;
+    }
+
+    async fn data(&mut self, tag: u64, attr: Attr, bytes: &'static [u8], grants: &[Grant]) {
+        let reply = Reply { result: Ok(Answer::Data { attr }), grants: grants.to_vec() };
+        self.send(FrameKind::Reply, tag, &reply, Bytes::from_static(bytes)).await;
+    }
+
+    async fn recall(&mut self, fid: Fid, epoch: u64, to: Option<Mode>) {
+        let recall = Recall { fid, epoch: Epoch(epoch), to, cause: Cause::Data };
+        self.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
+    }
+
+    async fn welcome(&mut self, standing: Standing, last_sequence: u64) {
+        let (tag, request) = self.request().await;
+        assert!(matches!(request.call, Call::Hello(_)));
+        let session = SessionWelcome {
+            key: SessionKey { session: SessionId(7), secret: [1; 16] },
+            standing,
+            root: ROOT,
+            term: Duration::from_secs(30),
+            slots: 4,
+            max_io: 1 << 20,
+            last_sequence: Sequence(last_sequence),
+        };
+        let welcome = Welcome {
+            protocol: PROTOCOL_VERSION,
+            software: "scripted".into(),
+            boot: [0; 16],
+            session: Some(session),
+        };
+        self.answer(tag, Answer::Welcome(welcome), &[]).await;
+    }
+}
+
+const ROOT: Fid = Fid { volume: VolumeId(1), ino: Ino::ROOT, generation: 0 };
+const FILE: Fid = Fid { volume: VolumeId(1), ino: Ino(2), generation: 0 };
+
+fn attr(fid: Fid, version: u64, size: u64) -> Attr {
+    let zero = Timestamp::new(0, 0);
+    let kind = if fid == ROOT { FileKind::Directory } else { FileKind::File };
+    Attr {
+        ino: fid.ino,
+        kind,
+        perm: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size,
+        allocated: size,
+        atime: zero,
+        mtime: zero,
+        ctime: zero,
+        btime: zero,
+        version: Version(version),
+        data_version: Version(version),
+    }
+}
+
+fn node(fid: Fid, version: u64, size: u64) -> Node {
+    Node { fid, attr: attr(fid, version, size), xattrs: XattrSummary::None }
+}
+
+fn grant(fid: Fid, mode: Mode, epoch: u64) -> Grant {
+    Grant { fid, scope: Scope::Node, mode, epoch: Epoch(epoch), term: Term::Session }
+}
+
+struct Script {
+    client: Arc<Client>,
+    control: Peer,
+    data: Option<Peer>,
+    connections: mpsc::UnboundedReceiver<DuplexStream>,
+}
+
+impl Script {
+    async fn start(data_connections: usize, hooks: Box<dyn KernelHooks>) -> Script {
+        let (sender, mut connections) = mpsc::unbounded_channel();
+        let config = ClientConfig { data_connections, ..ClientConfig::new("scripted:1", "main") };
+        let client =
+            tokio::spawn(Client::connect_with(config, hooks, Arc::new(BootClock), Box::new(Pipes(sender))));
+        let mut control = Peer(connections.recv().await.unwrap());
+        control.welcome(Standing::New, 0).await;
+        let mut data = None;
+        if data_connections > 0 {
+            let mut peer = Peer(connections.recv().await.unwrap());
+            peer.welcome(Standing::Resumed, 0).await;
+            data = Some(peer);
+        }
+        Script { client: client.await.unwrap().unwrap(), control, data, connections }
+    }
+
+    /// The client knows the file and its attributes under a read lease.
+    async fn known_file(&mut self, size: u64) {
+        let client = Arc::clone(&self.client);
+        let asking = tokio::spawn(async move { client.getattr(FILE).await });
+        let (tag, _) = self.control.request().await;
+        self.control.answer(tag, Answer::Node(node(FILE, 1, size)), &[grant(FILE, Mode::Read, 1)]).await;
+        asking.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_that_a_power_cut_took_back_are_reported_by_fsync_once() {
+    let mut script = Script::start(0, Box::new(NoKernel)).await;
+    let client = Arc::clone(&script.client);
+    let creating = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move { client.create(ROOT, &name("f"), new_node(FileKind::File)).await }
+    });
+    let (tag, request) = script.control.request().await;
+    assert_eq!(request.op.unwrap().sequence, Sequence(1));
+    let others = vec![(ROOT, attr(ROOT, 5, 0))];
+    let created = Answer::Changed { node: Some(node(FILE, 1, 0)), others };
+    script.control.answer(tag, created, &[grant(ROOT, Mode::Write, 1), grant(FILE, Mode::Write, 2)]).await;
+    creating.await.unwrap().unwrap();
+    assert!(at_once(client.lookup(ROOT, &name("f"))).unwrap().node.is_some());
+
+    drop(script.control);
+    let mut control = Peer(script.connections.recv().await.unwrap());
+    control.welcome(Standing::Reclaim, 0).await;
+    let (tag, request) = control.request().await;
+    let Call::Reclaim(reclaim) = request.call else { panic!("{request:?}") };
+    assert_eq!((reclaim.leases.len(), reclaim.step), (2, ReclaimStep::Last));
+    control.answer(tag, Answer::Reclaimed(vec![None, None]), &[]).await;
+    common::eventually("leases dropped", || client.leases().is_empty()).await;
+
+    for errno in [Some(Errno::Io), None] {
+        let syncing = tokio::spawn({
+            let client = Arc::clone(&client);
+            async move { client.fsync(FILE).await }
+        });
+        if errno.is_none() {
+            let (tag, _) = control.request().await;
+            control.answer(tag, Answer::Done, &[]).await;
+        }
+        assert_eq!(syncing.await.unwrap().err().map(|error| error.errno), errno);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_that_a_recall_has_overtaken_are_not_kept() {
+    let mut script = Script::start(1, Box::new(NoKernel)).await;
+    script.known_file(5).await;
+    let mut data = script.data.take().unwrap();
+    let client = Arc::clone(&script.client);
+    let file = at_once(client.open(FILE, OpenMode::Read)).unwrap();
+    let reading = tokio::spawn({
+        let (client, file) = (Arc::clone(&client), Arc::clone(&file));
+        async move { client.read(&file, 0, 5).await }
+    });
+    let (late, request) = data.request().await;
+    assert_eq!(request.call, Call::Read { fid: FILE, offset: 0, len: 5 });
+    script.control.recall(FILE, 1, None).await;
+    let acks = script.control.acks().await;
+    assert_eq!((acks[0].kept, acks[0].in_use), (None, soda_types::InUse::Yes));
+    data.data(late, attr(FILE, 1, 5), b"stale", &[]).await;
+    // The reader goes on without a lease: to the server again, for a lease and the data.
+    let (tag, request) = script.control.request().await;
+    assert_eq!(request.call, Call::Read { fid: FILE, offset: 0, len: 5 });
+    script.control.data(tag, attr(FILE, 2, 5), b"fresh", &[grant(FILE, Mode::Read, 3)]).await;
+    assert_eq!(reading.await.unwrap().unwrap().to_bytes(), "fresh");
+    assert_eq!(at_once(client.read(&file, 0, 5)).unwrap().to_bytes(), "fresh");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_an_own_write_has_overtaken_leaves_nothing_stale() {
+    let mut script = Script::start(1, Box::new(NoKernel)).await;
+    script.known_file(5).await;
+    let mut data = script.data.take().unwrap();
+    let client = Arc::clone(&script.client);
+    let file = at_once(client.open(FILE, OpenMode::ReadWrite)).unwrap();
+    let task = |what: &'static [u8]| {
+        let (client, file) = (Arc::clone(&client), Arc::clone(&file));
+        tokio::spawn(async move {
+            if what.is_empty() {
+                return client.read(&file, 0, 5).await.unwrap().to_bytes();
+            }
+            client.write(&file, WriteAt::Offset(0), Bytes::from_static(what), KillPriv::Keep).await.unwrap();
+            Bytes::new()
+        })
+    };
+    let reading = task(b"");
+    let (read, _) = data.request().await;
+    let writing = task(b"fresh");
+    // No write lease yet: on the connection that can bring it.
+    let (write, _) = script.control.request().await;
+    let written = |version| Answer::Written { offset: 0, len: 5, attr: attr(FILE, version, 5) };
+    script.control.answer(write, written(2), &[grant(FILE, Mode::Write, 2)]).await;
+    writing.await.unwrap();
+    data.data(read, attr(FILE, 1, 5), b"stale", &[]).await;
+    // Began before the write ended: may see either.
+    let seen = reading.await.unwrap();
+    assert!(seen == "stale" || seen == "fresh");
+    assert_eq!(at_once(client.read(&file, 0, 5)).unwrap().to_bytes(), "fresh");
+    assert_eq!(at_once(client.getattr(FILE)).unwrap().value.version, Version(2));
+
+    // Under the write lease, on the data connection; while it is in flight reads go to the server.
+    let writing = task(b"other");
+    let (write, _) = data.request().await;
+    let reading = task(b"");
+    let (read, _) = data.request().await;
+    data.data(read, attr(FILE, 2, 5), b"fresh", &[]).await;
+    assert_eq!(reading.await.unwrap(), "fresh");
+    data.answer(write, written(3), &[]).await;
+    writing.await.unwrap();
+    assert_eq!(at_once(client.read(&file, 0, 5)).unwrap().to_bytes(), "other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_stuck_behind_a_recall_of_its_directory_is_taken_back() {
+    let told = Arc::<Told>::default();
+    let mut script = Script::start(0, Box::new(Hooks(Arc::clone(&told), NamesLock::Directory))).await;
+    let client = Arc::clone(&script.client);
+    let looking = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move { client.lookup(ROOT, &name("a")).await }
+    });
+    let (tag, _) = script.control.request().await;
+    let absent = Answer::Found { parent: attr(ROOT, 1, 0), node: None };
+    script.control.answer(tag, absent, &[grant(ROOT, Mode::Read, 1)]).await;
+    looking.await.unwrap().unwrap();
+
+    let creating = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move { client.create(ROOT, &name("b"), new_node(FileKind::File)).await }
+    });
+    let (create, _) = script.control.request().await;
+    script.control.recall(ROOT, 1, None).await;
+    let (mut cancelled, mut acked) = (false, false);
+    while !(cancelled && acked) {
+        match script.control.next().await {
+            Message::Note(Note::Cancel(tag)) => {
+                assert_eq!(tag, create);
+                script.control.fail(create, Failure::Fs(FsError::new(Errno::Interrupted, ""))).await;
+                cancelled = true;
+            }
+            Message::Note(Note::RecallAcks(acks)) => {
+                assert_eq!(acks[0].kept, None);
+                acked = true;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(creating.await.unwrap().unwrap_err().errno, Errno::Stale);
+    assert_eq!(told.names.lock().unwrap().len(), 1);
+
+    // For a while the kernel keeps no names of it, so that the second try cannot meet the same.
+    let looking = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move { client.lookup(ROOT, &name("b")).await }
+    });
+    let (tag, _) = script.control.request().await;
+    let absent = Answer::Found { parent: attr(ROOT, 2, 0), node: None };
+    script.control.answer(tag, absent, &[grant(ROOT, Mode::Read, 3)]).await;
+    assert_eq!(looking.await.unwrap().unwrap().names, soda_client::Validity::NONE);
+    script.control.recall(ROOT, 3, None).await;
+    script.control.acks().await;
+    assert_eq!(told.names.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_messages_do_no_harm_and_damaged_ones_end_the_connection() {
+    let mut script = Script::start(0, Box::new(NoKernel)).await;
+    // A reply that nobody asked for, a recall of what is not held.
+    script.control.answer(4711, Answer::Done, &[grant(FILE, Mode::Write, 9)]).await;
+    script.control.recall(FILE, 9, None).await;
+    assert_eq!(script.control.acks().await[0].kept, None);
+    assert!(script.client.leases().is_empty());
+    // An answer of the wrong kind.
+    let client = Arc::clone(&script.client);
+    let asking = tokio::spawn(async move { client.getattr(FILE).await });
+    let (tag, _) = script.control.request().await;
+    script.control.answer(tag, Answer::Done, &[]).await;
+    assert_eq!(asking.await.unwrap().unwrap_err().errno, Errno::Io);
+    // Rubbish: the client connects again and asks again.
+    let client = Arc::clone(&script.client);
+    let asking = tokio::spawn(async move { client.getattr(FILE).await });
+    script.control.request().await;
+    script.control.0.write_all(&[0xab; 100]).await.unwrap();
+    let mut control = Peer(script.connections.recv().await.unwrap());
+    control.welcome(Standing::Resumed, 0).await;
+    let (tag, request) = control.request().await;
+    assert_eq!(request.call, Call::GetAttr { fid: FILE });
+    control.answer(tag, Answer::Node(node(FILE, 1, 5)), &[grant(FILE, Mode::Read, 10)]).await;
+    assert_eq!(asking.await.unwrap().unwrap().value.size, 5);
+}
