@@ -71,8 +71,8 @@ pub(crate) enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
-    /// Print the manual page (of one subcommand if named), as troff
-    Man { subcommand: Option<String> },
+    /// Print the manual page (of a subcommand, such as `lease why`, if named), as troff
+    Man { subcommand: Vec<String> },
 }
 
 #[derive(Args, Debug)]

@@ -34,8 +34,11 @@ pub(crate) enum CliError {
     Unreachable(String),
     #[error("{0}")]
     Refused(String),
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
+    #[error("{cause}{}", connect_hint(.cause))]
+    Connect {
+        #[from]
+        cause: ConnectError,
+    },
     #[error(transparent)]
     Mount(#[from] MountError),
     #[error("{0} is not a Soda mount; `soda status` lists them")]
@@ -57,6 +60,13 @@ pub(crate) enum CliError {
     Daemon { code: u8, text: String },
 }
 
+fn connect_hint(error: &ConnectError) -> &'static str {
+    match error {
+        ConnectError::Unreachable { .. } => ". Is `soda serve` running there?",
+        _ => "",
+    }
+}
+
 impl CliError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> CliError {
         let what = what.into();
@@ -67,16 +77,18 @@ impl CliError {
         let exit = match self {
             CliError::Daemon { code, .. } => return *code,
             CliError::Usage(_) => Exit::Usage,
-            CliError::Unreachable(_) | CliError::Connect(ConnectError::Unreachable { .. }) => {
+            CliError::Unreachable(_) | CliError::Connect { cause: ConnectError::Unreachable { .. } } => {
                 Exit::Unreachable
             }
             CliError::Refused(_)
-            | CliError::Connect(ConnectError::Refused { .. } | ConnectError::NotSoda { .. }) => Exit::Refused,
+            | CliError::Connect { cause: ConnectError::Refused { .. } | ConnectError::NotSoda { .. } } => {
+                Exit::Refused
+            }
             CliError::Mount(_) => Exit::Mount,
             CliError::NotMounted(_) => Exit::NotMounted,
             CliError::Busy(_) => Exit::Busy,
             CliError::Damaged(_) => Exit::Damaged,
-            CliError::Connect(_) | CliError::Io { .. } | CliError::Server(_) | CliError::Failed(_) => {
+            CliError::Connect { .. } | CliError::Io { .. } | CliError::Server(_) | CliError::Failed(_) => {
                 Exit::Failed
             }
         };

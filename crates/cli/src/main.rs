@@ -51,6 +51,6 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Fsck(arguments) => commands::fsck::run(&arguments),
         Command::Demo(arguments) => commands::demo::run(arguments),
         Command::Completions { shell } => commands::documents::completions(shell),
-        Command::Man { subcommand } => commands::documents::man(subcommand.as_deref()),
+        Command::Man { subcommand } => commands::documents::man(&subcommand),
     }
 }

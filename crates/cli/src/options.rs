@@ -20,6 +20,16 @@ pub(crate) struct MountOptions {
     /// Most bytes of file data in memory.
     pub memory: Option<u64>,
     pub flags: MountFlags,
+    pub action: MountAction,
+}
+
+/// What mount(8) wants done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum MountAction {
+    #[default]
+    Mount,
+    /// Change the flags of a mount that is there.
+    Remount,
 }
 
 impl Default for MountOptions {
@@ -32,6 +42,7 @@ impl Default for MountOptions {
             cache_size: None,
             memory: None,
             flags: MountFlags::default(),
+            action: MountAction::default(),
         }
     }
 }
@@ -54,12 +65,9 @@ const IGNORED: &[&str] = &[
     "exec",
     "noatime",
     "nodiratime",
-    "relatime",
     "norelatime",
-    "strictatime",
     "lazytime",
     "nolazytime",
-    "atime",
     "silent",
     "loud",
     "mand",
@@ -68,9 +76,22 @@ const IGNORED: &[&str] = &[
     "iversion",
     "noiversion",
     "default_permissions",
-    "remount",
 ];
-const IGNORED_PREFIXES: &[&str] = &["x-", "X-", "comment=", "uhelper=", "helper=", "fsname=", "subtype="];
+/// The last ones are what the kernel shows of a FUSE mount: mount(8) hands them back when it remounts.
+const IGNORED_PREFIXES: &[&str] = &[
+    "x-",
+    "X-",
+    "comment=",
+    "uhelper=",
+    "helper=",
+    "fsname=",
+    "subtype=",
+    "user_id=",
+    "group_id=",
+    "max_read=",
+];
+/// What would make reads write.
+const ACCESS_TIMES: &[&str] = &["relatime", "strictatime", "atime"];
 
 impl MountOptions {
     /// Takes in one comma-separated list.
@@ -109,6 +130,12 @@ impl MountOptions {
             "cache-size" => self.cache_size = Some(parse_size(need()?)?),
             "memory" => self.memory = Some(parse_size(need()?)?),
             "consistency" => self.consistency = parse_consistency(need()?)?,
+            "remount" => self.action = MountAction::Remount,
+            _ if ACCESS_TIMES.contains(&option) => {
+                return Err(format!(
+                    "mount option `{option}` is not supported: reading does not update access times (noatime); leave it out"
+                ));
+            }
             _ if IGNORED.contains(&option) => {}
             _ if IGNORED_PREFIXES.iter().any(|prefix| option.starts_with(prefix)) => {}
             _ => {
@@ -194,6 +221,7 @@ mod tests {
     fn an_unknown_option_is_named() {
         assert!(parse("rw,sofft").unwrap_err().contains("sofft"));
         assert!(parse("cache-dir").unwrap_err().contains("cache-dir"));
+        assert!(parse("relatime").unwrap_err().contains("noatime"));
         assert!(parse("consistency=maybe").unwrap_err().contains("maybe"));
     }
 }

@@ -17,6 +17,6 @@ pub mod wire;
 
 pub use mount::{
     FILE_SYSTEM_TYPE, Monitor, Mount, MountAccess, MountConfig, MountEntry, MountError, MountFlags,
-    MountStats, abort_connection, find_mount, list_mounts, unescape,
+    MountStats, abort_connection, find_mount, list_mounts, remount, unescape,
 };
 pub use notify::Hooks;

@@ -211,7 +211,8 @@ pub enum Call {
     Write { fid: Fid, at: WriteAt, kill_suid_sgid: bool },
     Allocate { fid: Fid, offset: u64, len: u64, how: Allocate },
     CopyRange { from: Fid, from_offset: u64, to: Fid, to_offset: u64, len: u64 },
-    SetXattr { fid: Fid, name: Vec<u8>, value: Vec<u8>, how: SetXattr },
+    /// `kill_sgid`: with an access list, drop set-group-id, as its setter is not of the file's group.
+    SetXattr { fid: Fid, name: Vec<u8>, value: Vec<u8>, how: SetXattr, kill_sgid: bool },
     RemoveXattr { fid: Fid, name: Vec<u8> },
 
     // durability and open files

@@ -140,13 +140,14 @@ impl Act<'_> {
             let after = machine.traffic();
             let (requests, recalls) = (after.requests - before.requests, after.recalls - before.recalls);
             if requests + recalls > 0 {
+                let messages = if requests == 1 { "message" } else { "messages" };
                 let recalled = match recalls {
                     0 => String::new(),
                     1 => ", gave up 1 lease when asked".into(),
                     many => format!(", gave up {many} leases when asked"),
                 };
                 line.push_str(&format!(
-                    "      {}: {requests} messages to the server{recalled}\n",
+                    "      {}: {requests} {messages} to the server{recalled}\n",
                     machine.name.to_uppercase()
                 ));
             }

@@ -12,18 +12,19 @@ pub(crate) fn completions(shell: Shell) -> Result<(), CliError> {
     print(&String::from_utf8_lossy(&text))
 }
 
-pub(crate) fn man(subcommand: Option<&str>) -> Result<(), CliError> {
-    let command = match subcommand {
-        None => Cli::command(),
-        Some(name) => {
-            let all = Cli::command();
-            let found = all.get_subcommands().find(|command| command.get_name() == name).cloned();
-            let found = found.ok_or_else(|| {
-                CliError::Usage(format!("there is no subcommand `{name}`; see `soda --help`"))
-            })?;
-            found.name(format!("soda-{name}").leak() as &'static str).bin_name(format!("soda {name}"))
-        }
-    };
+pub(crate) fn man(words: &[String]) -> Result<(), CliError> {
+    let mut command = Cli::command();
+    for word in words {
+        let inner = command.find_subcommand(word).cloned();
+        command = inner.ok_or_else(|| {
+            CliError::Usage(format!("there is no subcommand `{}`; see `soda --help`", words.join(" ")))
+        })?;
+    }
+    if !words.is_empty() {
+        // clap wants names that live for ever; this program prints one page and ends.
+        let name: &'static str = format!("soda-{}", words.join("-")).leak();
+        command = command.name(name).bin_name(format!("soda {}", words.join(" ")));
+    }
     let mut text = Vec::new();
     clap_mangen::Man::new(command).render(&mut text).map_err(CliError::io("the manual page"))?;
     print(&String::from_utf8_lossy(&text))
@@ -35,9 +36,10 @@ mod tests {
 
     #[test]
     fn pages_can_be_made() {
-        man(None).unwrap();
-        man(Some("mount")).unwrap();
-        assert!(man(Some("mout")).is_err());
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        man(&[]).unwrap();
+        man(&words("lease why")).unwrap();
+        assert!(man(&words("mout")).is_err());
         completions(Shell::Bash).unwrap();
     }
 }

@@ -1,14 +1,14 @@
 //! `soda mount`: a daemon that serves the mount, and the command that waits until it does.
 
 use crate::args::{LogArgs, LogFormat, MountArgs};
-use crate::commands::{asked_to_end, runtime};
+use crate::commands::{asked_to_end, runtime, waiting_for};
 use crate::control::{self, ControlServer};
 use crate::error::CliError;
-use crate::options::MountOptions;
+use crate::options::{MountAction, MountOptions};
 use crate::spec::Spec;
-use soda_client::{CacheConfig, Client, ClientConfig};
+use soda_client::{Access, CacheConfig, Client, ClientConfig};
 use soda_fuse::{Hooks, Mount, MountConfig};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,10 +30,28 @@ pub(crate) struct Plan {
 
 pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
     let plan = plan(&arguments)?;
+    if plan.options.action == MountAction::Remount {
+        return remount(&plan);
+    }
     match arguments.foreground {
         true => runtime()?.block_on(serve(plan, arguments.daemon)),
         false => start_daemon(&plan, log),
     }
+}
+
+/// `mount -o remount`: only what the kernel carries out can change under a running daemon.
+fn remount(plan: &Plan) -> Result<(), CliError> {
+    let entry = soda_fuse::find_mount(&plan.dir).map_err(CliError::io(plan.dir.display().to_string()))?;
+    let entry = entry.ok_or_else(|| CliError::NotMounted(plan.dir.clone()))?;
+    let running = control::mount_on(&entry.dir).map(|mount| mount.options).unwrap_or_default();
+    let wants_writing = plan.options.access == Access::ReadWrite;
+    if wants_writing && running.split(',').any(|option| option == "ro") {
+        let text =
+            format!("{} was mounted with ro: unmount it and mount it again without", entry.dir.display());
+        return Err(CliError::Failed(text));
+    }
+    soda_fuse::remount(&entry.dir, &plan.options.flags)
+        .map_err(CliError::io(format!("cannot remount {}", entry.dir.display())))
 }
 
 fn plan(arguments: &MountArgs) -> Result<Plan, CliError> {
@@ -95,6 +113,11 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         let _ = rustix::process::setsid();
         let _ = rustix::process::chdir("/");
     }
+    let _cache = plan.options.cache_dir.as_deref().map(lock_cache_dir).transpose().inspect_err(|error| {
+        if is_daemon {
+            println!("{} {error}", error.code());
+        }
+    })?;
     let mounted = match mount(&plan).await {
         Ok(mounted) => mounted,
         Err(error) if is_daemon => {
@@ -122,6 +145,21 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
     drop(mount);
     tracing::info!(dir = %plan.dir.display(), "unmounted");
     Ok(())
+}
+
+/// Two daemons on one cache directory would remove each other's files.
+fn lock_cache_dir(dir: &Path) -> Result<File, CliError> {
+    let failed = || CliError::io(format!("the cache directory {}", dir.display()));
+    std::fs::create_dir_all(dir).map_err(failed())?;
+    let opened = File::open(dir).map_err(failed())?;
+    match opened.try_lock() {
+        Ok(()) => Ok(opened),
+        Err(TryLockError::WouldBlock) => Err(CliError::Failed(format!(
+            "the cache directory {} belongs to another mount that is running: give each its own",
+            dir.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(failed()(error)),
+    }
 }
 
 async fn end_politely(mount: &Mount) {
@@ -152,7 +190,12 @@ fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
     let log_file = log_file.map_err(CliError::io(format!("the log {}", log_path.display())))?;
     let mut command = Command::new(program);
     command.arg("mount").arg(plan.spec.to_string()).arg(&plan.dir).args(["--foreground", "--daemon"]);
-    command.arg("-o").arg(plan.options.to_list());
+    // Apart from the list: a comma in its name would end it there.
+    let mut options = plan.options.clone();
+    if let Some(dir) = options.cache_dir.take() {
+        command.arg("--cache-dir").arg(dir);
+    }
+    command.arg("-o").arg(options.to_list());
     if let Some(filter) = &log.filter {
         command.args(["--log", filter]);
     }
@@ -161,10 +204,12 @@ fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let mut daemon = command.spawn().map_err(CliError::io("cannot start the mount's daemon"))?;
+    let connecting = waiting_for(format!("connecting to {}", plan.spec.server));
     let mut first_line = String::new();
     if let Some(out) = daemon.stdout.take() {
         BufReader::new(out).read_line(&mut first_line).map_err(CliError::io("the mount's daemon"))?;
     }
+    connecting.finish_and_clear();
     match first_line.trim_end() {
         READY => Ok(()),
         said => {

@@ -1,14 +1,17 @@
 //! `soda serve`
 
 use crate::args::{ServeArgs, SwitchArg, WriteLeasesArg};
-use crate::commands::{asked_to_end, runtime};
+use crate::commands::{asked_to_end, runtime, waiting_for};
 use crate::error::CliError;
 use crate::units::parse_duration;
 use soda_server::{CacheSizes, Equation8, Exposure, ObjectTerm, Server, ServerConfig, WriteLeases};
 
 pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
     let config = config(arguments)?;
-    let server = Server::start(config)?;
+    let opening = waiting_for(format!("opening {}", config.data_dir.display()));
+    let server = Server::start(config);
+    opening.finish_and_clear();
+    let server = server?;
     eprintln!("soda: serving {} on {}", server.data_dir().display(), server.local_addr());
     if let Some(address) = server.metrics_addr() {
         eprintln!("soda: metrics on http://{address}/metrics");

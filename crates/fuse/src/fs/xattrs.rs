@@ -2,8 +2,8 @@
 
 use super::Inner;
 use crate::wire::Reply;
-use soda_client::SetXattr;
-use soda_types::{Errno, Fid, FsResult, SetAttr, XATTR_LIST_MAX, mode};
+use soda_client::{KillPriv, SetXattr};
+use soda_types::{Errno, Fid, XATTR_LIST_MAX};
 use std::sync::Arc;
 
 const XATTR_CREATE: u32 = 1;
@@ -15,7 +15,7 @@ pub(super) struct SetRequest {
     value: Vec<u8>,
     how: SetXattr,
     /// An access list set by one who is not of the file's group: set-group-id goes.
-    kill_sgid: bool,
+    kill: KillPriv,
 }
 
 impl SetRequest {
@@ -26,7 +26,8 @@ impl SetRequest {
             XATTR_REPLACE => SetXattr::Replace,
             _ => return Err(Errno::Invalid),
         };
-        Ok(SetRequest { name: name.to_vec(), value: value.to_vec(), how, kill_sgid })
+        let kill = if kill_sgid { KillPriv::Kill } else { KillPriv::Keep };
+        Ok(SetRequest { name: name.to_vec(), value: value.to_vec(), how, kill })
     }
 }
 
@@ -56,19 +57,10 @@ impl Inner {
     }
 
     pub(super) async fn setxattr(self: Arc<Self>, fid: Fid, request: SetRequest, reply: Reply) {
-        let result = self.set_xattr_and_mode(fid, &request).await;
+        let SetRequest { name, value, how, kill } = request;
+        let result = self.client.setxattr(fid, &name, &value, how, kill).await;
         self.attributes_changed(fid);
         self.finish("setxattr", result, reply);
-    }
-
-    async fn set_xattr_and_mode(&self, fid: Fid, request: &SetRequest) -> FsResult<()> {
-        self.client.setxattr(fid, &request.name, &request.value, request.how).await?;
-        if request.kill_sgid {
-            let perm = self.client.getattr(fid).await?.value.perm;
-            let set = SetAttr { perm: Some(perm & !mode::SET_GID), ..SetAttr::default() };
-            self.client.setattr(fid, set).await?;
-        }
-        Ok(())
     }
 
     pub(super) async fn removexattr(self: Arc<Self>, fid: Fid, name: Vec<u8>, reply: Reply) {

@@ -59,7 +59,6 @@ pub(super) fn mount(source: &str, dir: &Path, flags: &MountFlags) -> Result<Owne
 }
 
 fn mount_as_root(source: &str, dir: &Path, flags: &MountFlags) -> Result<OwnedFd, MountError> {
-    use rustix::mount::MountFlags as Kernel;
     let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| MountError::NoDevice(error.into()))?;
     let ids = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
@@ -69,16 +68,29 @@ fn mount_as_root(source: &str, dir: &Path, flags: &MountFlags) -> Result<OwnedFd
         ids.0,
         ids.1
     );
+    let failed = |cause| MountError::Mount { path: dir.to_path_buf(), cause };
+    let data = CString::new(data).map_err(|_| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
+    rustix::mount::mount(source, dir, FILE_SYSTEM_TYPE, kernel_flags(flags), data.as_c_str())
+        .map_err(|error| failed(error.into()))?;
+    Ok(fd)
+}
+
+fn kernel_flags(flags: &MountFlags) -> rustix::mount::MountFlags {
+    use rustix::mount::MountFlags as Kernel;
     let mut kernel = Kernel::NOATIME;
     kernel.set(Kernel::NOSUID, flags.no_suid);
     kernel.set(Kernel::NODEV, flags.no_dev);
     kernel.set(Kernel::NOEXEC, flags.no_exec);
     kernel.set(Kernel::RDONLY, flags.access == MountAccess::ReadOnly);
-    let failed = |cause| MountError::Mount { path: dir.to_path_buf(), cause };
-    let data = CString::new(data).map_err(|_| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
-    rustix::mount::mount(source, dir, FILE_SYSTEM_TYPE, kernel, data.as_c_str())
-        .map_err(|error| failed(error.into()))?;
-    Ok(fd)
+    kernel
+}
+
+/// Changes the flags of a mount.
+///
+/// # Errors
+/// mount(2)'s.
+pub fn remount(dir: &Path, flags: &MountFlags) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(dir, kernel_flags(flags), "")?)
 }
 
 /// The set-user-id helper mounts, and sends the device over a socket.

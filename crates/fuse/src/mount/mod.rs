@@ -4,7 +4,7 @@ mod kernel;
 mod sleep;
 mod table;
 
-pub use kernel::{MountAccess, MountFlags};
+pub use kernel::{MountAccess, MountFlags, remount};
 pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape};
 
 use crate::fs::FileSystem;
