@@ -6,7 +6,7 @@ use crate::config::Sabotage;
 use crate::context::{Context, Event, Step};
 use crate::message::{Call, OpId, OpUid, Register, Standing, Tag, ToClient, ToServer, Value, first_epoch};
 use crate::network::{ConnId, Kind};
-use soda_lease::table::{Access, FenceReason, OpKey, Outcome, Output, Refusal, Table};
+use soda_lease::table::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table};
 use soda_types::{Cause, Epoch, Grant, InUse, Mode, Monotonic, RecallAck, Sequence, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,6 +39,7 @@ struct Running {
     session_of: BTreeMap<ConnId, SessionId>,
     /// Only for the invariants.
     client_of: BTreeMap<SessionId, usize>,
+    silenced: BTreeSet<SessionId>,
     /// Recalls that have been sent once.
     recalled: BTreeSet<(Epoch, Option<Mode>)>,
     ops: BTreeMap<OpKey, Operation>,
@@ -57,6 +58,31 @@ struct Operation {
     call: Call,
     reply_to: (ConnId, Tag),
     values: Vec<Value>,
+}
+
+impl Running {
+    /// Renews the session, unless its end has been decided: the fence comes when somebody needs what it holds.
+    fn traffic(
+        &mut self,
+        context: &mut Context,
+        now: Monotonic,
+        session: SessionId,
+    ) -> Result<(), SessionEnded> {
+        let renewed = self.table.handle_traffic(now, session);
+        if renewed.is_err() && self.table.has_session(session) && self.table.grace_left(now).is_none() {
+            self.silenced(context, session);
+        }
+        renewed
+    }
+
+    /// The session ends because it was silent; reported once, when the client is told or when it is fenced.
+    fn silenced(&mut self, context: &mut Context, session: SessionId) {
+        if self.silenced.insert(session)
+            && let Some(client) = self.client_of.get(&session)
+        {
+            context.fenced_for_silence(*client);
+        }
+    }
 }
 
 impl Server {
@@ -85,6 +111,7 @@ impl Server {
             control: BTreeMap::new(),
             session_of: BTreeMap::new(),
             client_of: BTreeMap::new(),
+            silenced: BTreeSet::new(),
             recalled: BTreeSet::new(),
             ops: BTreeMap::new(),
             by_slot: BTreeMap::new(),
@@ -150,7 +177,7 @@ impl Server {
                 running.session_of.insert(conn, session);
             }
             ToServer::Renew { tag } => {
-                let reply = match session.map(|session| running.table.handle_traffic(now, session)) {
+                let reply = match session.map(|session| running.traffic(context, now, session)) {
                     Some(Ok(())) => ToClient::Renewed { tag },
                     _ => ToClient::SessionEnded { tag },
                 };
@@ -161,7 +188,7 @@ impl Server {
             }
             ToServer::Reclaim { tag, held } => {
                 let Some(session) = session else { return };
-                let answers = running.table.handle_traffic(now, session);
+                let answers = running.traffic(context, now, session);
                 let answers = answers.and_then(|()| running.table.handle_reclaim(now, session, &held));
                 let Ok(answers) = answers else {
                     context.send_to_client(conn, ToClient::SessionEnded { tag });
@@ -173,13 +200,13 @@ impl Server {
             }
             ToServer::Acks(acks) => {
                 if let Some(session) = session {
-                    let _ = running.table.handle_traffic(now, session);
+                    let _ = running.traffic(context, now, session);
                     running.table.handle_acks(now, session, &acks);
                 }
             }
             ToServer::Release(acks) => {
                 if let Some(session) = session {
-                    let _ = running.table.handle_traffic(now, session);
+                    let _ = running.traffic(context, now, session);
                     running.table.handle_release(now, session, &acks);
                 }
             }
@@ -193,7 +220,7 @@ impl Server {
             }
             ToServer::Progress(fids) => {
                 if let Some(session) = session {
-                    let _ = running.table.handle_traffic(now, session);
+                    let _ = running.traffic(context, now, session);
                     running.table.handle_progress(now, session, &fids);
                 }
             }
@@ -203,7 +230,7 @@ impl Server {
     fn hello(&mut self, context: &mut Context, conn: ConnId, resume: Option<SessionId>, tag: Tag) {
         let now = self.clock.read(context.now);
         let Some(running) = &mut self.running else { return };
-        let known = resume.filter(|session| running.table.handle_traffic(now, *session).is_ok());
+        let known = resume.filter(|session| running.traffic(context, now, *session).is_ok());
         let (session, standing) = match known {
             Some(session) if running.table.grace_left(now).is_some() => (session, Standing::Reclaim),
             Some(session) => {
@@ -244,7 +271,7 @@ impl Server {
         if running.session_of.get(&reply_to.0) != Some(&session) {
             return;
         }
-        if running.table.handle_traffic(now, session).is_err() {
+        if running.traffic(context, now, session).is_err() {
             context.send_to_client(reply_to.0, ToClient::SessionEnded { tag: reply_to.1 });
             return;
         }

@@ -53,6 +53,10 @@ impl Table {
             self.unsettled.insert(object);
         }
         self.settle(now);
+        // It had expired, and one that was waiting for it has ended it.
+        if !self.sessions.contains_key(&op.session) {
+            grants.clear();
+        }
         grants
     }
 
