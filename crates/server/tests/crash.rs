@@ -27,7 +27,7 @@ fn points() -> impl Iterator<Item = &'static str> {
 }
 
 fn short(dir: &Path) -> ServerConfig {
-    config(dir).with_term(Duration::from_millis(500))
+    config(dir).with_term(Duration::from_secs(2))
 }
 
 /// What a client knows when its server dies.

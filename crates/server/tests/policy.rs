@@ -78,7 +78,7 @@ async fn a_lease_with_a_term_of_its_own_ends_by_itself() {
 async fn what_two_clients_keep_changing_is_not_leased_until_they_stop() {
     let dir = tempfile::tempdir().unwrap();
     // The half-life of the counts is the term.
-    let server = Server::start(config(dir.path()).with_term(Duration::from_millis(400))).unwrap();
+    let server = Server::start(config(dir.path()).with_term(Duration::from_secs(1))).unwrap();
     let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
     let file = one.create(one.root, "file").await.unwrap().fid;
     until("leases do not pay", || async {

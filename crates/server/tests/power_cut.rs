@@ -167,7 +167,7 @@ struct Work {
 }
 
 fn power_config() -> ServerConfig {
-    let mut config = config(Path::new("unused")).with_term(Duration::from_millis(200));
+    let mut config = config(Path::new("unused"));
     // Syncs that nobody asked for come at any moment.
     config.sync_interval = Duration::from_millis(3);
     config

@@ -97,7 +97,7 @@ fn write(fid: Fid) -> Call {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_fenced_session_had_queued_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(config(dir.path()).with_term(Duration::from_millis(300))).unwrap();
+    let server = Server::start(config(dir.path()).with_term(Duration::from_secs(1))).unwrap();
     let holder = Client::connect_keeping_recalls(&server).await;
     let held = holder.create(holder.root, "held").await.unwrap().fid;
     let doomed = Client::connect_keeping_recalls(&server).await;
