@@ -1,0 +1,270 @@
+//! Stores that fail: an operation that fails changes nothing, and what comes after works.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use soda_storage::{
+    Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
+    StorageError, StorageResult, Table, Visit,
+};
+use soda_types::{Errno, Fid, FsResult, SetAttr, Timestamp};
+use soda_volume::fsck::{DataCheck, FsckOptions, Repair, fsck};
+use soda_volume::*;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Counts down with each call that can fail; fails at zero.
+#[derive(Debug)]
+struct Fuse(AtomicI64);
+
+impl Fuse {
+    fn burn(&self) -> StorageResult<()> {
+        match self.0.fetch_sub(1, Ordering::SeqCst) {
+            1 => Err(StorageError::NoSpace { free: 0, reserve: 0, wanted: 1 }),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct FailingMeta(MemoryMeta, Arc<Fuse>);
+
+#[derive(Debug)]
+struct FailingData(MemoryData, Arc<Fuse>);
+
+impl MetaRead for FailingMeta {
+    fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<Bytes>> {
+        self.0.get(table, key)
+    }
+
+    fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
+        self.0.scan(table, start, end, visit)
+    }
+}
+
+impl MetaStore for FailingMeta {
+    fn commit(&self, batch: Batch) -> StorageResult<()> {
+        self.1.burn()?;
+        self.0.commit(batch)
+    }
+
+    fn sync(&self) -> StorageResult<()> {
+        self.1.burn()?;
+        self.0.sync()
+    }
+
+    fn snapshot(&self) -> Box<dyn MetaRead> {
+        self.0.snapshot()
+    }
+}
+
+impl DataStore for FailingData {
+    fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
+        self.1.burn()?;
+        self.0.append(data)
+    }
+
+    fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes> {
+        self.0.read(chunk)
+    }
+
+    fn sync(&self) -> StorageResult<()> {
+        self.1.burn()?;
+        self.0.sync()
+    }
+
+    fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
+        self.0.release_range(segment, range)
+    }
+
+    fn segments(&self) -> StorageResult<Vec<SegmentInfo>> {
+        self.0.segments()
+    }
+
+    fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>> {
+        self.0.stored_ranges(segment)
+    }
+
+    fn space(&self) -> StorageResult<Space> {
+        self.0.space()
+    }
+}
+
+struct Lab {
+    meta: MemoryMeta,
+    data: MemoryData,
+    fuse: Arc<Fuse>,
+    volume: Volume,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let (meta, data) = (MemoryMeta::new(), MemoryData::new());
+        let fuse = Arc::new(Fuse(AtomicI64::new(0)));
+        let failing = (FailingMeta(meta.clone(), fuse.clone()), FailingData(data.clone(), fuse.clone()));
+        let volume = Volume::open(Arc::new(failing.0), Arc::new(failing.1), VolumeConfig::default()).unwrap();
+        let directory = mkdir(&volume, volume.root(), "d");
+        let file = create_in(&volume, directory, "f");
+        write(&volume, file, 0, &pattern(0, 400_000));
+        write(&volume, file, 400_000, b"small");
+        create_in(&volume, directory, "victim");
+        Lab { meta, data, fuse, volume }
+    }
+
+    fn file(&self) -> Fid {
+        self.volume.lookup(self.directory(), &name("f")).unwrap().unwrap().fid
+    }
+
+    fn directory(&self) -> Fid {
+        self.volume.lookup(self.volume.root(), &name("d")).unwrap().unwrap().fid
+    }
+
+    /// Everything that can be seen.
+    fn look(&self) -> String {
+        let volume = &self.volume;
+        let list = |fid| volume.read_dir(fid, None, 100, Listing::Attributes).unwrap();
+        let file = self.file();
+        let data = crc(&read(volume, file, 0, 1 << 20));
+        let xattrs = volume.list_xattrs(file).unwrap();
+        let seen = (volume.getattr(volume.root()).unwrap(), list(volume.root()), list(self.directory()));
+        format!("{seen:?} {data} {xattrs:?} {:?} {:?}", volume.usage(), volume.orphans().unwrap())
+    }
+
+    fn stored(&self) -> u64 {
+        self.data.segments().unwrap().iter().map(|segment| segment.stored).sum()
+    }
+
+    fn fsck(&self) {
+        let options =
+            FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+        let report =
+            fsck(Arc::new(self.meta.clone()), Arc::new(self.data.clone()), options, &mut |_| {}).unwrap();
+        assert_eq!((report.problems, report.unswept), (vec![], 0));
+    }
+}
+
+fn crc(data: &[u8]) -> u64 {
+    data.iter().fold(data.len() as u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
+}
+
+type Operation = fn(&Lab) -> FsResult<()>;
+
+const OPERATIONS: [(&str, Operation); 10] = [
+    ("create", |lab| {
+        let mut txn = lab.volume.begin(now());
+        txn.create(lab.directory(), &name("new"), new_file(0o644))?;
+        txn.commit()
+    }),
+    ("write", |lab| {
+        let staged = lab.volume.stage_write(lab.file(), pattern(7, 300_000).into())?;
+        let mut txn = lab.volume.begin(now());
+        txn.write(lab.file(), WriteAt::Offset(50_000), staged, KillPriv::Keep)?;
+        txn.commit()
+    }),
+    ("small writes that spill", |lab| {
+        let mut txn = lab.volume.begin(now());
+        for number in 0..40 {
+            let staged = lab.volume.stage_write(lab.file(), vec![number; 2000].into())?;
+            txn.write(lab.file(), WriteAt::Append, staged, KillPriv::Keep)?;
+        }
+        txn.commit()
+    }),
+    ("overwrite that gathers", |lab| {
+        let staged = lab.volume.stage_write(lab.file(), pattern(9, 125_000).into())?;
+        let mut txn = lab.volume.begin(now());
+        txn.write(lab.file(), WriteAt::Offset(0), staged, KillPriv::Keep)?;
+        txn.commit()
+    }),
+    ("truncate", |lab| {
+        let mut txn = lab.volume.begin(now());
+        txn.set_attr(lab.file(), &SetAttr { size: Some(1000), ..SetAttr::default() })?;
+        txn.commit()
+    }),
+    ("copy", |lab| {
+        let mut txn = lab.volume.begin(now());
+        txn.copy_range(lab.file(), 0, lab.file(), 1 << 20, 300_000)?;
+        txn.commit()
+    }),
+    ("unlink", |lab| {
+        let mut txn = lab.volume.begin(now());
+        txn.unlink(lab.directory(), &name("victim"), IfOpen::Keep)?;
+        txn.commit()
+    }),
+    ("rename", |lab| {
+        let mut txn = lab.volume.begin(now());
+        let mode = RenameMode::Replace;
+        txn.rename(
+            lab.directory(),
+            &name("victim"),
+            lab.volume.root(),
+            &name("moved"),
+            mode,
+            IfOpen::Delete,
+        )?;
+        txn.commit()
+    }),
+    ("xattr", |lab| {
+        let mut txn = lab.volume.begin(now());
+        txn.set_xattr(lab.file(), b"user.a", Bytes::from_static(b"1"), SetXattr::Any, KillPriv::Keep)?;
+        txn.commit()
+    }),
+    ("reclaim and sync", |lab| {
+        while lab.volume.reclaim_some(3)? == Progress::More {}
+        lab.volume.sync()
+    }),
+];
+
+#[test]
+fn what_fails_changes_nothing_and_leaks_nothing() {
+    for (what, operation) in OPERATIONS {
+        for fail_at in 1.. {
+            let lab = Lab::new();
+            let (before, stored) = (lab.look(), lab.stored());
+            lab.fuse.0.store(fail_at, Ordering::SeqCst);
+            let result = operation(&lab);
+            if lab.fuse.0.swap(0, Ordering::SeqCst) > 0 {
+                // It has fewer steps.
+                result.unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(fail_at > 1, "{what} has no step that can fail");
+                break;
+            }
+            match result {
+                Err(error) => {
+                    assert_eq!(error.errno, Errno::NoSpace, "{what}, step {fail_at}");
+                    assert_eq!(lab.look(), before, "{what}, step {fail_at}");
+                    assert_eq!(
+                        lab.stored(),
+                        stored,
+                        "{what}, step {fail_at}: something is stored for nothing"
+                    );
+                }
+                // A step that it can do without.
+                Ok(()) => assert_eq!(what, "overwrite that gathers"),
+            }
+            lab.fsck();
+            operation(&lab).unwrap_or_else(|error| panic!("{what} again: {error}"));
+            while lab.volume.reclaim_some(100).unwrap() == Progress::More {}
+            lab.fsck();
+        }
+    }
+}
+
+/// An operation that fails leaves the others of its transaction alone.
+#[test]
+fn a_transaction_goes_on_after_an_operation_that_failed() {
+    let lab = Lab::new();
+    let mut txn = lab.volume.begin(now());
+    txn.create(lab.directory(), &name("one"), new_file(0o644)).unwrap();
+    let staged = lab.volume.stage_write(lab.file(), pattern(1, 100_000).into()).unwrap();
+    let huge = WriteAt::Offset(FILE_MAX);
+    assert_eq!(txn.write(lab.file(), huge, staged, KillPriv::Keep).unwrap_err().errno, Errno::FileTooBig);
+    assert_eq!(txn.create(lab.directory(), &name("f"), new_file(0o644)).unwrap_err().errno, Errno::Exists);
+    txn.put_extra(Table::Reply, b"slot", Bytes::from_static(b"the reply"));
+    txn.commit().unwrap();
+    assert!(lab.volume.lookup(lab.directory(), &name("one")).unwrap().is_some());
+    assert_eq!(lab.volume.meta().get(Table::Reply, b"slot").unwrap().as_deref(), Some(&b"the reply"[..]));
+    lab.fsck();
+}
