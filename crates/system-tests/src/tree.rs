@@ -77,9 +77,7 @@ impl RealTree {
             Op::Readlink { path } => {
                 fs::readlink(at(path), Vec::new()).map(|target| Outcome::Bytes(target.into_bytes()))
             }
-            Op::Rename { from, to, mode } => {
-                fs::renameat_with(CWD, at(from), CWD, at(to), rename_flags(*mode)).map(done)
-            }
+            Op::Rename { from, to, mode } => rename(&at(from), &at(to), rename_flags(*mode)).map(done),
             Op::Truncate { path, size } => truncate(&at(path), *size),
             Op::Chmod { path, perm } => fs::chmod(at(path), Mode::from_raw_mode((*perm).into())).map(done),
             Op::Utimens { path, mtime } => {
@@ -217,6 +215,21 @@ fn rename_flags(mode: RenameMode) -> RenameFlags {
         RenameMode::Replace => RenameFlags::empty(),
         RenameMode::NoReplace => RenameFlags::NOREPLACE,
         RenameMode::Exchange => RenameFlags::EXCHANGE,
+    }
+}
+
+/// renameat2(2), once more after ESTALE.
+///
+/// Linux fails so by itself when one of the names turns out to be a directory that it still knows by another name, because
+/// another machine moved it: it would have to move its dentry, for which it lacks a lock that the rename holds
+/// (fs/dcache.c, `__d_unalias`). Once the name was looked up by anything else, it succeeds.
+fn rename(from: &Path, to: &Path, flags: RenameFlags) -> rustix::io::Result<()> {
+    match fs::renameat_with(CWD, from, CWD, to, flags) {
+        Err(RawErrno::STALE) => {
+            let _ = (fs::lstat(from), fs::lstat(to));
+            fs::renameat_with(CWD, from, CWD, to, flags)
+        }
+        other => other,
     }
 }
 
