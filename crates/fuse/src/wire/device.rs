@@ -76,6 +76,7 @@ impl Device {
             let text = format!("the kernel speaks FUSE {major}.{minor}; Linux 5.4 or later is needed");
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
+        let (minor, offered) = Pretence::from_environment().apply(minor, offered);
         let flags = wanted_flags() & offered;
         let reply = Record::<64>::new()
             .u32(abi::VERSION)
@@ -141,6 +142,33 @@ impl Device {
                 Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+}
+
+/// Set to `6.1`, the mount behaves as on Debian 12's own kernel: for tests of what is done without the later features.
+const PRETENCE: &str = "SODA_FUSE_PRETEND";
+
+/// Which kernel to take this one for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pretence {
+    ItIsWhatItIs,
+    Linux6_1,
+}
+
+impl Pretence {
+    fn from_environment() -> Pretence {
+        match std::env::var(PRETENCE).as_deref() {
+            Ok("6.1") => Pretence::Linux6_1,
+            _ => Pretence::ItIsWhatItIs,
+        }
+    }
+
+    fn apply(self, minor: u32, offered: u64) -> (u32, u64) {
+        const LATER: u64 = init::HAS_EXPIRE_ONLY | init::DIRECT_IO_ALLOW_MMAP;
+        match self {
+            Pretence::ItIsWhatItIs => (minor, offered),
+            Pretence::Linux6_1 => (minor.min(37), offered & !LATER),
         }
     }
 }
@@ -341,6 +369,14 @@ impl Drop for Lent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_older_kernel_has_none_of_the_later_features() {
+        let (kernel_minor, offered) = Pretence::Linux6_1.apply(abi::MINOR, u64::MAX);
+        let agreement = Agreement { kernel_minor, flags: wanted_flags() & offered, offered };
+        assert!(!agreement.has_inc_epoch() && !agreement.has_expire_only() && !agreement.has_direct_mmap());
+        assert_eq!(Pretence::ItIsWhatItIs.apply(45, 7), (45, 7));
+    }
 
     #[test]
     fn a_lent_buffer_comes_back() {
