@@ -393,9 +393,8 @@ impl Server {
                     }
                 }
                 Output::Fence { session, reason } => {
-                    if let (FenceReason::Silent(_), Some(client)) = (reason, running.client_of.get(&session))
-                    {
-                        context.fenced_for_silence(*client);
+                    if matches!(reason, FenceReason::Silent(_)) {
+                        running.silenced(context, session);
                     }
                     self.forget_session(session);
                 }

@@ -94,7 +94,7 @@ impl Table {
 
     /// Lets every queue move as far as it can.
     pub(super) fn settle(&mut self, now: Monotonic) {
-        while let Some(object) = self.unsettled.pop_first() {
+        while let Some(object) = self.unsettled.pop_front() {
             self.settle_object(now, object);
             self.retire_rates(now, object);
             self.store.tidy(object);
@@ -254,7 +254,7 @@ impl Table {
             if let Some(found) = self.store.object_mut(object) {
                 found.dequeue(key);
             }
-            self.unsettled.insert(object);
+            self.unsettled.push_back(object);
         }
     }
 

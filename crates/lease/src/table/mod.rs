@@ -44,7 +44,7 @@ use grace::Grace;
 use recalls::Recalls;
 use sessions::Session;
 use soda_types::{Epoch, Monotonic, SessionId};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use store::{ObjectId, Store};
 
 /// See the [module](self). Calls come with the server's lease clock, which never goes back.
@@ -61,7 +61,7 @@ pub struct Table {
     recalls: Recalls,
     grace: Option<Grace>,
     /// Objects whose queue may have to move.
-    unsettled: BTreeSet<ObjectId>,
+    unsettled: VecDeque<ObjectId>,
     /// Objects kept for their rates only; looked through when there is work anyway.
     cold: VecDeque<ObjectId>,
     outputs: VecDeque<Output>,
@@ -79,7 +79,7 @@ impl Table {
             ops: BTreeMap::new(),
             recalls: Recalls::default(),
             grace: None,
-            unsettled: BTreeSet::new(),
+            unsettled: VecDeque::new(),
             cold: VecDeque::new(),
             outputs: VecDeque::new(),
             counters: Counters::default(),

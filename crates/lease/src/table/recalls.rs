@@ -271,7 +271,7 @@ impl Table {
             // lease stays by courtesy.
             self.recalls.remove(epoch);
             self.quiet(id);
-            self.unsettled.insert(object);
+            self.unsettled.push_back(object);
             return;
         }
         if deadline <= now && holder.is_good() {
@@ -296,7 +296,7 @@ impl Table {
             found.unanswered = found.unanswered.saturating_sub(1);
             // With a thousand readers of one object, only the last answer can let anybody in.
             if found.unanswered == 0 {
-                self.unsettled.insert(object);
+                self.unsettled.push_back(object);
             }
         }
     }
@@ -315,7 +315,7 @@ impl Table {
             self.recalls.remove(lease.epoch);
             self.one_answer(lease.object);
         } else {
-            self.unsettled.insert(lease.object);
+            self.unsettled.push_back(lease.object);
         }
     }
 }

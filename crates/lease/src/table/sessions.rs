@@ -3,7 +3,8 @@
 use super::output::{FenceReason, Output, Refusal, SessionEnded};
 use super::store::{LeaseId, LeaseList};
 use super::{OpKey, Table};
-use soda_types::{Monotonic, SessionId};
+use soda_types::{Fid, Monotonic, SessionId};
+use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -54,6 +55,23 @@ impl Table {
         session.expires = session.expires.max(now + self.config.session_term);
         self.counters.renewals += 1;
         Ok(())
+    }
+
+    /// Somebody needs something of the session's that is no lease, such as a file lock on `fid`. If the session's lease has
+    /// run out, it ends ([`Output::Fence`] follows) and the answer is `None`; else it is what is left of the lease.
+    pub fn contest(&mut self, now: Monotonic, id: SessionId, fid: Fid) -> Option<Duration> {
+        let session = self.sessions.get(&id)?;
+        if session.expires > now {
+            return Some(session.expires.since(now));
+        }
+        let reason = match session.standing {
+            SessionStanding::Good => FenceReason::Expired(fid),
+            SessionStanding::Condemned(reason) => reason,
+        };
+        self.fence(id, reason);
+        self.end_grace_if_complete(now);
+        self.settle(now);
+        None
     }
 
     /// The client says goodbye: it caches nothing any more.
