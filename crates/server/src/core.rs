@@ -14,7 +14,7 @@ use crate::session::{Opens, ReplyTo, Session};
 use soda_lease::locks::LockTable;
 use soda_lease::table::{Access, OpKey, Output, Refusal, Table};
 use soda_protocol::{Frame, FrameKind, OpId, Push};
-use soda_types::{Fid, InUse, Monotonic, Recall, RecallAck, SessionId};
+use soda_types::{Fid, InUse, Lock, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -104,6 +104,8 @@ pub(crate) struct LockWaiting {
     pub(crate) reply_to: ReplyTo,
     pub(crate) kind: CallKind,
     pub(crate) since: Monotonic,
+    pub(crate) fid: Fid,
+    pub(crate) lock: Lock,
 }
 
 /// How the waiting of an operation ended.

@@ -6,7 +6,8 @@ use crate::metrics::CallKind;
 use crate::session::ReplyTo;
 use soda_lease::locks::{IfBusy, LockAnswer, LockError, WaitKey};
 use soda_protocol::{Answer, Call, Failure, LockWait};
-use soda_types::{Errno, Fid, FsError, Lock, SessionId};
+use soda_types::{Errno, Fid, FsError, Lock, Monotonic, SessionId};
+use std::time::Duration;
 
 /// Carries out a lock call: answers it now, or keeps it until the lock can be had.
 pub(crate) fn run(core: &mut CoreGuard<'_>, incoming: &Incoming) {
@@ -17,6 +18,7 @@ pub(crate) fn run(core: &mut CoreGuard<'_>, incoming: &Incoming) {
             Err(Failure::Grace(core.grace_left().unwrap_or_default()))
         }
         Call::LockTest { fid, lock } => {
+            core.contest_locks(*fid, session, *lock);
             let conflict = core.locks.test(*fid, session, *lock);
             Ok(Answer::Conflict(conflict.map(|held| held.lock)))
         }
@@ -42,6 +44,7 @@ fn set(
     wait: LockWait,
 ) -> Option<Result<Answer, Failure>> {
     let now = core.now;
+    let left = core.contest_locks(fid, incoming.session(), lock);
     let key = core.new_key();
     let if_busy = match wait {
         LockWait::No => IfBusy::Fail,
@@ -55,8 +58,13 @@ fn set(
                 reply_to: incoming.reply_to(),
                 kind: incoming.kind,
                 since: now,
+                fid,
+                lock,
             };
             core.lock_waits.insert(key, waiting);
+            if let Some(left) = left {
+                core.shared().wake_timer_at(now + left);
+            }
             core.settle_locks();
             None
         }
@@ -74,6 +82,31 @@ fn errno_of(error: &LockError) -> FsError {
 }
 
 impl CoreGuard<'_> {
+    /// Ends sessions that have a lock in the way of `lock` and whose lease has run out. Returns what is left of the lease
+    /// of the one that is in the way now, if any.
+    fn contest_locks(&mut self, fid: Fid, session: SessionId, lock: Lock) -> Option<Duration> {
+        while let Some(held) = self.locks.test(fid, session, lock) {
+            let now = self.now;
+            if let Some(left) = self.table.contest(now, held.session, fid) {
+                return Some(left);
+            }
+            // The table has told to end it; its locks go with it.
+            self.settle();
+            self.end_locks(held.session);
+        }
+        None
+    }
+
+    /// Looks after those who wait for locks of the dead. Returns when to look again.
+    pub(crate) fn contest_waits(&mut self) -> Option<Monotonic> {
+        let waits: Vec<(Fid, SessionId, Lock)> =
+            self.lock_waits.values().map(|waiting| (waiting.fid, waiting.session, waiting.lock)).collect();
+        let now = self.now;
+        let left =
+            waits.into_iter().filter_map(|(fid, session, lock)| self.contest_locks(fid, session, lock));
+        left.min().map(|left| now + left)
+    }
+
     /// Answers those who waited and have their lock now.
     pub(crate) fn settle_locks(&mut self) {
         while let Some(WaitKey(key)) = self.locks.poll_granted() {

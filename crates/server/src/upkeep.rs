@@ -61,7 +61,9 @@ pub(crate) async fn run_timer(shared: Arc<Shared>) {
                 warn_of_waits(&mut core, now);
                 forget_the_silent(&shared, &mut core);
             }
-            let wake = core.table.poll_timeout().map_or(next_look, |timeout| timeout.min(next_look));
+            let contested = core.contest_waits();
+            let table = core.table.poll_timeout();
+            let wake = [contested, table].into_iter().flatten().fold(next_look, Monotonic::min);
             shared.timer.armed.store(wake.as_nanos(), Ordering::Release);
             wake
         };

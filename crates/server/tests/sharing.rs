@@ -248,3 +248,28 @@ async fn who_waits_for_a_lock_on_a_lost_connection_does_not_get_it() {
     assert_eq!(third, Ok(Answer::Conflict(None)));
     again.ask(set(LockWait::Yes)).await.result.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_a_dead_client_are_waited_for_no_longer_than_its_term() {
+    let dir = tempfile::tempdir().unwrap();
+    let term = std::time::Duration::from_secs(1);
+    let server = soda_server::Server::start(config(dir.path()).with_term(term)).unwrap();
+    let (dead, alive) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = alive.create(alive.root, "file").await.unwrap().fid;
+    let exclusive = lock(1, LockMode::Exclusive);
+    let set = |wait| Call::LockSet { fid: file, lock: exclusive, wait };
+    let asked = std::time::Instant::now();
+    dead.ask(set(LockWait::No)).await.result.unwrap();
+    let key = dead.key();
+    drop(dead);
+    assert_eq!(errno(alive.ask(set(LockWait::No)).await.result), Errno::TryAgain);
+    assert_eq!(alive.ask(set(LockWait::Yes)).await.result, Ok(Answer::Done));
+    let waited = asked.elapsed();
+    assert!(waited >= term, "the lock was taken away after {waited:?}");
+    assert!(waited < term * 8, "{waited:?}");
+    assert_eq!(alive.ask(Call::Renew).await.result, Ok(Answer::Done));
+    let back = Client::resume(&server, key).await;
+    assert_eq!(back.session.standing, soda_protocol::Standing::New);
+    let locked = back.ask(Call::LockTest { fid: file, lock: exclusive }).await.result;
+    assert_eq!(locked, Ok(Answer::Conflict(Some(exclusive))));
+}
