@@ -1,9 +1,10 @@
 //! Requests of the kernel turned into calls of the client, and its answers into what the kernel may keep.
 //!
 //! The rules of the kernel's caches live here and in [`crate::notify`]:
-//! - a time-out is what is left of the lease, taken in an [`soda_client::Answering`] section around the write of the answer;
-//! - a handle that can write is direct, so that no local reader sees a write before it is everybody's; one that can only read uses
-//!   the kernel's pages while a lease covers the file;
+//! - a time-out is what is left of the lease, taken in an [`soda_client::Answering`] section around the write of the
+//!   answer;
+//! - a handle that can write is direct, so that no local reader sees a write before it is everybody's; one that can
+//!   only read uses the kernel's pages while a lease covers the file;
 //! - attributes are never handed out while the kernel may hold pages of another version of the data;
 //! - what an own change makes wrong in the kernel's caches is dropped before the change is answered.
 
@@ -151,15 +152,17 @@ impl Inner {
             }
             Op::Unlink { name } => {
                 let name = name!(name, reply);
-                run!(
-                    fs,
-                    header,
-                    async move { fs.finish("unlink", fs.client.unlink(fid, &name).await, reply) }
-                )
+                run!(fs, header, async move {
+                    let result = fs.client.unlink(fid, &name).await;
+                    fs.names_changed("unlink", [fid, fid], result, reply)
+                })
             }
             Op::RmDir { name } => {
                 let name = name!(name, reply);
-                run!(fs, header, async move { fs.finish("rmdir", fs.client.rmdir(fid, &name).await, reply) })
+                run!(fs, header, async move {
+                    let result = fs.client.rmdir(fid, &name).await;
+                    fs.names_changed("rmdir", [fid, fid], result, reply)
+                })
             }
             Op::Rename { name, new_parent, new_name, flags } => {
                 let (name, new_name) = (name!(name, reply), name!(new_name, reply));
@@ -167,7 +170,7 @@ impl Inner {
                 let new_parent = fs.nodes.fid_of(new_parent);
                 run!(fs, header, async move {
                     let result = fs.client.rename(fid, &name, new_parent, &new_name, how).await;
-                    fs.finish("rename", result, reply)
+                    fs.names_changed("rename", [fid, new_parent], result, reply)
                 })
             }
             Op::Create { name, mode, umask, open } => {

@@ -56,8 +56,10 @@ impl Inner {
         reply: Reply,
     ) {
         match self.client.create(dir, &name, new).await {
-            // The kernel drops the directory's attributes by itself.
-            Ok(entry) => self.answer_entry(dir, &name, entry, reply).await,
+            Ok(entry) => {
+                self.attributes_changed(dir);
+                self.answer_entry(dir, &name, entry, reply).await;
+            }
             Err(error) => self.fail(operation, &error, reply),
         }
     }
@@ -66,10 +68,24 @@ impl Inner {
         match self.client.link(fid, dir, &name).await {
             Ok(entry) => {
                 self.attributes_changed(fid);
+                self.attributes_changed(dir);
                 self.answer_entry(dir, &name, entry, reply).await;
             }
             Err(error) => self.fail("link", &error, reply),
         }
+    }
+
+    /// The end of an unlink, rmdir or rename. The kernel drops the directories' attributes by itself, but only after the
+    /// answer: another process of this machine must not see old ones when other machines see the new.
+    pub(super) fn names_changed(
+        &self,
+        operation: &'static str,
+        dirs: [Fid; 2],
+        result: FsResult<()>,
+        reply: Reply,
+    ) {
+        dirs.into_iter().for_each(|dir| self.attributes_changed(dir));
+        self.finish(operation, result, reply);
     }
 
     // ------------------------------------------------------------ directories
@@ -161,9 +177,15 @@ impl Inner {
                 let _ = buffer.push_plus_unknown(node, listed.next + DOTS, listed.kind, name);
                 continue;
             };
+            let attributes = answering.remaining(entry.attr);
+            if attributes.is_zero() {
+                // Of an older look: the kernel would take them for new, and cut its pages to the old size.
+                let node = self.nodes.node_of(listed.fid).0;
+                let _ = buffer.push_plus_unknown(node, listed.next + DOTS, listed.kind, name);
+                continue;
+            }
             let names = answering.remaining(entry.names);
             let names = self.directory_names(dir.fid, &listed.name, node.attr.kind, names);
-            let attributes = answering.remaining(entry.attr);
             self.remember(node.fid, attributes);
             let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
             let out = EntryOut { attr, generation: node.fid.generation, valid: names };

@@ -105,7 +105,10 @@ impl Inner {
         for _ in 0..CHASES {
             let created = self.client.create_open(dir, &name, new.clone(), open_mode(request.flags)).await;
             match created {
-                Ok((entry, open)) => return self.answer_created(entry, open, request, reply).await,
+                Ok((entry, open)) => {
+                    self.attributes_changed(dir);
+                    return self.answer_created(entry, open, request, reply).await;
+                }
                 Err(error) if error.errno == Errno::Exists && request.flags & O_EXCL == 0 => {}
                 Err(error) => return self.fail("create", &error, reply),
             }
