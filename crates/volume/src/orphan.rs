@@ -13,8 +13,8 @@ use soda_storage::{Table, crash};
 use soda_types::{Errno, Fid, FsError, FsResult, Ino, Timestamp};
 use std::ops::ControlFlow;
 
-/// Files with at most so many extents are deleted at once, without the detour.
-const DELETE_AT_ONCE: usize = 4;
+/// So many extents and xattrs are deleted with the inode, which is all that most have.
+const DELETE_AT_ONCE: usize = 8;
 
 /// What is left for [`Volume::reclaim_some`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,29 +116,18 @@ impl Txn<'_> {
     /// Deletes an inode that nothing names; what it held is deleted now if it is little, else later.
     pub(crate) fn delete_inode(&mut self, ino: Ino) -> FsResult<()> {
         let inode = self.referred(ino)?;
-        let volume = self.volume.id;
-        let little =
-            inode.xattrs as usize <= DELETE_AT_ONCE && self.extents_up_to(inode.stream, DELETE_AT_ONCE)?;
-        if little {
-            self.delete_extents(inode.stream, 0, usize::MAX)?;
-            if inode.xattrs > 0 {
-                self.delete_xattrs(ino, usize::MAX)?;
-            }
-        } else {
-            let reclaim = Reclaim { xattrs_of: (inode.xattrs > 0).then_some(ino), deleted_to: 0 };
-            self.put_record(Table::Reclaim, &key::reclaim(volume, inode.stream), &reclaim);
+        let (mut extents, mut deleted_to, mut xattrs) = (0, 0, 0);
+        if inode.allocated > 0 {
+            (extents, deleted_to) = self.delete_extents(inode.stream, 0, DELETE_AT_ONCE)?;
+        }
+        if inode.xattrs > 0 {
+            xattrs = self.delete_xattrs(ino, DELETE_AT_ONCE)?;
+        }
+        if extents == DELETE_AT_ONCE || xattrs == DELETE_AT_ONCE {
+            let reclaim = Reclaim { xattrs_of: (xattrs == DELETE_AT_ONCE).then_some(ino), deleted_to };
+            self.put_record(Table::Reclaim, &key::reclaim(self.volume.id, inode.stream), &reclaim);
         }
         self.set_inode(ino, None)
-    }
-
-    /// Whether a stream has at most `limit` extents.
-    pub(crate) fn extents_up_to(&self, stream: u64, limit: usize) -> FsResult<bool> {
-        let mut found = 0;
-        self.extents(stream, 0, &mut |_| {
-            found += 1;
-            if found > limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        Ok(found <= limit)
     }
 
     /// Deletes extents of a stream that nobody reads any more: at most `limit` of those that end after `from`. Returns how

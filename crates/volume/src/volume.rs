@@ -335,6 +335,7 @@ pub(crate) fn root_inode(now: Timestamp) -> Inode {
         xattrs: 0,
         stream: Ino::ROOT.0,
         inline: 0,
+        inline_from: u64::MAX,
         target: Bytes::new(),
     }
 }

@@ -17,7 +17,7 @@ pub const FILE_MAX: u64 = i64::MAX as u64;
 /// extent for each line, bytes.
 const JOIN_MAX: u64 = 4096;
 
-/// Streams of at most so many extents are emptied at once, without the detour over the reclaim table.
+/// So many extents are deleted at once when a file is emptied, others by the detour over the reclaim table.
 const EMPTY_AT_ONCE: usize = 16;
 
 /// The most that one copy copies, bytes; callers go on from there.
@@ -181,14 +181,16 @@ impl Txn<'_> {
             return Err(Errno::FileTooBig.into());
         }
         let inode = self.referred(ino)?;
-        if size == 0 && inode.allocated > 0 && !self.extents_up_to(inode.stream, EMPTY_AT_ONCE)? {
-            let stream = self.volume.new_number()?;
-            let old = key::reclaim(self.volume.id, inode.stream);
-            self.put_record(Table::Reclaim, &old, &Reclaim { xattrs_of: None, deleted_to: 0 });
+        if size == 0 && inode.allocated > 0 {
+            let (deleted, deleted_to) = self.delete_extents(inode.stream, 0, EMPTY_AT_ONCE)?;
+            let mut stream = inode.stream;
+            if deleted == EMPTY_AT_ONCE {
+                let old = key::reclaim(self.volume.id, stream);
+                self.put_record(Table::Reclaim, &old, &Reclaim { xattrs_of: None, deleted_to });
+                stream = self.volume.new_number()?;
+            }
             let inode = self.inode_mut(ino)?;
-            inode.stream = stream;
-            inode.allocated = 0;
-            inode.inline = 0;
+            (inode.stream, inode.allocated, inode.inline, inode.inline_from) = (stream, 0, 0, u64::MAX);
         } else if size < inode.size {
             self.replace_range(ino, size..u64::MAX, Vec::new())?;
         } else {
@@ -200,15 +202,13 @@ impl Txn<'_> {
 
     /// Takes out what is in a range of a file, and puts `pieces` there one after the other.
     fn replace_range(&mut self, ino: Ino, range: Range<u64>, pieces: Vec<Extent>) -> FsResult<()> {
-        let stream = self.referred(ino)?.stream;
-        let mut hit = Vec::new();
-        self.extents(stream, range.start, &mut |placed| {
-            if placed.start >= range.end {
-                return ControlFlow::Break(());
-            }
-            hit.push(placed);
-            ControlFlow::Continue(())
-        })?;
+        let inode = self.referred(ino)?;
+        let stream = inode.stream;
+        // There is nothing past the end, and nothing to look for when a file is appended to.
+        let hit = match range.start < inode.size {
+            true => self.extents_in(stream, &range)?,
+            false => Vec::new(),
+        };
         for placed in &hit {
             self.delete_extent(ino, stream, placed)?;
             if placed.start < range.start {
@@ -231,6 +231,18 @@ impl Txn<'_> {
             }
         }
         Ok(())
+    }
+
+    fn extents_in(&self, stream: u64, range: &Range<u64>) -> FsResult<Vec<Placed>> {
+        let mut found = Vec::new();
+        self.extents(stream, range.start, &mut |placed| {
+            if placed.start >= range.end {
+                return ControlFlow::Break(());
+            }
+            found.push(placed);
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
     }
 
     /// Puts an extent; a small inline one is joined with a small inline one before it.
@@ -262,7 +274,10 @@ impl Txn<'_> {
     fn put_extent(&mut self, ino: Ino, stream: u64, end: u64, extent: Extent) -> FsResult<()> {
         let inode = self.inode_mut(ino)?;
         inode.allocated += extent.len;
-        inode.inline += extent.inline_len();
+        if extent.inline_len() > 0 {
+            inode.inline += extent.inline_len();
+            inode.inline_from = inode.inline_from.min(end - extent.len);
+        }
         let key = key::extent(self.volume.id, stream, end);
         self.put_record(Table::Extent, &key, &extent);
         Ok(())
@@ -354,7 +369,7 @@ impl Txn<'_> {
         }
         let mut runs: Vec<Vec<Placed>> = Vec::new();
         let chunk_len = self.volume.config.chunk_len as u64;
-        self.extents(inode.stream, 0, &mut |placed| {
+        self.extents(inode.stream, inode.inline_from, &mut |placed| {
             if matches!(placed.extent.body, ExtentBody::Inline(_)) {
                 match runs.last_mut() {
                     Some(run) if continues(run, &placed, chunk_len) => run.push(placed),
@@ -377,25 +392,18 @@ impl Txn<'_> {
             let body = ExtentBody::Chunk { chunk, skip: 0 };
             self.put_extent(ino, inode.stream, end, Extent { len: data.len() as u64, body })?;
         }
+        self.inode_mut(ino)?.inline_from = u64::MAX;
         Ok(())
     }
 
     /// The data in a range, without the holes, in pieces with their offsets.
     fn data_in(&self, stream: u64, range: Range<u64>) -> FsResult<Vec<(u64, Bytes)>> {
-        let mut hit = Vec::new();
-        self.extents(stream, range.start, &mut |placed| {
-            if placed.start >= range.end {
-                return ControlFlow::Break(());
-            }
-            hit.push(placed);
-            ControlFlow::Continue(())
-        })?;
         let part = |placed: Placed| {
             let (from, to) = (placed.start.max(range.start), placed.end.min(range.end));
             let extent = placed.extent.part(from - placed.start, to - placed.start);
             Ok((from, self.volume.extent_data(&extent)?))
         };
-        hit.into_iter().map(part).collect()
+        self.extents_in(stream, &range)?.into_iter().map(part).collect()
     }
 }
 

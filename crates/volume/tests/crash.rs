@@ -99,7 +99,7 @@ fn child() {
 }
 
 fn len(step: u64) -> usize {
-    [10, 5000, 100_000, 700_000][(step % 4) as usize]
+    [10, 5000, 100_000, 1_800_000][(step % 4) as usize]
 }
 
 /// The file that goes in a step.
@@ -124,7 +124,7 @@ fn check(path: &Path, done: u64, point: &str) {
         if step <= done && !gone(done + 1) {
             let node = found.unwrap_or_else(|| panic!("{point}: step {step} of {done} is lost"));
             assert!(
-                read(&volume, node.fid, 0, 1 << 20) == pattern(step, len(step)),
+                read(&volume, node.fid, 0, 1 << 21) == pattern(step, len(step)),
                 "{point}: data of {step}"
             );
         } else if gone(done) || step > done + 1 {
