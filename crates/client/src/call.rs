@@ -128,6 +128,14 @@ impl Inner {
         Waiting { receiver, abandon: Abandon { inner: Arc::clone(self), tag }, patience }
     }
 
+    /// Gives a request up: it is not carried out if it waits, here or at the server.
+    pub(crate) fn cancel(self: &Arc<Inner>, tag: u64, by: Cancelled) {
+        if let Some(pending) = self.link.cancel(tag, by) {
+            let errno = if by == Cancelled::ByRecall { Errno::Stale } else { Errno::Interrupted };
+            self.complete(pending.ticket, pending.completion, Err(errno.into()));
+        }
+    }
+
     /// Runs a completion that got no reply.
     pub(crate) fn complete(
         self: &Arc<Inner>,
@@ -172,7 +180,7 @@ impl<T> Waiting<T> {
 impl Drop for Abandon {
     fn drop(&mut self) {
         if let Some(tag) = self.tag.take() {
-            self.inner.link.cancel(tag, Cancelled::ByCaller);
+            self.inner.cancel(tag, Cancelled::ByCaller);
         }
     }
 }

@@ -77,7 +77,11 @@ impl Client {
             config,
         });
         let first = session::open_control(&inner, None).await.map_err(|error| refused(&inner, error))?;
-        let _ = inner.root.set(first.welcome.root);
+        let root = first.welcome.root;
+        let _ = inner.root.set(root);
+        // Whoever keeps names keeps the root, and never says so.
+        crate::lock(&inner.state).inode(root).kernel_refs += 1;
+        crate::lock(&inner.state).repin(root);
         let joinable = watch::Sender::new(None);
         for _ in 0..inner.config.data_connections {
             tokio::spawn(session::keep_data_connection(Arc::clone(&inner), joinable.subscribe()));
@@ -117,6 +121,9 @@ impl Client {
         for (_, pending) in self.inner.link.close() {
             let error = FsError::new(Errno::Io, "the client is shut down");
             self.inner.complete(pending.ticket, pending.completion, Err(error));
+        }
+        if let Some(disk) = self.inner.disk.get() {
+            disk.close();
         }
     }
 

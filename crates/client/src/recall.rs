@@ -23,6 +23,8 @@ use std::time::Duration;
 /// For how long the kernel may be seen not to get on with it while own changes of the object wait behind the recall: this
 /// or up to twice this.
 const STUCK: Duration = Duration::from_secs(1);
+/// The same where the kernel needs a directory's lock to drop names.
+const STUCK_NAMES: Duration = Duration::from_millis(200);
 
 /// A recall in progress.
 #[derive(Debug)]
@@ -92,7 +94,7 @@ impl Inner {
 
     /// Own changes of a directory that wait at the server behind this recall hold the lock which the kernel needs to
     /// drop the directory's names.
-    fn take_back_changes(&self, job: &Job) {
+    fn take_back_changes(self: &Arc<Inner>, job: &Job) {
         if job.plan.names.is_none() || self.hooks.names_lock() == NamesLock::None {
             return;
         }
@@ -107,7 +109,7 @@ impl Inner {
         }
         for tag in tags {
             self.stats.names_cancelled.one();
-            self.link.cancel(tag, Cancelled::ByRecall);
+            self.cancel(tag, Cancelled::ByRecall);
         }
     }
 
@@ -118,14 +120,15 @@ impl Inner {
     fn watch_stuck(self: &Arc<Inner>, job: &Job) {
         let inner = Arc::clone(self);
         // Only these wait for something that a change of our own can hold: pages to be written back, a directory's lock.
-        let can_be_stuck = job.plan.data.is_some()
-            || (job.plan.names.is_some() && self.hooks.names_lock() == NamesLock::Directory);
+        let names = job.plan.names.is_some() && self.hooks.names_lock() == NamesLock::Directory;
+        let can_be_stuck = names || job.plan.data.is_some();
+        let period = if names { STUCK_NAMES } else { STUCK };
         let job = Job { plan: Plan::default(), progress: Arc::clone(&job.progress), ..*job };
         let fid = job.fid;
         let mut was_telling = false;
         self.runtime.spawn(async move {
             loop {
-                tokio::time::sleep(STUCK).await;
+                tokio::time::sleep(period).await;
                 if job.progress.done.load(Ordering::Acquire) {
                     return;
                 }

@@ -1,5 +1,7 @@
 //! Two clients of one server see one file system, and what nobody else touches is answered without the server.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use common::*;
@@ -37,7 +39,7 @@ async fn what_is_cached_is_ready_at_the_first_poll() {
     b.read(&f, 0, 300_000).await.unwrap();
     b.getxattr(f.fid(), b"user.none").await.unwrap_err();
     assert!(b.lookup(b.root(), &name("absent")).await.unwrap().node.is_none());
-    b.read_dir(&*b.open_dir(b.root()).await.unwrap(), 0, 100).await.unwrap();
+    b.read_dir(&b.open_dir(b.root()).await.unwrap(), 0, 100).await.unwrap();
     let before = b.stats().requests();
 
     let entry = at_once(b.lookup(b.root(), &name("f"))).unwrap();
@@ -80,7 +82,7 @@ async fn a_directory_of_our_own_is_complete() {
     assert!(a.lookup(dir, &name("new")).await.unwrap().node.is_some());
     b.unlink(dir, &name("new")).await.unwrap();
     assert!(a.lookup(dir, &name("new")).await.unwrap().node.is_none());
-    assert_eq!(a.read_dir(&*a.open_dir(dir).await.unwrap(), 0, 10).await.unwrap().len(), 2);
+    assert_eq!(a.read_dir(&a.open_dir(dir).await.unwrap(), 0, 10).await.unwrap().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,7 @@
 //! Broken connections, restarts of the server, lost sessions, impatient callers.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 #[path = "common/proxy.rs"]
 mod proxy;

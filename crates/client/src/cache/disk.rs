@@ -20,12 +20,18 @@ const MAGIC: &[u8; 8] = b"SODAEXT1";
 const HEADER: usize = 8 + 4 + 8 + 4 + 8 + 8 + 4 + 4;
 /// Extents that wait to be written; more are not kept.
 const MOST_WRITES: usize = 64;
+/// File in each volume's directory whose lock says that it is in use.
+const LOCK: &str = "lock";
+/// Clients of one volume that can share a cache directory.
+const MOST_CLIENTS: usize = 16;
 /// Longest extent that is believed.
 const MOST_BYTES: u32 = 4 << 20;
 
 #[derive(Debug)]
 pub(crate) struct DiskCache {
     dir: PathBuf,
+    /// Held as long as the cache is in use: no other client uses the same files.
+    lock: Mutex<Option<fs::File>>,
     limit: u64,
     index: Mutex<Index>,
     writing: AtomicUsize,
@@ -73,12 +79,14 @@ impl DiskCache {
     /// The directory cannot be made or read.
     pub(crate) fn open(dir: &Path, root: Fid, birth: Timestamp, limit: u64) -> io::Result<DiskCache> {
         let volume = format!("volume-{}-{}-{}.{}", root.volume.0, root.generation, birth.secs, birth.nanos);
-        let dir = dir.join(volume);
-        fs::create_dir_all(&dir)?;
+        let (dir, lock) = take_place(dir, &volume)?;
         let mut found = Vec::new();
         for entry in fs::read_dir(&dir)? {
             let entry = entry?;
             let meta = entry.metadata()?;
+            if entry.file_name() == LOCK {
+                continue;
+            }
             let extent = entry.file_name().to_str().and_then(parse_name);
             match extent
                 .filter(|extent| meta.is_file() && meta.len() == HEADER as u64 + u64::from(extent.len))
@@ -98,7 +106,7 @@ impl DiskCache {
             let _ = fs::remove_file(dir.join(name_of(&extent)));
         }
         let (writing, broken) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(DiskCache { dir, limit, index: Mutex::new(index), writing, broken })
+        Ok(DiskCache { dir, lock: Mutex::new(Some(lock)), limit, index: Mutex::new(index), writing, broken })
     }
 
     /// An extent of this version that has the byte. Does not touch the disk.
@@ -166,12 +174,22 @@ impl DiskCache {
         })
     }
 
+    /// Leaves the directory to the next one.
+    pub(crate) fn close(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+        self.forget_all();
+        *crate::lock(&self.lock) = None;
+    }
+
     /// Nothing that is there may be used any more.
     pub(crate) fn forget_all(&self) {
         *crate::lock(&self.index) = Index::default();
     }
 
     fn write(&self, extent: &Extent, bytes: &[u8]) {
+        if self.broken.load(Ordering::Relaxed) {
+            return;
+        }
         let temporary = self.dir.join(format!("{}.new", name_of(extent)));
         let write = || -> io::Result<()> {
             let mut file = fs::File::create(&temporary)?;
@@ -239,6 +257,22 @@ impl Index {
         self.bytes -= u64::from(entry.len);
         Some(Extent { fid, version: entry.version, offset, len: entry.len })
     }
+}
+
+/// A directory for the volume that no other client uses: the second one on a machine gets one of its own.
+fn take_place(parent: &Path, volume: &str) -> io::Result<(PathBuf, fs::File)> {
+    for number in 0..MOST_CLIENTS {
+        let name = if number == 0 { volume.to_owned() } else { format!("{volume}.client-{number}") };
+        let dir = parent.join(name);
+        fs::create_dir_all(&dir)?;
+        let lock = fs::File::options().create(true).append(true).open(dir.join(LOCK))?;
+        match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok((dir, lock)),
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "too many clients use it"))
 }
 
 fn name_of(extent: &Extent) -> String {
@@ -329,6 +363,7 @@ mod tests {
         fs::copy(file(3), file(4)).unwrap();
         fs::write(cache.dir.join("junk"), b"x").unwrap();
         fs::write(cache.dir.join("1-5-0-7-0-5"), b"short").unwrap();
+        drop(cache);
         let cache = open(dir.path(), 1000);
         assert!(!cache.dir.join("junk").exists());
         assert!(!cache.dir.join("1-5-0-7-0-5").exists());
@@ -344,9 +379,58 @@ mod tests {
             keep(&cache, ino, 1, 0, b"hello");
         }
         assert_eq!(cache.bytes(), 10);
-        assert_eq!(fs::read_dir(&cache.dir).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(&cache.dir).unwrap().count(), 3, "two extents and the lock");
         assert_eq!(read(&cache, 2, 1, 0), None);
+        drop(cache);
         assert_eq!(open(dir.path(), 5).bytes(), 5);
+    }
+
+    #[test]
+    fn two_clients_do_not_share_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (open(dir.path(), 100), open(dir.path(), 100));
+        assert_ne!(first.dir, second.dir);
+        keep(&first, 2, 7, 0, b"hello");
+        assert_eq!(read(&second, 2, 7, 0), None);
+        let first_dir = first.dir.clone();
+        drop(first);
+        assert_eq!(open(dir.path(), 100).dir, first_dir);
+    }
+
+    /// What lies in the directory was written by anybody: names and contents of every kind are refused without harm.
+    #[test]
+    fn garbage_is_never_believed() {
+        let mut seed = 0x1234_5678_9abc_def1u64;
+        let mut random = move || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        let good = Extent { fid: fid(2), version: Version(7), offset: 10, len: 5 };
+        let name = name_of(&good);
+        assert_eq!(parse_name(&name), Some(good));
+        let mut file = header(&good, b"hello");
+        file.extend_from_slice(b"hello");
+        assert!(check(&good, &file));
+        for _ in 0..20_000 {
+            let mut bad = name.clone().into_bytes();
+            let at = random() as usize % bad.len();
+            bad[at] = b"0123456789abcdefABC-+. "[random() as usize % 23];
+            if let Some(extent) = std::str::from_utf8(&bad).ok().and_then(parse_name) {
+                assert_eq!(name_of(&extent).into_bytes(), bad);
+                assert!(extent == good || !check(&extent, &file), "another name has the same contents");
+            }
+            let mut damaged = file.clone();
+            let at = random() as usize % damaged.len();
+            damaged[at] ^= 1 << (random() % 8);
+            assert!(!check(&good, &damaged));
+            damaged.truncate(random() as usize % damaged.len());
+            assert!(!check(&good, &damaged));
+        }
+        for name in ["", "-----", "1-2-3-4-5", "1-2-3-4-ffffffffffffffff-5", "1-2-3-4-5-0", "01-2-0-7-a-5"] {
+            assert_eq!(parse_name(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -14,6 +14,10 @@ use tokio::sync::oneshot;
 
 /// Slices shorter than this are copied rather than keep a large buffer alive.
 const COPY_BELOW: usize = 16 << 10;
+/// The same for what own writes bring, whose buffers are a program's and of any size.
+const COPY_WRITES_BELOW: usize = 512 << 10;
+/// Own writes further on in a file are not kept: whoever writes so much streams.
+const KEEP_WRITES_BELOW: u64 = 64 << 20;
 /// A file that random writes have cut into more pieces is dropped.
 const MOST_EXTENTS: usize = 8192;
 
@@ -156,6 +160,7 @@ impl Memory {
         let kept = match bytes {
             Some((version, bytes)) if !fetch.spoiled && version >= file.version => {
                 file.version = version;
+                let bytes = if bytes.len() < COPY_BELOW { Bytes::copy_from_slice(&bytes) } else { bytes };
                 self.insert(fid, fetch.range.start, bytes);
                 Kept::Yes
             }
@@ -197,8 +202,10 @@ impl Memory {
             WriteOutcome::Unknown => self.clear(fid),
             WriteOutcome::Changed { version, data } => {
                 file.version = file.version.max(version);
-                if let Some((offset, bytes)) = data.filter(|_| !write.contended) {
-                    self.insert(fid, offset, bytes);
+                let near = |offset: u64| offset < KEEP_WRITES_BELOW;
+                if let Some((offset, bytes)) = data.filter(|(offset, _)| !write.contended && near(*offset)) {
+                    let short = bytes.len() < COPY_WRITES_BELOW;
+                    self.insert(fid, offset, if short { Bytes::copy_from_slice(&bytes) } else { bytes });
                 }
             }
         }
@@ -275,7 +282,6 @@ impl Memory {
             return;
         }
         self.remove_range(fid, offset..offset + bytes.len() as u64);
-        let bytes = if bytes.len() < COPY_BELOW { Bytes::copy_from_slice(&bytes) } else { bytes };
         if self.files.get(&fid).is_some_and(|file| file.extents.len() >= MOST_EXTENTS) {
             self.clear(fid);
         }

@@ -73,7 +73,7 @@ impl Directory {
         }
         match self.names.get_mut(name) {
             // An own change came in between: the answer may be from before it.
-            Some(dentry) if dentry.in_flight > 0 || (dentry.known.is_some() && dentry.fetched >= sent) => {}
+            Some(dentry) if dentry.in_flight > 0 || dentry.fetched >= sent => {}
             Some(dentry) => {
                 dentry.known = Some(known);
                 dentry.fetched = now;
@@ -107,6 +107,8 @@ impl Directory {
             dentry.known.is_none() && dentry.in_flight == 0 && dentry.kernel_until == Monotonic::ZERO;
         if useless && self.complete == Complete::No {
             self.names.remove(name);
+            // Answers to questions from before must not take its place.
+            self.cleared = now;
         }
     }
 

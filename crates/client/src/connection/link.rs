@@ -51,6 +51,7 @@ pub(crate) struct Pending {
     pub(crate) names_of: Vec<Fid>,
     pub(crate) cancelled: Cancelled,
     sent_on: Option<ConnId>,
+    ever_sent: bool,
 }
 
 /// A request as it is handed in.
@@ -127,6 +128,7 @@ impl Link {
             names_of,
             cancelled: Cancelled::No,
             sent_on: connection.as_ref().map(|(id, _)| *id),
+            ever_sent: connection.is_some(),
         };
         table.pending.insert(tag, pending);
         drop(table);
@@ -159,6 +161,7 @@ impl Link {
         let Some((id, writer)) = table.pick(route) else { return };
         let Some(pending) = table.pending.get_mut(&tag) else { return };
         pending.sent_on = Some(id);
+        pending.ever_sent = true;
         let frame = pending.frame.clone();
         drop(guard);
         writer.send(&frame);
@@ -213,10 +216,15 @@ impl Link {
         }
     }
 
-    /// Marks a request as given up and tells the server, if it was sent and is not answered.
-    pub(crate) fn cancel(&self, tag: u64, by: Cancelled) {
+    /// Marks a request as given up and tells the server, if it was sent and is not answered. One that was never sent is
+    /// taken out, to be completed as interrupted.
+    #[must_use]
+    pub(crate) fn cancel(&self, tag: u64, by: Cancelled) -> Option<Pending> {
         let mut table = crate::lock(&self.table);
-        let Some(pending) = table.pending.get_mut(&tag) else { return };
+        let pending = table.pending.get_mut(&tag)?;
+        if !pending.ever_sent {
+            return table.pending.remove(&tag);
+        }
         if pending.cancelled == Cancelled::No {
             pending.cancelled = by;
         }
@@ -225,6 +233,7 @@ impl Link {
         if sent {
             self.note(&Note::Cancel(tag));
         }
+        None
     }
 
     /// Requests that change names of the directory.
@@ -315,6 +324,7 @@ impl Table {
             let of_route = pending.route == route || control_carries_all;
             if pending.sent_on.is_none() && of_route {
                 pending.sent_on = Some(id);
+                pending.ever_sent = true;
                 writer.send(&pending.frame);
             }
         }
