@@ -343,7 +343,7 @@ proptest! {
             let lock = Lock { family: LockFamily::Record, owner: LockOwner(owner), pid: 1, start, end, mode };
             if what == 2 {
                 table.release(fid(1), SessionId(session), lock);
-                (start..=end).for_each(|byte| drop(bytes.remove(&(session, owner, byte))));
+                bytes.retain(|(s, o, at), _| (*s, *o) != (session, owner) || !(start..=end).contains(at));
                 continue;
             }
             let free = (start..=end).all(|byte| bytes.iter().all(|((s, o, at), held)| {

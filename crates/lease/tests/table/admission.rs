@@ -192,3 +192,19 @@ fn who_waits_for_whom_can_be_seen() {
     assert_eq!(waiting[0].at_latest, Some(std::time::Duration::from_secs(38)));
     assert_eq!(bench.table.waiting_count(), 2);
 }
+
+#[test]
+fn whether_a_read_would_run_at_once() {
+    let mut bench = Bench::new();
+    let at_once = |bench: &Bench, session| bench.table.reads_at_once(s(session), f(7));
+    assert!(at_once(&bench, 1), "nobody knows the object");
+    bench.run(1, read(7));
+    assert!(at_once(&bench, 2));
+    bench.run(1, change(7));
+    assert!(at_once(&bench, 1) && !at_once(&bench, 2), "it would have to be recalled");
+    assert_eq!(bench.request(1, 1, &[change(7)]), [admit(1)]);
+    assert!(!at_once(&bench, 1), "a change runs");
+    bench.finish(1);
+    assert_eq!(bench.request(2, 2, &[change(7)]).len(), 1);
+    assert!(!at_once(&bench, 1), "somebody waits");
+}

@@ -92,3 +92,19 @@ fn sessions_can_be_listed() {
     assert_eq!(bench.table.lease(s(2), f(7)), None);
     assert_eq!(bench.table.leases(bench.now, 10).len(), 1);
 }
+
+#[test]
+fn who_needs_something_else_of_an_expired_session_ends_it() {
+    let mut bench = Bench::new();
+    bench.run(1, read(8));
+    bench.pass(4.0, &[2]);
+    let now = bench.now;
+    assert_eq!(bench.table.contest(now, s(1), f(7)), Some(TERM * 6 / 10));
+    assert_eq!(bench.table.contest(now, s(9), f(7)), None);
+    assert_eq!(bench.outputs(), []);
+    bench.pass(10.0, &[2]);
+    let now = bench.now;
+    assert_eq!(bench.table.contest(now, s(1), f(7)), None);
+    assert_eq!(bench.outputs(), [expired(1, 7)]);
+    assert_eq!(bench.modes(8), []);
+}
