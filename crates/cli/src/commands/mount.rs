@@ -8,7 +8,7 @@ use crate::options::{MountAction, MountOptions};
 use crate::spec::Spec;
 use soda_client::{Access, CacheConfig, Client, ClientConfig};
 use soda_fuse::{Hooks, Mount, MountConfig};
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -113,11 +113,6 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         let _ = rustix::process::setsid();
         let _ = rustix::process::chdir("/");
     }
-    let _cache = plan.options.cache_dir.as_deref().map(lock_cache_dir).transpose().inspect_err(|error| {
-        if is_daemon {
-            println!("{} {error}", error.code());
-        }
-    })?;
     let mounted = match mount(&plan).await {
         Ok(mounted) => mounted,
         Err(error) if is_daemon => {
@@ -145,21 +140,6 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
     drop(mount);
     tracing::info!(dir = %plan.dir.display(), "unmounted");
     Ok(())
-}
-
-/// Two daemons on one cache directory would remove each other's files.
-fn lock_cache_dir(dir: &Path) -> Result<File, CliError> {
-    let failed = || CliError::io(format!("the cache directory {}", dir.display()));
-    std::fs::create_dir_all(dir).map_err(failed())?;
-    let opened = File::open(dir).map_err(failed())?;
-    match opened.try_lock() {
-        Ok(()) => Ok(opened),
-        Err(TryLockError::WouldBlock) => Err(CliError::Failed(format!(
-            "the cache directory {} belongs to another mount that is running: give each its own",
-            dir.display()
-        ))),
-        Err(TryLockError::Error(error)) => Err(failed()(error)),
-    }
 }
 
 async fn end_politely(mount: &Mount) {

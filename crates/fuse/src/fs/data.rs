@@ -9,6 +9,10 @@ use soda_types::{Attr, Errno, Fid, FsResult, Version};
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// How long the kernel may keep pages that no lease covers: enough for the process that asked to use them.
+const UNCOVERED: Duration = Duration::from_millis(1);
 
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
@@ -24,6 +28,15 @@ pub(super) enum ReadGoal {
     Caller,
     /// The kernel's pages.
     Pages,
+}
+
+/// Whether a lease covers pages that the kernel is given, so that a recall will take them back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Coverage {
+    Lease,
+    Missing,
+    /// They go to the caller, not into pages.
+    NotNeeded,
 }
 
 /// Where the bytes of a write come from.
@@ -78,14 +91,37 @@ impl Inner {
     ) {
         match self.client.read(&file.open, offset, len).await {
             Ok(data) => {
-                if goal == ReadGoal::Pages {
-                    self.nodes.pages_filled(file.fid(), self.known_version(file.fid()));
-                }
+                let coverage = match goal {
+                    ReadGoal::Pages => self.pages_filled(file.fid()),
+                    ReadGoal::Caller => Coverage::NotNeeded,
+                };
                 let chunks: Vec<&[u8]> = data.chunks().iter().map(|chunk| &chunk[..]).collect();
                 reply.data(&chunks);
+                if coverage == Coverage::Missing {
+                    self.drop_soon(file.fid(), offset..offset + u64::from(len));
+                }
             }
             Err(error) => self.fail("read", &error, reply),
         }
+    }
+
+    /// To be called before pages are handed to the kernel.
+    fn pages_filled(&self, fid: Fid) -> Coverage {
+        let version = self.known_version(fid);
+        self.nodes.pages_filled(fid, version);
+        match version {
+            Some(_) => Coverage::Lease,
+            None => Coverage::Missing,
+        }
+    }
+
+    /// No recall will come for these pages, and a mapping asks no questions: they must not stay.
+    fn drop_soon(&self, fid: Fid, range: Range<u64>) {
+        let notifier = self.notifier.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(UNCOVERED).await;
+            notifier.data_elsewhere(fid, range).await;
+        });
     }
 
     /// The version of the data if a lease covers it, without asking anyone.
