@@ -51,6 +51,15 @@ impl Sweep {
     }
 }
 
+impl Sweep {
+    /// Begins anew, when records were changed past the transactions and still nothing was written to segments.
+    pub(crate) fn begin_again(&self, meta: &dyn MetaStore, data: &dyn DataStore) -> FsResult<()> {
+        let new = Sweep::begin(meta, data)?.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+}
+
 /// The first segment that was not swept.
 pub(crate) fn swept(meta: &dyn MetaRead) -> FsResult<SegmentId> {
     let key = key::swept();

@@ -252,6 +252,7 @@ impl Volume {
         self.windows.clear();
         self.chunks.clear();
         self.releases.reload(&*self.meta)?;
+        self.sweep.begin_again(&*self.meta, &*self.data)?;
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) =
             read_meta(&*self.meta, key::counters(self.id))?;
         let mark: InodeMark = read_meta(&*self.meta, key::inode_mark(self.id))?;
