@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs external suites on Soda: a server on a temporary directory and two mounts of its volume.
 #
-#   on_soda.sh [SUITE...]     pjdfstest fsx git openssh sqlite (all, unless some are named)
+#   on_soda.sh [SUITE...]     pjdfstest fsx git openssh sqlite semantics (all, unless some are named)
 #
 # SODA_BIN is the program (target/debug/soda unless set). Prints one line for each suite and a total.
 . "$(dirname "$0")/lib.sh"
@@ -12,7 +12,7 @@ soda=${SODA_BIN:-$here/../../target/debug/soda}
 [ "$(id -u)" = 0 ] || die "must be root: pjdfstest switches users, mounting needs it"
 install_packages fuse3 util-linux
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(pjdfstest fsx git openssh sqlite)
+[ ${#suites[@]} -gt 0 ] || suites=(pjdfstest fsx git openssh sqlite semantics)
 
 dir=$(mktemp -d)
 chmod 755 "$dir"
@@ -43,7 +43,7 @@ passed=0 failed=0
 for suite in "${suites[@]}"; do
   start=$SECONDS
   directories=("$dir/one")
-  [ "$suite" != sqlite ] || directories+=("$dir/two")
+  case "$suite" in sqlite | semantics) directories+=("$dir/two") ;; esac
   if "$here/$suite.sh" "${directories[@]}"; then
     passed=$((passed + 1))
     say "$suite: ok, $((SECONDS - start)) s"

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Sentences of docs/SEMANTICS.md that need system calls Rust's library does not offer; see semantics.py.
+#
+#   semantics.sh DIRECTORY SAME_DIRECTORY_ON_ANOTHER_MOUNT
+. "$(dirname "$0")/lib.sh"
+need_directory "$@" >/dev/null
+install_packages python3 acl
+timeout 300 python3 "$(dirname "$0")/semantics.py" "$@"
