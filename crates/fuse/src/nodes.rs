@@ -26,6 +26,8 @@ struct Node {
     /// Attributes were handed out with a time-out since they were last invalidated.
     attr: Told,
     pages: Pages,
+    /// The version of the data whose size the kernel was made to know.
+    shown: Option<Version>,
     /// Names of directories below this one, and when they were last handed out with a time-out.
     subdirectories: HashMap<Box<[u8]>, Instant>,
 }
@@ -140,6 +142,14 @@ impl Nodes {
         self.with(dir, |node| node.subdirectories.clear());
     }
 
+    pub(crate) fn is_size_shown(&self, fid: Fid, version: Version) -> bool {
+        self.with(fid, |node| node.shown == Some(version)).unwrap_or(false)
+    }
+
+    pub(crate) fn size_shown(&self, fid: Fid, version: Version) {
+        self.with(fid, |node| node.shown = Some(version));
+    }
+
     // -------- pages
 
     /// The kernel is about to fill pages with data of `version`, or of a version that nobody knows.
@@ -209,7 +219,14 @@ pub(crate) enum NameKind {
 
 impl Node {
     fn new(fid: Fid) -> Node {
-        Node { fid, lookups: 0, attr: Told::No, pages: Pages::None, subdirectories: HashMap::new() }
+        Node {
+            fid,
+            lookups: 0,
+            attr: Told::No,
+            pages: Pages::None,
+            shown: None,
+            subdirectories: HashMap::new(),
+        }
     }
 }
 

@@ -108,6 +108,20 @@ impl Notifier {
         let _ = is_done.await;
     }
 
+    /// Makes the kernel's size of a file at least `size`, by putting its last byte in place. From another thread: waits for
+    /// reads of that page that are being answered.
+    pub(crate) async fn size_elsewhere(self: &Arc<Self>, fid: Fid, size: u64, last: u8) {
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let notifier = self.clone();
+        self.threads.run(Box::new(move || {
+            let node = notifier.nodes.node_of(fid);
+            let head = Record::<24>::new().u64(node.0).u64(size - 1).u32(1).u32(0).done();
+            report("(not) a size", notifier.sink.send(0, notify::STORE, &[&head, &[last]]));
+            let _ = done.send(());
+        }));
+        let _ = is_done.await;
+    }
+
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) {
         let node = self.nodes.node_of(fid);
         let record = Record::<24>::new().u64(node.0).u64(offset as u64).u64(len as u64).done();

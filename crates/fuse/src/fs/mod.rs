@@ -197,7 +197,9 @@ impl Inner {
             }
 
             // attributes
-            Op::GetAttr(_) => run!(fs, header, async move { fs.getattr(fid, reply).await }),
+            Op::GetAttr(request) => {
+                run!(fs, header, async move { fs.getattr(fid, request.handle, reply).await })
+            }
             Op::Statx(_) => run!(fs, header, async move { fs.statx(fid, reply).await }),
             Op::SetAttr(request) => run!(fs, header, async move { fs.setattr(fid, request, reply).await }),
             Op::ReadLink => run!(fs, header, async move { fs.readlink(fid, reply).await }),

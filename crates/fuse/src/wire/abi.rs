@@ -40,7 +40,7 @@ pub(crate) mod init {
 }
 
 pub(crate) mod notify {
-    constants! { i32: INVAL_INODE = 2, INVAL_ENTRY = 3, INC_EPOCH = 8 }
+    constants! { i32: INVAL_INODE = 2, INVAL_ENTRY = 3, STORE = 4, INC_EPOCH = 8 }
     /// Flag of INVAL_ENTRY: the name must be asked for again, but stays in the cache (so that a process that works in
     /// the directory keeps its path).
     pub(crate) const EXPIRE_ONLY: u32 = 1;
