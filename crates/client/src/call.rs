@@ -30,6 +30,8 @@ pub(crate) struct Arrived<'a> {
 pub(crate) trait Completion: Send {
     fn apply(&mut self, arrived: Arrived<'_>, result: FsResult<(Answer, Bytes)>);
     fn finish(self: Box<Self>);
+    /// Whether somebody still waits for the result.
+    fn is_wanted(&self) -> bool;
 }
 
 struct Answering<T, F> {
@@ -50,6 +52,10 @@ where
         }
     }
 
+    fn is_wanted(&self) -> bool {
+        !self.sender.is_closed()
+    }
+
     fn finish(self: Box<Self>) {
         if let Some(outcome) = self.outcome {
             let _ = self.sender.send(outcome);
@@ -66,16 +72,26 @@ pub(crate) struct Order {
     pub(crate) slot: Option<SlotGuard>,
     pub(crate) ticket: Ticket,
     pub(crate) names_of: Vec<Fid>,
+    /// Inodes that it changes, as far as they are known.
+    pub(crate) touches: Vec<Fid>,
 }
 
 impl Order {
     /// Something that changes nothing.
     pub(crate) fn question(call: Call, ticket: Ticket) -> Order {
-        Order { call, payload: Bytes::new(), route: Route::Control, slot: None, ticket, names_of: Vec::new() }
+        Order {
+            call,
+            payload: Bytes::new(),
+            route: Route::Control,
+            slot: None,
+            ticket,
+            names_of: Vec::new(),
+            touches: Vec::new(),
+        }
     }
 
-    pub(crate) fn change(call: Call, slot: SlotGuard, ticket: Ticket) -> Order {
-        Order { slot: Some(slot), ..Order::question(call, ticket) }
+    pub(crate) fn change(call: Call, slot: SlotGuard, ticket: Ticket, touches: Vec<Fid>) -> Order {
+        Order { slot: Some(slot), touches, ..Order::question(call, ticket) }
     }
 
     fn on_loss(&self) -> OnLoss {
@@ -112,8 +128,9 @@ impl Inner {
         let cancel = waits_for_lock || order.slot.is_some();
         self.stats.sent(&order.call, order.payload.len());
         let on_loss = order.on_loss();
-        let Order { call, payload, route, slot, ticket, names_of } = order;
-        let submission = Submission { call, payload, route, slot, ticket, completion, on_loss, names_of };
+        let Order { call, payload, route, slot, ticket, names_of, touches } = order;
+        let submission =
+            Submission { call, payload, route, slot, ticket, completion, on_loss, names_of, touches };
         let tag = match self.link.submit(submission) {
             Ok(tag) => Some(tag),
             Err(refused) => {

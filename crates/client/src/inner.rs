@@ -104,10 +104,12 @@ impl Inner {
         grants: &[soda_types::Grant],
         result: FsResult<(Answer, Bytes)>,
     ) {
-        let Pending { mut completion, ticket, slot, .. } = pending;
+        let Pending { mut completion, ticket, slot, touches, .. } = pending;
         let now = self.now();
         let mut state = crate::lock(&self.state);
-        if let Some(slot) = &slot {
+        // What was not admitted, the server does not keep.
+        let kept = !matches!(&result, Err(error) if matches!(error.errno, Errno::Interrupted | Errno::TryAgain | Errno::Stale));
+        if let Some(slot) = slot.as_ref().filter(|_| kept) {
             let highest = &mut state.unsynced.highest_answered;
             *highest = (*highest).max(slot.op.sequence);
         }
@@ -117,11 +119,22 @@ impl Inner {
             Channel::Data => state.holder.fail_request(ticket),
         }
         completion.apply(Arrived { inner: self, state: &mut state, now, ticket, wanted: true }, result);
+        if !completion.is_wanted() && !touches.is_empty() {
+            self.drop_kernel_copies(&mut state, now, &touches);
+        }
         let given_up = std::mem::take(&mut state.given_up);
+        let closed = std::mem::take(&mut state.closed_at_server);
         drop(state);
         drop(slot);
         completion.finish();
         self.release(given_up);
+        self.closed(closed);
+    }
+
+    pub(crate) fn closed(&self, fids: Vec<Fid>) {
+        if !fids.is_empty() {
+            self.note(&Note::Closed(fids));
+        }
     }
 
     fn ask_again_later(self: &Arc<Inner>, tag: u64, pending: Pending, wait: Duration) {

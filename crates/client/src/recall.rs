@@ -19,6 +19,7 @@ use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// For how long the kernel may be seen not to get on with it while own changes of the object wait behind the recall: this
 /// or up to twice this.
@@ -57,15 +58,24 @@ impl Inner {
                 }
                 Begun::Running => {}
                 Begun::Job(job) if job.plan.needs_kernel() || !self.answers.none_inside() => {
-                    self.take_back_changes(&job);
-                    self.watch_stuck(&job);
-                    let inner = Arc::clone(self);
-                    self.recall_pool.run(Box::new(move || inner.work_on(job)));
+                    self.hand_on(job)
                 }
-                Begun::Job(job) => acks.extend(self.finish_recall(&job)),
+                Begun::Job(job) => match self.finish_recall(&job, Finish::IfDone) {
+                    Finished::Answer(ack) => acks.push(ack),
+                    Finished::Before => {}
+                    Finished::NotYet(plan) => self.hand_on(Job { plan, ..job }),
+                },
             }
         }
         self.acknowledge(acks);
+    }
+
+    /// To a thread that may block.
+    fn hand_on(self: &Arc<Inner>, job: Job) {
+        self.take_back_changes(&job);
+        self.watch_stuck(&job);
+        let inner = Arc::clone(self);
+        self.recall_pool.run(Box::new(move || inner.work_on(job)));
     }
 
     fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
@@ -135,36 +145,54 @@ impl Inner {
                 // For the whole of the last period, so that a slow machine is not taken for a stuck one.
                 let stuck = can_be_stuck && was_telling;
                 was_telling = job.progress.telling.load(Ordering::Acquire);
-                let changes = crate::lock(&inner.state).existing(fid).map_or(0, |inode| inode.changes);
-                if stuck && changes > 0 {
+                let behind = {
+                    let mut state = crate::lock(&inner.state);
+                    // Under a write lease own changes go ahead of the recall: they are not what it waits for.
+                    let covered = state.holder.mode(fid) == Some(Mode::Write);
+                    !covered && state.existing(fid).is_some_and(|inode| inode.changes > 0)
+                };
+                if stuck && behind {
                     tracing::warn!(%fid, "recall answered before the kernel: a change of its own waits for it");
                     inner.stats.recalls_forced.one();
-                    inner.acknowledge(inner.finish_recall(&job).into_iter().collect());
+                    if let Finished::Answer(ack) = inner.finish_recall(&job, Finish::Now) {
+                        inner.acknowledge(vec![ack]);
+                    }
                     return;
                 }
-                inner.note(&Note::RecallProgress(vec![fid]));
             }
         });
     }
 
-    fn work_on(self: &Arc<Inner>, job: Job) {
-        self.answers.wait();
-        if job.plan.needs_kernel() {
-            self.stats.recalls_kernel.one();
-            job.progress.telling.store(true, Ordering::Release);
-            job.plan.tell(&*self.hooks, job.fid);
+    fn work_on(self: &Arc<Inner>, mut job: Job) {
+        loop {
+            self.answers.wait();
+            if job.plan.needs_kernel() {
+                self.stats.recalls_kernel.one();
+                job.progress.telling.store(true, Ordering::Release);
+                job.plan.tell(&*self.hooks, job.fid);
+            }
+            match self.finish_recall(&job, Finish::IfDone) {
+                Finished::Answer(ack) => return self.acknowledge(vec![ack]),
+                Finished::Before => return,
+                Finished::NotYet(plan) => job.plan = plan,
+            }
         }
-        self.acknowledge(self.finish_recall(&job).into_iter().collect());
     }
 
     /// The kernel holds nothing any more: brings our own caches down, and makes the answer.
-    fn finish_recall(&self, job: &Job) -> Option<RecallAck> {
+    fn finish_recall(&self, job: &Job, finish: Finish) -> Finished {
         let Job { fid, epoch, keep, began, .. } = *job;
         let asked_hooks = self.hooks.in_use(fid);
         let now = self.now();
         let mut state = crate::lock(&self.state);
+        if finish == Finish::IfDone
+            && !job.progress.done.load(Ordering::Acquire)
+            && let Some(plan) = job.plan.overtaken(&mut state, now, fid)
+        {
+            return Finished::NotYet(plan);
+        }
         if job.progress.done.swap(true, Ordering::AcqRel) {
-            return None;
+            return Finished::Before;
         }
         if keep.is_none() {
             state.kernel_dropped(fid);
@@ -184,17 +212,49 @@ impl Inner {
         state.repin(fid);
         drop(state);
         self.stats.recall_took(now.since(began));
-        Some(ack)
+        Finished::Answer(ack)
     }
 
     fn acknowledge(&self, acks: Vec<RecallAck>) {
-        if !acks.is_empty() {
-            self.note(&Note::RecallAcks(acks));
+        if acks.is_empty() {
+            return;
+        }
+        let said_open: Vec<Fid> =
+            acks.iter().filter(|ack| ack.in_use == InUse::Yes).map(|ack| ack.fid).collect();
+        self.note(&Note::RecallAcks(acks));
+        // Closed between the answer's making and its sending: the server has heard it in the wrong order.
+        let mut state = crate::lock(&self.state);
+        said_open.into_iter().for_each(|fid| state.told_open(fid));
+        let closed = std::mem::take(&mut state.closed_at_server);
+        drop(state);
+        self.closed(closed);
+    }
+
+    /// Changes whose callers have gone: nobody will tell the kernel what they did, so it must not go on with what it has.
+    pub(crate) fn drop_kernel_copies(
+        self: &Arc<Inner>,
+        state: &mut crate::cache::State,
+        now: Monotonic,
+        fids: &[Fid],
+    ) {
+        self.answers.bump();
+        let plans: Vec<(Fid, Plan)> =
+            fids.iter().map(|fid| (*fid, Plan::new(state, now, *fid, None))).collect();
+        let plans: Vec<_> = plans.into_iter().filter(|(_, plan)| plan.needs_kernel()).collect();
+        if !plans.is_empty() {
+            let inner = Arc::clone(self);
+            self.recall_pool.run(Box::new(move || {
+                inner.answers.wait();
+                plans.iter().for_each(|(fid, plan)| plan.tell(&*inner.hooks, *fid));
+            }));
         }
     }
 
     /// Leases that are gone without a recall: nobody waits for an answer, but the kernel must not go on using them.
-    pub(crate) fn drop_kernel_caches(self: &Arc<Inner>, fids: Vec<Fid>) {
+    ///
+    /// What is returned tells when the kernel has dropped them.
+    pub(crate) fn drop_kernel_caches(self: &Arc<Inner>, fids: Vec<Fid>) -> oneshot::Receiver<()> {
+        let (done, is_done) = oneshot::channel();
         let now = self.now();
         let mut plans = Vec::new();
         {
@@ -214,8 +274,10 @@ impl Inner {
             self.recall_pool.run(Box::new(move || {
                 inner.answers.wait();
                 plans.iter().for_each(|(fid, plan)| plan.tell(&*inner.hooks, *fid));
+                let _ = done.send(());
             }));
         }
+        is_done
     }
 
     /// Gives leases back that were not used for a while.
@@ -279,6 +341,21 @@ impl Inner {
             }
         }));
     }
+}
+
+/// Whether a recall is answered although the kernel may not be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Finish {
+    IfDone,
+    Now,
+}
+
+enum Finished {
+    Answer(RecallAck),
+    /// Somebody else has answered it.
+    Before,
+    /// The kernel has to be told of this, too.
+    NotYet(Plan),
 }
 
 enum Begun {

@@ -223,8 +223,12 @@ async fn changes_that_a_power_cut_took_back_are_reported_by_fsync_once() {
     control.welcome(Standing::Reclaim, 0).await;
     let (tag, request) = control.request().await;
     let Call::Reclaim(reclaim) = request.call else { panic!("{request:?}") };
-    assert_eq!((reclaim.leases.len(), reclaim.step), (2, ReclaimStep::Last));
+    assert_eq!((reclaim.leases.len(), reclaim.step), (2, ReclaimStep::More));
     control.answer(tag, Answer::Reclaimed(vec![None, None]), &[]).await;
+    let (tag, request) = control.request().await;
+    let Call::Reclaim(reclaim) = request.call else { panic!("{request:?}") };
+    assert_eq!((reclaim.leases.len(), reclaim.step), (0, ReclaimStep::Last));
+    control.answer(tag, Answer::Reclaimed(Vec::new()), &[]).await;
     common::eventually("leases dropped", || client.leases().is_empty()).await;
 
     for errno in [Some(Errno::Io), None] {
@@ -386,4 +390,77 @@ async fn odd_messages_do_no_harm_and_damaged_ones_end_the_connection() {
     assert_eq!(request.call, Call::GetAttr { fid: FILE });
     control.answer(tag, Answer::Node(node(FILE, 1, 5)), &[grant(FILE, Mode::Read, 10)]).await;
     assert_eq!(asking.await.unwrap().unwrap().value.size, 5);
+}
+
+/// The writer's machine must not show old bytes after another machine has seen the new ones: what is unanswered is settled too.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unanswered_change_is_settled_in_the_kernel_before_a_recall_is_answered() {
+    let told = Arc::<Told>::default();
+    let mut script = Script::start(1, Box::new(Hooks(Arc::clone(&told), NamesLock::None))).await;
+    script.known_file(5).await;
+    let mut data = script.data.take().unwrap();
+    let client = Arc::clone(&script.client);
+    let file = at_once(client.open(FILE, OpenMode::ReadWrite)).unwrap();
+    let write = |what: &'static [u8]| {
+        let (client, file) = (Arc::clone(&client), Arc::clone(&file));
+        tokio::spawn(async move {
+            client.write(&file, WriteAt::Offset(0), Bytes::from_static(what), KillPriv::Keep).await.unwrap()
+        })
+    };
+    let first = write(b"first");
+    let (tag, _) = script.control.request().await;
+    let written = |version| Answer::Written { offset: 0, len: 5, attr: attr(FILE, version, 5) };
+    script.control.answer(tag, written(2), &[grant(FILE, Mode::Write, 2)]).await;
+    first.await.unwrap();
+    assert_eq!(at_once(client.read(&file, 0, 5)).unwrap().to_bytes(), "first");
+    at_once(client.getattr(FILE)).unwrap();
+
+    // Applied at the server, its reply stuck somewhere; another machine reads.
+    let second = write(b"other");
+    let (tag, _) = data.request().await;
+    script.control.recall(FILE, 2, Some(Mode::Read)).await;
+    assert_eq!(script.control.acks().await[0].kept, Some(Mode::Read));
+    assert_eq!(*told.attrs.lock().unwrap(), vec![FILE]);
+    assert_eq!(*told.data.lock().unwrap(), vec![(FILE, 0..u64::MAX)]);
+    let asking = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move { client.getattr(FILE).await.unwrap() }
+    });
+    let (asked, request) = script.control.request().await;
+    assert_eq!(request.call, Call::GetAttr { fid: FILE });
+    script.control.answer(asked, Answer::Node(node(FILE, 3, 5)), &[]).await;
+    assert_eq!(asking.await.unwrap().valid, soda_client::Validity::NONE);
+    data.answer(tag, written(3), &[]).await;
+    second.await.unwrap();
+}
+
+/// A page that the kernel reads back while it is being recalled is taken out again.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_read_back_during_a_recall_are_dropped_again() {
+    let told = Arc::<Told>::default();
+    let mut script = Script::start(0, Box::new(Hooks(Arc::clone(&told), NamesLock::None))).await;
+    let client = Arc::clone(&script.client);
+    let asking = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move {
+            let file = client.open(FILE, OpenMode::Read).await.unwrap();
+            client.read(&file, 0, 5).await.unwrap();
+            file
+        }
+    });
+    let (tag, request) = script.control.request().await;
+    assert_eq!(request.call, Call::Opened { fid: FILE });
+    script.control.answer(tag, Answer::Done, &[]).await;
+    let (tag, _) = script.control.request().await;
+    script.control.data(tag, attr(FILE, 1, 5), b"bytes", &[grant(FILE, Mode::Read, 1)]).await;
+    let file = asking.await.unwrap();
+    let mut once = Some(Arc::clone(&client));
+    *told.during.lock().unwrap() = Some(Box::new(move || {
+        if let Some(client) = once.take() {
+            assert_eq!(at_once(client.read(&file, 0, 5)).unwrap().to_bytes(), "bytes");
+        }
+    }));
+    script.control.recall(FILE, 1, None).await;
+    assert_eq!(script.control.acks().await[0].kept, None);
+    assert_eq!(told.data.lock().unwrap().len(), 2);
 }

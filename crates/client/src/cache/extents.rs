@@ -243,9 +243,13 @@ impl Memory {
         self.drop_extents(fid);
     }
 
+    /// Files with anything cached or on its way.
+    pub(crate) fn files(&self) -> Vec<Fid> {
+        self.files.keys().copied().collect()
+    }
+
     pub(crate) fn clear_all(&mut self) {
-        let fids: Vec<Fid> = self.files.keys().copied().collect();
-        fids.into_iter().for_each(|fid| self.clear(fid));
+        self.files().into_iter().for_each(|fid| self.clear(fid));
     }
 
     pub(crate) fn remove_range(&mut self, fid: Fid, range: Range<u64>) {

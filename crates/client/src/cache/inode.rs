@@ -11,8 +11,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Own changes younger than this may not have left the kernel's hands yet.
-const RECENT: Duration = Duration::from_secs(10);
+/// Own changes younger than this may not have left the kernel's hands yet. At least a lease's term: until then the kernel may use what it was told before.
+const RECENT: Duration = Duration::from_secs(60);
 const MOST_RECENT_NAMES: usize = 128;
 
 /// Names and values.
@@ -60,6 +60,8 @@ pub(crate) struct Inode {
     pub(crate) kernel_data: bool,
     /// Recalls in progress: nothing more is given to the kernel.
     pub(crate) recalling: u32,
+    /// Reads answered while a recall was in progress: each may have brought a page back that the kernel had dropped.
+    pub(crate) fills: u32,
     pub(crate) recent: Option<Box<Recent>>,
     /// In the list of inodes that nobody needs.
     pub(crate) place: Option<Place>,
@@ -104,6 +106,14 @@ impl Inode {
         self.xattrs = Xattrs::Unknown;
         if let Some(dir) = &mut self.dir {
             dir.clear(now);
+        }
+    }
+
+    /// A read is about to be answered, and the kernel may keep the pages.
+    pub(crate) fn note_fill(&mut self) {
+        self.kernel_data = true;
+        if self.recalling > 0 {
+            self.fills = self.fills.wrapping_add(1);
         }
     }
 

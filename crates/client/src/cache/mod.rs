@@ -28,14 +28,17 @@ use lru::Lru;
 use names::{Complete, Directory, Known};
 use soda_lease::holder::{Holder, HolderConfig, Ticket};
 use soda_protocol::{Node, XattrSummary};
-use soda_types::{Attr, Fid, FileKind, Grant, Mode, Monotonic, Name, RecallAck};
-use std::collections::BTreeSet;
+use soda_types::{Attr, Fid, FileKind, Grant, InUse, Mode, Monotonic, Name, RecallAck};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use unsynced::Unsynced;
 
 /// Names per cached inode, over all directories together.
 const NAMES_PER_INODE: usize = 4;
+/// How long the server may take to notice that a connection broke, and how many files are closed in that time at most.
+const CLOSED_LATELY: Duration = Duration::from_secs(60);
+const MOST_CLOSED_LATELY: usize = 1 << 16;
 /// How long names of a directory stay out of the kernel's caches after an own change of it had to be taken back.
 pub(crate) const CONTENDED: Duration = Duration::from_secs(2);
 
@@ -46,6 +49,10 @@ pub(crate) struct State {
     pub(crate) unsynced: Unsynced,
     /// Leases given up by eviction, to be told to the server.
     pub(crate) given_up: Vec<RecallAck>,
+    /// Inodes that the server counts as open here, but nobody has open any more: to be told to it.
+    pub(crate) closed_at_server: Vec<Fid>,
+    /// What it was told lately: told again if the connection broke.
+    closed_lately: VecDeque<(Monotonic, Fid)>,
     inodes: FastMap<Fid, Inode>,
     /// Inodes that programs have open.
     pub(crate) open: BTreeSet<Fid>,
@@ -74,6 +81,8 @@ impl State {
             locks: HeldLocks::default(),
             unsynced: Unsynced::default(),
             given_up: Vec::new(),
+            closed_at_server: Vec::new(),
+            closed_lately: VecDeque::new(),
             inodes: FastMap::default(),
             open: BTreeSet::new(),
             idle: Lru::default(),
@@ -334,6 +343,46 @@ impl State {
             self.drop_names_except(now, dir);
         }
         result
+    }
+
+    /// The server was told that the inode is open here.
+    pub(crate) fn told_open(&mut self, fid: Fid) {
+        let inode = self.inode(fid);
+        if inode.opens > 0 {
+            inode.open_at_server = InUse::Yes;
+        } else {
+            inode.open_at_server = InUse::No;
+            self.closed_at_server.push(fid);
+        }
+    }
+
+    pub(crate) fn note_closed(&mut self, now: Monotonic, fid: Fid) {
+        let old = |(at, _): &(Monotonic, Fid)| now.since(*at) > CLOSED_LATELY;
+        while self.closed_lately.front().is_some_and(old) || self.closed_lately.len() > MOST_CLOSED_LATELY {
+            self.closed_lately.pop_front();
+        }
+        self.closed_lately.push_back((now, fid));
+    }
+
+    /// What the server may not have heard of before the connection broke.
+    pub(crate) fn closed_lately(&mut self) -> Vec<Fid> {
+        let closed: Vec<Fid> =
+            std::mem::take(&mut self.closed_lately).into_iter().map(|(_, fid)| fid).collect();
+        closed.into_iter().filter(|fid| !self.open.contains(fid)).collect()
+    }
+
+    /// The server has started anew: what no lease was reclaimed for may be another thing under the same version.
+    pub(crate) fn forget_unheld(&mut self) {
+        for (fid, inode) in &mut self.inodes {
+            if self.holder.holding(*fid).is_none() {
+                inode.seen = soda_types::Version(0);
+            }
+        }
+        for fid in self.memory.files() {
+            if self.holder.holding(fid).is_none() {
+                self.memory.clear(fid);
+            }
+        }
     }
 
     /// Puts the inode into the list of those that nobody needs, or takes it out.

@@ -49,6 +49,8 @@ pub(crate) struct Pending {
     pub(crate) on_loss: OnLoss,
     /// Directories whose names it changes.
     pub(crate) names_of: Vec<Fid>,
+    /// Inodes that it changes.
+    pub(crate) touches: Vec<Fid>,
     pub(crate) cancelled: Cancelled,
     sent_on: Option<ConnId>,
     ever_sent: bool,
@@ -64,6 +66,7 @@ pub(crate) struct Submission {
     pub(crate) completion: Box<dyn Completion>,
     pub(crate) on_loss: OnLoss,
     pub(crate) names_of: Vec<Fid>,
+    pub(crate) touches: Vec<Fid>,
 }
 
 /// A request that is taken out of the list, to be completed or put back.
@@ -116,7 +119,7 @@ impl Link {
         if table.closed {
             return Err(Box::new((FrameErrorOrClosed::Closed, submission)));
         }
-        let Submission { route, slot, ticket, completion, on_loss, names_of, .. } = submission;
+        let Submission { route, slot, ticket, completion, on_loss, names_of, touches, .. } = submission;
         let connection = table.pick(route);
         let pending = Pending {
             frame: frame.clone(),
@@ -126,6 +129,7 @@ impl Link {
             completion,
             on_loss,
             names_of,
+            touches,
             cancelled: Cancelled::No,
             sent_on: connection.as_ref().map(|(id, _)| *id),
             ever_sent: connection.is_some(),

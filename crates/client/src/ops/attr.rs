@@ -29,7 +29,7 @@ impl Client {
             (ticket, data, change)
         };
         let acl_may_change = set.perm.is_some() || set.kill_suid_sgid;
-        let order = Order::change(Call::SetAttr { fid, set }, slot, ticket);
+        let order = Order::change(Call::SetAttr { fid, set }, slot, ticket, vec![fid]);
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
             use crate::cache::extents::WriteOutcome;

@@ -7,7 +7,6 @@ use crate::client::Client;
 use crate::config::Consistency;
 use crate::inner::Inner;
 use crate::ops::Entry;
-use crate::validity::Validity;
 use soda_lease::holder::Holding;
 use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
 use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
@@ -41,7 +40,7 @@ pub struct DirEntry {
     pub kind: FileKind,
     /// Where to go on after it.
     pub next: u64,
-    /// For readdirplus: what is known of the inode. `None` if nothing is.
+    /// For readdirplus: the inode, if its attributes may be used now.
     pub entry: Option<Entry>,
 }
 
@@ -63,7 +62,6 @@ struct Listed {
     name: Name,
     fid: Fid,
     kind: FileKind,
-    node: Option<Node>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -179,7 +177,7 @@ impl Inner {
         let mut listed = names.list()?;
         drop(state);
         listed.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        let entry = |(name, fid, kind)| Listed { name, fid, kind, node: None };
+        let entry = |(name, fid, kind)| Listed { name, fid, kind };
         let entries = listed.into_iter().map(entry).collect();
         Some(Listing { window: entries, parent: Some(parent), end: End::Reached, ..Listing::default() })
     }
@@ -221,12 +219,7 @@ impl Inner {
                     names.parent = Some(page.parent);
                 }
             }
-            let entry = |(name, node): (Name, Node)| Listed {
-                name,
-                fid: node.fid,
-                kind: node.attr.kind,
-                node: Some(node),
-            };
+            let entry = |(name, node): (Name, Node)| Listed { name, fid: node.fid, kind: node.attr.kind };
             Ok(Page {
                 entries: page.entries.into_iter().map(entry).collect(),
                 parent: page.parent,
@@ -242,14 +235,12 @@ impl Inner {
         let entry_of = |state: &mut crate::cache::State, listed: &Listed| {
             let known = Known::Present { fid: listed.fid, kind: listed.kind };
             let names = state.name_validity(now, dir, &listed.name, known);
-            if let Some(attr) = state.attr(now, listed.fid) {
-                let xattrs = state.existing(listed.fid).and_then(|inode| inode.summary());
-                let xattrs = xattrs.unwrap_or(XattrSummary::Some);
-                let node = Node { fid: listed.fid, attr: attr.value, xattrs };
-                return Some(Entry { node: Some(node), names, attr: attr.valid });
-            }
-            let node = listed.node?;
-            Some(Entry { node: Some(node), names, attr: Validity::NONE })
+            // Only what may be used now: what the listing said may be old, and the kernel would take it for news.
+            let attr = state.attr(now, listed.fid)?;
+            let xattrs = state.existing(listed.fid).and_then(|inode| inode.summary());
+            let xattrs = xattrs.unwrap_or(XattrSummary::Some);
+            let node = Node { fid: listed.fid, attr: attr.value, xattrs };
+            Some(Entry { node: Some(node), names, attr: attr.valid })
         };
         listed
             .map(|(at, listed)| DirEntry {

@@ -80,8 +80,10 @@ impl Drop for OpenFile {
         inode.locks_lost = 0;
         state.open.remove(&self.fid);
         state.repin(self.fid);
-        drop(state);
         if registered {
+            let now = self.inner.now();
+            state.note_closed(now, self.fid);
+            drop(state);
             self.inner.note(&Note::Closed(vec![self.fid]));
         }
     }
@@ -110,7 +112,9 @@ impl Client {
             let lease = state.holder.promise_until(now, fid);
             let covered = consistency == Consistency::Lease
                 && lease.is_some_and(|until| until >= state.holder.session_valid_until())
-                && state.holder.valid_until(now, fid, Mode::Read).is_some();
+                && state.holder.valid_until(now, fid, Mode::Read).is_some()
+            // An own unlink may be on its way that was told that nobody here has it open.
+            && state.inode(fid).changes == 0;
             if covered || state.inode(fid).open_at_server == InUse::Yes {
                 return Ok(file);
             }
@@ -120,9 +124,7 @@ impl Client {
         let waiting =
             self.inner.send(Order::question(Call::Opened { fid }, ticket), move |arrived, result| {
                 result?;
-                if arrived.state.inode(fid).opens > 0 {
-                    arrived.state.inode(fid).open_at_server = InUse::Yes;
-                }
+                arrived.state.told_open(fid);
                 Ok(())
             });
         waiting.result().await?;

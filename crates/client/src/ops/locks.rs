@@ -38,6 +38,8 @@ impl Client {
             let (mut state, now) = self.inner.locked();
             file.check_locks(&mut state)?;
             let ticket = state.holder.begin_request(now);
+            // It may wait for hours, and brings no leases.
+            state.holder.fail_request(ticket);
             let had_some = state.locks.overlaps(fid, lock);
             (ticket, had_some)
         };

@@ -128,7 +128,7 @@ impl Client {
             (ticket, flight)
         };
         let call = Call::Create { parent, name: name.clone(), new };
-        let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket) };
+        let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket, vec![parent]) };
         let name = name.clone();
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
@@ -170,7 +170,7 @@ impl Client {
             state.holder.begin_request(now)
         };
         let new = NewNode { open: InUse::Yes, ..new };
-        let order = Order::change(Call::TmpFile { parent, new }, slot, ticket);
+        let order = Order::change(Call::TmpFile { parent, new }, slot, ticket, Vec::new());
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
             let node = Did::from(result.map(|(answer, _)| answer))?.node()?;
@@ -197,7 +197,7 @@ impl Client {
             (ticket, flight)
         };
         let call = Call::Link { fid, parent, name: name.clone() };
-        let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket) };
+        let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket, vec![parent, fid]) };
         let name = name.clone();
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
@@ -245,14 +245,14 @@ impl Client {
             (in_use, ticket, flight)
         };
         let call = Call::Unlink { parent, name: name.clone(), what: what(in_use) };
-        let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket) };
+        let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket, vec![parent, fid]) };
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
             let (state, now) = (&mut *arrived.state, arrived.now);
             match Did::from(result.map(|(answer, _)| answer)) {
                 Ok(did) => {
                     if in_use == InUse::Yes {
-                        state.inode(fid).open_at_server = InUse::Yes;
+                        state.told_open(fid);
                     }
                     state.end_names(now, ticket, flight, &[Some(Known::Absent)], Some(&did));
                     Ok(())

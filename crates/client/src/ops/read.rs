@@ -94,7 +94,7 @@ impl Client {
                     self.inner.stats.bytes_read.add(data.len() as u64);
                     return Ok(data);
                 }
-                Step::Join(other) => drop(other.await),
+                Step::Join(other) => self.inner.join(other).await?,
                 Step::Fetch(fetches) => {
                     for fetch in fetches {
                         fetch.result().await?;
@@ -164,7 +164,7 @@ impl Inner {
                 if wanted.tries == 0 {
                     self.stats.data_hits.one();
                 }
-                state.inode(fid).kernel_data = true;
+                state.inode(fid).note_fill();
                 Step::Done(ReadData { chunks })
             }
             Found::Missing(missing) => {
@@ -249,7 +249,7 @@ impl Inner {
         // A small read brings the lease along, on the connection that carries leases.
         let route = if small && !in_flight { Route::Control } else { Route::Data };
         let id = state.memory.begin_fetch(fid, range.clone());
-        state.inode(fid).kernel_data = true;
+        state.inode(fid).note_fill();
         let ticket = state.holder.begin_request(now);
         drop(state);
         let len = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
@@ -265,6 +265,20 @@ impl Inner {
                 Err(error)
             }
         }))
+    }
+
+    /// Waits for somebody else's fetch.
+    async fn join(&self, other: oneshot::Receiver<()>) -> FsResult<()> {
+        let Some(patience) = self.patience() else {
+            let _ = other.await;
+            return Ok(());
+        };
+        let timed = {
+            let _context = self.runtime.enter();
+            tokio::time::timeout(patience, other)
+        };
+        let waited = timed.await.map(|_| ());
+        waited.map_err(|_| FsError::new(Errno::Io, "ETIMEDOUT: the server did not answer in time (soft)"))
     }
 
     fn on_disk(

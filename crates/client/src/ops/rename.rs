@@ -33,6 +33,8 @@ impl Client {
         let moved = self.meaning(parent, name).await?.ok_or(Errno::NoEntry)?;
         let other = self.meaning(new_parent, new_name).await?;
         let asked_hooks = other.map_or(InUse::No, |fid| self.inner.hooks.in_use(fid));
+        let inodes: Vec<Fid> = [Some(moved), other].into_iter().flatten().collect();
+        let touches = [parent, new_parent].into_iter().chain(inodes.iter().copied()).collect();
         let (in_use, protocol_how, ticket, flight) = {
             let (mut state, now) = self.inner.locked();
             self.names_may_change(&mut state, now, &[parent, new_parent])?;
@@ -44,13 +46,13 @@ impl Client {
                 RenameHow::Exchange => Rename::Exchange,
             };
             let ticket = state.holder.begin_request(now);
-            let inodes: Vec<Fid> = [Some(moved), other].into_iter().flatten().collect();
             let flight = state.begin_names(now, &[(parent, name), (new_parent, new_name)], &inodes);
             (in_use, protocol_how, ticket, flight)
         };
         let (name, new_name) = (name.clone(), new_name.clone());
         let call = Call::Rename { parent, name, new_parent, new_name, how: protocol_how };
-        let order = Order { names_of: vec![parent, new_parent], ..Order::change(call, slot, ticket) };
+        let order =
+            Order { names_of: vec![parent, new_parent], ..Order::change(call, slot, ticket, touches) };
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
             let (state, now) = (&mut *arrived.state, arrived.now);
@@ -67,7 +69,7 @@ impl Client {
                 && in_use == InUse::Yes
                 && let Some(replaced) = other
             {
-                state.inode(replaced).open_at_server = InUse::Yes;
+                state.told_open(replaced);
             }
             for (fid, parent) in [(Some(moved), new_parent), (other, parent)] {
                 let dir = fid.and_then(|fid| state.existing(fid)).and_then(|inode| inode.dir.as_mut());

@@ -139,7 +139,7 @@ impl Client {
             (route, ticket, flight)
         };
         let call = Call::Write { fid, at, kill_suid_sgid: kill == KillPriv::Kill };
-        let order = Order { payload: data.clone(), route, ..Order::change(call, slot, ticket) };
+        let order = Order { payload: data.clone(), route, ..Order::change(call, slot, ticket, vec![fid]) };
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
             let (state, now) = (&mut *arrived.state, arrived.now);
@@ -172,7 +172,7 @@ impl Client {
             let flight = state.begin_data(now, fid, range.clone());
             (range, ticket, flight)
         };
-        let order = Order::change(Call::Allocate { fid, offset, len, how }, slot, ticket);
+        let order = Order::change(Call::Allocate { fid, offset, len, how }, slot, ticket, vec![fid]);
         let waiting = self
             .inner
             .send(order, move |arrived, result| end_data(arrived, flight, result, range).map(|_| ()));
@@ -203,7 +203,7 @@ impl Client {
             (range, ticket, flight)
         };
         let call = Call::CopyRange { from: from.fid(), from_offset, to: to.fid(), to_offset, len };
-        let order = Order::change(call, slot, ticket);
+        let order = Order::change(call, slot, ticket, vec![to.fid()]);
         let waiting = self.inner.send(order, move |arrived, result| end_data(arrived, flight, result, range));
         waiting.result().await
     }

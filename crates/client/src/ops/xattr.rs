@@ -85,30 +85,31 @@ impl Client {
             let began = (state.inode(fid).holding, state.inode(fid).change_count);
             (ticket, change, before, began)
         };
-        let waiting = self.inner.send(Order::change(call, slot, ticket), move |arrived, result| {
-            let ticket = arrived.ticket;
-            let (state, now) = (&mut *arrived.state, arrived.now);
-            let inode = state.inode(fid);
-            let alone = began == (inode.holding, inode.change_count);
-            state.end_change(change);
-            let did = Did::from(result.map(|(answer, _)| answer))?;
-            let enterable = state.enter(now, ticket, fid);
-            if let Some(node) = &did.node {
-                state.learn_node(now, ticket, node);
-            }
-            state.changed(now, fid, None, None);
-            let known = match before {
-                Xattrs::None => Some(Vec::new()),
-                Xattrs::All(list) => Some(list.to_vec()),
-                Xattrs::Unknown => None,
-            };
-            if let Some(mut list) = known.filter(|_| alone && enterable)
-                && edit(&mut list)
-            {
-                state.inode(fid).xattrs = Xattrs::All(Arc::new(list));
-            }
-            Ok(())
-        });
+        let waiting =
+            self.inner.send(Order::change(call, slot, ticket, vec![fid]), move |arrived, result| {
+                let ticket = arrived.ticket;
+                let (state, now) = (&mut *arrived.state, arrived.now);
+                let inode = state.inode(fid);
+                let alone = began == (inode.holding, inode.change_count);
+                state.end_change(change);
+                let did = Did::from(result.map(|(answer, _)| answer))?;
+                let enterable = state.enter(now, ticket, fid);
+                if let Some(node) = &did.node {
+                    state.learn_node(now, ticket, node);
+                }
+                state.changed(now, fid, None, None);
+                let known = match before {
+                    Xattrs::None => Some(Vec::new()),
+                    Xattrs::All(list) => Some(list.to_vec()),
+                    Xattrs::Unknown => None,
+                };
+                if let Some(mut list) = known.filter(|_| alone && enterable)
+                    && edit(&mut list)
+                {
+                    state.inode(fid).xattrs = Xattrs::All(Arc::new(list));
+                }
+                Ok(())
+            });
         waiting.result().await
     }
 

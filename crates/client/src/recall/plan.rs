@@ -5,34 +5,69 @@ use crate::hooks::{KernelHooks, Names};
 use soda_types::{Fid, Mode, Monotonic};
 use std::ops::Range;
 
+/// So often pages are taken from the kernel again because it has read some back meanwhile.
+const MOST_ROUNDS: u32 = 4;
+
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) attr: bool,
     pub(crate) data: Option<Range<u64>>,
     pub(crate) names: Option<Names>,
+    extent: Extent,
+    /// As the inode stood when the plan was made.
+    change_count: u64,
+    fills: u32,
+    rounds: u32,
+}
+
+/// How much a plan takes from the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Extent {
+    /// What own changes touched lately.
+    Recent,
+    #[default]
+    All,
 }
 
 impl Plan {
     /// If a read lease is kept only our own late changes matter: they are answered, but the system calls that made them
     /// may not have returned, and the kernel may still show what was before. Nobody else may see them until it does not.
+    /// Those that are not answered may be applied at the server all the same, and nobody knows yet what they did.
     pub(crate) fn new(state: &mut State, now: Monotonic, fid: Fid, keep: Option<Mode>) -> Plan {
         let Some(inode) = state.existing(fid) else { return Plan::default() };
+        let recent = inode.recent(now);
         let holds_attr = inode.kernel_holds_attr(now);
-        match keep {
-            None => Plan {
+        let stand = Plan { change_count: inode.change_count, fills: inode.fills, ..Plan::default() };
+        if keep.is_none() || inode.changes > 0 {
+            return Plan {
                 attr: holds_attr,
                 data: inode.kernel_data.then_some(0..u64::MAX),
                 names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, None)),
-            },
-            Some(_) => match inode.recent(now) {
-                None => Plan::default(),
-                Some((recent, data)) => Plan {
-                    attr: holds_attr,
-                    data: data.filter(|_| inode.kernel_data),
-                    names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, Some(&recent))),
-                },
-            },
+                ..stand
+            };
         }
+        let stand = Plan { extent: Extent::Recent, ..stand };
+        let Some((recent, data)) = recent else { return stand };
+        Plan {
+            attr: holds_attr,
+            data: data.filter(|_| inode.kernel_data),
+            names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, Some(&recent))),
+            ..stand
+        }
+    }
+
+    /// What else has to go now that this is done, because things have moved meanwhile: an own change began or ended, or the
+    /// kernel read pages back.
+    pub(crate) fn overtaken(&self, state: &mut State, now: Monotonic, fid: Fid) -> Option<Plan> {
+        let inode = state.existing(fid)?;
+        let rounds = self.rounds + 1;
+        if self.extent == Extent::Recent && inode.change_count != self.change_count {
+            let all = Plan { rounds, ..Plan::new(state, now, fid, None) };
+            return all.needs_kernel().then_some(all);
+        }
+        let refilled = self.extent == Extent::All && inode.fills != self.fills && rounds < MOST_ROUNDS;
+        let (change_count, fills) = (inode.change_count, inode.fills);
+        refilled.then(|| Plan { data: Some(0..u64::MAX), change_count, fills, rounds, ..Plan::default() })
     }
 
     pub(crate) fn needs_kernel(&self) -> bool {

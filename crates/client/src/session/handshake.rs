@@ -33,6 +33,8 @@ pub(crate) struct Established {
     pub(crate) writer: Arc<Writer>,
     pub(crate) id: ConnId,
     pub(crate) welcome: SessionWelcome,
+    /// Which run of the server this is.
+    pub(crate) boot: [u8; 16],
     /// When Hello was sent: the session's lease counts from here.
     pub(crate) sent_at: Monotonic,
 }
@@ -54,13 +56,14 @@ pub(crate) async fn open_control(
     let answer = exchange(inner, &mut reader, &writer, Call::Hello(hello(role))).await;
     let welcome = match answer {
         Ok((Answer::Welcome(welcome), _)) => {
-            welcome.session.ok_or_else(|| HandshakeError::NotSoda("a welcome without a session".into()))
+            let session = welcome.session.map(|session| (session, welcome.boot));
+            session.ok_or_else(|| HandshakeError::NotSoda("a welcome without a session".into()))
         }
         Ok(_) => Err(HandshakeError::NotSoda("hello was not answered by a welcome".into())),
         Err(error) => Err(error),
     };
     match welcome {
-        Ok(welcome) => Ok(Established { reader, writer, id, welcome, sent_at }),
+        Ok((welcome, boot)) => Ok(Established { reader, writer, id, welcome, boot, sent_at }),
         Err(error) => {
             writer.close();
             inner.link.connection_lost(id);

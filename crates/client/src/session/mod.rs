@@ -11,7 +11,9 @@ pub(crate) use handshake::{Established, HandshakeError, open_control};
 pub(crate) use tick::keep_house;
 
 use crate::connection::FrameReader;
+
 use crate::inner::{Channel, Inner, Phase};
+use resume::Restarted;
 use soda_protocol::{FrameKind, Push, Reply, SessionKey};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -28,6 +30,7 @@ pub(crate) type Joinable = Option<SessionKey>;
 pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: watch::Sender<Joinable>) {
     let mut next = Some(first);
     let mut key = None;
+    let mut boot = None;
     let mut pause = Backoff::default();
     while !inner.is_closed() {
         let established = match next.take() {
@@ -41,16 +44,18 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
                 }
             },
         };
-        let Established { mut reader, writer, id, welcome, sent_at } = established;
+        let Established { mut reader, writer, id, welcome, boot: this_boot, sent_at } = established;
+        let restarted = boot.replace(this_boot).is_some_and(|before| before != this_boot);
+        let restarted = if restarted { Restarted::Yes } else { Restarted::No };
         key = Some(welcome.key);
-        let restored = resume::restore(&inner, &mut reader, &writer, &welcome, sent_at).await;
+        let restored = resume::restore(&inner, &mut reader, &writer, &welcome, sent_at, restarted).await;
         match restored {
             Ok(()) => {
                 pause = Backoff::default();
                 inner.phase.send_if_modified(|phase| set_unless_closed(phase, Phase::Connected));
                 inner.link.control_ready(id);
                 joinable.send_replace(key);
-                resume::after_restore(&inner);
+                resume::after_restore(&inner, welcome.standing);
                 serve_control(&inner, &mut reader).await;
                 inner.phase.send_if_modified(|phase| set_unless_closed(phase, Phase::Disconnected));
             }

@@ -8,9 +8,12 @@ use soda_protocol::{Answer, Call, Reclaim, ReclaimStep, SessionWelcome, Standing
 use soda_types::{Errno, Fid, FsError, Grant, InUse, Monotonic, Sequence, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Leases, opens or locks in one message.
 const RECLAIM_BATCH: usize = 8192;
+/// How long the kernel may take to drop what was refused.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Brings the session to where requests can follow.
 pub(crate) async fn restore(
@@ -19,11 +22,12 @@ pub(crate) async fn restore(
     writer: &Writer,
     welcome: &SessionWelcome,
     sent_at: Monotonic,
+    restarted: Restarted,
 ) -> Result<(), HandshakeError> {
     inner.max_io.store(welcome.max_io.clamp(4096, soda_protocol::MAX_IO), Ordering::Relaxed);
     let _ = inner.root.set(welcome.root);
     match welcome.standing {
-        Standing::New => begin_session(inner, welcome, sent_at),
+        Standing::New => begin_session(inner, welcome, sent_at, restarted),
         Standing::Resumed => {
             crate::lock(&inner.state).holder.start_session(
                 inner.now(),
@@ -43,15 +47,29 @@ pub(crate) async fn restore(
             reclaim(inner, reader, writer).await?;
         }
     }
+    if restarted == Restarted::Yes {
+        crate::lock(&inner.state).forget_unheld();
+    }
     Ok(())
 }
 
+/// Whether the server is another process than the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Restarted {
+    No,
+    Yes,
+}
+
 /// What can only be asked when requests may be sent.
-pub(crate) fn after_restore(inner: &Arc<Inner>) {
+pub(crate) fn after_restore(inner: &Arc<Inner>, standing: Standing) {
+    let closed = crate::lock(&inner.state).closed_lately();
+    if standing == Standing::Resumed {
+        inner.closed(closed);
+    }
     inner.register_opens();
 }
 
-fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotonic) {
+fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotonic, restarted: Restarted) {
     let now = inner.now();
     let mut state = crate::lock(&inner.state);
     let had_session = state.holder.session().is_some();
@@ -64,6 +82,14 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     }
     tracing::warn!(server = inner.config.server, "the session was lost: all leases and file locks are gone");
     inner.stats.sessions_lost.one();
+    if restarted == Restarted::Yes {
+        // Nobody can say any more what it kept.
+        let concerned = state.unsynced.lose();
+        tracing::warn!(
+            concerned,
+            "changes that were not synced may be lost; fsync of the files concerned will fail once"
+        );
+    }
     let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
     for fid in state.locks.lose_all() {
         state.inode(fid).locks_lost = loss;
@@ -78,7 +104,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
         state.holder.begin_request(now)
     });
     drop(state);
-    inner.drop_kernel_caches(cached);
+    drop(inner.drop_kernel_caches(cached));
     inner.slots.start_session(welcome.slots);
     for (_, pending) in lost {
         let error = FsError::new(
@@ -129,6 +155,7 @@ async fn reclaim(
         (leases, state.open.iter().copied().collect::<Vec<_>>(), state.locks.all())
     };
     let (mut leases, mut open, mut locks) = (leases.as_slice(), open.as_slice(), locks.as_slice());
+    let mut all_sent = false;
     loop {
         let batch = take(&mut leases);
         let reclaim = Reclaim {
@@ -137,30 +164,31 @@ async fn reclaim(
             locks: take(&mut locks).to_vec(),
             step: ReclaimStep::More,
         };
-        let last = leases.is_empty() && open.is_empty() && locks.is_empty();
+        // The last one is empty: with it the server may let others go on, so the kernel must have dropped what was refused.
+        let last = std::mem::replace(&mut all_sent, leases.is_empty() && open.is_empty() && locks.is_empty());
         let step = if last { ReclaimStep::Last } else { ReclaimStep::More };
         let (registered, asked) =
             (reclaim.open.clone(), batch.iter().map(|(grant, _)| *grant).collect::<Vec<_>>());
         let ticket = crate::lock(&inner.state).holder.begin_request(inner.now());
         let answer = exchange(inner, reader, writer, Call::Reclaim(Reclaim { step, ..reclaim })).await;
-        let now = inner.now();
-        let mut state = crate::lock(&inner.state);
-        let answers = match answer {
-            Ok((Answer::Reclaimed(answers), _)) => answers,
-            Ok(_) => Vec::new(),
-            Err(error) => {
-                state.holder.fail_request(ticket);
-                return Err(error);
-            }
+        let refused = {
+            let now = inner.now();
+            let mut state = crate::lock(&inner.state);
+            let answers = match answer {
+                Ok((Answer::Reclaimed(answers), _)) => answers,
+                Ok(_) => Vec::new(),
+                Err(error) => {
+                    state.holder.fail_request(ticket);
+                    return Err(error);
+                }
+            };
+            registered.into_iter().for_each(|fid| state.told_open(fid));
+            state.holder.handle_reclaimed(now, ticket, &asked, &answers)
         };
-        let refused = state.holder.handle_reclaimed(now, ticket, &asked, &answers);
-        for fid in registered {
-            state.inode(fid).open_at_server = InUse::Yes;
-        }
-        drop(state);
         inner.stats.reclaimed.add((asked.len() - refused.len()) as u64);
         inner.stats.reclaim_refused.add(refused.len() as u64);
-        inner.drop_kernel_caches(refused);
+        let dropped = inner.drop_kernel_caches(refused);
+        let _ = tokio::time::timeout(KERNEL_PATIENCE, dropped).await;
         if last {
             return Ok(());
         }

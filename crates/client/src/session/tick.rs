@@ -84,7 +84,8 @@ impl Inner {
         }
         drop(state);
         for (fid, order) in orders {
-            drop(self.send(order, move |_, result| {
+            drop(self.send(order, move |arrived, result| {
+                arrived.state.told_open(fid);
                 if let Err(error) = &result {
                     tracing::debug!(%fid, %error, "an open file is gone at the server");
                 }
