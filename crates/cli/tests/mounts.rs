@@ -1,0 +1,221 @@
+//! Mounts in the states that people meet: busy, dead, remounted, called by mount(8). Real processes on loopback.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const SODA: &str = env!("CARGO_BIN_EXE_soda");
+
+/// A server and a place for mounts; everything is taken down when it is dropped.
+struct Place {
+    server: Child,
+    address: String,
+    dir: TempDir,
+}
+
+/// `None`, with a word about it, where nothing can be mounted.
+fn place() -> Option<Place> {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        assert!(std::env::var_os("CI").is_none(), "CI must be able to mount");
+        eprintln!("SKIPPED: needs root and /dev/fuse");
+        return None;
+    }
+    let dir = tempfile::Builder::new().prefix("soda-cli.").tempdir().unwrap();
+    let address = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    let mut server = Command::new(SODA);
+    server.args(["serve", "--term", "2s", "--listen", &address, "--data"]).arg(dir.path().join("data"));
+    let server = server.stderr(Stdio::null()).spawn().unwrap();
+    eventually("the server listens", || std::net::TcpStream::connect(&address).is_ok());
+    fs::create_dir(dir.path().join("mount")).unwrap();
+    Some(Place { server, address, dir })
+}
+
+impl Place {
+    fn mount_point(&self) -> PathBuf {
+        self.dir.path().join("mount")
+    }
+
+    fn spec(&self) -> String {
+        format!("{}/main", self.address)
+    }
+
+    fn soda(&self, arguments: &[&str]) -> Output {
+        self.run(SODA.as_ref(), arguments)
+    }
+
+    fn run(&self, program: &Path, arguments: &[&str]) -> Output {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", "40"]).arg(program).args(arguments);
+        command.env("SODA_RUNTIME_DIR", self.dir.path().join("run")).output().unwrap()
+    }
+
+    fn mount(&self, options: &[&str]) {
+        let (spec, dir) = (self.spec(), self.mount_point());
+        let arguments = [&["mount", &spec, dir.to_str().unwrap()], options].concat();
+        succeeded(&self.soda(&arguments));
+    }
+
+    fn umount(&self, options: &[&str]) -> Output {
+        let dir = self.mount_point();
+        self.soda(&[&["umount", dir.to_str().unwrap()], options].concat())
+    }
+
+    fn is_mounted(&self) -> bool {
+        let dir = self.mount_point();
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
+    }
+
+    fn daemon(&self) -> u64 {
+        let output = self.soda(&["status", "--json"]);
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["mounts"][0]["pid"].as_u64().unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.umount(&["--force"]);
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// A process that works in the mount.
+struct Busy(Child);
+
+impl Busy {
+    fn start(dir: &Path) -> Busy {
+        Busy(Command::new("sleep").arg("60").current_dir(dir).spawn().unwrap())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn succeeded(output: &Output) {
+    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+fn failed_with(output: &Output, code: i32, word: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(text.contains(word), "{text}");
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_dead_mount_is_taken_away_and_mounted_again() {
+    let Some(place) = place() else { return };
+    place.mount(&[]);
+    let file = place.mount_point().join("file");
+    fs::write(&file, "kept").unwrap();
+    let daemon = place.daemon().to_string();
+    assert!(Command::new("kill").args(["-9", &daemon]).status().unwrap().success());
+    eventually("ENOTCONN", || fs::metadata(&file).is_err_and(|error| error.raw_os_error() == Some(107)));
+    let (spec, dir) = (place.spec(), place.mount_point());
+    failed_with(&place.soda(&["mount", &spec, dir.to_str().unwrap()]), 5, "soda umount");
+    succeeded(&place.umount(&[]));
+    assert!(!place.is_mounted());
+    place.mount(&[]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+}
+
+#[test]
+fn a_busy_mount_stays_unless_it_is_detached_or_cut_off() {
+    let Some(place) = place() else { return };
+    place.mount(&[]);
+    let busy = Busy::start(&place.mount_point());
+    failed_with(&place.umount(&[]), 7, "in use");
+    assert!(place.is_mounted());
+    succeeded(&place.umount(&["--lazy"]));
+    assert!(!place.is_mounted());
+    drop(busy);
+
+    place.mount(&[]);
+    let _busy = Busy::start(&place.mount_point());
+    succeeded(&place.umount(&["--force"]));
+    assert!(!place.is_mounted());
+    failed_with(&place.umount(&[]), 6, "not a Soda mount");
+}
+
+#[test]
+fn a_busy_mount_is_taken_away_when_the_server_is_gone() {
+    let Some(mut place) = place() else { return };
+    place.mount(&[]);
+    fs::write(place.mount_point().join("file"), "x").unwrap();
+    let _busy = Busy::start(&place.mount_point());
+    place.server.kill().unwrap();
+    place.server.wait().unwrap();
+    eventually("the daemon notices", || {
+        let output = place.soda(&["status", "--json"]);
+        String::from_utf8_lossy(&output.stdout).contains("\"Disconnected\"")
+    });
+    succeeded(&place.umount(&[]));
+    assert!(!place.is_mounted());
+}
+
+#[test]
+fn remount_changes_flags_and_starts_nothing() {
+    let Some(place) = place() else { return };
+    place.mount(&[]);
+    let (daemon, file) = (place.daemon(), place.mount_point().join("file"));
+    fs::write(&file, "x").unwrap();
+    place.mount(&["-o", "remount,ro"]);
+    assert_eq!(fs::write(&file, "y").unwrap_err().raw_os_error(), Some(30));
+    place.mount(&["-o", "remount,rw"]);
+    fs::write(&file, "y").unwrap();
+    assert_eq!(place.daemon(), daemon);
+    succeeded(&place.umount(&[]));
+    failed_with(
+        &place.soda(&["mount", &place.spec(), place.dir.path().to_str().unwrap(), "-o", "remount"]),
+        6,
+        "mount",
+    );
+}
+
+#[test]
+fn called_by_mount_8_it_is_a_mount_helper() {
+    let Some(place) = place() else { return };
+    let helper = place.dir.path().join("mount.fuse.soda");
+    std::os::unix::fs::symlink(SODA, &helper).unwrap();
+    let (spec, dir) = (place.spec(), place.mount_point());
+    let arguments = [&spec, dir.to_str().unwrap(), "-s", "-o", "rw,noauto,_netdev,nosuid", "-t", "fuse.soda"];
+    succeeded(&place.run(&helper, &arguments));
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.split(' ').nth(4) == dir.to_str()).unwrap();
+    assert!(line.contains("nosuid") && line.contains("fuse.soda"), "{line}");
+}
+
+#[test]
+fn fsck_refuses_a_directory_in_use_and_finds_a_killed_servers_clean() {
+    let Some(mut place) = place() else { return };
+    place.mount(&[]);
+    fs::write(place.mount_point().join("file"), vec![7; 1 << 20]).unwrap();
+    succeeded(&place.umount(&[]));
+    let data = place.dir.path().join("data");
+    failed_with(&place.soda(&["fsck", data.to_str().unwrap()]), 1, "in use");
+    place.server.kill().unwrap();
+    place.server.wait().unwrap();
+    let output = place.soda(&["fsck", data.to_str().unwrap(), "--json"]);
+    succeeded(&output);
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((summary["inodes"].as_u64(), summary["left"].as_array().map(Vec::len)), (Some(2), Some(0)));
+}
