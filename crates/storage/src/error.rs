@@ -36,6 +36,9 @@ pub enum StorageError {
     #[error("{path} is not empty and not a Soda data directory; give an empty or new directory")]
     NotOurs { path: PathBuf },
 
+    #[error("{path} is not a data directory of a Soda server: give the one that `soda serve --data` uses")]
+    NoDataDirectory { path: PathBuf },
+
     #[error("{path} has format {found}, this program reads up to {known}: use a newer `soda`")]
     TooNew { path: PathBuf, found: u32, known: u32 },
 

@@ -133,6 +133,20 @@ fn a_directory_that_is_not_ours_is_refused_and_left_alone() {
 }
 
 #[test]
+fn tools_make_no_data_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let existing = |path: &Path| DataDirectory::open_existing(path, StoreOptions::default());
+    assert!(matches!(existing(directory.path()).unwrap_err(), StorageError::NoDataDirectory { .. }));
+    assert!(matches!(
+        existing(&directory.path().join("no")).unwrap_err(),
+        StorageError::NoDataDirectory { .. }
+    ));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    drop(open(directory.path()).unwrap());
+    existing(directory.path()).unwrap();
+}
+
+#[test]
 fn another_format_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     drop(open(directory.path()).unwrap());

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use soda_storage::{DataDirectory, StoreOptions};
 use soda_types::{Creds, Fid, Name, Timestamp};
-use soda_volume::{IfOpen, KillPriv, Listing, NewKind, NewNode, Progress, Volume, VolumeConfig, WriteAt};
+use soda_volume::{IfOpen, KillPriv, Listing, NewKind, NewNode, Volume, VolumeConfig, WriteAt};
 use std::time::Instant;
 
 const FILES: u64 = 100_000;
@@ -115,7 +115,7 @@ fn main() {
     txn.unlink(volume.root(), &name("big"), IfOpen::Delete).unwrap();
     txn.commit().unwrap();
     let start = Instant::now();
-    while volume.reclaim_some(1000).unwrap() == Progress::More {}
+    volume.reclaim_all().unwrap();
     println!("{:45} {:10.1} ms", "reclaim", start.elapsed().as_secs_f64() * 1e3);
 }
 

@@ -12,9 +12,16 @@ use crate::writing::chunk_end;
 use soda_storage::{Table, crash};
 use soda_types::{Errno, Fid, FsError, FsResult, Ino, Timestamp};
 use std::ops::ControlFlow;
+use std::sync::PoisonError;
 
 /// So many extents and xattrs are deleted with the inode, which is all that most have.
 const DELETE_AT_ONCE: usize = 8;
+
+/// So many bytes of chunks that wait to be released are worth a sync of their own.
+const SYNC_FOR_SPACE: u64 = 64 << 20;
+
+/// Extents, xattrs or chunks dealt with in one batch when all work is done at once.
+const RECLAIM_STEP: usize = 1024;
 
 /// What is left for [`Volume::reclaim_some`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,23 +44,40 @@ impl Volume {
     }
 
     /// Does a part of the work that deletions left behind: at most `limit` extents, xattrs or chunks. Cheap when there is
-    /// none. To be called in the background, from one thread.
+    /// none. To be called in the background. Chunks wait for a [`sync`](Volume::sync), which this only does itself when
+    /// they take much space.
     pub fn reclaim_some(&self, limit: usize) -> FsResult<Progress> {
-        if self.release_some(limit)? > 0 {
+        if self.reclaim_records(limit)? == Progress::More {
             return Ok(Progress::More);
         }
-        if self.reclaim_streams(limit)? == Progress::More {
-            return Ok(Progress::More);
-        }
-        if self.releases_waiting() {
+        if self.bytes_waiting() >= SYNC_FOR_SPACE {
             self.sync()?;
-            return Ok(Progress::More);
-        }
-        if self.sweep_some(limit)? > 0 {
             return Ok(Progress::More);
         }
         self.meta.tidy()?;
         Ok(Progress::Done)
+    }
+
+    /// Does all of that work, with the syncs it needs.
+    pub fn reclaim_all(&self) -> FsResult<()> {
+        loop {
+            while self.reclaim_records(RECLAIM_STEP)? == Progress::More {}
+            if self.bytes_waiting() == 0 {
+                return Ok(self.meta.tidy()?);
+            }
+            self.sync()?;
+        }
+    }
+
+    fn reclaim_records(&self, limit: usize) -> FsResult<Progress> {
+        let _turn = self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.release_some(limit)? > 0 || self.reclaim_streams(limit)? == Progress::More {
+            return Ok(Progress::More);
+        }
+        match self.sweep_some(limit)? {
+            0 => Ok(Progress::Done),
+            _ => Ok(Progress::More),
+        }
     }
 
     fn reclaim_streams(&self, limit: usize) -> FsResult<Progress> {

@@ -131,8 +131,8 @@ impl Volume {
         Ok(chunks.len())
     }
 
-    /// Whether chunks wait for a sync to be released.
-    pub(crate) fn releases_waiting(&self) -> bool {
-        !self.releases.state().waiting.is_empty()
+    /// Bytes of the chunks that wait for a sync to be released.
+    pub(crate) fn bytes_waiting(&self) -> u64 {
+        self.releases.state().waiting.iter().map(|chunk| u64::from(chunk.len)).sum()
     }
 }

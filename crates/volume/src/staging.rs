@@ -5,7 +5,7 @@ use crate::txn::Txn;
 use crate::view::View;
 use crate::volume::{Volume, VolumeConfig};
 use bytes::Bytes;
-use soda_storage::{CHUNK_ALIGN, ChunkRef, DataStore, crash};
+use soda_storage::{CHUNK_ALIGN, ChunkRef, DataStore, StorageError, crash};
 use soda_types::{Fid, FsResult};
 use std::fmt;
 use std::sync::Arc;
@@ -42,12 +42,25 @@ impl Volume {
             let body = if len < CHUNK_ALIGN {
                 ExtentBody::Inline(part)
             } else {
-                ExtentBody::Chunk { chunk: self.data.append(&part)?, skip: 0 }
+                ExtentBody::Chunk { chunk: self.append_chunk(&part)?, skip: 0 }
             };
             staged.pieces.push(Extent { len, body });
         }
         crash::point("volume.staged");
         Ok(staged)
+    }
+
+    /// Stores a chunk. On a full medium what was deleted is given back first, rather than in a while.
+    pub(crate) fn append_chunk(&self, data: &[u8]) -> FsResult<ChunkRef> {
+        match self.data.append(data) {
+            Err(StorageError::NoSpace { .. }) => {
+                if let Err(error) = self.reclaim_all() {
+                    tracing::warn!(%error, "space of deleted files could not be given back");
+                }
+                Ok(self.data.append(data)?)
+            }
+            other => Ok(other?),
+        }
     }
 }
 

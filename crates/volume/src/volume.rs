@@ -90,6 +90,8 @@ pub struct Volume {
     pub(crate) rename_lock: Arc<RenameLock>,
     pub(crate) releases: ReleaseQueue,
     pub(crate) sweep: Sweep,
+    /// Held through a step of the work that deletions left behind.
+    pub(crate) reclaiming: Mutex<()>,
     pub(crate) group_sync: GroupSync,
 }
 
@@ -128,6 +130,7 @@ impl Volume {
             rename_lock: Arc::default(),
             releases,
             sweep,
+            reclaiming: Mutex::new(()),
             group_sync: GroupSync::default(),
             name: superblock.name,
             meta,

@@ -387,7 +387,7 @@ impl Txn<'_> {
                 self.delete_extent(ino, inode.stream, placed)?;
             }
             let end = run.last().map_or(0, |placed| placed.end);
-            let chunk = self.volume.data.append(&data)?;
+            let chunk = self.volume.append_chunk(&data)?;
             self.adopt([chunk]);
             let body = ExtentBody::Chunk { chunk, skip: 0 };
             self.put_extent(ino, inode.stream, end, Extent { len: data.len() as u64, body })?;

@@ -95,7 +95,7 @@ fn child() {
             }
         }
     }
-    while volume.reclaim_some(3).unwrap() == Progress::More {}
+    volume.reclaim_all().unwrap();
 }
 
 fn len(step: u64) -> usize {
@@ -134,7 +134,7 @@ fn check(path: &Path, done: u64, point: &str) {
     // The server goes on: what was left is finished, and nothing is stored for nothing.
     let file = create(&volume, "after");
     write(&volume, file, 0, &pattern(3, 200_000));
-    while volume.reclaim_some(10).unwrap() == Progress::More {}
+    volume.reclaim_all().unwrap();
     let allocated = volume.usage().1;
     let stored: u64 = stores.data.segments().unwrap().iter().map(|segment| segment.stored).sum();
     assert!(stored <= allocated + 100 * 4096, "{point}: {stored} bytes stored for {allocated}");

@@ -457,7 +457,7 @@ impl World {
             self.check_everything();
             self.fsck();
         }
-        while self.volume.reclaim_some(100).unwrap() == Progress::More {}
+        self.volume.reclaim_all().unwrap();
         self.check_everything();
         self.fsck();
         let stored: u64 = self.data.segments().unwrap().iter().map(|segment| segment.stored).sum();

@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     if !path.is_dir() {
         return Err(CliError::Usage(format!("{} is not a data directory of `soda serve`", path.display())));
     }
-    let directory = DataDirectory::open(path, StoreOptions::default())
+    let directory = DataDirectory::open_existing(path, StoreOptions::default())
         .map_err(|error| CliError::Failed(error.to_string()))?;
     let options = FsckOptions {
         repair: if arguments.repair { Repair::Yes } else { Repair::No },

@@ -44,6 +44,15 @@ pub struct DataDirectory {
 }
 
 impl DataDirectory {
+    /// Opens a data directory that is there, for tools: makes nothing where there is none.
+    pub fn open_existing(path: impl AsRef<Path>, options: StoreOptions) -> StorageResult<DataDirectory> {
+        let path = path.as_ref();
+        match path.join(FORMAT_FILE).exists() {
+            true => DataDirectory::open(path, options),
+            false => Err(StorageError::NoDataDirectory { path: path.to_owned() }),
+        }
+    }
+
     /// Opens a data directory; makes one where nothing or an empty directory is.
     pub fn open(path: impl AsRef<Path>, options: StoreOptions) -> StorageResult<DataDirectory> {
         let path = path.as_ref();

@@ -138,7 +138,7 @@ pub fn fsck(
         volume.sync()?;
     }
     if options.repair == Repair::Yes {
-        while volume.reclaim_some(1024)? == crate::Progress::More {}
+        volume.reclaim_all()?;
         report.reclaim_left = 0;
         report.repaired -= report.left.len();
         volume.sync()?;
