@@ -9,27 +9,36 @@ use super::sessions::SessionStanding;
 use super::store::RecallState;
 use super::{OpKey, Table};
 use soda_types::{Epoch, Grant, Mode, Monotonic, Scope, SessionId, Term};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct Grace {
-    /// Known sessions that have not finished reclaiming.
-    pub(super) missing: BTreeSet<SessionId>,
-    /// The end of the period; later while a session that had come back, but did not finish, has a lease to run out.
+    /// Known sessions that have not finished reclaiming, and when the last batch of each came.
+    pub(super) missing: BTreeMap<SessionId, Option<Monotonic>>,
+    /// The end of the period; later while a session is at work on its reclaim, or had come back, did not finish and has a
+    /// lease to run out.
     pub(super) wake: Monotonic,
+    /// Nobody is waited for beyond, at work or not.
+    latest: Monotonic,
 }
+
+/// A session whose last batch is no older than this part of the grace period is at work.
+const AT_WORK: u32 = 4;
+/// How many grace periods those who are at work get at most.
+const LATEST: u32 = 4;
 
 impl Table {
     /// Starts the grace period. `known` are the sessions of the list on disk; they count as just renewed, since they
     /// may have been so right before the restart.
     pub fn begin_grace(&mut self, now: Monotonic, known: impl IntoIterator<Item = SessionId>) {
-        let missing: BTreeSet<SessionId> = known.into_iter().collect();
-        for session in &missing {
+        let missing: BTreeMap<SessionId, _> = known.into_iter().map(|session| (session, None)).collect();
+        for session in missing.keys() {
             self.open_session(now, *session);
         }
         if !missing.is_empty() {
-            self.grace = Some(Grace { missing, wake: now + self.config.grace });
+            let grace = self.config.grace;
+            self.grace = Some(Grace { missing, wake: now + grace, latest: now + grace * LATEST });
         }
     }
 
@@ -46,6 +55,9 @@ impl Table {
     ) -> Result<Vec<Option<Grant>>, SessionEnded> {
         if !self.sessions.get(&session).is_some_and(|session| session.is_good()) {
             return Err(SessionEnded);
+        }
+        if let Some(batch) = self.grace.as_mut().and_then(|grace| grace.missing.get_mut(&session)) {
+            *batch = Some(now);
         }
         Ok(held.iter().map(|grant| self.reclaim_one(now, session, grant)).collect())
     }
@@ -73,7 +85,7 @@ impl Table {
             let quiet = lease.recall == RecallState::Quiet && lease.expires > now;
             return if quiet { self.regrant(now, id) } else { None };
         }
-        let waits = self.grace.as_ref().is_some_and(|grace| grace.missing.contains(&session));
+        let waits = self.grace.as_ref().is_some_and(|grace| grace.missing.contains_key(&session));
         let term = self.config.term_of(held.fid.volume);
         if !waits || held.scope != Scope::Node || term == ObjectTerm::None {
             self.counters.reclaims_refused += 1;
@@ -99,11 +111,23 @@ impl Table {
         if grace.wake > now {
             return;
         }
-        // Whoever came back and did not finish believes in its lease until that has run out: nobody may go on before.
-        let missing: Vec<SessionId> = grace.missing.iter().copied().collect();
+        // Whoever came back and did not finish believes in its lease until that has run out: nobody may go on before. A
+        // long reclaim that gets on is not cut off: it would have to be done again from the start.
+        let patience = self.config.grace / AT_WORK;
+        let latest = grace.latest;
+        let at_work = |batch: &Option<Monotonic>| {
+            batch.map(|batch| batch + patience).filter(|end| *end > now && now < latest)
+        };
+        let missing: Vec<_> = grace.missing.iter().map(|(id, batch)| (*id, at_work(batch))).collect();
         let mut wake = now;
-        for id in missing {
+        for (id, at_work) in missing {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
+            if let Some(end) = at_work
+                && session.is_good()
+            {
+                wake = wake.max(end.min(latest));
+                continue;
+            }
             session.standing = SessionStanding::Condemned(FenceReason::NotReclaimed);
             if session.expires <= now {
                 self.fence(id, FenceReason::NotReclaimed);

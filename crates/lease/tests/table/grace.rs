@@ -134,3 +134,47 @@ fn a_reclaim_without_a_restart_says_what_is_held() {
     let answers = bench.table.handle_reclaim(now, s(1), &[grant(Mode::Read, 7, 1), grant(Mode::Read, 8, 1)]);
     assert_eq!(answers, Ok(vec![Some(grant(Mode::Read, 7, 2)), None]));
 }
+
+#[test]
+fn a_long_reclaim_that_gets_on_is_not_cut_off() {
+    let mut bench = restarted();
+    bench.table.finish_reclaim(bench.now, s(1));
+    bench.request(1, 1, &[change(7)]);
+    for batch in 0..10_u32 {
+        assert_eq!(bench.pass(2.0 * f64::from(batch + 1), &[1]), []);
+        bench.renew(2);
+        let held = [grant(Mode::Read, 100 + u64::from(batch), 5)];
+        assert_eq!(bench.table.handle_reclaim(bench.now, s(2), &held).unwrap().iter().flatten().count(), 1);
+    }
+    bench.table.finish_reclaim(bench.now, s(2));
+    assert_eq!(bench.outputs(), [admit(1)]);
+    assert_eq!(bench.modes(100), [(2, Mode::Read)]);
+}
+
+#[test]
+fn but_not_for_ever() {
+    let mut bench = restarted();
+    bench.table.finish_reclaim(bench.now, s(1));
+    bench.request(1, 1, &[change(7)]);
+    let mut outputs = Vec::new();
+    for second in 1..=60 {
+        outputs.extend(bench.pass(f64::from(second), &[1]));
+        if bench.table.handle_traffic(bench.now, s(2)).is_ok() {
+            let _ = bench.table.handle_reclaim(bench.now, s(2), &[]);
+        }
+        assert_eq!(outputs.is_empty(), second < 53, "four grace periods, and the term from its last renewal");
+    }
+    assert_eq!(outputs, [fence(2, FenceReason::NotReclaimed), admit(1)]);
+}
+
+#[test]
+fn who_stops_in_the_middle_is_waited_out() {
+    let mut bench = restarted();
+    bench.table.finish_reclaim(bench.now, s(1));
+    bench.request(1, 1, &[change(7)]);
+    bench.pass(10.0, &[1]);
+    bench.renew(2);
+    bench.table.handle_reclaim(bench.now, s(2), &[grant(Mode::Read, 7, 5)]).unwrap();
+    assert_eq!(bench.pass(19.9, &[1]), []);
+    assert_eq!(bench.pass(20.0, &[1]), [fence(2, FenceReason::NotReclaimed), admit(1)]);
+}
