@@ -4,8 +4,11 @@ use crate::record::{Dirent, Inode};
 use crate::txn::{IfOpen, Removed, Txn};
 use crate::view::View;
 use crate::volume::Node;
-use soda_types::{Errno, Fid, FileKind, FsResult, Ino, Name};
+use soda_types::{Errno, Fid, FileKind, FsError, FsResult, Ino, Name};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Deeper than any tree; a damaged one may have no top.
+const DEPTH_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RenameMode {
@@ -145,13 +148,16 @@ impl Txn<'_> {
         }
         self.take_rename_turn();
         let mut ancestor = to;
-        while ancestor != Ino::ROOT {
+        for _ in 0..DEPTH_MAX {
+            if ancestor == Ino::ROOT {
+                return Ok(());
+            }
             if ancestor == moving.ino {
                 return Err(Errno::Invalid.into());
             }
             let inode: Arc<Inode> = self.referred(ancestor)?;
             ancestor = inode.parent;
         }
-        Ok(())
+        Err(FsError::new(Errno::Io, format!("directory {to} is below itself: run `soda fsck`")))
     }
 }
