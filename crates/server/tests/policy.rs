@@ -122,11 +122,12 @@ async fn what_is_read_again_comes_from_memory_as_far_as_it_goes() {
     const FILE: u64 = 2 << 20;
     let dir = tempfile::tempdir().unwrap();
     let mut small = config(dir.path());
-    small.cache = CacheSizes { metadata: 16 << 20, data: 8 << 20 };
+    // Sixteen parts, each of which could hold the whole of a file.
+    small.cache = CacheSizes { metadata: 16 << 20, data: 32 << 20 };
     let server = Server::start(small.clone()).unwrap();
     let client = Client::connect(&server).await;
     let mut files = Vec::new();
-    for index in 0..16u8 {
+    for index in 0..40u8 {
         let file = client.create(client.root, &format!("f{index}")).await.unwrap().fid;
         for at in [0, FILE / 2] {
             client.write(file, WriteAt::Offset(at), &vec![index; FILE as usize / 2]).await.unwrap();
@@ -153,7 +154,7 @@ async fn what_is_read_again_comes_from_memory_as_far_as_it_goes() {
     }
     let before = stat(&server, "cache.chunks.misses").await;
     let (_, after) = read(files[0]).await;
-    assert!(after > before, "32 MiB do not fit into 8");
+    assert!(after > before, "80 MiB do not fit into 32");
 }
 
 #[tokio::test(flavor = "multi_thread")]
