@@ -1,5 +1,8 @@
 //! Mounts in the states that people meet: busy, dead, remounted, called by mount(8). Real processes on loopback.
 
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
