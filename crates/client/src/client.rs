@@ -87,6 +87,7 @@ impl Client {
             tokio::spawn(session::keep_data_connection(Arc::clone(&inner), joinable.subscribe()));
         }
         tokio::spawn(session::keep_house(Arc::clone(&inner)));
+        tokio::spawn(session::watch_overruns(Arc::clone(&inner)));
         tokio::spawn(session::supervise(Arc::clone(&inner), first, joinable));
         let client = Arc::new(Client { inner });
         client.open_disk_cache().await?;

@@ -9,6 +9,7 @@ mod pool;
 
 pub(crate) use pool::Pool;
 
+use crate::cache::names::MOST_NAMES_AT_ONCE;
 use crate::connection::link::Cancelled;
 use crate::hooks::{Names, NamesLock};
 use crate::inner::Inner;
@@ -80,7 +81,10 @@ impl Inner {
 
     fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
         let now = self.now();
+        let one_by_one = self.hooks.names_lock() == NamesLock::Directory;
         let mut state = crate::lock(&self.state);
+        // A kernel that needs the lock cannot make all names void at once.
+        state.names_at_once = if one_by_one { usize::MAX } else { MOST_NAMES_AT_ONCE };
         let step = state.holder.handle_recall(now, recall);
         let opens = state.existing(recall.fid).map_or(0, |inode| inode.opens);
         match step {

@@ -10,6 +10,7 @@ use soda_types::Monotonic;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Something that may be kept for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +49,12 @@ pub(crate) struct Answers {
     inside: [AtomicUsize; 2],
     /// One waiter at a time: each needs a phase of its own.
     waiting: Mutex<()>,
+    /// A section lasted so long (the process was stopped in it) that what it handed on may outlive its lease.
+    pub(crate) overrun: Notify,
 }
+
+/// A section that lasts longer may be harmful. Less than the constant part of the holder's drift margin.
+const LONGEST_SECTION: Duration = Duration::from_millis(40);
 
 impl Answers {
     pub(crate) fn stamp(&self) -> u64 {
@@ -91,7 +97,7 @@ impl Answers {
             let phase = self.phase.load(Ordering::SeqCst);
             self.inside[phase % 2].fetch_add(1, Ordering::SeqCst);
             if self.phase.load(Ordering::SeqCst) == phase {
-                return Answering { answers: self, clock, phase };
+                return Answering { answers: self, clock, phase, began: AtomicU64::new(u64::MAX) };
             }
             self.inside[phase % 2].fetch_sub(1, Ordering::SeqCst);
         }
@@ -104,6 +110,8 @@ pub struct Answering<'a> {
     answers: &'a Answers,
     clock: &'a dyn Clock,
     phase: usize,
+    /// When a time-out was first computed in it.
+    began: AtomicU64,
 }
 
 impl Answering<'_> {
@@ -112,12 +120,18 @@ impl Answering<'_> {
         if valid.until == Monotonic::ZERO || valid.stamp != self.answers.stamp() {
             return Duration::ZERO;
         }
-        valid.until.since(self.clock.now())
+        let now = self.clock.now();
+        self.began.fetch_min(now.as_nanos(), Ordering::Relaxed);
+        valid.until.since(now)
     }
 }
 
 impl Drop for Answering<'_> {
     fn drop(&mut self) {
+        let began = self.began.load(Ordering::Relaxed);
+        if began != u64::MAX && self.clock.now().since(Monotonic::from_nanos(began)) > LONGEST_SECTION {
+            self.answers.overrun.notify_one();
+        }
         self.answers.inside[self.phase % 2].fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -135,6 +149,21 @@ mod tests {
         answers.bump();
         assert_eq!(answers.enter(&BootClock).remaining(valid), Duration::ZERO);
         assert_eq!(answers.enter(&BootClock).remaining(Validity::NONE), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn a_section_in_which_the_process_was_stopped_is_noticed() {
+        let answers = Answers::default();
+        let valid = Validity::new(BootClock.now() + Duration::from_secs(5), answers.stamp());
+        for pause in [Duration::ZERO, Duration::from_millis(60)] {
+            let section = answers.enter(&BootClock);
+            section.remaining(valid);
+            std::thread::sleep(pause);
+            drop(section);
+            let noticed =
+                tokio::time::timeout(Duration::from_millis(1), answers.overrun.notified()).await.is_ok();
+            assert_eq!(noticed, !pause.is_zero());
+        }
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub(crate) struct State {
     pub(crate) closed_at_server: Vec<Fid>,
     /// What it was told lately: told again if the connection broke.
     closed_lately: VecDeque<(Monotonic, Fid)>,
+    /// Most names that the kernel is told one by one.
+    pub(crate) names_at_once: usize,
     inodes: FastMap<Fid, Inode>,
     /// Inodes that programs have open.
     pub(crate) open: BTreeSet<Fid>,
@@ -83,6 +85,7 @@ impl State {
             given_up: Vec::new(),
             closed_at_server: Vec::new(),
             closed_lately: VecDeque::new(),
+            names_at_once: names::MOST_NAMES_AT_ONCE,
             inodes: FastMap::default(),
             open: BTreeSet::new(),
             idle: Lru::default(),

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::time::Duration;
 
-/// More than this in one call to the kernel is "all".
-const MOST_NAMES_AT_ONCE: usize = 1024;
+/// More than this in one call to the kernel is "all", if it can make all names void at once.
+pub(crate) const MOST_NAMES_AT_ONCE: usize = 1024;
 /// The kernel counts its time-outs from when it reads an answer: so much later than us, at most.
 pub(crate) const KERNEL_LAG: Duration = Duration::from_secs(1);
 
@@ -124,8 +124,8 @@ impl Directory {
         }
     }
 
-    /// What the kernel may still hold of `of` (all names if `None`).
-    pub(crate) fn kernel_names(&self, now: Monotonic, of: Option<&Names>) -> Option<Names> {
+    /// What the kernel may still hold of `of` (all names if `None`); more than `at_once` of them are "all".
+    pub(crate) fn kernel_names(&self, now: Monotonic, of: Option<&Names>, at_once: usize) -> Option<Names> {
         if self.kernel_all_until + KERNEL_LAG > now && self.kernel_all_until > Monotonic::ZERO {
             return Some(Names::All);
         }
@@ -139,7 +139,7 @@ impl Directory {
         };
         match found.len() {
             0 => None,
-            1..=MOST_NAMES_AT_ONCE => {
+            count if count <= at_once => {
                 found.sort_unstable();
                 Some(Names::These(found))
             }
@@ -263,15 +263,15 @@ mod tests {
     #[test]
     fn the_kernel_is_only_told_of_names_that_it_may_hold() {
         let mut dir = Directory { complete: Complete::Yes, ..Directory::default() };
-        assert_eq!(dir.kernel_names(at(1), None), None);
+        assert_eq!(dir.kernel_names(at(1), None, 9), None);
         dir.given_to_kernel(at(1), &name("a"), at(9));
         dir.learn(at(2), at(1), &name("b"), file(2));
-        assert_eq!(dir.kernel_names(at(2), None), Some(Names::These(vec![name("a")])));
-        assert_eq!(dir.kernel_names(at(2), Some(&Names::These(vec![name("b")]))), None);
-        assert_eq!(dir.kernel_names(at(11), None), None);
+        assert_eq!(dir.kernel_names(at(2), None, 9), Some(Names::These(vec![name("a")])));
+        assert_eq!(dir.kernel_names(at(2), Some(&Names::These(vec![name("b")])), 9), None);
+        assert_eq!(dir.kernel_names(at(11), None, 9), None);
         dir.clear(at(3));
-        assert_eq!(dir.kernel_names(at(4), None), Some(Names::All));
+        assert_eq!(dir.kernel_names(at(4), None, 9), Some(Names::All));
         dir.kernel_dropped();
-        assert_eq!(dir.kernel_names(at(4), None), None);
+        assert_eq!(dir.kernel_names(at(4), None, 9), None);
     }
 }

@@ -34,6 +34,7 @@ impl Plan {
     /// may not have returned, and the kernel may still show what was before. Nobody else may see them until it does not.
     /// Those that are not answered may be applied at the server all the same, and nobody knows yet what they did.
     pub(crate) fn new(state: &mut State, now: Monotonic, fid: Fid, keep: Option<Mode>) -> Plan {
+        let at_once = state.names_at_once;
         let Some(inode) = state.existing(fid) else { return Plan::default() };
         let recent = inode.recent(now);
         let holds_attr = inode.kernel_holds_attr(now);
@@ -42,7 +43,7 @@ impl Plan {
             return Plan {
                 attr: holds_attr,
                 data: inode.kernel_data.then_some(0..u64::MAX),
-                names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, None)),
+                names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, None, at_once)),
                 ..stand
             };
         }
@@ -51,7 +52,7 @@ impl Plan {
         Plan {
             attr: holds_attr,
             data: data.filter(|_| inode.kernel_data),
-            names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, Some(&recent))),
+            names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, Some(&recent), at_once)),
             ..stand
         }
     }

@@ -8,7 +8,7 @@ mod tick;
 
 pub(crate) use data::keep_data_connection;
 pub(crate) use handshake::{Established, HandshakeError, open_control};
-pub(crate) use tick::keep_house;
+pub(crate) use tick::{keep_house, watch_overruns};
 
 use crate::connection::FrameReader;
 

@@ -52,6 +52,21 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
     }
 }
 
+/// Runs until the client is closed. A thread that was stopped while it handed an answer on has given the kernel a time-out
+/// that began too late.
+pub(crate) async fn watch_overruns(inner: Arc<Inner>) {
+    let mut phase = inner.phase.subscribe();
+    loop {
+        tokio::select! {
+            () = inner.answers.overrun.notified() => {
+                tracing::info!("stopped while answering: the kernel's caches are dropped");
+                inner.drop_all_kernel_caches();
+            }
+            _ = phase.wait_for(|phase| *phase == Phase::Closed) => return,
+        }
+    }
+}
+
 /// Sends the call unless the last one of its kind is still on the way.
 fn once(inner: &Arc<Inner>, on_the_way: &Arc<AtomicBool>, call: Call) {
     if on_the_way.swap(true, Ordering::AcqRel) {
