@@ -88,7 +88,10 @@ impl Client {
         }
         tokio::spawn(session::keep_house(Arc::clone(&inner)));
         tokio::spawn(session::watch_overruns(Arc::clone(&inner)));
+        let mut restored = joinable.subscribe();
         tokio::spawn(session::supervise(Arc::clone(&inner), first, joinable));
+        // Leases that come with answers to questions from before the session's start would be refused.
+        let _ = restored.wait_for(Option::is_some).await;
         let client = Arc::new(Client { inner });
         client.open_disk_cache().await?;
         client.wait_for_data_connections().await;

@@ -202,7 +202,7 @@ impl Inner {
             state.kernel_dropped(fid);
         }
         if keep.is_none() || state.inode(fid).changes > 0 {
-            state.void(now, fid);
+            state.void(fid);
         }
         let inode = state.inode(fid);
         inode.recalling -= 1;
@@ -267,7 +267,7 @@ impl Inner {
             for fid in fids {
                 let plan = Plan::new(&mut state, now, fid, None);
                 state.kernel_dropped(fid);
-                state.void(now, fid);
+                state.void(fid);
                 if plan.needs_kernel() {
                     plans.push((fid, plan));
                 }
@@ -317,7 +317,7 @@ impl Inner {
             let asked_hooks = self.hooks.in_use(fid);
             let mut state = crate::lock(&self.state);
             state.kernel_dropped(fid);
-            state.void(now, fid);
+            state.void(fid);
             let inode = state.inode(fid);
             inode.recalling -= 1;
             let in_use = if inode.opens > 0 { InUse::Yes } else { asked_hooks };

@@ -345,7 +345,9 @@ async fn a_change_stuck_behind_a_recall_of_its_directory_is_taken_back() {
                 assert_eq!(acks[0].kept, None);
                 acked = true;
             }
-            other => panic!("{other:?}"),
+            other => {
+                panic!("{other:?}; cancelled: {cancelled}, acked: {acked}, {:?}", told.names.lock().unwrap())
+            }
         }
     }
     assert_eq!(creating.await.unwrap().unwrap_err().errno, Errno::Stale);

@@ -100,12 +100,12 @@ impl Inode {
     }
 
     /// All that the lease covered is void.
-    pub(crate) fn void(&mut self, now: Monotonic) {
+    pub(crate) fn void(&mut self) {
         self.attr = None;
         self.holding = None;
         self.xattrs = Xattrs::Unknown;
         if let Some(dir) = &mut self.dir {
-            dir.clear(now);
+            dir.clear();
         }
     }
 

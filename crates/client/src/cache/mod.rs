@@ -204,12 +204,12 @@ impl State {
     }
 
     /// Whether what came with the ticket's reply may be entered; makes the inode ready for it.
-    pub(crate) fn enter(&mut self, now: Monotonic, ticket: Ticket, fid: Fid) -> bool {
+    pub(crate) fn enter(&mut self, ticket: Ticket, fid: Fid) -> bool {
         if self.consistency == Consistency::Lease {
             let Some(holding) = self.holder.cacheable(ticket, fid) else { return false };
             let before = self.inode(fid).holding;
             if before != Some(holding) {
-                self.void(now, fid);
+                self.void(fid);
                 self.inode(fid).holding = Some(holding);
             }
         } else {
@@ -220,7 +220,7 @@ impl State {
 
     /// Attributes from a reply. Out of several the newest version stays.
     pub(crate) fn learn_attr(&mut self, now: Monotonic, ticket: Ticket, fid: Fid, attr: &Attr) {
-        let enterable = self.enter(now, ticket, fid);
+        let enterable = self.enter(ticket, fid);
         let lease = self.consistency == Consistency::Lease;
         let Some(inode) = self.inodes.get_mut(&fid) else { return };
         let newest = attr.version >= inode.seen;
@@ -256,14 +256,14 @@ impl State {
 
     /// A name from a reply to a question that was sent with the ticket.
     pub(crate) fn learn_name(&mut self, now: Monotonic, ticket: Ticket, dir: Fid, name: &Name, known: Known) {
-        if self.enter(now, ticket, dir) {
+        if self.enter(ticket, dir) {
             self.with_names(now, dir, |names| names.learn(now, ticket.sent_at(), name, known));
         }
     }
 
     /// A new directory of our own: it is completely known to be empty.
-    pub(crate) fn learn_new_directory(&mut self, now: Monotonic, ticket: Ticket, fid: Fid, parent: Fid) {
-        if self.consistency == Consistency::Lease && self.enter(now, ticket, fid) {
+    pub(crate) fn learn_new_directory(&mut self, ticket: Ticket, fid: Fid, parent: Fid) {
+        if self.consistency == Consistency::Lease && self.enter(ticket, fid) {
             let dir = self.inode(fid).directory();
             dir.parent = Some(parent);
             if dir.len() == 0 {
@@ -411,10 +411,10 @@ impl State {
     }
 
     /// Everything that the lease covered is void. Data stay, marked with their version.
-    pub(crate) fn void(&mut self, now: Monotonic, fid: Fid) {
+    pub(crate) fn void(&mut self, fid: Fid) {
         if let Some(inode) = self.inodes.get_mut(&fid) {
             let before = inode.dir.as_ref().map_or(0, |dir| dir.len());
-            inode.void(now);
+            inode.void();
             let after = inode.dir.as_ref().map_or(0, |dir| dir.len());
             self.names = (self.names + after).saturating_sub(before);
         }
@@ -434,7 +434,7 @@ impl State {
             if let Some(ack) = self.holder.release(now, fid) {
                 self.given_up.push(ack);
             }
-            self.void(now, fid);
+            self.void(fid);
             if let Some(place) = self.inodes.remove(&fid).and_then(|inode| inode.place) {
                 self.idle.remove(place);
             }
@@ -446,7 +446,7 @@ impl State {
             if *fid != kept
                 && let Some(dir) = &mut inode.dir
             {
-                dir.clear(now);
+                dir.shed(now);
             }
         }
         self.names = self.inodes.values().filter_map(|inode| inode.dir.as_ref()).map(|dir| dir.len()).sum();

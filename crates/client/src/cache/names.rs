@@ -155,10 +155,15 @@ impl Directory {
         }
     }
 
-    /// Nothing is known any more, except what the kernel may hold and which names are in flight.
-    pub(crate) fn clear(&mut self, now: Monotonic) {
-        self.complete = Complete::No;
+    /// As [`Directory::clear`] while the lease goes on: answers to questions from before must not be entered any more.
+    pub(crate) fn shed(&mut self, now: Monotonic) {
+        self.clear();
         self.cleared = now;
+    }
+
+    /// Nothing is known any more, except what the kernel may hold and which names are in flight.
+    pub(crate) fn clear(&mut self) {
+        self.complete = Complete::No;
         let kept_by_kernel = self.names.values().map(|dentry| dentry.kernel_until).max().unwrap_or_default();
         self.kernel_all_until = self.kernel_all_until.max(kept_by_kernel);
         self.names.retain(|_, dentry| dentry.in_flight > 0);
@@ -234,7 +239,7 @@ mod tests {
         dir.end_change(at(4), &name("a"), Some(Known::Absent));
         dir.learn(at(5), at(1), &name("a"), file(7));
         assert_eq!(dir.find(&name("a"), at(0)), Some(Known::Absent));
-        dir.clear(at(6));
+        dir.shed(at(6));
         dir.learn(at(7), at(1), &name("a"), file(7));
         assert_eq!(dir.find(&name("a"), at(0)), None, "asked before the names were dropped");
     }
@@ -269,7 +274,7 @@ mod tests {
         assert_eq!(dir.kernel_names(at(2), None, 9), Some(Names::These(vec![name("a")])));
         assert_eq!(dir.kernel_names(at(2), Some(&Names::These(vec![name("b")])), 9), None);
         assert_eq!(dir.kernel_names(at(11), None, 9), None);
-        dir.clear(at(3));
+        dir.clear();
         assert_eq!(dir.kernel_names(at(4), None, 9), Some(Names::All));
         dir.kernel_dropped();
         assert_eq!(dir.kernel_names(at(4), None, 9), None);

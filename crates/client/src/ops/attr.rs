@@ -47,7 +47,7 @@ impl Client {
                     return Err(error);
                 }
             };
-            let enterable = state.enter(now, ticket, fid) && state.caches_own_writes();
+            let enterable = state.enter(ticket, fid) && state.caches_own_writes();
             state.learn_node(now, ticket, &node);
             let range = data.as_ref().map(|(_, range)| range.clone());
             if let Some((write, _)) = data {

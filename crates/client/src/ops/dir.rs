@@ -200,7 +200,7 @@ impl Inner {
             let Answer::Entries(page) = answer else { return unexpected(&answer) };
             let (state, now) = (&mut *arrived.state, arrived.now);
             state.learn_attr(now, ticket, dir, &page.dir);
-            let enterable = state.enter(now, ticket, dir);
+            let enterable = state.enter(ticket, dir);
             for (name, node) in &page.entries {
                 state.learn_name(now, ticket, dir, name, present(node));
                 state.learn_node(now, ticket, node);

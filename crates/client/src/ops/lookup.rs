@@ -84,7 +84,7 @@ impl Client {
                 let (answer, _) = result?;
                 let Answer::Target(target) = answer else { return unexpected(&answer) };
                 let target = Bytes::from(target);
-                if arrived.state.enter(arrived.now, ticket, fid) {
+                if arrived.state.enter(ticket, fid) {
                     arrived.state.inode(fid).target = Some(target.clone());
                 }
                 Ok(target)

@@ -60,7 +60,7 @@ impl State {
             }
         }
         for (at, (dir, name)) in flight.names.iter().enumerate() {
-            let outcome = outcomes.get(at).copied().flatten().filter(|_| self.enter(now, ticket, *dir));
+            let outcome = outcomes.get(at).copied().flatten().filter(|_| self.enter(ticket, *dir));
             self.with_names(now, *dir, |names| names.end_change(now, name, outcome));
             if did.is_some() {
                 self.changed(now, *dir, Some(name), None);
@@ -144,7 +144,7 @@ impl Client {
             let known = present(&node);
             arrived.state.end_names(now, ticket, flight, &[Some(known)], Some(&did));
             if is_directory(&node) {
-                arrived.state.learn_new_directory(now, ticket, node.fid, parent);
+                arrived.state.learn_new_directory(ticket, node.fid, parent);
             }
             let names = arrived.state.name_validity(now, parent, &name, known);
             let entry = arrived.state.entry(now, names, node);

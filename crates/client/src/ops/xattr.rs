@@ -93,7 +93,7 @@ impl Client {
                 let alone = began == (inode.holding, inode.change_count);
                 state.end_change(change);
                 let did = Did::from(result.map(|(answer, _)| answer))?;
-                let enterable = state.enter(now, ticket, fid);
+                let enterable = state.enter(ticket, fid);
                 if let Some(node) = &did.node {
                     state.learn_node(now, ticket, node);
                 }
@@ -133,7 +133,7 @@ impl Client {
                 let list: XattrList =
                     Arc::new(list.into_iter().map(|(name, value)| (name, value.into())).collect());
                 let state = &mut *arrived.state;
-                if state.enter(arrived.now, ticket, fid) {
+                if state.enter(ticket, fid) {
                     let inode = state.inode(fid);
                     // No own change in between: its order against this answer is the server's.
                     if inode.change_count == changes && inode.changes == 0 {
