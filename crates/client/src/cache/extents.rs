@@ -111,13 +111,10 @@ impl Memory {
     /// All missing stretches of the range that nobody is fetching.
     pub(crate) fn missing(&self, fid: Fid, range: Range<u64>) -> Vec<Range<u64>> {
         let Some(file) = self.files.get(&fid) else { return vec![range] };
-        let known = file.extents.iter().map(|(start, extent)| *start..start + extent.bytes.len() as u64);
-        let known_from =
-            file.extents.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
-        let mut taken: Vec<Range<u64>> = known
-            .skip_while(|have| have.start < known_from)
-            .take_while(|have| have.start < range.end)
-            .collect();
+        let from = file.extents.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let known = file.extents.range(from..range.end.max(from));
+        let mut taken: Vec<Range<u64>> =
+            known.map(|(start, extent)| *start..start + extent.bytes.len() as u64).collect();
         taken.extend(file.fetches.iter().map(|fetch| fetch.range.clone()));
         taken.sort_by_key(|have| have.start);
         let mut missing = Vec::new();
