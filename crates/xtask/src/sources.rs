@@ -50,7 +50,9 @@ fn check_text(name: &str, text: &str) -> Vec<String> {
     let is_rules = name.ends_with("xtask/src/sources.rs");
     for (number, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", number + 1);
-        if line.chars().count() > MAX_WIDTH {
+        // A row of a table in a comment cannot be broken.
+        let is_table = line.trim_start().starts_with("//") && line.ends_with('|');
+        if line.chars().count() > MAX_WIDTH && !is_table {
             failures.push(format!("{place}: wider than {MAX_WIDTH}"));
         }
         if is_rules {
