@@ -141,7 +141,12 @@ pub struct Frame {
 impl Frame {
     /// # Errors
     /// [`FrameError::BodyTooLong`] if the message does not fit; nothing else.
-    pub fn new<M: Serialize>(kind: FrameKind, tag: u64, message: &M, payload: Bytes) -> Result<Frame, FrameError> {
+    pub fn new<M: Serialize>(
+        kind: FrameKind,
+        tag: u64,
+        message: &M,
+        payload: Bytes,
+    ) -> Result<Frame, FrameError> {
         let body = postcard::to_stdvec(message).map_err(|error| FrameError::Body(error.to_string()))?;
         let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
         if len > MAX_BODY {

@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 use soda_types::{
-    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Mode, Name, Recall,
-    RecallAck, Sequence, SessionId, SetAttr, Slot, Timestamp, Version,
+    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Mode, Name, Recall, RecallAck,
+    Sequence, SessionId, SetAttr, Slot, Timestamp, Version,
 };
 use std::time::Duration;
 
@@ -185,47 +185,135 @@ pub enum Call {
     Goodbye,
 
     // reading
-    Lookup { parent: Fid, name: Name },
-    GetAttr { fid: Fid },
-    ReadLink { fid: Fid },
-    ReadDir { dir: Fid, after: Option<Name>, limit: u32 },
+    Lookup {
+        parent: Fid,
+        name: Name,
+    },
+    GetAttr {
+        fid: Fid,
+    },
+    ReadLink {
+        fid: Fid,
+    },
+    ReadDir {
+        dir: Fid,
+        after: Option<Name>,
+        limit: u32,
+    },
     /// All names and values (small ones): what a client caches under the lease.
-    GetXattrs { fid: Fid },
-    GetXattr { fid: Fid, name: Vec<u8> },
+    GetXattrs {
+        fid: Fid,
+    },
+    GetXattr {
+        fid: Fid,
+        name: Vec<u8>,
+    },
     /// Payload of the reply: the bytes; fewer than asked for at the end of the file only.
-    Read { fid: Fid, offset: u64, len: u32 },
-    Seek { fid: Fid, offset: u64, whence: Whence },
-    StatFs { fid: Fid },
+    Read {
+        fid: Fid,
+        offset: u64,
+        len: u32,
+    },
+    Seek {
+        fid: Fid,
+        offset: u64,
+        whence: Whence,
+    },
+    StatFs {
+        fid: Fid,
+    },
 
     // changing names
-    Create { parent: Fid, name: Name, new: NewNode },
-    Link { fid: Fid, parent: Fid, name: Name },
-    Unlink { parent: Fid, name: Name, what: Unlink },
-    Rename { parent: Fid, name: Name, new_parent: Fid, new_name: Name, how: Rename },
+    Create {
+        parent: Fid,
+        name: Name,
+        new: NewNode,
+    },
+    Link {
+        fid: Fid,
+        parent: Fid,
+        name: Name,
+    },
+    Unlink {
+        parent: Fid,
+        name: Name,
+        what: Unlink,
+    },
+    Rename {
+        parent: Fid,
+        name: Name,
+        new_parent: Fid,
+        new_name: Name,
+        how: Rename,
+    },
     /// O_TMPFILE: an inode with no name.
-    TmpFile { parent: Fid, new: NewNode },
+    TmpFile {
+        parent: Fid,
+        new: NewNode,
+    },
 
     // changing inodes
-    SetAttr { fid: Fid, set: SetAttr },
+    SetAttr {
+        fid: Fid,
+        set: SetAttr,
+    },
     /// The request's payload is the data.
-    Write { fid: Fid, at: WriteAt, kill_suid_sgid: bool },
-    Allocate { fid: Fid, offset: u64, len: u64, how: Allocate },
-    CopyRange { from: Fid, from_offset: u64, to: Fid, to_offset: u64, len: u64 },
+    Write {
+        fid: Fid,
+        at: WriteAt,
+        kill_suid_sgid: bool,
+    },
+    Allocate {
+        fid: Fid,
+        offset: u64,
+        len: u64,
+        how: Allocate,
+    },
+    CopyRange {
+        from: Fid,
+        from_offset: u64,
+        to: Fid,
+        to_offset: u64,
+        len: u64,
+    },
     /// `kill_sgid`: with an access list, drop set-group-id, as its setter is not of the file's group.
-    SetXattr { fid: Fid, name: Vec<u8>, value: Vec<u8>, how: SetXattr, kill_sgid: bool },
-    RemoveXattr { fid: Fid, name: Vec<u8> },
+    SetXattr {
+        fid: Fid,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        how: SetXattr,
+        kill_sgid: bool,
+    },
+    RemoveXattr {
+        fid: Fid,
+        name: Vec<u8>,
+    },
 
     // durability and open files
     /// Returns when every change answered before is durable on the server's disk. Shares group commits.
-    Sync { fid: Fid },
+    Sync {
+        fid: Fid,
+    },
     /// Registers that a process has the inode open although no lease covers it.
-    Opened { fid: Fid },
+    Opened {
+        fid: Fid,
+    },
 
     // locks
-    LockTest { fid: Fid, lock: Lock },
-    LockSet { fid: Fid, lock: Lock, wait: LockWait },
+    LockTest {
+        fid: Fid,
+        lock: Lock,
+    },
+    LockSet {
+        fid: Fid,
+        lock: Lock,
+        wait: LockWait,
+    },
     /// Releases the range.
-    LockRelease { fid: Fid, lock: Lock },
+    LockRelease {
+        fid: Fid,
+        lock: Lock,
+    },
 
     /// For tools; on an admin connection.
     Admin(AdminCall),
@@ -267,7 +355,9 @@ pub enum Unlink {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Rename {
     /// May replace; `in_use`: whether the caller's machine has the replaced inode open.
-    Plain { in_use: InUse },
+    Plain {
+        in_use: InUse,
+    },
     NoReplace,
     Exchange,
 }
@@ -328,20 +418,32 @@ pub enum Answer {
     /// For each lease of the batch, in order: what it is now, or nothing.
     Reclaimed(Vec<Option<Grant>>),
     /// `None`: there is no such name, which may be cached under the directory's lease.
-    Found { parent: Attr, node: Option<Node> },
+    Found {
+        parent: Attr,
+        node: Option<Node>,
+    },
     Node(Node),
     Target(Vec<u8>),
     Entries(DirPage),
     Xattrs(Vec<(Vec<u8>, Vec<u8>)>),
     Xattr(Vec<u8>),
     /// Attributes at the moment of the read; the bytes are the payload.
-    Data { attr: Attr },
+    Data {
+        attr: Attr,
+    },
     Offset(u64),
     Stats(FsStats),
     /// What a change did: the inode that it was about, and the new attributes of every other inode it touched.
-    Changed { node: Option<Node>, others: Vec<(Fid, Attr)> },
+    Changed {
+        node: Option<Node>,
+        others: Vec<(Fid, Attr)>,
+    },
     /// As `Changed`, for data: where it went.
-    Written { offset: u64, len: u64, attr: Attr },
+    Written {
+        offset: u64,
+        len: u64,
+        attr: Attr,
+    },
     /// The conflicting lock, if any.
     Conflict(Option<Lock>),
     Admin(AdminAnswer),
@@ -385,7 +487,10 @@ pub enum AdminCall {
     /// Counters since the start, by name.
     Stats,
     /// Leases on one object, or all; at most `limit`.
-    Leases { of: Option<ObjectRef>, limit: u32 },
+    Leases {
+        of: Option<ObjectRef>,
+        limit: u32,
+    },
     /// Who holds, who waits, for whom, since when, and why the last lease was refused.
     Why(ObjectRef),
 }
@@ -394,7 +499,10 @@ pub enum AdminCall {
 pub enum ObjectRef {
     Fid(Fid),
     /// Names from the root of a volume.
-    Path { volume: String, names: Vec<Name> },
+    Path {
+        volume: String,
+        names: Vec<Name>,
+    },
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -474,4 +582,3 @@ pub struct WaitInfo {
     /// When it will go on at the latest.
     pub at_most: Option<Duration>,
 }
-

@@ -15,7 +15,8 @@ use std::process::Command;
 #[test]
 fn a_full_disk_is_refused_in_time_and_recovers() {
     let mount_point = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=300m none \"$SODA_FULL_DISK\" || exit 77; exec \"$0\" --exact child --ignored --nocapture";
+    let script = "mount -t tmpfs -o size=300m none \"$SODA_FULL_DISK\" || exit 77; \
+                  exec \"$0\" --exact child --ignored --nocapture";
     let output = Command::new("unshare")
         .args(["--map-root-user", "--mount", "sh", "-c", script])
         .arg(std::env::current_exe().unwrap())

@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Own changes younger than this may not have left the kernel's hands yet. At least a lease's term: until then the kernel may use what it was told before.
+/// Own changes younger than this may not have left the kernel's hands yet. At least a lease's term: until then
+/// the kernel may use what it was told before.
 const RECENT: Duration = Duration::from_secs(60);
 const MOST_RECENT_NAMES: usize = 128;
 
