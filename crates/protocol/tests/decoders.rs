@@ -1,6 +1,9 @@
 //! Every decoder that reads the wire is fed garbage, and good messages with damage: it may refuse, it may not panic,
 //! allocate without bound, or read a message that is not there.
 
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use soda_protocol::*;
@@ -16,7 +19,7 @@ fn fid(ino: u64) -> Fid {
 
 /// One message of each shape that matters: nested enums, options, long vectors, names.
 fn samples() -> Vec<(FrameKind, Vec<u8>)> {
-    let requests = vec![
+    let requests = [
         Request {
             op: Some(OpId { slot: Slot(3), sequence: Sequence(9) }),
             call: Call::Rename {
@@ -44,7 +47,7 @@ fn samples() -> Vec<(FrameKind, Vec<u8>)> {
             }),
         },
     ];
-    let replies = vec![
+    let replies = [
         Reply { result: Err(Failure::Fs(Errno::NoSpace.into())), grants: vec![] },
         Reply {
             result: Ok(Answer::Xattrs(vec![(b"user.a".to_vec(), vec![0; 300])])),
@@ -57,8 +60,8 @@ fn samples() -> Vec<(FrameKind, Vec<u8>)> {
             }],
         },
     ];
-    let notes = vec![Note::Closed(vec![fid(1); 40])];
-    let pushes = vec![Push::Recalls(vec![Recall {
+    let notes = [Note::Closed(vec![fid(1); 40])];
+    let pushes = [Push::Recalls(vec![Recall {
         fid: fid(3),
         epoch: Epoch(2),
         to: None,
