@@ -229,3 +229,26 @@ fn changes_are_seen_by_the_very_next_call() {
         assert!(names(&there).is_empty());
     }
 }
+
+#[test]
+fn a_program_that_runs_is_not_cut_off() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 1);
+    let program = cell.roots()[0].join("program");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let size = fs::metadata(&program).unwrap().len();
+    let mut running = Command::new(&program).arg("100").spawn().unwrap();
+    // O_RDONLY with O_TRUNC: the flag that must not take effect before the kernel has looked who executes the file.
+    let opened = rustix::fs::open(
+        &program,
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::TRUNC,
+        rustix::fs::Mode::empty(),
+    );
+    let after = fs::metadata(&program).unwrap().len();
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert_eq!(opened.err(), Some(rustix::io::Errno::TXTBSY));
+    assert_eq!(after, size);
+}

@@ -173,11 +173,12 @@ impl Pretence {
     }
 }
 
+/// Not ATOMIC_O_TRUNC: with it the file would be cut by the open, before the kernel finds that it is being executed and
+/// refuses with ETXTBSY. The truncation comes as a request of its own.
 fn wanted_flags() -> u64 {
     init::ASYNC_READ
         | init::POSIX_LOCKS
         | init::FLOCK_LOCKS
-        | init::ATOMIC_O_TRUNC
         | init::BIG_WRITES
         | init::DONT_MASK
         | init::AUTO_INVAL_DATA
