@@ -25,6 +25,8 @@ use tokio::sync::oneshot;
 const RECALLS_PER_PUSH: usize = 1024;
 /// Connections that the deciding thread writes to itself; more are left to their own tasks.
 const FLUSH_MAX: usize = 4;
+/// The core is used every second; if it was not for this long, the whole server stood still.
+const OWN_PAUSE: Duration = Duration::from_millis(1800);
 
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -42,6 +44,8 @@ pub(crate) struct Core {
     pub(crate) last_session: u64,
     /// Starts of the data directory, this one included.
     pub(crate) starts: u64,
+    /// When the core was last locked: at least once a second while the server runs.
+    last_used: Monotonic,
 }
 
 /// A session and what hangs on it.
@@ -147,6 +151,7 @@ impl Core {
             next_key: 1,
             last_session: server.last_session,
             starts: server.starts,
+            last_used: clock::monotonic(),
         }
     }
 
@@ -169,11 +174,18 @@ pub(crate) struct CoreGuard<'s> {
 
 impl Shared {
     pub(crate) fn core(&self) -> CoreGuard<'_> {
-        let core = self.core_mutex().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = self.core_mutex().lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::monotonic();
+        let pause = now.since(core.last_used);
+        if pause > OWN_PAUSE {
+            tracing::warn!(?pause, "the server was not running; its clients' sessions get a new term");
+            core.table.handle_own_pause(now);
+        }
+        core.last_used = now;
         CoreGuard {
             shared: self,
             core: Some(core),
-            now: clock::monotonic(),
+            now,
             admitted: BTreeSet::new(),
             refused: BTreeSet::new(),
             touched: Vec::new(),

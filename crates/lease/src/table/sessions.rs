@@ -57,6 +57,15 @@ impl Table {
         Ok(())
     }
 
+    /// The server itself was not running for a while (stopped, suspended, stalled): what its clients sent meanwhile has
+    /// not been looked at yet. Gives every session a whole term from now, so that none is taken for dead because of the
+    /// server's own pause. Always safe: waiting longer than was promised breaks no promise.
+    pub fn handle_own_pause(&mut self, now: Monotonic) {
+        for session in self.sessions.values_mut().filter(|session| session.is_good()) {
+            session.expires = session.expires.max(now + self.config.session_term);
+        }
+    }
+
     /// Somebody needs something of the session's that is no lease, such as a file lock on `fid`. If the session's lease has
     /// run out, it ends ([`Output::Fence`] follows) and the answer is `None`; else it is what is left of the lease.
     pub fn contest(&mut self, now: Monotonic, id: SessionId, fid: Fid) -> Option<Duration> {

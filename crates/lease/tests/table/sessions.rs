@@ -108,3 +108,15 @@ fn who_needs_something_else_of_an_expired_session_ends_it() {
     assert_eq!(bench.outputs(), [expired(1, 7)]);
     assert_eq!(bench.modes(8), []);
 }
+
+#[test]
+fn nobody_is_taken_for_dead_because_the_server_stood_still() {
+    let mut bench = Bench::new();
+    bench.run(1, read(8));
+    bench.pass(11.0, &[]);
+    let now = bench.now;
+    bench.table.handle_own_pause(now);
+    assert_eq!(bench.table.contest(now, s(1), f(8)), Some(TERM));
+    assert_eq!(bench.outputs(), []);
+    assert_eq!(bench.modes(8).len(), 1);
+}

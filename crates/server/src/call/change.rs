@@ -267,10 +267,12 @@ fn rename(
 }
 
 /// Whether an inode that loses its last name has to be kept. All who could have it open have been asked by now: their
-/// leases on it were recalled before the operation was admitted.
+/// leases on it were recalled before the operation was admitted. Not so in the grace period: a client that has not come
+/// back yet may have it open. Then it is kept, and looked at again when the period is over.
 fn if_open(shared: &Shared, inode: Option<Fid>, in_use: InUse) -> IfOpen {
-    let used = in_use == InUse::Yes || inode.is_some_and(|fid| shared.core().opens.is_used(fid));
-    if used { IfOpen::Keep } else { IfOpen::Delete }
+    let core = shared.core();
+    let used = in_use == InUse::Yes || inode.is_some_and(|fid| core.opens.is_used(fid));
+    if used || core.grace_left().is_some() { IfOpen::Keep } else { IfOpen::Delete }
 }
 
 fn effects_of(removed: &Removed, in_use: InUse) -> Effects {
