@@ -124,6 +124,12 @@ impl Directory {
         }
     }
 
+    /// Until when the kernel may use what it was told of the name.
+    pub(crate) fn kernel_until(&self, name: &Name) -> Monotonic {
+        let told = self.names.get(name).map_or(Monotonic::ZERO, |dentry| dentry.kernel_until);
+        told.max(self.kernel_all_until)
+    }
+
     /// What the kernel may still hold of `of` (all names if `None`); more than `at_once` of them are "all".
     pub(crate) fn kernel_names(&self, now: Monotonic, of: Option<&Names>, at_once: usize) -> Option<Names> {
         if self.kernel_all_until + KERNEL_LAG > now && self.kernel_all_until > Monotonic::ZERO {

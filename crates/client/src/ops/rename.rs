@@ -1,11 +1,12 @@
 //! rename(2) and its flags.
 
+use crate::cache::State;
 use crate::cache::names::Known;
 use crate::call::Order;
 use crate::client::Client;
 use crate::ops::names::Did;
 use soda_protocol::{Call, Rename};
-use soda_types::{Attr, Errno, Fid, FileKind, FsResult, InUse, Name};
+use soda_types::{Attr, Errno, Fid, FileKind, FsResult, InUse, Monotonic, Name};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RenameHow {
@@ -47,6 +48,7 @@ impl Client {
             };
             let ticket = state.holder.begin_request(now);
             let flight = state.begin_names(now, &[(parent, name), (new_parent, new_name)], &inodes);
+            move_in_kernel(&mut state, now, (parent, name), (new_parent, new_name));
             (in_use, protocol_how, ticket, flight)
         };
         let (name, new_name) = (name.clone(), new_name.clone());
@@ -80,6 +82,25 @@ impl Client {
             Ok(())
         });
         waiting.result().await
+    }
+}
+
+/// The kernel moves its entry from one name to the other, and with it the time for which it believes it: from now on both
+/// names may be in its cache for as long as either could.
+fn move_in_kernel(state: &mut State, now: Monotonic, from: (Fid, &Name), to: (Fid, &Name)) {
+    let mut until = Monotonic::ZERO;
+    for (dir, name) in [from, to] {
+        if let Some(dir) = state.existing(dir).and_then(|inode| inode.dir.as_ref()) {
+            until = until.max(dir.kernel_until(name));
+        }
+    }
+    if until == Monotonic::ZERO {
+        return;
+    }
+    for (dir, name) in [from, to] {
+        if let Some(dir) = state.existing(dir).and_then(|inode| inode.dir.as_mut()) {
+            dir.given_to_kernel(now, name, until);
+        }
     }
 }
 
