@@ -135,6 +135,83 @@ fn names() {
     );
 }
 
+/// A history that starts with `1 -> 100`.
+fn with_name_1(mut calls: Vec<Call>) -> Vec<Call> {
+    calls.insert(0, call(9, NAMES, Operation::Create { name: 1, id: 100 }, 0, 1, Answer::Done));
+    calls
+}
+
+fn rename(client: u16, from: u8, to: u8, called: u64, returned: u64) -> Call {
+    call(client, NAMES, Operation::Rename { from, to }, called, returned, Answer::Done)
+}
+
+#[test]
+fn of_the_same_rename_by_two_clients_at_once_both_may_be_told_that_it_is_done() {
+    let lookup =
+        |name, called, answer| call(9, NAMES, Operation::Lookup { name }, called, called + 1, answer);
+    assert!(is_linearizable(with_name_1(vec![rename(0, 1, 2, 10, 20), rename(1, 1, 2, 15, 30)])));
+    assert!(is_linearizable(with_name_1(vec![
+        rename(0, 1, 2, 10, 20),
+        rename(1, 1, 2, 12, 30),
+        rename(2, 1, 2, 14, 40),
+    ])));
+    assert!(is_linearizable(with_name_1(vec![
+        lost(0, NAMES, Operation::Rename { from: 1, to: 2 }, 10),
+        rename(1, 1, 2, 50, 60),
+        lookup(2, 70, Answer::Found(100)),
+    ])));
+    // The names may change again before the second is told so: it came right after the first.
+    assert!(is_linearizable(with_name_1(vec![
+        rename(0, 1, 2, 10, 20),
+        rename(1, 1, 2, 12, 60),
+        call(2, NAMES, Operation::Create { name: 1, id: 101 }, 30, 40, Answer::Done),
+        lookup(1, 70, Answer::Found(101)),
+        lookup(2, 80, Answer::Found(100)),
+    ])));
+}
+
+#[test]
+fn any_other_rename_of_a_name_that_is_gone_is_a_wrong_answer() {
+    let refused = |what, calls| assert!(!is_linearizable(with_name_1(calls)), "{what}");
+    let create =
+        |name, id, called| call(9, NAMES, Operation::Create { name, id }, called, called + 1, Answer::Done);
+    refused("one after the other", vec![rename(0, 1, 2, 10, 20), rename(1, 1, 2, 21, 30)]);
+    refused(
+        "by the same client",
+        vec![
+            lost(0, NAMES, Operation::Rename { from: 1, to: 2 }, 10),
+            rename(0, 1, 2, 20, 30),
+            rename(0, 1, 2, 40, 50),
+        ],
+    );
+    refused(
+        "nobody renamed anything",
+        vec![
+            create(2, 101, 5),
+            call(0, NAMES, Operation::Remove { name: 1 }, 10, 20, Answer::Done),
+            rename(1, 1, 2, 15, 30),
+        ],
+    );
+    refused("another target", vec![create(3, 101, 5), rename(0, 1, 2, 10, 20), rename(1, 1, 3, 15, 30)]);
+    refused(
+        "another name",
+        vec![
+            create(3, 101, 5),
+            rename(0, 3, 2, 10, 20),
+            call(2, NAMES, Operation::Remove { name: 1 }, 10, 20, Answer::Done),
+            rename(1, 1, 2, 15, 30),
+        ],
+    );
+    refused(
+        "removed between the two",
+        vec![
+            rename(0, 1, 2, 10, 30),
+            call(2, NAMES, Operation::Remove { name: 2 }, 12, 20, Answer::Done),
+            rename(1, 1, 2, 25, 40),
+        ],
+    );
+}
+
 #[test]
 fn logs() {
     let append = |client, record, called, returned| {

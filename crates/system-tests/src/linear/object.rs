@@ -1,5 +1,6 @@
 //! What each kind of object may answer: its sequential specification.
 
+use super::Call;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -74,7 +75,7 @@ pub enum Answer {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum State {
     Value(u64),
-    Names(BTreeMap<u8, u64>),
+    Names(Names),
     /// A log is its length and the digest of its records: the search keeps many states.
     Log {
         len: usize,
@@ -90,31 +91,49 @@ impl Object {
     pub fn initial(self) -> State {
         match self {
             Object::Block { .. } | Object::Attribute { .. } => State::Value(0),
-            Object::Names { .. } => State::Names(BTreeMap::new()),
+            Object::Names { .. } => State::Names(Names::default()),
             Object::Log { .. } => State::Log { len: 0, digest: digest(0, None) },
             Object::Lock { .. } => State::Lock { holder: None },
         }
     }
 }
 
+/// The names in a directory, and what it depends on whether a rename that finds nothing to do may be answered with success.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Names {
+    entries: BTreeMap<u8, u64>,
+    /// The last rename that was made of each pair of names, as long as neither of them has been changed since.
+    renamed: BTreeMap<(u8, u8), Renamed>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Renamed {
+    by: u16,
+    /// `None`: nobody knows when, or whether, it ended.
+    returned: Option<u64>,
+}
+
 impl State {
-    /// The state after `client` did `operation` and was told `answer`; `None` if it cannot have been told that in this
-    /// state. Without an answer: the state after it happened.
+    /// The state after `call`; `None` if it cannot have been answered so in this state. Without an answer: the state after
+    /// it happened.
     ///
     /// # Panics
     /// If the object has no such operation.
-    pub fn after(&self, client: u16, operation: &Operation, answer: Option<&Answer>) -> Option<State> {
-        let (after, correct) = match (self, operation) {
+    pub fn after(&self, call: &Call) -> Option<State> {
+        let answer = call.returned.as_ref().map(|(_, answer)| answer);
+        let (after, correct) = match (self, &call.operation) {
             (State::Value(_), Operation::Write(value)) => (State::Value(*value), Answer::Done),
             (State::Value(value), Operation::Read) => (self.clone(), Answer::Value(*value)),
             (State::Names(names), Operation::Rename { from, to })
-                if answer == Some(&Answer::Done) && !names.contains_key(from) && names.contains_key(to) =>
+                if answer == Some(&Answer::Done) && names.were_just_renamed(*from, *to, call) =>
             {
-                // Linux looks the two names up one after the other. If another machine makes the same rename in between, it
-                // finds one inode at both, which is no work and no error (SEMANTICS 9).
                 return Some(self.clone());
             }
-            (State::Names(names), operation) => names_after(names, operation),
+            (State::Names(names), _) => {
+                let mut names = names.clone();
+                let answer = names.apply(call);
+                (State::Names(names), answer)
+            }
             (State::Log { len, digest: before }, Operation::Append(record)) => {
                 (State::Log { len: len + 1, digest: digest(*before, Some(*record)) }, Answer::Done)
             }
@@ -125,15 +144,15 @@ impl State {
                 return (records.len() == *len && seen == *expected).then(|| self.clone());
             }
             (State::Lock { holder: None }, Operation::TryLock) => {
-                (State::Lock { holder: Some(client) }, Answer::Done)
+                (State::Lock { holder: Some(call.client) }, Answer::Done)
             }
             (State::Lock { holder: Some(_) }, Operation::TryLock) => (self.clone(), Answer::Busy),
             (State::Lock { holder }, Operation::Unlock) => {
                 // A client that died may give back what it did not get: then nothing happens.
-                let after = if *holder == Some(client) { None } else { *holder };
+                let after = if *holder == Some(call.client) { None } else { *holder };
                 (State::Lock { holder: after }, Answer::Done)
             }
-            _ => panic!("{self:?} has no {operation:?}"),
+            (_, operation) => panic!("{self:?} has no {operation:?}"),
         };
         match answer {
             Some(answer) if *answer != correct => None,
@@ -142,27 +161,52 @@ impl State {
     }
 }
 
-fn names_after(names: &BTreeMap<u8, u64>, operation: &Operation) -> (State, Answer) {
-    let mut after = names.clone();
-    let answer = match operation {
-        Operation::Create { name, .. } if names.contains_key(name) => Answer::Exists,
-        Operation::Create { name, id } => {
-            after.insert(*name, *id);
-            Answer::Done
-        }
-        Operation::Remove { name } => after.remove(name).map_or(Answer::Missing, |_| Answer::Done),
-        Operation::Rename { from, to } => match after.remove(from) {
-            Some(id) => {
-                after.insert(*to, id);
+impl Names {
+    /// Another client's rename of the same two names came just before, and overlaps `call` in time. Linux looks the two
+    /// names up one after the other. If another machine makes the same rename in between, it finds one inode at both,
+    /// which is no work and no error (SEMANTICS 9). Whatever happens to the names after that comes after `call` too.
+    fn were_just_renamed(&self, from: u8, to: u8, call: &Call) -> bool {
+        self.renamed.get(&(from, to)).is_some_and(|made| {
+            made.by != call.client && made.returned.is_none_or(|returned| call.called <= returned)
+        })
+    }
+
+    /// Does what `call` asks for; says what one copy answers.
+    fn apply(&mut self, call: &Call) -> Answer {
+        match &call.operation {
+            Operation::Create { name, .. } if self.entries.contains_key(name) => Answer::Exists,
+            Operation::Create { name, id } => {
+                self.change(*name, Some(*id));
                 Answer::Done
             }
-            None => Answer::Missing,
-        },
-        Operation::Lookup { name } => names.get(name).map_or(Answer::Missing, |id| Answer::Found(*id)),
-        Operation::List => Answer::Names(names.keys().copied().collect()),
-        other => panic!("names have no {other:?}"),
-    };
-    (State::Names(after), answer)
+            Operation::Remove { name } if self.entries.contains_key(name) => {
+                self.change(*name, None);
+                Answer::Done
+            }
+            Operation::Rename { from, to } if self.entries.contains_key(from) => {
+                let id = self.change(*from, None);
+                self.change(*to, id);
+                let returned = call.returned.as_ref().map(|(returned, _)| *returned);
+                self.renamed.insert((*from, *to), Renamed { by: call.client, returned });
+                Answer::Done
+            }
+            Operation::Remove { .. } | Operation::Rename { .. } => Answer::Missing,
+            Operation::Lookup { name } => {
+                self.entries.get(name).map_or(Answer::Missing, |id| Answer::Found(*id))
+            }
+            Operation::List => Answer::Names(self.entries.keys().copied().collect()),
+            other => panic!("names have no {other:?}"),
+        }
+    }
+
+    /// What the name led to until now.
+    fn change(&mut self, name: u8, leads_to: Option<u64>) -> Option<u64> {
+        self.renamed.retain(|(from, to), _| *from != name && *to != name);
+        match leads_to {
+            Some(id) => self.entries.insert(name, id),
+            None => self.entries.remove(&name),
+        }
+    }
 }
 
 fn digest(before: u64, record: Option<u64>) -> u64 {
