@@ -107,18 +107,14 @@ impl Inner {
         let Pending { mut completion, ticket, slot, touches, .. } = pending;
         let now = self.now();
         let mut state = crate::lock(&self.state);
-        // What was not admitted, the server does not keep.
-        let kept = !matches!(&result, Err(error) if matches!(error.errno, Errno::Interrupted | Errno::TryAgain | Errno::Stale));
-        if let Some(slot) = slot.as_ref().filter(|_| kept) {
-            let highest = &mut state.unsynced.highest_answered;
-            *highest = (*highest).max(slot.op.sequence);
-        }
         match channel {
             Channel::Control => state.accept(now, ticket, grants),
             // Brings no leases. `cacheable` asks for the ticket only by its number.
             Channel::Data => state.holder.fail_request(ticket),
         }
+        state.unsynced.answering(slot.as_ref().map(|slot| slot.op));
         completion.apply(Arrived { inner: self, state: &mut state, now, ticket, wanted: true }, result);
+        state.unsynced.answering(None);
         if !completion.is_wanted() && !touches.is_empty() {
             self.drop_kernel_copies(&mut state, now, &touches);
         }

@@ -12,7 +12,7 @@ use soda_client::{
 use soda_protocol::*;
 use soda_types::{
     Attr, Cause, Epoch, Errno, Fid, FileKind, FsError, Grant, Ino, Mode, Recall, RecallAck, Scope, Sequence,
-    SessionId, Term, Timestamp, Version, VolumeId,
+    SessionId, SetAttr, Slot, Term, Timestamp, Version, VolumeId,
 };
 use std::future::Future;
 use std::io;
@@ -113,7 +113,7 @@ impl Peer {
         self.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
     }
 
-    async fn welcome(&mut self, standing: Standing, last_sequence: u64) {
+    async fn welcome(&mut self, standing: Standing, stored: &[(u16, u64)]) {
         let (tag, request) = self.request().await;
         assert!(matches!(request.call, Call::Hello(_)));
         let session = SessionWelcome {
@@ -123,7 +123,7 @@ impl Peer {
             term: Duration::from_secs(30),
             slots: 4,
             max_io: 1 << 20,
-            last_sequence: Sequence(last_sequence),
+            stored: stored.iter().map(|(slot, sequence)| (Slot(*slot), Sequence(*sequence))).collect(),
         };
         let welcome = Welcome {
             protocol: PROTOCOL_VERSION,
@@ -182,11 +182,11 @@ impl Script {
         let client =
             tokio::spawn(Client::connect_with(config, hooks, Arc::new(BootClock), Box::new(Pipes(sender))));
         let mut control = Peer(connections.recv().await.unwrap());
-        control.welcome(Standing::New, 0).await;
+        control.welcome(Standing::New, &[]).await;
         let mut data = None;
         if data_connections > 0 {
             let mut peer = Peer(connections.recv().await.unwrap());
-            peer.welcome(Standing::Resumed, 0).await;
+            peer.welcome(Standing::Resumed, &[]).await;
             data = Some(peer);
         }
         Script { client: client.await.unwrap().unwrap(), control, data, connections }
@@ -220,7 +220,7 @@ async fn changes_that_a_power_cut_took_back_are_reported_by_fsync_once() {
 
     drop(script.control);
     let mut control = Peer(script.connections.recv().await.unwrap());
-    control.welcome(Standing::Reclaim, 0).await;
+    control.welcome(Standing::Reclaim, &[]).await;
     let (tag, request) = control.request().await;
     let Call::Reclaim(reclaim) = request.call else { panic!("{request:?}") };
     assert_eq!((reclaim.leases.len(), reclaim.step), (2, ReclaimStep::More));
@@ -238,6 +238,53 @@ async fn changes_that_a_power_cut_took_back_are_reported_by_fsync_once() {
         });
         if errno.is_none() {
             let (tag, _) = control.request().await;
+            control.answer(tag, Answer::Done, &[]).await;
+        }
+        assert_eq!(syncing.await.unwrap().err().map(|error| error.errno), errno);
+    }
+}
+
+/// Operation 2 became durable, operation 1 in another slot did not; operation 3 was never kept by anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_is_seen_slot_by_slot_and_only_on_the_files_concerned() {
+    const OTHER: Fid = Fid { volume: VolumeId(1), ino: Ino(3), generation: 0 };
+    const THIRD: Fid = Fid { volume: VolumeId(1), ino: Ino(4), generation: 0 };
+    let mut script = Script::start(0, Box::new(NoKernel)).await;
+    let chmod = |fid: Fid| {
+        let client = Arc::clone(&script.client);
+        tokio::spawn(async move { client.setattr(fid, SetAttr::default()).await })
+    };
+    let (mut asked, mut changes) = (Vec::new(), Vec::new());
+    for fid in [FILE, OTHER, THIRD] {
+        changes.push(chmod(fid));
+        let (tag, request) = script.control.request().await;
+        asked.push((tag, request.op.unwrap()));
+    }
+    for (index, fid) in [FILE, OTHER].into_iter().enumerate() {
+        let changed = Answer::Changed { node: Some(node(fid, 2, 0)), others: Vec::new() };
+        script.control.answer(asked[index].0, changed, &[]).await;
+    }
+    script.control.fail(asked[2].0, Failure::Fs(FsError::new(Errno::TryAgain, ""))).await;
+    for (change, fails) in changes.into_iter().zip([false, false, true]) {
+        assert_eq!(change.await.unwrap().is_err(), fails);
+    }
+
+    drop(script.control);
+    let mut control = Peer(script.connections.recv().await.unwrap());
+    let (slot, sequence) = (asked[1].1.slot.0, asked[1].1.sequence.0);
+    assert_eq!(sequence, 2);
+    control.welcome(Standing::Reclaim, &[(slot, sequence)]).await;
+    for _ in 0..2 {
+        let (tag, request) = control.request().await;
+        assert!(matches!(request.call, Call::Reclaim(_)), "{request:?}");
+        control.answer(tag, Answer::Reclaimed(Vec::new()), &[]).await;
+    }
+    for (fid, errno) in [(OTHER, None), (THIRD, None), (FILE, Some(Errno::Io)), (FILE, None)] {
+        let client = Arc::clone(&script.client);
+        let syncing = tokio::spawn(async move { client.fsync(fid).await });
+        if errno.is_none() {
+            let (tag, request) = control.request().await;
+            assert_eq!(request.call, Call::Sync { fid });
             control.answer(tag, Answer::Done, &[]).await;
         }
         assert_eq!(syncing.await.unwrap().err().map(|error| error.errno), errno);
@@ -387,7 +434,7 @@ async fn odd_messages_do_no_harm_and_damaged_ones_end_the_connection() {
     script.control.request().await;
     script.control.0.write_all(&[0xab; 100]).await.unwrap();
     let mut control = Peer(script.connections.recv().await.unwrap());
-    control.welcome(Standing::Resumed, 0).await;
+    control.welcome(Standing::Resumed, &[]).await;
     let (tag, request) = control.request().await;
     assert_eq!(request.call, Call::GetAttr { fid: FILE });
     control.answer(tag, Answer::Node(node(FILE, 1, 5)), &[grant(FILE, Mode::Read, 10)]).await;

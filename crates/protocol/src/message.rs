@@ -141,9 +141,18 @@ pub struct SessionWelcome {
     pub slots: u16,
     /// Most bytes in one read or write.
     pub max_io: u32,
-    /// The highest sequence of this session the server's store holds; `Sequence(0)` for a new one. A client that had
-    /// been answered a higher one knows that a power cut took what was not fsynced.
-    pub last_sequence: Sequence,
+    /// The sequence of the last reply that the server's store holds in each slot; slots without one are left out. A client
+    /// that was answered a higher one in a slot knows that a power cut took what was not fsynced. One number for all slots
+    /// would not do: operations of different slots need not become durable in the order of their sequences.
+    pub stored: Vec<(Slot, Sequence)>,
+}
+
+impl SessionWelcome {
+    /// What the store holds of a slot; `Sequence(0)`: nothing.
+    pub fn stored_in(&self, slot: Slot) -> Sequence {
+        let stored = self.stored.iter().find(|(of, _)| *of == slot);
+        stored.map_or(Sequence(0), |(_, sequence)| *sequence)
+    }
 }
 
 /// What became of the session that the client wanted to go on with.

@@ -34,8 +34,8 @@ fn samples() -> Vec<(FrameKind, Vec<u8>)> {
         Request {
             op: None,
             call: Call::Hello(Hello {
-                protocol_min: 1,
-                protocol_max: 1,
+                protocol_min: PROTOCOL_VERSION_MIN,
+                protocol_max: PROTOCOL_VERSION,
                 software: "test".into(),
                 credentials: Credentials::None,
                 role: Role::Control {

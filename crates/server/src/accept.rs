@@ -325,7 +325,7 @@ impl Shared {
             term: self.config.term,
             slots: self.config.limits.slots,
             max_io: MAX_IO,
-            last_sequence: session.slots().highest_stored(),
+            stored: session.slots().stored(),
         }
     }
 }

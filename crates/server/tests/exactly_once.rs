@@ -33,7 +33,7 @@ async fn a_retry_gets_the_first_reply_also_after_a_restart() {
 
     let server = start(dir.path());
     let back = Client::resume(&server, client.key()).await;
-    assert_eq!(back.session.last_sequence, op.sequence);
+    assert_eq!(back.session.stored_in(op.slot), op.sequence);
     let (fourth, _) = back.connection().call(Some(op), append(file), data).await.unwrap();
     assert_eq!(first.result, fourth.result);
     let nothing = soda_protocol::Reclaim {

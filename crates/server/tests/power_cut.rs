@@ -112,11 +112,15 @@ impl Machine {
         Stores { meta: self.meta.clone(), data: self.data.clone(), path: "memory".into() }
     }
 
-    /// The machine as it comes up again.
-    fn after_power_cut(&self, numbers: &mut Numbers) -> Machine {
+    /// Changes that a power cut could take back.
+    fn unsynced(&self) -> usize {
+        self.meta.medium.lock().unwrap().journal.len()
+    }
+
+    /// The machine as it comes up again, with so many of the changes that were not synced.
+    fn after_power_cut(&self, kept: usize, numbers: &mut Numbers) -> Machine {
         let medium = self.meta.medium.lock().unwrap();
         let after = Machine::default();
-        let kept = numbers.below(medium.journal.len() + 1);
         for batch in
             std::iter::once(everything(&medium.durable)).chain(medium.journal[..kept].iter().cloned())
         {
@@ -198,7 +202,8 @@ async fn what_was_synced_is_whole_and_the_rest_is_a_prefix() {
                 synced = written.sequence;
             }
         }
-        let after = machine.after_power_cut(&mut numbers);
+        let kept = numbers.below(machine.unsynced() + 1);
+        let after = machine.after_power_cut(kept, &mut numbers);
         drop(server);
         check(seed, &after, &client, &works, synced).await;
     }
@@ -208,7 +213,7 @@ async fn check(seed: u64, machine: &Machine, before: &Client, works: &[Work], sy
     let server = Server::start_on(machine.stores(), power_config()).unwrap();
     let client = Client::resume(&server, before.key()).await;
     let kept = match client.session.standing {
-        Standing::Reclaim => client.session.last_sequence,
+        Standing::Reclaim => highest_stored(&client.session),
         // The session itself was lost, and so was all that came after it.
         _ => Sequence(0),
     };
@@ -235,4 +240,28 @@ async fn check(seed: u64, machine: &Machine, before: &Client, works: &[Work], sy
         }
     }
     client.create(client.root, "goes on").await.unwrap();
+}
+
+/// Operations become durable in the order in which they were carried out, which need not be that of their sequences.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_welcome_tells_of_each_slot_what_it_has_lost() {
+    let machine = Machine::default();
+    let mut config = power_config();
+    config.sync_interval = Duration::from_secs(3600);
+    let server = Server::start_on(machine.stores(), config).unwrap();
+    let client = Client::connect(&server).await;
+    client.sync().await;
+    let (earlier, later) = (client.next_op(), client.next_op());
+    assert!(earlier.sequence < later.sequence && earlier.slot != later.slot);
+    for (op, name) in [(later, "later"), (earlier, "earlier")] {
+        let made = create(client.root, name, FileKind::File);
+        client.connection().call(Some(op), made, Default::default()).await.unwrap().0.result.unwrap();
+    }
+    let after = machine.after_power_cut(machine.unsynced() - 1, &mut Numbers(1));
+    drop(server);
+    let server = Server::start_on(after.stores(), power_config()).unwrap();
+    let back = Client::resume(&server, client.key()).await;
+    assert_eq!(back.session.standing, Standing::Reclaim);
+    assert_eq!(back.session.stored_in(later.slot), later.sequence);
+    assert_eq!(back.session.stored_in(earlier.slot), Sequence(0));
 }

@@ -1,20 +1,32 @@
-//! Which inodes were changed since the last sync: whose fsync must fail if a power cut of the server takes changes back
-//! that it had acknowledged.
+//! Which inodes were changed since the last sync, and by which operations: whose fsync must fail if a power cut of the server
+//! takes changes back that it had acknowledged.
+//!
+//! The server keeps the last reply of each slot in the batch of the change. A slot carries one operation at a time, so what
+//! its store holds of a slot tells exactly which operations of that slot it has: those up to that sequence. Only
+//! changes that were done are noted here, so an answer that the server does not store can never look like a loss.
 
 use crate::cache::hash::FastMap;
-use soda_types::{Fid, Sequence};
+use soda_protocol::OpId;
+use soda_types::{Fid, Sequence, Slot};
 
 /// Above this many a background sync is due, which empties the list.
 pub(crate) const SYNC_ABOVE: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(crate) struct Unsynced {
-    /// With the number of the last change.
-    changed: FastMap<Fid, u64>,
+    /// At most one change for each slot: the last.
+    changed: FastMap<Fid, Vec<Change>>,
     next: u64,
-    /// The highest sequence that the server has answered in this session.
-    pub(crate) highest_answered: Sequence,
+    /// The operation whose reply is being applied.
+    answering: Option<OpId>,
     lost: FastMap<Fid, ()>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    op: OpId,
+    /// Its place in the order of answers.
+    number: u64,
 }
 
 /// A moment in the order of changes.
@@ -22,9 +34,20 @@ pub(crate) struct Unsynced {
 pub(crate) struct Mark(u64);
 
 impl Unsynced {
+    /// What is noted from now on was done by this operation.
+    pub(crate) fn answering(&mut self, op: Option<OpId>) {
+        self.answering = op;
+    }
+
     pub(crate) fn note(&mut self, fid: Fid) {
+        let Some(op) = self.answering else { return };
         self.next += 1;
-        self.changed.insert(fid, self.next);
+        let change = Change { op, number: self.next };
+        let changes = self.changed.entry(fid).or_default();
+        match changes.iter_mut().find(|change| change.op.slot == op.slot) {
+            Some(last) => *last = change,
+            None => changes.push(change),
+        }
     }
 
     pub(crate) fn mark(&self) -> Mark {
@@ -33,23 +56,47 @@ impl Unsynced {
 
     /// Everything up to the mark is on the server's disk.
     pub(crate) fn synced(&mut self, mark: Mark) {
-        self.changed.retain(|_, change| *change > mark.0);
+        self.keep(|change| change.number > mark.0);
     }
 
     pub(crate) fn len(&self) -> usize {
         self.changed.len()
     }
 
-    /// The server has come back with less than it had acknowledged. Returns how many inodes are concerned.
+    /// Another session begins, whose sequences start over. Its record comes after all these changes in the server's journal:
+    /// as long as the server knows the new session, it has them.
+    pub(crate) fn start_session(&mut self) {
+        self.changed.values_mut().flatten().for_each(|change| change.op.sequence = Sequence(0));
+    }
+
+    /// The server has come back and cannot say what it kept. Returns how many inodes are concerned.
     pub(crate) fn lose(&mut self) -> usize {
         let lost = std::mem::take(&mut self.changed);
+        let concerned = lost.len();
         self.lost.extend(lost.into_keys().map(|fid| (fid, ())));
-        self.lost.len()
+        concerned
+    }
+
+    /// The server has come back with these replies stored. Returns how many inodes have lost changes that were answered.
+    pub(crate) fn lose_after(&mut self, stored: impl Fn(Slot) -> Sequence) -> usize {
+        let is_lost = |change: &Change| change.op.sequence > stored(change.op.slot);
+        let concerned = self.changed.iter().filter(|(_, changes)| changes.iter().any(is_lost));
+        let concerned: Vec<Fid> = concerned.map(|(fid, _)| *fid).collect();
+        self.keep(|change| !is_lost(change));
+        self.lost.extend(concerned.iter().map(|fid| (*fid, ())));
+        concerned.len()
     }
 
     /// Whether the inode's changes were lost; says so once.
     pub(crate) fn take_lost(&mut self, fid: Fid) -> bool {
         self.lost.remove(&fid).is_some()
+    }
+
+    fn keep(&mut self, keep: impl Fn(&Change) -> bool) {
+        self.changed.retain(|_, changes| {
+            changes.retain(&keep);
+            !changes.is_empty()
+        });
     }
 }
 
@@ -58,17 +105,69 @@ mod tests {
     use super::*;
     use soda_types::{Ino, VolumeId};
 
+    const A: Fid = Fid { volume: VolumeId(1), ino: Ino(1), generation: 0 };
+    const B: Fid = Fid { volume: VolumeId(1), ino: Ino(2), generation: 0 };
+
+    fn change(unsynced: &mut Unsynced, slot: u16, sequence: u64, fid: Fid) {
+        unsynced.answering(Some(OpId { slot: Slot(slot), sequence: Sequence(sequence) }));
+        unsynced.note(fid);
+        unsynced.answering(None);
+    }
+
     #[test]
     fn loss_is_reported_once_and_only_for_what_was_not_synced() {
-        let [a, b] = [1, 2].map(|ino| Fid::new(VolumeId(1), Ino(ino)));
         let mut unsynced = Unsynced::default();
-        unsynced.note(a);
+        change(&mut unsynced, 0, 1, A);
         let mark = unsynced.mark();
-        unsynced.note(b);
+        change(&mut unsynced, 0, 2, B);
         unsynced.synced(mark);
         assert_eq!(unsynced.lose(), 1);
-        assert!(!unsynced.take_lost(a));
-        assert!(unsynced.take_lost(b));
-        assert!(!unsynced.take_lost(b));
+        assert!(!unsynced.take_lost(A));
+        assert!(unsynced.take_lost(B));
+        assert!(!unsynced.take_lost(B));
+    }
+
+    #[test]
+    fn what_another_slot_stored_later_says_nothing_of_this_one() {
+        let mut unsynced = Unsynced::default();
+        change(&mut unsynced, 0, 1, A);
+        change(&mut unsynced, 1, 2, B);
+        let stored = |slot: Slot| Sequence(if slot == Slot(1) { 2 } else { 0 });
+        assert_eq!(unsynced.lose_after(stored), 1);
+        assert!(unsynced.take_lost(A));
+        assert!(!unsynced.take_lost(B));
+    }
+
+    #[test]
+    fn what_was_kept_can_still_be_lost_the_next_time() {
+        let mut unsynced = Unsynced::default();
+        change(&mut unsynced, 0, 1, A);
+        assert_eq!(unsynced.lose_after(|_| Sequence(1)), 0);
+        assert_eq!(unsynced.len(), 1);
+        assert_eq!(unsynced.lose(), 1);
+        assert_eq!(unsynced.len(), 0);
+    }
+
+    #[test]
+    fn changes_of_an_earlier_session_are_there_if_the_session_is() {
+        let mut unsynced = Unsynced::default();
+        change(&mut unsynced, 0, 500, A);
+        unsynced.start_session();
+        change(&mut unsynced, 0, 1, B);
+        assert_eq!(unsynced.lose_after(|_| Sequence(1)), 0);
+        assert_eq!(unsynced.lose(), 2);
+    }
+
+    #[test]
+    fn a_file_keeps_one_change_for_each_slot() {
+        let mut unsynced = Unsynced::default();
+        for sequence in 1..=100 {
+            change(&mut unsynced, u16::try_from(sequence % 4).unwrap(), sequence, A);
+        }
+        assert_eq!(unsynced.changed[&A].len(), 4);
+        // Only the last one of slot 0 is gone.
+        let stored = |slot: Slot| Sequence(if slot == Slot(0) { 96 } else { 99 });
+        assert_eq!(unsynced.lose_after(stored), 1);
+        assert_eq!(unsynced.changed[&A].len(), 3);
     }
 }

@@ -5,7 +5,7 @@ use crate::connection::{FrameReader, Writer};
 use crate::inner::Inner;
 use crate::session::handshake::{HandshakeError, exchange};
 use soda_protocol::{Answer, Call, Reclaim, ReclaimStep, SessionWelcome, Standing};
-use soda_types::{Errno, Fid, FsError, Grant, InUse, Monotonic, Sequence, Version};
+use soda_types::{Errno, Fid, FsError, Grant, InUse, Monotonic, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(crate) async fn restore(
                 welcome.key.session,
                 welcome.term,
             );
-            notice_lost_changes(inner, welcome.last_sequence);
+            notice_lost_changes(inner, welcome);
             reclaim(inner, reader, writer).await?;
         }
     }
@@ -74,7 +74,6 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     let mut state = crate::lock(&inner.state);
     let had_session = state.holder.session().is_some();
     state.holder.start_session(now, sent_at, welcome.key.session, welcome.term);
-    state.unsynced.highest_answered = Sequence(0);
     if !had_session {
         drop(state);
         inner.slots.start_session(welcome.slots);
@@ -90,6 +89,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
             "changes that were not synced may be lost; fsync of the files concerned will fail once"
         );
     }
+    state.unsynced.start_session();
     let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
     for fid in state.locks.lose_all() {
         state.inode(fid).locks_lost = loss;
@@ -116,14 +116,12 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
 }
 
 /// After a power cut the server may have less than it acknowledged; what was synced it has.
-fn notice_lost_changes(inner: &Arc<Inner>, stored: Sequence) {
+fn notice_lost_changes(inner: &Arc<Inner>, welcome: &SessionWelcome) {
     let mut state = crate::lock(&inner.state);
-    let answered = state.unsynced.highest_answered;
-    if stored >= answered {
+    let concerned = state.unsynced.lose_after(|slot| welcome.stored_in(slot));
+    if concerned == 0 {
         return;
     }
-    let concerned = state.unsynced.lose();
-    state.unsynced.highest_answered = stored;
     // Versions will be used again, for other data.
     state.memory.clear_all();
     state.forget_versions();
@@ -132,7 +130,7 @@ fn notice_lost_changes(inner: &Arc<Inner>, stored: Sequence) {
         disk.forget_all();
     }
     tracing::error!(
-        %answered, %stored, concerned,
+        concerned,
         "the server lost acknowledged changes that were not synced; fsync of the files concerned will fail once"
     );
 }

@@ -77,8 +77,8 @@ pub(super) fn run(
 }
 
 impl Shared {
-    /// Keeps the reply of an operation that failed: a client that compares [`soda_protocol::SessionWelcome`]'s last
-    /// sequence with what it was answered must not take it for lost.
+    /// Keeps the reply of an operation that failed: who sends it again after a restart must get the same
+    /// answer, whatever has changed since.
     pub(super) fn store_failure(&self, session: SessionId, op: OpId, encoded: &Bytes) -> Kept {
         let record = ReplyRecord { sequence: op.sequence, result: encoded.clone() };
         let mut batch = Batch::releasing();

@@ -5,19 +5,20 @@
 
 use bytes::Bytes;
 use soda_protocol::OpId;
-use soda_types::Sequence;
+use soda_types::{Sequence, Slot as SlotId};
 
 /// The slots of one session. `W` is who waits for the reply of a retried operation that is still in progress.
 #[derive(Debug)]
 pub(crate) struct Slots<W> {
     slots: Vec<Slot<W>>,
-    highest_stored: Sequence,
 }
 
 #[derive(Debug)]
 struct Slot<W> {
     sequence: Sequence,
     state: State<W>,
+    /// The last one whose reply the store holds.
+    stored: Sequence,
 }
 
 #[derive(Debug)]
@@ -49,23 +50,22 @@ pub(crate) enum Arrival {
 
 impl<W> Slots<W> {
     pub(crate) fn new(count: u16) -> Slots<W> {
-        let empty = || Slot { sequence: Sequence(0), state: State::Done { reply: Bytes::new() } };
-        Slots { slots: (0..count).map(|_| empty()).collect(), highest_stored: Sequence(0) }
+        Slots { slots: (0..count).map(|_| Slot::empty()).collect() }
     }
 
     /// Takes a reply of an earlier run from the store.
     pub(crate) fn restore(&mut self, slot: u16, sequence: Sequence, reply: Bytes) {
         let index = usize::from(slot);
         while self.slots.len() <= index {
-            self.slots.push(Slot { sequence: Sequence(0), state: State::Done { reply: Bytes::new() } });
+            self.slots.push(Slot::empty());
         }
-        self.slots[index] = Slot { sequence, state: State::Done { reply } };
-        self.highest_stored = self.highest_stored.max(sequence);
+        self.slots[index] = Slot { sequence, state: State::Done { reply }, stored: sequence };
     }
 
-    /// The highest sequence whose reply the store holds.
-    pub(crate) fn highest_stored(&self) -> Sequence {
-        self.highest_stored
+    /// The last sequence of each slot whose reply the store holds.
+    pub(crate) fn stored(&self) -> Vec<(SlotId, Sequence)> {
+        let stored = (0..).map(SlotId).zip(self.slots.iter().map(|slot| slot.stored));
+        stored.filter(|(_, sequence)| *sequence > Sequence(0)).collect()
     }
 
     pub(crate) fn arrive(&mut self, op: OpId, waiter: W) -> Arrival {
@@ -91,7 +91,8 @@ impl<W> Slots<W> {
             return Arrival::Misuse("the slot's last operation is still in progress");
         };
         let before = (slot.sequence, std::mem::take(reply));
-        *slot = Slot { sequence: op.sequence, state: State::InProgress { waiters: Vec::new(), before } };
+        slot.sequence = op.sequence;
+        slot.state = State::InProgress { waiters: Vec::new(), before };
         Arrival::New
     }
 
@@ -102,7 +103,8 @@ impl<W> Slots<W> {
             State::InProgress { waiters, before } if slot.sequence == op.sequence => {
                 let waiters = std::mem::take(waiters);
                 let (sequence, reply) = std::mem::replace(before, (Sequence(0), Bytes::new()));
-                *slot = Slot { sequence, state: State::Done { reply } };
+                slot.sequence = sequence;
+                slot.state = State::Done { reply };
                 waiters
             }
             _ => Vec::new(),
@@ -116,12 +118,18 @@ impl<W> Slots<W> {
             return Vec::new();
         }
         if kept == Kept::InStore {
-            self.highest_stored = self.highest_stored.max(op.sequence);
+            slot.stored = op.sequence;
         }
         match std::mem::replace(&mut slot.state, State::Done { reply }) {
             State::InProgress { waiters, .. } => waiters,
             State::Done { .. } => Vec::new(),
         }
+    }
+}
+
+impl<W> Slot<W> {
+    fn empty() -> Slot<W> {
+        Slot { sequence: Sequence(0), state: State::Done { reply: Bytes::new() }, stored: Sequence(0) }
     }
 }
 
@@ -136,7 +144,6 @@ pub(crate) enum Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use soda_types::Slot as SlotId;
 
     fn op(slot: u16, sequence: u64) -> OpId {
         OpId { slot: SlotId(slot), sequence: Sequence(sequence) }
@@ -149,7 +156,7 @@ mod tests {
         assert_eq!(slots.arrive(op(1, 5), "second"), Arrival::Joined);
         assert_eq!(slots.done(op(1, 5), Bytes::from_static(b"reply"), Kept::InStore), vec!["second"]);
         assert_eq!(slots.arrive(op(1, 5), "third"), Arrival::Answered(Bytes::from_static(b"reply")));
-        assert_eq!(slots.highest_stored(), Sequence(5));
+        assert_eq!(slots.stored(), [(SlotId(1), Sequence(5))]);
     }
 
     #[test]
@@ -161,7 +168,7 @@ mod tests {
         assert!(matches!(slots.arrive(op(1, 9), ()), Arrival::Misuse(_)));
         assert!(matches!(slots.arrive(op(0, 0), ()), Arrival::Misuse(_)));
         slots.done(op(0, 7), Bytes::new(), Kept::InMemory);
-        assert_eq!(slots.highest_stored(), Sequence(0));
+        assert_eq!(slots.stored(), []);
         assert_eq!(slots.arrive(op(0, 8), ()), Arrival::New);
     }
 
@@ -183,6 +190,6 @@ mod tests {
         slots.restore(3, Sequence(40), Bytes::from_static(b"kept"));
         assert_eq!(slots.arrive(op(3, 40), ()), Arrival::Answered(Bytes::from_static(b"kept")));
         assert_eq!(slots.arrive(op(3, 39), ()), Arrival::Old);
-        assert_eq!(slots.highest_stored(), Sequence(40));
+        assert_eq!(slots.stored(), [(SlotId(3), Sequence(40))]);
     }
 }

@@ -5,7 +5,8 @@
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
     Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN, Hello, IfExists, NewNode,
-    Node, Note, OpId, Push, Reply, Request, Role, SessionKey, SessionWelcome, Unlink, Welcome, WriteAt,
+    Node, Note, OpId, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Push, Reply, Request, Role, SessionKey,
+    SessionWelcome, Unlink, Welcome, WriteAt,
 };
 use soda_server::{RunningServer, Server, ServerConfig};
 use soda_types::{
@@ -76,8 +77,8 @@ impl Drop for Connection {
 
 pub fn hello(role: Role) -> Hello {
     Hello {
-        protocol_min: 1,
-        protocol_max: 1,
+        protocol_min: PROTOCOL_VERSION_MIN,
+        protocol_max: PROTOCOL_VERSION,
         software: "test".to_owned(),
         credentials: Credentials::None,
         role,
@@ -227,7 +228,7 @@ impl Client {
         let session = welcome.session.clone().unwrap();
         Ok(Client {
             root: session.root,
-            sequence: AtomicU64::new(session.last_sequence.0 + 1),
+            sequence: AtomicU64::new(highest_stored(&session).0 + 1),
             slot: AtomicU64::new(0),
             welcome,
             session,
@@ -345,6 +346,11 @@ impl Client {
         let ack = RecallAck { fid: recall.fid, epoch: recall.epoch, kept: recall.to, in_use, uses: 0 };
         self.note(Note::RecallAcks(vec![ack])).await;
     }
+}
+
+/// Over all slots.
+pub fn highest_stored(session: &SessionWelcome) -> Sequence {
+    session.stored.iter().map(|(_, sequence)| *sequence).max().unwrap_or(Sequence(0))
 }
 
 pub fn n(name: &str) -> Name {
