@@ -16,17 +16,7 @@ need_directory() {
 }
 
 # install_packages PACKAGE...: those of Debian's that are missing.
-install_packages() {
-  local package missing=()
-  for package in "$@"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-  done
-  [ ${#missing[@]} -eq 0 ] && return
-  say "installing ${missing[*]}"
-  [ "$(id -u)" = 0 ] || die "not root: apt-get install ${missing[*]} first"
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "${missing[@]}" >/dev/null
-}
+install_packages() { "${BASH_SOURCE[0]%/*}/../../scripts/needs" "$@" >&2; }
 
 # install_crate NAME VERSION: builds it from crates.io unless it is in the cache; prints the path of its binary.
 install_crate() {

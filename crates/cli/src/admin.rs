@@ -1,17 +1,31 @@
 //! Questions to a server, on an admin connection.
 
 use crate::error::CliError;
+use crate::progress::Waiting;
+use crate::spec::parse_server;
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN,
-    Hello, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply, Request, Role,
+    Hello, LeaseInfo, ObjectRef, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply, Request, Role, ServerStatus,
+    WhyInfo,
 };
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+/// Where a server is looked for when none is named and nothing is mounted.
+const USUAL_SERVER: &str = "127.0.0.1:7632";
 /// How long a server may take to answer a tool.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// `HOST:PORT` of the server that is named; else that of the latest mount of this machine; else the usual one.
+pub(crate) fn server_or_default(named: Option<&str>) -> Result<String, CliError> {
+    let mounts = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
+    let of_mount = mounts.last().and_then(|mount| mount.source.split('/').next());
+    let text = named.or(of_mount).unwrap_or(USUAL_SERVER);
+    parse_server(text).ok_or_else(|| CliError::Usage(format!("`{text}` is not HOST:PORT")))
+}
 
 /// An open admin connection.
 #[derive(Debug)]
@@ -25,6 +39,7 @@ impl Admin {
     /// # Errors
     /// [`CliError::Unreachable`], [`CliError::Refused`].
     pub(crate) fn connect(server: &str) -> Result<Admin, CliError> {
+        let _waiting = Waiting::new(format!("the server {server} to answer"));
         let unreachable = |cause: std::io::Error| {
             CliError::Unreachable(format!("cannot reach the server {server}: {cause}"))
         };
@@ -59,8 +74,38 @@ impl Admin {
     }
 
     /// # Errors
-    /// As [`Admin::connect`]; what the server says against the question.
-    pub(crate) fn ask(&mut self, question: AdminCall) -> Result<AdminAnswer, CliError> {
+    /// As [`Admin::connect`]; what the server says against the question. So for all questions.
+    pub(crate) fn status(&mut self) -> Result<ServerStatus, CliError> {
+        match self.ask(AdminCall::Status)? {
+            AdminAnswer::Status(status) => Ok(status),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    /// Counters by name.
+    pub(crate) fn stats(&mut self) -> Result<BTreeMap<String, u64>, CliError> {
+        match self.ask(AdminCall::Stats)? {
+            AdminAnswer::Stats(counters) => Ok(counters.into_iter().collect()),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    /// At most `limit`; of one object, or of all.
+    pub(crate) fn leases(&mut self, of: Option<ObjectRef>, limit: u32) -> Result<Vec<LeaseInfo>, CliError> {
+        match self.ask(AdminCall::Leases { of, limit })? {
+            AdminAnswer::Leases(leases) => Ok(leases),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    pub(crate) fn why(&mut self, object: ObjectRef) -> Result<WhyInfo, CliError> {
+        match self.ask(AdminCall::Why(object))? {
+            AdminAnswer::Why(info) => Ok(info),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    fn ask(&mut self, question: AdminCall) -> Result<AdminAnswer, CliError> {
         match self.call(Call::Admin(question))? {
             Answer::Admin(answer) => Ok(answer),
             other => Err(self.nonsense(&other)),
@@ -103,7 +148,7 @@ impl Admin {
         CliError::Unreachable(format!("the connection to {} broke: {error}", self.server))
     }
 
-    fn nonsense(&self, answer: &Answer) -> CliError {
+    fn nonsense(&self, answer: &dyn std::fmt::Debug) -> CliError {
         CliError::Refused(format!("the server {} gave an answer that does not fit: {answer:?}", self.server))
     }
 }

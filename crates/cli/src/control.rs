@@ -45,6 +45,18 @@ impl MountStatus {
     pub(crate) fn is_connected(&self) -> bool {
         self.session.standing == ClientStanding::Connected
     }
+
+    /// 0 if nothing counts under this name.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// Sent to the server on somebody's behalf; renewals, which time sends, are left out.
+    pub(crate) fn messages(&self) -> u64 {
+        let messages =
+            self.counters.iter().filter(|(name, _)| name.starts_with("msg_") && *name != "msg_renew");
+        messages.map(|(_, count)| count).sum()
+    }
 }
 
 /// Where sockets and logs of this user's mounts are.
@@ -165,20 +177,35 @@ impl Answers {
 
 /// All mounts of this user whose daemons answer.
 pub(crate) fn mounts() -> Vec<MountStatus> {
-    let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
-    let mut found: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .filter_map(|path| ask(&path, Question::Status))
-        .filter_map(|answer| serde_json::from_value::<MountStatus>(answer).ok())
-        .collect();
-    found.sort_by(|a, b| a.dir.cmp(&b.dir));
-    found
+    daemons().into_iter().map(|(_, status)| status).collect()
 }
 
 /// The daemon that serves the mount on `dir`.
 pub(crate) fn mount_on(dir: &Path) -> Option<MountStatus> {
     mounts().into_iter().find(|mount| mount.dir == dir)
+}
+
+/// The socket of the daemon that serves the mount on `dir`, for [`status`].
+pub(crate) fn socket_of(dir: &Path) -> Option<PathBuf> {
+    daemons().into_iter().find_map(|(socket, mount)| (mount.dir == dir).then_some(socket))
+}
+
+/// What one daemon says.
+pub(crate) fn status(socket: &Path) -> Option<MountStatus> {
+    serde_json::from_value(ask(socket, Question::Status)?).ok()
+}
+
+/// All are asked at once: one that is stopped holds nobody else up.
+fn daemons() -> Vec<(PathBuf, MountStatus)> {
+    let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
+    let asked: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .map(|path| std::thread::spawn(move || status(&path).map(|status| (path, status))))
+        .collect();
+    let mut found: Vec<_> = asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect();
+    found.sort_by(|(_, a), (_, b)| a.dir.cmp(&b.dir));
+    found
 }
 
 /// `None`: it does not answer. A socket that nobody listens on any more is removed.

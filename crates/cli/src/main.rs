@@ -7,6 +7,7 @@ mod control;
 mod error;
 mod log;
 mod options;
+mod progress;
 mod spec;
 mod table;
 mod units;

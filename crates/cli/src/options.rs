@@ -94,12 +94,12 @@ const IGNORED_PREFIXES: &[&str] = &[
 const ACCESS_TIMES: &[&str] = &["relatime", "strictatime", "atime"];
 
 impl MountOptions {
-    /// Takes in one comma-separated list.
+    /// Takes in one comma-separated list. A comma in a name is written `\,`.
     ///
     /// # Errors
     /// A text that names the option.
     pub(crate) fn add(&mut self, list: &str) -> Result<(), String> {
-        list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.add_one(option))
+        split(list).iter().filter(|option| !option.is_empty()).try_for_each(|option| self.add_one(option))
     }
 
     fn add_one(&mut self, option: &str) -> Result<(), String> {
@@ -164,7 +164,7 @@ impl MountOptions {
             Consistency::Ttl(time) => list.push(format!("consistency=ttl={}ms", time.as_millis())),
         }
         if let Some(dir) = &self.cache_dir {
-            list.push(format!("cache-dir={}", dir.display()));
+            list.push(format!("cache-dir={}", dir.display().to_string().replace(',', "\\,")));
         }
         if let Some(size) = self.cache_size {
             list.push(format!("cache-size={size}"));
@@ -182,6 +182,20 @@ impl MountOptions {
         list.extend(set.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_string()));
         list.join(",")
     }
+}
+
+/// At the commas that have no backslash before them.
+fn split(list: &str) -> Vec<String> {
+    list.split(',').fold(Vec::new(), |mut options: Vec<String>, part| {
+        match options.last_mut() {
+            Some(last) if last.ends_with('\\') => {
+                last.pop();
+                last.push_str(&format!(",{part}"));
+            }
+            _ => options.push(part.to_owned()),
+        }
+        options
+    })
 }
 
 fn parse_consistency(value: &str) -> Result<Consistency, String> {
@@ -209,6 +223,13 @@ mod tests {
         assert_eq!(options.retry, Retry::Soft { timeout: Duration::from_secs(5) });
         assert_eq!(options.consistency, Consistency::Ttl(Duration::from_secs(3)));
         assert_eq!(options.cache_size, Some(1 << 30));
+        assert_eq!(parse(&options.to_list()).unwrap(), options);
+    }
+
+    #[test]
+    fn a_name_may_have_a_comma() {
+        let options = parse("ro,cache-dir=/var/a\\,b").unwrap();
+        assert_eq!(options.cache_dir, Some(PathBuf::from("/var/a,b")));
         assert_eq!(parse(&options.to_list()).unwrap(), options);
     }
 

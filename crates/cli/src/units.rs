@@ -35,6 +35,14 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
 }
 
+/// `1 lease`, `2 leases`.
+pub(crate) fn count(number: impl Into<u64>, noun: &str) -> String {
+    match number.into() {
+        1 => format!("1 {noun}"),
+        many => format!("{many} {noun}s"),
+    }
+}
+
 pub(crate) fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -83,6 +91,7 @@ mod tests {
         assert_eq!(parse_size("4GiB"), Ok(4 << 30));
         assert!(parse_size("99999999999T").is_err());
         assert_eq!(show_size(1536), "1.5 KiB");
+        assert_eq!([count(0_u64, "lease"), count(1_u64, "lease")], ["0 leases", "1 lease"]);
         assert_eq!(show_duration(Duration::from_micros(250)), "250 us");
         assert_eq!(show_duration(Duration::from_secs(61)), "1m01s");
     }

@@ -3,6 +3,7 @@
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
+use soda_system_tests::cell::prerequisites;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -18,12 +19,9 @@ struct Place {
     dir: TempDir,
 }
 
-/// `None`, with a word about it, where nothing can be mounted.
+/// `None` where nothing can be mounted.
 fn place() -> Option<Place> {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        assert!(std::env::var_os("CI").is_none(), "CI must be able to mount");
-        eprintln!("SKIPPED: needs root and /dev/fuse");
+    if !prerequisites() {
         return None;
     }
     let dir = tempfile::Builder::new().prefix("soda-cli.").tempdir().unwrap();

@@ -17,7 +17,7 @@ const TABLE: &[Row] = &[
     Row { name: "model", depends_on: &[], tests_use: &[] },
     Row { name: "protocol", depends_on: &[], tests_use: &[] },
     Row { name: "storage", depends_on: &[], tests_use: &[] },
-    Row { name: "volume", depends_on: &["storage"], tests_use: &["model"] },
+    Row { name: "volume", depends_on: &["storage"], tests_use: &["model", "system-tests"] },
     Row { name: "server", depends_on: &["lease", "protocol", "storage", "volume"], tests_use: &["model"] },
     Row {
         name: "client",
@@ -28,7 +28,7 @@ const TABLE: &[Row] = &[
     Row {
         name: "cli",
         depends_on: &["server", "client", "fuse", "volume", "storage", "protocol"],
-        tests_use: &[],
+        tests_use: &["system-tests"],
     },
     Row { name: "sim", depends_on: &["lease", "storage", "model", "volume"], tests_use: &[] },
     Row { name: "system-tests", depends_on: &["model"], tests_use: &[] },

@@ -3,6 +3,7 @@
 use crate::args::FsckArgs;
 use crate::commands::{print, print_json};
 use crate::error::CliError;
+use crate::units::{count, show_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use soda_storage::{DataDirectory, StoreOptions};
@@ -19,6 +20,10 @@ struct Summary {
     found: Vec<String>,
     repaired: usize,
     left: Vec<String>,
+    /// Bytes of chunks that the last crash left and the next start of the server removes.
+    unswept_bytes: u64,
+    /// Deleted files whose space the server still gives back.
+    reclaim_left: u64,
 }
 
 pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
@@ -46,9 +51,12 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     }
     match report.left.len() {
         0 => Ok(()),
-        left if arguments.repair => Err(CliError::Damaged(format!("{left} problems could not be repaired"))),
+        left if arguments.repair => {
+            Err(CliError::Damaged(format!("{} could not be repaired", count(left as u64, "problem"))))
+        }
         left => Err(CliError::Damaged(format!(
-            "{left} problems; repair them with --repair (keep a copy of the directory)"
+            "{} left; --repair mends what can be mended (keep a copy of the directory first)",
+            count(left as u64, "problem")
         ))),
     }
 }
@@ -67,21 +75,40 @@ fn summary(report: &Report) -> Summary {
         found: report.problems.iter().map(ToString::to_string).collect(),
         repaired: report.repaired,
         left: report.left.iter().map(ToString::to_string).collect(),
+        unswept_bytes: report.unswept,
+        reclaim_left: report.reclaim_left,
     }
 }
 
 fn text(summary: &Summary) -> String {
     let mut out = format!(
-        "{} inodes, {} names, {} extents, {} chunks\n",
-        summary.inodes, summary.names, summary.extents, summary.chunks
+        "{}, {}, {}, {}\n",
+        count(summary.inodes, "inode"),
+        count(summary.names, "name"),
+        count(summary.extents, "extent"),
+        count(summary.chunks, "chunk")
     );
+    if summary.unswept_bytes > 0 {
+        out.push_str(&format!(
+            "{} of data that nothing refers to, from the last crash: the server removes them when it starts\n",
+            show_size(summary.unswept_bytes)
+        ));
+    }
+    if summary.reclaim_left > 0 {
+        out.push_str(&format!(
+            "{} whose space is still being given back: the server goes on with it when it starts\n",
+            count(summary.reclaim_left, "deleted file")
+        ));
+    }
     summary.found.iter().for_each(|problem| out.push_str(&format!("problem: {problem}\n")));
     match (summary.found.len(), summary.left.len()) {
         (0, _) => out.push_str("clean\n"),
-        (found, 0) => out.push_str(&format!("{found} problems, all repaired\n")),
-        (found, left) => {
-            out.push_str(&format!("{found} problems, {} repaired, {left} left\n", summary.repaired))
-        }
+        (found, 0) => out.push_str(&format!("{}, all repaired\n", count(found as u64, "problem"))),
+        (found, left) => out.push_str(&format!(
+            "{}, {} repaired, {left} left\n",
+            count(found as u64, "problem"),
+            summary.repaired
+        )),
     }
     out
 }

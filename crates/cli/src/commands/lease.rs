@@ -1,17 +1,17 @@
 //! `soda lease ls` and `soda lease why`: who holds what, who waits for whom.
 
-use crate::admin::Admin;
+use crate::admin::{Admin, server_or_default};
 use crate::args::{LeaseCommand, LeaseLsArgs, LeaseWhyArgs};
-use crate::commands::status::server_address;
 use crate::commands::{print, print_json};
 use crate::error::CliError;
 use crate::spec::Spec;
 use crate::table::Table;
-use crate::units::show_duration;
-use soda_protocol::{AdminAnswer, AdminCall, LeaseInfo, ObjectRef, WhyInfo};
-use soda_types::Name;
+use crate::units::{count, show_duration, show_size};
+use soda_fuse::MountEntry;
+use soda_protocol::{LeaseInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
+use soda_types::{Mode, Name, SessionId};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 pub(crate) fn run(command: &LeaseCommand) -> Result<(), CliError> {
     match command {
@@ -26,12 +26,9 @@ fn ls(arguments: &LeaseLsArgs) -> Result<(), CliError> {
             let (server, object) = resolve(path)?;
             (server, Some(object))
         }
-        None => (default_server(arguments.server.server.as_deref())?, None),
+        None => (server_or_default(arguments.server.server.as_deref())?, None),
     };
-    let question = AdminCall::Leases { of: object, limit: arguments.limit };
-    let AdminAnswer::Leases(leases) = Admin::connect(&server)?.ask(question)? else {
-        return Err(CliError::Refused(format!("{server} gave an answer that does not fit")));
-    };
+    let leases = Admin::connect(&server)?.leases(object, arguments.limit)?;
     match arguments.json {
         true => print_json(&leases),
         false if leases.is_empty() => print("No leases.\n"),
@@ -41,41 +38,55 @@ fn ls(arguments: &LeaseLsArgs) -> Result<(), CliError> {
 
 fn why(arguments: &LeaseWhyArgs) -> Result<(), CliError> {
     let (server, object) = resolve(&arguments.path)?;
-    let AdminAnswer::Why(info) = Admin::connect(&server)?.ask(AdminCall::Why(object))? else {
-        return Err(CliError::Refused(format!("{server} gave an answer that does not fit")));
-    };
+    let mut admin = Admin::connect(&server)?;
+    let info = admin.why(object)?;
     match arguments.json {
         true => print_json(&info),
-        false => print(&why_text(&info)),
+        false => print(&Explained { info, sessions: admin.status()?.sessions }.text()),
     }
-}
-
-/// The server that is named, or that of the only mount, or the usual one.
-fn default_server(named: Option<&str>) -> Result<String, CliError> {
-    if named.is_some() {
-        return server_address(named);
-    }
-    let mounts = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
-    server_address(mounts.last().and_then(|mount| mount.source.split('/').next()))
 }
 
 /// A path in a mount of this machine, or `HOST:PORT/VOLUME/PATH`.
 fn resolve(path: &Path) -> Result<(String, ObjectRef), CliError> {
-    let absolute = match path.canonicalize() {
-        Ok(path) => path,
-        Err(_) => std::path::absolute(path).map_err(CliError::io(path.display().to_string()))?,
-    };
     let mounts = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
-    let inside = mounts
-        .iter()
-        .filter_map(|mount| Some((mount, absolute.strip_prefix(&mount.dir).ok()?)))
-        .max_by_key(|(mount, _)| mount.dir.as_os_str().len());
-    if let Some((mount, rest)) = inside {
+    if let Some((mount, rest)) = in_mount(path, &mounts)? {
         let spec: Spec = mount.source.parse().map_err(CliError::Usage)?;
-        return Ok((spec.server, ObjectRef::Path { volume: spec.volume, names: names(rest)? }));
+        return Ok((spec.server, ObjectRef::Path { volume: spec.volume, names: names(&rest)? }));
     }
     from_spec(path).ok_or_else(|| {
         CliError::Usage(format!("{} is neither in a Soda mount nor HOST:PORT/VOLUME/PATH", path.display()))
+    })
+}
+
+/// The mount that a path leads into, and what is left of the path there. Nothing in the mount is touched: who asks why
+/// others wait must not wait with them.
+fn in_mount<'a>(
+    path: &Path,
+    mounts: &'a [MountEntry],
+) -> Result<Option<(&'a MountEntry, PathBuf)>, CliError> {
+    let absolute =
+        without_dots(&std::path::absolute(path).map_err(CliError::io(path.display().to_string()))?);
+    let mut above = absolute.ancestors().collect::<Vec<_>>();
+    above.reverse();
+    for prefix in above {
+        // Symbolic links on the way are followed up to the mount's root, which is a directory and asks nobody.
+        let Ok(real) = prefix.canonicalize() else { break };
+        if let Some(mount) = mounts.iter().rev().find(|mount| mount.dir == real) {
+            let rest = absolute.strip_prefix(prefix).unwrap_or(Path::new(""));
+            return Ok(Some((mount, rest.to_path_buf())));
+        }
+    }
+    Ok(None)
+}
+
+/// `a/../b` is `b`: by its text, as a shell's `cd` takes it.
+fn without_dots(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut plain, component| {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+        plain
     })
 }
 
@@ -106,42 +117,124 @@ fn lease_table(leases: &[LeaseInfo]) -> Table {
             show_duration(lease.held_for),
             lease.session.to_string(),
             lease.holder.clone(),
-            lease.recalled_for.map_or_else(|| "-".into(), |time| format!("waits {}", show_duration(time))),
+            recall_text(lease),
             lease.path.clone().unwrap_or_else(|| "-".into()),
         ]);
     }
     table
 }
 
-fn why_text(info: &WhyInfo) -> String {
-    let mut out =
-        format!("{} ({})\n", info.path.as_deref().unwrap_or("object without a known path"), info.fid);
-    out.push_str(&format!(
-        "  {:.2} reads/s and {:.2} writes/s lately, by {} clients\n  policy: {}\n",
-        info.reads_per_s, info.writes_per_s, info.clients, info.policy
-    ));
-    match info.holders.is_empty() {
-        true => out.push_str("\nNobody holds a lease on it.\n"),
-        false => out.push_str(&format!("\n{}", lease_table(&info.holders))),
+/// What the server says of an object, and of the sessions that have to do with it.
+struct Explained {
+    info: WhyInfo,
+    sessions: Vec<SessionInfo>,
+}
+
+impl Explained {
+    /// From what is asked most often to what explains it: who waits, who holds it, whether caching it pays.
+    fn text(&self) -> String {
+        let info = &self.info;
+        let mut out = format!(
+            "{} ({} {}, {})\n\n",
+            info.path.as_deref().unwrap_or("an object without a known path"),
+            format!("{:?}", info.attr.kind).to_lowercase(),
+            info.fid,
+            show_size(info.attr.size),
+        );
+        match info.waiting.is_empty() {
+            true => out.push_str("Nobody waits for it.\n"),
+            false => info.waiting.iter().for_each(|wait| out.push_str(&wait_text(wait, self))),
+        }
+        match info.holders.is_empty() {
+            true => out.push_str("\nNobody holds a lease on it: whoever reads it asks the server.\n"),
+            false => out.push_str(&format!("\n{}", holder_table(&info.holders))),
+        }
+        out.push_str(&format!("\nlately  {}\npolicy  {}\n", usage_text(info), info.policy));
+        out
     }
-    if info.waiting.is_empty() {
-        out.push_str("\nNobody waits for it.\n");
+
+    fn blocker_text(&self, session: SessionId) -> String {
+        let left = self.sessions.iter().find(|status| status.session == session).map(|status| status.left);
+        let ends = left.map_or_else(String::new, |left| {
+            format!(" Should it be gone, its leases end in {}.", show_duration(left))
+        });
+        match self.info.holders.iter().find(|holder| holder.session == session) {
+            Some(LeaseInfo { holder, grant, recalled_for: Some(since), .. }) => format!(
+                "  {holder} was asked {} ago to give its {} lease up, and has not answered.{ends}\n",
+                show_duration(*since),
+                mode_text(grant.mode)
+            ),
+            Some(LeaseInfo { holder, grant, .. }) => {
+                format!(
+                    "  {holder} holds a {} lease, and is about to be asked for it.\n",
+                    mode_text(grant.mode)
+                )
+            }
+            None => format!("  An operation of session {session} on it is under way.\n"),
+        }
     }
-    for wait in &info.waiting {
-        let blockers: Vec<_> = wait.blocked_by.iter().map(ToString::to_string).collect();
-        out.push_str(&format!(
-            "\n{} ({}) waits {} to {} (wants {}), for {}{}\n",
-            wait.session,
-            wait.name,
-            show_duration(wait.waited),
-            wait.operation,
-            wait.wants,
-            if blockers.is_empty() { "its turn".to_string() } else { blockers.join(", ") },
-            wait.at_most
-                .map_or_else(String::new, |time| format!("; at most another {}", show_duration(time))),
-        ));
+}
+
+fn mode_text(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Read => "read",
+        Mode::Write => "write",
     }
+}
+
+fn wait_text(wait: &WaitInfo, explained: &Explained) -> String {
+    let mut out = format!(
+        "{} waits to {}: {} so far{}.\n",
+        wait.name,
+        wait.operation,
+        show_duration(wait.waited),
+        wait.at_most.map_or_else(String::new, |left| format!(", at most {} more", show_duration(left))),
+    );
+    out.push_str(match wait.wants {
+        Mode::Read => "  To read it, nobody else may be changing it.\n",
+        Mode::Write => "  To change it, nobody else may have it cached.\n",
+    });
+    if wait.blocked_by.is_empty() {
+        out.push_str(
+            "  It is not its turn yet: operations on one object go in the order of their arrival.\n",
+        );
+    }
+    wait.blocked_by.iter().for_each(|session| out.push_str(&explained.blocker_text(*session)));
     out
+}
+
+fn holder_table(holders: &[LeaseInfo]) -> Table {
+    let mut table = Table::new(["holder", "lease", "held for", "recall", "session"]);
+    for lease in holders {
+        table.row([
+            lease.holder.clone(),
+            mode_text(lease.grant.mode).into(),
+            show_duration(lease.held_for),
+            recall_text(lease),
+            lease.session.to_string(),
+        ]);
+    }
+    table
+}
+
+fn recall_text(lease: &LeaseInfo) -> String {
+    lease.recalled_for.map_or_else(|| "-".into(), |time| format!("no answer for {}", show_duration(time)))
+}
+
+/// The rates, and what equation (8) of the SODA paper makes of them: a lease saves messages while R/W > N-1.
+fn usage_text(info: &WhyInfo) -> String {
+    let (reads, writes) = (info.reads_per_s, info.writes_per_s);
+    let rates =
+        format!("{reads:.2} reads/s (R), {writes:.2} writes/s (W), {} (N)", count(info.clients, "client"));
+    if writes < 0.005 {
+        return format!("{rates}; hardly a write, so caching pays");
+    }
+    let (ratio, others) = (reads / writes, info.clients.saturating_sub(1));
+    let verdict = match ratio > f64::from(others) {
+        true => "> N-1: caching pays",
+        false => "<= N-1: asking costs less than recalling",
+    };
+    format!("{rates}; R/W = {ratio:.1} {verdict}")
 }
 
 #[cfg(test)]

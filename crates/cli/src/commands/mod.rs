@@ -12,13 +12,8 @@ pub(crate) mod status;
 pub(crate) mod umount;
 
 use crate::error::CliError;
-use indicatif::ProgressBar;
 use serde::Serialize;
 use std::io::Write;
-use std::time::Duration;
-
-/// Where a server is looked for when none is named.
-pub(crate) const USUAL_SERVER: &str = "127.0.0.1:7632";
 
 /// Standard output, where a reader that has gone (`| head`) is no error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -34,13 +29,6 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
 pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), CliError> {
     let text = serde_json::to_string_pretty(value).map_err(|error| CliError::Failed(error.to_string()))?;
     print(&format!("{text}\n"))
-}
-
-/// Says on a terminal, while it lives, what takes so long.
-pub(crate) fn waiting_for(what: String) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(what);
-    bar.enable_steady_tick(Duration::from_millis(120));
-    bar
 }
 
 /// Waits for Ctrl-C or a polite request to end.

@@ -1,10 +1,11 @@
 //! `soda mount`: a daemon that serves the mount, and the command that waits until it does.
 
 use crate::args::{LogArgs, LogFormat, MountArgs};
-use crate::commands::{asked_to_end, runtime, waiting_for};
+use crate::commands::{asked_to_end, runtime};
 use crate::control::{self, ControlServer};
 use crate::error::CliError;
 use crate::options::{MountAction, MountOptions};
+use crate::progress::Waiting;
 use crate::spec::Spec;
 use soda_client::{Access, CacheConfig, Client, ClientConfig};
 use soda_fuse::{Hooks, Mount, MountConfig};
@@ -170,7 +171,7 @@ fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
     let log_file = log_file.map_err(CliError::io(format!("the log {}", log_path.display())))?;
     let mut command = Command::new(program);
     command.arg("mount").arg(plan.spec.to_string()).arg(&plan.dir).args(["--foreground", "--daemon"]);
-    // Apart from the list: a comma in its name would end it there.
+    // Apart from the list, which is text: a path need not be.
     let mut options = plan.options.clone();
     if let Some(dir) = options.cache_dir.take() {
         command.arg("--cache-dir").arg(dir);
@@ -184,12 +185,12 @@ fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let mut daemon = command.spawn().map_err(CliError::io("cannot start the mount's daemon"))?;
-    let connecting = waiting_for(format!("connecting to {}", plan.spec.server));
+    let connecting = Waiting::new(format!("the server {} to answer", plan.spec.server));
     let mut first_line = String::new();
     if let Some(out) = daemon.stdout.take() {
         BufReader::new(out).read_line(&mut first_line).map_err(CliError::io("the mount's daemon"))?;
     }
-    connecting.finish_and_clear();
+    drop(connecting);
     match first_line.trim_end() {
         READY => Ok(()),
         said => {

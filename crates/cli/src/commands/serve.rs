@@ -1,16 +1,18 @@
 //! `soda serve`
 
 use crate::args::{ServeArgs, SwitchArg, WriteLeasesArg};
-use crate::commands::{asked_to_end, runtime, waiting_for};
+use crate::commands::{asked_to_end, runtime};
 use crate::error::CliError;
+use crate::progress::Waiting;
 use crate::units::parse_duration;
 use soda_server::{CacheSizes, Equation8, Exposure, ObjectTerm, Server, ServerConfig, WriteLeases};
 
 pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
     let config = config(arguments)?;
-    let opening = waiting_for(format!("opening {}", config.data_dir.display()));
+    let opening =
+        Waiting::new(format!("{} to open: what the last run left is recovered", config.data_dir.display()));
     let server = Server::start(config);
-    opening.finish_and_clear();
+    drop(opening);
     let server = server?;
     eprintln!("soda: serving {} on {}", server.data_dir().display(), server.local_addr());
     if let Some(address) = server.metrics_addr() {

@@ -1,14 +1,13 @@
 //! `soda stats`: counters of the server and of this machine's mounts, live.
 
-use crate::admin::Admin;
+use crate::admin::{Admin, server_or_default};
 use crate::args::StatsArgs;
-use crate::commands::status::{hit_ratio, server_address};
+use crate::commands::status::hit_ratio;
 use crate::commands::{print, print_json};
 use crate::control;
 use crate::error::CliError;
 use crate::table::Table;
 use serde::Serialize;
-use soda_protocol::{AdminAnswer, AdminCall};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -49,14 +48,12 @@ fn take(arguments: &StatsArgs) -> Result<Sample, CliError> {
         sample.0.insert(mount.dir.display().to_string(), mount.counters);
         return Ok(sample);
     }
-    let mounts = control::mounts();
-    let of_mount = mounts.first().and_then(|mount| mount.source.split('/').next()).map(str::to_owned);
-    for mount in mounts {
+    for mount in control::mounts() {
         sample.0.insert(mount.dir.display().to_string(), mount.counters);
     }
     let named = arguments.server.server.as_deref();
-    let address = server_address(named.or(of_mount.as_deref()))?;
-    match server_counters(&address) {
+    let address = server_or_default(named)?;
+    match Admin::connect(&address).and_then(|mut admin| admin.stats()) {
         Ok(counters) => {
             sample.0.insert(format!("server {address}"), counters);
         }
@@ -64,13 +61,6 @@ fn take(arguments: &StatsArgs) -> Result<Sample, CliError> {
         Err(error) => tracing::info!(%error, "no server"),
     }
     Ok(sample)
-}
-
-fn server_counters(address: &str) -> Result<Counters, CliError> {
-    match Admin::connect(address)?.ask(AdminCall::Stats)? {
-        AdminAnswer::Stats(counters) => Ok(counters.into_iter().collect()),
-        other => Err(CliError::Refused(format!("an answer that does not fit: {other:?}"))),
-    }
 }
 
 fn text(sample: &Sample, before: Option<(Duration, &Sample)>) -> String {

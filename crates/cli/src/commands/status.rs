@@ -1,15 +1,14 @@
 //! `soda status`: the server and the mounts of this machine.
 
-use crate::admin::Admin;
+use crate::admin::{Admin, server_or_default};
 use crate::args::StatusArgs;
-use crate::commands::{USUAL_SERVER, print, print_json};
+use crate::commands::{print, print_json};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
-use crate::spec::parse_server;
 use crate::table::Table;
 use crate::units::{show_duration, show_size};
 use serde::Serialize;
-use soda_protocol::{AdminAnswer, AdminCall, ServerStatus};
+use soda_protocol::ServerStatus;
 use std::time::Duration;
 
 #[derive(Debug, Serialize)]
@@ -24,7 +23,7 @@ struct Status {
 pub(crate) fn run(arguments: &StatusArgs) -> Result<(), CliError> {
     let mounts = control::mounts();
     let status = Status {
-        server: server_status(arguments.server.server.as_deref(), &mounts)?,
+        server: server_status(arguments.server.server.as_deref())?,
         dead_mounts: dead_mounts(&mounts)?,
         mounts,
     };
@@ -34,29 +33,14 @@ pub(crate) fn run(arguments: &StatusArgs) -> Result<(), CliError> {
     }
 }
 
-/// The server that is named; else that of the first mount; else the usual one, which need not be there.
-fn server_status(named: Option<&str>, mounts: &[MountStatus]) -> Result<Option<ServerStatus>, CliError> {
-    let of_mount = mounts.first().and_then(|mount| mount.source.split('/').next());
-    let address = server_address(named.or(of_mount))?;
-    match ask_status(&address) {
-        Ok(status) => Ok(Some(status)),
-        Err(error) if named.is_some() => Err(error),
-        Err(error) => {
+/// A server that was not named need not be there.
+fn server_status(named: Option<&str>) -> Result<Option<ServerStatus>, CliError> {
+    match Admin::connect(&server_or_default(named)?).and_then(|mut admin| admin.status()) {
+        Err(error) if named.is_none() => {
             tracing::info!(%error, "no server");
             Ok(None)
         }
-    }
-}
-
-pub(crate) fn server_address(named: Option<&str>) -> Result<String, CliError> {
-    let text = named.unwrap_or(USUAL_SERVER);
-    parse_server(text).ok_or_else(|| CliError::Usage(format!("`{text}` is not HOST:PORT")))
-}
-
-fn ask_status(address: &str) -> Result<ServerStatus, CliError> {
-    match Admin::connect(address)?.ask(AdminCall::Status)? {
-        AdminAnswer::Status(status) => Ok(status),
-        other => Err(CliError::Refused(format!("an answer that does not fit: {other:?}"))),
+        answer => answer.map(Some),
     }
 }
 
@@ -73,13 +57,12 @@ fn text(status: &Status) -> String {
     };
     let mut table = Table::new(["mount", "volume", "connected", "requests", "waiting", "hits", "pid"]);
     for mount in &status.mounts {
-        let count = |name: &str| mount.counters.get(name).copied().unwrap_or(0);
         table.row([
             mount.dir.display().to_string(),
             mount.source.clone(),
             if mount.is_connected() { "yes".into() } else { "no".into() },
-            count("kernel_requests").to_string(),
-            count("kernel_waiting").to_string(),
+            mount.count("kernel_requests").to_string(),
+            mount.count("kernel_waiting").to_string(),
             hit_ratio(&mount.counters),
             mount.pid.to_string(),
         ]);
@@ -89,7 +72,8 @@ fn text(status: &Status) -> String {
     }
     for dead in &status.dead_mounts {
         out.push_str(&format!(
-            "\n{dead}: nobody answers for this mount (another user's, or dead: `soda umount {dead}`)\n"
+            "\n{dead}: its daemon does not answer. It is dead (`soda umount {dead}` takes the mount away), stopped, or another \
+             user's.\n"
         ));
     }
     out

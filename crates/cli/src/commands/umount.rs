@@ -3,6 +3,7 @@
 use crate::args::UmountArgs;
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
+use crate::progress::Waiting;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use soda_fuse::MountEntry;
@@ -56,6 +57,7 @@ enum Outcome {
 }
 
 fn unmount_in_time(dir: &Path) -> Outcome {
+    let _waiting = Waiting::new(format!("{} to write back what is mapped into memory", dir.display()));
     let (done, is_done) = mpsc::channel();
     let path = dir.to_path_buf();
     std::thread::spawn(move || {
@@ -102,6 +104,7 @@ fn with_helper(dir: &Path, flags: &[&str]) -> std::io::Result<()> {
 }
 
 fn wait_for_end(pid: u32) {
+    let _waiting = Waiting::new("the mount's daemon to give its leases back");
     let deadline = Instant::now() + FAREWELL;
     // The daemon of a mount inside of this process tree (`soda demo`) does not end with it.
     while Instant::now() < deadline && is_mount_daemon(pid) {

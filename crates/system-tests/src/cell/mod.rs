@@ -8,7 +8,7 @@ mod mount;
 mod namespaces;
 mod server;
 
-pub use binary::{Prerequisite, prerequisites, soda_binary};
+pub use binary::{Prerequisite, prerequisites, skip, soda_binary};
 pub use mount::{Mount, is_mounted};
 pub use server::Server;
 

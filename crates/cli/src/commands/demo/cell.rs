@@ -1,0 +1,182 @@
+//! The processes of the demo.
+
+use super::cleaner::Cleaner;
+use crate::control::{self, MountStatus};
+use crate::error::CliError;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Session lease of the demo's server: a stopped client is in the way for so long, and nobody wants to watch for longer.
+pub(super) const TERM: Duration = Duration::from_secs(3);
+/// A server that starts, a client that comes back after a crash.
+const PATIENCE: Duration = Duration::from_secs(20);
+const SERVING: &str = "soda: serving ";
+
+/// A server and two machines. Whatever ends this process, its [`Cleaner`] takes all of it away.
+#[derive(Debug)]
+pub(super) struct Cell {
+    server: Server,
+    pub machines: [Machine; 2],
+    cleaner: Cleaner,
+}
+
+impl Cell {
+    pub(super) fn start(data: Option<&Path>) -> Result<Cell, CliError> {
+        let scratch = tempfile::Builder::new().prefix("soda-demo.").tempdir();
+        let scratch = scratch.map_err(CliError::io("a temporary directory"))?;
+        let real = scratch.path().canonicalize().map_err(CliError::io("a temporary directory"))?;
+        // From here on the cleaner removes it.
+        let mut cleaner = Cleaner::start(&real)?;
+        let _ = scratch.keep();
+        let scratch = real;
+        let data = data.map_or_else(|| scratch.join("data"), Path::to_path_buf);
+        let server = Server::start(data, scratch.join("server.log"), &mut cleaner)?;
+        let machines = [
+            Machine::start("A", scratch.join("a"), &server.address, &mut cleaner)?,
+            Machine::start("B", scratch.join("b"), &server.address, &mut cleaner)?,
+        ];
+        Ok(Cell { server, machines, cleaner })
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.server.address
+    }
+
+    pub(super) fn data(&self) -> &Path {
+        &self.server.data
+    }
+
+    /// kill -9 of the server, and the same server started again.
+    pub(super) fn crash_server(&mut self) -> Result<(), CliError> {
+        let failed = || CliError::io("cannot kill the server");
+        self.server.child.kill().map_err(failed())?;
+        self.server.child.wait().map_err(failed())?;
+        self.server.child = self.server.spawn(&mut self.cleaner)?;
+        Ok(())
+    }
+
+    pub(super) fn end(mut self) {
+        self.cleaner.begin();
+        let _ = self.server.child.wait();
+        self.cleaner.wait();
+    }
+}
+
+#[derive(Debug)]
+struct Server {
+    child: Child,
+    address: String,
+    data: PathBuf,
+    log: PathBuf,
+}
+
+impl Server {
+    fn start(data: PathBuf, log: PathBuf, cleaner: &mut Cleaner) -> Result<Server, CliError> {
+        let child = serve("127.0.0.1:0", &data, &log, cleaner)?;
+        let mut server = Server { child, address: String::new(), data, log };
+        let deadline = Instant::now() + PATIENCE;
+        while server.address.is_empty() {
+            let said = fs::read_to_string(&server.log).unwrap_or_default();
+            let line = said.lines().find_map(|line| line.strip_prefix(SERVING));
+            if let Some((_, address)) = line.and_then(|line| line.rsplit_once(" on ")) {
+                server.address = address.to_string();
+            } else if Instant::now() > deadline || !matches!(server.child.try_wait(), Ok(None)) {
+                return Err(CliError::Failed(format!("the server did not start: {}", said.trim())));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    fn spawn(&self, cleaner: &mut Cleaner) -> Result<Child, CliError> {
+        serve(&self.address, &self.data, &self.log, cleaner)
+    }
+}
+
+fn serve(listen: &str, data: &Path, log: &Path, cleaner: &mut Cleaner) -> Result<Child, CliError> {
+    let log_file = File::options().create(true).append(true).open(log);
+    let log_file = log_file.map_err(CliError::io(log.display().to_string()))?;
+    let mut command = this_program()?;
+    command.args(["serve", "--listen", listen, "--term"]).arg(format!("{}s", TERM.as_secs()));
+    command.arg("--data").arg(data).arg("--log-file").arg(log);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log_file);
+    // A Ctrl-C on the terminal is for the demo alone, which then ends them in order.
+    let child = command.process_group(0).spawn().map_err(CliError::io("cannot start the server"))?;
+    cleaner.look_after(child.id());
+    Ok(child)
+}
+
+/// One mount: to the server, another machine.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub name: &'static str,
+    pub dir: PathBuf,
+    daemon: u32,
+    socket: PathBuf,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    Running,
+    Frozen,
+}
+
+impl Machine {
+    fn start(
+        name: &'static str,
+        dir: PathBuf,
+        server: &str,
+        cleaner: &mut Cleaner,
+    ) -> Result<Machine, CliError> {
+        let place = || dir.display().to_string();
+        fs::create_dir(&dir).map_err(CliError::io(place()))?;
+        let mut command = this_program()?;
+        command.arg("mount").arg(format!("{server}/main")).arg(&dir);
+        command.arg("--log-file").arg(dir.with_extension("log"));
+        let output = command.output().map_err(CliError::io("cannot mount"))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let text = text.trim().trim_start_matches("soda: ").to_string();
+            return Err(CliError::Daemon { code: output.status.code().unwrap_or(1) as u8, text });
+        }
+        let unanswered = || CliError::Failed(format!("the daemon of {} does not answer", place()));
+        let socket = control::socket_of(&dir).ok_or_else(unanswered)?;
+        let daemon = control::status(&socket).ok_or_else(unanswered)?.pid;
+        cleaner.look_after(daemon);
+        Ok(Machine { name, dir, daemon, socket, standing: Standing::Running })
+    }
+
+    /// `None` while it is frozen: to ask would be to wait.
+    pub(super) fn status(&self) -> Option<MountStatus> {
+        match self.standing {
+            Standing::Running => control::status(&self.socket),
+            Standing::Frozen => None,
+        }
+    }
+
+    /// SIGSTOP: it is there, but does nothing, as a laptop with its lid closed.
+    pub(super) fn freeze(&mut self) -> Result<(), CliError> {
+        self.standing = Standing::Frozen;
+        self.signal(Signal::STOP)
+    }
+
+    pub(super) fn thaw(&mut self) -> Result<(), CliError> {
+        self.standing = Standing::Running;
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), CliError> {
+        let gone = || CliError::Failed(format!("the daemon of {} is gone", self.dir.display()));
+        let pid = Pid::from_raw(self.daemon.cast_signed()).ok_or_else(gone)?;
+        kill_process(pid, signal).map_err(|error| CliError::io("cannot signal a mount")(error.into()))
+    }
+}
+
+pub(super) fn this_program() -> Result<Command, CliError> {
+    std::env::current_exe().map(Command::new).map_err(CliError::io("this program's own path"))
+}
