@@ -17,6 +17,7 @@ const TABLE: &[Row] = &[
     Row { name: "model", depends_on: &[], tests_use: &[] },
     Row { name: "protocol", depends_on: &[], tests_use: &[] },
     Row { name: "storage", depends_on: &[], tests_use: &[] },
+    Row { name: "oplog", depends_on: &["protocol"], tests_use: &[] },
     Row { name: "volume", depends_on: &["storage"], tests_use: &["model", "system-tests"] },
     Row { name: "server", depends_on: &["lease", "protocol", "storage", "volume"], tests_use: &["model"] },
     Row {
@@ -39,7 +40,7 @@ const TABLE: &[Row] = &[
 const DOORS: &[(&str, &[&str])] = &[
     ("fuser", &["fuse"]),
     ("fjall", &["storage"]),
-    ("postcard", &["protocol", "volume", "server", "client"]),
+    ("postcard", &["protocol", "oplog", "volume", "server", "client"]),
 ];
 
 /// What in the output of `cargo metadata` the table does not allow.

@@ -1,0 +1,262 @@
+//! What is logged: a change with everything it needs to be made again, elsewhere, with the same outcome.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use soda_protocol::{Allocate, NewNode, SetXattr};
+use soda_types::{Fid, Name, SetAttr, Timestamp};
+use std::fmt;
+
+/// Number of a record in its log (log sequence number): from 1, never used twice, in the order of the changes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Lsn(pub u64);
+
+impl fmt::Debug for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lsn{}", self.0)
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// One change and when it was made, by the calendar of the client: it held the lease, so no other clock has a say.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Record {
+    pub lsn: Lsn,
+    pub at: Timestamp,
+    pub change: Change,
+}
+
+/// A name in a directory.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Place {
+    pub directory: Fid,
+    pub name: Name,
+}
+
+/// A change that was made under write leases. It names inodes where a system call names paths: their numbers are reserved
+/// with the lease, so what is created has its own before the server knows of it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Change {
+    /// creat, mkdir, mknod, symlink.
+    Create {
+        place: Place,
+        fid: Fid,
+        new: NewNode,
+    },
+    /// O_TMPFILE: an inode with no name. `directory` decides what it inherits.
+    TmpFile {
+        directory: Fid,
+        fid: Fid,
+        new: NewNode,
+    },
+    Link {
+        fid: Fid,
+        place: Place,
+    },
+    Unlink {
+        place: Place,
+        fid: Fid,
+        then: Fate,
+    },
+    /// rmdir(2).
+    RemoveDirectory {
+        place: Place,
+        fid: Fid,
+    },
+    Rename {
+        from: Place,
+        to: Place,
+        moved: Fid,
+        what: Moved,
+        /// The inode that `to` meant before, and what becomes of it.
+        replaced: Option<(Fid, Fate)>,
+    },
+    /// RENAME_EXCHANGE: each fid is what its place means before.
+    Exchange {
+        one: (Place, Fid),
+        other: (Place, Fid),
+        what: Moved,
+    },
+    /// The last process closed an inode that has no name any more: it is gone.
+    Release {
+        fid: Fid,
+    },
+    SetAttr {
+        fid: Fid,
+        set: SetAttr,
+    },
+    /// Appends have found their place: nobody else can write while the lease is held.
+    Write {
+        fid: Fid,
+        offset: u64,
+        data: Bytes,
+        kill_suid_sgid: bool,
+    },
+    Allocate {
+        fid: Fid,
+        offset: u64,
+        len: u64,
+        how: Allocate,
+    },
+    SetXattr {
+        fid: Fid,
+        name: Vec<u8>,
+        value: Bytes,
+        how: SetXattr,
+        kill_sgid: bool,
+    },
+    RemoveXattr {
+        fid: Fid,
+        name: Vec<u8>,
+    },
+}
+
+/// What becomes of an inode that loses a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Fate {
+    /// It has others, or a process still has it open.
+    Stays,
+    /// It was the last, and nobody has it open: its contents are of no use to anybody.
+    Gone,
+}
+
+/// What a rename moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Moved {
+    /// No directory, or one that stays below the same parent.
+    Leaf,
+    /// A directory that gets another parent (for an exchange: at least one): the shape of the tree changes.
+    Subtree,
+}
+
+/// What changes depend on each other by.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Object {
+    /// Attributes, contents, existence.
+    Inode(Fid),
+    /// What a name means.
+    Name(Place),
+    /// Which directory is below which: moves of directories are checked against each other (a directory cannot come to
+    /// lie in itself).
+    Tree,
+}
+
+/// How a change touches an object. Two changes of one object may be made in any order only if both share it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Touch {
+    /// For a directory in which names change: its times, size and link count end up the same whatever the order.
+    Shared,
+    Exclusive,
+}
+
+impl Change {
+    /// What the change touches. Each object once.
+    pub fn touches(&self) -> Vec<(Object, Touch)> {
+        use Touch::{Exclusive, Shared};
+        let name = |place: &Place| (Object::Name(place.clone()), Exclusive);
+        let inode = |fid: &Fid| (Object::Inode(*fid), Exclusive);
+        let directory = |fid: &Fid| (Object::Inode(*fid), Shared);
+        let mut touches = match self {
+            Change::Create { place, fid, .. }
+            | Change::Link { fid, place }
+            | Change::Unlink { place, fid, .. }
+            | Change::RemoveDirectory { place, fid } => {
+                vec![name(place), directory(&place.directory), inode(fid)]
+            }
+            Change::TmpFile { directory: parent, fid, .. } => vec![directory(parent), inode(fid)],
+            Change::Rename { from, to, moved, replaced, .. } => {
+                let mut touches = vec![name(from), name(to), inode(moved), directory(&from.directory)];
+                touches.extend(replaced.iter().map(|(fid, _)| inode(fid)));
+                touches.extend((to.directory != from.directory).then(|| directory(&to.directory)));
+                touches
+            }
+            Change::Exchange { one, other, .. } => {
+                let (one, other) = ((&one.0, &one.1), (&other.0, &other.1));
+                let mut touches = vec![
+                    name(one.0),
+                    name(other.0),
+                    inode(one.1),
+                    inode(other.1),
+                    directory(&one.0.directory),
+                ];
+                touches.extend((other.0.directory != one.0.directory).then(|| directory(&other.0.directory)));
+                touches
+            }
+            Change::Release { fid }
+            | Change::SetAttr { fid, .. }
+            | Change::Write { fid, .. }
+            | Change::Allocate { fid, .. }
+            | Change::SetXattr { fid, .. }
+            | Change::RemoveXattr { fid, .. } => vec![inode(fid)],
+        };
+        if let Change::Rename { what: Moved::Subtree, .. } | Change::Exchange { what: Moved::Subtree, .. } =
+            self
+        {
+            touches.push((Object::Tree, Exclusive));
+        }
+        touches
+    }
+
+    /// Bytes of memory that the change is worth, about.
+    pub fn weight(&self) -> u64 {
+        const RECORD: u64 = 200;
+        let extra = match self {
+            Change::Write { data, .. } => data.len(),
+            Change::SetXattr { name, value, .. } => name.len() + value.len(),
+            Change::Create { place, new, .. } => place.name.as_bytes().len() + new.target.len(),
+            _ => 0,
+        };
+        RECORD + extra as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_types::{Ino, VolumeId};
+
+    fn place(directory: u64, name: &str) -> Place {
+        Place { directory: fid(directory), name: Name::try_from(name).unwrap() }
+    }
+
+    fn fid(ino: u64) -> Fid {
+        Fid::new(VolumeId(1), Ino(ino))
+    }
+
+    fn rename(from: Place, to: Place, what: Moved) -> Change {
+        Change::Rename { from, to, moved: fid(9), what, replaced: None }
+    }
+
+    #[test]
+    fn each_object_is_touched_once() {
+        let changes = [
+            rename(place(1, "a"), place(1, "b"), Moved::Leaf),
+            rename(place(1, "a"), place(2, "b"), Moved::Subtree),
+            Change::Exchange {
+                one: (place(1, "a"), fid(5)),
+                other: (place(1, "b"), fid(6)),
+                what: Moved::Leaf,
+            },
+        ];
+        for change in changes {
+            let touches = change.touches();
+            for (at, (object, _)) in touches.iter().enumerate() {
+                assert!(
+                    !touches[at + 1..].iter().any(|(other, _)| other == object),
+                    "{object:?} in {change:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn only_moves_of_directories_touch_the_tree() {
+        let tree = |change: Change| change.touches().iter().any(|(object, _)| *object == Object::Tree);
+        assert!(!tree(rename(place(1, "a"), place(2, "a"), Moved::Leaf)));
+        assert!(tree(rename(place(1, "a"), place(2, "a"), Moved::Subtree)));
+    }
+}

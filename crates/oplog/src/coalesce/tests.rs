@@ -1,0 +1,94 @@
+//! Random histories, applied with and without coalescing.
+
+use super::coalesce;
+use crate::change::{Change, Fate, Lsn, Moved, Record};
+use crate::world::{fid, history, new, place, record};
+use bytes::Bytes;
+use proptest::prelude::*;
+use soda_types::{FileKind, SetAttr};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn the_state_at_the_end_is_the_same(dice in prop::collection::vec(any::<[u8; 5]>(), 1..120)) {
+        let (mut tree, records, end) = history(&dice);
+        let fewer = coalesce(records.clone());
+        for record in &fewer {
+            tree.apply(record);
+        }
+        prop_assert_eq!(tree, end, "{:#?}\nbecame {:#?}", records, fewer);
+    }
+}
+
+fn create(lsn: u64, directory: u64, number: u8, ino: u64, kind: FileKind) -> Record {
+    record(lsn, Change::Create { place: place(fid(directory), number), fid: fid(ino), new: new(kind) })
+}
+
+fn unlink(lsn: u64, directory: u64, number: u8, ino: u64) -> Record {
+    let place = place(fid(directory), number);
+    record(lsn, Change::Unlink { place, fid: fid(ino), then: Fate::Gone })
+}
+
+fn write(lsn: u64, ino: u64, offset: u64, data: &'static [u8]) -> Record {
+    let data = Bytes::from_static(data);
+    record(lsn, Change::Write { fid: fid(ino), offset, data, kill_suid_sgid: false })
+}
+
+#[test]
+fn a_temporary_file_never_travels() {
+    let records = vec![create(1, 1, 0, 2, FileKind::File), write(2, 2, 0, b"scratch"), unlink(3, 1, 0, 2)];
+    let fewer = coalesce(records);
+    // Only the directory's times are left of it.
+    assert!(matches!(
+        fewer.as_slice(),
+        [Record { lsn: Lsn(3), change: Change::SetAttr { set: SetAttr { mtime: Some(_), .. }, .. }, .. }]
+    ));
+}
+
+#[test]
+fn a_tree_that_is_unpacked_and_removed_again_never_travels() {
+    let remove = Change::RemoveDirectory { place: place(fid(1), 0), fid: fid(2) };
+    let inner = Change::RemoveDirectory { place: place(fid(2), 0), fid: fid(3) };
+    let records = vec![
+        create(1, 1, 0, 2, FileKind::Directory),
+        create(2, 2, 0, 3, FileKind::Directory),
+        create(3, 3, 1, 4, FileKind::File),
+        write(4, 4, 0, b"x"),
+        unlink(5, 3, 1, 4),
+        record(6, inner),
+        record(7, remove),
+    ];
+    assert_eq!(coalesce(records).len(), 1);
+}
+
+#[test]
+fn a_file_that_is_replaced_by_a_rename_does_not_carry_its_data() {
+    let from = place(fid(1), 1);
+    let replaced = Some((fid(2), Fate::Gone));
+    let rename = Change::Rename { from, to: place(fid(1), 0), moved: fid(3), what: Moved::Leaf, replaced };
+    let records = vec![
+        write(1, 2, 0, b"old contents of a file that was there before"),
+        create(2, 1, 1, 3, FileKind::File),
+        write(3, 3, 0, b"new"),
+        record(4, rename),
+    ];
+    let kept: Vec<u64> = coalesce(records).iter().map(|record| record.lsn.0).collect();
+    assert_eq!(kept, [2, 3, 4]);
+}
+
+#[test]
+fn bytes_that_are_overwritten_travel_once() {
+    let fewer = coalesce(vec![write(1, 2, 0, b"aaaa"), write(2, 2, 0, b"bbbb"), write(3, 2, 4, b"cc")]);
+    assert_eq!(fewer, [write(3, 2, 0, b"bbbbcc")]);
+}
+
+#[test]
+fn what_a_truncation_cuts_off_does_not_travel() {
+    let truncate = |lsn, size| {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        record(lsn, Change::SetAttr { fid: fid(2), set })
+    };
+    let fewer = coalesce(vec![write(1, 2, 0, b"aaaa"), truncate(2, 2)]);
+    assert_eq!(fewer, [write(1, 2, 0, b"aa"), truncate(2, 2)]);
+}

@@ -1,0 +1,225 @@
+//! Reading a log after a crash.
+
+use super::{Entry, Header, LONGEST_ENTRY, MAGIC, SegmentError, checksum};
+use crate::change::{Lsn, Record};
+use soda_protocol::OpId;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What a log holds.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Found {
+    /// The newest header: whose log it is.
+    pub header: Header,
+    /// Applied by the server, but not known to be on its disk; ascending.
+    pub applied: Vec<Record>,
+    /// A digest that may have been applied or not, under its identity.
+    pub sent: Option<(OpId, Vec<Record>)>,
+    /// Never sent; ascending.
+    pub pending: Vec<Record>,
+    pub damage: Option<Damage>,
+}
+
+/// Where a log is damaged, and what was found behind that place.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Damage {
+    pub file: PathBuf,
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// Whole records behind it. Others between them may be missing: for people to look at, not to be applied.
+    pub beyond: Vec<Record>,
+}
+
+/// Reads the log in a directory. `None` if there is none.
+///
+/// # Errors
+/// Something that is no log, or of a later version, or cannot be read.
+pub fn read(directory: &Path) -> Result<Option<Found>, SegmentError> {
+    let files = files(directory)?;
+    let mut state = State::default();
+    let mut damage: Option<Damage> = None;
+    let mut expected = None;
+    let last = files.last().map(|(number, _)| *number);
+    for (number, path) in files {
+        let gap = expected.is_some_and(|expected| expected != number);
+        expected = Some(number + 1);
+        if gap && damage.is_none() {
+            damage = Some(Damage { file: path.clone(), offset: 0, beyond: Vec::new() });
+        }
+        let bytes = contents(&path)?;
+        let Some(mut rest) = body(&path, &bytes)? else {
+            // Made by a crash in the making of the file, if it is the last.
+            if Some(number) != last && damage.is_none() {
+                damage = Some(Damage { file: path, offset: 0, beyond: Vec::new() });
+            }
+            continue;
+        };
+        loop {
+            match next(rest) {
+                Next::Entry(entry, after) => {
+                    rest = after;
+                    match (&mut damage, *entry) {
+                        (None, entry) => state.add(entry),
+                        (Some(damage), Entry::Record(record)) => damage.beyond.push(record),
+                        (Some(_), _) => {}
+                    }
+                }
+                Next::End => break,
+                Next::Broken(after) => {
+                    let is_tail = Some(number) == last && after.is_none();
+                    if !is_tail && damage.is_none() {
+                        let offset = (bytes.len() - rest.len()) as u64;
+                        damage = Some(Damage { file: path.clone(), offset, beyond: Vec::new() });
+                    }
+                    match after {
+                        Some(after) => rest = after,
+                        None => break,
+                    }
+                }
+            }
+        }
+    }
+    Ok(state.found(damage))
+}
+
+/// The files of a log, oldest first.
+pub(super) fn files(directory: &Path) -> Result<Vec<(u64, PathBuf)>, SegmentError> {
+    let failed = |source| SegmentError::Io { path: directory.to_owned(), source };
+    let mut files = Vec::new();
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(files),
+        Err(error) => return Err(failed(error)),
+    };
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let is_log = path.extension().is_some_and(|extension| extension == "log");
+        let number = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse().ok());
+        files.extend(number.filter(|_| is_log).map(|number| (number, path)));
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// How much of a file is whole entries, in bytes, and the largest number of its records.
+pub(super) struct Extent {
+    pub(super) bytes: u64,
+    pub(super) last: Lsn,
+}
+
+pub(super) fn extent(path: &Path) -> Result<Extent, SegmentError> {
+    let all = contents(path)?;
+    let mut last = Lsn(0);
+    let mut rest = body(path, &all)?.unwrap_or_default();
+    loop {
+        match next(rest) {
+            Next::Entry(entry, after) => {
+                if let Entry::Record(record) = *entry {
+                    last = last.max(record.lsn);
+                }
+                rest = after;
+            }
+            Next::Broken(Some(after)) => rest = after,
+            Next::Broken(None) | Next::End => break,
+        }
+    }
+    Ok(Extent { bytes: (all.len() - rest.len()) as u64, last })
+}
+
+fn contents(path: &Path) -> Result<Vec<u8>, SegmentError> {
+    std::fs::read(path).map_err(|source| SegmentError::Io { path: path.to_owned(), source })
+}
+
+/// What follows the magic; `None` if the file ends before that.
+fn body<'a>(path: &Path, bytes: &'a [u8]) -> Result<Option<&'a [u8]>, SegmentError> {
+    let (name, _) = MAGIC.split_at(MAGIC.len() - 1);
+    let Some((magic, rest)) = bytes.split_at_checked(MAGIC.len()) else {
+        return match MAGIC.starts_with(bytes) {
+            true => Ok(None),
+            false => Err(SegmentError::NotALog { path: path.to_owned() }),
+        };
+    };
+    match magic.strip_prefix(name) {
+        Some(format) if format == &MAGIC[name.len()..] => Ok(Some(rest)),
+        Some(&[format]) if format.is_ascii_digit() => {
+            Err(SegmentError::TooNew { path: path.to_owned(), format: format - b'0' })
+        }
+        _ => Err(SegmentError::NotALog { path: path.to_owned() }),
+    }
+}
+
+enum Next<'a> {
+    Entry(Box<Entry>, &'a [u8]),
+    End,
+    /// No whole entry. With what follows it, if its length is believable and another whole entry stands there.
+    Broken(Option<&'a [u8]>),
+}
+
+fn next(bytes: &[u8]) -> Next<'_> {
+    // A crash can leave a tail of zeros.
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Next::End;
+    }
+    match split(bytes) {
+        None => Next::Broken(None),
+        Some((Some(entry), rest)) => Next::Entry(Box::new(entry), rest),
+        Some((None, rest)) => {
+            let goes_on = split(rest).is_some_and(|(entry, _)| entry.is_some());
+            Next::Broken(goes_on.then_some(rest))
+        }
+    }
+}
+
+/// One entry, if it is whole, and what follows it; `None` if its length cannot be right.
+fn split(bytes: &[u8]) -> Option<(Option<Entry>, &[u8])> {
+    let (head, rest) = bytes.split_at_checked(8)?;
+    let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    let sum = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+    if length as usize > LONGEST_ENTRY {
+        return None;
+    }
+    let (body, rest) = rest.split_at_checked(length as usize)?;
+    let entry = (checksum(length, body) == sum).then(|| postcard::from_bytes(body).ok()).flatten();
+    Some((entry, rest))
+}
+
+#[derive(Default)]
+struct State {
+    header: Option<Header>,
+    applied: BTreeMap<Lsn, Record>,
+    sent: Option<(OpId, BTreeMap<Lsn, Record>)>,
+    pending: BTreeMap<Lsn, Record>,
+}
+
+impl State {
+    fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Header(header) => self.header = Some(header),
+            Entry::Record(record) => drop(self.pending.insert(record.lsn, record)),
+            Entry::Sent { op, lsns } => {
+                self.answered();
+                let records = lsns.iter().filter_map(|lsn| self.pending.remove_entry(lsn)).collect();
+                self.sent = Some((op, records));
+            }
+            Entry::Applied => self.answered(),
+            Entry::Durable { below } => self.applied = self.applied.split_off(&below),
+        }
+    }
+
+    fn answered(&mut self) {
+        if let Some((_, records)) = self.sent.take() {
+            self.applied.extend(records);
+        }
+    }
+
+    fn found(self, damage: Option<Damage>) -> Option<Found> {
+        let list = |records: BTreeMap<Lsn, Record>| records.into_values().collect::<Vec<_>>();
+        Some(Found {
+            header: self.header?,
+            applied: list(self.applied),
+            sent: self.sent.map(|(op, records)| (op, list(records))),
+            pending: list(self.pending),
+            damage,
+        })
+    }
+}

@@ -1,0 +1,339 @@
+//! A file system that is obviously right, and random histories that are legal in it: what the tests of this crate share.
+
+use crate::change::{Change, Fate, Lsn, Moved, Place, Record};
+use bytes::Bytes;
+use soda_protocol::{IfExists, NewNode, SetXattr};
+use soda_types::{Creds, Fid, FileKind, InUse, Ino, Name, SetAttr, SetTime, Timestamp, VolumeId, mode};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Inode {
+    kind: FileKind,
+    perm: u16,
+    links: u32,
+    data: Vec<u8>,
+    names: BTreeMap<Name, Fid>,
+    xattrs: BTreeMap<Vec<u8>, Bytes>,
+    mtime: Timestamp,
+    ctime: Timestamp,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tree {
+    inodes: BTreeMap<Fid, Inode>,
+}
+
+pub(crate) fn fid(ino: u64) -> Fid {
+    Fid::new(VolumeId(1), Ino(ino))
+}
+
+pub(crate) fn name(number: u8) -> Name {
+    Name::try_from(format!("n{number}").as_str()).unwrap()
+}
+
+pub(crate) fn place(directory: Fid, number: u8) -> Place {
+    Place { directory, name: name(number) }
+}
+
+pub(crate) fn new(kind: FileKind) -> NewNode {
+    NewNode {
+        kind,
+        perm: 0o644,
+        umask: 0,
+        rdev: 0,
+        target: Vec::new(),
+        creds: Creds::default(),
+        existing: IfExists::Fail,
+        open: InUse::No,
+    }
+}
+
+pub(crate) fn record(lsn: u64, change: Change) -> Record {
+    Record { lsn: Lsn(lsn), at: Timestamp::new(lsn as i64, 0), change }
+}
+
+impl Tree {
+    pub(crate) fn new() -> Tree {
+        let mut tree = Tree { inodes: BTreeMap::new() };
+        tree.make(fid(1), FileKind::Directory, Timestamp::new(0, 0), 1);
+        tree
+    }
+
+    fn make(&mut self, fid: Fid, kind: FileKind, at: Timestamp, links: u32) {
+        let inode = Inode {
+            kind,
+            perm: 0o644,
+            links,
+            data: Vec::new(),
+            names: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+            mtime: at,
+            ctime: at,
+        };
+        assert!(self.inodes.insert(fid, inode).is_none(), "{fid} is made twice");
+    }
+
+    fn get(&mut self, fid: Fid) -> &mut Inode {
+        self.inodes.get_mut(&fid).unwrap_or_else(|| panic!("{fid} does not exist"))
+    }
+
+    fn named(&mut self, at: Timestamp, place: &Place, fid: Option<Fid>) -> Option<Fid> {
+        let directory = self.get(place.directory);
+        assert_eq!(directory.kind, FileKind::Directory);
+        (directory.mtime, directory.ctime) = (at, at);
+        match fid {
+            Some(fid) => directory.names.insert(place.name.clone(), fid),
+            None => directory.names.remove(&place.name),
+        }
+    }
+
+    fn unlinked(&mut self, at: Timestamp, fid: Fid, fate: Fate) {
+        let inode = self.get(fid);
+        inode.links -= 1;
+        inode.ctime = at;
+        assert!(inode.names.is_empty(), "{fid} is not empty");
+        if fate == Fate::Gone {
+            assert_eq!(inode.links, 0);
+            self.inodes.remove(&fid);
+        }
+    }
+
+    pub(crate) fn apply(&mut self, Record { at, change, .. }: &Record) {
+        let at = *at;
+        match change {
+            Change::Create { place, fid, new } => {
+                self.make(*fid, new.kind, at, 1);
+                assert_eq!(self.named(at, place, Some(*fid)), None, "{place:?} is taken");
+            }
+            Change::TmpFile { fid, new, .. } => self.make(*fid, new.kind, at, 0),
+            Change::Link { fid, place } => {
+                let inode = self.get(*fid);
+                inode.links += 1;
+                inode.ctime = at;
+                assert_eq!(self.named(at, place, Some(*fid)), None);
+            }
+            Change::Unlink { place, fid, then } => {
+                assert_eq!(self.named(at, place, None), Some(*fid));
+                self.unlinked(at, *fid, *then);
+            }
+            Change::RemoveDirectory { place, fid } => {
+                assert_eq!(self.named(at, place, None), Some(*fid));
+                self.unlinked(at, *fid, Fate::Gone);
+            }
+            Change::Release { fid } => {
+                assert_eq!(self.inodes.remove(fid).map(|inode| inode.links), Some(0));
+            }
+            Change::Rename { from, to, moved, replaced, .. } => {
+                assert_eq!(self.named(at, from, None), Some(*moved));
+                assert_eq!(self.named(at, to, Some(*moved)), replaced.map(|(fid, _)| fid));
+                self.get(*moved).ctime = at;
+                if let Some((fid, fate)) = replaced {
+                    self.unlinked(at, *fid, *fate);
+                }
+            }
+            Change::Exchange { one, other, .. } => {
+                assert_eq!(self.named(at, &one.0, Some(other.1)), Some(one.1));
+                assert_eq!(self.named(at, &other.0, Some(one.1)), Some(other.1));
+                self.get(one.1).ctime = at;
+                self.get(other.1).ctime = at;
+            }
+            Change::SetAttr { fid, set } => {
+                let inode = self.get(*fid);
+                inode.ctime = at;
+                inode.perm = set.perm.unwrap_or(inode.perm);
+                if set.kill_suid_sgid {
+                    inode.perm &= !mode::SET_UID;
+                }
+                if let Some(size) = set.size {
+                    inode.data.resize(size as usize, 0);
+                    inode.mtime = at;
+                }
+                if let Some(SetTime::At(mtime)) = set.mtime {
+                    inode.mtime = mtime;
+                }
+            }
+            Change::Write { fid, offset, data, kill_suid_sgid } => {
+                let inode = self.get(*fid);
+                let (start, end) = (*offset as usize, *offset as usize + data.len());
+                let size = inode.data.len().max(end);
+                inode.data.resize(size, 0);
+                inode.data[start..end].copy_from_slice(data);
+                (inode.mtime, inode.ctime) = (at, at);
+                if *kill_suid_sgid {
+                    inode.perm &= !mode::SET_UID;
+                }
+            }
+            Change::SetXattr { fid, name, value, .. } => {
+                let inode = self.get(*fid);
+                inode.xattrs.insert(name.clone(), value.clone());
+                inode.ctime = at;
+            }
+            Change::RemoveXattr { fid, name } => {
+                let inode = self.get(*fid);
+                assert!(inode.xattrs.remove(name).is_some());
+                inode.ctime = at;
+            }
+            Change::Allocate { .. } => unreachable!("not generated"),
+        }
+    }
+
+    /// Times depend on the order of independent changes of one directory, and on clocks.
+    pub(crate) fn without_times(mut self) -> Tree {
+        for inode in self.inodes.values_mut() {
+            (inode.mtime, inode.ctime) = (Timestamp::new(0, 0), Timestamp::new(0, 0));
+        }
+        self
+    }
+
+    fn directories(&self) -> Vec<Fid> {
+        self.of_kind(|kind| kind == FileKind::Directory)
+    }
+
+    fn of_kind(&self, is: impl Fn(FileKind) -> bool) -> Vec<Fid> {
+        self.inodes.iter().filter(|(_, inode)| is(inode.kind)).map(|(fid, _)| *fid).collect()
+    }
+
+    fn is_below(&self, fid: Fid, above: Fid) -> bool {
+        fid == above || self.inodes[&above].names.values().any(|child| self.is_below(fid, *child))
+    }
+}
+
+/// Makes a legal history out of random numbers.
+struct Author {
+    tree: Tree,
+    open: BTreeSet<Fid>,
+    history: Vec<Record>,
+    next: u64,
+}
+
+impl Author {
+    fn pick<T: Copy>(from: &[T], dice: u8) -> Option<T> {
+        (!from.is_empty()).then(|| from[usize::from(dice) % from.len()])
+    }
+
+    fn fate(&self, fid: Fid) -> Fate {
+        let last = self.tree.inodes[&fid].links == 1;
+        if last && !self.open.contains(&fid) { Fate::Gone } else { Fate::Stays }
+    }
+
+    fn add(&mut self, change: Change) {
+        let record = record(self.history.len() as u64 + 1, change);
+        self.tree.apply(&record);
+        self.history.push(record);
+    }
+
+    fn step(&mut self, [what, a, b, c, d]: [u8; 5]) -> Option<()> {
+        let directory = Author::pick(&self.tree.directories(), a)?;
+        let at = place(directory, b % 4);
+        let there = self.tree.inodes[&directory].names.get(&at.name).copied();
+        let file = Author::pick(&self.tree.of_kind(|kind| kind == FileKind::File), c);
+        match what % 16 {
+            0..=2 => {
+                let kind = if d % 3 == 0 { FileKind::Directory } else { FileKind::File };
+                let fid = fid(self.next);
+                self.next += 1;
+                match there {
+                    None => self.add(Change::Create { place: at, fid, new: new(kind) }),
+                    Some(_) => {
+                        self.open.insert(fid);
+                        self.add(Change::TmpFile { directory, fid, new: new(FileKind::File) });
+                    }
+                }
+            }
+            3 => match there {
+                None if file.is_some() => self.add(Change::Link { fid: file?, place: at }),
+                _ => drop(self.open.insert(file?)),
+            },
+            4 | 5 => {
+                let fid = there?;
+                let inode = &self.tree.inodes[&fid];
+                match inode.kind {
+                    FileKind::Directory if inode.names.is_empty() => {
+                        self.add(Change::RemoveDirectory { place: at, fid });
+                    }
+                    FileKind::Directory => {}
+                    _ => {
+                        let then = self.fate(fid);
+                        self.add(Change::Unlink { place: at, fid, then });
+                    }
+                }
+            }
+            6 | 7 => {
+                let moved = there?;
+                let target = place(Author::pick(&self.tree.directories(), c)?, d % 4);
+                let there = self.tree.inodes[&target.directory].names.get(&target.name).copied();
+                let is_directory = |fid: Fid| self.tree.inodes[&fid].kind == FileKind::Directory;
+                if target == at || self.tree.is_below(target.directory, moved) || there == Some(moved) {
+                    return None;
+                }
+                let subtree = is_directory(moved) && target.directory != at.directory;
+                let what_moves = if subtree { Moved::Subtree } else { Moved::Leaf };
+                if what % 16 == 7
+                    && let Some(other) = there
+                    && !self.tree.is_below(at.directory, other)
+                {
+                    let (one, other) = ((at, moved), (target, other));
+                    self.add(Change::Exchange { one, other, what: what_moves });
+                    return Some(());
+                }
+                let replaced = match there {
+                    None => None,
+                    Some(fid) if is_directory(fid) != is_directory(moved) => return None,
+                    Some(fid) if is_directory(fid) && !self.tree.inodes[&fid].names.is_empty() => {
+                        return None;
+                    }
+                    Some(fid) => Some((fid, if is_directory(fid) { Fate::Gone } else { self.fate(fid) })),
+                };
+                self.add(Change::Rename { from: at, to: target, moved, what: what_moves, replaced });
+            }
+            8 => {
+                let fid = Author::pick(&self.open.iter().copied().collect::<Vec<_>>(), a)?;
+                self.open.remove(&fid);
+                if self.tree.inodes.get(&fid)?.links == 0 {
+                    self.add(Change::Release { fid });
+                }
+            }
+            9 => {
+                let fid = if a % 2 == 0 { directory } else { file? };
+                let mut set = SetAttr::default();
+                match d % 4 {
+                    0 => set.perm = Some(mode::SET_UID | u16::from(b)),
+                    1 if fid != directory => set.size = Some(u64::from(b % 8)),
+                    _ => set.mtime = Some(SetTime::At(Timestamp::new(-i64::from(b), 0))),
+                }
+                self.add(Change::SetAttr { fid, set });
+            }
+            10 if d % 4 == 0 => {
+                let (fid, name) = (file?, vec![b % 2]);
+                if self.tree.inodes[&fid].xattrs.contains_key(&name) && a % 2 == 0 {
+                    self.add(Change::RemoveXattr { fid, name });
+                } else {
+                    let value = Bytes::copy_from_slice(&[c]);
+                    let how = SetXattr::Either;
+                    self.add(Change::SetXattr { fid, name, value, how, kill_sgid: false });
+                }
+            }
+            _ => {
+                let data = Bytes::from(vec![d; usize::from(d % 6) + 1]);
+                let (fid, offset) = (file?, u64::from(b % 6));
+                self.add(Change::Write { fid, offset, data, kill_suid_sgid: a % 2 == 0 });
+            }
+        }
+        Some(())
+    }
+}
+
+/// A tree that was there before, what happened to it, and what it is after that.
+pub(crate) fn history(dice: &[[u8; 5]]) -> (Tree, Vec<Record>, Tree) {
+    let mut author = Author { tree: Tree::new(), open: BTreeSet::new(), history: Vec::new(), next: 2 };
+    let (before, after) = dice.split_at(dice.len() / 3);
+    for dice in before {
+        let _ = author.step(*dice);
+    }
+    let start = author.tree.clone();
+    let from = author.history.len();
+    for dice in after {
+        let _ = author.step(*dice);
+    }
+    (start, author.history.split_off(from), author.tree)
+}
