@@ -109,9 +109,13 @@ impl Table {
         let waiters: Vec<Waiter> = found.queue().copied().collect();
         let mut shut = false;
         for waiter in waiters {
-            // Behind a change that waits only a covered operation can move.
-            let verdict =
-                if shut { self.examine_covered(now, waiter.op) } else { self.examine(now, waiter.op) };
+            // Behind a change that waits only an operation that goes before it can move.
+            let hurries = |op| self.is_needed_for_an_answer(now, op);
+            let verdict = if shut && !self.ops.get(&waiter.op).is_some_and(hurries) {
+                self.examine_covered(now, waiter.op)
+            } else {
+                self.examine(now, waiter.op)
+            };
             shut |= verdict == Verdict::Waits && waiter.intent == Intent::Change;
         }
     }
@@ -130,7 +134,7 @@ impl Table {
             return Verdict::Waits;
         }
         for (at, (object, intent)) in steps.into_iter().enumerate() {
-            if self.is_behind(key, object, intent) {
+            if self.ahead_of(now, key, object, intent).next().is_some() {
                 clear = false;
                 continue;
             }
@@ -165,12 +169,6 @@ impl Table {
         }
         self.counters.admissions_covered += 1;
         Some(self.admit(now, key))
-    }
-
-    /// An earlier operation that conflicts waits for the object.
-    fn is_behind(&self, key: OpKey, object: ObjectId, intent: Intent) -> bool {
-        let Some(found) = self.store.object(object) else { return false };
-        found.queue().take_while(|waiter| waiter.op != key).any(|waiter| exclude(waiter.intent, intent))
     }
 
     /// Makes sure that every lease of others that is in the way is being recalled, or is gone.

@@ -1,18 +1,21 @@
 //! The server's side: who holds which lease, and which operation may run now.
 //!
 //! Every operation names the objects it reads or changes ([`Access`]). It is admitted when on each of them
-//! * no earlier operation that conflicts still waits (first come, first served: nobody starves),
+//! * no earlier operation that conflicts still waits (first come, first served, but for the exceptions below),
 //! * no admitted operation that conflicts is unfinished,
 //! * no *other* session holds a lease that conflicts: a change conflicts with every lease, a read with write leases.
 //!
 //! Leases in the way are recalled; a holder that has expired is fenced. So the table is also the server's lock
 //! manager: admitted operations never conflict, and the server runs them on its storage without further locks.
 //!
-//! Two exceptions, both needed:
-//! * *Covered* operations go ahead of the queue. While a session has not answered a recall, the kernel of that client
-//!   may hold the directory's lock for an operation that waits here, and cannot drop its caches before that one is
-//!   answered. An operation whose every access is allowed by a lease its session still holds waits only for admitted
-//!   ones. This ends when the holder answers.
+//! While a session has not answered a recall, the kernel of that client may hold a lock for an operation that waits here,
+//! and cannot drop its caches before that one is answered. So until the holder answers
+//! * *covered* operations, whose every access is allowed by a lease that their session still holds, wait only for admitted
+//!   ones;
+//! * *needed* operations, which use an object that their session has been asked for, go before those who asked
+//!   (`precedence.rs` says why nobody starves and nothing waits in a circle).
+//!
+//! And policy has one exception:
 //! * *Who changes what it caches* ends with a write lease, whatever policy says. Another session may read the new state
 //!   only after the changer's own caches show it too; the recall of the write lease is that handshake ("new, then old"
 //!   could be seen on the changer's machine otherwise).
@@ -26,6 +29,7 @@ mod counters;
 mod grace;
 mod grants;
 mod output;
+mod precedence;
 mod rates;
 mod recalls;
 mod sessions;

@@ -294,8 +294,9 @@ impl Table {
     fn one_answer(&mut self, object: super::store::ObjectId) {
         if let Some(found) = self.store.object_mut(object) {
             found.unanswered = found.unanswered.saturating_sub(1);
-            // With a thousand readers of one object, only the last answer can let anybody in.
-            if found.unanswered == 0 {
+            // With a thousand readers of one object, only the last answer can let anybody in; or the last but one, if the
+            // last holder's own operation has to be done before.
+            if found.unanswered <= 1 {
                 self.unsettled.push_back(object);
             }
         }

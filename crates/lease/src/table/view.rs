@@ -227,10 +227,7 @@ impl Table {
                 let end = self.end_at_latest(now, lease);
                 at_latest = Some(at_latest.map_or(end, |latest| latest.max(end)));
             }
-            let ahead = self.store.object(*object).into_iter().flat_map(|found| found.queue());
-            let ahead = ahead.take_while(|waiter| waiter.op != key);
-            let ahead = ahead.filter(|waiter| super::admission::exclude(waiter.intent, access.intent));
-            blocked_by.extend(ahead.filter_map(|waiter| Some(self.ops.get(&waiter.op)?.session)));
+            blocked_by.extend(self.ahead_of(now, key, *object, access.intent).map(|ahead| ahead.session));
         }
         let running = self.ops.values().filter(|other| !other.is_waiting());
         for other in running {

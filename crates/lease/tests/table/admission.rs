@@ -152,14 +152,6 @@ fn a_covered_operation_waits_for_what_runs() {
 }
 
 #[test]
-fn an_operation_that_is_only_partly_covered_queues() {
-    let mut bench = Bench::new();
-    bench.run(1, change(7));
-    assert_eq!(bench.request(2, 1, &[read(7)]), [lower(1, 7, 1)]);
-    assert_eq!(bench.request(1, 2, &[change(7), change(8)]), []);
-}
-
-#[test]
 fn a_failed_change_leaves_no_more_than_a_read() {
     let mut bench = Bench::new();
     assert_eq!(bench.request(1, 1, &[change(7)]), [admit(1)]);

@@ -5,6 +5,7 @@ mod fairness;
 mod grace;
 mod grants;
 mod policy;
+mod precedence;
 mod recalls;
 mod sessions;
 mod support;
