@@ -26,6 +26,8 @@ struct Node {
     /// Attributes were handed out with a time-out since they were last invalidated.
     attr: Told,
     pages: Pages,
+    /// The newest version of the data that the kernel was given anything of: attributes or pages.
+    newest: Option<Version>,
     /// The version of the data whose size the kernel was made to know.
     shown: Option<Version>,
     /// Names of directories below this one, and when they were last handed out with a time-out.
@@ -46,6 +48,14 @@ enum Pages {
     Of(Version),
     /// Pages of more than one version.
     Mixed,
+}
+
+/// Whether data may go into the kernel's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fill {
+    Fits,
+    /// The kernel knows the size of a newer version, and would take what is missing in these pages for zeros.
+    Overtaken,
 }
 
 /// Whether pages have to be dropped before the kernel may use what is in its cache.
@@ -152,15 +162,26 @@ impl Nodes {
 
     // -------- pages
 
-    /// The kernel is about to fill pages with data of `version`, or of a version that nobody knows.
-    pub(crate) fn pages_filled(&self, fid: Fid, version: Option<Version>) {
-        self.with(fid, |node| {
-            node.pages = match (node.pages, version) {
-                (Pages::None, Some(version)) => Pages::Of(version),
-                (Pages::Of(old), Some(version)) if old == version => Pages::Of(version),
-                _ => Pages::Mixed,
+    /// The kernel is about to fill pages with data of `version`, unless it must not.
+    pub(crate) fn fill_pages(&self, fid: Fid, version: Version) -> Fill {
+        let filled = self.with(fid, |node| {
+            if node.newest.is_some_and(|newest| newest > version) {
+                return Fill::Overtaken;
             }
+            node.fill(version);
+            Fill::Fits
         });
+        filled.unwrap_or(Fill::Fits)
+    }
+
+    /// The kernel has filled pages itself, with what became `version` of the data.
+    pub(crate) fn pages_filled(&self, fid: Fid, version: Version) {
+        self.with(fid, |node| node.fill(version));
+    }
+
+    /// Whether the kernel was given nothing of a newer version.
+    pub(crate) fn is_newest(&self, fid: Fid, version: Version) -> bool {
+        self.with(fid, |node| node.newest.is_none_or(|newest| newest <= version)).unwrap_or(true)
     }
 
     pub(crate) fn may_have_pages(&self, fid: Fid) -> bool {
@@ -176,6 +197,13 @@ impl Nodes {
                 _ => Pages::Mixed,
             }
         });
+    }
+
+    /// The kernel is about to be told attributes of `version`: from here on pages of older ones are kept from it, and those
+    /// that it may have are to be dropped first.
+    pub(crate) fn announce(&self, fid: Fid, version: Version) -> PageState {
+        self.with(fid, |node| node.newest = node.newest.max(Some(version)));
+        self.page_state(fid, version)
     }
 
     pub(crate) fn page_state(&self, fid: Fid, version: Version) -> PageState {
@@ -224,9 +252,19 @@ impl Node {
             lookups: 0,
             attr: Told::No,
             pages: Pages::None,
+            newest: None,
             shown: None,
             subdirectories: HashMap::new(),
         }
+    }
+
+    fn fill(&mut self, version: Version) {
+        self.newest = self.newest.max(Some(version));
+        self.pages = match self.pages {
+            Pages::None => Pages::Of(version),
+            Pages::Of(old) if old == version => Pages::Of(version),
+            _ => Pages::Mixed,
+        };
     }
 }
 
@@ -257,14 +295,27 @@ mod tests {
         nodes.remember(fid(5));
         let state = |version| nodes.page_state(fid(5), Version(version));
         assert_eq!(state(3), PageState::Current);
-        nodes.pages_filled(fid(5), Some(Version(3)));
+        assert_eq!(nodes.fill_pages(fid(5), Version(3)), Fill::Fits);
         assert_eq!((state(3), state(4)), (PageState::Current, PageState::Outdated));
         nodes.pages_changed(fid(5), Version(4));
         assert_eq!(state(4), PageState::Current);
-        nodes.pages_filled(fid(5), Some(Version(9)));
+        assert_eq!(nodes.fill_pages(fid(5), Version(9)), Fill::Fits);
         assert_eq!(state(9), PageState::Outdated);
         nodes.pages_dropped(fid(5));
         assert_eq!(state(9), PageState::Current);
+    }
+
+    /// Else a reader would see the new size and, where the old data ended, zeros.
+    #[test]
+    fn old_data_does_not_follow_new_attributes_into_the_kernel() {
+        let nodes = Nodes::new(fid(1));
+        nodes.remember(fid(5));
+        assert_eq!(nodes.announce(fid(5), Version(4)), PageState::Current);
+        assert_eq!(nodes.fill_pages(fid(5), Version(3)), Fill::Overtaken);
+        assert_eq!(nodes.page_state(fid(5), Version(4)), PageState::Current, "nothing came in");
+        assert_eq!(nodes.fill_pages(fid(5), Version(5)), Fill::Fits);
+        assert!(!nodes.is_newest(fid(5), Version(4)) && nodes.is_newest(fid(5), Version(5)));
+        assert_eq!(nodes.announce(fid(5), Version(6)), PageState::Outdated);
     }
 
     #[test]

@@ -26,9 +26,15 @@ const TRIES: u32 = 3;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadData {
     chunks: Vec<Bytes>,
+    version: Version,
 }
 
 impl ReadData {
+    /// Which version of the file's data these bytes are of.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
     pub fn chunks(&self) -> &[Bytes] {
         &self.chunks
     }
@@ -143,7 +149,7 @@ impl Inner {
         };
         let range = wanted.range.start..wanted.range.end.min(attr.size);
         if range.is_empty() {
-            return Ok(Step::Done(ReadData::default()));
+            return Ok(Step::Done(ReadData { chunks: Vec::new(), version: attr.data_version }));
         }
         if self.config.consistency != Consistency::Lease {
             state.memory.revalidate(fid, attr.data_version);
@@ -165,7 +171,7 @@ impl Inner {
                     self.stats.data_hits.one();
                 }
                 state.inode(fid).note_fill();
-                Step::Done(ReadData { chunks })
+                Step::Done(ReadData { chunks, version: attr.data_version })
             }
             Found::Missing(missing) => {
                 if wanted.tries == 0 {
@@ -258,7 +264,8 @@ impl Inner {
         Step::Direct(self.send(order, move |arrived, result| match data_of(result, len) {
             Ok((attr, bytes)) => {
                 enter(arrived, fid, (range.start, id), &attr, bytes.clone());
-                Ok(ReadData { chunks: if bytes.is_empty() { Vec::new() } else { vec![bytes] } })
+                let chunks = if bytes.is_empty() { Vec::new() } else { vec![bytes] };
+                Ok(ReadData { chunks, version: attr.data_version })
             }
             Err(error) => {
                 arrived.state.memory.end_fetch(fid, id, None);

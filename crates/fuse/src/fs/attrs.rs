@@ -2,6 +2,7 @@
 
 use super::Inner;
 use crate::handles::{FileHandle, Path};
+use crate::nodes::Fill;
 use crate::wire::{Reply, SetAttrRequest};
 use soda_types::{Attr, Fid};
 use std::sync::Arc;
@@ -14,18 +15,34 @@ pub(super) enum Form {
     Statx,
 }
 
+/// Whether the kernel knows the size of the newest data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shown {
+    Yes,
+    /// There is newer data by now.
+    Overtaken,
+}
+
+/// So often a size is looked up again because the file has changed since. Each time somebody else has made progress.
+const SIZE_TRIES: u32 = 16;
+
 impl Inner {
     /// `handle`: whose read or stat asks.
     pub(super) async fn getattr(self: Arc<Self>, fid: Fid, handle: Option<u64>, reply: Reply) {
-        match self.client.getattr(fid).await {
-            Ok(attr) => {
-                let file = handle.and_then(|handle| self.files.find(handle));
-                if let Some(file) = file.filter(|file| file.path == Path::Cached) {
-                    self.show_size(&file, &attr.value).await;
-                }
-                self.answer_attr(fid, attr, Form::Attr, reply).await;
+        let file = handle.and_then(|handle| self.files.find(handle));
+        let cached = file.filter(|file| file.path == Path::Cached);
+        for tries in 1.. {
+            let attr = match self.client.getattr(fid).await {
+                Ok(attr) => attr,
+                Err(error) => return self.fail("getattr", &error, reply),
+            };
+            let overtaken = match &cached {
+                Some(file) => self.show_size(file, &attr.value).await == Shown::Overtaken,
+                None => false,
+            };
+            if !overtaken || tries == SIZE_TRIES {
+                return self.answer_attr(fid, attr, Form::Attr, reply).await;
             }
-            Err(error) => self.fail("getattr", &error, reply),
         }
     }
 
@@ -34,19 +51,31 @@ impl Inner {
     /// The answer that the read waits for is not sure to: the kernel throws it away when the inode was invalidated since it
     /// asked, by the recall for the next change, say, and then reads up to the old size. Nobody would see what another
     /// machine appended, although it was there before the read began. A stored byte is not thrown away.
-    async fn show_size(&self, file: &FileHandle, attr: &Attr) {
-        let fid = file.fid();
-        let Some(last) = attr.size.checked_sub(1) else { return };
-        if self.nodes.is_size_shown(fid, attr.data_version) {
-            return;
+    ///
+    /// It must be of the same version as the page that it may find in the cache. One that was overtaken on its way is taken
+    /// out again.
+    async fn show_size(&self, file: &FileHandle, attr: &Attr) -> Shown {
+        let (fid, version) = (file.fid(), attr.data_version);
+        let Some(last) = attr.size.checked_sub(1) else { return Shown::Yes };
+        if self.nodes.is_size_shown(fid, version) {
+            return Shown::Yes;
         }
-        self.freshen(fid, attr.data_version).await;
-        // An error, or a file that was cut meanwhile: then there is nothing to show, and the read asks for itself.
-        let Ok(data) = self.client.read(&file.open, last, 1).await else { return };
-        let Some(byte) = data.chunks().iter().find_map(|chunk| chunk.first().copied()) else { return };
-        self.nodes.pages_filled(fid, Some(attr.data_version));
+        self.freshen(fid, version).await;
+        // An error: then there is nothing to show, and the read asks for itself.
+        let Ok(data) = self.client.read(&file.open, last, 1).await else { return Shown::Yes };
+        if data.version() != version || self.nodes.fill_pages(fid, version) == Fill::Overtaken {
+            return Shown::Overtaken;
+        }
+        let Some(byte) = data.chunks().iter().find_map(|chunk| chunk.first().copied()) else {
+            return Shown::Yes;
+        };
         self.notifier.size_elsewhere(fid, attr.size, byte).await;
-        self.nodes.size_shown(fid, attr.data_version);
+        if !self.nodes.is_newest(fid, version) {
+            self.notifier.data_elsewhere(fid, last..attr.size).await;
+            return Shown::Overtaken;
+        }
+        self.nodes.size_shown(fid, version);
+        Shown::Yes
     }
 
     pub(super) async fn statx(self: Arc<Self>, fid: Fid, reply: Reply) {

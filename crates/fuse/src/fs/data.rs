@@ -2,6 +2,7 @@
 
 use super::Inner;
 use crate::handles::{FileHandle, Path, Placement};
+use crate::nodes::Fill;
 use crate::wire::{Reply, abi};
 use bytes::Bytes;
 use soda_client::{Allocate, KillPriv, Whence, WriteAt};
@@ -13,6 +14,10 @@ use std::time::Duration;
 
 /// How long the kernel may keep pages that no lease covers: enough for the process that asked to use them.
 const UNCOVERED: Duration = Duration::from_millis(1);
+
+/// So often what was read is read again because the kernel knows of something newer. Each time somebody else has made
+/// progress; in the end the pages are handed over, and taken back soon.
+const READ_TRIES: u32 = 16;
 
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
@@ -89,30 +94,44 @@ impl Inner {
         goal: ReadGoal,
         reply: Reply,
     ) {
-        match self.client.read(&file.open, offset, len).await {
-            Ok(data) => {
-                let coverage = match goal {
-                    ReadGoal::Pages => self.pages_filled(file.fid()),
-                    ReadGoal::Caller => Coverage::NotNeeded,
-                };
-                let chunks: Vec<&[u8]> = data.chunks().iter().map(|chunk| &chunk[..]).collect();
-                reply.data(&chunks);
-                if coverage == Coverage::Missing {
-                    self.drop_soon(file.fid(), offset..offset + u64::from(len));
+        let mut tries = 0;
+        let (data, coverage) = loop {
+            let data = match self.client.read(&file.open, offset, len).await {
+                Ok(data) => data,
+                Err(error) => return self.fail("read", &error, reply),
+            };
+            if goal == ReadGoal::Caller {
+                break (data, Coverage::NotNeeded);
+            }
+            tries += 1;
+            match self.fill_pages(file.fid(), data.version()) {
+                Some(coverage) => break (data, coverage),
+                None if tries < READ_TRIES => {}
+                None => {
+                    self.nodes.pages_filled(file.fid(), data.version());
+                    break (data, Coverage::Missing);
                 }
             }
-            Err(error) => self.fail("read", &error, reply),
+        };
+        let chunks: Vec<&[u8]> = data.chunks().iter().map(|chunk| &chunk[..]).collect();
+        reply.data(&chunks);
+        if coverage == Coverage::Missing {
+            self.drop_soon(file.fid(), offset..offset + u64::from(len));
         }
     }
 
-    /// To be called before pages are handed to the kernel.
-    fn pages_filled(&self, fid: Fid) -> Coverage {
-        let version = self.known_version(fid);
-        self.nodes.pages_filled(fid, version);
-        match version {
-            Some(_) => Coverage::Lease,
-            None => Coverage::Missing,
+    /// To be called before pages with data of `version` are handed to the kernel. `None`: there is something newer.
+    ///
+    /// The pages are in the kernel's cache already, locked until they are filled. So whoever makes them outdated from
+    /// here on finds them there, and waits for them to drop them.
+    fn fill_pages(&self, fid: Fid, version: Version) -> Option<Coverage> {
+        let known = self.known_version(fid);
+        if known.is_some_and(|known| known > version)
+            || self.nodes.fill_pages(fid, version) == Fill::Overtaken
+        {
+            return None;
         }
+        Some(if known == Some(version) { Coverage::Lease } else { Coverage::Missing })
     }
 
     /// No recall will come for these pages, and a mapping asks no questions: they must not stay.
@@ -154,7 +173,7 @@ impl Inner {
                     _ => {
                         self.attributes_changed(file.fid());
                         self.nodes.pages_changed(file.fid(), attr.data_version);
-                        self.nodes.pages_filled(file.fid(), Some(attr.data_version));
+                        self.nodes.pages_filled(file.fid(), attr.data_version);
                     }
                 }
                 // The kernel never sends more than a megabyte at a time.
@@ -166,6 +185,7 @@ impl Inner {
 
     /// What an own change of data made wrong in the kernel: the pages of the range, and the attributes.
     pub(super) async fn data_changed(&self, fid: Fid, range: Range<u64>, attr: &Attr) {
+        self.nodes.announce(fid, attr.data_version);
         if self.nodes.may_have_pages(fid) {
             self.notifier.data_elsewhere(fid, range).await;
             self.nodes.pages_changed(fid, attr.data_version);

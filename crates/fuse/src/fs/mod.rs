@@ -5,7 +5,8 @@
 //!   answer;
 //! - a handle that can write is direct, so that no local reader sees a write before it is everybody's; one that can
 //!   only read uses the kernel's pages while a lease covers the file;
-//! - attributes are never handed out while the kernel may hold pages of another version of the data;
+//! - attributes are never handed out while the kernel may hold pages of another version of the data, and no page of an
+//!   older version after them;
 //! - what an own change makes wrong in the kernel's caches is dropped before the change is answered.
 
 mod attrs;
@@ -344,7 +345,7 @@ impl Inner {
     /// Drops the kernel's pages if they are not of this version of the data. To be called before attributes are handed out:
     /// while these are believed, pages are used without a question.
     async fn freshen(&self, fid: Fid, version: Version) {
-        if self.nodes.page_state(fid, version) == PageState::Outdated {
+        if self.nodes.announce(fid, version) == PageState::Outdated {
             self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
         }
     }
