@@ -1,8 +1,8 @@
 //! Open files and directories, by the numbers the kernel knows them by.
 
 use soda_client::{OpenDir, OpenFile};
-use soda_types::{Fid, LockOwner};
-use std::collections::{BTreeSet, HashMap};
+use soda_types::Fid;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -64,9 +64,6 @@ pub(crate) struct FileHandle {
     pub(crate) open: Arc<OpenFile>,
     pub(crate) path: Path,
     pub(crate) placement: Placement,
-    /// Owners of record locks set through this handle that no FLUSH has named since: those of OFD locks, which
-    /// the kernel gives up without a word when the handle is released.
-    pub(crate) record_owners: Mutex<BTreeSet<LockOwner>>,
 }
 
 /// Where writes go.
@@ -80,10 +77,6 @@ pub(crate) enum Placement {
 impl FileHandle {
     pub(crate) fn fid(&self) -> Fid {
         self.open.fid()
-    }
-
-    pub(crate) fn owners(&self) -> MutexGuard<'_, BTreeSet<LockOwner>> {
-        self.record_owners.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -193,6 +193,49 @@ fn a_lock_is_free_when_its_holder_is_killed() {
     assert!(wait::until(PATIENCE, || !is_held()), "the lock outlives its holder");
 }
 
+/// The kernel tells of a close late, and by then may have given the closed file's address, by which it names the owner of
+/// locks, to the next.
+#[test]
+fn a_lock_outlives_the_close_of_an_earlier_descriptor() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 2);
+    fs::write(cell.root(0).join("lock"), b"").unwrap();
+    let program = "
+import fcntl, struct, sys
+path, other = sys.argv[1:]
+F_OFD_SETLK = 37
+whole = struct.pack('hhxxxxqqixxxx', fcntl.F_WRLCK, 0, 0, 0, 0)
+ways = {'flock': lambda f: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB),
+        'OFD': lambda f: fcntl.fcntl(f, F_OFD_SETLK, whole)}
+def is_free(lock):
+    with open(other, 'r+') as f:
+        try:
+            lock(f)
+            return True
+        except BlockingIOError:
+            return False
+def acquire(lock):
+    f = open(path, 'r+')
+    while True:
+        try:
+            lock(f)
+            return f
+        except BlockingIOError:
+            pass  # who had it has closed it: that takes a moment to arrive
+for name, lock in ways.items():
+    for attempt in range(150):
+        acquire(lock).close()
+        held = acquire(lock)
+        assert not any(is_free(lock) for _ in range(3)), f'{name} {attempt}: the lock is lost'
+        held.close()
+";
+    let mut python = Command::new("python3");
+    python.arg("-c").arg(program).args(cell.roots().iter().map(|root| root.join("lock")));
+    wait::run(&mut python, Duration::from_secs(60)).expect_success("locks after a close");
+}
+
 #[test]
 fn sqlite_on_both_machines() {
     if !prerequisites() {

@@ -1,12 +1,42 @@
 //! flock(2), fcntl(2) and OFD locks. The server decides; nothing is granted on this machine alone.
+//!
+//! The kernel names owners by the hash of an address: of the open file for flock and OFD locks, of the process's table of
+//! files for record locks. It tells of the end of an open file when that is gone already, and the next one may have got the
+//! same address, and a lock, before we hear of it. So a flock's owner is here the handle, which is never used again, and a
+//! handle's end releases only the record locks that were last set through it.
 
 use super::Inner;
 use crate::handles::FileHandle;
 use crate::wire::abi::lock as abi_lock;
 use crate::wire::{LockRequest, Reply};
 use soda_client::LockWait;
-use soda_types::{Errno, FsResult, Lock, LockFamily, LockMode, LockOwner};
-use std::sync::Arc;
+use soda_types::{Errno, Fid, FsResult, Lock, LockFamily, LockMode, LockOwner};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Through which handle an owner last set a record lock on an inode, if no FLUSH has named the owner since: OFD locks, which
+/// the kernel gives up without a word when the handle is released, and record locks until the first close.
+#[derive(Debug, Default)]
+pub(crate) struct RecordOwners(Mutex<HashMap<(Fid, LockOwner), u64>>);
+
+impl RecordOwners {
+    fn locked(&self) -> MutexGuard<'_, HashMap<(Fid, LockOwner), u64>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn set(&self, fid: Fid, owner: LockOwner, handle: u64) {
+        self.locked().insert((fid, owner), handle);
+    }
+
+    fn flushed(&self, fid: Fid, owner: LockOwner) {
+        self.locked().remove(&(fid, owner));
+    }
+
+    /// Whose locks end with the handle.
+    fn released(&self, handle: u64) -> Vec<LockOwner> {
+        self.locked().extract_if(|_, through| *through == handle).map(|((_, owner), _)| owner).collect()
+    }
+}
 
 impl Inner {
     pub(super) async fn lock_test(
@@ -40,7 +70,7 @@ impl Inner {
             Some(lock) => {
                 if lock.family == LockFamily::Record {
                     // Before it is set: whoever is interrupted meanwhile has it released with the handle.
-                    file.owners().insert(lock.owner);
+                    self.record_owners.set(file.fid(), lock.owner, request.handle);
                 }
                 self.client.lock_set(&file.open, lock, wait).await
             }
@@ -57,17 +87,16 @@ impl Inner {
     /// close(2): POSIX gives up all record locks that the process has on the file.
     pub(super) async fn flush(self: Arc<Self>, file: Arc<FileHandle>, owner: u64, reply: Reply) {
         let owner = LockOwner(owner);
-        file.owners().remove(&owner);
+        self.record_owners.flushed(file.fid(), owner);
         let result = self.client.lock_release_owner(file.fid(), LockFamily::Record, owner).await;
         self.finish("flush", result, reply);
     }
 
     /// The last reference to the open file is gone.
-    pub(super) async fn release(self: Arc<Self>, file: Arc<FileHandle>, flock: Option<u64>, reply: Reply) {
-        let owners: Vec<_> = std::mem::take(&mut *file.owners()).into_iter().collect();
-        let families = owners.into_iter().map(|owner| (LockFamily::Record, owner));
-        let flocks = flock.map(|owner| (LockFamily::Flock, LockOwner(owner)));
-        for (family, owner) in families.chain(flocks) {
+    pub(super) async fn release(self: Arc<Self>, file: Arc<FileHandle>, handle: u64, reply: Reply) {
+        let owners = self.record_owners.released(handle);
+        let records = owners.into_iter().map(|owner| (LockFamily::Record, owner));
+        for (family, owner) in records.chain([(LockFamily::Flock, LockOwner(handle))]) {
             if let Err(error) = self.client.lock_release_owner(file.fid(), family, owner).await {
                 tracing::warn!(%error, fid = %file.fid(), "locks of a closed file were not released");
             }
@@ -79,20 +108,13 @@ impl Inner {
 }
 
 fn range_of(request: &LockRequest) -> Lock {
-    let family = match request.is_flock {
-        true => LockFamily::Flock,
-        false => LockFamily::Record,
+    let (family, owner) = match request.is_flock {
+        true => (LockFamily::Flock, request.handle),
+        false => (LockFamily::Record, request.owner),
     };
     let span = request.span;
     let end = if span.end >= abi_lock::END { u64::MAX } else { span.end };
-    Lock {
-        family,
-        owner: LockOwner(request.owner),
-        pid: span.pid,
-        start: span.start,
-        end,
-        mode: LockMode::Shared,
-    }
+    Lock { family, owner: LockOwner(owner), pid: span.pid, start: span.start, end, mode: LockMode::Shared }
 }
 
 /// `None`: to be released.
@@ -109,6 +131,18 @@ fn lock_of(request: &LockRequest) -> Option<Lock> {
 mod tests {
     use super::*;
     use crate::wire::LockSpan;
+
+    #[test]
+    fn the_next_open_file_at_an_address_keeps_its_locks() {
+        let span = LockSpan { start: 0, end: abi_lock::END, kind: abi_lock::WRITE, pid: 1 };
+        let flock = |handle| lock_of(&LockRequest { handle, owner: 7, span, is_flock: true }).unwrap();
+        assert_ne!(flock(1).owner, flock(2).owner, "two open files are two owners of flocks");
+        let (owners, fid) = (RecordOwners::default(), Fid::new(soda_types::VolumeId(1), soda_types::Ino(5)));
+        owners.set(fid, LockOwner(7), 1);
+        owners.set(fid, LockOwner(7), 2);
+        assert_eq!(owners.released(1), []);
+        assert_eq!(owners.released(2), [LockOwner(7)]);
+    }
 
     #[test]
     fn a_range_without_end_stays_one() {

@@ -41,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) dirs: Handles<DirHandle>,
+    record_owners: locks::RecordOwners,
     pub(crate) requests: AtomicU64,
     agreement: Agreement,
 }
@@ -64,6 +65,7 @@ impl FileSystem {
             tasks: Tasks::new(runtime, sink),
             files: Handles::new(),
             dirs: Handles::new(),
+            record_owners: locks::RecordOwners::default(),
             requests: AtomicU64::new(0),
             agreement,
         }))
@@ -268,10 +270,9 @@ impl Inner {
                 let file = file!(handle);
                 run!(fs, header, async move { fs.flush(file, owner, reply).await })
             }
-            Op::Release { handle, owner, unlock_flock } => {
+            Op::Release { handle, .. } => {
                 let Some(file) = fs.files.remove(handle) else { return reply.done() };
-                let flock = unlock_flock.then_some(owner);
-                run!(fs, header, async move { fs.release(file, flock, reply).await })
+                run!(fs, header, async move { fs.release(file, handle, reply).await })
             }
             Op::FSync { handle, .. } => {
                 let file = file!(handle);

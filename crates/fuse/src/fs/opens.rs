@@ -7,7 +7,7 @@ use crate::wire::abi::fopen;
 use crate::wire::{AttrOut, EntryOut, OpenOut, OpenRequest, Reply, Taken};
 use soda_client::{Cached, Entry, NewNode, OpenFile, OpenMode};
 use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, Name, SetAttr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 // Flags of open(2) on Linux, x86-64 and aarch64.
 const O_ACCMODE: i32 = 3;
@@ -76,7 +76,7 @@ impl Inner {
                 }
             }
         }
-        let handle = self.files.add(FileHandle { open, path, placement, record_owners: Mutex::default() });
+        let handle = self.files.add(FileHandle { open, path, placement });
         (handle, OpenOut { handle, flags: out_flags })
     }
 
