@@ -3,7 +3,7 @@
 
 use soda_system_tests::cell::{Cell, Network, PATIENCE, TERM, prerequisites};
 use soda_system_tests::linear::assert_linearizable;
-use soda_system_tests::workload::{Progress, Run, Workload, seed};
+use soda_system_tests::workload::{Pieces, Progress, Run, Workload, seed};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 const PAST_TERM: Duration = Duration::from_secs(TERM.as_secs() * 2);
 
 fn workload(seed: u64, operations: u64, pause: Duration) -> Workload {
-    Workload { seed, threads_per_mount: 2, operations, block_bytes: 4096, pause }
+    Workload { seed, threads_per_mount: 2, operations, pieces: Pieces::Calls, pause, readers: 0 }
 }
 
 /// Runs with faults for as long as they take: a few thousand operations, not as many as possible.

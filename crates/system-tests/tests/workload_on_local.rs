@@ -1,7 +1,7 @@
 //! The workload and the checker together, on the local disk, which is one copy; and on a directory that is not.
 
 use soda_system_tests::linear::{assert_linearizable, check};
-use soda_system_tests::workload::{Workload, seed};
+use soda_system_tests::workload::{Pieces, Workload, seed};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ fn workload(seed: u64) -> Workload {
         seed,
         threads_per_mount: 2,
         operations: 3000,
-        block_bytes: 8,
+        pieces: Pieces::Words,
         pause: Duration::from_micros(20),
+        readers: 0,
     }
 }
 

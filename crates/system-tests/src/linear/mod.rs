@@ -6,7 +6,9 @@
 //!   Correctness Condition for Concurrent Objects", 1990, theorem 1), so every object is searched by itself.
 //! * [`search`] is the search.
 
+mod directories;
 pub mod object;
+mod ranges;
 pub mod search;
 
 use object::{Answer, Object, Operation};
@@ -15,6 +17,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+pub use ranges::PARTS;
 pub use search::Verdict;
 
 /// One operation as its caller saw it.

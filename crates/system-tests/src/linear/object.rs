@@ -1,6 +1,8 @@
 //! What each kind of object may answer: its sequential specification.
 
 use super::Call;
+use super::directories::Directories;
+use super::ranges::Ranges;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,14 +12,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub enum Object {
     /// An aligned block of a file, written and read as a whole.
     Block { file: u16, block: u16 },
+    /// All of a file: up to 1 MiB written and read by one call, or cut off.
+    Whole { file: u16 },
     /// The names in one directory.
     Names { directory: u16 },
-    /// An attribute of a file: permissions, size or time of modification.
+    /// Directories in a directory, with files in them.
+    Directories { parent: u16 },
+    /// An attribute of a file, which one call sets and another reads.
     Attribute { file: u16, which: Attribute },
+    /// How many names a file has besides its first.
+    Links { file: u16 },
     /// A file that only grows, by records written with O_APPEND.
     Log { file: u16 },
-    /// A file's exclusive lock.
+    /// A file's exclusive lock (flock).
     Lock { file: u16 },
+    /// Record locks (fcntl) on parts of a file.
+    Ranges { file: u16 },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -25,13 +35,23 @@ pub enum Attribute {
     Permissions,
     Size,
     Mtime,
+    /// An extended attribute; 0: it is not there.
+    Extended,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum RangeMode {
+    Shared,
+    Exclusive,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub enum Operation {
-    /// Of blocks and attributes.
+    /// Of blocks, whole files and attributes.
     Write(u64),
     Read,
+    /// Cuts a whole file off: there is nothing in it then, which is read as 0.
+    Truncate,
     /// Makes a name, which must not exist, lead to `id`.
     Create {
         name: u8,
@@ -45,15 +65,65 @@ pub enum Operation {
         from: u8,
         to: u8,
     },
+    /// With RENAME_NOREPLACE.
+    RenameNew {
+        from: u8,
+        to: u8,
+    },
+    /// With RENAME_EXCHANGE.
+    Exchange {
+        one: u8,
+        other: u8,
+    },
     Lookup {
         name: u8,
     },
     List,
+    MakeDirectory {
+        name: u8,
+    },
+    RemoveDirectory {
+        name: u8,
+    },
+    CreateLeaf {
+        name: u8,
+        leaf: u8,
+    },
+    RemoveLeaf {
+        name: u8,
+        leaf: u8,
+    },
+    ListLeaves {
+        name: u8,
+    },
+    /// Gives a file one more name; takes one away.
+    Link,
+    Unlink,
     Append(u64),
     ReadLog,
     /// Without waiting.
     TryLock,
     Unlock,
+    /// Without waiting: the parts from `from` to before `to`. An owner is a process.
+    TryRange {
+        owner: u32,
+        from: u8,
+        to: u8,
+        mode: RangeMode,
+    },
+    UnlockRange {
+        owner: u32,
+        from: u8,
+        to: u8,
+    },
+}
+
+impl Operation {
+    /// Whether it may leave a state that is another one.
+    pub fn changes(&self) -> bool {
+        use Operation::{List, ListLeaves, Lookup, Read, ReadLog};
+        !matches!(self, Read | Lookup { .. } | List | ListLeaves { .. } | ReadLog)
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -63,6 +133,8 @@ pub enum Answer {
     Exists,
     /// ENOENT
     Missing,
+    /// ENOTEMPTY
+    Occupied,
     /// EWOULDBLOCK
     Busy,
     Value(u64),
@@ -84,16 +156,22 @@ pub enum State {
     Lock {
         holder: Option<u16>,
     },
+    Directories(Directories),
+    Ranges(Ranges),
 }
 
 impl Object {
     /// The state that a workload starts from.
     pub fn initial(self) -> State {
         match self {
-            Object::Block { .. } | Object::Attribute { .. } => State::Value(0),
+            Object::Block { .. } | Object::Whole { .. } | Object::Attribute { .. } | Object::Links { .. } => {
+                State::Value(0)
+            }
             Object::Names { .. } => State::Names(Names::default()),
             Object::Log { .. } => State::Log { len: 0, digest: digest(0, None) },
             Object::Lock { .. } => State::Lock { holder: None },
+            Object::Directories { .. } => State::Directories(Directories::default()),
+            Object::Ranges { .. } => State::Ranges(Ranges::default()),
         }
     }
 }
@@ -123,9 +201,19 @@ impl State {
         let answer = call.returned.as_ref().map(|(_, answer)| answer);
         let (after, correct) = match (self, &call.operation) {
             (State::Value(_), Operation::Write(value)) => (State::Value(*value), Answer::Done),
+            (State::Value(_), Operation::Truncate) => (State::Value(0), Answer::Done),
+            (State::Value(value), Operation::Link) => (State::Value(value + 1), Answer::Done),
+            (State::Value(0), Operation::Unlink) => (State::Value(0), Answer::Missing),
+            (State::Value(value), Operation::Unlink) => (State::Value(value - 1), Answer::Done),
             (State::Value(value), Operation::Read) => (self.clone(), Answer::Value(*value)),
             (State::Names(names), Operation::Rename { from, to })
                 if answer == Some(&Answer::Done) && names.were_just_renamed(*from, *to, call) =>
+            {
+                return Some(self.clone());
+            }
+            // Which of the two errors it is when both are true, no standard says.
+            (State::Names(names), Operation::RenameNew { from, to })
+                if answer == Some(&Answer::Missing) && names.is_missing(*from) && !names.is_missing(*to) =>
             {
                 return Some(self.clone());
             }
@@ -152,6 +240,16 @@ impl State {
                 let after = if *holder == Some(call.client) { None } else { *holder };
                 (State::Lock { holder: after }, Answer::Done)
             }
+            (State::Directories(directories), operation) => {
+                let mut directories = directories.clone();
+                let answer = directories.apply(operation);
+                (State::Directories(directories), answer)
+            }
+            (State::Ranges(ranges), operation) => {
+                let mut ranges = ranges.clone();
+                let answer = ranges.apply(operation);
+                (State::Ranges(ranges), answer)
+            }
             (_, operation) => panic!("{self:?} has no {operation:?}"),
         };
         match answer {
@@ -171,6 +269,10 @@ impl Names {
         })
     }
 
+    fn is_missing(&self, name: u8) -> bool {
+        !self.entries.contains_key(&name)
+    }
+
     /// Does what `call` asks for; says what one copy answers.
     fn apply(&mut self, call: &Call) -> Answer {
         match &call.operation {
@@ -183,20 +285,42 @@ impl Names {
                 self.change(*name, None);
                 Answer::Done
             }
-            Operation::Rename { from, to } if self.entries.contains_key(from) => {
-                let id = self.change(*from, None);
-                self.change(*to, id);
-                let returned = call.returned.as_ref().map(|(returned, _)| *returned);
-                self.renamed.insert((*from, *to), Renamed { by: call.client, returned });
+            Operation::RenameNew { to, .. } if self.entries.contains_key(to) => Answer::Exists,
+            Operation::Rename { from, to } | Operation::RenameNew { from, to }
+                if self.entries.contains_key(from) =>
+            {
+                self.rename(*from, *to, call);
                 Answer::Done
             }
-            Operation::Remove { .. } | Operation::Rename { .. } => Answer::Missing,
+            Operation::Exchange { one, other }
+                if self.entries.contains_key(one) && self.entries.contains_key(other) =>
+            {
+                let id = self.change(*one, self.entries.get(other).copied());
+                self.change(*other, id);
+                Answer::Done
+            }
+            Operation::Remove { .. }
+            | Operation::Rename { .. }
+            | Operation::RenameNew { .. }
+            | Operation::Exchange { .. } => Answer::Missing,
             Operation::Lookup { name } => {
                 self.entries.get(name).map_or(Answer::Missing, |id| Answer::Found(*id))
             }
             Operation::List => Answer::Names(self.entries.keys().copied().collect()),
             other => panic!("names have no {other:?}"),
         }
+    }
+
+    fn rename(&mut self, from: u8, to: u8, call: &Call) {
+        let returned = call.returned.as_ref().map(|(returned, _)| *returned);
+        let mut renamed = vec![((from, to), Renamed { by: call.client, returned })];
+        // What came to `from` by a rename itself, has now come all the way.
+        let earlier = self.renamed.iter().filter(|((_, through), _)| *through == from);
+        renamed.extend(earlier.map(|((first, _), made)| ((*first, to), *made)));
+        renamed.retain(|((first, last), _)| first != last);
+        let id = self.change(from, None);
+        self.change(to, id);
+        self.renamed.extend(renamed);
     }
 
     /// What the name led to until now.

@@ -1,31 +1,24 @@
 //! Threads on several mounts of one volume that do random operations on a few shared objects and note what they saw.
 
 mod actor;
+mod attributes;
+mod choice;
+mod files;
+mod layout;
+mod locker;
+mod locks;
+mod names;
 
 use crate::linear::History;
 use crate::wait;
 use actor::{Actor, Current};
 use soda_model::Rng;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
-/// How many objects of each kind: few, so that the threads meet.
-const DATA_FILES: u16 = 2;
-const BLOCKS: u16 = 3;
-const DIRECTORIES: u16 = 2;
-const NAMES: u8 = 4;
-const ATTRIBUTE_FILES: u16 = 2;
-const LOGS: u16 = 1;
-const LOCKS: u16 = 1;
-/// Distance of two blocks, bytes: a page.
-const BLOCK_STRIDE: usize = 4096;
-/// Records after which a log is only read: each check of a log looks at all of it.
-const LOG_RECORDS: usize = 1500;
 /// An operation without an answer for so long, with no fault in force, is hung.
 const HUNG: Duration = Duration::from_secs(60);
 
@@ -36,11 +29,35 @@ pub struct Workload {
     pub threads_per_mount: u16,
     /// Each thread stops after so many operations, or when the faults are over.
     pub operations: u64,
-    /// Bytes that one read and one write of a block are about, a multiple of 8, at most a page: what must never be
-    /// seen half old and half new. (Linux's own file systems promise no more than a word.)
-    pub block_bytes: usize,
+    pub pieces: Pieces,
     /// The mean pause between two operations of a thread.
     pub pause: Duration,
+    /// On so many mounts, the first ones, the threads only look. The others look and change.
+    pub readers: usize,
+}
+
+/// What must never be seen half old and half new: how much one read and one write are about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pieces {
+    /// Eight bytes: no more do Linux's own file systems promise.
+    Words,
+    /// Pages, and up to 1 MiB for descriptors that can write (SEMANTICS 6).
+    Calls,
+}
+
+/// What the threads on a mount do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    Reader,
+    Everything,
+}
+
+/// Where a thread works.
+#[derive(Clone, Debug)]
+struct Place {
+    root: PathBuf,
+    role: Role,
+    is_last: bool,
 }
 
 /// What they saw.
@@ -89,16 +106,16 @@ impl Workload {
     pub fn run(self, test: &str, roots: &[PathBuf], faults: impl FnOnce(&Progress)) -> Run {
         let reproduce = format!("SODA_SEED={} cargo test -p soda-system-tests {test}", self.seed);
         eprintln!("{reproduce}");
-        prepare(&roots[0]);
         let progress = Progress::default();
         let mut rng = Rng::new(self.seed);
         let threads = roots.len() * usize::from(self.threads_per_mount);
+        layout::prepare(&roots[0], threads as u16);
         progress.running.store(threads as u64, Ordering::Relaxed);
         let (mut workers, mut current) = (Vec::new(), Vec::new());
         for number in 0..threads {
             let doing = Current::default();
-            let root = roots[number % roots.len()].clone();
-            let actor = Actor::new(number as u16, root, self.block_bytes, rng.fork(), doing.clone());
+            let place = self.place(roots, number % roots.len());
+            let actor = Actor::new(number as u16, place, self.pieces, rng.fork(), doing.clone());
             let (progress, pauses) = (progress.clone(), rng.fork());
             workers.push(std::thread::spawn(move || self.work(actor, &progress, pauses)));
             current.push(doing);
@@ -123,6 +140,11 @@ impl Workload {
         run
     }
 
+    fn place(&self, roots: &[PathBuf], mount: usize) -> Place {
+        let role = if mount < self.readers { Role::Reader } else { Role::Everything };
+        Place { root: roots[mount].clone(), role, is_last: mount + 1 == roots.len() }
+    }
+
     fn work(self, mut actor: Actor, progress: &Progress, mut pauses: Rng) -> Actor {
         for _ in 0..self.operations {
             if progress.stop.load(Ordering::Relaxed) {
@@ -141,54 +163,4 @@ impl Workload {
 /// The seed of a test: `SODA_SEED`, or the one given.
 pub fn seed(default: u64) -> u64 {
     std::env::var("SODA_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// Puts every object in its initial state.
-fn prepare(root: &Path) {
-    let made = || -> std::io::Result<()> {
-        for file in 0..DATA_FILES {
-            fs::write(root.join(data_name(file)), vec![0; BLOCK_STRIDE * usize::from(BLOCKS)])?;
-        }
-        for directory in 0..DIRECTORIES {
-            fs::create_dir(root.join(directory_name(directory)))?;
-        }
-        for file in 0..ATTRIBUTE_FILES {
-            for which in actor::ATTRIBUTES {
-                let path = root.join(attribute_name(file, which));
-                let file = fs::File::create(&path)?;
-                file.set_modified(UNIX_EPOCH)?;
-                file.set_permissions(fs::Permissions::from_mode(0o000))?;
-            }
-        }
-        for log in 0..LOGS {
-            fs::File::create(root.join(log_name(log)))?;
-        }
-        for lock in 0..LOCKS {
-            fs::File::create(root.join(lock_name(lock)))?;
-        }
-        Ok(())
-    };
-    if let Err(error) = made() {
-        panic!("{}: {error}", root.display());
-    }
-}
-
-fn data_name(file: u16) -> String {
-    format!("data{file}")
-}
-
-fn directory_name(directory: u16) -> String {
-    format!("names{directory}")
-}
-
-fn attribute_name(file: u16, which: crate::linear::object::Attribute) -> String {
-    format!("attribute{file}.{which:?}")
-}
-
-fn log_name(file: u16) -> String {
-    format!("log{file}")
-}
-
-fn lock_name(file: u16) -> String {
-    format!("lock{file}")
 }

@@ -1,0 +1,97 @@
+//! A process that holds record locks: they belong to processes, so threads of a test cannot exclude each other by them.
+
+use crate::linear::object::{Answer, RangeMode};
+use rustix::io::{Errno, Result};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Reads commands, one a line; answers each with `done`, `busy` or an errno.
+const PROGRAM: &str = "
+import fcntl, os, sys
+def answer(word):
+    print(word, flush=True)
+def lock(mode):
+    return lambda start, len: fcntl.lockf(file, mode | fcntl.LOCK_NB, len, start)
+def unlock(start, len):
+    os.pwrite(file, b'x', start)  # what the lock was for: fails if it is lost
+    fcntl.lockf(file, fcntl.LOCK_UN, len, start)
+commands = {'shared': lock(fcntl.LOCK_SH), 'exclusive': lock(fcntl.LOCK_EX), 'unlock': unlock}
+try:
+    file = os.open(sys.argv[1], os.O_RDWR)
+    answer('done')
+except OSError as error:
+    sys.exit(answer(error.errno))
+for line in sys.stdin:
+    word, start, len = line.split()
+    try:
+        commands[word](int(start), int(len))
+        answer('done')
+    except BlockingIOError:
+        answer('busy')
+    except OSError as error:
+        answer(error.errno)
+";
+
+/// Bytes from the beginning of one part of the file to that of the next.
+const PART: u64 = 1000;
+
+#[derive(Debug)]
+pub(super) struct Locker {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Locker {
+    /// # Errors
+    /// As open(2) of the file.
+    ///
+    /// # Panics
+    /// If there is no Python.
+    pub(super) fn start(path: &str) -> Result<Locker> {
+        let mut command = Command::new("python3");
+        command.args(["-c", PROGRAM, path]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("python3: {error}"));
+        let (Some(commands), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            panic!("python3 without pipes");
+        };
+        let mut locker = Locker { child, commands, answers: BufReader::new(answers) };
+        locker.answer().map(|_| locker)
+    }
+
+    pub(super) fn lock(&mut self, from: u8, to: u8, mode: RangeMode) -> Result<Answer> {
+        let word = match mode {
+            RangeMode::Shared => "shared",
+            RangeMode::Exclusive => "exclusive",
+        };
+        self.ask(word, from, to)
+    }
+
+    pub(super) fn unlock(&mut self, from: u8, to: u8) -> Result<Answer> {
+        self.ask("unlock", from, to)
+    }
+
+    fn ask(&mut self, word: &str, from: u8, to: u8) -> Result<Answer> {
+        let (start, len) = (u64::from(from) * PART, u64::from(to - from) * PART);
+        writeln!(self.commands, "{word} {start} {len}").map_err(|_| Errno::PIPE)?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<Answer> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).map_err(|_| Errno::PIPE)?;
+        match line.trim() {
+            "done" => Ok(Answer::Done),
+            "busy" => Ok(Answer::Busy),
+            errno => Err(errno.parse().map_or(Errno::PIPE, Errno::from_raw_os_error)),
+        }
+    }
+}
+
+impl Drop for Locker {
+    fn drop(&mut self) {
+        // Errors: it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
