@@ -40,9 +40,7 @@ impl Admin {
     /// [`CliError::Unreachable`], [`CliError::Refused`].
     pub(crate) fn connect(server: &str) -> Result<Admin, CliError> {
         let _waiting = Waiting::new(format!("the server {server} to answer"));
-        let unreachable = |cause: std::io::Error| {
-            CliError::Unreachable(format!("cannot reach the server {server}: {cause}"))
-        };
+        let unreachable = |cause| CliError::Unreachable { server: server.to_string(), cause };
         let addresses = server.to_socket_addrs().map_err(unreachable)?;
         let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
         for address in addresses {
@@ -55,7 +53,7 @@ impl Admin {
     }
 
     fn greet(stream: TcpStream, server: &str) -> Result<Admin, CliError> {
-        let failed = |cause| CliError::Unreachable(format!("the server {server}: {cause}"));
+        let failed = |cause| CliError::Unreachable { server: server.to_string(), cause };
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
@@ -117,35 +115,43 @@ impl Admin {
         self.next_tag += 1;
         let request = Request { op: None, call };
         let frame = Frame::new(FrameKind::Request, tag, &request, Bytes::new())
-            .map_err(|error| self.broken(&error))?;
+            .map_err(|error| self.not_soda(&error))?;
         let mut head = BytesMut::new();
         frame.encode_head(&mut head);
-        self.stream.write_all(&head).map_err(|error| self.broken(&error))?;
+        self.stream.write_all(&head).map_err(|error| self.broken(error))?;
         loop {
             let frame = self.read_frame()?;
             if frame.kind != FrameKind::Reply || frame.tag != tag {
                 continue;
             }
-            let reply: Reply = frame.message().map_err(|error| self.broken(&error))?;
+            let reply: Reply = frame.message().map_err(|error| self.not_soda(&error))?;
             return reply.result.map_err(|failure| match failure {
-                Failure::Fs(error) => CliError::Failed(error.to_string()),
-                other => CliError::Refused(format!("the server {} says: {other}", self.server)),
+                Failure::Fs(error) if error.context.is_empty() => {
+                    CliError::Failed(format!("the server {}: {:?}", self.server, error.errno))
+                }
+                Failure::Fs(error) => {
+                    CliError::Failed(format!("the server {}: {}", self.server, error.context))
+                }
+                other => CliError::Refused(format!("the server {} refused: {other}", self.server)),
             });
         }
     }
 
     fn read_frame(&mut self) -> Result<Frame, CliError> {
         let mut raw = [0; HEADER_LEN];
-        self.stream.read_exact(&mut raw).map_err(|error| self.broken(&error))?;
-        let header = FrameHeader::parse(&raw)
-            .map_err(|error| CliError::Refused(format!("{} is not a Soda server: {error}", self.server)))?;
+        self.stream.read_exact(&mut raw).map_err(|error| self.broken(error))?;
+        let header = FrameHeader::parse(&raw).map_err(|error| self.not_soda(&error))?;
         let mut rest = vec![0; header.rest_len()];
-        self.stream.read_exact(&mut rest).map_err(|error| self.broken(&error))?;
-        header.finish(rest.into()).map_err(|error| self.broken(&error))
+        self.stream.read_exact(&mut rest).map_err(|error| self.broken(error))?;
+        header.finish(rest.into()).map_err(|error| self.not_soda(&error))
     }
 
-    fn broken(&self, error: &dyn std::fmt::Display) -> CliError {
-        CliError::Unreachable(format!("the connection to {} broke: {error}", self.server))
+    fn broken(&self, cause: std::io::Error) -> CliError {
+        CliError::Unreachable { server: self.server.clone(), cause }
+    }
+
+    fn not_soda(&self, error: &dyn std::fmt::Display) -> CliError {
+        CliError::Refused(format!("{} does not speak Soda's protocol: {error}", self.server))
     }
 
     fn nonsense(&self, answer: &dyn std::fmt::Debug) -> CliError {

@@ -72,7 +72,12 @@ pub(crate) enum Command {
         shell: clap_complete::Shell,
     },
     /// Print the manual page (of a subcommand, such as `lease why`, if named), as troff
-    Man { subcommand: Vec<String> },
+    Man {
+        subcommand: Vec<String>,
+        /// Write the pages of all commands into this directory, such as /usr/local/share/man/man1
+        #[arg(long, value_name = "DIR", conflicts_with = "subcommand")]
+        all: Option<PathBuf>,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -284,6 +289,8 @@ mod tests {
             "soda demo --once",
             "soda completions bash",
             "soda man",
+            "soda man lease why",
+            "soda man --all /m",
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
         }

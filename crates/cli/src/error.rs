@@ -30,17 +30,19 @@ pub(crate) enum Exit {
 pub(crate) enum CliError {
     #[error("{0}")]
     Usage(String),
-    #[error("{0}. Is `soda serve` running there?")]
-    Unreachable(String),
+    #[error("cannot reach the server {server}: {}. {}", plain(.cause), unreachable_hint(.cause))]
+    Unreachable { server: String, cause: io::Error },
     #[error("{0}")]
     Refused(String),
-    #[error("{cause}{}", connect_hint(.cause))]
-    Connect {
-        #[from]
-        cause: ConnectError,
-    },
     #[error(transparent)]
-    Mount(#[from] MountError),
+    CacheDir(ConnectError),
+    #[error("{cause}{}", mount_hint(.cause))]
+    Mount {
+        #[from]
+        cause: MountError,
+    },
+    #[error("{dir} has a mount of {spec} already; `soda umount {dir}` takes it away")]
+    Mounted { dir: PathBuf, spec: String },
     #[error("{0} is not a Soda mount; `soda status` lists them")]
     NotMounted(PathBuf),
     #[error(
@@ -60,10 +62,44 @@ pub(crate) enum CliError {
     Daemon { code: u8, text: String },
 }
 
-fn connect_hint(error: &ConnectError) -> &'static str {
+/// What can be done about a server that cannot be reached.
+fn unreachable_hint(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            "Something listens there, or nothing hears at all: a server that is stopped or overloaded, or a firewall"
+        }
+        _ if cause.to_string().contains("failed to lookup") => "Is the name right?",
+        _ => "Is `soda serve` running there?",
+    }
+}
+
+fn mount_hint(error: &MountError) -> String {
     match error {
-        ConnectError::Unreachable { .. } => ". Is `soda serve` running there?",
-        _ => "",
+        MountError::MountPoint { path, cause } if cause.kind() == io::ErrorKind::NotFound => {
+            format!("; make it first: mkdir -p {}", path.display())
+        }
+        _ => String::new(),
+    }
+}
+
+/// The system's words for it, and for what it says least well, ours.
+fn plain(cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "it does not answer".into(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => "the connection was closed".into(),
+        _ => cause.to_string(),
+    }
+}
+
+impl From<ConnectError> for CliError {
+    fn from(error: ConnectError) -> CliError {
+        match error {
+            ConnectError::Unreachable { server, cause } => CliError::Unreachable { server, cause },
+            ConnectError::Refused { .. } | ConnectError::NotSoda { .. } => {
+                CliError::Refused(error.to_string())
+            }
+            ConnectError::CacheDir { .. } => CliError::CacheDir(error),
+        }
     }
 }
 
@@ -77,18 +113,13 @@ impl CliError {
         let exit = match self {
             CliError::Daemon { code, .. } => return *code,
             CliError::Usage(_) => Exit::Usage,
-            CliError::Unreachable(_) | CliError::Connect { cause: ConnectError::Unreachable { .. } } => {
-                Exit::Unreachable
-            }
-            CliError::Refused(_)
-            | CliError::Connect { cause: ConnectError::Refused { .. } | ConnectError::NotSoda { .. } } => {
-                Exit::Refused
-            }
-            CliError::Mount(_) => Exit::Mount,
+            CliError::Unreachable { .. } => Exit::Unreachable,
+            CliError::Refused(_) => Exit::Refused,
+            CliError::Mount { .. } | CliError::Mounted { .. } => Exit::Mount,
             CliError::NotMounted(_) => Exit::NotMounted,
             CliError::Busy(_) => Exit::Busy,
             CliError::Damaged(_) => Exit::Damaged,
-            CliError::Connect { .. } | CliError::Io { .. } | CliError::Server(_) | CliError::Failed(_) => {
+            CliError::CacheDir(_) | CliError::Io { .. } | CliError::Server(_) | CliError::Failed(_) => {
                 Exit::Failed
             }
         };

@@ -52,6 +52,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Fsck(arguments) => commands::fsck::run(&arguments),
         Command::Demo(arguments) => commands::demo::run(arguments),
         Command::Completions { shell } => commands::documents::completions(shell),
-        Command::Man { subcommand } => commands::documents::man(&subcommand),
+        Command::Man { all: Some(dir), .. } => commands::documents::all_pages(&dir),
+        Command::Man { subcommand, .. } => commands::documents::man(&subcommand),
     }
 }

@@ -99,7 +99,13 @@ impl MountOptions {
     /// # Errors
     /// A text that names the option.
     pub(crate) fn add(&mut self, list: &str) -> Result<(), String> {
-        split(list).iter().filter(|option| !option.is_empty()).try_for_each(|option| self.add_one(option))
+        split(list).iter().filter(|option| !option.is_empty()).try_for_each(|option| {
+            let named = |error: String| match error.contains("mount option") {
+                true => error,
+                false => format!("mount option `{option}`: {error}"),
+            };
+            self.add_one(option).map_err(named)
+        })
     }
 
     fn add_one(&mut self, option: &str) -> Result<(), String> {
@@ -243,6 +249,8 @@ mod tests {
         assert!(parse("rw,sofft").unwrap_err().contains("sofft"));
         assert!(parse("cache-dir").unwrap_err().contains("cache-dir"));
         assert!(parse("relatime").unwrap_err().contains("noatime"));
+        assert!(parse("soft=soon").unwrap_err().contains("`soft=soon`"));
+        assert!(parse("atime").unwrap_err().contains("atime"));
         assert!(parse("consistency=maybe").unwrap_err().contains("maybe"));
     }
 }

@@ -5,11 +5,19 @@ use crate::commands::print;
 use crate::error::CliError;
 use clap::CommandFactory;
 use clap_complete::Shell;
+use std::path::Path;
 
 pub(crate) fn completions(shell: Shell) -> Result<(), CliError> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "soda", &mut text);
     print(&String::from_utf8_lossy(&text))
+}
+
+/// Every command's page as a file, `soda-lease-why.1` among them.
+pub(crate) fn all_pages(dir: &Path) -> Result<(), CliError> {
+    let failed = || CliError::io(format!("the manual pages in {}", dir.display()));
+    std::fs::create_dir_all(dir).map_err(failed())?;
+    clap_mangen::generate_to(Cli::command(), dir).map_err(failed())
 }
 
 pub(crate) fn man(words: &[String]) -> Result<(), CliError> {
@@ -41,5 +49,13 @@ mod tests {
         man(&words("lease why")).unwrap();
         assert!(man(&words("mout")).is_err());
         completions(Shell::Bash).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        all_pages(&dir.path().join("man1")).unwrap();
+        for page in ["soda.1", "soda-serve.1", "soda-lease-why.1"] {
+            let text = std::fs::read_to_string(dir.path().join("man1").join(page)).unwrap();
+            let name = page.trim_end_matches(".1");
+            assert!(text.contains(&format!(".TH {name} 1")), "{page}: {text}");
+            assert!(!text.contains("cleaner"), "{page} shows what is hidden");
+        }
     }
 }

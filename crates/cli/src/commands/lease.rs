@@ -93,7 +93,9 @@ fn without_dots(path: &Path) -> PathBuf {
 fn from_spec(path: &Path) -> Option<(String, ObjectRef)> {
     let text = path.to_str()?;
     let mut parts = text.splitn(3, '/');
-    let spec: Spec = format!("{}/{}", parts.next()?, parts.next()?).parse().ok()?;
+    // Without a port it would look like a path that was mistyped.
+    let server = parts.next().filter(|server| server.contains(':'))?;
+    let spec: Spec = format!("{server}/{}", parts.next()?).parse().ok()?;
     let names = names(Path::new(parts.next().unwrap_or(""))).ok()?;
     Some((spec.server, ObjectRef::Path { volume: spec.volume, names }))
 }
@@ -221,25 +223,143 @@ fn recall_text(lease: &LeaseInfo) -> String {
     lease.recalled_for.map_or_else(|| "-".into(), |time| format!("no answer for {}", show_duration(time)))
 }
 
-/// The rates, and what equation (8) of the SODA paper makes of them: a lease saves messages while R/W > N-1.
+/// What reached the server lately: reads that a cache answered are not among it. Equation (8) of the SODA paper compares
+/// R/W with N-1; what the server concludes is the policy.
 fn usage_text(info: &WhyInfo) -> String {
     let (reads, writes) = (info.reads_per_s, info.writes_per_s);
-    let rates =
-        format!("{reads:.2} reads/s (R), {writes:.2} writes/s (W), {} (N)", count(info.clients, "client"));
-    if writes < 0.005 {
-        return format!("{rates}; hardly a write, so caching pays");
+    let rates = format!(
+        "{reads:.2} reads/s and {writes:.2} writes/s came to the server, from {}",
+        count(info.clients, "client")
+    );
+    match writes > 0.0 {
+        true => format!("{rates}: R/W {:.1}, N-1 {}", reads / writes, info.clients.saturating_sub(1)),
+        false => rates,
     }
-    let (ratio, others) = (reads / writes, info.clients.saturating_sub(1));
-    let verdict = match ratio > f64::from(others) {
-        true => "> N-1: caching pays",
-        false => "<= N-1: asking costs less than recalling",
-    };
-    format!("{rates}; R/W = {ratio:.1} {verdict}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use soda_types::{Attr, Epoch, Fid, FileKind, Grant, Ino, Scope, Term, Timestamp, Version, VolumeId};
+    use std::time::Duration;
+
+    fn fid() -> Fid {
+        Fid::new(VolumeId(1), Ino(3))
+    }
+
+    fn attr() -> Attr {
+        let epoch = Timestamp::new(0, 0);
+        Attr {
+            ino: Ino(3),
+            kind: FileKind::File,
+            perm: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 2048,
+            allocated: 0,
+            atime: epoch,
+            mtime: epoch,
+            ctime: epoch,
+            btime: epoch,
+            version: Version(1),
+            data_version: Version(1),
+        }
+    }
+
+    fn why() -> WhyInfo {
+        WhyInfo {
+            fid: fid(),
+            path: Some("/f".into()),
+            attr: attr(),
+            holders: Vec::new(),
+            waiting: Vec::new(),
+            reads_per_s: 3.0,
+            writes_per_s: 0.0,
+            clients: 1,
+            policy: "leases are given".into(),
+        }
+    }
+
+    fn session(session: u64, left: Duration) -> SessionInfo {
+        let name = String::new();
+        SessionInfo {
+            session: SessionId(session),
+            name: name.clone(),
+            peer: name,
+            connected: 1,
+            left,
+            leases: 1,
+            open: 0,
+            locks: 0,
+        }
+    }
+
+    #[test]
+    fn an_object_that_nobody_waits_for() {
+        let text = Explained { info: why(), sessions: Vec::new() }.text();
+        let expected = "\
+/f (file 1:3, 2.0 KiB)
+
+Nobody waits for it.
+
+Nobody holds a lease on it: whoever reads it asks the server.
+
+lately  3.00 reads/s and 0.00 writes/s came to the server, from 1 client
+policy  leases are given
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn who_waits_for_whom_and_for_how_long() {
+        let wait = WaitInfo {
+            session: SessionId(1),
+            name: "one:/mnt".into(),
+            operation: "write".into(),
+            wants: Mode::Write,
+            waited: Duration::from_millis(1500),
+            blocked_by: vec![SessionId(2)],
+            at_most: Some(Duration::from_secs(11)),
+        };
+        let info = WhyInfo {
+            holders: vec![lease(2, "two:/mnt", Mode::Read, Some(Duration::from_millis(1500)))],
+            waiting: vec![wait],
+            writes_per_s: 2.0,
+            clients: 2,
+            ..why()
+        };
+        let text = Explained { info, sessions: vec![session(2, Duration::from_millis(2200))] }.text();
+        let expected = "\
+/f (file 1:3, 2.0 KiB)
+
+one:/mnt waits to write: 1.5 s so far, at most 11.0 s more.
+  To change it, nobody else may have it cached.
+  two:/mnt was asked 1.5 s ago to give its read lease up, and has not answered. Should it be gone, its leases end in 2.2 s.
+
+HOLDER    LEASE  HELD FOR  RECALL               SESSION
+two:/mnt  read      1m01s  no answer for 1.5 s  s2
+
+lately  3.00 reads/s and 2.00 writes/s came to the server, from 2 clients: R/W 1.5, N-1 1
+policy  leases are given
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn leases_in_a_table() {
+        let leases = [
+            lease(1, "one:/mnt", Mode::Write, None),
+            lease(12, "two:/mnt", Mode::Read, Some(Duration::ZERO)),
+        ];
+        let expected = "\
+OBJECT  LEASE  HELD FOR  SESSION  HOLDER    RECALL              PATH
+1:3     W e7      1m01s  s1       one:/mnt  -                   /f
+1:3     R e7      1m01s  s12      two:/mnt  no answer for 0 us  /f
+";
+        assert_eq!(lease_table(&leases).to_string(), expected);
+    }
 
     #[test]
     fn a_path_can_be_named_with_its_server() {
@@ -248,5 +368,18 @@ mod tests {
         let names = vec![Name::try_from("a").unwrap(), Name::try_from("b").unwrap()];
         assert_eq!(object, ObjectRef::Path { volume: "main".into(), names });
         assert!(resolve(Path::new("/etc/hostname")).is_err());
+        assert!(resolve(Path::new("no/such/path")).is_err());
+    }
+
+    fn lease(session: u64, holder: &str, mode: Mode, recalled_for: Option<Duration>) -> LeaseInfo {
+        let grant = Grant { fid: fid(), scope: Scope::Node, mode, epoch: Epoch(7), term: Term::Session };
+        LeaseInfo {
+            grant,
+            session: SessionId(session),
+            holder: holder.into(),
+            path: Some("/f".into()),
+            recalled_for,
+            held_for: Duration::from_secs(61),
+        }
     }
 }

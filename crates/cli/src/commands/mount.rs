@@ -8,7 +8,7 @@ use crate::options::{MountAction, MountOptions};
 use crate::progress::Waiting;
 use crate::spec::Spec;
 use soda_client::{Access, CacheConfig, Client, ClientConfig};
-use soda_fuse::{Hooks, Mount, MountConfig};
+use soda_fuse::{Hooks, Mount, MountConfig, MountEntry};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -34,9 +34,25 @@ pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
     if plan.options.action == MountAction::Remount {
         return remount(&plan);
     }
+    let there = soda_fuse::find_mount(&plan.dir).map_err(CliError::io(plan.dir.display().to_string()))?;
+    if let Some(MountEntry { dir, source, .. }) = there {
+        return Err(CliError::Mounted { dir, spec: source });
+    }
+    if !arguments.daemon {
+        warn_of_what_is_hidden(&plan.dir);
+    }
     match arguments.foreground {
         true => runtime()?.block_on(serve(plan, arguments.daemon)),
         false => start_daemon(&plan, log),
+    }
+}
+
+fn warn_of_what_is_hidden(dir: &Path) {
+    if std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+        eprintln!(
+            "soda: {} is not empty: what is in it cannot be seen while something is mounted there",
+            dir.display()
+        );
     }
 }
 

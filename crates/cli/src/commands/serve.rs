@@ -9,6 +9,9 @@ use soda_server::{CacheSizes, Equation8, Exposure, ObjectTerm, Server, ServerCon
 
 pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
     let config = config(arguments)?;
+    if config.data_dir.exists() && !config.data_dir.is_dir() {
+        return Err(CliError::Usage(format!("--data {}: not a directory", config.data_dir.display())));
+    }
     let opening =
         Waiting::new(format!("{} to open: what the last run left is recovered", config.data_dir.display()));
     let server = Server::start(config);

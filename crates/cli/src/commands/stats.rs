@@ -81,3 +81,29 @@ fn text(sample: &Sample, before: Option<(Duration, &Sample)>) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(reads: u64) -> Sample {
+        let counters = [("op_read", reads), ("data_hits", 1), ("data_misses", 1), ("op_write", 0)];
+        let counters = counters.map(|(name, count)| (name.to_string(), count));
+        Sample(BTreeMap::from([("/mnt".to_string(), Counters::from(counters))]))
+    }
+
+    #[test]
+    fn rates_come_from_two_samples() {
+        let first = "\
+/mnt   cache hits 50.0 %
+COUNTER      TOTAL  PER SECOND
+data_hits        1
+data_misses      1
+op_read         10
+
+";
+        assert_eq!(text(&sample(10), None), first);
+        let second = text(&sample(30), Some((Duration::from_secs(2), &sample(10))));
+        assert!(second.contains("op_read         30          10\n"), "{second}");
+    }
+}

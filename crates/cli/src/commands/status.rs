@@ -6,7 +6,7 @@ use crate::commands::{print, print_json};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use crate::table::Table;
-use crate::units::{show_duration, show_size};
+use crate::units::{count, show_duration, show_size};
 use serde::Serialize;
 use soda_protocol::ServerStatus;
 use std::time::Duration;
@@ -93,24 +93,24 @@ pub(crate) fn hit_ratio(counters: &std::collections::BTreeMap<String, u64>) -> S
 
 fn server_text(server: &ServerStatus) -> String {
     let mut out = format!(
-        "Server {} at {}, up {}\n  data {}\n  term {}, {} leases, {} waiting{}\n",
+        "Server {} at {}, up {}\n  data {}\n  term {}, {}, {} waiting{}\n",
         server.software,
         server.listen,
         show_duration(server.uptime),
         server.data_dir,
         show_duration(server.term),
-        server.leases,
-        server.waiting,
+        count(server.leases, "lease"),
+        count(server.waiting, "operation"),
         server
             .grace
             .map_or_else(String::new, |left| format!(", grace period for another {}", show_duration(left))),
     );
     for (name, stats) in &server.volumes {
         out.push_str(&format!(
-            "  volume {name}: {} of {} free, {} inodes\n",
+            "  volume {name}: {} of {} free, {}\n",
             show_size(stats.free_bytes),
             show_size(stats.total_bytes),
-            stats.total_inodes.saturating_sub(stats.free_inodes),
+            count(stats.total_inodes.saturating_sub(stats.free_inodes), "inode"),
         ));
     }
     let mut table =
@@ -134,4 +134,94 @@ fn server_text(server: &ServerStatus) -> String {
         out.push_str(&format!("\n{table}"));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_client::{ClientStanding, SessionView};
+    use soda_protocol::SessionInfo;
+    use soda_types::{FsStats, SessionId, Timestamp};
+    use std::collections::BTreeMap;
+
+    fn server() -> ServerStatus {
+        let stats = FsStats { total_bytes: 4 << 30, free_bytes: 3 << 30, total_inodes: 100, free_inodes: 99 };
+        let session = SessionInfo {
+            session: SessionId(1),
+            name: "one:/mnt".into(),
+            peer: "127.0.0.1:1".into(),
+            connected: 3,
+            left: Duration::ZERO,
+            leases: 1,
+            open: 2,
+            locks: 0,
+        };
+        ServerStatus {
+            software: "soda 1".into(),
+            started: Timestamp::new(0, 0),
+            uptime: Duration::from_secs(61),
+            data_dir: "/srv".into(),
+            listen: "127.0.0.1:2".into(),
+            term: Duration::from_secs(10),
+            grace: None,
+            volumes: vec![("main".into(), stats)],
+            sessions: vec![session],
+            leases: 1,
+            waiting: 0,
+        }
+    }
+
+    fn mount() -> MountStatus {
+        let session = SessionView {
+            server: "127.0.0.1:2".into(),
+            volume: "main".into(),
+            session: Some(SessionId(1)),
+            standing: ClientStanding::Connected,
+            left: Duration::ZERO,
+            connections: 1,
+            waiting: 0,
+            leases: 0,
+            cached_inodes: 0,
+            cached_bytes: 0,
+            open_files: 0,
+            locks: 0,
+            unsynced: 0,
+        };
+        let counters = [("attr_hits", 3), ("attr_misses", 1), ("kernel_requests", 12)];
+        MountStatus {
+            dir: "/mnt".into(),
+            source: "127.0.0.1:2/main".into(),
+            options: "hard".into(),
+            pid: 77,
+            session,
+            counters: BTreeMap::from(counters.map(|(name, count)| (name.to_string(), count))),
+        }
+    }
+
+    #[test]
+    fn a_server_and_its_mounts() {
+        let status =
+            Status { server: Some(server()), mounts: vec![mount()], dead_mounts: vec!["/old".into()] };
+        let expected = "\
+Server soda 1 at 127.0.0.1:2, up 1m01s
+  data /srv
+  term 10.0 s, 1 lease, 0 operations waiting
+  volume main: 3.0 GiB of 4.0 GiB free, 1 inode
+
+SESSION  CLIENT    FROM         CONNECTED  LEASE    LEASES  OPEN  LOCKS
+s1       one:/mnt  127.0.0.1:1          3  expired       1     2      0
+
+MOUNT  VOLUME            CONNECTED  REQUESTS  WAITING  HITS    PID
+/mnt   127.0.0.1:2/main  yes              12        0  75.0 %   77
+
+/old: its daemon does not answer. It is dead (`soda umount /old` takes the mount away), stopped, or another user's.
+";
+        assert_eq!(text(&status), expected);
+    }
+
+    #[test]
+    fn nothing_here() {
+        let status = Status { server: None, mounts: Vec::new(), dead_mounts: Vec::new() };
+        assert_eq!(text(&status), "No server answers here (name one with --server HOST:PORT).\n");
+    }
 }
