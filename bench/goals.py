@@ -1,35 +1,64 @@
 """What Soda must reach, as said when it was begun, and whether it does."""
+from dataclasses import dataclass
+from enum import Enum
 
-# (figure, compared with, at least or at most, bound, in words)
+
+class Bound(Enum):
+    AT_LEAST = ">="
+    AT_MOST = "<="
+
+
+@dataclass(frozen=True)
+class Goal:
+    words: str
+    figure: str
+    against: str | None
+    """The target that it is relative to (above 1 is better); None: the figure itself."""
+    bound: Bound
+    limit: float
+
+
+LEAST, MOST = Bound.AT_LEAST, Bound.AT_MOST
+
 GOALS = [
-    ("warm re-read", "passthrough", "min", 1.0, "re-read of a cached 256 MiB file: the pass-through's rate"),
-    ("random 4K read", "passthrough", "min", 1.0, "4 KiB random reads of it: the pass-through's rate"),
-    ("stat", "local", "min", 0.85, "stat of cached names: 0.85 of the local rate"),
-    ("small read", "passthrough", "min", 1.0, "open+read+close of a cached small file: the pass-through's rate"),
-    ("cache over server", None, "min", 13, "a read from the client's cache over one from the server: 13 times faster"),
-    ("leases off over on", None, "min", 0.95, "a server's read with leases: at most 5 % slower than without"),
-    ("seq read cold", "passthrough", "min", 0.6, "cold sequential read of 1 GiB: 0.6 of the pass-through's rate"),
-    ("seq write", "passthrough", "min", 0.6, "sequential write of 1 GiB with fsync: 0.6 of the pass-through's rate"),
-    ("create", None, "min", 3000, "create+write+close of small files from one thread: 3,000/s"),
-    ("recall", None, "max", 1000, "a write that invalidates a reader: under 1,000 us"),
+    Goal("re-read of a cached 256 MiB file, over the pass-through", "warm re-read", "passthrough", LEAST, 1.0),
+    Goal("4 KiB random reads of it, over the pass-through", "random 4K read", "passthrough", LEAST, 1.0),
+    Goal("stat of cached names, over local", "stat", "local", LEAST, 0.85),
+    Goal("stat of a cached name: requests to the daemon", "requests per stat", None, MOST, 0.01),
+    Goal("open+read+close of a cached small file, over the pass-through", "small read", "passthrough", LEAST, 1.0),
+    Goal("a read from the client's cache over one from the server", "cache over server", None, LEAST, 13),
+    Goal("small reads from the server, leases off over on", "leases off over on, 1 KiB files", None, LEAST, 0.95),
+    Goal("sequential reads from the server, leases off over on", "leases off over on, sequential", None, LEAST, 0.95),
+    Goal("cold sequential read of 1 GiB, over the pass-through", "seq read cold", "passthrough", LEAST, 0.6),
+    Goal("sequential write of 1 GiB with fsync, over the pass-through", "seq write", "passthrough", LEAST, 0.6),
+    Goal("create+write+close by one thread, a second", "create", None, LEAST, 3000),
+    Goal("creates scale with clients: the best of 2, 4 and 8 over one", "create, best over 1 client", None, LEAST, 1.0),
+    Goal("... until the machine is full", "machine used by 8 clients", None, LEAST, 0.9),
+    Goal("fsync'ed creates share group commits: 8 threads over 1", "fsync creates, 8 threads over 1", None, LEAST, 2.0),
+    Goal("a write that invalidates a reader, us", "recall", None, MOST, 1000),
+    Goal("server memory per lease, bytes", "memory per lease", None, MOST, 200),
 ]
 
 
-def judge(series):
-    """For each goal and series: the value, the bound and whether it is met."""
+@dataclass(frozen=True)
+class Judged:
+    goal: Goal
+    value: float
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.goal.limit if self.goal.bound is LEAST else self.value <= self.goal.limit
+
+
+def judge(figures: dict) -> list[Judged]:
+    """The goals that a series' figures (as in the JSON) say something about."""
     judged = []
-    for which, figures in series.items():
-        for name, against, direction, bound, words in GOALS:
-            figure = figures.get(name)
-            if not figure or "soda" not in figure["targets"]:
-                continue
-            if against is None:
-                value = figure["targets"]["soda"]["median"]
-            elif against in figure["ratios"]:
-                value = figure["ratios"][against]["soda"]
-            else:
-                continue
-            met = value >= bound if direction == "min" else value <= bound
-            judged.append({"series": which, "figure": name, "against": against, "value": round(value, 4), "bound": bound,
-                           "direction": direction, "met": met, "words": words})
+    for goal in GOALS:
+        figure = figures.get(goal.figure, {"targets": {}, "ratios": {}})
+        if goal.against is None:
+            value = figure["targets"].get("soda", {}).get("median")
+        else:
+            value = figure["ratios"].get(goal.against, {}).get("soda")
+        if value is not None:
+            judged.append(Judged(goal, value))
     return judged

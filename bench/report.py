@@ -1,74 +1,116 @@
-"""Figures, their medians and ratios, and the table."""
+"""Figures, their medians and ratios, and the page."""
 import statistics
+
+from goals import Judged, judge
+from phases import Kind, Trials
 
 BASELINES = ["local", "passthrough"]
 
 
 class Figure:
-    """One measured quantity: its values for each target, round by round."""
+    """One measured quantity: what each target had in each round."""
 
-    def __init__(self, kind):
+    def __init__(self, kind: Kind):
         self.kind = kind
-        self.values = {}
+        self.values: dict[str, dict[int, float | Trials]] = {}
 
-    def add(self, target, number, value):
-        self.values.setdefault(target, {}).setdefault(number, []).append(value)
+    def add(self, target: str, number: int, value: float | Trials) -> None:
+        self.values.setdefault(target, {})[number] = value
 
-    def to_json(self):
-        flat = {target: [v for vs in rounds.values() for v in vs] for target, rounds in self.values.items()}
-        targets = {
-            target: {"median": statistics.median(values), "min": min(values), "max": max(values), "values": values}
-            for target, values in flat.items()
-        }
+    def to_json(self) -> dict:
+        targets = {target: summary(list(rounds.values())) for target, rounds in self.values.items()}
         ratios = {base: self.ratios(base) for base in BASELINES if base in self.values}
         return {"unit": self.kind.unit, "better": self.kind.better, "targets": targets, "ratios": ratios}
 
-    def ratios(self, base):
+    def ratios(self, base: str) -> dict[str, float]:
         """For each target: how good it is relative to `base` (above 1 is better), the median over the rounds."""
         found = {}
         for target, rounds in self.values.items():
-            pairs = [(statistics.median(rounds[n]), statistics.median(self.values[base][n]))
-                     for n in rounds if n in self.values[base]]
-            if pairs:
-                higher = self.kind.better == "higher"
-                found[target] = statistics.median([a / b if higher else b / a for a, b in pairs])
+            pairs = [(value, self.values[base][number]) for number, value in rounds.items() if number in self.values[base]]
+            numbers = [self.kind.goodness(value, other) for value, other in pairs if value and other]
+            if target != base and numbers:
+                found[target] = statistics.median(numbers)
         return found
 
 
-def show(value, unit):
-    if unit == "x":
-        return f"{value:.2f} x"
-    if value >= 1000:
-        return f"{value:,.0f} {unit}"
-    return f"{value:.3g} {unit}"
+def summary(values: list[float | Trials]) -> dict:
+    if isinstance(values[0], Trials):
+        total = sum(values, Trials())
+        late = statistics.median(total.delays) if total.delays else None
+        return {"trials": total.count, "stale": total.stale, "median_delay_s": late}
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "values": values}
 
 
-def text(result):
-    """The table: a line for each figure, a column for each target with its ratio to both baselines; then the goals."""
-    lines = []
-    for which, figures in result["series"].items():
-        names = []
-        for figure in figures.values():
-            names += [target for target in figure["targets"] if target not in names]
-        lines.append("")
-        lines.append(f"other core {which}; in brackets: relative to local, to the pass-through (above 1 is better)")
-        lines.append("| figure | " + " | ".join(names) + " |")
-        lines.append("|---|" + "---|" * len(names))
-        for name, figure in figures.items():
-            cells = []
-            for target in names:
-                measured = figure["targets"].get(target)
-                if not measured:
-                    cells.append("")
-                    continue
-                ratios = [f"{figure['ratios'][base][target]:.2f}" for base in BASELINES
-                          if target != base and target in figure["ratios"].get(base, {})]
-                bracket = f" ({', '.join(ratios)})" if ratios else ""
-                cells.append(show(measured["median"], figure["unit"]) + bracket)
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines.append("")
-    for goal in result["goals"]:
-        sign = ">=" if goal["direction"] == "min" else "<="
-        verdict = "met   " if goal["met"] else "MISSED"
-        lines.append(f"{verdict} {goal['series']}: {goal['words']}: {goal['value']:.4g} (goal {sign} {goal['bound']})")
+def short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def text(result: dict) -> str:
+    """The page: the machine, each series, what was aimed at. Markdown."""
+    machine = result["machine"]
+    lines = [f"{result['date']}, {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+             f"Linux {machine['kernel']}", f"Command: {result['command']}. Medians of up to {result['rounds']} rounds, in square "
+             "brackets the least and the most;", "in round ones relative to " + " and ".join(BASELINES)
+             + ", round by round: above 1 is better."]
+    for name, series in result["series"].items():
+        usage = series["usage"]
+        lines += ["", f"## The other cores {name}", "",
+                  f"Stolen by the host {usage['steal']:.1%}, busy {usage['busy']:.0%}, {usage['swapped_pages']} pages swapped, "
+                  f"load {usage['load']:.1f}.", ""]
+        lines += tables(series["figures"], result["targets"])
+    verdicts = {name: judge(series["figures"]) for name, series in result["series"].items()}
+    if any(verdicts.values()) and not result["smoke"]:
+        lines += ["", "## Against what was aimed at", ""] + goal_table(verdicts)
     return "\n".join(lines)
+
+
+def tables(figures: dict, targets: list[str]) -> list[str]:
+    rates = {name: figure for name, figure in figures.items() if figure["unit"] not in ("stale", "lost")}
+    looks = {name: figure for name, figure in figures.items() if name not in rates}
+    lines = table("figure", targets, rates, speed_cell) if rates else []
+    if looks:
+        shared = [target for target in targets if any(target in figure["targets"] for figure in looks.values())]
+        lines += [""] + table("stale or lost, of trials", shared, looks, trials_cell)
+    return lines
+
+
+def table(head: str, targets: list[str], figures: dict, cell) -> list[str]:
+    lines = [f"| {head} | " + " | ".join(targets) + " |", "|---" * (len(targets) + 1) + "|"]
+    for name, figure in figures.items():
+        title = f"{name}, {figure['unit']}" if figure["unit"] else name
+        lines.append(f"| {title} | " + " | ".join(cell(figure, target) for target in targets) + " |")
+    return lines
+
+
+def speed_cell(figure: dict, target: str) -> str:
+    measured = figure["targets"].get(target)
+    if not measured:
+        return ""
+    words = [short(measured["median"])]
+    if len(measured["values"]) > 1:
+        words.append(f"[{short(measured['min'])}-{short(measured['max'])}]")
+    ratios = [f"{figure['ratios'][base][target]:.2f}" for base in BASELINES if target in figure["ratios"].get(base, {})]
+    if ratios:
+        words.append(f"({', '.join(ratios)})")
+    return " ".join(words)
+
+
+def trials_cell(figure: dict, target: str) -> str:
+    found = figure["targets"].get(target)
+    if not found:
+        return ""
+    late = f" ({found['median_delay_s']:.2g} s late)" if found["median_delay_s"] else ""
+    return f"{found['stale']}/{found['trials']}{late}"
+
+
+def goal_table(verdicts: dict[str, list[Judged]]) -> list[str]:
+    lines = ["| goal | bound | " + " | ".join(verdicts) + " |", "|---" * (len(verdicts) + 2) + "|"]
+    by_goal = {judged.goal: {} for series in verdicts.values() for judged in series}
+    for name, series in verdicts.items():
+        for judged in series:
+            value = short(judged.value)
+            by_goal[judged.goal][name] = value if judged.met else f"**{value}, missed**"
+    for goal, values in by_goal.items():
+        cells = " | ".join(values.get(name, "") for name in verdicts)
+        lines.append(f"| {goal.words} | {goal.bound.value} {short(goal.limit)} | {cells} |")
+    return lines

@@ -1,279 +1,207 @@
 """What is measured: file systems that can be started, made cold and stopped.
 
-A target has a name, `roots` (directories on mounts of one and the same tree; several where it is shared), and cold().
-Everything it needs is below its own directory.
+A target has a name, `roots` (directories on mounts of one and the same tree; several where it is shared), and `cold()`.
+Everything it needs is below its own directory. The other file systems that people use are in `peers.py`.
 """
+import json
 import os
-import shutil
 import socket
 import subprocess
 import time
+from pathlib import Path
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-PROJECT = os.path.dirname(HERE)
-QUIET = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+PROJECT = Path(__file__).resolve().parent.parent
 
 
-def run(*command, **kwargs):
+class Failed(Exception):
+    """What cannot be measured, and why."""
+
+
+def run(*command: str | Path, **options) -> str:
     """A command that must succeed; its output is part of the error."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **kwargs)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    text = done.stdout.decode(errors="replace")
     if done.returncode:
-        raise SystemExit(f"bench/run: {' '.join(command)}: {done.stdout.decode(errors='replace')[-800:]}")
-    return done.stdout.decode().strip()
+        raise Failed(f"{' '.join(map(str, command))}: {text[-800:]}")
+    return text.strip()
 
 
-def drop_caches():
+def shell(command: str) -> str:
+    """A command of the external suites' library (packages and sources of Debian)."""
+    return run("bash", "-c", f". {PROJECT}/tests/external/lib.sh; {command}")
+
+
+def spawn(*command: str | Path, log: Path, **options) -> subprocess.Popen:
+    """A server in the background; what it says is appended to `log`."""
+    with open(log, "ab") as output:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, **options)
+
+
+def drop_caches() -> None:
     os.sync()
-    with open("/proc/sys/vm/drop_caches", "w") as file:
-        file.write("3")
+    Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
-def wait_for_port(port, process):
-    for _ in range(400):
-        if process.poll() is not None:
-            raise SystemExit(f"bench/run: the server ended with {process.returncode}")
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise SystemExit("bench/run: the server does not listen after 20 s")
+def wait_until(ready, what: str, process: subprocess.Popen | None = None, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        if process and process.poll() is not None:
+            raise Failed(f"{what}: its process ended with {process.returncode}")
+        if time.monotonic() > end:
+            raise Failed(f"{what}: not ready after {seconds:.0f} s")
+        time.sleep(0.02)
 
 
-class Local:
-    """The local file system itself."""
-    name = "local"
-    clients = 1
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    try:
+        socket.create_connection((host, port), 1).close()
+        return True
+    except OSError:
+        return False
 
-    def __init__(self, base, _soda):
+
+class Target:
+    """One file system under test. `base` is an empty directory of its own on the local file system."""
+    name: str
+    roots: list[Path]
+
+    def __init__(self, base: Path):
         self.base = base
-        self.roots = [base]
-        os.makedirs(base)
+        base.mkdir()
 
     @staticmethod
-    def available():
+    def available() -> bool:
+        """Whether what it needs is installed."""
         return True
 
-    def start(self):
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def cold(self) -> None:
+        """Nothing of the tree is in any cache of a client afterwards, nor in the page cache."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Also after a `start()` that went half way."""
+        raise NotImplementedError
+
+    def requests(self) -> int | None:
+        """How many requests the kernel has sent to the file system's daemon, if that is counted."""
+        return None
+
+    def make_mount_points(self, count: int) -> list[Path]:
+        mounts = [self.base / f"mount{number}" for number in range(count)]
+        for mount in mounts:
+            mount.mkdir()
+        return mounts
+
+
+class Local(Target):
+    """The local file system itself."""
+    name = "local"
+
+    def __init__(self, base: Path):
+        super().__init__(base)
+        self.roots = [base]
+
+    def start(self) -> None:
         pass
 
-    def cold(self):
-        """Nothing of the tree is in any cache afterwards."""
+    def cold(self) -> None:
         drop_caches()
 
-    def stop(self):
+    def stop(self) -> None:
         pass
 
 
-class Passthrough(Local):
+class Passthrough(Target):
     """libfuse's pass-through of the local file system: FUSE without a network and without consistency."""
     name = "passthrough"
-    script = os.path.join(PROJECT, "tests/external/passthrough.sh")
+    script = PROJECT / "tests/external/passthrough.sh"
 
-    def __init__(self, base, soda):
-        super().__init__(base, soda)
-        self.source, self.mount = os.path.join(base, "source"), os.path.join(base, "mount")
-        self.roots = [self.mount]
-        os.mkdir(self.source)
-        os.mkdir(self.mount)
+    def __init__(self, base: Path):
+        super().__init__(base)
+        self.source = base / "source"
+        self.source.mkdir()
+        self.roots = self.make_mount_points(1)
 
-    def start(self):
-        run(self.script, "mount", self.source, self.mount)
+    def start(self) -> None:
+        run(self.script, "mount", self.source, self.roots[0])
 
-    def cold(self):
+    def cold(self) -> None:
         self.stop()
         drop_caches()
         self.start()
 
-    def stop(self):
-        run(self.script, "umount", self.mount)
+    def stop(self) -> None:
+        if self.roots[0].is_mount():
+            run(self.script, "umount", self.roots[0])
 
 
-class Soda(Local):
+class SodaServer:
+    """A `soda serve` on a port of loopback; the port stays the same when it is started again."""
+
+    def __init__(self, data: Path):
+        self.data, self.port = data, free_port()
+        self.process: subprocess.Popen | None = None
+
+    def start(self, *options: str) -> None:
+        self.process = spawn(Soda.program, "serve", "--data", self.data, "--listen", f"127.0.0.1:{self.port}", *options,
+                             log=self.data.with_suffix(".log"))
+        wait_until(lambda: listens(self.port), "soda serve", self.process)
+
+    def mount(self, mount: Path, *options: str) -> None:
+        words = [word for option in options for word in ("-o", option)]
+        run(Soda.program, "mount", f"127.0.0.1:{self.port}/main", mount, *words)
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.terminate()
+            self.process.wait()
+            self.process = None
+
+
+class Soda(Target):
     """One server on loopback, mounted several times, as several machines would."""
     name = "soda"
-    clients = 4
-    options = []
+    program = PROJECT / "target/release/soda"
+    clients = 8
 
-    def __init__(self, base, soda):
-        super().__init__(base, soda)
-        self.program = soda or os.path.join(PROJECT, "target/release/soda")
-        self.server, self.port = None, free_port()
-        self.roots = [os.path.join(base, f"mount{number}") for number in range(self.clients)]
-        for root in self.roots:
-            os.mkdir(root)
+    def __init__(self, base: Path):
+        super().__init__(base)
+        self.server = SodaServer(base / "data")
+        self.roots = self.make_mount_points(self.clients)
 
-    def start(self):
-        if not os.path.exists(self.program):
+    def start(self) -> None:
+        if not self.program.exists():
             run("cargo", "build", "--release", "--locked", "-p", "soda-cli", cwd=PROJECT)
-        self.start_server()
+        self.server.start()
         for root in self.roots:
-            self.mount(root, self.options)
+            self.server.mount(root)
 
-    def start_server(self):
-        with open(os.path.join(self.base, "server.log"), "ab") as log:
-            command = [self.program, "serve", "--data", os.path.join(self.base, "data"), "--listen", f"127.0.0.1:{self.port}"]
-            self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        wait_for_port(self.port, self.server)
+    def cold(self) -> None:
+        self.stop()
+        drop_caches()
+        self.start()
 
-    def mount(self, root, options):
-        arguments = [word for option in options for word in ("-o", option)]
-        run(self.program, "mount", f"127.0.0.1:{self.port}/main", root, *arguments)
+    def stop(self) -> None:
+        for root in self.roots:
+            if root.is_mount():
+                self.unmount(root)
+        self.server.stop()
 
-    def unmount(self, root):
+    def unmount(self, root: Path) -> None:
         run(self.program, "umount", root)
 
-    def cold(self):
-        for root in self.roots:
-            self.unmount(root)
-        self.stop_server()
-        drop_caches()
-        self.start_server()
-        for root in self.roots:
-            self.mount(root, self.options)
+    def counters(self, root: Path) -> dict[str, int]:
+        """What `soda stats` says of one mount."""
+        return json.loads(run(self.program, "stats", "--once", "--json", root))[str(root)]
 
-    def stop_server(self):
-        if self.server:
-            self.server.terminate()
-            self.server.wait()
-            self.server = None
-
-    def stop(self):
-        for root in self.roots:
-            if os.path.ismount(root):
-                self.unmount(root)
-        self.stop_server()
-
-
-class Sshfs(Local):
-    """sshfs with its default caches, to an sshd of its own."""
-    name = "sshfs"
-
-    def __init__(self, base, soda):
-        super().__init__(base, soda)
-        self.source, self.mount, self.port = os.path.join(base, "source"), os.path.join(base, "mount"), free_port()
-        self.roots = [self.mount]
-        os.mkdir(self.source)
-        os.mkdir(self.mount)
-        self.server = None
-
-    @staticmethod
-    def available():
-        return bool(shutil.which("sshfs") and os.path.exists("/usr/sbin/sshd"))
-
-    def start(self):
-        host, user = os.path.join(self.base, "host_key"), os.path.join(self.base, "user_key")
-        for key in (host, user):
-            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
-        config = os.path.join(self.base, "sshd_config")
-        with open(config, "w") as file:
-            file.write(f"ListenAddress 127.0.0.1:{self.port}\nHostKey {host}\nAuthorizedKeysFile {user}.pub\n"
-                       "PermitRootLogin yes\nStrictModes no\nPidFile none\nSubsystem sftp internal-sftp\n")
-        os.makedirs("/run/sshd", exist_ok=True)
-        self.server = subprocess.Popen(["/usr/sbin/sshd", "-D", "-f", config], **QUIET)
-        wait_for_port(self.port, self.server)
-        self.connect()
-
-    def connect(self):
-        run("sshfs", "-p", str(self.port), "-o", f"IdentityFile={self.base}/user_key", "-o", "StrictHostKeyChecking=no",
-            "-o", "UserKnownHostsFile=/dev/null", "-o", "ssh_command=ssh -F none", f"127.0.0.1:{self.source}", self.mount)
-
-    def cold(self):
-        run("fusermount3", "-u", self.mount)
-        drop_caches()
-        self.connect()
-
-    def stop(self):
-        if os.path.ismount(self.mount):
-            run("fusermount3", "-u", self.mount)
-        if self.server:
-            self.server.terminate()
-            self.server.wait()
-
-
-class JuiceFs(Local):
-    """JuiceFS with its metadata in a Redis that appends to a file, its data in a local directory."""
-    name = "juicefs"
-
-    def __init__(self, base, soda):
-        super().__init__(base, soda)
-        self.mount, self.port = os.path.join(base, "mount"), free_port()
-        self.roots = [self.mount]
-        os.mkdir(self.mount)
-        self.redis = None
-        self.url = f"redis://127.0.0.1:{self.port}/1"
-
-    @staticmethod
-    def available():
-        return bool(shutil.which("juicefs") and shutil.which("redis-server"))
-
-    def start(self):
-        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--appendonly", "yes", "--dir", self.base]
-        self.redis = subprocess.Popen(command, **QUIET)
-        wait_for_port(self.port, self.redis)
-        run("juicefs", "format", "--storage", "file", "--bucket", self.base + "/bucket/", self.url, "bench")
-        self.connect()
-
-    def connect(self):
-        run("juicefs", "mount", "-d", "--cache-dir", self.base + "/cache", self.url, self.mount)
-
-    def cold(self):
-        run("juicefs", "umount", self.mount)
-        shutil.rmtree(self.base + "/cache", ignore_errors=True)
-        drop_caches()
-        self.connect()
-
-    def stop(self):
-        if os.path.ismount(self.mount):
-            run("juicefs", "umount", self.mount)
-        if self.redis:
-            self.redis.terminate()
-            self.redis.wait()
-
-
-class Gluster(Local):
-    """GlusterFS, one brick, mounted natively. Needs glusterd and a host name other than that of the loopback."""
-    name = "gluster"
-    volume = "sodabench"
-
-    def __init__(self, base, soda):
-        super().__init__(base, soda)
-        self.mount, self.brick = os.path.join(base, "mount"), os.path.join(base, "brick")
-        self.roots = [self.mount]
-        os.mkdir(self.mount)
-        self.host = socket.gethostname()
-
-    @staticmethod
-    def available():
-        running = subprocess.run(["pgrep", "-x", "glusterd"], **QUIET).returncode == 0 if shutil.which("glusterd") else False
-        return running
-
-    def start(self):
-        gluster = ["gluster", "--mode=script", "volume"]
-        run(*gluster, "create", self.volume, f"{self.host}:{self.brick}", "force")
-        run(*gluster, "start", self.volume)
-        self.connect()
-
-    def connect(self):
-        run("glusterfs", f"--volfile-server={self.host}", f"--volfile-id={self.volume}", self.mount)
-
-    def cold(self):
-        run("umount", self.mount)
-        drop_caches()
-        self.connect()
-
-    def stop(self):
-        if os.path.ismount(self.mount):
-            run("umount", self.mount)
-        for verb in ("stop", "delete"):
-            run("gluster", "--mode=script", "volume", verb, self.volume)
-
-
-PEERS = ["sshfs", "juicefs", "gluster"]
-ALL = {target.name: target for target in (Local, Passthrough, Soda, Sshfs, JuiceFs, Gluster)}
+    def requests(self) -> int:
+        return self.counters(self.roots[0])["kernel_requests"]

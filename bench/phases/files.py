@@ -1,0 +1,157 @@
+"""Many small files."""
+import multiprocessing
+import os
+import statistics
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from machine import Usage
+from phases.base import Kind, Measured, Phase, Sizes, create, now, rate
+from targets import Failed, Local, Passthrough, Soda, Target
+
+
+class Small(Phase):
+    """4 KiB files in directories of 100: made, looked at, read, removed, all by one thread. Where the requests of the kernel
+    to the daemon are counted, how many each takes."""
+    CREATE, STAT, READ = Kind("create", "/s"), Kind("stat", "/s"), Kind("small read", "/s")
+    LIST, UNLINK = Kind("readdir names", "/s"), Kind("unlink", "/s")
+    REQUESTS = {kind: Kind(f"requests per {kind.name}", "", better="lower") for kind in (CREATE, STAT, READ, UNLINK)}
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        count, content = sizes.small_files, os.urandom(4096)
+        directories = [base / f"dir{number}" for number in range(count // 100)]
+        for directory in directories:
+            directory.mkdir()
+        paths = [f"{directory}/file{number}" for directory in directories for number in range(100)]
+
+        def create_all() -> None:
+            for directory in directories:
+                create(directory, range(100), content)
+
+        def stat_all() -> None:
+            for path in paths:
+                os.stat(path)
+
+        def read_all() -> None:
+            for path in paths:
+                fd = os.open(path, os.O_RDONLY)
+                data = os.read(fd, 8192)
+                os.close(fd)
+                assert len(data) == 4096
+
+        def list_all() -> None:
+            assert sum(len(os.listdir(directory)) for directory in directories) == count
+
+        def unlink_all() -> None:
+            for path in paths:
+                os.unlink(path)
+
+        figures: Measured = {}
+
+        def measured(kind: Kind, work: Callable[[], None], times: int = 1) -> None:
+            before = target.requests()
+            figures[kind] = statistics.median(rate(count, work) for _ in range(times))
+            if before is not None:
+                figures[self.REQUESTS[kind]] = (target.requests() - before) / count / times
+
+        measured(self.CREATE, create_all)
+        os.sync()
+        # Last what is measured first: what FUSE has read it asks the attributes of once more (access time).
+        for warm_up in (list_all, read_all, stat_all):
+            warm_up()
+        measured(self.STAT, stat_all, 5)
+        measured(self.READ, read_all, 3)
+        figures[self.LIST] = statistics.median(rate(count, list_all) for _ in range(3))
+        measured(self.UNLINK, unlink_all)
+        return figures
+
+
+class Depth(Phase):
+    """stat of one cached file at the end of a short and of a long path: what each directory on the way costs."""
+    DEPTHS = {1: Kind("stat, depth 1", "/s"), 4: Kind("stat, depth 4", "/s"), 16: Kind("stat, depth 16", "/s")}
+    TIMES = 20_000
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        figures: Measured = {}
+        # Relative to the file's first directory, so that the way there does not count.
+        here = os.open(base, os.O_PATH)
+        try:
+            for depth, kind in self.DEPTHS.items():
+                path = "/".join(["d"] * (depth - 1) + ["file"])
+                (base / path).parent.mkdir(parents=True, exist_ok=True)
+                (base / path).touch()
+
+                def stat_often() -> None:
+                    for _ in range(self.TIMES):
+                        os.stat(path, dir_fd=here)
+
+                stat_often()
+                figures[kind] = statistics.median(rate(self.TIMES, stat_often) for _ in range(5))
+        finally:
+            os.close(here)
+        return figures
+
+
+class Clients(Phase):
+    """The same number of creates by 1, 2, 4 and 8 clients at once, each in its own directory; on Soda each on its own mount,
+    all on one server. How much of the machine eight of them use says whether more could be had."""
+    KINDS = {clients: Kind(f"create, {clients} client{'s' if clients > 1 else ''}", "/s") for clients in (1, 2, 4, 8)}
+    SCALING = Kind("create, best over 1 client", "x")
+    FULL = Kind("machine used by 8 clients", "of all cores")
+
+    def applies(self, target: Target) -> bool:
+        return isinstance(target, (Local, Passthrough, Soda))
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        figures: Measured = {}
+        for clients, kind in self.KINDS.items():
+            directories = []
+            for number in range(clients):
+                root = target.roots[number % len(target.roots)]
+                directories.append(root / "bench" / f"client{clients}.{number}")
+                directories[-1].mkdir()
+            barrier = multiprocessing.Barrier(clients + 1)
+            workers = [multiprocessing.Process(target=create_at_once, args=(directory, sizes.small_files // clients, barrier))
+                       for directory in directories]
+            for worker in workers:
+                worker.start()
+            barrier.wait()
+            start, usage = now(), Usage()
+            for worker in workers:
+                worker.join()
+            figures[kind] = sizes.small_files / (now() - start)
+            figures[self.FULL] = usage.since()["busy"]
+            if any(worker.exitcode for worker in workers):
+                raise Failed(f"a client failed on {target.name}")
+        one, *several = (figures[kind] for kind in self.KINDS.values())
+        figures[self.SCALING] = max(several) / one
+        return figures
+
+
+def create_at_once(directory: Path, count: int, barrier) -> None:
+    content = os.urandom(4096)
+    barrier.wait()
+    create(directory, range(count), content)
+
+
+class Synced(Phase):
+    """Files of 4 KiB that are made, written and fsync'ed, by one thread and by eight. Threads that wait for the same commit
+    share its price."""
+    ONE, EIGHT = Kind("fsync creates", "/s"), Kind("fsync creates, 8 threads", "/s")
+    SHARED = Kind("fsync creates, 8 threads over 1", "x")
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        content, count = os.urandom(4096), sizes.synced_creates
+        one = rate(count, lambda: create(base, range(count), content, os.fsync))
+        threads = [threading.Thread(target=create, args=(base, range(number * count, (number + 1) * count), content, os.fsync))
+                   for number in range(1, 9)]
+
+        def all_threads() -> None:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        eight = rate(8 * count, all_threads)
+        return {self.ONE: one, self.EIGHT: eight, self.SHARED: eight / one}

@@ -1,0 +1,206 @@
+"""Two mounts of one tree: how fast one learns what the other did, and whether it does."""
+import io
+import multiprocessing
+import os
+import statistics
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from phases.base import Kind, Measured, Phase, Sizes, Trials, now
+from targets import Failed, Soda, Target
+
+
+class Recall(Phase):
+    """A 4 KiB write on one mount to a file that another has cached, and the other's next read."""
+    WRITE = Kind("recall", "us", better="lower")
+    ALONE, READ = Kind("write, nobody else", "us", better="lower"), Kind("read after recall", "us", better="lower")
+
+    def applies(self, target: Target) -> bool:
+        return isinstance(target, Soda)
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        block = os.urandom(4096)
+        (base / "file").write_bytes(block)
+        writer, reader = os.open(base / "file", os.O_WRONLY), os.open(target.roots[1] / "bench/file", os.O_RDONLY)
+        alone, writes, reads = [], [], []
+        for _ in range(sizes.trips):
+            start = now()
+            os.pwrite(writer, block, 0)
+            alone.append(now() - start)
+        for number in range(sizes.trips):
+            stamp = struct.pack("<Q", number) + block[8:]
+            os.pread(reader, 4096, 0)
+            start = now()
+            os.pwrite(writer, stamp, 0)
+            written = now()
+            seen = os.pread(reader, 4096, 0)
+            reads.append(now() - written)
+            writes.append(written - start)
+            if seen != stamp:
+                raise Failed(f"a stale read on {target.name}")
+        os.close(writer)
+        os.close(reader)
+        return {self.WRITE: statistics.median(writes) * 1e6, self.ALONE: statistics.median(alone) * 1e6,
+                self.READ: statistics.median(reads) * 1e6}
+
+
+class Coherence(Phase):
+    """One mount changes something and the call returns; the other, which has it cached, looks at once. Each look that shows
+    the old state is a stale one. And records that both append to one log: how many are gone."""
+    most_rounds = 1
+    # Longer than the second that many file systems cache for.
+    PATIENCE_S = 1.5
+
+    def applies(self, target: Target) -> bool:
+        return len(target.roots) > 1
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        here, there = base, target.roots[1] / "bench"
+        wait_for(there)
+        kinds = {
+            "overwrite, through a held descriptor": overwrites_held, "overwrite, opened again": overwrites_reopened,
+            "growth of a file": growths, "created name": creates, "unlinked name": unlinks, "renamed file": renames,
+            "mode of a file": chmods,
+        }
+        found: Measured = {}
+        for name, trials in kinds.items():
+            directory = name.replace(" ", "-")
+            (here / directory).mkdir()
+            wait_for(there / directory)
+            found[Kind(name, "stale")] = self.count(trials(here / directory, there / directory, sizes.trials), sizes)
+        found[Kind("records appended by both", "lost")] = appended_by_both(here, there, 10 * sizes.trials)
+        return found
+
+    def count(self, trials: "Looks", sizes: Sizes) -> Trials:
+        """Each of `trials` is carried out when it is drawn."""
+        outcome, begun = Trials(), None
+        for fresh in trials:
+            start, stale = now(), False
+            begun = begun or start
+            while not fresh() and now() - start < self.PATIENCE_S:
+                stale = True
+                time.sleep(0.001)
+            outcome += Trials(1, 1, (min(now() - start, self.PATIENCE_S),)) if stale else Trials(1)
+            if now() - begun > sizes.trial_seconds:
+                break
+        return outcome
+
+
+# Makes a change on one mount, then yields a look from the other: does it see the change?
+Looks = Iterator[Callable[[], bool]]
+
+
+def wait_for(path: Path) -> None:
+    end = now() + 30
+    while not path.exists():
+        if now() > end:
+            raise Failed(f"{path} is not seen after 30 s")
+        time.sleep(0.02)
+
+
+def stamp(number: int) -> bytes:
+    return struct.pack("<Q", number) * 16
+
+
+def read_stamp(file: io.FileIO) -> bytes:
+    return os.pread(file.fileno(), 128, 0)
+
+
+def overwrites_held(here: Path, there: Path, count: int) -> Looks:
+    (here / "file").write_bytes(stamp(0))
+    wait_for(there / "file")
+    with open(here / "file", "r+b", buffering=0) as writer, open(there / "file", "rb", buffering=0) as reader:
+        for number in range(1, count + 1):
+            read_stamp(reader)
+            os.pwrite(writer.fileno(), stamp(number), 0)
+            os.fsync(writer)
+            yield lambda: read_stamp(reader) == stamp(number)
+
+
+def overwrites_reopened(here: Path, there: Path, count: int) -> Looks:
+    (here / "file").write_bytes(stamp(0))
+    wait_for(there / "file")
+    for number in range(1, count + 1):
+        (there / "file").read_bytes()
+        with open(here / "file", "r+b") as file:
+            file.write(stamp(number))
+        yield lambda: (there / "file").read_bytes() == stamp(number)
+
+
+def growths(here: Path, there: Path, count: int) -> Looks:
+    (here / "file").write_bytes(b"")
+    wait_for(there / "file")
+    with open(here / "file", "ab", buffering=0) as writer:
+        for number in range(1, count + 1):
+            os.stat(there / "file")
+            writer.write(b"x")
+            os.fsync(writer)
+            yield lambda: os.stat(there / "file").st_size == number
+
+
+def creates(here: Path, there: Path, count: int) -> Looks:
+    for number in range(count):
+        assert not (there / f"file{number}").exists()
+        (here / f"file{number}").touch(exist_ok=False)
+        yield (there / f"file{number}").exists
+
+
+def with_files(here: Path, there: Path, count: int) -> Iterator[str]:
+    """Names of files that exist and that the other mount has looked at."""
+    for number in range(count):
+        (here / f"file{number}").write_bytes(b"abc")
+    wait_for(there / f"file{count - 1}")
+    # Whatever is cached for a while after its creation is cached from now on.
+    time.sleep(1.2)
+    for number in range(count):
+        os.stat(there / f"file{number}")
+        yield f"file{number}"
+
+
+def unlinks(here: Path, there: Path, count: int) -> Looks:
+    for name in with_files(here, there, count):
+        os.unlink(here / name)
+        yield lambda: not (there / name).exists()
+
+
+def renames(here: Path, there: Path, count: int) -> Looks:
+    for name in with_files(here, there, count):
+        (there / f"new-{name}").exists()
+        os.rename(here / name, here / f"new-{name}")
+        yield lambda: (there / f"new-{name}").exists() and not (there / name).exists()
+
+
+def chmods(here: Path, there: Path, count: int) -> Looks:
+    for name in with_files(here, there, count):
+        os.chmod(here / name, 0o640)
+        yield lambda: os.stat(there / name).st_mode & 0o777 == 0o640
+
+
+RECORD_BYTES = 64
+
+
+def appended_by_both(here: Path, there: Path, count: int) -> Trials:
+    """`count` records from each mount at the same time, O_APPEND; how many of them are not in the file."""
+    (here / "log").touch()
+    wait_for(there / "log")
+    writers = [multiprocessing.Process(target=append, args=(directory / "log", who, count))
+               for who, directory in (("A", here), ("B", there))]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    if any(writer.exitcode for writer in writers):
+        raise Failed(f"appending to {here}/log failed")
+    # For those that cache by time.
+    time.sleep(Coherence.PATIENCE_S)
+    records = {line for line in (here / "log").read_bytes().split(b"\n") if len(line) == RECORD_BYTES - 1}
+    return Trials(2 * count, 2 * count - len(records))
+
+
+def append(path: Path, who: str, count: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for number in range(count):
+        os.write(fd, f"{who}{number:0{RECORD_BYTES - 2}d}\n".encode())
+    os.close(fd)

@@ -1,0 +1,121 @@
+"""Real software: unpacked, built, copied, kept in git. All inputs are on the local disk and in the page cache."""
+import os
+import shutil
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from phases.base import Kind, Measured, Phase, Sizes, now
+from targets import Target, run, shell
+
+
+def source(package: str) -> Path:
+    """The archive of Debian's source of a package; fetched once."""
+    directory = Path(shell(f"debian_source {package}").splitlines()[-1])
+    [archive] = [path for path in directory.iterdir() if ".orig.tar." in path.name and path.suffix != ".asc"]
+    return archive
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = now()
+    work()
+    return now() - start
+
+
+class Openssh(Phase):
+    """Debian's source of openssh unpacked, configured and built."""
+    UNPACK, CONFIGURE = Kind("ssh unpack", "s", better="lower"), Kind("ssh configure", "s", better="lower")
+    BUILD = Kind("ssh build", "s", better="lower")
+    most_rounds = 1
+    CONFIGURE_COMMAND = ("./configure CFLAGS=-O0 --without-hardening --without-stackprotect --without-pam --without-selinux "
+                         "--disable-pkcs11 --disable-security-key --prefix=/tmp/none").split()
+
+    def prepare(self) -> None:
+        shell("install_packages gcc make libc6-dev zlib1g-dev libssl-dev >&2")
+        self.archive = source("openssh")
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        self.archive.read_bytes()
+        unpack = seconds(lambda: run("tar", "xf", self.archive, "--no-same-owner", cwd=base))
+        [tree] = base.iterdir()
+        return {
+            self.UNPACK: unpack,
+            self.CONFIGURE: seconds(lambda: run(*self.CONFIGURE_COMMAND, cwd=tree)),
+            self.BUILD: seconds(lambda: run("make", "-j2", "ssh", cwd=tree)),
+        }
+
+
+class Andrew(Phase):
+    """The phases of the Andrew benchmark on zlib's source tree, which is on the target itself."""
+    MAKE_DIR, COPY = Kind("andrew MakeDir", "s", better="lower"), Kind("andrew Copy", "s", better="lower")
+    SCAN_DIR, READ_ALL = Kind("andrew ScanDir", "s", better="lower"), Kind("andrew ReadAll", "s", better="lower")
+    MAKE = Kind("andrew Make", "s", better="lower")
+    most_rounds = 3
+
+    def prepare(self) -> None:
+        shell("install_packages gcc make libc6-dev bzip2 xz-utils >&2")
+        self.archive = source("zlib")
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        run("tar", "xf", self.archive, "--no-same-owner", cwd=base)
+        [original] = base.iterdir()
+        copy = base / "copy"
+        tree = [(Path(directory).relative_to(original), files) for directory, _, files in os.walk(original)]
+
+        def make_dirs() -> None:
+            for directory, _ in tree:
+                (copy / directory).mkdir()
+
+        def copy_files() -> None:
+            for directory, files in tree:
+                for name in files:
+                    shutil.copy2(original / directory / name, copy / directory / name)
+
+        def scan() -> None:
+            for directory, _, files in os.walk(copy):
+                for name in files:
+                    os.lstat(f"{directory}/{name}")
+
+        def read_all() -> None:
+            for directory, _, files in os.walk(copy):
+                for name in files:
+                    Path(directory, name).read_bytes()
+
+        def build() -> None:
+            run("./configure", "--static", cwd=copy, env={**os.environ, "CFLAGS": "-O0"})
+            run("make", "-j2", "libz.a", "example", "minigzip", cwd=copy)
+
+        steps = {self.MAKE_DIR: make_dirs, self.COPY: copy_files, self.SCAN_DIR: scan, self.READ_ALL: read_all, self.MAKE: build}
+        return {kind: seconds(step) for kind, step in steps.items()}
+
+
+class Git(Phase):
+    """A clone of openssh's tree as one commit, from the local disk; `git status`, warm; `git gc`."""
+    CLONE, STATUS = Kind("git clone", "s", better="lower"), Kind("git status", "s", better="lower")
+    GC = Kind("git gc", "s", better="lower")
+    most_rounds = 3
+
+    def prepare(self) -> None:
+        shell("install_packages git >&2")
+        archive = source("openssh")
+        self.repository = archive.parent / "repository"
+        if self.repository.is_dir():
+            return
+        work = archive.parent / "repository.new"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        run("tar", "xf", archive, "--no-same-owner", cwd=work)
+        [tree] = work.iterdir()
+        run("git", "init", "-q", cwd=tree)
+        run("git", "add", "-A", cwd=tree)
+        run("git", "-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q", "-m", "import", cwd=tree)
+        run("git", "clone", "-q", "--bare", ".", self.repository, cwd=tree)
+        shutil.rmtree(work)
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        # Of its own objects, not in links to the original's.
+        clone = seconds(lambda: run("git", "clone", "-q", "--no-hardlinks", self.repository, "clone", cwd=base))
+        tree = base / "clone"
+        first, *warm = (seconds(lambda: run("git", "status", "--porcelain", cwd=tree)) for _ in range(6))
+        collect = seconds(lambda: run("git", "-c", "gc.auto=0", "gc", "-q", cwd=tree))
+        return {self.CLONE: clone, self.STATUS: statistics.median(warm), self.GC: collect}
