@@ -2,7 +2,7 @@
 //!
 //! The danger of a cache beside a store: a reader misses, reads the store, is overtaken by a commit that stores the new
 //! value here, and then puts the old value over it. So a reader takes a [`Ticket`] before it reads the store, and its
-//! value is dropped if the shard has seen a commit since.
+//! value is dropped if the part of the cache that it is in has seen a commit since.
 
 use crate::volume::Volume;
 use std::collections::HashMap;
@@ -11,6 +11,9 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 16;
+
+/// Commits of a shard are told apart by so many parts of its keys: a commit somewhere else spoils few tickets.
+const PARTS: usize = 64;
 const NONE: usize = usize::MAX;
 
 pub(crate) struct Cache<K, V> {
@@ -37,7 +40,7 @@ impl Volume {
     }
 }
 
-/// The state of a shard before the store was read.
+/// The state of a part of a shard before the store was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket(u64);
 
@@ -50,7 +53,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
 
     /// The cached value, or a ticket for putting the one that is read now.
     pub(crate) fn get(&self, key: &K) -> Result<V, Ticket> {
-        let mut shard = self.shard(key);
+        let (mut shard, part) = self.place(key);
         match shard.get(key) {
             Some(value) => {
                 shard.uses.hits += 1;
@@ -58,7 +61,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
             }
             None => {
                 shard.uses.misses += 1;
-                Err(Ticket(shard.commits))
+                Err(Ticket(shard.commits[part]))
             }
         }
     }
@@ -72,19 +75,29 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
 
     /// Keeps what was read from the store, unless a commit came in between.
     pub(crate) fn fill(&self, key: K, value: V, weight: usize, ticket: Ticket) {
-        let mut shard = self.shard(&key);
-        if shard.commits == ticket.0 {
+        let (mut shard, part) = self.place(&key);
+        if shard.commits[part] == ticket.0 {
             shard.put(key, value, weight);
         }
     }
 
     /// Keeps what was committed; `None` forgets what was known.
     pub(crate) fn committed(&self, key: K, value: Option<(V, usize)>) {
-        let mut shard = self.shard(&key);
-        shard.commits += 1;
+        let (mut shard, part) = self.place(&key);
+        shard.commits[part] += 1;
         match value {
             Some((value, weight)) => shard.put(key, value, weight),
-            None => shard.remove(&key),
+            None => drop(shard.remove(&key)),
+        }
+    }
+
+    /// Has what is kept, if it is, follow a commit. `change` returns the new value and its weight.
+    pub(crate) fn change(&self, key: K, change: impl FnOnce(V) -> (V, usize)) {
+        let (mut shard, part) = self.place(&key);
+        shard.commits[part] += 1;
+        if let Some(value) = shard.remove(&key) {
+            let (value, weight) = change(value);
+            shard.put(key, value, weight);
         }
     }
 
@@ -92,16 +105,18 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let (capacity, commits) = (shard.capacity, shard.commits);
-            *shard = Shard::new(capacity);
-            shard.commits = commits + 1;
+            let fresh = Shard::new(shard.capacity);
+            let before = std::mem::replace(&mut *shard, fresh);
+            shard.commits = before.commits.map(|commits| commits + 1);
         }
     }
 
-    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {
+    /// The shard of a key, and the part of it.
+    fn place(&self, key: &K) -> (MutexGuard<'_, Shard<K, V>>, usize) {
         // The map in the shard hashes with another state, so taking the low bits here does not spoil its spread.
-        let index = self.hasher.hash_one(key) as usize % SHARDS;
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        let hash = self.hasher.hash_one(key) as usize;
+        let shard = self.shards[hash % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
+        (shard, hash / SHARDS % PARTS)
     }
 }
 
@@ -126,7 +141,7 @@ struct Shard<K, V> {
     oldest: usize,
     weight: usize,
     capacity: usize,
-    commits: u64,
+    commits: [u64; PARTS],
     uses: CacheUse,
 }
 
@@ -148,7 +163,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Shard<K, V> {
             oldest: NONE,
             weight: 0,
             capacity,
-            commits: 0,
+            commits: [0; PARTS],
             uses: CacheUse::default(),
         }
     }
@@ -179,18 +194,16 @@ impl<K: Hash + Eq + Clone, V: Clone> Shard<K, V> {
         self.link(slot, Entry { key, value, weight, newer: NONE, older: NONE });
     }
 
-    fn remove(&mut self, key: &K) {
-        if let Some(slot) = self.index.get(key) {
-            self.remove_slot(*slot);
-        }
+    fn remove(&mut self, key: &K) -> Option<V> {
+        self.index.get(key).copied().and_then(|slot| self.remove_slot(slot))
     }
 
-    fn remove_slot(&mut self, slot: usize) {
-        if let Some(entry) = self.unlink(slot) {
-            self.weight -= entry.weight;
-            self.index.remove(&entry.key);
-            self.free.push(slot);
-        }
+    fn remove_slot(&mut self, slot: usize) -> Option<V> {
+        let entry = self.unlink(slot)?;
+        self.weight -= entry.weight;
+        self.index.remove(&entry.key);
+        self.free.push(slot);
+        Some(entry.value)
     }
 
     fn unlink(&mut self, slot: usize) -> Option<Entry<K, V>> {
@@ -234,6 +247,20 @@ mod tests {
         cache.committed(1, None);
         cache.fill(1, "old", 1, ticket);
         assert!(cache.get(&1).is_err());
+        let ticket = cache.get(&1).unwrap_err();
+        cache.change(1, |_| unreachable!("there is nothing to change"));
+        cache.fill(1, "old", 1, ticket);
+        assert!(cache.get(&1).is_err());
+    }
+
+    #[test]
+    fn a_changed_value_keeps_its_place_and_its_new_weight() {
+        let cache: Cache<u32, u32> = Cache::new(SHARDS * 10);
+        cache.committed(1, Some((7, 1)));
+        cache.change(1, |value| (value + 1, 10));
+        assert_eq!(cache.get(&1).unwrap(), 8);
+        cache.change(1, |value| (value + 1, 11));
+        assert!(cache.get(&1).is_err(), "it is too heavy to be kept");
     }
 
     /// One shard against the obvious implementation.

@@ -16,7 +16,9 @@
 mod acl;
 mod attributes;
 mod cache;
+mod extents;
 pub mod fsck;
+mod gather;
 mod key;
 mod namespace;
 mod orphan;

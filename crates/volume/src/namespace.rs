@@ -258,7 +258,6 @@ impl Txn<'_> {
             xattrs: 0,
             stream: ino.0,
             inline: 0,
-            inline_from: u64::MAX,
             target,
         };
         self.set_inode(ino, Some(inode))?;

@@ -3,12 +3,12 @@
 //! Deleting an inode takes one small batch however large the file was: its stream of extents goes on the reclaim table,
 //! which is worked off in small steps in the background, and after a crash from where it was.
 
+use crate::gather::chunk_end;
 use crate::key;
 use crate::record::{self, ExtentBody, Reclaim};
 use crate::txn::Txn;
-use crate::view::{View, damaged};
+use crate::view::{Placed, View, damaged};
 use crate::volume::Volume;
-use crate::writing::chunk_end;
 use soda_storage::{Table, crash};
 use soda_types::{Errno, Fid, FsError, FsResult, Ino, Timestamp};
 use std::ops::ControlFlow;
@@ -95,8 +95,14 @@ impl Volume {
         // The time does not matter: no inode is changed.
         let mut txn = self.begin(Timestamp::default());
         let mut left = limit.max(1);
-        let (deleted, deleted_to) = txn.delete_extents(stream, reclaim.deleted_to, left)?;
-        left -= deleted;
+        let mut doomed = Vec::new();
+        self.scan_extents(stream, reclaim.deleted_to, &mut |placed| {
+            doomed.push(placed);
+            if doomed.len() == left { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        txn.delete_extents(stream, &doomed, left)?;
+        let deleted_to = doomed.last().map_or(reclaim.deleted_to, |last| last.end);
+        left -= doomed.len();
         if let Some(ino) = reclaim.xattrs_of {
             left -= txn.delete_xattrs(ino, left)?;
         }
@@ -142,7 +148,7 @@ impl Txn<'_> {
         let inode = self.referred(ino)?;
         let (mut extents, mut deleted_to, mut xattrs) = (0, 0, 0);
         if inode.allocated > 0 {
-            (extents, deleted_to) = self.delete_extents(inode.stream, 0, DELETE_AT_ONCE)?;
+            (extents, deleted_to) = self.delete_first_extents(inode.stream, DELETE_AT_ONCE)?;
         }
         if inode.xattrs > 0 {
             xattrs = self.delete_xattrs(ino, DELETE_AT_ONCE)?;
@@ -154,20 +160,22 @@ impl Txn<'_> {
         self.set_inode(ino, None)
     }
 
-    /// Deletes extents of a stream that nobody reads any more: at most `limit` of those that end after `from`. Returns how
-    /// many, and the end of the last one.
-    pub(crate) fn delete_extents(&mut self, stream: u64, from: u64, limit: usize) -> FsResult<(usize, u64)> {
+    /// Deletes the first extents of a stream that nobody reads any more, at most `limit`. Returns how many, and the end of the
+    /// last one.
+    pub(crate) fn delete_first_extents(&mut self, stream: u64, limit: usize) -> FsResult<(usize, u64)> {
         let mut doomed = Vec::new();
-        self.extents(stream, from, &mut |placed| {
-            if doomed.len() == limit {
-                return ControlFlow::Break(());
-            }
-            doomed.push(placed);
-            ControlFlow::Continue(())
+        self.extents(stream, &(0..u64::MAX), &mut |placed| {
+            doomed.push(placed.clone());
+            if doomed.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        self.delete_extents(stream, &doomed, limit)?;
+        Ok((doomed.len(), doomed.last().map_or(0, |last| last.end)))
+    }
+
+    /// Deletes extents that follow each other: there are no more if they are fewer than `limit`.
+    fn delete_extents(&mut self, stream: u64, doomed: &[Placed], limit: usize) -> FsResult<()> {
         for (index, placed) in doomed.iter().enumerate() {
-            let key = key::extent(self.volume.id, stream, placed.end);
-            self.set_record(Table::Extent, &key, None);
+            self.set_extent(stream, (placed.start, placed.end), None);
             let ExtentBody::Chunk { chunk, skip } = &placed.extent.body else {
                 continue;
             };
@@ -184,7 +192,7 @@ impl Txn<'_> {
                 self.release_if_unused(stream, placed.start, chunk, *skip)?;
             }
         }
-        Ok((doomed.len(), doomed.last().map_or(from, |last| last.end)))
+        Ok(())
     }
 
     fn delete_xattrs(&mut self, ino: Ino, limit: usize) -> FsResult<usize> {

@@ -1,27 +1,12 @@
 //! Reading file data.
 
-use crate::record::{Extent, ExtentBody, Inode};
-use crate::view::{Placed, View};
+use crate::record::{Extent, ExtentBody};
+use crate::view::View;
 use crate::volume::Volume;
 use bytes::Bytes;
 use soda_storage::ChunkRef;
-use soda_types::{Errno, Fid, FsError, FsResult, Version};
+use soda_types::{Errno, Fid, FsError, FsResult};
 use std::ops::ControlFlow;
-use std::sync::Arc;
-
-/// The extents of so many bytes of a file are kept in memory together.
-const WINDOW: u64 = 8 << 20;
-
-/// What an extent's record takes in memory beside inline data, bytes, roughly.
-const EXTENT_WEIGHT: usize = 96;
-
-/// A part of a file's data at one of its versions.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Window {
-    stream: u64,
-    data_version: Version,
-    number: u64,
-}
 
 /// Zeros that all holes are read from.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
@@ -43,20 +28,11 @@ impl Volume {
         }
         let mut pieces = Vec::new();
         let mut at = offset;
-        for number in offset / WINDOW..=(end - 1) / WINDOW {
-            for placed in self.window(&inode, number)?.iter() {
-                // One that reaches over the edge of two windows is in both.
-                if placed.end <= at {
-                    continue;
-                }
-                if placed.start >= end {
-                    break;
-                }
-                push_zeros(&mut pieces, placed.start.saturating_sub(at));
-                let (from, to) = (at.max(placed.start), end.min(placed.end));
-                pieces.push(self.extent_data(&placed.extent.part(from - placed.start, to - placed.start))?);
-                at = to;
-            }
+        for placed in self.extents_in(inode.stream, &(offset..end))? {
+            push_zeros(&mut pieces, placed.start.saturating_sub(at));
+            let (from, to) = (at.max(placed.start), end.min(placed.end));
+            pieces.push(self.extent_data(&placed.extent.part(from - placed.start, to - placed.start))?);
+            at = to;
         }
         push_zeros(&mut pieces, end - at);
         Ok(pieces)
@@ -70,7 +46,7 @@ impl Volume {
         }
         let mut at = offset;
         let mut found = None;
-        self.extents(inode.stream, offset, &mut |placed| match target {
+        self.extents(inode.stream, &(offset..inode.size), &mut |placed| match target {
             SeekTarget::Data => {
                 found = Some(placed.start.max(offset));
                 ControlFlow::Break(())
@@ -85,33 +61,9 @@ impl Volume {
             }
         })?;
         match target {
-            SeekTarget::Data => found.filter(|start| *start < inode.size).ok_or(Errno::NoDevice.into()),
+            SeekTarget::Data => found.ok_or(Errno::NoDevice.into()),
             SeekTarget::Hole => Ok(found.unwrap_or(at).min(inode.size)),
         }
-    }
-
-    /// The extents that hold data in a window of a file. Nothing has to be done to keep them right: with every change of
-    /// the data they go by another data version.
-    fn window(&self, inode: &Inode, number: u64) -> FsResult<Arc<Vec<Placed>>> {
-        let key = Window { stream: inode.stream, data_version: inode.data_version, number };
-        let ticket = match self.windows.get(&key) {
-            Ok(extents) => return Ok(extents),
-            Err(ticket) => ticket,
-        };
-        let start = number * WINDOW;
-        let mut found = Vec::new();
-        self.extents(inode.stream, start, &mut |placed| {
-            if placed.start >= start.saturating_add(WINDOW) {
-                return ControlFlow::Break(());
-            }
-            found.push(placed);
-            ControlFlow::Continue(())
-        })?;
-        let inline: u64 = found.iter().map(|placed| placed.extent.inline_len()).sum();
-        let weight = EXTENT_WEIGHT * (found.len() + 1) + inline as usize;
-        let found = Arc::new(found);
-        self.windows.fill(key, found.clone(), weight, ticket);
-        Ok(found)
     }
 
     /// The data of an extent.

@@ -74,8 +74,6 @@ pub(crate) struct Inode {
     pub(crate) stream: u64,
     /// Those of the allocated bytes that are beside the metadata, not in chunks.
     pub(crate) inline: u64,
-    /// No inline extent begins before this offset.
-    pub(crate) inline_from: u64,
     /// Of a symbolic link.
     pub(crate) target: Bytes,
 }
@@ -278,7 +276,6 @@ mod tests {
                 xattrs: numbers[1] as u32,
                 stream: numbers[11],
                 inline: numbers[0],
-                inline_from: numbers[2],
                 target: target.into(),
             },
         )

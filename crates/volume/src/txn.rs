@@ -1,16 +1,17 @@
 //! A transaction: changes that are seen by nobody else until they are committed, all at once.
 
+use crate::extents::{ExtentChange, ExtentChanges};
 use crate::key::{self, KeyRange};
-use crate::record::{self, Counters, Dirent, Inode, Released};
+use crate::record::{self, Counters, Dirent, Extent, Inode, Released};
 use crate::rename::{RenameLock, RenameTurn};
-use crate::view::View;
+use crate::view::{Placed, View};
 use crate::volume::{Node, Volume};
 use bytes::Bytes;
 use serde::Serialize;
 use soda_storage::{Batch, ChunkRef, SpaceUse, StorageError, Table, Visit, crash};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Ino, Name, Timestamp, VolumeId};
 use std::collections::{BTreeMap, HashMap};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, PoisonError};
 
 /// What becomes of an inode that loses its last name.
@@ -58,6 +59,7 @@ pub struct Txn<'v> {
     inodes: HashMap<Ino, InodeChange>,
     records: BTreeMap<RawKey, Option<Bytes>>,
     dirents: HashMap<(Ino, Name), Option<Dirent>>,
+    extents: ExtentChanges,
     /// Chunks whose last reference goes with this transaction.
     released: Vec<ChunkRef>,
     /// Chunks that were appended for it: nobody else knows them.
@@ -79,6 +81,7 @@ enum Undo {
     Inode(Ino, Option<InodeChange>),
     Record(RawKey, Option<Option<Bytes>>),
     Dirent((Ino, Name), Option<Option<Dirent>>),
+    Extent((u64, u64), Option<ExtentChange>),
     Released,
     /// So many chunks were taken over.
     Adopted(usize),
@@ -93,6 +96,7 @@ impl<'v> Txn<'v> {
             inodes: HashMap::new(),
             records: BTreeMap::new(),
             dirents: HashMap::new(),
+            extents: ExtentChanges::default(),
             released: Vec::new(),
             appended: Vec::new(),
             space: SpaceUse::Releases,
@@ -146,6 +150,13 @@ impl<'v> Txn<'v> {
                 None => batch.delete(table, key),
             }
         }
+        for ((stream, end), change) in self.extents.iter() {
+            let key = key::extent(self.volume.id, *stream, *end);
+            match &change.now {
+                Some(extent) => batch.put(Table::Extent, key, record::encode(extent)),
+                None => batch.delete(Table::Extent, key),
+            }
+        }
         if batch.is_empty() {
             return Ok(());
         }
@@ -190,6 +201,7 @@ impl<'v> Txn<'v> {
         for (name, dirent) in self.dirents.drain() {
             volume.dirents.committed(name, Some((dirent, 1)));
         }
+        volume.extents_committed(std::mem::take(&mut self.extents));
         volume.releases.dropped(std::mem::take(&mut self.released));
     }
 
@@ -227,6 +239,7 @@ impl<'v> Txn<'v> {
         match step {
             Undo::Inode(ino, change) => restore(&mut self.inodes, ino, change),
             Undo::Dirent(name, dirent) => restore(&mut self.dirents, name, dirent),
+            Undo::Extent(place, before) => self.extents.restore(place, before),
             Undo::Record(key, Some(value)) => {
                 self.records.insert(key, value);
             }
@@ -292,6 +305,21 @@ impl<'v> Txn<'v> {
         let key = (parent, name.clone());
         let before = self.dirents.insert(key.clone(), dirent);
         self.undo.push(Undo::Dirent(key, before));
+    }
+
+    /// Has the extent from `start` to `end` of a stream be this one, or none.
+    pub(crate) fn set_extent(&mut self, stream: u64, (start, end): (u64, u64), extent: Option<Extent>) {
+        let before = self.extents.set((stream, end), start, extent);
+        self.undo.push(Undo::Extent((stream, end), before));
+    }
+
+    /// The extent that ends at `end`, if there is one.
+    pub(crate) fn extent_ending_at(&self, stream: u64, end: u64) -> FsResult<Option<Placed>> {
+        let extent = match self.extents.get(stream, end) {
+            Some(change) => change.now.clone(),
+            None => self.record(Table::Extent, &key::extent(self.volume.id, stream, end))?,
+        };
+        Ok(extent.map(|extent| Placed { start: end.saturating_sub(extent.len), end, extent }))
     }
 
     /// Notes that nothing refers to a chunk any more.
@@ -386,6 +414,18 @@ impl View for Txn<'_> {
             }
         }
         Ok(())
+    }
+
+    fn extents(
+        &self,
+        stream: u64,
+        range: &Range<u64>,
+        visit: &mut dyn FnMut(&Placed) -> ControlFlow<()>,
+    ) -> FsResult<()> {
+        let committed = |visit: &mut dyn FnMut(&Placed) -> ControlFlow<()>| {
+            self.volume.committed_extents(stream, range, visit)
+        };
+        self.extents.merged(stream, range, visit, committed)
     }
 
     fn inode_record(&self, ino: Ino) -> FsResult<Option<Arc<Inode>>> {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use soda_storage::{Table, Visit};
 use soda_types::{Errno, Fid, FileKind, FsError, FsResult, Ino, Name, VolumeId};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// A state of the volume.
@@ -66,24 +66,22 @@ pub(crate) trait View {
         })
     }
 
-    /// Visits the extents that hold data at or after `offset`, in order.
+    /// Visits the extents that hold data in a range, in order.
     fn extents(
         &self,
         stream: u64,
-        offset: u64,
-        visit: &mut dyn FnMut(Placed) -> ControlFlow<()>,
-    ) -> FsResult<()> {
-        let mut failure = None;
-        self.scan(Table::Extent, &key::extents_from(self.volume_id(), stream, offset), &mut |key, value| {
-            match placed(key, &value) {
-                Ok(extent) => visit(extent),
-                Err(error) => {
-                    failure = Some(damaged(Table::Extent, key, error));
-                    ControlFlow::Break(())
-                }
-            }
+        range: &Range<u64>,
+        visit: &mut dyn FnMut(&Placed) -> ControlFlow<()>,
+    ) -> FsResult<()>;
+
+    /// The extents that hold data in a range, in order.
+    fn extents_in(&self, stream: u64, range: &Range<u64>) -> FsResult<Vec<Placed>> {
+        let mut found = Vec::new();
+        self.extents(stream, range, &mut |placed| {
+            found.push(placed.clone());
+            ControlFlow::Continue(())
         })?;
-        failure.map_or(Ok(()), Err)
+        Ok(found)
     }
 }
 

@@ -1,8 +1,8 @@
 //! A volume: what is shared by its readers and its transactions.
 
 use crate::cache::Cache;
+use crate::extents::{Window, WindowKey};
 use crate::key::{self, KeyRange};
-use crate::reading::Window;
 use crate::record::{self, Counters, Dirent, Inode, InodeMark, Superblock};
 use crate::release::ReleaseQueue;
 use crate::rename::RenameLock;
@@ -15,6 +15,7 @@ use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Table, Visit, crash};
 use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId,
 };
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Name of the volume that a fresh data directory has.
@@ -46,10 +47,12 @@ pub struct VolumeConfig {
     /// less than a block (4 KiB) stay there in any case. Much more than a block does not pay: the engine writes every byte
     /// several times, and gives the space back late.
     pub inline_max: u64,
-    /// Over this many bytes beside the metadata a file's small writes are brought together in chunks.
+    /// Once a file has more than this many bytes beside the metadata, its small writes are brought together in chunks.
     pub inline_total: u64,
     /// The longest chunk that a write is cut into, bytes.
     pub chunk_len: usize,
+    /// A file that is in more pieces than this over the length of a chunk is stored anew there.
+    pub pieces_max: usize,
     /// The time a fresh volume's root gets.
     pub created: Timestamp,
 }
@@ -64,6 +67,7 @@ impl Default for VolumeConfig {
             inline_max: 4 << 10,
             inline_total: 64 << 10,
             chunk_len: 128 << 10,
+            pieces_max: 128,
             created: Timestamp::default(),
         }
     }
@@ -81,7 +85,7 @@ pub struct Volume {
     pub(crate) inodes: Cache<Ino, Arc<Inode>>,
     pub(crate) dirents: Cache<(Ino, Name), Option<Dirent>>,
     pub(crate) chunks: Cache<ChunkRef, Bytes>,
-    pub(crate) windows: Cache<Window, Arc<Vec<Placed>>>,
+    pub(crate) windows: Cache<WindowKey, Arc<Window>>,
     /// Locked from the making of a batch that changes them to the end of its commit.
     pub(crate) counters: Mutex<Counters>,
     numbers: Mutex<Numbers>,
@@ -278,6 +282,15 @@ impl View for Volume {
         Ok(self.meta.scan(table, &range.start, &range.end, visit)?)
     }
 
+    fn extents(
+        &self,
+        stream: u64,
+        range: &Range<u64>,
+        visit: &mut dyn FnMut(&Placed) -> ControlFlow<()>,
+    ) -> FsResult<()> {
+        self.committed_extents(stream, range, visit)
+    }
+
     fn inode_record(&self, ino: Ino) -> FsResult<Option<Arc<Inode>>> {
         let ticket = match self.inodes.get(&ino) {
             Ok(inode) => return Ok(Some(inode)),
@@ -339,7 +352,6 @@ pub(crate) fn root_inode(now: Timestamp) -> Inode {
         xattrs: 0,
         stream: Ino::ROOT.0,
         inline: 0,
-        inline_from: u64::MAX,
         target: Bytes::new(),
     }
 }

@@ -6,9 +6,9 @@ use crate::staging::Staged;
 use crate::txn::{KillPriv, Txn};
 use crate::view::{Placed, View};
 use bytes::{Bytes, BytesMut};
-use soda_storage::{ChunkRef, Table};
+use soda_storage::Table;
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Ino};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 /// The largest file, bytes: offsets are signed in Linux.
 pub const FILE_MAX: u64 = i64::MAX as u64;
@@ -22,12 +22,6 @@ const EMPTY_AT_ONCE: usize = 16;
 
 /// The most that one copy copies, bytes; callers go on from there.
 const COPY_MAX: u64 = 16 << 20;
-
-/// A chunk of which less than this part (1/n) is in use is given up.
-const CRUMBLING: u64 = 4;
-
-/// Shorter chunks are left alone, bytes.
-const CRUMBLING_MIN: u64 = 32 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteAt {
@@ -88,7 +82,7 @@ impl Txn<'_> {
             if privileges == KillPriv::Drop {
                 inode.drop_privileges();
             }
-            txn.spill(fid.ino)?;
+            txn.gather(fid.ino, offset..end)?;
             Ok(Written { offset, len, attr: txn.attr(fid)? })
         })
     }
@@ -170,7 +164,7 @@ impl Txn<'_> {
             let inode = txn.inode_mut(to.ino)?;
             inode.size = inode.size.max(to_end);
             inode.data_changed(now);
-            txn.spill(to.ino)?;
+            txn.gather(to.ino, to_offset..to_end)?;
             Ok(Written { offset: to_offset, len, attr: txn.attr(to)? })
         })
     }
@@ -182,7 +176,7 @@ impl Txn<'_> {
         }
         let inode = self.referred(ino)?;
         if size == 0 && inode.allocated > 0 {
-            let (deleted, deleted_to) = self.delete_extents(inode.stream, 0, EMPTY_AT_ONCE)?;
+            let (deleted, deleted_to) = self.delete_first_extents(inode.stream, EMPTY_AT_ONCE)?;
             let mut stream = inode.stream;
             if deleted == EMPTY_AT_ONCE {
                 let old = key::reclaim(self.volume.id, stream);
@@ -190,9 +184,9 @@ impl Txn<'_> {
                 stream = self.volume.new_number()?;
             }
             let inode = self.inode_mut(ino)?;
-            (inode.stream, inode.allocated, inode.inline, inode.inline_from) = (stream, 0, 0, u64::MAX);
+            (inode.stream, inode.allocated, inode.inline) = (stream, 0, 0);
         } else if size < inode.size {
-            self.replace_range(ino, size..u64::MAX, Vec::new())?;
+            self.replace_range(ino, size..inode.size, Vec::new())?;
         } else {
             self.takes_space();
         }
@@ -201,12 +195,12 @@ impl Txn<'_> {
     }
 
     /// Takes out what is in a range of a file, and puts `pieces` there one after the other.
-    fn replace_range(&mut self, ino: Ino, range: Range<u64>, pieces: Vec<Extent>) -> FsResult<()> {
+    pub(crate) fn replace_range(&mut self, ino: Ino, range: Range<u64>, pieces: Vec<Extent>) -> FsResult<()> {
         let inode = self.referred(ino)?;
         let stream = inode.stream;
         // There is nothing past the end, and nothing to look for when a file is appended to.
         let hit = match range.start < inode.size {
-            true => self.extents_in(stream, &range)?,
+            true => self.extents_in(stream, &(range.start..range.end.min(inode.size)))?,
             false => Vec::new(),
         };
         for placed in &hit {
@@ -233,18 +227,6 @@ impl Txn<'_> {
         Ok(())
     }
 
-    fn extents_in(&self, stream: u64, range: &Range<u64>) -> FsResult<Vec<Placed>> {
-        let mut found = Vec::new();
-        self.extents(stream, range.start, &mut |placed| {
-            if placed.start >= range.end {
-                return ControlFlow::Break(());
-            }
-            found.push(placed);
-            ControlFlow::Continue(())
-        })?;
-        Ok(found)
-    }
-
     /// Puts an extent; a small inline one is joined with a small inline one before it.
     fn put_joined(&mut self, ino: Ino, stream: u64, end: u64, extent: Extent) -> FsResult<()> {
         let start = end - extent.len;
@@ -265,134 +247,19 @@ impl Txn<'_> {
         self.put_extent(ino, stream, end, extent)
     }
 
-    fn extent_ending_at(&self, stream: u64, end: u64) -> FsResult<Option<Placed>> {
-        let key = key::extent(self.volume.id, stream, end);
-        let extent: Option<Extent> = self.record(Table::Extent, &key)?;
-        Ok(extent.map(|extent| Placed { start: end.saturating_sub(extent.len), end, extent }))
-    }
-
-    fn put_extent(&mut self, ino: Ino, stream: u64, end: u64, extent: Extent) -> FsResult<()> {
+    pub(crate) fn put_extent(&mut self, ino: Ino, stream: u64, end: u64, extent: Extent) -> FsResult<()> {
         let inode = self.inode_mut(ino)?;
         inode.allocated += extent.len;
-        if extent.inline_len() > 0 {
-            inode.inline += extent.inline_len();
-            inode.inline_from = inode.inline_from.min(end - extent.len);
-        }
-        let key = key::extent(self.volume.id, stream, end);
-        self.put_record(Table::Extent, &key, &extent);
+        inode.inline += extent.inline_len();
+        self.set_extent(stream, (end - extent.len, end), Some(extent));
         Ok(())
     }
 
-    fn delete_extent(&mut self, ino: Ino, stream: u64, placed: &Placed) -> FsResult<()> {
+    pub(crate) fn delete_extent(&mut self, ino: Ino, stream: u64, placed: &Placed) -> FsResult<()> {
         let inode = self.inode_mut(ino)?;
         inode.allocated = inode.allocated.saturating_sub(placed.extent.len);
         inode.inline = inode.inline.saturating_sub(placed.extent.inline_len());
-        let key = key::extent(self.volume.id, stream, placed.end);
-        self.set_record(Table::Extent, &key, None);
-        Ok(())
-    }
-
-    /// Releases a chunk if no extent refers to it any more. A part of it that was deleted was at `start` with `skip`.
-    pub(crate) fn release_if_unused(
-        &mut self,
-        stream: u64,
-        start: u64,
-        chunk: &ChunkRef,
-        skip: u32,
-    ) -> FsResult<()> {
-        let used = !self.parts_of(stream, start, chunk, skip)?.is_empty();
-        if !used && !self.is_released(chunk) {
-            self.release_chunk(*chunk);
-        }
-        Ok(())
-    }
-
-    /// The same for a file that lives: a chunk of which little is left is given up as well, that little is stored anew.
-    /// Else small random writes would leave a file that takes many times its size.
-    fn release_or_gather(
-        &mut self,
-        ino: Ino,
-        stream: u64,
-        start: u64,
-        chunk: &ChunkRef,
-        skip: u32,
-    ) -> FsResult<()> {
-        if self.is_released(chunk) {
-            return Ok(());
-        }
-        let parts = self.parts_of(stream, start, chunk, skip)?;
-        let live: u64 = parts.iter().map(|part| part.extent.len).sum();
-        if live > 0 && (u64::from(chunk.len) < CRUMBLING_MIN || live * CRUMBLING > u64::from(chunk.len)) {
-            return Ok(());
-        }
-        for part in parts {
-            let size = self.referred(ino)?.size;
-            let stored = self.volume.extent_data(&part.extent).and_then(|data| self.volume.stage(size, data));
-            // A bad chunk is reported to who reads it, not to who writes beside it; a full disk does not stop who gives
-            // space back.
-            let Ok(staged) = stored else {
-                return Ok(());
-            };
-            let mut end = part.start;
-            self.delete_extent(ino, stream, &part)?;
-            for piece in staged.hand_over(self) {
-                end += piece.len;
-                self.put_extent(ino, stream, end, piece)?;
-            }
-        }
-        self.release_chunk(*chunk);
-        Ok(())
-    }
-
-    /// The extents that refer to a chunk of which a part was at `start` with `skip`. Parts never move within their file
-    /// and never get into another one, so they can only be where the whole chunk was.
-    fn parts_of(&self, stream: u64, start: u64, chunk: &ChunkRef, skip: u32) -> FsResult<Vec<Placed>> {
-        let mut parts = Vec::new();
-        let end = chunk_end(start, skip, chunk);
-        self.extents(stream, start.saturating_sub(u64::from(skip)), &mut |placed| {
-            if placed.start >= end {
-                return ControlFlow::Break(());
-            }
-            if placed.extent.is_of(chunk) {
-                parts.push(placed);
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(parts)
-    }
-
-    /// Moves inline data to chunks when a file has too much of it.
-    fn spill(&mut self, ino: Ino) -> FsResult<()> {
-        let inode = self.referred(ino)?;
-        if inode.inline <= self.volume.config.inline_total {
-            return Ok(());
-        }
-        let mut runs: Vec<Vec<Placed>> = Vec::new();
-        let chunk_len = self.volume.config.chunk_len as u64;
-        self.extents(inode.stream, inode.inline_from, &mut |placed| {
-            if matches!(placed.extent.body, ExtentBody::Inline(_)) {
-                match runs.last_mut() {
-                    Some(run) if continues(run, &placed, chunk_len) => run.push(placed),
-                    _ => runs.push(vec![placed]),
-                }
-            }
-            ControlFlow::Continue(())
-        })?;
-        for run in runs {
-            let mut data = BytesMut::new();
-            for placed in &run {
-                if let ExtentBody::Inline(part) = &placed.extent.body {
-                    data.extend_from_slice(part);
-                }
-                self.delete_extent(ino, inode.stream, placed)?;
-            }
-            let end = run.last().map_or(0, |placed| placed.end);
-            let chunk = self.volume.append_chunk(&data)?;
-            self.adopt([chunk]);
-            let body = ExtentBody::Chunk { chunk, skip: 0 };
-            self.put_extent(ino, inode.stream, end, Extent { len: data.len() as u64, body })?;
-        }
-        self.inode_mut(ino)?.inline_from = u64::MAX;
+        self.set_extent(stream, (placed.start, placed.end), None);
         Ok(())
     }
 
@@ -405,18 +272,6 @@ impl Txn<'_> {
         };
         self.extents_in(stream, &range)?.into_iter().map(part).collect()
     }
-}
-
-fn continues(run: &[Placed], next: &Placed, chunk_len: u64) -> bool {
-    match (run.first(), run.last()) {
-        (Some(first), Some(last)) => last.end == next.start && next.end - first.start <= chunk_len,
-        _ => false,
-    }
-}
-
-/// The end of the place in a file that a chunk was written for, a part of which is at `start` with `skip`.
-pub(crate) fn chunk_end(start: u64, skip: u32, chunk: &ChunkRef) -> u64 {
-    start.saturating_sub(u64::from(skip)).saturating_add(u64::from(chunk.len))
 }
 
 fn checked_end(offset: u64, len: u64) -> FsResult<u64> {

@@ -504,6 +504,7 @@ fn tight(seed: u64) -> VolumeConfig {
         inline_max: 6000,
         inline_total: 12_000,
         chunk_len: if seed.is_multiple_of(4) { 8192 } else { 64 << 10 },
+        pieces_max: 8,
         ..VolumeConfig::default()
     }
 }

@@ -82,7 +82,7 @@ impl Lab {
         let volume = open(&self.meta, &self.data);
         let mut first = None;
         volume
-            .extents(self.large.0, 0, &mut |placed| {
+            .extents(self.large.0, &(0..1), &mut |placed| {
                 if let ExtentBody::Chunk { chunk, .. } = placed.extent.body {
                     first = Some((placed.end, chunk));
                 }

@@ -1,0 +1,162 @@
+//! A file that is written all over, again and again: what a write costs, and what the file takes, does not grow with the
+//! number of writes. Counted, not timed: records read from the store, extents of the file, bytes of chunks.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use soda_storage::{
+    Batch, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, StorageResult, Table, Visit,
+};
+use soda_types::{SetAttr, Timestamp};
+use soda_volume::fsck::{DataCheck, FsckOptions, Repair, Report, fsck};
+use soda_volume::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const FILE: u64 = 1 << 20;
+
+/// Metadata that counts how often its extents are scanned: a scan passes everything that was ever there.
+#[derive(Debug, Default)]
+struct Counting {
+    meta: MemoryMeta,
+    scans: AtomicU64,
+    committed: AtomicU64,
+}
+
+impl Counting {
+    /// Scans of extents, and bytes committed, since the last call.
+    fn take(&self) -> (u64, u64) {
+        (self.scans.swap(0, Ordering::Relaxed), self.committed.swap(0, Ordering::Relaxed))
+    }
+}
+
+impl MetaRead for Counting {
+    fn get(&self, table: Table, key: &[u8]) -> StorageResult<Option<Bytes>> {
+        self.meta.get(table, key)
+    }
+
+    fn scan(&self, table: Table, start: &[u8], end: &[u8], visit: Visit<'_>) -> StorageResult<()> {
+        self.scans.fetch_add(u64::from(table == Table::Extent), Ordering::Relaxed);
+        self.meta.scan(table, start, end, visit)
+    }
+}
+
+impl MetaStore for Counting {
+    fn commit(&self, batch: Batch) -> StorageResult<()> {
+        self.committed.fetch_add(batch.size(), Ordering::Relaxed);
+        self.meta.commit(batch)
+    }
+
+    fn sync(&self) -> StorageResult<()> {
+        self.meta.sync()
+    }
+
+    fn snapshot(&self) -> Box<dyn MetaRead> {
+        self.meta.snapshot()
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// What a file took after many writes.
+struct Outcome {
+    /// Scans of the store's extents for the last thousand writes, and bytes they committed.
+    scans: u64,
+    committed: u64,
+    report: Report,
+    /// Bytes on the medium for the file's data.
+    stored: u64,
+}
+
+/// Writes of 1 to `len_max` bytes, with cuts in between, compared with the same in memory.
+fn write_all_over(writes: u64, len_max: u64) -> Outcome {
+    let meta = Arc::new(Counting::default());
+    let data = Arc::new(MemoryData::new());
+    let volume = Volume::open(meta.clone(), data.clone(), VolumeConfig::default()).unwrap();
+    let file = create(&volume, "f");
+    write(&volume, file, 0, &pattern(0, FILE as usize));
+    let mut expected = pattern(0, FILE as usize);
+    let mut random = Random(len_max);
+    for number in 0..writes {
+        if number + 1000 == writes {
+            meta.take();
+        }
+        let len = 1 + random.below(len_max);
+        let offset = random.below(FILE - len);
+        let bytes = pattern(random.below(1 << 30), len as usize);
+        write(&volume, file, offset, &bytes);
+        expected[offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
+        if number % 1000 == 500 {
+            let size = FILE - random.below(FILE / 8);
+            for size in [size, FILE] {
+                let mut txn = volume.begin(now());
+                txn.set_attr(file, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+                txn.commit().unwrap();
+            }
+            expected[size as usize..].fill(0);
+            assert!(read(&volume, file, 0, FILE as usize) == expected, "after {number} writes");
+        }
+        if number % 64 == 0 {
+            volume.reclaim_all().unwrap();
+        }
+    }
+    let (scans, committed) = meta.take();
+    assert!(read(&volume, file, 0, FILE as usize) == expected);
+    volume.reclaim_all().unwrap();
+    drop(volume);
+    let volume = Volume::open(meta.clone(), data.clone(), VolumeConfig::default()).unwrap();
+    assert!(read(&volume, file, 0, FILE as usize) == expected, "the store has another file than the memory");
+    let stored = data.segments().unwrap().iter().map(|segment| segment.stored).sum();
+    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let report = fsck(meta, data, options, &mut |_| {}).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    Outcome { scans, committed, report, stored }
+}
+
+#[test]
+fn a_random_write_costs_the_same_however_many_went_before() {
+    for len_max in [1, 100, 4096, 65_536] {
+        let few = write_all_over(5_000, len_max);
+        let many = write_all_over(50_000, len_max);
+        assert!(many.scans == 0, "writes of {len_max}: {} scans of what was ever there", many.scans);
+        assert!(
+            many.committed < few.committed * 2,
+            "writes of {len_max}: {} bytes of records, {} before",
+            many.committed,
+            few.committed
+        );
+        // 128 pieces for each 128 KiB.
+        assert!(many.report.extents <= 1024, "writes of {len_max}: {} extents", many.report.extents);
+        assert!(many.stored <= 6 * FILE, "writes of {len_max}: {} bytes stored", many.stored);
+    }
+}
+
+/// The same for a file that is mostly holes: bytes far from each other are brought together by blocks.
+#[test]
+fn single_bytes_in_a_hole_come_together() {
+    let (meta, data) = (Arc::new(MemoryMeta::new()), Arc::new(MemoryData::new()));
+    let volume = Volume::open(meta.clone(), data.clone(), VolumeConfig::default()).unwrap();
+    let file = create(&volume, "f");
+    for number in 0..4096u64 {
+        // Every 256th byte, in an order that jumps.
+        write(&volume, file, number * 1021 % 4096 * 256, &[1]);
+    }
+    let content = read(&volume, file, 0, FILE as usize);
+    assert!(content.iter().enumerate().all(|(at, byte)| (*byte == 1) == (at % 256 == 0)));
+    let attr = volume.getattr(file).unwrap();
+    assert!(attr.allocated <= FILE, "{attr:?}");
+    drop(volume);
+    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let report = fsck(meta, data, options, &mut |_| {}).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert!(report.extents <= 1024, "{} extents", report.extents);
+}
