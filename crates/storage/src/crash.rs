@@ -18,6 +18,7 @@ pub const ALL: &[&str] = &[
     "segment.punched",
     "segment.deleted",
     "volume.created",
+    "volume.run-begun",
     "volume.inodes-reserved",
     "volume.staged",
     "volume.commit.before",

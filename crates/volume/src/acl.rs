@@ -215,3 +215,63 @@ fn little_u32(bytes: &[u8]) -> u32 {
 fn invalid(problem: &str) -> FsError {
     FsError::new(Errno::Invalid, format!("an access control list that is not valid: {problem}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Mostly what a list may have, in mostly any order.
+    fn entries() -> impl Strategy<Value = Vec<u8>> {
+        let tag = prop_oneof![
+            9 => prop::sample::select(vec![USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER]),
+            1 => any::<u16>()
+        ];
+        let perm = prop_oneof![9 => 0u16..8, 1 => any::<u16>()];
+        let id = prop_oneof![3 => 0u32..5, 1 => Just(NO_ID), 1 => any::<u32>()];
+        let entries = (prop::collection::vec((tag, perm, id), 0..12), any::<bool>());
+        entries.prop_map(|(mut entries, in_order)| {
+            if in_order {
+                entries.sort_unstable();
+                entries.dedup_by_key(|entry| entry.0);
+            }
+            let bytes = entries.iter().map(|(tag, perm, id)| {
+                [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+            });
+            [FORMAT.to_le_bytes().to_vec()].into_iter().chain(bytes).flatten().collect()
+        })
+    }
+
+    proptest! {
+        /// What is taken for a list means something, goes back to bytes that mean the same, and keeps the modes it is given.
+        #[test]
+        fn what_is_accepted_makes_sense(bytes in entries(), perm in 0u16..0o10000) {
+            let Ok(acl) = Acl::parse(&bytes) else { return Ok(()) };
+            prop_assert!(acl.0.len() >= 3 && acl.0.len() * ENTRY_LEN + HEADER_LEN == bytes.len());
+            let again = Acl::parse(&acl.to_bytes()).unwrap();
+            prop_assert_eq!(again.to_bytes(), acl.to_bytes());
+            prop_assert_eq!(again.mode_bits(perm), acl.mode_bits(perm));
+            let mut changed = acl.clone();
+            changed.set_mode_bits(perm);
+            prop_assert_eq!(changed.mode_bits(perm), perm);
+            let mut created = acl.clone();
+            let left = created.apply_creation_mode(perm);
+            prop_assert_eq!(left & !perm, 0, "a list takes rights away from a creation, it gives none");
+            prop_assert_eq!(created.mode_bits(left), left);
+        }
+
+        /// A list that lost or won bytes, or some of whose bits flipped, is taken or refused.
+        #[test]
+        fn damaged_lists_do_no_harm(bytes in entries(), at in any::<prop::sample::Index>(), bits in 1u8..) {
+            let at = at.index(bytes.len());
+            let _ = Acl::parse(&bytes[..at]);
+            let mut flipped = bytes;
+            flipped[at] ^= bits;
+            if let Ok(acl) = Acl::parse(&flipped) {
+                let mut acl = acl.clone();
+                acl.set_mode_bits(0o777);
+                prop_assert_eq!(acl.mode_bits(0), 0o777);
+            }
+        }
+    }
+}

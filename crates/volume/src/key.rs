@@ -8,6 +8,7 @@ const SUPERBLOCK: u8 = 0;
 const COUNTERS: u8 = 1;
 const INODE_MARK: u8 = 2;
 const SWEPT: u8 = 3;
+const RUNS: u8 = 4;
 
 /// A range of keys: from the first (included) to the second (excluded).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,6 +65,10 @@ pub(crate) fn counters(volume: VolumeId) -> Vec<u8> {
 
 pub(crate) fn inode_mark(volume: VolumeId) -> Vec<u8> {
     meta(volume, INODE_MARK)
+}
+
+pub(crate) fn runs(volume: VolumeId) -> Vec<u8> {
+    meta(volume, RUNS)
 }
 
 /// Of the mark of the last sweep. Segments belong to no volume.

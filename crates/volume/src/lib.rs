@@ -30,6 +30,7 @@ mod staging;
 mod sweep;
 mod sync;
 mod txn;
+mod versions;
 mod view;
 mod volume;
 mod writing;

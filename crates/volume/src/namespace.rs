@@ -8,9 +8,7 @@ use crate::view::{View, damaged};
 use crate::volume::{Node, Volume};
 use bytes::Bytes;
 use soda_storage::Table;
-use soda_types::{
-    Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, Ino, Name, SYMLINK_MAX, Version, mode,
-};
+use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, Ino, Name, SYMLINK_MAX, mode};
 use std::ops::ControlFlow;
 
 /// The most names that an inode can have, as on ext4.
@@ -247,12 +245,12 @@ impl Txn<'_> {
             },
             size: target.len() as u64,
             allocated: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            version: Version(1),
-            data_version: Version(1),
+            atime: now.time,
+            mtime: now.time,
+            ctime: now.time,
+            btime: now.time,
+            version: now.first_version,
+            data_version: now.first_version,
             parent: if kind == FileKind::Directory { parent } else { Ino::default() },
             entries: 0,
             xattrs: 0,

@@ -1,6 +1,7 @@
 //! The records of a volume, and how they are put into bytes: a version, then postcard. What does not decode to the
 //! last byte is damage.
 
+use crate::versions::Moment;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -104,16 +105,16 @@ impl Inode {
     }
 
     /// Notes a change of anything but data and names. Times only grow, also when the clock does not.
-    pub(crate) fn changed(&mut self, now: Timestamp) {
-        self.ctime = now.max(self.ctime.successor());
-        self.version = self.version.next();
+    pub(crate) fn changed(&mut self, at: Moment) {
+        self.ctime = at.time.max(self.ctime.successor());
+        self.version = self.version.next().max(at.first_version);
     }
 
     /// Notes a change of data, or of the names of a directory.
-    pub(crate) fn data_changed(&mut self, now: Timestamp) {
-        self.changed(now);
+    pub(crate) fn data_changed(&mut self, at: Moment) {
+        self.changed(at);
         self.mtime = self.ctime;
-        self.data_version = self.data_version.next();
+        self.data_version = self.data_version.next().max(at.first_version);
     }
 
     /// What a write by one without privilege takes away (the kernel's `setattr_should_drop_suidgid`).
@@ -200,6 +201,12 @@ pub(crate) struct Counters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct InodeMark {
     pub(crate) next: u64,
+}
+
+/// How many times the volume was opened to be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Runs {
+    pub(crate) begun: u64,
 }
 
 /// An extended attribute's value.
@@ -289,6 +296,7 @@ mod tests {
         let _ = decode::<Superblock>(bytes);
         let _ = decode::<Counters>(bytes);
         let _ = decode::<InodeMark>(bytes);
+        let _ = decode::<Runs>(bytes);
         let _ = decode::<Xattr>(bytes);
         let _ = decode::<Reclaim>(bytes);
         let _ = decode::<Released>(bytes).map(|released| released.chunk.span());

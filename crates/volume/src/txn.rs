@@ -4,6 +4,7 @@ use crate::extents::{ExtentChange, ExtentChanges};
 use crate::key::{self, KeyRange};
 use crate::record::{self, Counters, Dirent, Extent, Inode, Released};
 use crate::rename::{RenameLock, RenameTurn};
+use crate::versions::Moment;
 use crate::view::{Placed, View};
 use crate::volume::{Node, Volume};
 use bytes::Bytes;
@@ -205,8 +206,9 @@ impl<'v> Txn<'v> {
         volume.releases.dropped(std::mem::take(&mut self.released));
     }
 
-    pub(crate) fn now(&self) -> Timestamp {
-        self.now
+    /// When its changes happen.
+    pub(crate) fn now(&self) -> Moment {
+        Moment { time: self.now, first_version: self.volume.first_version }
     }
 
     /// Notes that the transaction is not one that leads to space being freed.

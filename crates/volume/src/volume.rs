@@ -3,12 +3,13 @@
 use crate::cache::Cache;
 use crate::extents::{Window, WindowKey};
 use crate::key::{self, KeyRange};
-use crate::record::{self, Counters, Dirent, Inode, InodeMark, Superblock};
+use crate::record::{self, Counters, Dirent, Inode, InodeMark, Runs, Superblock};
 use crate::release::ReleaseQueue;
 use crate::rename::RenameLock;
 use crate::sweep::Sweep;
 use crate::sync::GroupSync;
 use crate::txn::Txn;
+use crate::versions::{self, Moment};
 use crate::view::{Placed, View, damaged};
 use bytes::Bytes;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Table, Visit, crash};
@@ -89,6 +90,8 @@ pub struct Volume {
     /// Locked from the making of a batch that changes them to the end of its commit.
     pub(crate) counters: Mutex<Counters>,
     numbers: Mutex<Numbers>,
+    /// The lowest version that a change may give.
+    pub(crate) first_version: Version,
     /// Read-locked by commits that refer to new chunks, write-locked while the journal is synced.
     pub(crate) chunks_committed: RwLock<()>,
     pub(crate) rename_lock: Arc<RenameLock>,
@@ -113,6 +116,17 @@ impl Volume {
         data: Arc<dyn DataStore>,
         config: VolumeConfig,
     ) -> FsResult<Volume> {
+        let mut volume = Volume::load(meta, data, config)?;
+        volume.first_version = versions::begin_run(&*volume.meta, volume.id)?;
+        Ok(volume)
+    }
+
+    /// Opens it for those who change nothing.
+    pub(crate) fn load(
+        meta: Arc<dyn MetaStore>,
+        data: Arc<dyn DataStore>,
+        config: VolumeConfig,
+    ) -> FsResult<Volume> {
         let id = MAIN_ID;
         if meta.get(Table::Meta, &key::superblock(id))?.is_none() {
             create(&*meta, id, config.created)?;
@@ -130,6 +144,7 @@ impl Volume {
             counters: Mutex::new(counters),
             // What is left of the last reserved range is not used: nobody knows how much of it was.
             numbers: Mutex::new(Numbers { next: mark.next, end: mark.next }),
+            first_version: Version(1),
             chunks_committed: RwLock::default(),
             rename_lock: Arc::default(),
             releases,
@@ -317,12 +332,13 @@ impl View for Volume {
 
 /// Writes a fresh volume: superblock, counters and root, all in one batch.
 fn create(meta: &dyn MetaStore, id: VolumeId, now: Timestamp) -> FsResult<()> {
-    let root = root_inode(now);
+    let root = root_inode(Moment { time: now, first_version: Version(1) });
     let superblock = Superblock { name: MAIN_VOLUME.to_owned(), created: now };
     let mut batch = Batch::new();
     batch.put(Table::Inode, key::inode(id, Ino::ROOT), record::encode(&root));
     batch.put(Table::Meta, key::counters(id), record::encode(&Counters { inodes: 1, allocated: 0 }));
     batch.put(Table::Meta, key::inode_mark(id), record::encode(&InodeMark { next: Ino::ROOT.0 + 1 }));
+    batch.put(Table::Meta, key::runs(id), record::encode(&Runs::default()));
     batch.put(Table::Meta, key::superblock(id), record::encode(&superblock));
     meta.commit(batch)?;
     meta.sync()?;
@@ -331,7 +347,8 @@ fn create(meta: &dyn MetaStore, id: VolumeId, now: Timestamp) -> FsResult<()> {
 }
 
 /// An empty root directory.
-pub(crate) fn root_inode(now: Timestamp) -> Inode {
+pub(crate) fn root_inode(at: Moment) -> Inode {
+    let now = at.time;
     Inode {
         kind: FileKind::Directory,
         perm: 0o755,
@@ -345,8 +362,8 @@ pub(crate) fn root_inode(now: Timestamp) -> Inode {
         mtime: now,
         ctime: now,
         btime: now,
-        version: Version(1),
-        data_version: Version(1),
+        version: at.first_version,
+        data_version: at.first_version,
         parent: Ino::ROOT,
         entries: 0,
         xattrs: 0,

@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use soda_storage::{DataDirectory, StoreOptions};
-use soda_types::{Errno, Timestamp};
+use soda_types::{Errno, Timestamp, Version};
 use soda_volume::fsck::{DataCheck, FsckOptions, Problem, Repair, fsck};
 use soda_volume::*;
 use std::collections::BTreeMap;
@@ -123,4 +123,41 @@ fn what_was_synced_survives_a_power_cut() {
         assert_eq!(run(Repair::No).problems, vec![]);
     }
     assert!(torn > 0, "no power cut tore anything: the test tests nothing");
+}
+
+/// What a client caches goes by its version: one that was seen must not come again with other content, although the change it
+/// came with was lost.
+#[test]
+fn a_version_that_a_power_cut_took_back_is_not_given_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (stores, volume) = open(directory.path());
+    let file = create(&volume, "f");
+    volume.sync().unwrap();
+    drop((volume, stores));
+    let mut seen: BTreeMap<Version, Vec<u8>> = BTreeMap::new();
+    for run in 0..5u8 {
+        let (stores, volume) = open(directory.path());
+        let kept = read(&volume, file, 0, 1);
+        let attr = volume.getattr(file).unwrap();
+        assert!(run == 0 || seen.get(&attr.data_version).is_none_or(|content| *content == kept), "run {run}");
+        let durable = written(directory.path());
+        for change in 0..3 {
+            let content = vec![10 * run + change];
+            let attr = write(&volume, file, 0, &content).attr;
+            let before = seen.insert(attr.data_version, content);
+            assert_eq!(
+                before, None,
+                "run {run}: {:?} was given before, for something else",
+                attr.data_version
+            );
+        }
+        let all = written(directory.path());
+        drop((volume, stores));
+        for (path, end) in all {
+            let from = durable.get(&path).copied().unwrap_or(0);
+            let content = File::options().write(true).open(&path).unwrap();
+            content.write_all_at(&vec![0; (end - from) as usize], from).unwrap();
+        }
+    }
+    assert_eq!(seen.len(), 15);
 }

@@ -144,3 +144,23 @@ fn initialise(path: &Path) -> StorageResult<()> {
     crash::point("format.written");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Only what says that it is ours, in a version that is known, is opened.
+        #[test]
+        fn any_text_is_a_format_or_an_error(text in ".{0,60}", number in any::<u64>()) {
+            let path = Path::new("/nowhere");
+            prop_assert!(check_format(path, &text).is_err());
+            let no_version = format!("{MAGIC}\n{text}");
+            prop_assert!(check_format(path, &no_version).is_err());
+            let known = number <= u64::from(FORMAT_VERSION);
+            let versioned = format!("{MAGIC}\nversion {number}\n");
+            prop_assert_eq!(check_format(path, &versioned).is_ok(), known);
+        }
+    }
+}

@@ -190,3 +190,88 @@ fn open(directory: &Path, number: u64) -> StorageResult<File> {
 fn io_error(doing: &str, path: &Path, error: io::Error) -> StorageError {
     StorageError::io(format!("{doing} {}", path.display()), error)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    /// A batch as the engine writes it.
+    fn batch(items: &[(Vec<u8>, Vec<u8>)], seqno: u64) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (key, value) in items {
+            body.extend([2, 0, 0]);
+            body.extend(7u64.to_le_bytes());
+            body.extend((key.len() as u16).to_le_bytes());
+            body.extend((value.len() as u32).to_le_bytes());
+            body.extend((value.len() as u32).to_le_bytes());
+            body.extend(key);
+            body.extend(value);
+        }
+        let mut bytes = vec![1];
+        bytes.extend((items.len() as u32).to_le_bytes());
+        bytes.extend(seqno.to_le_bytes());
+        bytes.extend(&body);
+        bytes.push(3);
+        let mut hash = Xxh3::default();
+        hash.update(&body);
+        bytes.extend(hash.digest().to_le_bytes());
+        bytes.extend(TRAILER);
+        bytes
+    }
+
+    fn batches() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let bytes = |max| proptest::collection::vec(any::<u8>(), 0..max);
+        let items = proptest::collection::vec((bytes(20), bytes(300)), 1..4);
+        proptest::collection::vec((items, any::<u64>()).prop_map(|(items, seqno)| batch(&items, seqno)), 0..6)
+    }
+
+    fn torn(content: &[u8]) -> Option<u64> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(content).unwrap();
+        file.rewind().unwrap();
+        torn_batch(&mut file).unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn anything_has_an_end(content in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            if let Some(end) = torn(&content) {
+                prop_assert!(end < content.len() as u64);
+            }
+        }
+
+        /// Wherever a byte is wrong, what is cut begins with the batch that it is in: those before stay.
+        #[test]
+        fn only_the_batch_that_is_torn_and_those_after_go(
+            batches in batches(),
+            at in any::<prop::sample::Index>(),
+            bits in 1u8..,
+            zeros in 0usize..5000,
+        ) {
+            let mut content = batches.concat();
+            prop_assert_eq!(torn(&content), None, "the format is not the one that this test writes");
+            content.resize(content.len() + zeros, 0);
+            prop_assert_eq!(torn(&content), None, "the engine writes into a file that is zeros");
+            if batches.is_empty() {
+                return Ok(());
+            }
+            let at = at.index(batches.concat().len());
+            content[at] ^= bits;
+            let mut begin = 0;
+            for batch in &batches {
+                if begin + batch.len() > at {
+                    break;
+                }
+                begin += batch.len();
+            }
+            if let Some(end) = torn(&content) {
+                prop_assert_eq!(end, begin as u64);
+            }
+        }
+    }
+}

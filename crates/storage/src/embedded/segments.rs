@@ -189,7 +189,10 @@ impl DataStore for EmbeddedData {
     }
 
     fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes> {
-        if chunk.len == 0 || chunk.len as usize > CHUNK_MAX || !chunk.offset.is_multiple_of(CHUNK_ALIGN) {
+        let possible = (1..=CHUNK_MAX).contains(&(chunk.len as usize))
+            && chunk.offset.is_multiple_of(CHUNK_ALIGN)
+            && chunk.span().end <= i64::MAX as u64;
+        if !possible {
             return Err(StorageError::Corrupt {
                 chunk: *chunk,
                 problem: "no such chunk can have been written",
@@ -307,7 +310,11 @@ impl DataStore for EmbeddedData {
 }
 
 fn segment_path(directory: &Path, id: SegmentId) -> PathBuf {
-    directory.join(format!("{:016x}.seg", id.0))
+    directory.join(segment_name(id))
+}
+
+fn segment_name(id: SegmentId) -> String {
+    format!("{:016x}.seg", id.0)
 }
 
 fn open_segment(directory: &Path, id: SegmentId) -> StorageResult<File> {
@@ -326,17 +333,20 @@ fn file_len(directory: &Path, id: SegmentId) -> StorageResult<u64> {
     Ok(fs::metadata(&path).map_err(|error| io_error("looking at", &path, error))?.len())
 }
 
+/// The id that a file's name stands for, if it is as we write them.
+fn segment_id(name: &str) -> Option<SegmentId> {
+    let id = name.strip_suffix(".seg").and_then(|hex| u64::from_str_radix(hex, 16).ok()).map(SegmentId)?;
+    // No log gets that far, and there must be a next one.
+    (segment_name(id) == name && id.0 < u64::MAX).then_some(id)
+}
+
 /// Ids of the segment files, ascending. Other files are left alone.
 fn list(directory: &Path) -> StorageResult<Vec<SegmentId>> {
     let error = |error| io_error("listing", directory, error);
     let mut ids = Vec::new();
     for entry in fs::read_dir(directory).map_err(error)? {
         let name = entry.map_err(error)?.file_name();
-        let id = name
-            .to_str()
-            .and_then(|name| name.strip_suffix(".seg"))
-            .and_then(|hex| u64::from_str_radix(hex, 16).ok());
-        ids.extend(id.map(SegmentId));
+        ids.extend(name.to_str().and_then(segment_id));
     }
     ids.sort_unstable();
     Ok(ids)
@@ -344,4 +354,47 @@ fn list(directory: &Path) -> StorageResult<Vec<SegmentId>> {
 
 fn io_error(doing: &str, path: &Path, error: io::Error) -> StorageError {
     StorageError::io(format!("{doing} {}", path.display()), error)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// References come from records that may be damaged, file names from anywhere.
+    #[test]
+    fn made_up_references_and_files_are_errors_and_take_no_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock = Arc::new(File::create(directory.path().join("lock")).unwrap());
+        let path = directory.path().join("data");
+        fs::create_dir(&path).unwrap();
+        for name in ["x.seg", "-1.seg", "+000000000000002.seg", "9.seg", "ffffffffffffffff.seg", "1", ".seg"]
+        {
+            fs::write(path.join(name), b"not ours").unwrap();
+        }
+        let options = StoreOptions { reserve: 0, ..StoreOptions::default() };
+        let store = EmbeddedData::open(path, &options, Arc::default(), lock).unwrap();
+        let good = store.append(&[7; 10_000]).unwrap();
+        let small = |range: Range<u64>| prop_oneof![range, any::<u64>()];
+        let parts = (
+            small(0..3),
+            small(0..4).prop_map(|block| block.wrapping_mul(2048)),
+            small(0..20_000),
+            any::<bool>(),
+        );
+        proptest!(|((segment, offset, len, right_sum) in parts)| {
+            let crc32c = if right_sum { good.crc32c } else { 0 };
+            let chunk = ChunkRef { segment: SegmentId(segment), offset, len: len as u32, crc32c };
+            match store.read(&chunk) {
+                Ok(data) => prop_assert!(chunk == good && data[..] == [7; 10_000]),
+                Err(error) => prop_assert!(
+                    matches!(error, StorageError::NoSegment { .. } | StorageError::Corrupt { .. }),
+                    "{error}"
+                ),
+            }
+        });
+        let known: Vec<SegmentId> = store.segments().unwrap().iter().map(|segment| segment.id).collect();
+        assert_eq!(known, [good.segment]);
+    }
 }

@@ -42,7 +42,15 @@ pub(super) struct Stream {
 pub(super) struct ExtentSummary {
     pub(super) range: Range<u64>,
     pub(super) inline: u64,
-    pub(super) chunk: Option<(ChunkRef, Option<BadChunk>)>,
+    pub(super) chunk: Option<UsedChunk>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct UsedChunk {
+    pub(super) chunk: ChunkRef,
+    /// Where in the chunk the extent begins.
+    pub(super) skip: u32,
+    pub(super) bad: Option<BadChunk>,
 }
 
 impl Census {
@@ -147,12 +155,14 @@ impl Taker<'_> {
             match (key::number(key), placed) {
                 (Some(stream), Ok(placed)) => {
                     let chunk = match &placed.extent.body {
-                        ExtentBody::Chunk { chunk, .. } => Some((*chunk, None)),
+                        ExtentBody::Chunk { chunk, skip } => {
+                            Some(UsedChunk { chunk: *chunk, skip: *skip, bad: None })
+                        }
                         ExtentBody::Inline(_) => None,
                     };
                     let inline = placed.extent.inline_len();
+                    census.in_use.extend(chunk.iter().map(|used| used.chunk));
                     let summary = ExtentSummary { range: placed.start..placed.end, inline, chunk };
-                    census.in_use.extend(chunk.map(|(chunk, _)| chunk));
                     census.streams.entry(stream).or_default().extents.push(summary);
                 }
                 (_, placed) => {
@@ -216,8 +226,8 @@ impl Taker<'_> {
             });
         }
         for extent in census.streams.values_mut().flat_map(|stream| &mut stream.extents) {
-            if let Some((chunk, bad)) = &mut extent.chunk {
-                *bad = verified.get(chunk).copied().flatten();
+            if let Some(used) = &mut extent.chunk {
+                used.bad = verified.get(&used.chunk).copied().flatten();
             }
         }
         Ok(())

@@ -1,10 +1,15 @@
 //! The census compared with itself.
 
 use super::Problem;
-use super::census::{Census, Stream};
+use super::census::{Census, Stream, UsedChunk};
+use super::sharing;
+use crate::key;
+use crate::record::Runs;
 use crate::sweep::{spans_of, subtract};
+use crate::versions::run_of;
+use crate::view::View;
 use crate::volume::Volume;
-use soda_storage::ChunkRef;
+use soda_storage::{ChunkRef, Table};
 use soda_types::{FileKind, FsResult, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -12,12 +17,14 @@ pub(super) fn problems(volume: &Volume, census: &Census) -> FsResult<Vec<Problem
     let mut problems = Vec::new();
     // First, so that what repair makes gets numbers that are free.
     numbers(volume, census, &mut problems);
+    runs(volume, census, &mut problems)?;
     problems.extend(census.unreadable.iter().cloned());
     let names = names(census, &mut problems);
     reachability(census, &names, &mut problems);
     links(census, &names, &mut problems);
     orphans(census, &names, &mut problems);
     data(census, &mut problems);
+    sharing::problems(census, &mut problems);
     xattrs(census, &mut problems);
     space(census, &mut problems);
     totals(volume, census, &mut problems);
@@ -205,7 +212,7 @@ fn file_extents(census: &Census, ino: Ino, stream: u64, extents: &Stream, proble
             continue;
         }
         end = range.end;
-        if let Some((chunk, Some(why))) = extent.chunk {
+        if let Some(UsedChunk { chunk, bad: Some(why), .. }) = extent.chunk {
             problems.push(Problem::LostData { ino, stream, range, chunk, why });
         } else if range.end > size {
             problems.push(Problem::PastEnd { ino, stream, range, size });
@@ -257,4 +264,15 @@ fn numbers(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) {
     if recorded <= highest {
         problems.push(Problem::LowInodeMark { recorded, highest });
     }
+}
+
+/// No version may be of a run that is yet to come.
+fn runs(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) -> FsResult<()> {
+    let versions = census.inodes.values().map(|inode| inode.version.max(inode.data_version));
+    let highest = versions.map(run_of).max().unwrap_or(0);
+    let recorded = volume.record(Table::Meta, &key::runs(volume.id))?.unwrap_or(Runs::default()).begun;
+    if recorded < highest {
+        problems.push(Problem::LowRuns { recorded, highest });
+    }
+    Ok(())
 }

@@ -8,13 +8,14 @@ mod census;
 mod check;
 mod problem;
 mod repair;
+mod sharing;
 #[cfg(test)]
 mod tests;
 
 pub use problem::{BadChunk, Problem};
 
 use crate::key;
-use crate::record::{self, Counters, InodeMark, RecordError, Superblock};
+use crate::record::{self, Counters, InodeMark, RecordError, Runs, Superblock};
 use crate::sweep;
 use crate::volume::{MAIN_VOLUME, Volume, VolumeConfig};
 use census::Census;
@@ -113,7 +114,10 @@ pub fn fsck(
         report.repaired += unreadable.len();
     }
     let config = VolumeConfig { created: options.now, chunk_cache: 0, ..VolumeConfig::default() };
-    let volume = Volume::open(meta, data, config)?;
+    let volume = match options.repair {
+        Repair::No => Volume::load(meta, data, config)?,
+        Repair::Yes => Volume::open(meta, data, config)?,
+    };
     let mut verified = Verified::new();
     for _ in 0..ROUNDS_MAX {
         let census = Census::take(&volume, options.data, &mut verified, progress)?;
@@ -191,11 +195,12 @@ fn check_first_records(meta: &dyn MetaStore, id: VolumeId) -> FsResult<Vec<Probl
         check::<Superblock>(meta, key::superblock(id), &mut problems)?;
         check::<Counters>(meta, key::counters(id), &mut problems)?;
         check::<InodeMark>(meta, key::inode_mark(id), &mut problems)?;
+        check::<Runs>(meta, key::runs(id), &mut problems)?;
     }
     Ok(problems)
 }
 
-/// Counters and mark are put right by the check that follows.
+/// Counters, mark and runs are put right by the check that follows.
 fn rewrite_first_records(
     meta: &dyn MetaStore,
     id: VolumeId,
@@ -207,6 +212,7 @@ fn rewrite_first_records(
         (key::superblock(id), record::encode(&superblock)),
         (key::counters(id), record::encode(&Counters::default())),
         (key::inode_mark(id), record::encode(&InodeMark { next: Ino::ROOT.0 + 1 })),
+        (key::runs(id), record::encode(&Runs::default())),
     ];
     let mut batch = Batch::releasing();
     for (key, value) in defaults {

@@ -114,6 +114,16 @@ pub enum Problem {
         chunk: ChunkRef,
         why: BadChunk,
     },
+    /// Data in a place of the medium that another file, or another part of the same one, has data in too: who of them gives
+    /// it up takes it from the other. Repair stores a copy for this one; nothing is lost, and whose it is is for people to say.
+    SharedData {
+        ino: Ino,
+        stream: u64,
+        range: Range<u64>,
+        chunk: ChunkRef,
+        /// The other file, if it is not a deleted one.
+        other: Option<Ino>,
+    },
     /// Extents that belong to no file. Repair deletes them.
     LeakedExtents {
         stream: u64,
@@ -140,6 +150,11 @@ pub enum Problem {
     WrongTotals {
         recorded: (u64, u64),
         actual: (u64, u64),
+    },
+    /// Versions in use could be given again.
+    LowRuns {
+        recorded: u64,
+        highest: u64,
     },
     /// Numbers in use could be given out again.
     LowInodeMark {
@@ -213,6 +228,14 @@ impl fmt::Display for Problem {
                     BadChunk::Unreadable => "cannot be read",
                 })
             }
+            Problem::SharedData { ino, range, chunk, other, .. } => {
+                write!(f, "{ino}: bytes {} to {} are in {chunk:?}, where ", range.start, range.end)?;
+                match other {
+                    Some(other) if other == ino => f.write_str("another part of it is too"),
+                    Some(other) => write!(f, "data of {other} is too"),
+                    None => f.write_str("data of a deleted file is too"),
+                }
+            }
             Problem::LeakedExtents { stream } => {
                 write!(f, "the extents of stream {stream} belong to no file")
             }
@@ -229,6 +252,9 @@ impl fmt::Display for Problem {
             Problem::WrongTotals { recorded, actual } => {
                 write!(f, "the volume says it has {} inodes and {} bytes, ", recorded.0, recorded.1)?;
                 write!(f, "it has {} and {}", actual.0, actual.1)
+            }
+            Problem::LowRuns { recorded, highest } => {
+                write!(f, "the volume says it was opened {recorded} times, a version says {highest}")
             }
             Problem::LowInodeMark { recorded, highest } => {
                 write!(f, "the next inode number is {recorded}, but {highest} is in use")

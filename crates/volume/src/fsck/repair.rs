@@ -3,7 +3,8 @@
 use super::census::Census;
 use super::problem::Problem;
 use crate::key;
-use crate::record::{self, Counters, Dirent, Inode, InodeMark, Reclaim};
+use crate::record::{self, Counters, Dirent, Extent, ExtentBody, Inode, InodeMark, Reclaim, Runs};
+use crate::versions::Moment;
 use crate::view::View;
 use crate::volume::{Volume, root_inode};
 use bytes::Bytes;
@@ -15,6 +16,7 @@ const LOST_AND_FOUND: &str = "lost+found";
 
 /// Makes a problem go away. Others may show after that, as counts that were right before.
 pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Timestamp) -> FsResult<()> {
+    let now = Moment { time: now, first_version: volume.first_version };
     let mut mender = Mender { volume, batch: Batch::releasing(), now };
     let id = volume.id;
     match problem {
@@ -51,6 +53,10 @@ pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Tim
         Problem::OrphanWithoutInode { ino } | Problem::OrphanWithNames { ino } => {
             mender.batch.delete(Table::Orphan, key::inode(id, *ino));
         }
+        Problem::SharedData { ino, stream, range, .. } => {
+            mender.copy(*stream, range.end)?;
+            mender.change(*ino, |_| {})?;
+        }
         Problem::Overlap { ino, stream, range } | Problem::LostData { ino, stream, range, .. } => {
             mender.batch.delete(Table::Extent, key::extent(id, *stream, range.end));
             mender.change(*ino, |_| {})?;
@@ -76,6 +82,9 @@ pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Tim
             let counters = Counters { inodes: *inodes, allocated: *allocated };
             mender.put(Table::Meta, key::counters(id), &counters);
         }
+        Problem::LowRuns { highest, .. } => {
+            mender.put(Table::Meta, key::runs(id), &Runs { begun: *highest });
+        }
         Problem::LowInodeMark { highest, .. } => {
             mender.put(Table::Meta, key::inode_mark(id), &InodeMark { next: highest.saturating_add(1) });
         }
@@ -91,7 +100,7 @@ pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Tim
 struct Mender<'v> {
     volume: &'v Volume,
     batch: Batch,
-    now: Timestamp,
+    now: Moment,
 }
 
 impl Mender<'_> {
@@ -143,6 +152,18 @@ impl Mender<'_> {
                 Ok(ino)
             }
         }
+    }
+
+    /// Gives an extent a chunk of its own with the same data.
+    fn copy(&mut self, stream: u64, end: u64) -> FsResult<()> {
+        let key = key::extent(self.volume.id, stream, end);
+        let extent: Option<Extent> = self.volume.record(Table::Extent, &key)?;
+        if let Some(extent) = extent {
+            let data = self.volume.extent_data(&extent)?;
+            let body = ExtentBody::Chunk { chunk: self.volume.append_chunk(&data)?, skip: 0 };
+            self.put(Table::Extent, key, &Extent { len: extent.len, body });
+        }
+        Ok(())
     }
 
     /// Cuts an extent off at the end of its file.

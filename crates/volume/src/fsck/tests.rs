@@ -7,7 +7,7 @@ use crate::{IfOpen, KillPriv, NewKind, NewNode, SetXattr, WriteAt};
 use bytes::Bytes;
 use serde::Serialize;
 use soda_storage::{MemoryData, MemoryMeta};
-use soda_types::{Creds, Fid, FileKind, Name};
+use soda_types::{Creds, Fid, FileKind, Name, Version};
 
 /// A small volume with one of everything, and its stores.
 struct Lab {
@@ -154,7 +154,7 @@ fn unreadable_records_of_every_table() {
 
 #[test]
 fn unreadable_first_records() {
-    for key in [key::superblock(ID), key::counters(ID), key::inode_mark(ID)] {
+    for key in [key::superblock(ID), key::counters(ID), key::inode_mark(ID), key::runs(ID)] {
         spoiled(
             |lab| lab.put_raw(Table::Meta, key.clone(), Bytes::from_static(&[9])),
             |problem| matches!(problem, Problem::Unreadable { table: Table::Meta, .. }),
@@ -294,6 +294,10 @@ fn counts_that_are_wrong() {
         |problem| matches!(problem, Problem::LowInodeMark { recorded: 3, .. }),
     );
     spoiled(
+        |lab| lab.change(lab.large, |inode| inode.version = Version(9 << 44)),
+        |problem| matches!(problem, Problem::LowRuns { highest: 9, .. }),
+    );
+    spoiled(
         |lab| lab.put(Table::Orphan, key::inode(ID, lab.small), &()),
         |problem| matches!(problem, Problem::OrphanWithNames { .. }),
     );
@@ -359,6 +363,26 @@ fn chunks_that_are_wrong() {
         },
         |problem| matches!(problem, Problem::ReleasedInUse { .. }),
     );
+    let lab = spoiled(
+        |lab| {
+            let (_, chunk) = lab.chunk_of_large();
+            let extent = Extent { len: 5000, body: ExtentBody::Chunk { chunk, skip: 3000 } };
+            lab.put(Table::Extent, key::extent(ID, lab.small.0, 5000), &extent);
+            lab.delete(Table::Extent, key::extent(ID, lab.small.0, 1000));
+            lab.change(lab.small, |inode| (inode.size, inode.allocated, inode.inline) = (5000, 5000, 0));
+            let volume = open(&lab.meta, &lab.data);
+            let allocated = volume.usage().1 + 4000;
+            lab.put(Table::Meta, key::counters(ID), &Counters { inodes: volume.usage().0, allocated });
+        },
+        |problem| matches!(problem, Problem::SharedData { other: Some(_), .. }),
+    );
+    // What one gives up the other keeps.
+    let volume = open(&lab.meta, &lab.data);
+    let mut txn = volume.begin(NOW);
+    txn.unlink(volume.root(), &entry("large"), IfOpen::Delete).unwrap();
+    txn.commit().unwrap();
+    volume.reclaim_all().unwrap();
+    assert_eq!(volume.read(Fid::new(ID, lab.small), 0, 1 << 20).unwrap().concat(), vec![7; 5000]);
     spoiled(
         |lab| {
             assert_eq!(lab.data.append(&[1; 9000]).unwrap().len, 9000);
