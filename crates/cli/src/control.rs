@@ -1,6 +1,5 @@
 //! Each mount's daemon answers questions on a Unix socket in the runtime directory: one line of JSON in, one out.
 
-use crate::commands::mount::{Mounted, Plan};
 use crate::error::CliError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -96,21 +95,14 @@ pub(crate) struct ControlServer {
 }
 
 impl ControlServer {
-    pub(crate) fn start(plan: &Plan, mounted: &Mounted) -> Result<ControlServer, CliError> {
+    pub(crate) fn start(answers: Answers) -> Result<ControlServer, CliError> {
         let dir = made_runtime_dir()?;
-        let minor =
-            soda_fuse::find_mount(mounted.mount.dir()).ok().flatten().map_or(0, |entry| entry.device.1);
+        let minor = soda_fuse::find_mount(&answers.dir).ok().flatten().map_or(0, |entry| entry.device.1);
         let path = dir.join(format!("mount-{}-{minor}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)
             .map_err(CliError::io(format!("the control socket {}", path.display())))?;
-        let answers = Arc::new(Answers {
-            dir: mounted.mount.dir().to_path_buf(),
-            source: plan.spec.to_string(),
-            options: plan.options.to_list(),
-            client: mounted.client.clone(),
-            monitor: mounted.mount.monitor(),
-        });
+        let answers = Arc::new(answers);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let answers = answers.clone();
@@ -132,13 +124,15 @@ impl Drop for ControlServer {
     }
 }
 
+/// What is known of a mount by those who serve it.
 #[derive(Debug)]
-struct Answers {
-    dir: PathBuf,
-    source: String,
-    options: String,
-    client: Arc<Client>,
-    monitor: Monitor,
+pub(crate) struct Answers {
+    pub dir: PathBuf,
+    /// `HOST:PORT/VOLUME`
+    pub source: String,
+    pub options: String,
+    pub client: Arc<Client>,
+    pub monitor: Monitor,
 }
 
 impl Answers {

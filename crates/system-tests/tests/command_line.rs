@@ -6,10 +6,10 @@
 use soda_system_tests::cell::{Cell, Network, PATIENCE, is_mounted, prerequisites, soda_binary};
 use soda_system_tests::wait::{self, Finish};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 fn soda(arguments: &[&str]) -> Command {
     let mut command = Command::new(soda_binary());
@@ -17,22 +17,34 @@ fn soda(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs `soda` with these arguments, which must fail; its message.
-fn refused(arguments: &[&str]) -> String {
+/// How a command ended that must not succeed.
+#[derive(Debug)]
+struct Refusal {
+    /// As `soda help` lists them.
+    code: i32,
+    message: String,
+}
+
+impl Refusal {
+    #[track_caller]
+    fn is(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, code, "{}", self.message);
+        for word in words {
+            assert!(self.message.contains(word), "no `{word}` in: {}", self.message);
+        }
+    }
+}
+
+/// Runs `soda` with these arguments, which must fail.
+fn refused(arguments: &[&str]) -> Refusal {
     match wait::run(&mut soda(arguments), PATIENCE) {
         Finish::Exited(output) => {
             let message = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success(), "soda {arguments:?} succeeded: {message}");
             assert!(!message.contains("panicked"), "{message}");
-            message
+            Refusal { code: output.status.code().unwrap_or(-1), message }
         }
         timed_out => panic!("soda {arguments:?}: {timed_out:?}"),
-    }
-}
-
-fn assert_says(message: &str, words: &[&str]) {
-    for word in words {
-        assert!(message.contains(word), "no `{word}` in: {message}");
     }
 }
 
@@ -53,7 +65,7 @@ fn a_mount_of_a_volume_that_is_not_there_is_refused() {
     let cell = Cell::start(Network::Loopback, 0);
     let dir = tempfile::tempdir().unwrap();
     let spec = format!("{}/elsewhere", cell.server.address());
-    assert_says(&refused(&["mount", &spec, text(dir.path())]), &["elsewhere"]);
+    refused(&["mount", &spec, text(dir.path())]).is(4, &["elsewhere", "this server has \"main\""]);
     assert!(!is_mounted(dir.path()));
 }
 
@@ -64,7 +76,8 @@ fn a_mount_without_a_server_is_refused() {
     }
     let dir = tempfile::tempdir().unwrap();
     let address = free_address();
-    assert_says(&refused(&["mount", &format!("{address}/main"), text(dir.path())]), &[&address]);
+    let spec = format!("{address}/main");
+    refused(&["mount", &spec, text(dir.path())]).is(3, &[&address, "Is `soda serve` running there?"]);
     assert!(!is_mounted(dir.path()));
 }
 
@@ -78,18 +91,40 @@ fn a_mount_on_what_is_no_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (missing, file) = (dir.path().join("missing"), dir.path().join("file"));
     fs::write(&file, b"").unwrap();
-    assert_says(&refused(&["mount", &spec, text(&missing)]), &["missing"]);
-    assert_says(&refused(&["mount", &spec, text(&file)]), &["directory"]);
+    refused(&["mount", &spec, text(&missing)]).is(5, &["missing", "mkdir -p"]);
+    refused(&["mount", &spec, text(&file)]).is(5, &["not a directory"]);
+}
+
+#[test]
+fn a_mount_over_another_is_refused_and_over_files_told() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 0);
+    let spec = format!("{}/main", cell.server.address());
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("hidden"), b"").unwrap();
+    let output = wait::run(&mut soda(&["mount", &spec, text(dir.path())]), PATIENCE).expect_success("mount");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("is not empty"), "{message}");
+    refused(&["mount", &spec, text(dir.path())]).is(5, &["already", &spec, "soda umount"]);
+    wait::run(&mut soda(&["umount", text(dir.path())]), PATIENCE).expect_success("umount");
+    refused(&["umount", text(dir.path())]).is(6, &["is not a Soda mount", "soda status"]);
+    assert!(dir.path().join("hidden").exists());
 }
 
 #[test]
 fn nonsense_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    refused(&["mount", "no-volume-here", text(dir.path())]);
-    refused(&["mount", "127.0.0.1:1/main", text(dir.path()), "-o", "consistency=perhaps"]);
-    refused(&["serve", "--data", text(dir.path()), "--listen", "not an address"]);
-    refused(&["umount", text(dir.path())]);
-    refused(&["fly"]);
+    refused(&["mount", "no-volume-here", text(dir.path())]).is(2, &["HOST:PORT/VOLUME"]);
+    let option = |option| refused(&["mount", "127.0.0.1:1/main", text(dir.path()), "-o", option]);
+    option("consistency=perhaps").is(2, &["lease, verify or ttl"]);
+    option("relatime").is(2, &["relatime", "noatime"]);
+    option("soft=soon").is(2, &["soft=soon", "such as 10s"]);
+    refused(&["serve", "--data", text(dir.path()), "--listen", "not an address"]).is(2, &["--listen"]);
+    refused(&["lease", "why", text(dir.path())]).is(2, &["neither in a Soda mount"]);
+    refused(&["stats", text(dir.path())]).is(6, &["is not a Soda mount"]);
+    refused(&["fly"]).is(2, &["fly"]);
 }
 
 #[test]
@@ -97,34 +132,50 @@ fn a_port_in_use_is_refused() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
-    let message = refused(&["serve", "--data", text(&dir.path().join("data")), "--listen", &address]);
-    assert_says(&message, &[&address]);
+    let data = dir.path().join("data");
+    refused(&["serve", "--data", text(&data), "--listen", &address])
+        .is(1, &[&address, "stop it, or choose another"]);
 }
 
 #[test]
 fn a_directory_that_is_not_ours_is_refused_and_not_touched() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("thesis.txt"), b"precious").unwrap();
-    let message = refused(&["serve", "--data", text(dir.path()), "--listen", &free_address()]);
-    assert_says(&message, &[text(dir.path())]);
+    refused(&["serve", "--data", text(dir.path()), "--listen", &free_address()])
+        .is(1, &[text(dir.path()), "give an empty or new directory"]);
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["thesis.txt"]);
-    refused(&["fsck", text(dir.path())]);
+    refused(&["fsck", text(dir.path())]).is(1, &["not a data directory"]);
+    let file = dir.path().join("thesis.txt");
+    refused(&["serve", "--data", text(&file), "--listen", &free_address()]).is(2, &["not a directory"]);
+}
+
+#[test]
+fn a_data_directory_of_a_newer_format_is_refused() {
+    let cell = Cell::start(Network::Loopback, 0);
+    let data = cell.scratch().join("newer");
+    fs::create_dir(&data).unwrap();
+    let format = fs::read_to_string(cell.server.data().join("FORMAT")).unwrap();
+    fs::write(data.join("FORMAT"), format.replace("version 1", "version 9")).unwrap();
+    let advice = ["has format 9", "use a newer `soda`"];
+    refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &advice);
+    refused(&["fsck", text(&data)]).is(1, &advice);
 }
 
 #[test]
 fn a_data_directory_has_one_server() {
     let cell = Cell::start(Network::Loopback, 0);
     let data = text(cell.server.data());
-    assert_says(&refused(&["serve", "--data", data, "--listen", &free_address()]), &[data]);
-    refused(&["fsck", data]);
+    refused(&["serve", "--data", data, "--listen", &free_address()])
+        .is(1, &[data, "in use by another server"]);
+    refused(&["fsck", data]).is(1, &[data, "in use by another server"]);
 }
 
 #[test]
 fn a_server_that_others_can_reach_must_be_asked_for() {
     let dir = tempfile::tempdir().unwrap();
-    let message = refused(&["serve", "--data", text(&dir.path().join("data")), "--listen", "0.0.0.0:0"]);
-    assert_says(&message, &["--insecure"]);
+    let data = dir.path().join("data");
+    refused(&["serve", "--data", text(&data), "--listen", "0.0.0.0:0"]).is(1, &["--insecure"]);
 }
 
 #[test]
@@ -215,15 +266,20 @@ fn a_damaged_chunk_is_an_error_and_not_wrong_data() {
         damage(cell.server.data(), &content[2_000_000..2_000_016]) > 0,
         "the content is not found in the data directory"
     );
-    let fsck = wait::run(soda(&["fsck"]).arg(cell.server.data()), Duration::from_secs(60));
-    assert!(
-        matches!(&fsck, Finish::Exited(output) if !output.status.success()),
-        "fsck finds nothing: {fsck:?}"
-    );
+    refused(&["fsck", text(cell.server.data())]).is(8, &["problem", "--repair"]);
     cell.server.restart();
     cell.mounts[0].start();
     assert!(fs::read(&file).is_err(), "damaged data was read without an error");
     assert_eq!(fs::read(cell.root(0).join("other")).unwrap(), b"sound");
+    cell.mounts[0].unmount();
+    cell.server.stop();
+    let repair = wait::run(&mut soda(&["fsck", "--repair", "--json", text(cell.server.data())]), PATIENCE);
+    let Finish::Exited(output) = repair else { panic!("fsck --repair hangs") };
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let count = |list: &str| summary[list].as_array().map_or(0, Vec::len);
+    assert!(count("found") > 0, "{summary}");
+    assert_eq!(output.status.code(), Some(if count("left") == 0 { 0 } else { 8 }), "{summary}");
+    assert!(summary["unswept_bytes"].is_u64() && summary["reclaim_left"].is_u64(), "{summary}");
 }
 
 /// A disk of a given size, mounted below a directory; unmounted when dropped.
@@ -288,9 +344,78 @@ fn tables_are_json_when_asked() {
         vec!["lease", "ls", "--json", "--server", &server],
         vec!["lease", "why", text(&file), "--json"],
         vec!["stats", "--once", "--json", "--server", &server],
+        vec!["stats", "--once", "--json", text(cell.root(0))],
     ] {
         let output = wait::run(&mut soda(&arguments), PATIENCE).expect_success(&arguments.join(" "));
         let parsed = serde_json::from_slice::<serde_json::Value>(&output.stdout);
         assert!(parsed.is_ok(), "soda {arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
     }
+}
+
+/// Counters again and again, until its reader has seen enough: then it ends by itself.
+#[test]
+fn live_counters_show_rates() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 1);
+    let mut stats = soda(&["stats", text(cell.root(0)), "--interval", "20ms"]);
+    let mut stats = stats.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(stats.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let rate = lines.find(|line| line.starts_with("msg_") && line.split_whitespace().count() == 3);
+    drop(lines);
+    stats.kill().unwrap();
+    stats.wait().unwrap();
+    assert!(rate.is_some(), "no line with a rate");
+}
+
+/// A server that is there, but silent: who waits for it is told so before it gives up.
+#[test]
+fn whoever_waits_is_told_for_what() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 0);
+    cell.server.freeze();
+    let address = cell.server.address();
+    refused(&["status", "--server", &address])
+        .is(3, &[&format!("waiting for the server {address} to answer"), "it does not answer"]);
+    cell.server.thaw();
+}
+
+/// `mount DIR` with the line of fstab(5) that the README shows: mount(8) calls mount.fuse3, which looks for `soda` in the
+/// system's directories only. So the test has a /usr/local/bin of its own, in a mount namespace.
+#[test]
+fn a_line_of_fstab() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 1);
+    let (bin, fstab, dir) =
+        (cell.scratch().join("bin"), cell.scratch().join("fstab"), cell.scratch().join("dir"));
+    fs::create_dir(&bin).unwrap();
+    fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink(soda_binary(), bin.join("soda")).unwrap();
+    let server = cell.server.address();
+    let line = format!("{server}/main {} fuse.soda _netdev,nosuid,nodev,noauto 0 0\n", text(&dir));
+    fs::write(&fstab, line).unwrap();
+    let script = "mount --bind \"$1\" /usr/local/bin && mount --fstab \"$2\" \"$3\" || exit
+                  trap 'umount \"$3\"' EXIT
+                  grep -q \" $3 .*nosuid,nodev.* fuse.soda \" /proc/self/mountinfo && echo content >\"$3/file\"";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", script, "sh"]).args([&bin, &fstab, &dir]);
+    wait::run(&mut unshare, PATIENCE).expect_success("mount DIR");
+    assert_eq!(fs::read_to_string(cell.root(0).join("file")).unwrap(), "content\n");
+}
+
+#[test]
+fn a_server_without_space_to_start_says_so() {
+    if !prerequisites() {
+        return;
+    }
+    let parent = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::new(parent.path().join("disk"), 1);
+    fs::write(disk.0.join("filler"), vec![0; 1 << 20]).unwrap_or_default();
+    let data = disk.0.join("data");
+    refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &["No space left"]);
 }

@@ -8,9 +8,17 @@ use clap_complete::Shell;
 use std::path::Path;
 
 pub(crate) fn completions(shell: Shell) -> Result<(), CliError> {
+    print(&completion_script(shell))
+}
+
+fn completion_script(shell: Shell) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "soda", &mut text);
-    print(&String::from_utf8_lossy(&text))
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+pub(crate) fn man(words: &[String]) -> Result<(), CliError> {
+    print(&page(words)?)
 }
 
 /// Every command's page as a file, `soda-lease-why.1` among them.
@@ -20,7 +28,7 @@ pub(crate) fn all_pages(dir: &Path) -> Result<(), CliError> {
     clap_mangen::generate_to(Cli::command(), dir).map_err(failed())
 }
 
-pub(crate) fn man(words: &[String]) -> Result<(), CliError> {
+fn page(words: &[String]) -> Result<String, CliError> {
     let mut command = Cli::command();
     for word in words {
         let inner = command.find_subcommand(word).cloned();
@@ -35,7 +43,7 @@ pub(crate) fn man(words: &[String]) -> Result<(), CliError> {
     }
     let mut text = Vec::new();
     clap_mangen::Man::new(command).render(&mut text).map_err(CliError::io("the manual page"))?;
-    print(&String::from_utf8_lossy(&text))
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 #[cfg(test)]
@@ -45,10 +53,10 @@ mod tests {
     #[test]
     fn pages_can_be_made() {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        man(&[]).unwrap();
-        man(&words("lease why")).unwrap();
-        assert!(man(&words("mout")).is_err());
-        completions(Shell::Bash).unwrap();
+        assert!(page(&[]).unwrap().contains(".TH soda 1"));
+        assert!(page(&words("lease why")).unwrap().contains(".TH soda-lease-why 1"));
+        assert!(page(&words("mout")).is_err());
+        assert!(completion_script(Shell::Bash).contains("_soda()"));
         let dir = tempfile::tempdir().unwrap();
         all_pages(&dir.path().join("man1")).unwrap();
         for page in ["soda.1", "soda-serve.1", "soda-lease-why.1"] {

@@ -13,7 +13,9 @@ pub(crate) mod umount;
 
 use crate::error::CliError;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::process::Command;
 
 /// Standard output, where a reader that has gone (`| head`) is no error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -29,6 +31,23 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
 pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), CliError> {
     let text = serde_json::to_string_pretty(value).map_err(|error| CliError::Failed(error.to_string()))?;
     print(&format!("{text}\n"))
+}
+
+/// To be run once more, for another part.
+pub(crate) fn this_program() -> Result<Command, CliError> {
+    std::env::current_exe().map(Command::new).map_err(CliError::io("this program's own path"))
+}
+
+/// Of all look-ups, attributes, data and xattrs asked for, the part that needed no server.
+pub(crate) fn hit_ratio(counters: &BTreeMap<String, u64>) -> String {
+    let sum = |suffix: &str| -> u64 {
+        counters.iter().filter(|(name, _)| name.ends_with(suffix)).map(|(_, count)| count).sum()
+    };
+    let (hits, misses) = (sum("_hits"), sum("_misses"));
+    match hits + misses {
+        0 => "-".into(),
+        all => format!("{:.1} %", hits as f64 * 100.0 / all as f64),
+    }
 }
 
 /// Waits for Ctrl-C or a polite request to end.

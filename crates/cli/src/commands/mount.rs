@@ -1,8 +1,8 @@
 //! `soda mount`: a daemon that serves the mount, and the command that waits until it does.
 
 use crate::args::{LogArgs, LogFormat, MountArgs};
-use crate::commands::{asked_to_end, runtime};
-use crate::control::{self, ControlServer};
+use crate::commands::{asked_to_end, runtime, this_program};
+use crate::control::{self, Answers, ControlServer};
 use crate::error::CliError;
 use crate::options::{MountAction, MountOptions};
 use crate::progress::Waiting;
@@ -12,7 +12,7 @@ use soda_fuse::{Hooks, Mount, MountConfig, MountEntry};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ const LAST_ORDERS: Duration = Duration::from_secs(10);
 
 /// A mount as it was asked for, all paths absolute.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub spec: Spec,
-    pub dir: PathBuf,
-    pub options: MountOptions,
+struct Plan {
+    spec: Spec,
+    dir: PathBuf,
+    options: MountOptions,
 }
 
 pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
@@ -86,13 +86,13 @@ fn plan(arguments: &MountArgs) -> Result<Plan, CliError> {
 
 /// A connected client with its mount.
 #[derive(Debug)]
-pub(crate) struct Mounted {
-    pub client: Arc<Client>,
-    pub mount: Mount,
+struct Mounted {
+    client: Arc<Client>,
+    mount: Mount,
 }
 
 /// Connects and mounts.
-pub(crate) async fn mount(plan: &Plan) -> Result<Mounted, CliError> {
+async fn mount(plan: &Plan) -> Result<Mounted, CliError> {
     let hooks = Hooks::new();
     let client = Client::connect(client_config(plan), Box::new(hooks.clone())).await?;
     let config = MountConfig { flags: plan.options.flags, ..MountConfig::new(plan.spec.to_string()) };
@@ -138,12 +138,18 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         }
         Err(error) => return Err(error),
     };
-    let control = ControlServer::start(&plan, &mounted)?;
+    let Mounted { client, mount } = mounted;
+    let control = ControlServer::start(Answers {
+        dir: mount.dir().to_path_buf(),
+        source: plan.spec.to_string(),
+        options: plan.options.to_list(),
+        client: client.clone(),
+        monitor: mount.monitor(),
+    })?;
     match is_daemon {
         true => say_ready(),
         false => eprintln!("soda: {} is mounted on {}", plan.spec, plan.dir.display()),
     }
-    let Mounted { client, mount } = mounted;
     tokio::select! {
         () = mount.ended() => {}
         asked = asked_to_end() => {
@@ -178,14 +184,13 @@ fn say_ready() {
 }
 
 fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
-    let program = std::env::current_exe().map_err(CliError::io("this program's own path"))?;
     let log_path = match &log.file {
         Some(path) => path.clone(),
         None => control::log_path(&plan.dir)?,
     };
     let log_file = File::options().create(true).append(true).open(&log_path);
     let log_file = log_file.map_err(CliError::io(format!("the log {}", log_path.display())))?;
-    let mut command = Command::new(program);
+    let mut command = this_program()?;
     command.arg("mount").arg(plan.spec.to_string()).arg(&plan.dir).args(["--foreground", "--daemon"]);
     // Apart from the list, which is text: a path need not be.
     let mut options = plan.options.clone();

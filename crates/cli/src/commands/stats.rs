@@ -2,8 +2,7 @@
 
 use crate::admin::{Admin, server_or_default};
 use crate::args::StatsArgs;
-use crate::commands::status::hit_ratio;
-use crate::commands::{print, print_json};
+use crate::commands::{hit_ratio, print, print_json};
 use crate::control;
 use crate::error::CliError;
 use crate::table::Table;

@@ -2,7 +2,7 @@
 
 use crate::admin::{Admin, server_or_default};
 use crate::args::StatusArgs;
-use crate::commands::{print, print_json};
+use crate::commands::{hit_ratio, print, print_json};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use crate::table::Table;
@@ -77,18 +77,6 @@ fn text(status: &Status) -> String {
         ));
     }
     out
-}
-
-/// Of all look-ups, attributes, data and xattrs asked for, the part that needed no server.
-pub(crate) fn hit_ratio(counters: &std::collections::BTreeMap<String, u64>) -> String {
-    let sum = |suffix: &str| -> u64 {
-        counters.iter().filter(|(name, _)| name.ends_with(suffix)).map(|(_, count)| count).sum()
-    };
-    let (hits, misses) = (sum("_hits"), sum("_misses"));
-    match hits + misses {
-        0 => "-".into(),
-        all => format!("{:.1} %", hits as f64 * 100.0 / all as f64),
-    }
 }
 
 fn server_text(server: &ServerStatus) -> String {

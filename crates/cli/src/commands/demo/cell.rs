@@ -1,13 +1,14 @@
 //! The processes of the demo.
 
 use super::cleaner::Cleaner;
+use crate::commands::this_program;
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// Session lease of the demo's server: a stopped client is in the way for so long, and nobody wants to watch for longer.
@@ -175,8 +176,4 @@ impl Machine {
         let pid = Pid::from_raw(self.daemon.cast_signed()).ok_or_else(gone)?;
         kill_process(pid, signal).map_err(|error| CliError::io("cannot signal a mount")(error.into()))
     }
-}
-
-pub(super) fn this_program() -> Result<Command, CliError> {
-    std::env::current_exe().map(Command::new).map_err(CliError::io("this program's own path"))
 }

@@ -1,13 +1,13 @@
 //! A process that outlives the demo for a moment: when the pipe between them closes, for whatever reason, it unmounts,
 //! ends the processes and removes the directories. There is no other way out, so the one after kill -9 is well-trodden.
 
-use super::cell::this_program;
+use crate::commands::this_program;
 use crate::error::CliError;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ pub(super) fn run(scratch: &Path) -> Result<(), CliError> {
     }
 }
 
-fn mounts_below(scratch: &Path) -> Result<Vec<std::path::PathBuf>, CliError> {
+fn mounts_below(scratch: &Path) -> Result<Vec<PathBuf>, CliError> {
     let mounts = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
     Ok(mounts.into_iter().map(|mount| mount.dir).filter(|dir| dir.starts_with(scratch)).collect())
 }

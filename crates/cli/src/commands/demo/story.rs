@@ -1,8 +1,8 @@
 //! What the demo shows, and checks: nothing is stale, whatever dies.
 
 use super::act::{headline, note, play};
-use super::cell::{Cell, TERM, this_program};
-use crate::commands::print;
+use super::cell::{Cell, TERM};
+use crate::commands::{print, this_program};
 use crate::error::CliError;
 use crate::units::show_duration;
 use std::fs::{self, File};
