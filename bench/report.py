@@ -48,19 +48,23 @@ def short(value: float) -> str:
 def text(result: dict) -> str:
     """The page: the machine, each series, what was aimed at. Markdown."""
     machine = result["machine"]
-    lines = [f"{result['date']}, {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-             f"Linux {machine['kernel']}", f"Command: {result['command']}. Medians of up to {result['rounds']} rounds, in square "
-             "brackets the least and the most;", "in round ones relative to " + " and ".join(BASELINES)
-             + ", round by round: above 1 is better."]
+    others = " and other file systems" if set(result["targets"]) - {"local", "passthrough", "soda"} else ""
+    lines = [
+        f"{result['date']}, commit {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"Linux {machine['kernel']}.",
+        f"`{result['command']}`: medians of up to {result['rounds']} rounds, in square brackets the least and the most; in",
+        "round ones relative to " + " and ".join(BASELINES) + ", round by round: above 1 is better.",
+    ]
     for name, series in result["series"].items():
         usage = series["usage"]
-        lines += ["", f"## The other cores {name}", "",
+        lines += ["", f"### Soda{others}, the other cores {name}", "",
                   f"Stolen by the host {usage['steal']:.1%}, busy {usage['busy']:.0%}, {usage['swapped_pages']} pages swapped, "
-                  f"load {usage['load']:.1f}.", ""]
+                  f"load {usage['load']:.1f}; {series['seconds']} s.", ""]
         lines += tables(series["figures"], result["targets"])
     verdicts = {name: judge(series["figures"]) for name, series in result["series"].items()}
     if any(verdicts.values()) and not result["smoke"]:
-        lines += ["", "## Against what was aimed at", ""] + goal_table(verdicts)
+        lines += ["", f"### Against what was aimed at{' (the run with other file systems)' if others else ''}", ""]
+        lines += goal_table(verdicts)
     return "\n".join(lines)
 
 

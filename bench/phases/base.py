@@ -52,7 +52,7 @@ class Sizes:
     @staticmethod
     def full() -> "Sizes":
         return Sizes(sequential_mib=1024, cached_mib=256, small_files=4000, fio_seconds=3, synced_creates=200, trips=500,
-                     trials=200, trial_seconds=8)
+                     trials=200, trial_seconds=6)
 
     @staticmethod
     def smoke() -> "Sizes":

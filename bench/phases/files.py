@@ -70,7 +70,7 @@ class Small(Phase):
 class Depth(Phase):
     """stat of one cached file at the end of a short and of a long path: what each directory on the way costs."""
     DEPTHS = {1: Kind("stat, depth 1", "/s"), 4: Kind("stat, depth 4", "/s"), 16: Kind("stat, depth 16", "/s")}
-    TIMES = 20_000
+    TIMES = 5_000
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         figures: Measured = {}
