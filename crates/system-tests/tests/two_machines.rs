@@ -274,6 +274,19 @@ fn changes_are_seen_by_the_very_next_call() {
 }
 
 #[test]
+fn a_directory_that_was_removed_elsewhere_is_at_its_end() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 2);
+    let [here, there] = [0, 1].map(|mount| cell.root(mount).join("directory"));
+    fs::create_dir(&here).unwrap();
+    let listing = fs::read_dir(&here).unwrap();
+    fs::remove_dir(&there).unwrap();
+    assert!(listing.map(Result::unwrap).next().is_none());
+}
+
+#[test]
 fn a_program_that_runs_is_not_cut_off() {
     if !prerequisites() {
         return;

@@ -4,7 +4,7 @@ use super::{Inner, NOT_OPEN};
 use crate::handles::DirHandle;
 use crate::wire::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
 use soda_client::{DirEntry, IfExists, NewNode, RenameHow};
-use soda_types::{Creds, Fid, FileKind, FsResult, Name};
+use soda_types::{Creds, Errno, Fid, FileKind, FsError, FsResult, Name};
 use std::sync::Arc;
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -122,7 +122,8 @@ impl Inner {
     async fn list(&self, dir: &DirHandle, offset: u64, max: u32) -> FsResult<Listing> {
         // First what may have to be asked for: the answer says what `..` is, too.
         let entries =
-            self.client.read_dir(&dir.open, offset.saturating_sub(DOTS), max.max(1) as usize).await?;
+            self.client.read_dir(&dir.open, offset.saturating_sub(DOTS), max.max(1) as usize).await;
+        let entries = entries.map_err(if_removed)?;
         let mut dots = Vec::new();
         if offset < 1 {
             dots.push(Dot { name: b".", fid: dir.fid, next: 1 });
@@ -196,6 +197,14 @@ impl Inner {
         if reply.data(&[buffer.as_bytes()]) == Taken::No {
             told.into_iter().for_each(|fid| self.forget(self.nodes.node_of(fid), 1));
         }
+    }
+}
+
+/// Removed since it was opened: Linux says ENOENT then, which libraries take for the end. ESTALE they pass on.
+fn if_removed(error: FsError) -> FsError {
+    match error.errno {
+        Errno::Stale => FsError::new(Errno::NoEntry, "the directory was removed while it was open"),
+        _ => error,
     }
 }
 
