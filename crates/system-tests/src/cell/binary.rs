@@ -26,10 +26,12 @@ impl Prerequisite {
 /// Whether tests on real mounts can run here. If not, says so.
 ///
 /// # Panics
-/// As [`skip`].
+/// If root cannot mount, and as [`skip`].
 pub fn prerequisites() -> bool {
-    let missing = [Prerequisite::Root, Prerequisite::FuseDevice].into_iter().find_map(Prerequisite::missing);
-    missing.inspect(|reason| skip(reason)).is_none()
+    let is_root = Prerequisite::Root.missing().inspect(|reason| skip(reason)).is_none();
+    let lacking = Prerequisite::FuseDevice.missing().filter(|_| is_root);
+    assert_eq!(lacking, None, "root must be able to mount");
+    is_root
 }
 
 /// Says that a test does not run here, and why: the one place where a test may give up.

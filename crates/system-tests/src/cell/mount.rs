@@ -56,9 +56,10 @@ impl Mount {
         assert!(self.child.is_none(), "{} is mounted", self.root.display());
         self.child = Some(spawn(&self.words, &self.log));
         let ready = wait::until(PATIENCE, || self.has_ended() || is_mounted(&self.root));
+        let status = self.child.as_mut().map(Child::try_wait);
         assert!(
             ready && !self.has_ended(),
-            "{} was not mounted\n{}",
+            "{} was not mounted: {status:?}\n{}",
             self.root.display(),
             tail(&self.log, 40)
         );
@@ -95,6 +96,22 @@ impl Mount {
 
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
+    }
+
+    /// One of the counters that `soda stats` shows.
+    ///
+    /// # Panics
+    /// If there is no such counter, or the client does not tell.
+    pub fn counter(&self, name: &str) -> u64 {
+        let mut stats = Command::new(soda_binary());
+        stats.arg("stats").arg(&self.root).args(["--once", "--json"]);
+        let output = wait::run(&mut stats, PATIENCE).expect_success("soda stats");
+        let counters: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let of_mount = counters.as_object().and_then(|mounts| mounts.values().next());
+        match of_mount.and_then(|counters| counters[name].as_u64()) {
+            Some(count) => count,
+            None => panic!("no counter {name}: {}", String::from_utf8_lossy(&output.stdout)),
+        }
     }
 
     fn signal(&self, signal: Signal) {

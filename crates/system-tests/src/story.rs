@@ -1,0 +1,231 @@
+//! Runs of the workload on a cell, with things that go wrong meanwhile, and what must be true in the end: one copy, no error
+//! where nothing went wrong, no recall answered before the kernel had done its part.
+//!
+//! `SODA_SEED` repeats a run; `SODA_ROUNDS` makes so many of each, with the seeds that follow.
+
+use crate::cell::{Cell, Network, PATIENCE, TERM, prerequisites};
+use crate::linear::assert_linearizable;
+use crate::workload::{Pieces, Progress, Run, Workload};
+use soda_model::Rng;
+use std::collections::BTreeSet;
+use std::env;
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+/// Longer than any lease of a client that was frozen or cut off lives.
+const PAST_TERM: Duration = Duration::from_secs(TERM.as_secs() * 2);
+/// For how long a server that was killed is away.
+const RESTART: Duration = Duration::from_millis(200);
+/// Operations between two faults.
+const MEANWHILE: u64 = 400;
+/// A machine that lost its session hears of it once in each thread that holds a lock or was in the middle of a change, and
+/// once more where a thread works on with a descriptor of before.
+const ERRORS_PER_FAULT: usize = 12;
+
+/// How many mounts there are, what they do, and with which numbers.
+#[derive(Clone, Debug)]
+pub struct Story {
+    mounts: usize,
+    readers: usize,
+    network: Network,
+    seed: u64,
+}
+
+/// Something that goes wrong. It lasts longer than any lease, unless it is a crash.
+///
+/// Those that begin together begin in this order and end in the opposite: a process that is started closes what the threads
+/// have open, which a frozen client does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// kill -9, and another client at the same place.
+    ClientCrash(usize),
+    /// kill -9, and another server on the same data.
+    ServerCrash,
+    /// The cable is pulled.
+    CutOff(usize),
+    /// SIGSTOP: as a machine that swaps.
+    ServerFrozen,
+    /// SIGSTOP: as a machine that is suspended.
+    ClientFrozen(usize),
+}
+
+/// Where a story is when something goes wrong.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    cell: &'a mut Cell,
+    progress: &'a Progress,
+    rng: Rng,
+    /// Of each client, what went wrong with it so far.
+    blows: Vec<usize>,
+}
+
+impl Story {
+    pub fn of(mounts: usize) -> Story {
+        Story { mounts, readers: 0, network: Network::Loopback, seed: 1 }
+    }
+
+    /// On the first so many mounts the threads only look.
+    pub fn with_readers(self, readers: usize) -> Story {
+        Story { readers, ..self }
+    }
+
+    /// Each mount in a network of its own, with a cable that can be pulled.
+    pub fn with_cables(self) -> Story {
+        Story { network: Network::Namespaces, ..self }
+    }
+
+    pub fn with_seed(self, seed: u64) -> Story {
+        Story { seed, ..self }
+    }
+
+    /// Nothing goes wrong; each thread does so many operations, as fast as it can.
+    ///
+    /// # Panics
+    /// If what was seen is wrong.
+    pub fn undisturbed(self, operations: u64) {
+        self.each_round(|round| {
+            let cell = Cell::start(round.network, round.mounts);
+            let workload = round.workload(operations, Duration::from_micros(200));
+            let run = workload.run(&test_name(), &cell.roots(), |progress| {
+                progress.complete(Duration::from_secs(120));
+            });
+            check(&cell, &run, &vec![0; round.mounts]);
+        });
+    }
+
+    /// The threads work for as long as the faults take: a few thousand operations, not as many as possible.
+    ///
+    /// # Panics
+    /// If what was seen is wrong.
+    pub fn disturbed(self, faults: impl Fn(&mut Stage<'_>)) {
+        self.each_round(|round| {
+            let mut cell = Cell::start(round.network, round.mounts);
+            let (roots, mut blows) = (cell.roots(), Vec::new());
+            let workload = round.workload(20_000, Duration::from_millis(4));
+            let run = workload.run(&test_name(), &roots, |progress| {
+                let rng = Rng::new(round.seed ^ 0xfa17);
+                let mut stage = Stage { cell: &mut cell, progress, rng, blows: vec![0; round.mounts] };
+                stage.meanwhile();
+                faults(&mut stage);
+                stage.meanwhile();
+                blows = stage.blows;
+            });
+            check(&cell, &run, &blows);
+        });
+    }
+
+    fn each_round(self, round: impl Fn(&Story)) {
+        if !prerequisites() {
+            return;
+        }
+        let number = |name| env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
+        let first = number("SODA_SEED").unwrap_or(self.seed);
+        for seed in first..first + number("SODA_ROUNDS").unwrap_or(1) {
+            round(&Story { seed, ..self.clone() });
+        }
+    }
+
+    fn workload(&self, operations: u64, pause: Duration) -> Workload {
+        let (seed, readers) = (self.seed, self.readers);
+        Workload { seed, threads_per_mount: 2, operations, pieces: Pieces::Calls, pause, readers }
+    }
+}
+
+impl Stage<'_> {
+    /// All of it goes wrong at once, and is mended at once.
+    ///
+    /// # Panics
+    /// If the others do not go on meanwhile, or all of them afterwards.
+    pub fn suffer(&mut self, faults: &[Fault]) {
+        eprintln!("  {faults:?}");
+        let hit: BTreeSet<usize> = faults.iter().filter_map(|fault| fault.client()).collect();
+        hit.iter().for_each(|client| self.blows[*client] += 1);
+        let mut faults = faults.to_vec();
+        faults.sort();
+        faults.iter().for_each(|fault| self.begin(*fault));
+        let lasts = faults.iter().any(|fault| !matches!(fault, Fault::ServerCrash | Fault::ClientCrash(_)));
+        sleep(if lasts { PAST_TERM } else { RESTART });
+        let server_is_there = faults.iter().all(|fault| fault.client().is_some());
+        if server_is_there && hit.len() < self.blows.len() {
+            self.progress.advance(MEANWHILE / 4, PATIENCE);
+        }
+        faults.iter().rev().for_each(|fault| self.end(*fault));
+        self.meanwhile();
+    }
+
+    /// One to three things at once, by lot; never two with one client.
+    pub fn suffer_something(&mut self) {
+        let mut faults = Vec::new();
+        match self.rng.below(4) {
+            0 => faults.push(Fault::ServerCrash),
+            1 => faults.push(Fault::ServerFrozen),
+            _ => {}
+        }
+        let first = self.rng.below(self.blows.len() as u64) as usize;
+        let clients = self.rng.below(3) as usize + usize::from(faults.is_empty());
+        for number in 0..clients.min(2) {
+            let client = (first + number) % self.blows.len();
+            faults.push(match self.rng.below(3) {
+                0 => Fault::ClientCrash(client),
+                1 => Fault::ClientFrozen(client),
+                _ => Fault::CutOff(client),
+            });
+        }
+        self.suffer(&faults);
+    }
+
+    fn meanwhile(&self) {
+        self.progress.advance(MEANWHILE, PATIENCE);
+    }
+
+    fn begin(&mut self, fault: Fault) {
+        match fault {
+            Fault::ServerCrash => self.cell.server.kill(),
+            Fault::ServerFrozen => self.cell.server.freeze(),
+            Fault::ClientCrash(client) => self.cell.mounts[client].crash(),
+            Fault::ClientFrozen(client) => self.cell.mounts[client].freeze(),
+            Fault::CutOff(client) => self.cell.cut(client),
+        }
+    }
+
+    fn end(&mut self, fault: Fault) {
+        match fault {
+            Fault::ServerCrash => self.cell.server.restart(),
+            Fault::ServerFrozen => self.cell.server.thaw(),
+            Fault::ClientCrash(client) => self.cell.mounts[client].start(),
+            Fault::ClientFrozen(client) => self.cell.mounts[client].thaw(),
+            Fault::CutOff(client) => self.cell.heal(client),
+        }
+    }
+}
+
+impl Fault {
+    /// Whom it befalls; `None`: the server.
+    fn client(self) -> Option<usize> {
+        match self {
+            Fault::ServerCrash | Fault::ServerFrozen => None,
+            Fault::ClientCrash(client) | Fault::ClientFrozen(client) | Fault::CutOff(client) => Some(client),
+        }
+    }
+}
+
+fn check(cell: &Cell, run: &Run, blows: &[usize]) {
+    assert_linearizable(&run.history);
+    for (mount, (errors, blows)) in run.errors.iter().zip(blows).enumerate() {
+        let (count, some) = (errors.len(), &errors[..errors.len().min(5)]);
+        assert!(
+            count <= blows * ERRORS_PER_FAULT,
+            "mount {mount}, which {blows} faults befell: {count} errors, as {some:?}\nrepeat with: {}",
+            run.history.reproduce
+        );
+    }
+    for mount in &cell.mounts {
+        // Nobody maps a file here: nothing but a mistake can keep the kernel from doing what a recall asks for.
+        assert_eq!(mount.counter("recalls_forced"), 0, "{}: answered too early", mount.root().display());
+    }
+}
+
+/// The test harness gives each test a thread with its name.
+fn test_name() -> String {
+    thread::current().name().unwrap_or("coherence").to_owned()
+}
