@@ -383,6 +383,26 @@ fn whoever_waits_is_told_for_what() {
     cell.server.thaw();
 }
 
+/// Who asks why others hang must not hang with them: nothing is asked of the mount itself.
+#[test]
+fn a_mount_that_hangs_can_be_asked_about() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 2);
+    fs::write(cell.root(1).join("file"), b"content").unwrap();
+    cell.mounts[0].freeze();
+    let file = cell.root(0).join("file");
+    let why = wait::run(&mut soda(&["lease", "why", text(&file)]), PATIENCE).expect_success("lease why");
+    let status = wait::run(&mut soda(&["status"]), PATIENCE).expect_success("status");
+    cell.mounts[0].thaw();
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    assert!(why.starts_with("/file (file ") && why.contains("Nobody waits for it."), "{why}");
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    let silent = format!("{}: its daemon does not answer", text(cell.root(0)));
+    assert!(status.contains(&silent), "{status}");
+}
+
 /// `mount DIR` with the line of fstab(5) that the README shows: mount(8) calls mount.fuse3, which looks for `soda` in the
 /// system's directories only. So the test has a /usr/local/bin of its own, in a mount namespace.
 #[test]
