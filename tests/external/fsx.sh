@@ -4,6 +4,8 @@
 #
 #   fsx.sh DIRECTORY [SEED...]     FSX_OPERATIONS (100000) operations for each seed (1 2 3 unless given)
 #                                  FSX_CONFIG (fsx.toml beside this script)
+#
+# The seeds run side by side, each on a file of its own.
 . "$(dirname "$0")/lib.sh"
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,17 +19,23 @@ binary=$(install_crate fsx 0.3.2)
 artifacts=$(mktemp -d)
 scratch "$dir"
 
-passed=0 failed=0
+runs=()
 for seed in "${seeds[@]}"; do
-  if timeout 1800 "$binary" -q -N "$operations" -S "$seed" -f "$config" -P "$artifacts" "$SCRATCH/file" \
-    >"$artifacts/log" 2>&1; then
+  timeout 1800 "$binary" -q -N "$operations" -S "$seed" -f "$config" -P "$artifacts" "$SCRATCH/file-$seed" \
+    >"$artifacts/log-$seed" 2>&1 &
+  runs+=($!)
+done
+
+passed=0 failed=0
+for index in "${!seeds[@]}"; do
+  seed=${seeds[$index]}
+  if wait "${runs[$index]}"; then
     passed=$((passed + 1))
   else
     failed=$((failed + 1))
-    tail -30 "$artifacts/log"
+    tail -30 "$artifacts/log-$seed"
     say "failed; repeat with: tests/external/fsx.sh DIRECTORY $seed   (artifacts in $artifacts)"
   fi
-  rm -f "$SCRATCH/file"
 done
 [ "$failed" != 0 ] || rm -rf "$artifacts"
 echo "fsx: $passed passed, $failed failed"

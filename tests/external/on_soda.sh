@@ -43,8 +43,6 @@ passed=0 failed=0
 for suite in "${suites[@]}"; do
   start=$SECONDS
   directories=("$dir/one")
-  # fsx: as many operations in all, in shorter runs: a random write costs the more the more went before it to that file.
-  [ "$suite" != fsx ] || { directories+=(1 2 3 4 5); export FSX_OPERATIONS=${FSX_OPERATIONS:-20000}; }
   case "$suite" in sqlite | semantics) directories+=("$dir/two") ;; esac
   if "$here/$suite.sh" "${directories[@]}"; then
     passed=$((passed + 1))
