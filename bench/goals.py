@@ -1,4 +1,5 @@
 """What Soda must reach, as said when it was begun, and whether it does."""
+
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,20 +22,54 @@ class Goal:
 LEAST, MOST = Bound.AT_LEAST, Bound.AT_MOST
 
 GOALS = [
-    Goal("re-read of a cached 256 MiB file, over the pass-through", "warm re-read", "passthrough", LEAST, 1.0),
+    Goal(
+        "re-read of a cached 256 MiB file, over the pass-through", "warm re-read", "passthrough", LEAST, 1.0
+    ),
     Goal("4 KiB random reads of it, over the pass-through", "random 4K read", "passthrough", LEAST, 1.0),
     Goal("stat of cached names, over local", "stat", "local", LEAST, 0.85),
     Goal("stat of a cached name: requests to the daemon", "requests per stat", None, MOST, 0.01),
-    Goal("open+read+close of a cached small file, over the pass-through", "small read", "passthrough", LEAST, 1.0),
+    Goal(
+        "open+read+close of a cached small file, over the pass-through",
+        "small read",
+        "passthrough",
+        LEAST,
+        1.0,
+    ),
     Goal("a read from the client's cache over one from the server", "cache over server", None, LEAST, 13),
-    Goal("small reads from the server, leases off over on", "leases off over on, 1 KiB files", None, LEAST, 0.95),
-    Goal("sequential reads from the server, leases off over on", "leases off over on, sequential", None, LEAST, 0.95),
+    Goal(
+        "small reads from the server, leases off over on",
+        "leases off over on, 1 KiB files",
+        None,
+        LEAST,
+        0.95,
+    ),
+    Goal(
+        "sequential reads from the server, leases off over on",
+        "leases off over on, sequential",
+        None,
+        LEAST,
+        0.95,
+    ),
     Goal("cold sequential read of 1 GiB, over the pass-through", "seq read cold", "passthrough", LEAST, 0.6),
-    Goal("sequential write of 1 GiB with fsync, over the pass-through", "seq write", "passthrough", LEAST, 0.6),
+    Goal(
+        "sequential write of 1 GiB with fsync, over the pass-through", "seq write", "passthrough", LEAST, 0.6
+    ),
     Goal("create+write+close by one thread, a second", "create", None, LEAST, 3000),
-    Goal("creates scale with clients: the best of 2, 4 and 8 over one", "create, best over 1 client", None, LEAST, 1.0),
+    Goal(
+        "creates scale with clients: the best of 2, 4 and 8 over one",
+        "create, best over 1 client",
+        None,
+        LEAST,
+        1.0,
+    ),
     Goal("... until the machine is full", "machine used by 8 clients", None, LEAST, 0.9),
-    Goal("fsync'ed creates share group commits: 8 threads over 1", "fsync creates, 8 threads over 1", None, LEAST, 2.0),
+    Goal(
+        "fsync'ed creates share group commits: 8 threads over 1",
+        "fsync creates, 8 threads over 1",
+        None,
+        LEAST,
+        2.0,
+    ),
     Goal("a write that invalidates a reader, us", "recall", None, MOST, 1000),
     Goal("server memory per lease, bytes", "memory per lease", None, MOST, 200),
 ]

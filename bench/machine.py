@@ -1,4 +1,5 @@
 """The machine itself: its other cores kept busy or left idle, and how quiet it was meanwhile."""
+
 import multiprocessing
 import os
 import platform
@@ -40,8 +41,12 @@ class Usage:
         spent = [after - earlier for after, earlier in zip(ticks(), before)]
         # user nice system idle iowait irq softirq steal
         total, idle, stolen = sum(spent) or 1, spent[3] + spent[4], spent[7]
-        return {"busy": round((total - idle) / total, 4), "steal": round(stolen / total, 4),
-                "swapped_pages": pages_swapped() - swapped, "load": os.getloadavg()[0]}
+        return {
+            "busy": round((total - idle) / total, 4),
+            "steal": round(stolen / total, 4),
+            "swapped_pages": pages_swapped() - swapped,
+            "load": os.getloadavg()[0],
+        }
 
 
 def ticks() -> list[int]:
@@ -55,8 +60,15 @@ def pages_swapped() -> int:
 
 def description() -> dict[str, str | int]:
     """What somebody else needs to know to compare figures."""
-    models = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-              if line.startswith("model name")]
+    models = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     memory_kib = int(Path("/proc/meminfo").read_text().split()[1])
-    return {"cpu": models[0] if models else platform.machine(), "cores": os.cpu_count() or 1,
-            "memory_gib": round(memory_kib / (1 << 20)), "kernel": platform.release()}
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "memory_gib": round(memory_kib / (1 << 20)),
+        "kernel": platform.release(),
+    }

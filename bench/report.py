@@ -1,7 +1,8 @@
 """Figures, their medians and ratios, and the page."""
+
 import statistics
 
-from goals import Judged, judge
+from goals import Goal, Judged, judge
 from phases import Kind, Trials
 
 BASELINES = ["local", "passthrough"]
@@ -26,19 +27,25 @@ class Figure:
         """For each target: how good it is relative to `base` (above 1 is better), the median over the rounds."""
         found = {}
         for target, rounds in self.values.items():
-            pairs = [(value, self.values[base][number]) for number, value in rounds.items() if number in self.values[base]]
-            numbers = [self.kind.goodness(value, other) for value, other in pairs if value and other]
-            if target != base and numbers:
-                found[target] = statistics.median(numbers)
+            pairs = [(value, self.values[base].get(number)) for number, value in rounds.items()]
+            each = [
+                self.kind.goodness(value, other)
+                for value, other in pairs
+                if isinstance(value, float) and isinstance(other, float) and value and other
+            ]
+            if target != base and each:
+                found[target] = statistics.median(each)
         return found
 
 
 def summary(values: list[float | Trials]) -> dict:
-    if isinstance(values[0], Trials):
-        total = sum(values, Trials())
+    trials = [value for value in values if isinstance(value, Trials)]
+    numbers = [value for value in values if not isinstance(value, Trials)]
+    if trials:
+        total = sum(trials, Trials())
         late = statistics.median(total.delays) if total.delays else None
         return {"trials": total.count, "stale": total.stale, "median_delay_s": late}
-    return {"median": statistics.median(values), "min": min(values), "max": max(values), "values": values}
+    return {"median": statistics.median(numbers), "min": min(numbers), "max": max(numbers), "values": numbers}
 
 
 def short(value: float) -> str:
@@ -57,13 +64,22 @@ def text(result: dict) -> str:
     ]
     for name, series in result["series"].items():
         usage = series["usage"]
-        lines += ["", f"### Soda{others}, the other cores {name}", "",
-                  f"Stolen by the host {usage['steal']:.1%}, busy {usage['busy']:.0%}, {usage['swapped_pages']} pages swapped, "
-                  f"load {usage['load']:.1f}; {series['seconds']} s.", ""]
+        lines += [
+            "",
+            f"### Soda{others}, the other cores {name}",
+            "",
+            f"Stolen by the host {usage['steal']:.1%}, busy {usage['busy']:.0%}, {usage['swapped_pages']} pages swapped, "
+            f"load {usage['load']:.1f}; {series['seconds']} s.",
+            "",
+        ]
         lines += tables(series["figures"], result["targets"])
     verdicts = {name: judge(series["figures"]) for name, series in result["series"].items()}
     if any(verdicts.values()) and not result["smoke"]:
-        lines += ["", f"### Against what was aimed at{' (the run with other file systems)' if others else ''}", ""]
+        lines += [
+            "",
+            f"### Against what was aimed at{' (the run with other file systems)' if others else ''}",
+            "",
+        ]
         lines += goal_table(verdicts)
     return "\n".join(lines)
 
@@ -73,7 +89,9 @@ def tables(figures: dict, targets: list[str]) -> list[str]:
     looks = {name: figure for name, figure in figures.items() if name not in rates}
     lines = table("figure", targets, rates, speed_cell) if rates else []
     if looks:
-        shared = [target for target in targets if any(target in figure["targets"] for figure in looks.values())]
+        shared = [
+            target for target in targets if any(target in figure["targets"] for figure in looks.values())
+        ]
         lines += [""] + table("stale or lost, of trials", shared, looks, trials_cell)
     return lines
 
@@ -93,7 +111,11 @@ def speed_cell(figure: dict, target: str) -> str:
     words = [short(measured["median"])]
     if len(measured["values"]) > 1:
         words.append(f"[{short(measured['min'])}-{short(measured['max'])}]")
-    ratios = [f"{figure['ratios'][base][target]:.2f}" for base in BASELINES if target in figure["ratios"].get(base, {})]
+    ratios = [
+        f"{figure['ratios'][base][target]:.2f}"
+        for base in BASELINES
+        if target in figure["ratios"].get(base, {})
+    ]
     if ratios:
         words.append(f"({', '.join(ratios)})")
     return " ".join(words)
@@ -109,7 +131,9 @@ def trials_cell(figure: dict, target: str) -> str:
 
 def goal_table(verdicts: dict[str, list[Judged]]) -> list[str]:
     lines = ["| goal | bound | " + " | ".join(verdicts) + " |", "|---" * (len(verdicts) + 2) + "|"]
-    by_goal = {judged.goal: {} for series in verdicts.values() for judged in series}
+    by_goal: dict[Goal, dict[str, str]] = {
+        judged.goal: {} for series in verdicts.values() for judged in series
+    }
     for name, series in verdicts.items():
         for judged in series:
             value = short(judged.value)

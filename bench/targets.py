@@ -3,6 +3,7 @@
 A target has a name, `roots` (directories on mounts of one and the same tree; several where it is shared), and `cold()`.
 Everything it needs is below its own directory. The other file systems that people use are in `peers.py`.
 """
+
 import json
 import os
 import socket
@@ -19,7 +20,9 @@ class Failed(Exception):
 
 def run(*command: str | Path, **options) -> str:
     """A command that must succeed; its output is part of the error."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+    )
     text = done.stdout.decode(errors="replace")
     if done.returncode:
         raise Failed(f"{' '.join(map(str, command))}: {text[-800:]}")
@@ -68,6 +71,7 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
 
 class Target:
     """One file system under test. `base` is an empty directory of its own on the local file system."""
+
     name: str
     roots: list[Path]
 
@@ -104,6 +108,7 @@ class Target:
 
 class Local(Target):
     """The local file system itself."""
+
     name = "local"
 
     def __init__(self, base: Path):
@@ -122,6 +127,7 @@ class Local(Target):
 
 class Passthrough(Target):
     """libfuse's pass-through of the local file system: FUSE without a network and without consistency."""
+
     name = "passthrough"
     script = PROJECT / "tests/external/passthrough.sh"
 
@@ -152,8 +158,16 @@ class SodaServer:
         self.process: subprocess.Popen | None = None
 
     def start(self, *options: str) -> None:
-        self.process = spawn(Soda.program, "serve", "--data", self.data, "--listen", f"127.0.0.1:{self.port}", *options,
-                             log=self.data.with_suffix(".log"))
+        self.process = spawn(
+            Soda.program,
+            "serve",
+            "--data",
+            self.data,
+            "--listen",
+            f"127.0.0.1:{self.port}",
+            *options,
+            log=self.data.with_suffix(".log"),
+        )
         wait_until(lambda: listens(self.port), "soda serve", self.process)
 
     def mount(self, mount: Path, *options: str) -> None:
@@ -169,6 +183,7 @@ class SodaServer:
 
 class Soda(Target):
     """One server on loopback, mounted several times, as several machines would."""
+
     name = "soda"
     program = PROJECT / "target/release/soda"
     clients = 8

@@ -1,4 +1,5 @@
 """What all phases are made of."""
+
 import os
 import shutil
 import time
@@ -15,6 +16,7 @@ now = time.perf_counter
 @dataclass(frozen=True)
 class Kind:
     """What a figure is: its name, unit, and whether more of it is better."""
+
     name: str
     unit: str
     better: str = "higher"
@@ -27,6 +29,7 @@ class Kind:
 @dataclass
 class Trials:
     """How often one of two mounts saw something old, or lost something, and for how long."""
+
     count: int = 0
     stale: int = 0
     delays: tuple[float, ...] = ()
@@ -51,13 +54,29 @@ class Sizes:
 
     @staticmethod
     def full() -> "Sizes":
-        return Sizes(sequential_mib=1024, cached_mib=256, small_files=4000, fio_seconds=3, synced_creates=200, trips=500,
-                     trials=200, trial_seconds=6)
+        return Sizes(
+            sequential_mib=1024,
+            cached_mib=256,
+            small_files=4000,
+            fio_seconds=3,
+            synced_creates=200,
+            trips=500,
+            trials=200,
+            trial_seconds=6,
+        )
 
     @staticmethod
     def smoke() -> "Sizes":
-        return Sizes(sequential_mib=32, cached_mib=8, small_files=200, fio_seconds=0.5, synced_creates=20, trips=50,
-                     trials=10, trial_seconds=1)
+        return Sizes(
+            sequential_mib=32,
+            cached_mib=8,
+            small_files=200,
+            fio_seconds=0.5,
+            synced_creates=20,
+            trips=50,
+            trials=10,
+            trial_seconds=1,
+        )
 
 
 Measured = dict[Kind, float | Trials]
@@ -107,7 +126,9 @@ def rate(count: int, work: Callable[[], None]) -> float:
     return count / (now() - start)
 
 
-def create(directory: Path, numbers: range, content: bytes, sync: Callable[[int], None] | None = None) -> None:
+def create(
+    directory: Path, numbers: range, content: bytes, sync: Callable[[int], None] | None = None
+) -> None:
     """New files in a directory, each opened, written, synced if that is wanted, and closed."""
     for number in numbers:
         fd = os.open(f"{directory}/file{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)

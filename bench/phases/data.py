@@ -1,4 +1,5 @@
 """The contents of large files."""
+
 import json
 import os
 import statistics
@@ -17,7 +18,7 @@ def write_file(path: Path, mib: int) -> None:
         struct.pack_into("<Q", block, 0, number)
         view = memoryview(block)
         while view:
-            view = view[os.write(fd, view):]
+            view = view[os.write(fd, view) :]
     os.fsync(fd)
     os.close(fd)
 
@@ -51,6 +52,7 @@ def megabytes(mib: int, seconds: float) -> float:
 
 class Sequential(Phase):
     """1 GiB written in 1 MiB pieces with fsync in the end; read with everything cold."""
+
     WRITE, READ = Kind("seq write", "MB/s"), Kind("seq read cold", "MB/s")
     most_rounds = 3
 
@@ -61,11 +63,15 @@ class Sequential(Phase):
         written = now() - start
         target.cold()
         read = read_file(path, sizes.sequential_mib)
-        return {self.WRITE: megabytes(sizes.sequential_mib, written), self.READ: megabytes(sizes.sequential_mib, read)}
+        return {
+            self.WRITE: megabytes(sizes.sequential_mib, written),
+            self.READ: megabytes(sizes.sequential_mib, read),
+        }
 
 
 class Cached(Phase):
     """A file that was just read: read again from end to end, and at random with fio."""
+
     REREAD, RANDOM = Kind("warm re-read", "MB/s"), Kind("random 4K read", "/s")
 
     def prepare(self) -> None:
@@ -77,8 +83,19 @@ class Cached(Phase):
         for _ in range(2):
             read_file(path, sizes.cached_mib)
         reread = statistics.median(read_file(path, sizes.cached_mib) for _ in range(5))
-        output = run("fio", "--output-format=json", "--name=random", "--ioengine=psync", "--rw=randread", "--bs=4k",
-                     "--invalidate=0", f"--filename={path}", f"--size={sizes.cached_mib}m", "--time_based",
-                     f"--runtime={sizes.fio_seconds}", cwd="/")
-        iops = json.loads(output[output.index("{"):])["jobs"][0]["read"]["iops"]
+        output = run(
+            "fio",
+            "--output-format=json",
+            "--name=random",
+            "--ioengine=psync",
+            "--rw=randread",
+            "--bs=4k",
+            "--invalidate=0",
+            f"--filename={path}",
+            f"--size={sizes.cached_mib}m",
+            "--time_based",
+            f"--runtime={sizes.fio_seconds}",
+            cwd="/",
+        )
+        iops = json.loads(output[output.index("{") :])["jobs"][0]["read"]["iops"]
         return {self.REREAD: megabytes(sizes.cached_mib, reread), self.RANDOM: iops}

@@ -1,4 +1,5 @@
 """Many small files."""
+
 import multiprocessing
 import os
 import statistics
@@ -14,9 +15,12 @@ from targets import Failed, Local, Passthrough, Soda, Target
 class Small(Phase):
     """4 KiB files in directories of 100: made, looked at, read, removed, all by one thread. Where the requests of the kernel
     to the daemon are counted, how many each takes."""
+
     CREATE, STAT, READ = Kind("create", "/s"), Kind("stat", "/s"), Kind("small read", "/s")
     LIST, UNLINK = Kind("readdir names", "/s"), Kind("unlink", "/s")
-    REQUESTS = {kind: Kind(f"requests per {kind.name}", "", better="lower") for kind in (CREATE, STAT, READ, UNLINK)}
+    REQUESTS = {
+        kind: Kind(f"requests per {kind.name}", "", better="lower") for kind in (CREATE, STAT, READ, UNLINK)
+    }
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         count, content = sizes.small_files, os.urandom(4096)
@@ -52,8 +56,9 @@ class Small(Phase):
         def measured(kind: Kind, work: Callable[[], None], times: int = 1) -> None:
             before = target.requests()
             figures[kind] = statistics.median(rate(count, work) for _ in range(times))
-            if before is not None:
-                figures[self.REQUESTS[kind]] = (target.requests() - before) / count / times
+            after = target.requests()
+            if before is not None and after is not None:
+                figures[self.REQUESTS[kind]] = (after - before) / count / times
 
         measured(self.CREATE, create_all)
         os.sync()
@@ -69,7 +74,12 @@ class Small(Phase):
 
 class Depth(Phase):
     """stat of one cached file at the end of a short and of a long path: what each directory on the way costs."""
-    DEPTHS = {1: Kind("stat, depth 1", "/s"), 4: Kind("stat, depth 4", "/s"), 16: Kind("stat, depth 16", "/s")}
+
+    DEPTHS = {
+        1: Kind("stat, depth 1", "/s"),
+        4: Kind("stat, depth 4", "/s"),
+        16: Kind("stat, depth 16", "/s"),
+    }
     TIMES = 5_000
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
@@ -96,7 +106,11 @@ class Depth(Phase):
 class Clients(Phase):
     """The same number of creates by 1, 2, 4 and 8 clients at once, each in its own directory; on Soda each on its own mount,
     all on one server. How much of the machine eight of them use says whether more could be had."""
-    KINDS = {clients: Kind(f"create, {clients} client{'s' if clients > 1 else ''}", "/s") for clients in (1, 2, 4, 8)}
+
+    KINDS = {
+        clients: Kind(f"create, {clients} client{'s' if clients > 1 else ''}", "/s")
+        for clients in (1, 2, 4, 8)
+    }
     SCALING = Kind("create, best over 1 client", "x")
     FULL = Kind("machine used by 8 clients", "of all cores")
 
@@ -104,29 +118,32 @@ class Clients(Phase):
         return isinstance(target, (Local, Passthrough, Soda))
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
-        figures: Measured = {}
-        for clients, kind in self.KINDS.items():
+        rates, busy = [], 0.0
+        for clients in self.KINDS:
             directories = []
             for number in range(clients):
                 root = target.roots[number % len(target.roots)]
                 directories.append(root / "bench" / f"client{clients}.{number}")
                 directories[-1].mkdir()
             barrier = multiprocessing.Barrier(clients + 1)
-            workers = [multiprocessing.Process(target=create_at_once, args=(directory, sizes.small_files // clients, barrier))
-                       for directory in directories]
+            workers = [
+                multiprocessing.Process(
+                    target=create_at_once, args=(directory, sizes.small_files // clients, barrier)
+                )
+                for directory in directories
+            ]
             for worker in workers:
                 worker.start()
             barrier.wait()
             start, usage = now(), Usage()
             for worker in workers:
                 worker.join()
-            figures[kind] = sizes.small_files / (now() - start)
-            figures[self.FULL] = usage.since()["busy"]
+            rates.append(sizes.small_files / (now() - start))
+            busy = usage.since()["busy"]
             if any(worker.exitcode for worker in workers):
                 raise Failed(f"a client failed on {target.name}")
-        one, *several = (figures[kind] for kind in self.KINDS.values())
-        figures[self.SCALING] = max(several) / one
-        return figures
+        one, *several = rates
+        return {**dict(zip(self.KINDS.values(), rates)), self.SCALING: max(several) / one, self.FULL: busy}
 
 
 def create_at_once(directory: Path, count: int, barrier) -> None:
@@ -138,14 +155,19 @@ def create_at_once(directory: Path, count: int, barrier) -> None:
 class Synced(Phase):
     """Files of 4 KiB that are made, written and fsync'ed, by one thread and by eight. Threads that wait for the same commit
     share its price."""
+
     ONE, EIGHT = Kind("fsync creates", "/s"), Kind("fsync creates, 8 threads", "/s")
     SHARED = Kind("fsync creates, 8 threads over 1", "x")
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         content, count = os.urandom(4096), sizes.synced_creates
         one = rate(count, lambda: create(base, range(count), content, os.fsync))
-        threads = [threading.Thread(target=create, args=(base, range(number * count, (number + 1) * count), content, os.fsync))
-                   for number in range(1, 9)]
+        threads = [
+            threading.Thread(
+                target=create, args=(base, range(number * count, (number + 1) * count), content, os.fsync)
+            )
+            for number in range(1, 9)
+        ]
 
         def all_threads() -> None:
             for thread in threads:

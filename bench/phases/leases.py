@@ -1,4 +1,5 @@
 """What leases save and what they cost."""
+
 import ctypes
 import os
 import random
@@ -16,6 +17,7 @@ from targets import PROJECT, Local, Passthrough, Soda, SodaServer, Target, run
 class CacheAndServer(Phase):
     """The SODA paper's measure: 1 KiB read from the client's cache over 1 KiB read from the server. Places far apart, so
     that nothing read ahead helps."""
+
     RATIO, SERVER = Kind("cache over server", "x"), Kind("1 KiB read from server", "us", better="lower")
     STRIDE = 4 * MIB
     most_rounds = 3
@@ -55,6 +57,7 @@ class LeasesOnAndOff(Phase):
     Only messages that both send are timed: one LOOKUP and one READ for each file that the client has never seen. Opening
     is not: without leases it costs two more messages. Each file is read here and there in turn, so that whatever else the
     machine does meets both; halfway the servers change roles, so that the layout of their data does not count."""
+
     SMALL = Kind("leases off over on, 1 KiB files", "x")
     SEQUENTIAL = Kind("leases off over on, sequential", "x")
     LOOKUP = Kind("leases off over on, LOOKUP", "x")
@@ -90,18 +93,25 @@ class LeasesOnAndOff(Phase):
                         reads.add(number, *pair)
                     on.close_all()
                     off.close_all()
-                readers = [(on.stream(number, mib), off.stream(number, mib)) for number in range(self.STREAMS)]
+                readers = [
+                    (on.stream(number, mib), off.stream(number, mib)) for number in range(self.STREAMS)
+                ]
                 for number, pair in enumerate(readers):
                     streams.add(number, *pair)
         on_total = lookups.on() + reads.on()
-        return {self.SMALL: (lookups.off() + reads.off()) / on_total, self.LOOKUP: lookups.off() / lookups.on(),
-                self.READ: reads.off() / reads.on(), self.SEQUENTIAL: streams.off() / streams.on(), self.ON: on_total * 1e6}
+        return {
+            self.SMALL: (lookups.off() + reads.off()) / on_total,
+            self.LOOKUP: lookups.off() / lookups.on(),
+            self.READ: reads.off() / reads.on(),
+            self.SEQUENTIAL: streams.off() / streams.on(),
+            self.ON: on_total * 1e6,
+        }
 
 
 class Pairs:
     """Times of the same done with leases and without, one right after the other, each first in turn."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.times: dict[str, list[float]] = {"on": [], "off": []}
 
     def add(self, number: int, on: Callable[[], object], off: Callable[[], object]) -> None:
@@ -185,13 +195,20 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 def ask_attributes(fd: int) -> None:
     """fstat that is not answered from the kernel's cache."""
-    if LIBC.statx(fd, b"", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, ctypes.create_string_buffer(STATX_BYTES)):
+    if LIBC.statx(
+        fd,
+        b"",
+        AT_EMPTY_PATH | AT_STATX_FORCE_SYNC,
+        STATX_BASIC_STATS,
+        ctypes.create_string_buffer(STATX_BYTES),
+    ):
         raise OSError(ctypes.get_errno(), "statx")
 
 
 class LeaseMemory(Phase):
     """Bytes of the server's table for each of a million leases of a thousand sessions, as the lease crate's own test counts
     them: the most expensive of its two ways to hold a million."""
+
     BYTES = Kind("memory per lease", "bytes", better="lower")
     most_rounds = 1
 
@@ -199,6 +216,17 @@ class LeaseMemory(Phase):
         return isinstance(target, Soda)
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
-        output = run("cargo", "test", "--release", "--locked", "-p", "soda-lease", "--test", "scale", "--", "--nocapture",
-                     cwd=PROJECT)
+        output = run(
+            "cargo",
+            "test",
+            "--release",
+            "--locked",
+            "-p",
+            "soda-lease",
+            "--test",
+            "scale",
+            "--",
+            "--nocapture",
+            cwd=PROJECT,
+        )
         return {self.BYTES: max(float(number) for number in re.findall(r"([\d.]+) bytes per lease", output))}

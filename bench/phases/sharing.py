@@ -1,4 +1,5 @@
 """Two mounts of one tree: how fast one learns what the other did, and whether it does."""
+
 import io
 import multiprocessing
 import os
@@ -14,8 +15,12 @@ from targets import Failed, Soda, Target
 
 class Recall(Phase):
     """A 4 KiB write on one mount to a file that another has cached, and the other's next read."""
+
     WRITE = Kind("recall", "us", better="lower")
-    ALONE, READ = Kind("write, nobody else", "us", better="lower"), Kind("read after recall", "us", better="lower")
+    ALONE, READ = (
+        Kind("write, nobody else", "us", better="lower"),
+        Kind("read after recall", "us", better="lower"),
+    )
 
     def applies(self, target: Target) -> bool:
         return isinstance(target, Soda)
@@ -23,7 +28,10 @@ class Recall(Phase):
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         block = os.urandom(4096)
         (base / "file").write_bytes(block)
-        writer, reader = os.open(base / "file", os.O_WRONLY), os.open(target.roots[1] / "bench/file", os.O_RDONLY)
+        writer, reader = (
+            os.open(base / "file", os.O_WRONLY),
+            os.open(target.roots[1] / "bench/file", os.O_RDONLY),
+        )
         alone, writes, reads = [], [], []
         for _ in range(sizes.trips):
             start = now()
@@ -42,13 +50,17 @@ class Recall(Phase):
                 raise Failed(f"a stale read on {target.name}")
         os.close(writer)
         os.close(reader)
-        return {self.WRITE: statistics.median(writes) * 1e6, self.ALONE: statistics.median(alone) * 1e6,
-                self.READ: statistics.median(reads) * 1e6}
+        return {
+            self.WRITE: statistics.median(writes) * 1e6,
+            self.ALONE: statistics.median(alone) * 1e6,
+            self.READ: statistics.median(reads) * 1e6,
+        }
 
 
 class Coherence(Phase):
     """One mount changes something and the call returns; the other, which has it cached, looks at once. Each look that shows
     the old state is a stale one. And records that both append to one log: how many are gone."""
+
     most_rounds = 1
     # Longer than the second that many file systems cache for.
     PATIENCE_S = 1.5
@@ -60,8 +72,12 @@ class Coherence(Phase):
         here, there = base, target.roots[1] / "bench"
         wait_for(there)
         kinds = {
-            "overwrite, through a held descriptor": overwrites_held, "overwrite, opened again": overwrites_reopened,
-            "growth of a file": growths, "created name": creates, "unlinked name": unlinks, "renamed file": renames,
+            "overwrite, through a held descriptor": overwrites_held,
+            "overwrite, opened again": overwrites_reopened,
+            "growth of a file": growths,
+            "created name": creates,
+            "unlinked name": unlinks,
+            "renamed file": renames,
             "mode of a file": chmods,
         }
         found: Measured = {}
@@ -69,7 +85,9 @@ class Coherence(Phase):
             directory = name.replace(" ", "-")
             (here / directory).mkdir()
             wait_for(there / directory)
-            found[Kind(name, "stale")] = self.count(trials(here / directory, there / directory, sizes.trials), sizes)
+            found[Kind(name, "stale")] = self.count(
+                trials(here / directory, there / directory, sizes.trials), sizes
+            )
         found[Kind("records appended by both", "lost")] = appended_by_both(here, there, 10 * sizes.trials)
         return found
 
@@ -185,8 +203,10 @@ def appended_by_both(here: Path, there: Path, count: int) -> Trials:
     """`count` records from each mount at the same time, O_APPEND; how many of them are not in the file."""
     (here / "log").touch()
     wait_for(there / "log")
-    writers = [multiprocessing.Process(target=append, args=(directory / "log", who, count))
-               for who, directory in (("A", here), ("B", there))]
+    writers = [
+        multiprocessing.Process(target=append, args=(directory / "log", who, count))
+        for who, directory in (("A", here), ("B", there))
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:

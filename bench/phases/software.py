@@ -1,4 +1,5 @@
 """Real software: unpacked, built, copied, kept in git. All inputs are on the local disk and in the page cache."""
+
 import os
 import shutil
 import statistics
@@ -24,11 +25,14 @@ def seconds(work: Callable[[], object]) -> float:
 
 class Openssh(Phase):
     """Debian's source of openssh unpacked, configured and built."""
+
     UNPACK, CONFIGURE = Kind("ssh unpack", "s", better="lower"), Kind("ssh configure", "s", better="lower")
     BUILD = Kind("ssh build", "s", better="lower")
     most_rounds = 1
-    CONFIGURE_COMMAND = ("./configure CFLAGS=-O0 --without-hardening --without-stackprotect --without-pam --without-selinux "
-                         "--disable-pkcs11 --disable-security-key --prefix=/tmp/none").split()
+    CONFIGURE_COMMAND = (
+        "./configure CFLAGS=-O0 --without-hardening --without-stackprotect --without-pam --without-selinux "
+        "--disable-pkcs11 --disable-security-key --prefix=/tmp/none"
+    ).split()
 
     def prepare(self) -> None:
         shell("install_packages gcc make libc6-dev zlib1g-dev libssl-dev >&2")
@@ -47,8 +51,12 @@ class Openssh(Phase):
 
 class Andrew(Phase):
     """The phases of the Andrew benchmark on zlib's source tree, which is on the target itself."""
+
     MAKE_DIR, COPY = Kind("andrew MakeDir", "s", better="lower"), Kind("andrew Copy", "s", better="lower")
-    SCAN_DIR, READ_ALL = Kind("andrew ScanDir", "s", better="lower"), Kind("andrew ReadAll", "s", better="lower")
+    SCAN_DIR, READ_ALL = (
+        Kind("andrew ScanDir", "s", better="lower"),
+        Kind("andrew ReadAll", "s", better="lower"),
+    )
     MAKE = Kind("andrew Make", "s", better="lower")
     most_rounds = 3
 
@@ -85,12 +93,19 @@ class Andrew(Phase):
             run("./configure", "--static", cwd=copy, env={**os.environ, "CFLAGS": "-O0"})
             run("make", "-j2", "libz.a", "example", "minigzip", cwd=copy)
 
-        steps = {self.MAKE_DIR: make_dirs, self.COPY: copy_files, self.SCAN_DIR: scan, self.READ_ALL: read_all, self.MAKE: build}
+        steps = {
+            self.MAKE_DIR: make_dirs,
+            self.COPY: copy_files,
+            self.SCAN_DIR: scan,
+            self.READ_ALL: read_all,
+            self.MAKE: build,
+        }
         return {kind: seconds(step) for kind, step in steps.items()}
 
 
 class Git(Phase):
     """A clone of openssh's tree as one commit, from the local disk; `git status`, warm; `git gc`."""
+
     CLONE, STATUS = Kind("git clone", "s", better="lower"), Kind("git status", "s", better="lower")
     GC = Kind("git gc", "s", better="lower")
     most_rounds = 3
@@ -108,13 +123,26 @@ class Git(Phase):
         [tree] = work.iterdir()
         run("git", "init", "-q", cwd=tree)
         run("git", "add", "-A", cwd=tree)
-        run("git", "-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q", "-m", "import", cwd=tree)
+        run(
+            "git",
+            "-c",
+            "user.name=b",
+            "-c",
+            "user.email=b@localhost",
+            "commit",
+            "-q",
+            "-m",
+            "import",
+            cwd=tree,
+        )
         run("git", "clone", "-q", "--bare", ".", self.repository, cwd=tree)
         shutil.rmtree(work)
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         # Of its own objects, not in links to the original's.
-        clone = seconds(lambda: run("git", "clone", "-q", "--no-hardlinks", self.repository, "clone", cwd=base))
+        clone = seconds(
+            lambda: run("git", "clone", "-q", "--no-hardlinks", self.repository, "clone", cwd=base)
+        )
         tree = base / "clone"
         first, *warm = (seconds(lambda: run("git", "status", "--porcelain", cwd=tree)) for _ in range(6))
         collect = seconds(lambda: run("git", "-c", "gc.auto=0", "gc", "-q", cwd=tree))
