@@ -121,8 +121,7 @@ impl Inner {
 
     async fn list(&self, dir: &DirHandle, offset: u64, max: u32) -> FsResult<Listing> {
         // First what may have to be asked for: the answer says what `..` is, too.
-        let entries =
-            self.client.read_dir(&dir.open, offset.saturating_sub(DOTS), max.max(1) as usize).await;
+        let entries = self.client.read_dir(&dir.open, offset.saturating_sub(DOTS), max.max(1) as usize).await;
         let entries = entries.map_err(if_removed)?;
         let mut dots = Vec::new();
         if offset < 1 {
