@@ -13,8 +13,8 @@
 //!
 //! # After a crash
 //! The log ends with its first entry that is not whole. At the end of the last file that is what a crash leaves, and
-//! nothing that was synced is missing. Anywhere else it is damage, and said ([`Found::damage`]): what comes after it is not taken for a
-//! continuation, as the order would have a hole.
+//! nothing that was synced is missing. Anywhere else it is damage, and said ([`Found::damage`]): what comes after
+//! it is not taken for a continuation, as the order would have a hole.
 
 mod read;
 
