@@ -6,6 +6,7 @@
 #                                  FSX_CONFIG (fsx.toml beside this script)
 #
 # The seeds run side by side, each on a file of its own.
+# SEMANTICS 14, 21
 . "$(dirname "$0")/lib.sh"
 
 here=$(cd "$(dirname "$0")" && pwd)

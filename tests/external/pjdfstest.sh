@@ -6,6 +6,7 @@
 # EXCLUSIONS (pjdfstest.exclude unless given) names, one per line with its reason, each test that may fail or be
 # skipped. Anything else that fails or is skipped fails the run, and so does a listed test that passes: then its line
 # must go. Where DIRECTORY is a FUSE mount of its own, the read-only tests remount it.
+# SEMANTICS 31-35
 . "$(dirname "$0")/lib.sh"
 
 here=$(cd "$(dirname "$0")" && pwd)

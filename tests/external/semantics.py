@@ -4,21 +4,30 @@
     semantics.py A B
 """
 
+import ctypes
 import errno
 import fcntl
+import itertools
 import mmap
+import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import stat
 import struct
 import subprocess
 import sys
 import time
+import traceback
 
-ROOTS = [os.path.join(root, f"semantics.{os.getpid()}") for root in sys.argv[1:3]]
+ROOTS = [os.path.join(os.path.abspath(root), f"semantics.{os.getpid()}") for root in sys.argv[1:3]]
 A, B = ROOTS
 TESTS = []
+LIBC = ctypes.CDLL(None, use_errno=True)
+NOREPLACE, EXCHANGE = 1, 2
+KEEP_SIZE, PUNCH_HOLE, COLLAPSE, ZERO_RANGE = 1, 2, 8, 16
+NOBODY = 65534
 
 
 def test(function):
@@ -36,6 +45,25 @@ def errno_of(call, *arguments):
     except OSError as error:
         return errno.errorcode[error.errno]
     return None
+
+
+def checked(result):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), "")
+
+
+def rename2(old, new, flags):
+    checked(LIBC.renameat2(-100, os.fsencode(old), -100, os.fsencode(new), flags))
+
+
+def allocate(fd, mode, offset, length):
+    checked(LIBC.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)))
+
+
+def as_nobody():
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
 
 
 def in_child(work):
@@ -68,28 +96,196 @@ def eventually(condition, what, seconds=5):
         time.sleep(0.01)
 
 
+# SEMANTICS 6
 @test
-def names_8_9_12():
+def whole_writes():
+    """A machine writes a mebibyte of one byte after the other; what another one reads is never of two."""
+    size, page = 1 << 20, mmap.PAGESIZE
+    # Aligned memory: a mebibyte that begins in the middle of a page has a page too many for one request of the kernel.
+    buffer = mmap.mmap(-1, size)
+    with open(f"{A}/whole", "wb") as file:
+        file.write(bytes(size))
+
+    def write_on():
+        fd, source = os.open(f"{A}/whole", os.O_RDWR), mmap.mmap(-1, size)
+        for number in range(120):
+            source[:] = bytes([number]) * size
+            same(os.pwritev(fd, [source], 0), size)
+
+    writer = in_child(write_on)
+    whole, cached = os.open(f"{B}/whole", os.O_RDWR), os.open(f"{B}/whole", os.O_RDONLY)
+    seen = set()
+    while os.waitpid(writer, os.WNOHANG) == (0, 0):
+        same(os.preadv(whole, [buffer], 0), size)
+        same(buffer[:].count(buffer[0]), size, "bytes of one write")
+        seen.add(buffer[0])
+        same(os.preadv(cached, [buffer], 0), size)
+        pages = [buffer[at:at + page] for at in range(0, size, page)]
+        same([len(set(of)) for of in pages], [1] * len(pages), "writes in each page")
+    assert len(seen) > 2, f"only {seen} seen"
+
+
+def race(attempt, rounds=150):
+    """How many of two machines that do `attempt(root, round)` at the same time succeed, for each round."""
+    barrier = multiprocessing.Barrier(2)
+    wins = multiprocessing.Array("i", 2 * rounds)
+
+    def contend(machine):
+        for number in range(rounds):
+            barrier.wait(20)
+            failure = errno_of(attempt, ROOTS[machine], machine, number)
+            assert failure in (None, "EEXIST"), failure
+            wins[2 * number + machine] = failure is None
+
+    children = [in_child(lambda machine=machine: contend(machine)) for machine in (0, 1)]
+    same([wait(child, 60) for child in children], [0, 0])
+    return [wins[2 * number] + wins[2 * number + 1] for number in range(rounds)]
+
+
+# SEMANTICS 8
+@test
+def one_winner():
+    for machine, number in itertools.product((0, 1), range(150)):
+        open(f"{A}/source{machine}.{number}", "w").close()
+    attempts = {
+        "O_EXCL": lambda root, _, n: os.close(os.open(f"{root}/excl{n}", os.O_CREAT | os.O_EXCL | os.O_RDWR)),
+        "mkdir": lambda root, _, n: os.mkdir(f"{root}/dir{n}"),
+        "symlink": lambda root, _, n: os.symlink("target", f"{root}/symlink{n}"),
+        "mknod": lambda root, _, n: os.mkfifo(f"{root}/fifo{n}"),
+        "link": lambda root, of, n: os.link(f"{root}/source{of}.{n}", f"{root}/link{n}"),
+        "NOREPLACE": lambda root, of, n: rename2(f"{root}/source{of}.{n}", f"{root}/renamed{n}", NOREPLACE),
+    }
+    for name, attempt in attempts.items():
+        same(race(attempt), [1] * 150, name)
+
+
+# SEMANTICS 4, 9
+@test
+def renames():
     with open(f"{A}/one", "w") as one, open(f"{A}/two", "w") as two:
         one.write("1")
         two.write("2")
-    same(errno_of(os.open, f"{B}/one", os.O_CREAT | os.O_EXCL | os.O_RDWR), "EEXIST", "O_EXCL")
-    same(errno_of(os.mkdir, f"{B}/one"), "EEXIST", "mkdir")
-    same(errno_of(os.link, f"{B}/two", f"{B}/one"), "EEXIST", "link")
+    same(errno_of(rename2, f"{B}/one", f"{B}/two", NOREPLACE), "EEXIST")
+    rename2(f"{A}/one", f"{A}/two", EXCHANGE)
+    same((open(f"{B}/one").read(), open(f"{B}/two").read()), ("2", "1"), "exchanged")
+    os.mkdir(f"{A}/dir")
+    rename2(f"{B}/dir", f"{B}/one", EXCHANGE)
+    same((os.path.isdir(f"{A}/one"), open(f"{A}/dir").read()), (True, "2"), "a file with a directory")
+    rename2(f"{B}/dir", f"{B}/one", EXCHANGE)
     os.rename(f"{A}/one", f"{A}/two")
-    same(open(f"{B}/two").read(), "1", "rename replaces")
+    same(open(f"{B}/two").read(), "2", "rename replaces")
     same(os.path.exists(f"{B}/one"), False, "the old name")
-    longest = "n" * 255
-    open(f"{A}/{longest}", "w").close()
-    same(longest in os.listdir(B), True, "255 bytes")
-    same(errno_of(os.open, f"{A}/{longest}x", os.O_CREAT), "ENAMETOOLONG", "256 bytes")
+
+
+# SEMANTICS 9
+@test
+def a_name_that_is_replaced_is_always_there():
+    open(f"{A}/always", "w").close()
+    open(f"{A}/always too", "w").close()
+
+    def replace():
+        for number in range(200):
+            with open(f"{A}/next", "w") as file:
+                file.write(str(number))
+            os.rename(f"{A}/next", f"{A}/always")
+            rename2(f"{A}/always", f"{A}/always too", EXCHANGE)
+
+    replacing, looks = in_child(replace), 0
+    while os.waitpid(replacing, os.WNOHANG) == (0, 0):
+        for root, name in itertools.product(ROOTS, ("always", "always too")):
+            os.stat(f"{root}/{name}")
+            os.close(os.open(f"{root}/{name}", os.O_RDONLY))
+            looks += 1
+    assert looks > 50, looks
+
+
+# SEMANTICS 12
+@test
+def the_longest_names():
+    """Names of 255 bytes, none of them text, through every call that takes a name; each step on the other machine."""
+    here, there = os.fsencode(A), os.fsencode(B)
+    every = bytes(byte for byte in range(1, 256) if byte != ord("/"))
+    first, second, third = every + b"1", every[::-1] + b"2", b"\xff\xfe" * 127 + b"3"
+    same({len(first), len(second), len(third)}, {255})
+    directory = b"/" + bytes(reversed(range(128, 256))) + b"d" * 127
+    same(len(directory), 256)
+    here, there = here + directory, there + directory
+    os.mkdir(here)
+    path = lambda root, name: root + b"/" + name
+    with open(path(here, first), "wb") as file:
+        file.write(b"content")
+    same(os.listdir(there), [first])
+    same(open(path(there, first), "rb").read(), b"content")
+    os.link(path(there, first), path(there, second))
+    same((os.stat(path(here, second)).st_nlink, set(os.listdir(here))), (2, {first, second}))
+    os.unlink(path(here, first))
+    same(errno_of(os.stat, path(there, first)), "ENOENT")
+    os.rename(path(there, second), path(there, third))
+    same((os.listdir(here), os.stat(path(here, third)).st_size), ([third], 7))
+    os.symlink(third, path(here, first))
+    same((os.readlink(path(there, first)), open(path(there, first), "rb").read()), (third, b"content"))
+    rename2(path(there, first), path(there, third), EXCHANGE)
+    same((os.readlink(path(here, third)), os.stat(path(here, first)).st_nlink), (third, 1))
+    os.truncate(path(here, first), 3)
+    os.chmod(path(there, first), 0o604)
+    same((os.stat(path(there, first)).st_size, stat.S_IMODE(os.stat(path(here, first)).st_mode)), (3, 0o604))
+    attribute = b"user." + bytes(range(128, 256)) + b"a" * 122
+    same(len(attribute), 255)
+    os.setxattr(path(here, first), attribute, b"value")
+    same((os.listxattr(path(there, first)), os.getxattr(path(there, first), attribute)),
+         ([os.fsdecode(attribute)], b"value"))
+    os.mkdir(path(there, second))
+    os.mkfifo(path(here, second) + b"/" + third)
+    os.unlink(path(there, second) + b"/" + third)
+    os.rmdir(path(here, second))
+    os.unlink(path(here, first))
+    os.unlink(path(there, third))
+    same((os.listdir(here), os.listdir(there)), ([], []))
+    longer = path(here, first + b"x")
+    for call in (os.stat, os.unlink, os.mkdir, os.rmdir, os.readlink, lambda name: os.rename(here, name)):
+        same(errno_of(call, longer), "ENAMETOOLONG", call)
+    os.rmdir(there)
     target = "t" * 4095
     os.symlink(target, f"{A}/longest link")
     same(os.readlink(f"{B}/longest link"), target, "target")
+    same(errno_of(os.symlink, target + "t", f"{A}/too long"), "ENAMETOOLONG")
+    same(errno_of(os.symlink, "", f"{A}/no target"), "ENOENT")
 
 
+# SEMANTICS 11
 @test
-def orphans_10():
+def listings():
+    """Names that stay are listed once each while others come and go on the other machine; rewinding shows what is new."""
+    os.mkdir(f"{A}/list")
+    stay = {f"stays {number}" for number in range(400)}
+    for name in stay:
+        open(f"{A}/list/{name}", "w").close()
+
+    def come_and_go():
+        for number in range(120):
+            open(f"{B}/list/passes {number}", "w").close()
+            os.rename(f"{B}/list/passes {number}", f"{B}/list/passed {number}")
+            os.unlink(f"{B}/list/passed {number}")
+
+    changing, listings = in_child(come_and_go), 0
+    passing = {f"{what} {number}" for what in ("passes", "passed") for number in range(120)}
+    while os.waitpid(changing, os.WNOHANG) == (0, 0):
+        seen = os.listdir(f"{A}/list")
+        same(sorted(name for name in seen if name in stay), sorted(stay), "names that stay")
+        same(set(seen) - stay - passing, set(), "names that never were")
+        listings += 1
+    assert listings > 2, listings
+    fd = os.open(f"{A}/list", os.O_RDONLY)
+    same(set(os.listdir(fd)), stay)
+    os.unlink(f"{B}/list/stays 7")
+    open(f"{B}/list/new", "w").close()
+    same(set(os.listdir(fd)), stay - {"stays 7"} | {"new"}, "after rewinddir")
+    shutil.rmtree(f"{B}/list")
+
+
+# SEMANTICS 10
+@test
+def orphans():
     held = open(f"{A}/gone", "w+")
     held.write("still there")
     held.flush()
@@ -97,6 +293,10 @@ def orphans_10():
     held.seek(0)
     same(held.read(), "still there")
     same(os.fstat(held.fileno()).st_nlink, 0)
+    held.write(" and written")
+    held.flush()
+    same(os.pread(held.fileno(), 100, 0), b"still there and written")
+    same(errno_of(os.stat, f"{A}/gone"), "ENOENT")
 
 
 @test
@@ -108,8 +308,9 @@ def tmpfile():
     same(open(f"{B}/linked").read(), "first without a name")
 
 
+# SEMANTICS 14
 @test
-def holes_14():
+def holes():
     fd = os.open(f"{A}/sparse", os.O_CREAT | os.O_RDWR)
     os.pwrite(fd, b"x" * 65536, 1 << 20)
     os.ftruncate(fd, 4 << 20)
@@ -122,16 +323,60 @@ def holes_14():
     same(os.pread(fd, 4097, 1 << 20), b"\0" * 4096 + b"x", "a punched hole")
 
 
+# SEMANTICS 14
 @test
-def copies_15():
+def allocation():
+    fd, other = os.open(f"{A}/allocated", os.O_CREAT | os.O_RDWR), None
+    other = os.open(f"{B}/allocated", os.O_RDWR)
+    size = lambda: (os.fstat(fd).st_size, os.fstat(other).st_size)
+    os.pwrite(fd, b"x" * 16384, 0)
+    allocate(other, KEEP_SIZE, 0, 1 << 20)
+    same(size(), (16384, 16384), "KEEP_SIZE")
+    allocate(other, 0, 0, 32768)
+    same(size(), (32768, 32768), "plain allocation extends")
+    same(os.pread(fd, 32768, 0), b"x" * 16384 + bytes(16384))
+    allocate(fd, ZERO_RANGE, 100, 5000)
+    same(os.pread(other, 16384, 0), b"x" * 100 + bytes(5000) + b"x" * (16384 - 5100), "ZERO_RANGE")
+    allocate(fd, ZERO_RANGE | KEEP_SIZE, 32768, 4096)
+    allocate(other, ZERO_RANGE, 32768, 4096)
+    same(size(), (36864, 36864), "ZERO_RANGE with and without KEEP_SIZE")
+    allocate(other, PUNCH_HOLE | KEEP_SIZE, 8000, 1 << 30)
+    same(os.pread(fd, 40000, 0), b"x" * 100 + bytes(5000) + b"x" * 2900 + bytes(36864 - 8000), "PUNCH_HOLE")
+    same(errno_of(allocate, fd, COLLAPSE, 0, 4096), "ENOTSUP", "EOPNOTSUPP by its other name")
+    same(errno_of(allocate, fd, 0, 0, 0), "EINVAL")
+    # Everything else would be a promise that the disk has exabytes.
+    same(errno_of(allocate, fd, 0, 0, 1 << 60), "ENOSPC")
+
+
+# SEMANTICS 14
+@test
+def the_largest_file():
+    end = (1 << 63) - 1
+    fd, other = os.open(f"{A}/largest", os.O_CREAT | os.O_RDWR), os.open(f"{B}/largest", os.O_CREAT | os.O_RDWR)
+    same(os.pwrite(fd, b"end", end - 3), 3)
+    same((os.fstat(other).st_size, os.pread(other, 3, end - 3)), (end, b"end"))
+    same(errno_of(os.pwrite, other, b"x", end), "EINVAL", "past the last offset, says the kernel")
+    same(os.pwrite(other, b"middle", 1 << 40), 6)
+    same((os.lseek(fd, 0, os.SEEK_DATA) >> 20, os.pread(fd, 8, (1 << 40) - 1)), ((1 << 40) >> 20, b"\0middle\0"))
+    os.ftruncate(fd, (5 << 30) + 1)
+    same((os.fstat(other).st_size, errno_of(os.lseek, other, 0, os.SEEK_DATA)), ((5 << 30) + 1, "ENXIO"))
+    os.ftruncate(other, end)
+    same(os.fstat(fd).st_size, end)
+    os.unlink(f"{B}/largest")
+
+
+# SEMANTICS 15
+@test
+def copies():
     source, target = (os.open(f"{A}/{name}", os.O_CREAT | os.O_RDWR) for name in ("source", "target"))
     os.write(source, os.urandom(1 << 20))
     same(os.copy_file_range(source, target, 1 << 20, 0, 4096), 1 << 20)
     same(open(f"{B}/target", "rb").read(), b"\0" * 4096 + os.pread(source, 1 << 20, 0))
 
 
+# SEMANTICS 21-23
 @test
-def mappings_21_to_24():
+def mappings():
     page = mmap.PAGESIZE
     with open(f"{A}/mapped", "wb") as file:
         file.write(b"0" * 2 * page)
@@ -153,6 +398,31 @@ def mappings_21_to_24():
         same((there[page:page + 4], os.pread(elsewhere, 4, page)), (store,) * 2, "22: after msync")
 
 
+# SEMANTICS 24
+@test
+def stores_of_two_machines():
+    """Two machines store to the same page, and write it back: one page wins as a whole, the same one everywhere."""
+    page = mmap.PAGESIZE
+    old = b"o" * page
+    for number, order in enumerate([(0, 1), (1, 0)]):
+        name = f"stores {number}"
+        with open(f"{A}/{name}", "wb") as file:
+            file.write(old * 2)
+        maps = [mmap.mmap(os.open(f"{root}/{name}", os.O_RDWR), 2 * page) for root in ROOTS]
+        for machine, mapped in enumerate(maps):
+            same(mapped[:4], b"oooo")
+            mapped[100 * machine:100 * machine + 4] = b"new!"
+        start = time.monotonic()
+        for machine in order:
+            maps[machine].flush()
+        assert time.monotonic() - start < 8, "machines hold each other up"
+        pages = [b"new!" + old[4:], old[:100] + b"new!" + old[104:]]
+        seen = [open(f"{root}/{name}", "rb").read() for root in ROOTS]
+        same(seen[0], seen[1], "on both machines")
+        assert seen[0][:page] in pages and seen[0][page:] == old, "a page of two machines"
+        same([bytes(mapped[:page]) for mapped in maps], [seen[0][:page]] * 2, "mapped")
+
+
 def take(path, kind):
     """0: locked, 1: somebody else has it."""
     def work():
@@ -162,8 +432,9 @@ def take(path, kind):
     return wait(in_child(work))
 
 
+# SEMANTICS 26, 29
 @test
-def locks_26_29():
+def locks():
     open(f"{A}/lock", "w").close()
     file = open(f"{A}/lock", "r+")
     fcntl.lockf(file, fcntl.LOCK_EX)
@@ -183,8 +454,9 @@ def locks_26_29():
     eventually(lambda: take(f"{B}/lock", "record") == 0, "a closed OFD lock stays")
 
 
+# SEMANTICS 26
 @test
-def ranges_26():
+def ranges():
     with open(f"{A}/ranges", "wb") as file:
         file.write(b"x" * 100)
     here, there = open(f"{A}/ranges", "r+"), open(f"{B}/ranges", "r+")
@@ -196,8 +468,9 @@ def ranges_26():
     same((kind, start, length), (fcntl.F_WRLCK, 20, 10), "F_GETLK")
 
 
+# SEMANTICS 27
 @test
-def waiting_27():
+def waiting():
     open(f"{A}/wait", "w").close()
     held = open(f"{A}/wait", "r+")
     fcntl.lockf(held, fcntl.LOCK_EX)
@@ -230,8 +503,34 @@ def waiting_27():
     eventually(lambda: take(f"{A}/wait", "record") == 0, "the killed one has got the lock")
 
 
+# SEMANTICS 27
 @test
-def deadlock_28():
+def turns():
+    """Four that wait for a lock, two on each machine, get it in the order in which they asked."""
+    open(f"{A}/turn", "w").close()
+    held = open(f"{A}/turn", "r+")
+    for lock in (fcntl.flock, fcntl.lockf):
+        open(f"{A}/order", "w").close()
+        lock(held, fcntl.LOCK_EX)
+
+        def wait_in_turn(number):
+            file = open(f"{ROOTS[number % 2]}/turn", "r+")
+            lock(file, fcntl.LOCK_EX)
+            with open(f"{ROOTS[number % 2]}/order", "a") as order:
+                order.write(str(number))
+
+        children = []
+        for number in range(4):
+            children.append(in_child(lambda number=number: wait_in_turn(number)))
+            time.sleep(0.25)
+        lock(held, fcntl.LOCK_UN)
+        same([wait(child) for child in children], [0] * 4)
+        same(open(f"{B}/order").read(), "0123", lock.__name__)
+
+
+# SEMANTICS 28
+@test
+def deadlock():
     with open(f"{A}/dead", "wb") as file:
         file.write(b"xx")
     first, second = (f"{A}/dead", 0, 1), (f"{B}/dead", 1, 0)
@@ -246,19 +545,18 @@ def deadlock_28():
     same(sorted(wait(child) for child in children), [0, 35])
 
 
+# SEMANTICS 5, 31-33
 @test
-def access_31_33():
+def access():
     path = f"{A}/listed"
     open(path, "w").close()
     os.chmod(path, 0o600)
     os.chmod(A, 0o755)
-    nobody = 65534
+    nobody = NOBODY
 
     def read_as_nobody(of):
         def work():
-            os.setgroups([])
-            os.setgid(nobody)
-            os.setuid(nobody)
+            as_nobody()
             return 0 if errno_of(lambda: open(of).close()) is None else 1
         return wait(in_child(work))
 
@@ -280,27 +578,61 @@ def access_31_33():
     same(errno_of(os.getxattr, path, "user.a"), "ENODATA")
 
 
+# SEMANTICS 32
 @test
-def privileges_32():
+def privileges():
+    """They are set here and dropped by what somebody does there."""
     path = f"{A}/privileged"
-    with open(path, "w") as file:
-        file.write("x")
-    os.chmod(path, 0o6777)
+    os.chmod(A, 0o755)
 
-    def write_as_nobody():
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-        with open(path, "a") as file:
+    def done_there_by_nobody(work):
+        with open(path, "w") as file:
+            file.write("x")
+        os.chown(path, NOBODY, NOBODY)
+        os.chmod(path, 0o6777)
+        same(stat.S_IMODE(os.stat(f"{B}/privileged").st_mode), 0o6777)
+
+        def unprivileged():
+            as_nobody()
+            work(f"{B}/privileged")
+
+        same(wait(in_child(unprivileged)), 0)
+        seen = [stat.S_IMODE(os.stat(f"{root}/privileged").st_mode) for root in ROOTS]
+        same(seen[0], seen[1], "on both machines")
+        return seen[0]
+
+    def append(name):
+        with open(name, "a") as file:
             file.write("y")
-        return 0
 
-    same(wait(in_child(write_as_nobody)), 0)
-    same(stat.S_IMODE(os.stat(f"{B}/privileged").st_mode), 0o777, "a write drops set-user-id and set-group-id")
+    same(done_there_by_nobody(append), 0o777, "a write")
+    same(done_there_by_nobody(lambda name: os.truncate(name, 0)), 0o777, "a truncation")
+    same(done_there_by_nobody(lambda name: os.chown(name, NOBODY, NOBODY)), 0o777, "a change of owner")
+    same(done_there_by_nobody(os.stat), 0o6777, "nothing")
+
+    os.mkdir(f"{A}/shared")
+    os.chmod(f"{A}/shared", 0o1777)
+    open(f"{A}/shared/root's", "w").close()
+
+    def remove():
+        as_nobody()
+        same(errno_of(os.unlink, f"{B}/shared/root's"), "EPERM", "sticky")
+        open(f"{B}/shared/own", "w").close()
+        os.unlink(f"{B}/shared/own")
+
+    same(wait(in_child(remove)), 0)
+    os.chown(f"{A}/shared", 0, 4321)
+    os.chmod(f"{A}/shared", 0o2777)
+    os.mkdir(f"{B}/shared/below")
+    open(f"{B}/shared/file", "w").close()
+    seen = [os.stat(f"{A}/shared/{name}") for name in ("below", "file")]
+    same([of.st_gid for of in seen], [4321, 4321], "the group of the directory")
+    same(stat.S_IMODE(seen[0].st_mode) & stat.S_ISGID, stat.S_ISGID)
 
 
+# SEMANTICS 34
 @test
-def special_34_35():
+def special():
     os.mkfifo(f"{A}/fifo")
     os.mknod(f"{A}/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     same((stat.S_ISFIFO(os.stat(f"{B}/fifo").st_mode), os.stat(f"{B}/null").st_rdev), (True, os.makedev(1, 3)))
@@ -313,9 +645,38 @@ def special_34_35():
     speaker = in_child(speak)
     same(open(f"{A}/fifo").read(), "through the fifo")
     wait(speaker)
+    listener = os.open(f"{B}/fifo", os.O_RDONLY | os.O_NONBLOCK)
+    same(errno_of(os.open, f"{A}/fifo", os.O_WRONLY | os.O_NONBLOCK), "ENXIO", "a reader on another machine")
+    os.close(listener)
+    server, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    os.chdir(A)
+    server.bind("socket")
+    server.listen()
+    client.connect("socket")
+    os.chdir(B)
+    same(stat.S_ISSOCK(os.stat("socket").st_mode), True)
+    same(errno_of(socket.socket(socket.AF_UNIX).connect, "socket"), "ECONNREFUSED", "a socket of another machine")
+    os.chdir("/")
+
+
+# SEMANTICS 5, 35
+@test
+def times():
+    open(f"{A}/null", "w").close()
     os.utime(f"{A}/null", ns=(123456789123456789, -987654321))
     seen = os.stat(f"{B}/null")
     same((seen.st_atime_ns, seen.st_mtime_ns), (123456789123456789, -987654321))
+    written = open(f"{A}/timed", "w")
+    before = os.stat(f"{B}/timed")
+    written.write("content")
+    written.flush()
+    after = os.stat(f"{B}/timed")
+    assert after.st_mtime_ns > before.st_mtime_ns and after.st_ctime_ns > before.st_ctime_ns
+    assert abs(time.time_ns() - after.st_mtime_ns) < 60 * 10**9, "the server's clock is that of this computer"
+    for root in ROOTS:
+        same(open(f"{root}/timed").read(), "content")
+        same(os.listdir(root) != [], True)
+    same([os.stat(f"{root}/timed").st_atime_ns for root in ROOTS], [before.st_atime_ns] * 2, "access time")
 
 
 @test
@@ -338,7 +699,8 @@ def main():
             passed += 1
         except Exception as error:  # the next ones are still worth knowing
             failed += 1
-            print(f"semantics: {function.__name__}: {type(error).__name__}: {error}")
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
+            print(f"semantics: {function.__name__}, lines {lines}: {type(error).__name__}: {error}")
     shutil.rmtree(A, ignore_errors=True)
     print(f"semantics: {passed} passed, {failed} failed")
     return 1 if failed else 0

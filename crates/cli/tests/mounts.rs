@@ -122,6 +122,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+// SEMANTICS 40
 #[test]
 fn a_dead_mount_is_taken_away_and_mounted_again() {
     let Some(place) = place() else { return };
@@ -157,6 +158,7 @@ fn a_busy_mount_stays_unless_it_is_detached_or_cut_off() {
     failed_with(&place.umount(&[]), 6, "not a Soda mount");
 }
 
+// SEMANTICS 38
 #[test]
 fn a_busy_mount_is_taken_away_when_the_server_is_gone() {
     let Some(mut place) = place() else { return };

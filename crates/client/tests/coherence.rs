@@ -184,6 +184,7 @@ async fn reads_are_answered_while_a_recall_is_worked_on() {
     assert_eq!(&a.read(&f, 0, 7).await.unwrap().to_bytes()[..], b"changed");
 }
 
+// SEMANTICS 5
 #[tokio::test(flavor = "multi_thread")]
 async fn attributes_links_and_xattrs_are_one_copy() {
     let cell = Cell::start();
@@ -217,6 +218,7 @@ async fn attributes_links_and_xattrs_are_one_copy() {
     assert_eq!(at_once(b.readlink(s.fid)).unwrap(), "f");
 }
 
+// SEMANTICS 10
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unlinked_file_stays_while_it_is_open_anywhere() {
     let cell = Cell::start();
@@ -240,6 +242,7 @@ async fn an_unlinked_file_stays_while_it_is_open_anywhere() {
     assert_eq!(read(&b, &*open(&b, "named").await).await, "no name");
 }
 
+// SEMANTICS 13
 #[tokio::test(flavor = "multi_thread")]
 async fn appends_of_two_machines_are_all_there() {
     let cell = Cell::start();
@@ -288,6 +291,7 @@ async fn two_machines_create_in_one_directory() {
     assert!(b.lookup(b.root(), &name("a5")).await.unwrap().node.is_some());
 }
 
+// SEMANTICS 7
 #[tokio::test(flavor = "multi_thread")]
 async fn verify_asks_each_time_and_ttl_may_be_stale() {
     let cell = Cell::start();

@@ -35,6 +35,7 @@ async fn started<T: Send + 'static>(
     task
 }
 
+// SEMANTICS 20
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_whose_reply_was_lost_is_done_once() {
     let cell = Cell::start();
@@ -145,6 +146,7 @@ async fn a_cut_off_client_stops_serving_when_its_lease_has_run_out() {
     assert_eq!(read(&b, &theirs).await, "six");
 }
 
+// SEMANTICS 30
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_lost_with_a_session_are_not_missed_in_silence() {
     let cell = Cell::with_term(Duration::from_millis(700));
@@ -172,6 +174,7 @@ async fn locks_lost_with_a_session_are_not_missed_in_silence() {
     write(&a, &again, 0, "x").await;
 }
 
+// SEMANTICS 38
 #[tokio::test(flavor = "multi_thread")]
 async fn soft_fails_and_hard_waits_but_can_be_given_up() {
     let cell = Cell::start();
@@ -212,6 +215,7 @@ async fn soft_fails_and_hard_waits_but_can_be_given_up() {
     soft.lookup(soft.root(), &name("d")).await.unwrap();
 }
 
+// SEMANTICS 27
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_waited_for_comes_in_turn_or_is_given_up() {
     let cell = Cell::start();

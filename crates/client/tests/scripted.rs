@@ -202,6 +202,7 @@ impl Script {
     }
 }
 
+// SEMANTICS 18
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_that_a_power_cut_took_back_are_reported_by_fsync_once() {
     let mut script = Script::start(0, Box::new(NoKernel)).await;

@@ -242,6 +242,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS 27
     #[tokio::test]
     async fn a_wait_for_a_lock_ends_with_any_signal_and_a_write_only_with_death() {
         let (tasks, seen) = tasks();

@@ -10,7 +10,7 @@ use soda_storage::crash;
 use soda_types::{Cause, Fid, FsResult, Monotonic, SessionId};
 use soda_volume::Progress;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -60,6 +60,9 @@ pub(crate) async fn run_timer(shared: Arc<Shared>) {
                 next_look = now + LOOK;
                 warn_of_waits(&mut core, now);
                 forget_the_silent(&shared, &mut core);
+                if shared.janitor.space_is_wanted.swap(false, Ordering::AcqRel) {
+                    contest_orphans(&mut core);
+                }
             }
             let contested = core.contest_waits();
             let table = core.table.poll_timeout();
@@ -117,14 +120,32 @@ fn forget_the_silent(shared: &Shared, core: &mut crate::core::CoreGuard<'_>) {
     }
 }
 
+/// The disk is full: whoever keeps a removed file and has let its lease run out keeps it no longer.
+fn contest_orphans(core: &mut crate::core::CoreGuard<'_>) {
+    let now = core.now;
+    let kept: Vec<(Fid, SessionId)> =
+        core.orphans.iter().flat_map(|fid| core.opens.users(*fid).map(|session| (*fid, session))).collect();
+    for (fid, session) in kept {
+        // What is left of its lease if it is alive: then the file is in use.
+        let _ = core.table.contest(now, session, fid);
+    }
+    core.settle();
+}
+
 /// Inodes to be deleted as soon as nobody uses them.
 #[derive(Debug, Default)]
 pub(crate) struct Janitor {
     queue: Mutex<VecDeque<Fid>>,
     wake: Notify,
+    /// Something was refused for want of space.
+    space_is_wanted: AtomicBool,
 }
 
 impl Janitor {
+    pub(crate) fn want_space(&self) {
+        self.space_is_wanted.store(true, Ordering::Release);
+    }
+
     pub(crate) fn enqueue(&self, fid: Fid) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(fid);
         self.wake.notify_one();

@@ -38,6 +38,7 @@ struct Known {
     doubt: Option<(OpId, Call, Bytes)>,
 }
 
+// SEMANTICS 17, 20
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_answered_survives_every_crash_point_and_what_was_not_happens_once() {
     for point in points() {

@@ -13,6 +13,7 @@ fn append(fid: soda_types::Fid) -> Call {
     Call::Write { fid, at: WriteAt::End, kill_suid_sgid: false }
 }
 
+// SEMANTICS 20
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_gets_the_first_reply_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -87,6 +88,7 @@ async fn packets_of_the_past_do_nothing() {
     assert_eq!(client.lookup(client.root, "x").await, Ok(None));
 }
 
+// SEMANTICS 20
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_of_what_is_under_way_waits_for_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, ObjectRef, Reclaim, ReclaimStep, Reply, Role, Standing, WriteAt,
 };
 use soda_server::{CacheSizes, ObjectTerm, RunningServer, Server};
-use soda_types::{Fid, FileKind, InUse, Mode, Term};
+use soda_types::{Errno, Fid, FileKind, InUse, Mode, Term};
 use std::time::{Duration, Instant};
 
 async fn admin(server: &RunningServer, call: AdminCall) -> AdminAnswer {
@@ -157,6 +157,7 @@ async fn what_is_read_again_comes_from_memory_as_far_as_it_goes() {
     assert!(after > before, "80 MiB do not fit into 32");
 }
 
+// SEMANTICS 10
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_stays_away_is_forgotten_with_what_it_had_open() {
     let dir = tempfile::tempdir().unwrap();
@@ -172,6 +173,37 @@ async fn a_client_that_stays_away_is_forgotten_with_what_it_had_open() {
     until("its orphan is gone", || async { !other.exists(file).await }).await;
     let back = Client::resume(&server, key).await;
     assert_eq!(back.session.standing, Standing::New);
+}
+
+// SEMANTICS 10
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_takes_removed_files_from_the_dead_and_not_from_the_living() {
+    let dir = tempfile::tempdir().unwrap();
+    let term = Duration::from_secs(1);
+    let server = Server::start(config(dir.path()).with_term(term)).unwrap();
+    let (alive, dead) = (Client::connect(&server).await, Client::connect(&server).await);
+    let mut kept = Vec::new();
+    for (client, name) in [(&dead, "dead"), (&alive, "alive")] {
+        kept.push(client.create(client.root, name).await.unwrap().fid);
+        client.unlink(client.root, name, InUse::Yes).await.unwrap();
+    }
+    drop(dead);
+    let since = std::time::Instant::now();
+    until("the term is over", || async {
+        alive.ask(Call::Renew).await.result.unwrap();
+        since.elapsed() > term * 2
+    })
+    .await;
+    assert_eq!(stat(&server, "orphans").await, 2, "kept by courtesy while there is space");
+    let too_much =
+        Call::Allocate { fid: kept[1], offset: 0, len: 1 << 60, how: soda_protocol::Allocate::Extend };
+    assert_eq!(errno(alive.change(too_much).await.result), Errno::NoSpace);
+    until("space is made", || async {
+        alive.ask(Call::Renew).await.result.unwrap();
+        stat(&server, "orphans").await == 1
+    })
+    .await;
+    assert!(alive.exists(kept[1]).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

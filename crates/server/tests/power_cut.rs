@@ -177,6 +177,7 @@ fn power_config() -> ServerConfig {
     config
 }
 
+// SEMANTICS 18
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_synced_is_whole_and_the_rest_is_a_prefix() {
     for seed in 0..60 {

@@ -133,6 +133,7 @@ async fn what_its_remover_has_open_and_what_never_had_a_name() {
     assert!(client.exists(tmp.fid).await, "it has a name now");
 }
 
+// SEMANTICS 10
 #[tokio::test(flavor = "multi_thread")]
 async fn orphans_live_through_a_restart_as_long_as_somebody_has_them_open() {
     let dir = tempfile::tempdir().unwrap();
@@ -249,6 +250,7 @@ async fn who_waits_for_a_lock_on_a_lost_connection_does_not_get_it() {
     again.ask(set(LockWait::Yes)).await.result.unwrap();
 }
 
+// SEMANTICS 29
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_of_a_dead_client_are_waited_for_no_longer_than_its_term() {
     let dir = tempfile::tempdir().unwrap();

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+// SEMANTICS 16
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_refuses_what_takes_space_and_takes_what_frees_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -41,6 +42,7 @@ async fn a_full_disk_refuses_what_takes_space_and_takes_what_frees_it() {
     client.create(client.root, "other").await.unwrap();
 }
 
+// SEMANTICS 41
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_data_is_an_error_and_never_other_data() {
     let dir = tempfile::tempdir().unwrap();

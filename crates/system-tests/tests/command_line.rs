@@ -249,6 +249,7 @@ fn damage(dir: &Path, content: &[u8]) -> usize {
     found
 }
 
+// SEMANTICS 41
 #[test]
 fn a_damaged_chunk_is_an_error_and_not_wrong_data() {
     if !prerequisites() {
@@ -301,6 +302,7 @@ impl Drop for SmallDisk {
     }
 }
 
+// SEMANTICS 16
 #[test]
 fn a_full_disk_is_enospc_and_passes_when_space_is_made() {
     if !prerequisites() {

@@ -28,6 +28,7 @@ fn writer_waits_at_most_one_term(network: Network, gone: impl FnOnce(&mut Cell))
     assert_eq!(fs::read(&writer).unwrap(), b"new");
 }
 
+// SEMANTICS 36
 #[test]
 fn a_writer_waits_at_most_one_term_for_a_reader_that_died() {
     if prerequisites() {
@@ -35,6 +36,7 @@ fn a_writer_waits_at_most_one_term_for_a_reader_that_died() {
     }
 }
 
+// SEMANTICS 36
 #[test]
 fn a_writer_waits_at_most_one_term_for_a_reader_that_is_frozen() {
     if prerequisites() {
@@ -42,6 +44,7 @@ fn a_writer_waits_at_most_one_term_for_a_reader_that_is_frozen() {
     }
 }
 
+// SEMANTICS 36
 #[test]
 fn a_writer_waits_at_most_one_term_for_a_reader_that_is_cut_off() {
     if prerequisites() {
@@ -49,6 +52,7 @@ fn a_writer_waits_at_most_one_term_for_a_reader_that_is_cut_off() {
     }
 }
 
+// SEMANTICS 37
 /// A frozen daemon makes the readers of its machine wait; when it wakes up they see the new state, not the cached one.
 #[test]
 fn readers_of_a_frozen_client_wait_and_then_see_the_new_state() {
@@ -71,6 +75,7 @@ fn readers_of_a_frozen_client_wait_and_then_see_the_new_state() {
     assert_eq!(seen, b"new");
 }
 
+// SEMANTICS 38
 #[test]
 fn a_reader_whose_server_is_gone_waits_can_be_killed_and_can_be_unmounted() {
     if !prerequisites() {
@@ -87,6 +92,7 @@ fn a_reader_whose_server_is_gone_waits_can_be_killed_and_can_be_unmounted() {
     cell.mounts[0].unmount();
 }
 
+// SEMANTICS 38
 #[test]
 fn a_soft_mount_fails_when_the_server_is_gone() {
     if !prerequisites() {
@@ -106,6 +112,7 @@ fn a_soft_mount_fails_when_the_server_is_gone() {
     }
 }
 
+// SEMANTICS 10, 29, 39
 #[test]
 fn open_files_and_their_locks_survive_a_server_restart() {
     if !prerequisites() {
@@ -132,6 +139,7 @@ fn open_files_and_their_locks_survive_a_server_restart() {
     assert_eq!(fs::read(cell.root(1).join("held")).unwrap(), b"before after after ");
 }
 
+// SEMANTICS 17
 /// Everything that was acknowledged is there after kill -9 of the server, with no client left that could repeat it.
 #[test]
 fn what_was_acknowledged_survives_the_crash_of_everything() {

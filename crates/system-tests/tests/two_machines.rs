@@ -33,6 +33,7 @@ fn compare(name: &str, seed: u64, alphabet: Alphabet, placement: Placement, oper
     }
 }
 
+// SEMANTICS 1, 3, 14
 #[test]
 fn two_machine_fsx() {
     if prerequisites() {
@@ -40,6 +41,7 @@ fn two_machine_fsx() {
     }
 }
 
+// SEMANTICS 4, 5, 9, 33
 #[test]
 fn names_attributes_and_data_like_the_model() {
     if prerequisites() {
@@ -76,6 +78,7 @@ fn at_once<T: Send>(cell: &Cell, work: impl Fn(usize, PathBuf) -> T + Sync) -> V
     })
 }
 
+// SEMANTICS 13
 #[test]
 fn appends_of_two_machines_lose_nothing() {
     if !prerequisites() {
@@ -106,6 +109,7 @@ fn appends_of_two_machines_lose_nothing() {
     }
 }
 
+// SEMANTICS 8
 #[test]
 fn of_two_exclusive_creates_one_wins() {
     if !prerequisites() {
@@ -152,6 +156,7 @@ fn count_under_lock(lock: &str) {
     }
 }
 
+// SEMANTICS 26
 #[test]
 fn flock_excludes_across_machines() {
     if prerequisites() {
@@ -159,6 +164,7 @@ fn flock_excludes_across_machines() {
     }
 }
 
+// SEMANTICS 26
 #[test]
 fn fcntl_locks_exclude_across_machines() {
     if prerequisites() {
@@ -166,6 +172,7 @@ fn fcntl_locks_exclude_across_machines() {
     }
 }
 
+// SEMANTICS 29
 /// A lock dies with the process that holds it, also when another machine waits.
 #[test]
 fn a_lock_is_free_when_its_holder_is_killed() {
@@ -248,6 +255,7 @@ fn sqlite_on_both_machines() {
     wait::run(&mut python, Duration::from_secs(300)).expect_success("sqlite.py");
 }
 
+// SEMANTICS 4, 5
 /// Directory listings, names that come and go, and sizes that grow are seen at once, not after a time-out.
 #[test]
 fn changes_are_seen_by_the_very_next_call() {

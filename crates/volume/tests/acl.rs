@@ -55,6 +55,7 @@ fn chmod(volume: &Volume, fid: Fid, perm: u16) {
     txn.commit().unwrap();
 }
 
+// SEMANTICS 31
 #[test]
 fn an_access_list_and_the_mode_follow_each_other() {
     let volume = in_memory();
@@ -80,6 +81,7 @@ fn an_access_list_and_the_mode_follow_each_other() {
     assert_eq!(error.errno, Errno::NoData, "a list that says what the mode says is not kept");
 }
 
+// SEMANTICS 32
 #[test]
 fn default_lists_are_inherited_and_the_umask_is_not_used_then() {
     let volume = in_memory();

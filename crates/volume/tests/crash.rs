@@ -23,6 +23,7 @@ fn points() -> impl Iterator<Item = &'static str> {
     crash::ALL.iter().copied().filter(move |point| ours.iter().any(|prefix| point.starts_with(prefix)))
 }
 
+// SEMANTICS 17
 #[test]
 fn every_crash_point_leaves_a_whole_volume() {
     for point in points() {

@@ -21,6 +21,7 @@ fn links_are_limited() {
     assert_eq!(volume.getattr(file).unwrap().nlink, LINK_MAX);
 }
 
+// SEMANTICS 14
 #[test]
 fn files_reach_to_the_end_of_offsets() {
     for_each_store(|volume| {
@@ -148,6 +149,7 @@ fn special_files_and_symbolic_links() {
     });
 }
 
+// SEMANTICS 11
 /// In pages by name, with names that are added and removed in between: each that was there all the time comes once.
 #[test]
 fn a_large_directory_is_read_in_pages() {

@@ -58,6 +58,7 @@ fn lose(file: &Path, from: u64, to: u64, random: &mut u64) {
     }
 }
 
+// SEMANTICS 18
 #[test]
 fn what_was_synced_survives_a_power_cut() {
     let mut torn = 0;

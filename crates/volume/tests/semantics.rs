@@ -98,6 +98,7 @@ fn an_orphan_lives_until_it_is_dropped() {
     });
 }
 
+// SEMANTICS 35
 #[test]
 fn times_only_grow() {
     for_each_store(|volume| {

@@ -1,6 +1,7 @@
 //! The project's chores: `cargo xtask check` is the gate (it changes nothing), `cargo xtask fix` repairs what a tool can.
 
 mod arrows;
+mod sentences;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask check [--quick] | fix
 
-check          everything CI asks for but the tests: format, lints, documentation, crate arrows, rules on sources
+check          everything CI asks for but the tests: format, lints, documentation, crate arrows, rules on sources,
+               a test for each sentence of docs/SEMANTICS.md
 check --quick  without compiling anything
 fix            formats, and applies what the lints can mend by themselves";
 
@@ -41,6 +43,7 @@ enum Depth {
 /// Everything that is wrong, a line each.
 fn check(root: &Path, depth: Depth) -> Vec<String> {
     let mut failures = sources::check(root);
+    failures.extend(sentences::check(root));
     failures.extend(run(
         root,
         "cargo metadata",

@@ -110,6 +110,8 @@ impl Client {
                 Step::Ask(attr) => drop(attr.result().await?),
                 Step::Direct(data) => {
                     let data = data.result().await?;
+                    // The session may have ended while it was under way, and a new one asked again.
+                    file.check_locks(&mut crate::lock(&self.inner.state))?;
                     self.inner.stats.bytes_read.add(data.len() as u64);
                     return Ok(data);
                 }

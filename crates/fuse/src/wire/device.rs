@@ -146,7 +146,8 @@ impl Device {
     }
 }
 
-/// Set to `6.1`, the mount behaves as on Debian 12's own kernel: for tests of what is done without the later features.
+/// Set to `6.1`, the mount behaves as on Debian 12's own kernel, and so on: for tests of what is done without the later
+/// features.
 const PRETENCE: &str = "SODA_FUSE_PRETEND";
 
 /// Which kernel to take this one for.
@@ -154,22 +155,31 @@ const PRETENCE: &str = "SODA_FUSE_PRETEND";
 enum Pretence {
     ItIsWhatItIs,
     Linux6_1,
+    /// The last without mappings of direct files.
+    Linux6_5,
+    /// The last without epochs of names.
+    Linux6_15,
 }
 
 impl Pretence {
     fn from_environment() -> Pretence {
         match std::env::var(PRETENCE).as_deref() {
             Ok("6.1") => Pretence::Linux6_1,
+            Ok("6.5") => Pretence::Linux6_5,
+            Ok("6.15") => Pretence::Linux6_15,
             _ => Pretence::ItIsWhatItIs,
         }
     }
 
+    /// Minor version of the protocol and flags that such a kernel offers.
     fn apply(self, minor: u32, offered: u64) -> (u32, u64) {
-        const LATER: u64 = init::HAS_EXPIRE_ONLY | init::DIRECT_IO_ALLOW_MMAP;
-        match self {
-            Pretence::ItIsWhatItIs => (minor, offered),
-            Pretence::Linux6_1 => (minor.min(37), offered & !LATER),
-        }
+        let (last_minor, later) = match self {
+            Pretence::ItIsWhatItIs => return (minor, offered),
+            Pretence::Linux6_1 => (37, init::HAS_EXPIRE_ONLY | init::DIRECT_IO_ALLOW_MMAP),
+            Pretence::Linux6_5 => (38, init::DIRECT_IO_ALLOW_MMAP),
+            Pretence::Linux6_15 => (43, 0),
+        };
+        (minor.min(last_minor), offered & !later)
     }
 }
 
@@ -376,6 +386,8 @@ mod tests {
         let (kernel_minor, offered) = Pretence::Linux6_1.apply(abi::MINOR, u64::MAX);
         let agreement = Agreement { kernel_minor, flags: wanted_flags() & offered, offered };
         assert!(!agreement.has_inc_epoch() && !agreement.has_expire_only() && !agreement.has_direct_mmap());
+        assert_eq!(Pretence::Linux6_5.apply(abi::MINOR, init::HAS_EXPIRE_ONLY), (38, init::HAS_EXPIRE_ONLY));
+        assert_eq!(Pretence::Linux6_15.apply(45, 7), (43, 7));
         assert_eq!(Pretence::ItIsWhatItIs.apply(45, 7), (45, 7));
     }
 

@@ -474,6 +474,7 @@ fn parse_lock(f: &mut Fields<'_>) -> Option<LockRequest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn message(operation: u32, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -512,6 +513,37 @@ mod tests {
         }
         assert_eq!(parse(&message(opcode::READ, &[0; 19])).err(), Some(MalformedRequest::Short));
         assert_eq!(parse(&message(opcode::LOOKUP, b"no end")).err(), Some(MalformedRequest::Short));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        /// A kernel does not send such things; whoever else holds the device must not bring the daemon down with them.
+        #[test]
+        fn random_messages_do_not_panic_and_nothing_outside_of_them_is_read(
+            operation in prop_oneof![0u32..60, Just(opcode::STATX), any::<u32>()],
+            body in proptest::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..200),
+            extended in any::<bool>(),
+            lie in prop_oneof![8 => Just(0i64), 1 => -200i64..200],
+            extensions in prop_oneof![8 => Just(0u16), 1 => any::<u16>()],
+        ) {
+            let mut bytes = message(operation, &body);
+            let claimed = (bytes.len() as i64 + lie).max(0) as u32;
+            bytes[..4].copy_from_slice(&claimed.to_ne_bytes());
+            bytes[36..38].copy_from_slice(&extensions.to_ne_bytes());
+            let form = if extended { SetXattrForm::Extended } else { SetXattrForm::Short };
+            let Ok((operation, _, fields)) = parse_header(&bytes) else { return Ok(()) };
+            prop_assert!(claimed as usize <= bytes.len());
+            if let Ok((_, start)) = parse_write(Fields(fields.0)) {
+                prop_assert!(start <= bytes.len());
+            }
+            match Op::parse(operation, fields, form) {
+                Ok(Op::BatchForget { pairs }) => prop_assert_eq!(Op::forgets(pairs).count() * 16, pairs.len()),
+                Ok(Op::Lookup { name } | Op::Unlink { name }) => prop_assert!(!name.contains(&0)),
+                Ok(Op::SetXattr { name, value, .. }) => prop_assert!(name.len() + value.len() < body.len()),
+                _ => {}
+            }
+        }
     }
 
     #[test]

@@ -315,7 +315,10 @@ fn log_trouble(incoming: &Incoming, result: &Result<Answer, Failure>) {
             Errno::Io => {
                 tracing::error!(%session, op, call = ?incoming.request.call, %error, "an operation failed")
             }
-            Errno::NoSpace => tracing::warn!(%session, op, %error, "no space"),
+            Errno::NoSpace => {
+                tracing::warn!(%session, op, %error, "no space");
+                incoming.link.shared.janitor.want_space();
+            }
             _ => tracing::trace!(%session, op, %error, "failed"),
         }
     }

@@ -45,6 +45,11 @@ impl Opens {
         self.users.contains_key(&fid)
     }
 
+    /// Sessions that have an inode open.
+    pub(crate) fn users(&self, fid: Fid) -> impl Iterator<Item = SessionId> {
+        self.users.get(&fid).into_iter().flatten().copied()
+    }
+
     /// Inodes that a session has open.
     pub(crate) fn count(&self, session: SessionId) -> usize {
         self.sessions.get(&session).map_or(0, BTreeSet::len)

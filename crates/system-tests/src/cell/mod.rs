@@ -51,15 +51,27 @@ impl Cell {
 
     /// As [`Cell::start`], with options of `soda mount`, as `["-o", "soft"]`.
     pub fn start_with(network: Network, clients: usize, mount_options: &[&str]) -> Cell {
-        Cell::assemble(network, None, clients, mount_options)
+        Cell::assemble(network, None, clients, &[], mount_options)
+    }
+
+    /// As [`Cell::start`] on loopback, where mounts take the kernel for an older one, as `6.1`.
+    pub fn start_pretending(kernel: &str, clients: usize) -> Cell {
+        let environment = format!("SODA_FUSE_PRETEND={kernel}");
+        Cell::assemble(Network::Loopback, None, clients, &["env", &environment], &[])
     }
 
     /// As [`Cell::start`] on loopback, with the data where the caller wants it.
     pub fn start_on(data: &Path, clients: usize) -> Cell {
-        Cell::assemble(Network::Loopback, Some(data), clients, &[])
+        Cell::assemble(Network::Loopback, Some(data), clients, &[], &[])
     }
 
-    fn assemble(network: Network, data: Option<&Path>, clients: usize, mount_options: &[&str]) -> Cell {
+    fn assemble(
+        network: Network,
+        data: Option<&Path>,
+        clients: usize,
+        wrapper: &[&str],
+        mount_options: &[&str],
+    ) -> Cell {
         let dir = match tempfile::Builder::new().prefix("soda-cell.").tempdir() {
             Ok(dir) => dir,
             Err(error) => panic!("no temporary directory: {error}"),
@@ -72,7 +84,7 @@ impl Cell {
         let server = Server::start(dir.path(), data, namespaces.as_ref());
         let mut cell = Cell { mounts: Vec::new(), server, namespaces, dir };
         for number in 0..clients {
-            let mount = cell.new_mount(number, mount_options);
+            let mount = cell.new_mount(number, wrapper, mount_options);
             cell.mounts.push(mount);
         }
         cell
@@ -110,6 +122,21 @@ impl Cell {
         self.network().heal(client);
     }
 
+    /// Bytes that went over a client's cable so far, both ways.
+    ///
+    /// # Panics
+    /// If the cell has no namespaces, or the client is down.
+    pub fn wire_bytes(&self, client: usize) -> u64 {
+        assert!(self.namespaces.is_some(), "a cell on loopback has no cables");
+        let devices = format!("/proc/{}/net/dev", self.mounts[client].process());
+        let table = std::fs::read_to_string(&devices).unwrap_or_default();
+        let cable = table.lines().find_map(|line| line.trim_start().strip_prefix("cable:"));
+        let Some(cable) = cable else { panic!("{devices} has no cable: {table}") };
+        let numbers: Vec<u64> = cable.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        // Received bytes come first, sent ones ninth.
+        numbers[0] + numbers[8]
+    }
+
     fn network(&self) -> &Namespaces {
         match &self.namespaces {
             Some(namespaces) => namespaces,
@@ -117,13 +144,14 @@ impl Cell {
         }
     }
 
-    fn new_mount(&self, number: usize, options: &[&str]) -> Mount {
+    fn new_mount(&self, number: usize, wrapper: &[&str], options: &[&str]) -> Mount {
         let address = match &self.namespaces {
             Some(namespaces) => namespaces.server_address(number, self.server.port()),
             None => self.server.address(),
         };
-        let prefix =
+        let mut prefix =
             self.namespaces.as_ref().map(|namespaces| namespaces.enter_client(number)).unwrap_or_default();
+        prefix.extend(wrapper.iter().map(|word| (*word).to_owned()));
         let mut mount = Mount::new(self.dir.path(), number, &address, prefix, options);
         mount.start();
         mount

@@ -48,6 +48,17 @@ impl Mount {
         &self.log
     }
 
+    /// Id of the process that serves the mount.
+    ///
+    /// # Panics
+    /// If it is down.
+    pub fn process(&self) -> u32 {
+        match &self.child {
+            Some(child) => child.id(),
+            None => panic!("{} is not mounted", self.root.display()),
+        }
+    }
+
     /// Mounts; returns when the root directory answers.
     ///
     /// # Panics
@@ -82,11 +93,16 @@ impl Mount {
 
     /// kill -9, and takes the dead mount away.
     pub fn crash(&mut self) {
+        self.kill();
+        self.detach();
+    }
+
+    /// kill -9. The dead mount stays.
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             wait::signal(&child, Signal::KILL);
             let _ = child.wait();
         }
-        self.detach();
     }
 
     /// SIGSTOP: as a machine that is suspended or swaps.

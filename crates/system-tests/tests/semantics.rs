@@ -1,0 +1,442 @@
+//! Sentences of docs/SEMANTICS.md that take faults, mount options or counted bytes to test. Those that take only system
+//! calls are in tests/external/semantics.py.
+
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+use soda_system_tests::cell::{Cell, Network, PATIENCE, TERM, prerequisites, soda_binary};
+use soda_system_tests::linear::assert_linearizable;
+use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::workload::{Workload, seed};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Above one term: the time of two round trips and a busy machine.
+const SLACK: Duration = Duration::from_millis(1500);
+
+/// A Python that carries out one line after the other and answers with what each expression is: for mapped memory, and for
+/// whatever holds locks or waits and must be a process of its own.
+struct Python {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Python {
+    fn start() -> Python {
+        const LOOP: &str = "import sys, os, fcntl, mmap, errno\n\
+            for line in sys.stdin:\n\
+            \x20   try:\n\
+            \x20       line = line.strip()\n\
+            \x20       try: answer = repr(eval(line))\n\
+            \x20       except SyntaxError: exec(line); answer = 'done'\n\
+            \x20   except OSError as error: answer = errno.errorcode[error.errno]\n\
+            \x20   print(answer, flush=True)\n";
+        let mut child = Command::new("python3")
+            .args(["-c", LOOP])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Python { child, to, from }
+    }
+
+    fn begin(&mut self, line: &str) {
+        writeln!(self.to, "{line}").unwrap();
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.from.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.begin(line);
+        self.answer()
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A history of random operations of all mounts that could have happened on one copy.
+fn one_copy(test: &str, seed: u64, cell: &Cell) {
+    let workload =
+        Workload { seed, threads_per_mount: 2, operations: 800, block_bytes: 4096, pause: Duration::ZERO };
+    let run = workload.run(test, &cell.roots(), |progress| progress.complete(Duration::from_secs(120)));
+    let errors: Vec<_> = run.errors.iter().flatten().take(5).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_linearizable(&run.history);
+}
+
+// SEMANTICS 7
+#[test]
+fn verify_is_one_copy() {
+    if prerequisites() {
+        let cell = Cell::start_with(Network::Loopback, 2, &["-o", "consistency=verify"]);
+        one_copy("verify_is_one_copy", seed(31), &cell);
+    }
+}
+
+// SEMANTICS 7
+#[test]
+fn ttl_may_be_stale_for_so_long_and_no_longer() {
+    const TTL: Duration = Duration::from_secs(3);
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start_with(Network::Loopback, 2, &["-o", "consistency=ttl=3"]);
+    let (here, there) = (cell.root(0).join("file"), cell.root(1).join("file"));
+    fs::write(&here, "old").unwrap();
+    let open = File::open(&there).unwrap();
+    let read = || {
+        let mut content = [0; 3];
+        open.read_exact_at(&mut content, 0).unwrap();
+        content
+    };
+    let fetched = Instant::now();
+    assert_eq!(&read(), b"old");
+    fs::write(&here, "new").unwrap();
+    let seen = read();
+    assert!(seen == *b"old" || fetched.elapsed() > TTL, "no ttl at work");
+    // What was fetched before the write is no longer used this long after the write.
+    std::thread::sleep(TTL + Duration::from_millis(200));
+    assert_eq!(&read(), b"new");
+}
+
+// SEMANTICS 1-5
+#[test]
+fn old_kernels_show_one_copy() {
+    if !prerequisites() {
+        return;
+    }
+    for (number, kernel) in ["6.1", "6.5", "6.15"].into_iter().enumerate() {
+        let cell = Cell::start_pretending(kernel, 2);
+        one_copy("old_kernels_show_one_copy", seed(41 + number as u64), &cell);
+    }
+}
+
+/// A disk of a given size, mounted below a directory; unmounted when dropped.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn new(path: std::path::PathBuf, mebibytes: u32) -> SmallDisk {
+        fs::create_dir_all(&path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={mebibytes}m"), "none"]);
+        wait::run(mount.arg(&path), PATIENCE).expect_success("mount -t tmpfs");
+        SmallDisk(path)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+// SEMANTICS 10
+#[test]
+fn space_of_a_removed_file_comes_back_when_its_holder_crashes() {
+    const BLOCK: usize = 8 << 20;
+    if !prerequisites() {
+        return;
+    }
+    let parent = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::new(parent.path().join("disk"), 512);
+    let mut cell = Cell::start_on(&disk.0.join("data"), 2);
+    let held =
+        File::options().create_new(true).read(true).write(true).open(cell.root(0).join("held")).unwrap();
+    let block: Vec<u8> = (0..BLOCK as u32 / 4).flat_map(u32::to_le_bytes).collect();
+    let mut blocks = 0;
+    while blocks < 100 {
+        match held.write_all_at(&block, (blocks * BLOCK) as u64) {
+            Ok(()) => blocks += 1,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::StorageFull);
+                break;
+            }
+        }
+    }
+    assert!((10..100).contains(&blocks), "{blocks} blocks of 8 MiB on 512 MiB");
+    fs::remove_file(cell.root(1).join("held")).unwrap();
+    let other = cell.root(1).join("other");
+    let error = fs::write(&other, &block).expect_err("the space is still in use");
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    let mut read = vec![0; BLOCK];
+    held.read_exact_at(&mut read, BLOCK as u64).unwrap();
+    assert!(read == block, "the removed file has other data");
+    cell.mounts[0].crash();
+    assert!(wait::until(PATIENCE, || fs::write(&other, &block).is_ok()), "its space is not given back");
+    assert!(
+        wait::until(PATIENCE, || fs::write(&other, vec![7; blocks / 2 * BLOCK]).is_ok()),
+        "not all of it"
+    );
+    drop(held);
+}
+
+// SEMANTICS 15
+#[test]
+fn a_copy_does_not_travel() {
+    const LEN: u64 = 32 << 20;
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Namespaces, 2);
+    let content: Vec<u8> =
+        (0..LEN as u32 / 4).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    fs::write(cell.root(0).join("source"), &content).unwrap();
+    let source = File::open(cell.root(1).join("source")).unwrap();
+    let target = File::options().create_new(true).write(true).open(cell.root(1).join("target")).unwrap();
+    let before = cell.wire_bytes(0) + cell.wire_bytes(1);
+    let (mut from, mut to) = (0, 0);
+    while from < LEN {
+        let len = (LEN - from) as usize;
+        let copied =
+            rustix::fs::copy_file_range(&source, Some(&mut from), &target, Some(&mut to), len).unwrap();
+        assert!(copied > 0, "nothing copied at {from}");
+    }
+    let traveled = cell.wire_bytes(0) + cell.wire_bytes(1) - before;
+    assert!(traveled < LEN / 100, "{traveled} bytes on the wire for a copy of {LEN}");
+    drop(target);
+    assert!(fs::read(cell.root(0).join("target")).unwrap() == content, "the copy differs");
+    // The counter counts: the read did travel.
+    assert!(cell.wire_bytes(0) + cell.wire_bytes(1) - before > LEN);
+}
+
+// SEMANTICS 19
+#[test]
+fn sync_of_a_machine_does_not_ask_the_server() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 1);
+    let file = File::create(cell.root(0).join("file")).unwrap();
+    file.write_all_at(b"content", 0).unwrap();
+    cell.server.freeze();
+    let start = Instant::now();
+    rustix::fs::syncfs(&file).unwrap();
+    let took = start.elapsed();
+    cell.server.thaw();
+    assert!(took < Duration::from_secs(1), "syncfs waited {took:?} for a server that does not answer");
+}
+
+// SEMANTICS 25
+#[test]
+fn mapped_pages_of_a_frozen_machine_stay_and_stat_waits() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 2);
+    let (frozen, other) = (cell.root(0).join("file"), cell.root(1).join("file"));
+    fs::write(&other, "old").unwrap();
+    let mut program = Python::start();
+    program.ask(&format!("file = open({frozen:?})"));
+    program.ask("mapped = mmap.mmap(file.fileno(), 3, prot=mmap.PROT_READ)");
+    assert_eq!(program.ask("mapped[:]"), "b'old'");
+    cell.mounts[0].freeze();
+    fs::write(&other, "new").unwrap();
+    assert_eq!(program.ask("mapped[:]"), "b'old'", "mapped memory does not ask anybody");
+    let mut waiting: Vec<Child> = [("stat", "-c%s"), ("cat", "--")]
+        .into_iter()
+        .map(|(tool, option)| {
+            Command::new(tool).arg(option).arg(&frozen).stdout(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let early = wait::until(Duration::from_millis(500), || {
+        waiting.iter_mut().any(|child| child.try_wait().unwrap().is_some())
+    });
+    assert!(!early, "stat or open was answered by a frozen machine's cache");
+    cell.mounts[0].thaw();
+    let seen: Vec<_> = waiting.into_iter().map(|child| child.wait_with_output().unwrap().stdout).collect();
+    assert_eq!(seen, [b"3\n".to_vec(), b"new".to_vec()]);
+    assert!(wait::until(PATIENCE, || program.ask("mapped[:]") == "b'new'"), "the mapping stays behind");
+}
+
+/// Takes a whole-file lock through an open `file`.
+fn lock(program: &mut Python, kind: &str) -> String {
+    program.ask(&format!("fcntl.{kind}(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"))
+}
+
+// SEMANTICS 29
+#[test]
+fn locks_of_a_machine_that_crashes_are_free_after_a_term() {
+    if !prerequisites() {
+        return;
+    }
+    for kind in ["flock", "lockf"] {
+        let mut cell = Cell::start(Network::Loopback, 2);
+        File::create(cell.root(0).join("lock")).unwrap();
+        let (mut holder, mut other) = (Python::start(), Python::start());
+        holder.ask(&format!("file = open({:?}, 'r+')", cell.root(0).join("lock")));
+        other.ask(&format!("file = open({:?}, 'r+')", cell.root(1).join("lock")));
+        assert_eq!(lock(&mut holder, kind), "None");
+        assert!(["EAGAIN", "EACCES"].contains(&lock(&mut other, kind).as_str()));
+        cell.mounts[0].crash();
+        let start = Instant::now();
+        other.begin(&format!("fcntl.{kind}(file, fcntl.LOCK_EX)"));
+        assert_eq!(other.answer(), "None");
+        let waited = start.elapsed();
+        assert!(waited <= TERM + SLACK, "{kind}: waited {waited:?}, the term is {TERM:?}");
+    }
+}
+
+// SEMANTICS 30
+#[test]
+fn a_machine_that_lost_its_locks_is_told() {
+    if !prerequisites() {
+        return;
+    }
+    for kind in ["flock", "lockf"] {
+        let cell = Cell::start(Network::Loopback, 2);
+        fs::write(cell.root(0).join("lock"), "content").unwrap();
+        let (mut holder, mut other) = (Python::start(), Python::start());
+        holder.ask(&format!("file = open({:?}, 'r+b', buffering=0)", cell.root(0).join("lock")));
+        holder.ask(&format!("unlocked = open({:?}, 'r+b', buffering=0)", cell.root(0).join("lock")));
+        other.ask(&format!("file = open({:?}, 'r+')", cell.root(1).join("lock")));
+        assert_eq!(lock(&mut holder, kind), "None");
+        cell.mounts[0].freeze();
+        // Waits for the end of the holder's term.
+        assert_eq!(other.ask(&format!("fcntl.{kind}(file, fcntl.LOCK_EX)")), "None");
+        cell.mounts[0].thaw();
+        assert_eq!(holder.ask("os.pread(file.fileno(), 7, 0)"), "EIO", "{kind}: read");
+        assert_eq!(holder.ask("os.pwrite(file.fileno(), b'broken', 0)"), "EIO", "{kind}: write");
+        assert_eq!(fs::read_to_string(cell.root(1).join("lock")).unwrap(), "content");
+        // A new descriptor starts anew: without the lock.
+        holder.ask(&format!("file = open({:?}, 'r+b', buffering=0)", cell.root(0).join("lock")));
+        assert_eq!(holder.ask("os.pread(file.fileno(), 7, 0)"), "b'content'");
+        assert!(["EAGAIN", "EACCES"].contains(&lock(&mut holder, kind).as_str()));
+    }
+}
+
+// SEMANTICS 36
+#[test]
+fn a_machine_that_nobody_missed_goes_on_as_if_nothing_had_been() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Namespaces, 2);
+    let mut file =
+        File::options().create_new(true).read(true).append(true).open(cell.root(0).join("file")).unwrap();
+    file.write_all(b"before").unwrap();
+    file.lock().unwrap();
+    fs::create_dir(cell.root(1).join("elsewhere")).unwrap();
+    cell.cut(0);
+    // Elsewhere nobody waits, and nobody needs what the other has.
+    let start = Instant::now();
+    fs::write(cell.root(1).join("elsewhere/file"), "x").unwrap();
+    assert!(start.elapsed() < TERM / 2, "a machine waits for one that has nothing of it");
+    std::thread::sleep((TERM + SLACK).saturating_sub(start.elapsed()));
+    cell.heal(0);
+    file.write_all(b" and after").unwrap();
+    assert_eq!(fs::read_to_string(cell.root(1).join("file")).unwrap(), "before and after");
+    let other = File::options().write(true).open(cell.root(1).join("file")).unwrap();
+    assert!(other.try_lock().is_err(), "its lock was given away");
+}
+
+// SEMANTICS 35
+#[test]
+fn access_times_cannot_be_asked_for() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 0);
+    let dir = tempfile::tempdir().unwrap();
+    for option in ["relatime", "strictatime"] {
+        let mut mount = Command::new(soda_binary());
+        mount.args(["mount", &format!("{}/main", cell.server.address()), "-o", option]).arg(dir.path());
+        let Finish::Exited(output) = wait::run(&mut mount, PATIENCE) else { panic!("soda mount hangs") };
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && message.contains("noatime"), "-o {option}: {message}");
+    }
+}
+
+// SEMANTICS 40
+#[test]
+fn a_mount_whose_daemon_died_says_so_and_is_replaced() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start(Network::Loopback, 1);
+    let root = cell.root(0).to_path_buf();
+    fs::write(root.join("file"), "kept").unwrap();
+    let open = File::open(root.join("file")).unwrap();
+    cell.mounts[0].kill();
+    let not_connected = |error: std::io::Error| assert_eq!(error.raw_os_error(), Some(107), "{error}");
+    not_connected(fs::metadata(root.join("file")).unwrap_err());
+    not_connected(open.read_at(&mut [0; 1], 0).unwrap_err());
+    drop(open);
+    cell.mounts[0].unmount();
+    cell.mounts[0].start();
+    assert_eq!(fs::read_to_string(root.join("file")).unwrap(), "kept");
+}
+
+// SEMANTICS 20, 39
+#[test]
+fn operations_under_way_when_the_server_crashes_are_done_once() {
+    const APPENDS: usize = 600;
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start(Network::Loopback, 2);
+    let roots = cell.roots();
+    let start = std::sync::Barrier::new(roots.len() + 1);
+    std::thread::scope(|scope| {
+        let start = &start;
+        let workers: Vec<_> = roots
+            .iter()
+            .enumerate()
+            .map(|(number, root)| scope.spawn(move || append_and_link(root, number, APPENDS, start)))
+            .collect();
+        start.wait();
+        while !workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            std::thread::sleep(Duration::from_millis(150));
+            cell.server.kill();
+            cell.server.restart();
+        }
+    });
+    for (number, root) in roots.iter().enumerate() {
+        let log = fs::read_to_string(root.join("log")).unwrap();
+        let own: Vec<&str> =
+            log.lines().filter_map(|line| line.strip_prefix(&format!("{number} "))).collect();
+        let expected: Vec<String> = (0..APPENDS).map(|record| record.to_string()).collect();
+        assert!(own == expected, "machine {number}: {} of {APPENDS} records, each once", own.len());
+        assert_eq!(
+            fs::metadata(root.join(format!("linked{number}"))).unwrap().nlink(),
+            1 + APPENDS as u64 / 10
+        );
+    }
+}
+
+/// A repeated append or link would be seen; so would a repeated `mkdir`, which fails the second time.
+fn append_and_link(root: &Path, number: usize, appends: usize, start: &std::sync::Barrier) {
+    let mut log = File::options().create(true).append(true).open(root.join("log")).unwrap();
+    let linked = root.join(format!("linked{number}"));
+    File::create_new(&linked).unwrap();
+    start.wait();
+    for record in 0..appends {
+        log.write_all(format!("{number} {record}\n").as_bytes()).unwrap();
+        if record % 10 == 0 {
+            fs::hard_link(&linked, root.join(format!("link{number}.{record}"))).unwrap();
+            fs::create_dir(root.join(format!("dir{number}.{record}"))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_helper_of_these_tests_tells_errors_from_values() {
+    let mut python = Python::start();
+    assert_eq!(python.ask("x = 3"), "done");
+    assert_eq!(python.ask("x + 1"), "4");
+    assert_eq!(python.ask("os.close(999)"), "EBADF");
+}
