@@ -24,6 +24,10 @@ import traceback
 ROOTS = [os.path.join(os.path.abspath(root), f"semantics.{os.getpid()}") for root in sys.argv[1:3]]
 A, B = ROOTS
 TESTS = []
+# Descriptors opened for reading and writing go through the page cache there: see "What is not there".
+OLD_KERNEL = os.environ.get("SODA_FUSE_PRETEND") in ("6.1", "6.5")
+# Seconds after which a test says how long it took.
+SLOW = 5
 LIBC = ctypes.CDLL(None, use_errno=True)
 NOREPLACE, EXCHANGE = 1, 2
 KEEP_SIZE, PUNCH_HOLE, COLLAPSE, ZERO_RANGE = 1, 2, 8, 16
@@ -117,7 +121,8 @@ def whole_writes():
     seen = set()
     while os.waitpid(writer, os.WNOHANG) == (0, 0):
         same(os.preadv(whole, [buffer], 0), size)
-        same(buffer[:].count(buffer[0]), size, "bytes of one write")
+        if not OLD_KERNEL:
+            same(buffer[:].count(buffer[0]), size, "bytes of one write")
         seen.add(buffer[0])
         same(os.preadv(cached, [buffer], 0), size)
         pages = [buffer[at:at + page] for at in range(0, size, page)]
@@ -694,6 +699,7 @@ def main():
     os.mkdir(A)
     passed, failed = 0, 0
     for function in TESTS:
+        start = time.monotonic()
         try:
             function()
             passed += 1
@@ -701,6 +707,8 @@ def main():
             failed += 1
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
             print(f"semantics: {function.__name__}, lines {lines}: {type(error).__name__}: {error}")
+        if time.monotonic() - start > SLOW:
+            print(f"semantics: {function.__name__} took {time.monotonic() - start:.0f} s")
     shutil.rmtree(A, ignore_errors=True)
     print(f"semantics: {passed} passed, {failed} failed")
     return 1 if failed else 0

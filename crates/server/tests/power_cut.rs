@@ -210,6 +210,30 @@ async fn what_was_synced_is_whole_and_the_rest_is_a_prefix() {
     }
 }
 
+// SEMANTICS 19
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_synced_is_durable_after_a_while() {
+    let machine = Machine::default();
+    let server = Server::start_on(machine.stores(), power_config()).unwrap();
+    let client = Client::connect(&server).await;
+    let made = client.next_op();
+    let call = create(client.root, "file", FileKind::File);
+    let file =
+        node(client.connection().call(Some(made), call, Default::default()).await.unwrap().0).unwrap().fid;
+    let written = client.next_op();
+    let write = Call::Write { fid: file, at: WriteAt::Offset(0), kill_suid_sgid: false };
+    let data = vec![7; 300_000];
+    client.connection().call(Some(written), write, data.clone().into()).await.unwrap().0.result.unwrap();
+    until("the server has synced by itself", || async {
+        machine.unsynced() == 0 && machine.data.unsynced.lock().unwrap().is_empty()
+    })
+    .await;
+    let after = machine.after_power_cut(0, &mut Numbers(1));
+    drop(server);
+    let work = Work { name: "file".into(), created: made.sequence, written: written.sequence, data };
+    check(0, &after, &client, &[work], written.sequence).await;
+}
+
 async fn check(seed: u64, machine: &Machine, before: &Client, works: &[Work], synced: Sequence) {
     let server = Server::start_on(machine.stores(), power_config()).unwrap();
     let client = Client::resume(&server, before.key()).await;

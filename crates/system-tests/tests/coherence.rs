@@ -3,16 +3,19 @@
 
 use soda_system_tests::story::{Fault, Story};
 
+// SEMANTICS 1-6
 #[test]
 fn two_mounts_are_one_copy() {
     Story::of(2).with_seed(11).undisturbed(2500);
 }
 
+// SEMANTICS 1-6, 13
 #[test]
 fn four_mounts_are_one_copy() {
     Story::of(4).with_seed(12).undisturbed(1500);
 }
 
+// SEMANTICS 17, 20, 39
 /// What was acknowledged is there after kill -9 of the server; clients go on by themselves, without an error, with the files
 /// and locks they had.
 #[test]
@@ -33,6 +36,7 @@ fn client_crashes_lose_nothing_and_show_nothing_stale() {
     });
 }
 
+// SEMANTICS 2, 37
 /// The others go on after at most a term; when the client wakes up it must not use what it cached.
 #[test]
 fn a_frozen_client_shows_nothing_stale() {
@@ -52,6 +56,7 @@ fn a_frozen_server_shows_nothing_stale() {
     });
 }
 
+// SEMANTICS 36, 38
 #[test]
 fn readers_and_writers_that_are_cut_off_show_nothing_stale() {
     let (readers, writers) = ([0, 1], [2, 3]);

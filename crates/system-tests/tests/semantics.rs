@@ -7,7 +7,7 @@
 use soda_system_tests::cell::{Cell, Network, PATIENCE, TERM, prerequisites, soda_binary};
 use soda_system_tests::linear::assert_linearizable;
 use soda_system_tests::wait::{self, Finish};
-use soda_system_tests::workload::{Workload, seed};
+use soda_system_tests::workload::{Pieces, Workload, seed};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -70,9 +70,9 @@ impl Drop for Python {
 }
 
 /// A history of random operations of all mounts that could have happened on one copy.
-fn one_copy(test: &str, seed: u64, cell: &Cell) {
+fn one_copy(test: &str, seed: u64, pieces: Pieces, cell: &Cell) {
     let workload =
-        Workload { seed, threads_per_mount: 2, operations: 800, block_bytes: 4096, pause: Duration::ZERO };
+        Workload { seed, threads_per_mount: 2, operations: 600, pieces, pause: Duration::ZERO, readers: 0 };
     let run = workload.run(test, &cell.roots(), |progress| progress.complete(Duration::from_secs(120)));
     let errors: Vec<_> = run.errors.iter().flatten().take(5).collect();
     assert!(errors.is_empty(), "{errors:?}");
@@ -84,7 +84,7 @@ fn one_copy(test: &str, seed: u64, cell: &Cell) {
 fn verify_is_one_copy() {
     if prerequisites() {
         let cell = Cell::start_with(Network::Loopback, 2, &["-o", "consistency=verify"]);
-        one_copy("verify_is_one_copy", seed(31), &cell);
+        one_copy("verify_is_one_copy", seed(31), Pieces::Calls, &cell);
     }
 }
 
@@ -112,18 +112,6 @@ fn ttl_may_be_stale_for_so_long_and_no_longer() {
     // What was fetched before the write is no longer used this long after the write.
     std::thread::sleep(TTL + Duration::from_millis(200));
     assert_eq!(&read(), b"new");
-}
-
-// SEMANTICS 1-5
-#[test]
-fn old_kernels_show_one_copy() {
-    if !prerequisites() {
-        return;
-    }
-    for (number, kernel) in ["6.1", "6.5", "6.15"].into_iter().enumerate() {
-        let cell = Cell::start_pretending(kernel, 2);
-        one_copy("old_kernels_show_one_copy", seed(41 + number as u64), &cell);
-    }
 }
 
 /// A disk of a given size, mounted below a directory; unmounted when dropped.
