@@ -133,6 +133,12 @@ impl Table {
             return;
         };
         let (mode, recalled) = (lease.mode, lease.recall);
+        // An answer to an earlier question, given before the holder heard that all of it is wanted. It may have changed the
+        // object in between, and this answer does not speak of its caches after that.
+        if ack.kept.is_some() && self.recalls.get(ack.epoch).is_some_and(|asked| asked.to.is_none()) {
+            self.counters.stale_acks += 1;
+            return;
+        }
         self.counters.reported_uses += u64::from(ack.uses);
         if ack.uses > 0 {
             self.note_use(now, object, session, Intent::Read, ack.uses);
@@ -156,7 +162,6 @@ impl Table {
                 }
             }
         }
-        // Asked down to nothing after it had been asked to keep reading: then the first answer is not the last.
         if self.recalls.get(ack.epoch).is_some_and(|outstanding| ack.kept <= outstanding.to) {
             self.counters.acks += 1;
             self.recalls.remove(ack.epoch);

@@ -1,7 +1,7 @@
 //! Asking for leases, and being answered, late, twice, or not at all.
 
 use crate::support::*;
-use soda_lease::table::{FenceReason, Output};
+use soda_lease::table::{FenceReason, Output, TableConfig};
 use soda_types::{InUse, Mode, RecallAck};
 
 #[test]
@@ -176,7 +176,7 @@ fn asked_for_more_before_the_first_answer() {
     assert_eq!(bench.cancel(1), []);
     assert_eq!(bench.request(3, 2, &[change(7)]), [recall(1, 7, 1)]);
     assert_eq!(bench.ack(1, kept(7, 1)), [], "the answer to the first");
-    assert_eq!(bench.modes(7), [(1, Mode::Read)]);
+    assert_eq!(bench.modes(7), [(1, Mode::Write)]);
     assert_eq!(bench.ack(1, gone(7, 1)), [admit(2)]);
 }
 
@@ -213,4 +213,25 @@ fn a_recall_that_nobody_needs_any_more_fences_nobody() {
     // It comes back from its long sleep and goes on.
     bench.renew(1);
     assert_eq!(bench.run(1, read(7)), [grant(Mode::Read, 7, 2)]);
+}
+
+#[test]
+fn an_answer_to_keep_reading_does_not_count_when_all_is_wanted() {
+    // Its answer is sent twice, because it is asked twice. In between the lease is asked for as a whole, and session 1 makes
+    // a change which its answer says nothing of.
+    let mut bench = Bench::with(TableConfig { max_leases_per_session: 1, ..plain() });
+    bench.run(1, change(7));
+    bench.run(4, change(8));
+    assert_eq!(bench.request(2, 1, &[read(7), read(8)]), [lower(1, 7, 1), lower(4, 8, 2)]);
+    assert_eq!(bench.ack(1, kept(7, 1)), []);
+    // No room for another lease: the table asks for the only one.
+    assert_eq!(bench.request(1, 2, &[read(10)]), [admit(2)]);
+    let reclaim = soda_types::Recall { fid: f(7), epoch: e(1), to: None, cause: soda_types::Cause::Reclaim };
+    let reclaim = soda_lease::Output::Recall { session: s(1), recall: reclaim };
+    assert_eq!(bench.finish(2), (vec![], vec![reclaim]));
+    assert_eq!(bench.request(1, 3, &[change(7)]), [admit(3)]);
+    assert_eq!(bench.finish(3), (vec![], vec![]));
+    assert_eq!(bench.ack(4, kept(8, 2)), [], "session 1 has a write lease");
+    assert_eq!(bench.ack(1, kept(7, 1)), [], "session 2 would see what session 1 does not show yet");
+    assert_eq!(bench.ack(1, gone(7, 1)), [admit(1)]);
 }
