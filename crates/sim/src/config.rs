@@ -34,6 +34,7 @@ pub struct SimConfig {
     /// Each node's clock runs up to this much fast or slow. Twice this may at most be the margin's.
     pub drift_ppm: u32,
     pub order: Order,
+    pub copies: Copies,
     pub sabotage: Sabotage,
 }
 
@@ -46,13 +47,23 @@ pub enum Shape {
     Crowded,
 }
 
-/// What a control connection promises about the order of what the server sends.
+/// What a connection promises about the order of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// TCP.
     Kept,
-    /// Replies and recalls overtake each other: the core does not rely on the order.
+    /// Messages overtake each other, in both directions: the core does not rely on the order. Only the hello of a connection
+    /// comes first.
     Scrambled,
+}
+
+/// Whether messages arrive more than once. Within a connection TCP does not do that; but a client sends again what was not
+/// answered, and the server may read the old connection after the new one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copies {
+    Never,
+    /// Some do, much later at times. A copy for the server arrives even when its connection is gone.
+    Some,
 }
 
 /// A mistake, put in on purpose: the harness is worth something only if it finds it.
@@ -159,6 +170,7 @@ impl SimConfig {
             margin: DriftMargin::default(),
             drift_ppm: 500,
             order: rng.pick(&[Order::Kept, Order::Kept, Order::Scrambled]),
+            copies: rng.pick(&[Copies::Never, Copies::Some]),
             sabotage: Sabotage::None,
         }
     }

@@ -16,6 +16,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub enum Event {
     ArrivesAtServer(ConnId, ToServer),
+    /// A second time, its connection may be gone.
+    CopyAtServer(ConnId, ToServer),
     ArrivesAtClient(ConnId, ToClient),
     /// A side of a connection finds out that it is broken.
     ResetAtServer(ConnId),

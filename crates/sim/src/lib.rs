@@ -23,7 +23,7 @@ pub mod network;
 pub mod server;
 pub mod world;
 
-pub use config::{Order, Sabotage, SimConfig};
+pub use config::{Copies, Order, Sabotage, SimConfig};
 pub use context::{Digest, Show};
 pub use invariants::{Property, Violation};
 pub use world::{Report, run};

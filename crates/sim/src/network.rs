@@ -1,8 +1,8 @@
 //! Connections as TCP gives them: in order or broken. Loss is a connection that breaks with what is on the way; a cut
-//! link holds everything back until it heals, or the connection breaks first.
+//! link holds everything back until it heals, or the connection breaks first. Runs may ask for worse ([`Order`], [`Copies`]).
 
 use crate::clock::Time;
-use crate::config::Order;
+use crate::config::{Copies, Order};
 use crate::context::{Context, Event};
 use crate::message::{ToClient, ToServer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,8 @@ struct Connection {
     kind: Kind,
     last_to_server: Time,
     last_to_client: Time,
+    /// Its first message has arrived.
+    greeted: bool,
     /// Held back by a cut link, in order.
     held: Vec<Event>,
 }
@@ -47,6 +49,7 @@ impl Network {
             kind,
             last_to_server: Time::ZERO,
             last_to_client: Time::ZERO,
+            greeted: false,
             held: Vec::new(),
         };
         self.connections.insert(id, connection);
@@ -82,20 +85,32 @@ impl Network {
 impl Context {
     pub fn send_to_server(&mut self, id: ConnId, message: ToServer) {
         let delay = self.delay();
+        let copy = self.delay_of_copy();
+        let scrambled = self.config.order == Order::Scrambled;
         let Some(connection) = self.network.connections.get_mut(&id) else { return };
-        let at = self.now.after(delay).max(Time(connection.last_to_server.0 + 1));
-        connection.last_to_server = at;
+        let mut at = self.now.after(delay);
+        if !scrambled {
+            at = at.max(Time(connection.last_to_server.0 + 1));
+            connection.last_to_server = at;
+        }
+        if let Some(copy) = copy {
+            self.after(copy, Event::CopyAtServer(id, message.clone()));
+        }
         self.schedule(at, Event::ArrivesAtServer(id, message));
     }
 
     pub fn send_to_client(&mut self, id: ConnId, message: ToClient) {
         let delay = self.delay();
+        let copy = self.delay_of_copy();
         let scrambled = self.config.order == Order::Scrambled;
         let Some(connection) = self.network.connections.get_mut(&id) else { return };
         let mut at = self.now.after(delay);
         if !scrambled {
             at = at.max(Time(connection.last_to_client.0 + 1));
             connection.last_to_client = at;
+        }
+        if let Some(copy) = copy {
+            self.after(copy, Event::ArrivesAtClient(id, message.clone()));
         }
         self.schedule(at, Event::ArrivesAtClient(id, message));
     }
@@ -109,6 +124,16 @@ impl Context {
         if self.network.cut.contains(&connection.client) {
             connection.held.push(event);
             return None;
+        }
+        match &event {
+            Event::ArrivesAtServer(_, ToServer::Hello { .. } | ToServer::Attach { .. }) => {
+                connection.greeted = true
+            }
+            Event::ArrivesAtServer(..) if !connection.greeted => {
+                self.after(Duration::from_millis(1), event);
+                return None;
+            }
+            _ => {}
         }
         Some(event)
     }
@@ -141,6 +166,16 @@ impl Context {
                 connection.last_to_client = connection.last_to_client.max(at);
             }
         }
+    }
+
+    /// One message in twenty comes twice, the second time at once or in a later life of its session.
+    fn delay_of_copy(&mut self) -> Option<Duration> {
+        if self.config.copies == Copies::Never || !self.rng.chance(1, 20) {
+            return None;
+        }
+        let term = self.config.table.session_term;
+        let mean = self.rng.pick(&[Duration::from_millis(1), term / 10, term * 2]);
+        Some(self.about(mean))
     }
 
     fn delay(&mut self) -> Duration {

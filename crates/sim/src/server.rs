@@ -56,7 +56,8 @@ struct Operation {
     uid: OpUid,
     op: Option<OpId>,
     call: Call,
-    reply_to: (ConnId, Tag),
+    /// Each connection over which it was asked for, the latest last.
+    reply_to: Vec<(ConnId, Tag)>,
     values: Vec<Value>,
 }
 
@@ -77,8 +78,12 @@ impl Running {
 
     /// The session ends because it was silent; reported once, when the client is told or when it is fenced.
     fn silenced(&mut self, context: &mut Context, session: SessionId) {
+        let client = self.client_of.get(&session);
+        // A session of an earlier life of the client, kept up by a message that came late, harms nobody.
+        let is_newest = self.client_of.iter().all(|(other, of)| Some(of) != client || *other <= session);
         if self.silenced.insert(session)
-            && let Some(client) = self.client_of.get(&session)
+            && is_newest
+            && let Some(client) = client
         {
             context.fenced_for_silence(*client);
         }
@@ -137,7 +142,9 @@ impl Server {
     pub fn handle(&mut self, context: &mut Context, event: Event) {
         match event {
             Event::ServerStarts if self.running.is_none() => self.start(context),
-            Event::ArrivesAtServer(conn, message) => self.handle_message(context, conn, message),
+            Event::ArrivesAtServer(conn, message) | Event::CopyAtServer(conn, message) => {
+                self.handle_message(context, conn, message);
+            }
             Event::ResetAtServer(conn) => self.handle_reset(conn),
             Event::ServerTimer { generation } => {
                 let now = self.clock.read(context.now);
@@ -159,10 +166,11 @@ impl Server {
 
     fn handle_reset(&mut self, conn: ConnId) {
         let Some(running) = &mut self.running else { return };
-        if let Some(session) = running.session_of.remove(&conn)
-            && running.control.get(&session) == Some(&conn)
+        // What was read from it before may still be looked at, so it keeps its session.
+        if let Some(session) = running.session_of.get(&conn)
+            && running.control.get(session) == Some(&conn)
         {
-            running.control.remove(&session);
+            running.control.remove(session);
         }
     }
 
@@ -172,6 +180,8 @@ impl Server {
         let session = running.session_of.get(&conn).copied();
         context.note(|| format!("server < {session:?} {message:?}"));
         match message {
+            // A connection begins once.
+            ToServer::Hello { .. } | ToServer::Attach { .. } if session.is_some() => {}
             ToServer::Hello { resume, tag } => self.hello(context, conn, resume, tag),
             ToServer::Attach { session } => {
                 running.session_of.insert(conn, session);
@@ -245,10 +255,11 @@ impl Server {
                 (session, Standing::New)
             }
         };
-        // From now on what still arrives on the old connection is of the past.
+        // Also the newer one, if the hellos come in the wrong order: then the client has to try again.
         if let Some(old) = running.control.insert(session, conn) {
-            running.session_of.remove(&old);
+            context.break_connection(old);
         }
+        let Some(running) = &mut self.running else { return };
         running.session_of.insert(conn, session);
         if let Some(client) = context.network.client_of(conn) {
             running.client_of.insert(session, client);
@@ -280,7 +291,7 @@ impl Server {
                 && let Some(known) = running.ops.get_mut(&known)
             {
                 if known.op == Some(op) {
-                    known.reply_to = reply_to;
+                    known.reply_to.push(reply_to);
                 }
                 return;
             }
@@ -301,7 +312,8 @@ impl Server {
         if let Some(op) = op {
             running.by_slot.insert((session, op.slot), key);
         }
-        running.ops.insert(key, Operation { session, uid, op, call, reply_to, values: Vec::new() });
+        let operation = Operation { session, uid, op, call, reply_to: vec![reply_to], values: Vec::new() };
+        running.ops.insert(key, operation);
         running.table.request(now, session, key, accesses);
     }
 
@@ -344,11 +356,14 @@ impl Server {
         }
         let grants = running.table.finish(now, key, Outcome::Applied);
         check_epochs(context, grants.iter());
-        let (conn, tag) = operation.reply_to;
         context.note(|| {
             format!("server > {:?} {:?} {:?} {grants:?}", operation.session, operation.uid, operation.values)
         });
-        context.send_to_client(conn, ToClient::Reply { tag, values: operation.values, grants });
+        // The first may be gone, the latest may be late: whoever still listens hears of the result.
+        for (conn, tag) in operation.reply_to {
+            let reply = ToClient::Reply { tag, values: operation.values.clone(), grants: grants.clone() };
+            context.send_to_client(conn, reply);
+        }
     }
 
     /// Carries out what the table wants, and sets the timer.
@@ -369,8 +384,9 @@ impl Server {
                         if let Some(op) = operation.op {
                             running.by_slot.remove(&(operation.session, op.slot));
                         }
-                        let (conn, tag) = operation.reply_to;
-                        context.send_to_client(conn, ToClient::SessionEnded { tag });
+                        for (conn, tag) in operation.reply_to {
+                            context.send_to_client(conn, ToClient::SessionEnded { tag });
+                        }
                     }
                 }
                 Output::Recall { session, recall } => {

@@ -147,6 +147,7 @@ impl World {
     fn target(&self, event: &Event) -> Target {
         match event {
             Event::ArrivesAtServer(..)
+            | Event::CopyAtServer(..)
             | Event::ResetAtServer(_)
             | Event::ServerTimer { .. }
             | Event::ServerStep { .. }
