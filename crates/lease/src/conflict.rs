@@ -15,8 +15,23 @@
 //! what it moves from the old ancestors to the new ones, which is why renames across the edge of a deep lease recall
 //! both sides, and why hard-linked files, which have several chains of ancestors, are never covered by a deep lease.
 //!
-//! The table of this crate grants node leases only so far, for which the object itself is the only place to look; it
-//! does so in its own words (`clear_leases`), and a test holds these rules against them.
+//! # Where deep leases go into the table
+//! Node leases are all that the table grants so far. What a deep lease adds, and where:
+//!
+//! * An access names its object; it will also name the chain of ancestors, from the parent to the root, as the volume has it
+//!   while the operation is planned. The table does not keep the tree.
+//! * `store.rs`: a lease gets its [`Scope`], an object the ancestry counts of each session; `add_lease` and `remove_lease` are
+//!   the only places where leases come and go, so the counts are kept there. A lease is looked up by (object, session), so one
+//!   session holds at most one lease on an object: the wider scope takes the narrower one's place.
+//! * `admission.rs`: `clear_leases` is the only place that decides which leases are in the way. It looks at the object
+//!   ([`Place::Same`]) and will look at the ancestors with deep leases ([`Place::Above`]) and, for a deep one, at the counts
+//!   ([`Place::Below`]). `examine_covered_or` asks [`covers`] of the ancestors in the same way. `precedence.rs` has to
+//!   count an answer that is owed for an ancestor too.
+//! * A hole is a recall that names another object than the lease's own. So `Recall` and `RecallAck` will have a field
+//!   for it, and the outstanding recalls, which are found by the epoch of the lease, will be found by (epoch, object).
+//!
+//! For node leases the object itself is the only place to look. The table does so in its own words (`clear_leases`), and
+//! `tests/table/conflicts.rs` holds these rules against them.
 
 use soda_types::{Mode, Scope};
 

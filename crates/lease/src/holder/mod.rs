@@ -26,7 +26,7 @@ pub use session::Ticket;
 use leases::{Bar, Held};
 use session::Standing;
 use soda_types::{Fid, Monotonic};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// See the [module](self). Calls come with this client's lease clock, which never goes back.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Holder {
     config: HolderConfig,
     standing: Option<Standing>,
     /// Only ever looked up; what iterates sorts.
-    leases: HashMap<Fid, Held>,
+    leases: BTreeMap<Fid, Held>,
     /// Numbers the events whose order matters: requests sent and holdings begun.
     clock: u64,
     /// Requests that are not answered.
@@ -49,7 +49,7 @@ impl Holder {
         Holder {
             config,
             standing: None,
-            leases: HashMap::new(),
+            leases: BTreeMap::new(),
             clock: 0,
             on_the_way: BTreeSet::new(),
             bars: BTreeMap::new(),
@@ -81,7 +81,7 @@ impl Holder {
     /// Nothing held, nothing remembered.
     fn forget_everything(&mut self) -> Vec<Fid> {
         let fids = self.sorted_fids(|_| true);
-        self.leases = HashMap::new();
+        self.leases = BTreeMap::new();
         self.on_the_way.clear();
         self.bars.clear();
         self.bar_order.clear();

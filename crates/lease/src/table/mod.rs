@@ -28,6 +28,7 @@ mod config;
 mod counters;
 mod grace;
 mod grants;
+mod index;
 mod output;
 mod precedence;
 mod rates;

@@ -1,11 +1,11 @@
 //! Objects and the leases on them: the part of the table that is large, so every byte counts here.
 
+use super::index::FidIndex;
 use super::rates::Rates;
 use super::slab::Slab;
 use super::{Intent, OpKey};
 use soda_types::{Epoch, Fid, Mode, Monotonic, SessionId};
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 
 pub(super) type ObjectId = u32;
 pub(super) type LeaseId = u32;
@@ -179,14 +179,13 @@ impl Object {
 #[derive(Debug)]
 pub(super) struct Store {
     objects: Slab<Object>,
-    /// Only ever looked up, never iterated: its order is not the same in every run.
-    index: HashMap<Fid, ObjectId, BuildHasherDefault<FidHasher>>,
+    index: FidIndex,
     leases: Slab<Lease>,
 }
 
 impl Store {
     pub(super) fn new() -> Store {
-        Store { objects: Slab::new(), index: HashMap::default(), leases: Slab::new() }
+        Store { objects: Slab::new(), index: FidIndex::default(), leases: Slab::new() }
     }
 
     pub(super) fn lease_count(&self) -> usize {
@@ -198,12 +197,12 @@ impl Store {
     }
 
     pub(super) fn find(&self, fid: Fid) -> Option<ObjectId> {
-        self.index.get(&fid).copied()
+        self.index.get(fid)
     }
 
     pub(super) fn find_or_insert(&mut self, fid: Fid) -> ObjectId {
         let objects = &mut self.objects;
-        *self.index.entry(fid).or_insert_with(|| {
+        self.index.get_or_insert_with(fid, || {
             objects.insert(Object {
                 fid,
                 holders: Holders::None,
@@ -241,7 +240,7 @@ impl Store {
         if let Some(object) = self.objects.get(id)
             && object.is_idle()
         {
-            self.index.remove(&object.fid);
+            self.index.remove(object.fid);
             self.objects.remove(id);
         }
     }
@@ -387,30 +386,5 @@ impl Iterator for HoldersIter<'_> {
             HoldersIter::Few(id) => id.take(),
             HoldersIter::Many(list) => list.next().map(|(_, id)| *id),
         }
-    }
-}
-
-/// Multiply and fold (as in FxHash and wyhash): fids come from the server itself, nobody can choose them to collide.
-#[derive(Debug, Default)]
-struct FidHasher(u64);
-
-impl Hasher for FidHasher {
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(u64::from(value));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let wide = u128::from(self.0 ^ value ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
-        self.0 = (wide as u64) ^ ((wide >> 64) as u64);
     }
 }

@@ -1,6 +1,7 @@
 //! The server's side, one file for each area. Every test says the exact list of what comes out, the empty list too.
 
 mod admission;
+mod conflicts;
 mod fairness;
 mod grace;
 mod grants;
