@@ -74,7 +74,8 @@ class LeasesOnAndOff(Phase):
         # Beside the target's own server, which stays idle.
         place = target.base / "leases"
         place.mkdir(exist_ok=True)
-        count, mib = sizes.small_files // 2, max(sizes.cached_mib // self.STREAMS, 1)
+        # All of it fits into the servers' caches.
+        count, mib = sizes.small_files // 2, max(sizes.cached_mib // 2 // self.STREAMS, 1)
         with ExitStack() as cleanup:
             sides = [Side(place, name, cleanup) for name in ("a", "b")]
             for side in sides:
