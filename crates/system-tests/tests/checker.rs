@@ -2,7 +2,7 @@
 //! about Soda.
 
 use soda_model::Rng;
-use soda_system_tests::linear::object::{Answer, Attribute, Object, Operation};
+use soda_system_tests::linear::object::{Answer, Attribute, Object, Operation, RangeMode};
 use soda_system_tests::linear::{Call, History, Verdict, check};
 
 const BLOCK: Object = Object::Block { file: 0, block: 0 };
@@ -325,4 +325,151 @@ fn every_history_of_one_copy_passes_and_a_value_changed_in_it_mostly_does_not() 
 #[test]
 fn long_histories_are_checked_in_reasonable_time() {
     assert!(is_linearizable(one_copy(1, 8, 5000)));
+}
+
+fn at(client: u16, object: Object, operation: Operation, called: u64, answer: Answer) -> Call {
+    call(client, object, operation, called, called + 10, answer)
+}
+
+#[test]
+fn directories() {
+    const PARENT: Object = Object::Directories { parent: 0 };
+    let make = |called, answer| at(0, PARENT, Operation::MakeDirectory { name: 1 }, called, answer);
+    let remove = |called, answer| at(1, PARENT, Operation::RemoveDirectory { name: 1 }, called, answer);
+    let leaf = |called, answer| at(2, PARENT, Operation::CreateLeaf { name: 1, leaf: 0 }, called, answer);
+    let list = |called, answer| at(3, PARENT, Operation::ListLeaves { name: 1 }, called, answer);
+    use Answer::{Done, Exists, Missing, Names, Occupied};
+    assert!(is_linearizable(vec![
+        leaf(0, Missing),
+        make(20, Done),
+        make(40, Exists),
+        leaf(60, Done),
+        remove(80, Occupied),
+        list(100, Names(vec![0])),
+        at(0, PARENT, Operation::RemoveLeaf { name: 1, leaf: 0 }, 120, Done),
+        remove(140, Done),
+        list(160, Missing),
+        at(0, PARENT, Operation::List, 180, Names(vec![])),
+    ]));
+    assert!(!is_linearizable(vec![make(0, Done), make(5, Done)]), "mkdir succeeded twice");
+    assert!(!is_linearizable(vec![make(0, Done), leaf(20, Done), remove(40, Done)]), "not empty");
+    assert!(
+        !is_linearizable(vec![make(0, Done), leaf(20, Done), list(40, Names(vec![]))]),
+        "a stale listing"
+    );
+}
+
+#[test]
+fn record_locks() {
+    const FILE: Object = Object::Ranges { file: 0 };
+    let lock = |owner, (from, to), mode, called, answer| {
+        at(owner as u16, FILE, Operation::TryRange { owner, from, to, mode }, called, answer)
+    };
+    let unlock = |owner, (from, to), called| {
+        at(owner as u16, FILE, Operation::UnlockRange { owner, from, to }, called, Answer::Done)
+    };
+    use Answer::{Busy, Done};
+    use RangeMode::{Exclusive, Shared};
+    assert!(is_linearizable(vec![
+        lock(1, (0, 2), Shared, 0, Done),
+        lock(2, (1, 4), Shared, 20, Done),
+        lock(1, (0, 1), Exclusive, 40, Done),
+        lock(2, (0, 1), Shared, 60, Busy),
+        lock(1, (1, 2), Exclusive, 80, Busy),
+        unlock(2, (0, 4), 100),
+        lock(1, (0, 4), Exclusive, 120, Done),
+        unlock(1, (1, 2), 140),
+        lock(2, (1, 2), Exclusive, 160, Done),
+    ]));
+    let overlap = vec![lock(1, (0, 2), Exclusive, 0, Done), lock(2, (1, 3), Shared, 20, Done)];
+    assert!(!is_linearizable(overlap), "part 1 is locked");
+    let free = vec![lock(1, (0, 2), Exclusive, 0, Done), lock(2, (2, 3), Exclusive, 20, Busy)];
+    assert!(!is_linearizable(free), "part 2 is not locked");
+    let part = |called| lost(1, FILE, Operation::UnlockRange { owner: 1, from: 0, to: 2 }, called);
+    let died = vec![
+        lock(1, (0, 2), Exclusive, 0, Done),
+        part(5),
+        lock(2, (0, 1), Shared, 20, Busy),
+        lock(2, (0, 1), Shared, 40, Done),
+    ];
+    assert!(is_linearizable(died), "the holder's machine was taken for dead");
+}
+
+#[test]
+fn links_and_whole_files() {
+    const LINKS: Object = Object::Links { file: 0 };
+    let count = |called, links| at(1, LINKS, Operation::Read, called, Answer::Value(links));
+    let twice = vec![at(0, LINKS, Operation::Link, 0, Answer::Done), count(20, 2)];
+    assert!(!is_linearizable(twice), "one call took effect twice");
+    assert!(is_linearizable(vec![
+        at(0, LINKS, Operation::Link, 0, Answer::Done),
+        count(20, 1),
+        at(0, LINKS, Operation::Unlink, 40, Answer::Done),
+        count(60, 0),
+    ]));
+    const WHOLE: Object = Object::Whole { file: 0 };
+    let read = |called, value| at(1, WHOLE, Operation::Read, called, Answer::Value(value));
+    let cut = || {
+        vec![
+            at(0, WHOLE, Operation::Write(7), 0, Answer::Done),
+            at(1, WHOLE, Operation::Truncate, 20, Answer::Done),
+        ]
+    };
+    assert!(is_linearizable([cut(), vec![read(40, 0)]].concat()));
+    assert!(!is_linearizable([cut(), vec![read(40, 7)]].concat()), "read what was cut off");
+}
+
+#[test]
+fn renames_that_keep_what_is_there() {
+    let create = |name, id, called| at(0, NAMES, Operation::Create { name, id }, called, Answer::Done);
+    let lookup = |name, id, called| at(1, NAMES, Operation::Lookup { name }, called, Answer::Found(id));
+    let both = || vec![create(1, 100, 0), create(2, 200, 20)];
+    let exchange = at(0, NAMES, Operation::Exchange { one: 1, other: 2 }, 40, Answer::Done);
+    let swapped = [both(), vec![exchange.clone(), lookup(1, 200, 60), lookup(2, 100, 80)]].concat();
+    assert!(is_linearizable(swapped));
+    let halfway = [both(), vec![exchange, lookup(1, 200, 60), lookup(2, 200, 80)]].concat();
+    assert!(!is_linearizable(halfway), "exchanged by halves");
+    let new = |from, to, answer| at(0, NAMES, Operation::RenameNew { from, to }, 40, answer);
+    assert!(is_linearizable([both(), vec![new(1, 2, Answer::Exists), lookup(2, 200, 60)]].concat()));
+    assert!(is_linearizable([both(), vec![new(1, 3, Answer::Done), lookup(3, 100, 60)]].concat()));
+    assert!(!is_linearizable([both(), vec![new(1, 2, Answer::Done)]].concat()), "replaced what was there");
+    for answer in [Answer::Exists, Answer::Missing] {
+        assert!(is_linearizable([both(), vec![new(3, 2, answer)]].concat()), "both are true");
+    }
+    assert!(!is_linearizable([both(), vec![new(3, 4, Answer::Exists)]].concat()));
+}
+
+/// What Linux finds at both names may have come there by two renames of other machines.
+#[test]
+fn a_rename_that_found_nothing_to_do_because_of_two_others() {
+    let rename = |client, from, to, called, returned| {
+        call(client, NAMES, Operation::Rename { from, to }, called, returned, Answer::Done)
+    };
+    let story = |asked| {
+        vec![
+            call(0, NAMES, Operation::Create { name: 1, id: 100 }, 0, 10, Answer::Done),
+            rename(0, 1, 2, 20, 30),
+            rename(1, 2, 3, 40, 50),
+            rename(2, 1, 3, asked, 60),
+        ]
+    };
+    assert!(is_linearizable(story(25)));
+    assert!(!is_linearizable(story(35)), "name 1 was gone before it was asked for");
+}
+
+/// Each of them doubles the orders to try, if those are tried in which it changes nothing.
+#[test]
+fn many_calls_without_an_answer_are_checked_in_reasonable_time() {
+    let mut calls = Vec::new();
+    for round in 0..60 {
+        let called = 100 * round;
+        calls.push(call(1, LOCK, Operation::TryLock, called, called + 10, Answer::Done));
+        calls.push(lost(2, LOCK, Operation::Unlock, called + 5));
+        calls.push(call(1, LOCK, Operation::Unlock, called + 20, called + 30, Answer::Done));
+    }
+    for client in [1, 3] {
+        calls.push(at(client, LOCK, Operation::TryLock, 10_000 + 20 * u64::from(client), Answer::Done));
+    }
+    let violations = check(&History { reproduce: String::new(), calls });
+    assert!(matches!(violations[0].verdict, Verdict::Impossible { .. }), "{:?}", violations[0].verdict);
 }
