@@ -19,6 +19,7 @@ chmod 755 "$dir"
 mkdir "$dir/one" "$dir/two"
 server=
 finish() {
+  local mount
   for mount in "$dir/one" "$dir/two"; do
     mountpoint -q "$mount" && { timeout 20 "$soda" umount "$mount" || umount -l "$mount"; }
   done
@@ -55,5 +56,23 @@ for suite in "${suites[@]}"; do
   kill -0 "$server" 2>/dev/null || die "the server died during $suite"
   mountpoint -q "$dir/one" && timeout 10 stat "$dir/one" >/dev/null || die "the mount died during $suite"
 done
+
+# What they all left behind: every process ends in order, and the volume is sound.
+sound() {
+  local mount
+  for mount in "$dir/one" "$dir/two"; do timeout 60 "$soda" umount "$mount" || return; done
+  kill "$server"
+  wait "$server" || return
+  server=
+  timeout 300 "$soda" fsck "$dir/data"
+}
+if sound >"$dir/fsck.log" 2>&1; then
+  passed=$((passed + 1))
+  say "fsck: ok"
+else
+  failed=$((failed + 1))
+  say "fsck: FAILED"
+  tail -20 "$dir/fsck.log" "$dir/server.log"
+fi
 echo "external suites: $passed passed, $failed failed"
 [ "$failed" = 0 ]
