@@ -78,6 +78,7 @@ enum Next {
 }
 
 impl Volume {
+    /// Visits the committed extents that hold data in a range, in order.
     pub(crate) fn committed_extents(
         &self,
         stream: u64,

@@ -121,6 +121,11 @@ impl Txn<'_> {
                 inode
             };
             inode.data_changed(now);
+            // Many small holes are as bad as many small writes. Between its ends there is nothing now.
+            let size = inode.size;
+            for edge in [offset, end - 1].into_iter().filter(|edge| *edge < size) {
+                txn.gather(fid.ino, edge..edge + 1)?;
+            }
             txn.attr(fid)
         })
     }

@@ -159,3 +159,24 @@ fn single_bytes_in_a_hole_come_together() {
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     assert!(report.extents <= 1024, "{} extents", report.extents);
 }
+
+/// Holes of a byte do not cut a file into as many pieces.
+#[test]
+fn single_bytes_punched_out_leave_few_pieces() {
+    let (meta, data) = (Arc::new(MemoryMeta::new()), Arc::new(MemoryData::new()));
+    let volume = Volume::open(meta.clone(), data.clone(), VolumeConfig::default()).unwrap();
+    let file = create(&volume, "f");
+    write(&volume, file, 0, &vec![1; FILE as usize]);
+    for number in 0..4096u64 {
+        let mut txn = volume.begin(now());
+        txn.fallocate(file, FallocateMode::PunchHole, number * 1021 % 4096 * 256, 1).unwrap();
+        txn.commit().unwrap();
+    }
+    let content = read(&volume, file, 0, FILE as usize);
+    assert!(content.iter().enumerate().all(|(at, byte)| (*byte == 0) == (at % 256 == 0)));
+    drop(volume);
+    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let report = fsck(meta, data, options, &mut |_| {}).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert!(report.extents <= 1024, "{} extents", report.extents);
+}
