@@ -2,24 +2,24 @@
 
 use crate::admin;
 use crate::clock;
-use crate::core::{CoreGuard, Entry, Standing};
+use crate::core::{Entry, Standing};
 use crate::link::{Lane, Link, respond};
-use crate::net::{Connection, ReadError};
+use crate::net::{Backlog, Connection, ReadError};
 use crate::server::{Shared, random};
 use crate::session::Session;
-use crate::session::records::{self, ServerRecord, SessionRecord};
+use crate::session::records::SessionRecord;
 use bytes::Bytes;
 use soda_protocol::{
     Answer, Call, Failure, Frame, FrameError, FrameKind, Hello, MAX_IO, PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN, Request, Role, SessionKey, SessionWelcome, Standing as WireStanding, Welcome,
 };
-use soda_storage::{Batch, Table, crash};
-use soda_types::{ClientId, SessionId};
+use soda_types::ClientId;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 /// Bytes of a hello, generously.
 const HELLO_MAX: usize = 16 << 10;
@@ -125,8 +125,14 @@ async fn serve_connection(
             outbox.flush();
             connection.allow_frames_of(FRAME_MAX);
             let unsent_max = shared.config.limits.unsent_bytes;
-            let handler = link.clone();
-            let error = connection.serve(unsent_max, move |frame| handler.handle(frame)).await;
+            let (queue, work) = mpsc::unbounded_channel();
+            let worker = tokio::spawn(link.clone().work(work));
+            let error = connection.serve(unsent_max, &link.backlog, |frame| link.handle(frame, &queue)).await;
+            drop(queue);
+            // What it is at may leave something behind that is to be forgotten with the connection.
+            if worker.await.is_err() {
+                tracing::error!(session = %link.session.id, "a connection's worker had panicked");
+            }
             link.ended();
             error
         }
@@ -224,6 +230,7 @@ impl Shared {
         if let Some(session) = resumed {
             return Ok(Accepted::Session(self.link(session, connection, Lane::Control)));
         }
+        let _place = self.places.enter().await;
         let session = self.open_session(connection, tag, &asked)?;
         Ok(Accepted::Session(self.link(session, connection, Lane::Control)))
     }
@@ -274,11 +281,9 @@ impl Shared {
             name: asked.name.chars().take(256).collect(),
             opened: clock::calendar(),
         };
+        let id = self.register_session(&record).map_err(|error| cannot(error.to_string()))?;
         let mut core = self.core();
         let now = core.now;
-        let id = SessionId(core.last_session + 1);
-        self.store_session(&core, id, &record).map_err(|error| cannot(error.to_string()))?;
-        core.last_session = id.0;
         let session = Arc::new(Session::new(id, record, self.config.limits.slots));
         let mut entry = Entry::new(session.clone(), Standing::Current, now);
         entry.control = Some(connection.outbox().clone());
@@ -295,26 +300,16 @@ impl Shared {
         Ok(session)
     }
 
-    /// The number of a session is used up in the batch that brings the session.
-    fn store_session(
-        &self,
-        core: &CoreGuard<'_>,
-        id: SessionId,
-        record: &SessionRecord,
-    ) -> Result<(), soda_storage::StorageError> {
-        let server = ServerRecord { starts: core.starts, term: self.config.term, last_session: id.0 };
-        let mut batch = Batch::releasing();
-        batch.put(Table::Session, records::session_key(id), records::encode(record));
-        batch.put(Table::Server, records::server_key(), records::encode(&server));
-        self.volume.meta().commit(batch)?;
-        crash::point("server.session-stored");
-        self.sync.dirty();
-        Ok(())
-    }
-
     fn link(self: &Arc<Self>, session: Arc<Session>, connection: &Connection, lane: Lane) -> Arc<Link> {
         let outbox = connection.outbox().clone();
-        Arc::new(Link { shared: self.clone(), session, outbox, lane, waiting: AtomicUsize::new(0) })
+        Arc::new(Link {
+            shared: self.clone(),
+            session,
+            outbox,
+            lane,
+            waiting: AtomicUsize::new(0),
+            backlog: Backlog::default(),
+        })
     }
 
     fn session_welcome(&self, session: &Session, standing: WireStanding) -> SessionWelcome {

@@ -35,7 +35,7 @@ pub struct ServerConfig {
     /// Free bytes of the data directory's file system that clients cannot fill.
     pub reserve: u64,
     pub limits: Limits,
-    /// Threads that serve connections. Storage is read and written on them, so a few more than processors.
+    /// Threads that serve connections. Storage is read and written on all but two of them, so a few more than processors.
     pub threads: usize,
 }
 
@@ -114,7 +114,7 @@ impl ServerConfig {
             sync_interval: Duration::from_secs(1),
             reserve: 64 << 20,
             limits: Limits::default(),
-            threads: std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2).max(4),
+            threads: std::thread::available_parallelism().map_or(6, |cores| cores.get() * 2 + 2).max(6),
         }
     }
 

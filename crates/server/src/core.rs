@@ -2,8 +2,7 @@
 //!
 //! Every method of the table is followed by [`CoreGuard::settle`], which carries out what the table decided, in its order:
 //! recalls are queued, sessions fenced, waiting operations woken. Replies with grants are queued under the same lock, so
-//! what a client receives has the order of the decisions. Nothing under the lock waits for the network; the only disk
-//! access is the record of a session's end.
+//! what a client receives has the order of the decisions. Nothing under the lock waits for the network or the store.
 
 use crate::clock;
 use crate::metrics::CallKind;
@@ -44,6 +43,8 @@ pub(crate) struct Core {
     pub(crate) last_session: u64,
     /// Starts of the data directory, this one included.
     pub(crate) starts: u64,
+    /// The longest term that some client may still count on.
+    pub(crate) promised: Duration,
     /// When the core was last locked: at least once a second while the server runs.
     last_used: Monotonic,
 }
@@ -151,10 +152,17 @@ impl Core {
             next_key: 1,
             last_session: server.last_session,
             starts: server.starts,
+            promised: server.term,
             last_used: clock::monotonic(),
         }
     }
 
+    /// The server's own state as it is stored.
+    pub(crate) fn record(&self) -> ServerRecord {
+        ServerRecord { starts: self.starts, term: self.promised, last_session: self.last_session }
+    }
+
+    /// A number that was not used before; larger than all that were.
     pub(crate) fn new_key(&mut self) -> u64 {
         let key = self.next_key;
         self.next_key += 1;
@@ -297,7 +305,10 @@ impl<'s> CoreGuard<'s> {
                     self.shared.metrics.sessions_fenced.add(1);
                     self.end_session(session);
                 }
-                Output::SessionInUse { session, fid } => self.opens.add(session, fid),
+                Output::SessionInUse { session, fid } => {
+                    let order = self.new_key();
+                    self.opens.add(session, fid, order);
+                }
             }
         }
         for (session, recalls) in recalls {

@@ -10,13 +10,14 @@
 //!
 //! # The way of a request
 //! A task per connection (`net`) reads frames. A hello (`accept`) makes the connection a session's control or data
-//! connection (`link`), or a tool's (`admin`). Calls about files (`call`) are planned, admitted by the lease table
-//! (`core`), carried out on the volume in one transaction together with their reply (`session::slots`), and finished, which
-//! turns what they used into leases that leave with the reply. All that on the connection's own task as long as nothing
-//! has to be waited for.
+//! connection (`link`), or a tool's (`admin`). The reader renews the session with all that arrives and takes answers to
+//! recalls; calls are left to the connection's worker, a second task, which has a place (`places`) to wait for the store in.
+//! Calls about files (`call`) are planned, admitted by the lease table (`core`), carried out on the volume in one transaction
+//! together with their reply (`session::slots`), and finished, which turns what they used into leases that leave with the
+//! reply. All that on the worker's task as long as nobody has to be waited for.
 //!
 //! # What nothing here does
-//! Nothing waits for the network while it holds the core's lock. No operation touches the volume without having been
+//! Nothing waits for the network or the store while it holds the core's lock. No operation touches the volume without having been
 //! admitted. Nothing but `clock` reads a clock that leases depend on.
 
 mod accept;
@@ -30,7 +31,9 @@ mod link;
 mod locking;
 mod metrics;
 mod net;
+mod places;
 mod reclaim;
+mod register;
 mod server;
 mod session;
 mod sync;

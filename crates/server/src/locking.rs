@@ -3,6 +3,7 @@
 use crate::core::{CoreGuard, LockWaiting};
 use crate::link::{Incoming, respond};
 use crate::metrics::CallKind;
+use crate::server::Shared;
 use crate::session::ReplyTo;
 use soda_lease::locks::{IfBusy, LockAnswer, LockError, WaitKey};
 use soda_protocol::{Answer, Call, Failure, LockWait};
@@ -10,15 +11,34 @@ use soda_types::{Errno, Fid, FsError, Lock, Monotonic, SessionId};
 use std::time::Duration;
 
 /// Carries out a lock call: answers it now, or keeps it until the lock can be had.
-pub(crate) fn run(core: &mut CoreGuard<'_>, incoming: &Incoming) {
+pub(crate) fn run(shared: &Shared, incoming: &Incoming) {
+    if let Call::LockTest { fid, lock } | Call::LockSet { fid, lock, .. } = &incoming.request.call {
+        let contest = || {
+            let mut core = shared.core();
+            // In grace the lock is not decided about, and nobody is to be ended for it.
+            if core.grace_left().is_some() {
+                Contest::Free
+            } else {
+                core.contest_locks(*fid, incoming.session(), *lock)
+            }
+        };
+        while contest() == Contest::Ended {
+            // Locks of the ended are free when their end is in the journal.
+            shared.write_ends();
+        }
+    }
+    decide(&mut shared.core(), incoming);
+}
+
+fn decide(core: &mut CoreGuard<'_>, incoming: &Incoming) {
     let session = incoming.session();
     let result = match &incoming.request.call {
+        _ if incoming.link.session.has_ended() => Err(Failure::SessionEnded),
         Call::LockTest { .. } | Call::LockSet { .. } if core.grace_left().is_some() => {
             // Somebody may come back who had a lock before the restart.
             Err(Failure::Grace(core.grace_left().unwrap_or_default()))
         }
         Call::LockTest { fid, lock } => {
-            core.contest_locks(*fid, session, *lock);
             let conflict = core.locks.test(*fid, session, *lock);
             Ok(Answer::Conflict(conflict.map(|held| held.lock)))
         }
@@ -44,7 +64,7 @@ fn set(
     wait: LockWait,
 ) -> Option<Result<Answer, Failure>> {
     let now = core.now;
-    let left = core.contest_locks(fid, incoming.session(), lock);
+    let contest = core.contest_locks(fid, incoming.session(), lock);
     let key = core.new_key();
     let if_busy = match wait {
         LockWait::No => IfBusy::Fail,
@@ -62,7 +82,7 @@ fn set(
                 lock,
             };
             core.lock_waits.insert(key, waiting);
-            if let Some(left) = left {
+            if let Contest::Alive(left) = contest {
                 core.shared().wake_timer_at(now + left);
             }
             core.settle_locks();
@@ -81,20 +101,31 @@ fn errno_of(error: &LockError) -> FsError {
     FsError::new(errno, error.to_string())
 }
 
+/// Who has a lock that is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Contest {
+    Free,
+    /// A session whose lease has this time left.
+    Alive(Duration),
+    /// A session that has ended, but the store may not know it yet.
+    Ended,
+}
+
 impl CoreGuard<'_> {
-    /// Ends sessions that have a lock in the way of `lock` and whose lease has run out. Returns what is left of the lease
-    /// of the one that is in the way now, if any.
-    fn contest_locks(&mut self, fid: Fid, session: SessionId, lock: Lock) -> Option<Duration> {
-        while let Some(held) = self.locks.test(fid, session, lock) {
-            let now = self.now;
-            if let Some(left) = self.table.contest(now, held.session, fid) {
-                return Some(left);
-            }
-            // The table has told to end it; its locks go with it.
-            self.settle();
-            self.end_locks(held.session);
+    /// Looks at who has a lock in the way of `lock`; ends that session if its lease has run out.
+    fn contest_locks(&mut self, fid: Fid, session: SessionId, lock: Lock) -> Contest {
+        let Some(held) = self.locks.test(fid, session, lock) else { return Contest::Free };
+        if !self.sessions.contains_key(&held.session) {
+            return Contest::Ended;
         }
-        None
+        let now = self.now;
+        match self.table.contest(now, held.session, fid) {
+            Some(left) => Contest::Alive(left),
+            None => {
+                self.settle();
+                Contest::Ended
+            }
+        }
     }
 
     /// Looks after those who wait for locks of the dead. Returns when to look again.
@@ -102,9 +133,13 @@ impl CoreGuard<'_> {
         let waits: Vec<(Fid, SessionId, Lock)> =
             self.lock_waits.values().map(|waiting| (waiting.fid, waiting.session, waiting.lock)).collect();
         let now = self.now;
-        let left =
-            waits.into_iter().filter_map(|(fid, session, lock)| self.contest_locks(fid, session, lock));
-        left.min().map(|left| now + left)
+        let alive = waits.into_iter().filter_map(|(fid, session, lock)| {
+            match self.contest_locks(fid, session, lock) {
+                Contest::Alive(left) => Some(left),
+                Contest::Free | Contest::Ended => None,
+            }
+        });
+        alive.min().map(|left| now + left)
     }
 
     /// Answers those who waited and have their lock now.
@@ -116,9 +151,13 @@ impl CoreGuard<'_> {
         }
     }
 
-    /// A session has ended.
-    pub(crate) fn end_locks(&mut self, session: SessionId) {
-        self.lock_waits.retain(|_, waiting| waiting.session != session);
+    /// A session has ended: nothing is granted to it any more.
+    pub(crate) fn forget_lock_waits_of(&mut self, session: SessionId) {
+        self.forget_lock_waits_where(|waiting| waiting.session == session);
+    }
+
+    /// The end of a session is in the journal: others may have its locks.
+    pub(crate) fn free_locks(&mut self, session: SessionId) {
         self.locks.release_session(session);
         self.settle_locks();
     }
@@ -137,13 +176,12 @@ impl CoreGuard<'_> {
 
     /// A connection has ended: who waited on it for a lock asks again on the next one.
     pub(crate) fn forget_lock_waits(&mut self, connection: u64) {
-        let of_connection = |waiting: &LockWaiting| waiting.reply_to.outbox.id() == connection;
-        let keys: Vec<u64> = self
-            .lock_waits
-            .iter()
-            .filter(|(_, waiting)| of_connection(waiting))
-            .map(|(key, _)| *key)
-            .collect();
+        self.forget_lock_waits_where(|waiting| waiting.reply_to.outbox.id() == connection);
+    }
+
+    fn forget_lock_waits_where(&mut self, forget: impl Fn(&LockWaiting) -> bool) {
+        let found = self.lock_waits.iter().filter(|(_, waiting)| forget(waiting));
+        let keys: Vec<u64> = found.map(|(key, _)| *key).collect();
         for key in keys {
             self.locks.cancel(WaitKey(key));
             self.lock_waits.remove(&key);

@@ -36,7 +36,7 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
     };
     if result.is_ok() {
         for fid in open {
-            core.opens.add(session, fid);
+            core.opens.add(session, fid, incoming.order);
         }
         if standing == Some(Standing::Reclaiming) {
             for (fid, lock) in &reclaim.locks {

@@ -5,6 +5,8 @@ use crate::clock;
 use crate::config::{Equation8, Exposure, ObjectTerm, ServerConfig, WriteLeases};
 use crate::core::{Core, Entry, Standing};
 use crate::metrics::{self, Metrics};
+use crate::places::{self, Places};
+use crate::register::{self, Register};
 use crate::session::Session;
 use crate::session::records::{self, RecordError, ServerRecord};
 use crate::sync::GroupSync;
@@ -105,6 +107,8 @@ pub(crate) struct Shared {
     pub(crate) sync: GroupSync,
     pub(crate) janitor: Janitor,
     pub(crate) timer: Timer,
+    pub(crate) places: Places,
+    pub(crate) register: Register,
     /// Changes with every start.
     pub(crate) boot: [u8; 16],
     pub(crate) started: Timestamp,
@@ -165,6 +169,8 @@ impl Server {
             sync,
             janitor: Janitor::default(),
             timer: Timer::default(),
+            places: Places::new(config.threads),
+            register: Register::default(),
             boot: random().map_err(StartError::Threads)?,
             started: clock::calendar(),
             started_at: clock::monotonic(),
@@ -188,7 +194,12 @@ impl Server {
             Ok(())
         };
         serve().map_err(StartError::Threads)?;
-        let upkeep = vec![upkeep::start_reclaimer(shared.clone()).map_err(StartError::Threads)?];
+        let upkeep = [
+            upkeep::start_reclaimer(shared.clone()),
+            register::start_writer(shared.clone()),
+            places::start_watch(shared.clone(), runtime.handle().clone()),
+        ];
+        let upkeep = upkeep.into_iter().collect::<Result<_, _>>().map_err(StartError::Threads)?;
         tracing::info!(%local_addr, data_dir = %shared.data_dir.display(), starts = run.record.starts,
             sessions = shared.core().sessions.len(), "serving");
         Ok(RunningServer { shared, runtime: Some(runtime), upkeep, metrics_addr })
@@ -251,6 +262,7 @@ impl RunningServer {
                 tracing::error!("an upkeep thread had panicked");
             }
         }
+        self.shared.bring_up_to_date();
         self.shared.sync.stop();
         // What waits holds references to connections and the store.
         let mut core = self.shared.core();
@@ -349,27 +361,28 @@ fn open_volume(config: &ServerConfig, stores: &Stores) -> Result<Arc<Volume>, St
 /// Records a start, durably: epochs of this run are above those of all others.
 fn begin_run(meta: &dyn MetaStore, config: &ServerConfig) -> Result<Run, StartError> {
     let before = records::load_server(meta)?;
-    let record =
-        ServerRecord { starts: before.starts + 1, term: config.term, last_session: before.last_session };
+    // A client that was cut off two runs ago has not heard of the last run's term.
+    let term = config.term.max(before.term);
+    let record = ServerRecord { starts: before.starts + 1, term, last_session: before.last_session };
     let mut batch = Batch::releasing();
     batch.put(soda_storage::Table::Server, records::server_key(), records::encode(&record));
     meta.commit(batch)?;
     meta.sync()?;
     crash::point("server.started");
-    Ok(Run { record, former_term: before.term })
+    Ok(Run { record, promised: before.term })
 }
 
 struct Run {
     record: ServerRecord,
-    /// What the run before promised.
-    former_term: Duration,
+    /// The longest term that a client may count on from before.
+    promised: Duration,
 }
 
 fn restore(config: &ServerConfig, volume: &Volume, path: &Path, run: &Run) -> Result<Core, StartError> {
     let now = clock::monotonic();
     let mut table_config = table_config(config, volume)?;
-    // A client may hold on to the lease that the last run gave it.
-    table_config.grace = table_config.grace.max(run.former_term + run.former_term / 20);
+    // A client may hold on to the lease that an earlier run gave it.
+    table_config.grace = table_config.grace.max(run.promised + run.promised / 20);
     let first_epoch = Epoch(run.record.starts << EPOCHS_PER_START);
     let mut core = Core::new(Table::new(table_config, first_epoch, now), LockTable::default(), &run.record);
     core.table.open_session(now, OWN_SESSION);

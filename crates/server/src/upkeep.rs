@@ -200,7 +200,7 @@ async fn drop_orphan(shared: &Shared, fid: Fid) -> FsResult<()> {
         let core = shared.core();
         core.orphans.contains(&fid) && !core.opens.is_used(fid)
     };
-    let result = if unused { delete(shared, fid) } else { Ok(()) };
+    let result = if unused { delete(shared, fid).await } else { Ok(()) };
     let mut core = shared.core();
     let now = core.now;
     if unused && result.is_ok() {
@@ -211,7 +211,9 @@ async fn drop_orphan(shared: &Shared, fid: Fid) -> FsResult<()> {
     result
 }
 
-fn delete(shared: &Shared, fid: Fid) -> FsResult<()> {
+async fn delete(shared: &Shared, fid: Fid) -> FsResult<()> {
+    let _place = shared.places.enter().await;
+    shared.write_ends();
     let mut txn = shared.volume.begin(clock::calendar());
     txn.drop_orphan(fid)?;
     txn.commit()?;

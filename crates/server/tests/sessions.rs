@@ -216,3 +216,38 @@ async fn released_leases_are_not_recalled() {
     assert_eq!(other.create(other.root, "file").await, Err(Errno::Exists));
     other.create(other.root, "other").await.unwrap();
 }
+
+/// A client that was cut off before the term was lowered counts on the old one, however often the server has started since.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_grace_period_fits_the_longest_term_since_one_was_completed() {
+    let dir = tempfile::tempdir().unwrap();
+    let with_term = |term| Server::start(config(dir.path()).with_term(Duration::from_secs(term))).unwrap();
+    let server = with_term(100);
+    let away = Client::connect(&server).await;
+    drop(server);
+    for _ in 0..2 {
+        // Crashes in the middle of the grace period.
+        let server = with_term(2);
+        let left = grace_left(&server).await.unwrap();
+        assert!(left > Duration::from_secs(100), "{left:?}");
+    }
+    let server = with_term(2);
+    let back = Client::resume(&server, away.key()).await;
+    let nothing = Reclaim { leases: vec![], open: vec![], locks: vec![], step: ReclaimStep::Last };
+    back.ask(Call::Reclaim(nothing)).await.result.unwrap();
+    assert_eq!(grace_left(&server).await, None);
+    server.shutdown().await;
+    // Everybody who is left has heard of the new term.
+    let left = grace_left(&with_term(2)).await.unwrap();
+    assert!(left < Duration::from_secs(3), "{left:?}");
+}
+
+async fn grace_left(server: &soda_server::RunningServer) -> Option<Duration> {
+    use soda_protocol::{AdminAnswer, AdminCall};
+    let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
+    let reply = tools.call(None, Call::Admin(AdminCall::Status), Default::default()).await.unwrap().0;
+    match reply.result {
+        Ok(Answer::Admin(AdminAnswer::Status(status))) => status.grace,
+        other => panic!("{other:?}"),
+    }
+}

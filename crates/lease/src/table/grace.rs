@@ -8,7 +8,7 @@ use super::output::{FenceReason, SessionEnded};
 use super::sessions::SessionStanding;
 use super::store::RecallState;
 use super::{OpKey, Table};
-use soda_types::{Epoch, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use soda_types::{Grant, Mode, Monotonic, Scope, SessionId, Term};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -77,8 +77,6 @@ impl Table {
     }
 
     fn reclaim_one(&mut self, now: Monotonic, session: SessionId, held: &Grant) -> Option<Grant> {
-        // The store lost its last epochs (a power cut): go on above what clients have seen.
-        self.next_epoch = self.next_epoch.max(Epoch(held.epoch.0.saturating_add(1)));
         let object = self.store.find(held.fid);
         if let Some(id) = object.and_then(|object| self.store.lease_of(object, session)) {
             let lease = self.store.lease(id)?;
@@ -87,7 +85,9 @@ impl Table {
         }
         let waits = self.grace.as_ref().is_some_and(|grace| grace.missing.contains_key(&session));
         let term = self.config.term_of(held.fid.volume);
-        if !waits || held.scope != Scope::Node || term == ObjectTerm::None {
+        // No earlier start can have given out such an epoch: whoever claims it is wrong about more than this lease.
+        let impossible = held.epoch >= self.first_epoch;
+        if !waits || impossible || held.scope != Scope::Node || term == ObjectTerm::None {
             self.counters.reclaims_refused += 1;
             return None;
         }

@@ -59,6 +59,8 @@ use store::{ObjectId, Store};
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
+    /// Everything below was given out before this start, everything else by this table.
+    first_epoch: Epoch,
     next_epoch: Epoch,
     sessions: BTreeMap<SessionId, Session>,
     store: Store,
@@ -78,6 +80,7 @@ impl Table {
     pub fn new(config: TableConfig, first_epoch: Epoch, _now: Monotonic) -> Table {
         Table {
             config,
+            first_epoch,
             next_epoch: first_epoch,
             sessions: BTreeMap::new(),
             store: Store::new(),

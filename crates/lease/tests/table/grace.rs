@@ -77,12 +77,14 @@ fn conflicting_reclaims_are_refused() {
 }
 
 #[test]
-fn epochs_go_on_above_what_clients_have_seen() {
+fn epochs_that_no_earlier_start_can_have_given_are_refused_and_do_no_harm() {
     let mut bench = restarted();
     let now = bench.now;
-    let answers = bench.table.handle_reclaim(now, s(1), &[grant(Mode::Read, 7, 5000)]);
-    assert_eq!(answers, Ok(vec![Some(grant(Mode::Read, 7, 5001))]));
-    assert_eq!(bench.table.last_epoch(), e(5001));
+    let held = [1000, 5000, u64::MAX].map(|epoch| grant(Mode::Read, epoch, epoch));
+    assert_eq!(bench.table.handle_reclaim(now, s(1), &held), Ok(vec![None, None, None]));
+    let last = [grant(Mode::Read, 7, 999)];
+    assert_eq!(bench.table.handle_reclaim(now, s(1), &last), Ok(vec![Some(grant(Mode::Read, 7, 1000))]));
+    assert_eq!(bench.table.last_epoch(), e(1000));
 }
 
 #[test]

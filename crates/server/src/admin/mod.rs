@@ -5,7 +5,7 @@ mod paths;
 use crate::core::CoreGuard;
 use crate::link::respond;
 use crate::metrics::{CallKind, Text};
-use crate::net::{Connection, Outbox, ReadError};
+use crate::net::{Backlog, Connection, Outbox, ReadError};
 use crate::server::{OWN_SESSION, Shared};
 use bytes::Bytes;
 use paths::paths_of;
@@ -25,7 +25,8 @@ const LEASES_MAX: u32 = 10_000;
 pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) -> ReadError {
     let outbox = connection.outbox().clone();
     let unsent_max = shared.config.limits.unsent_bytes;
-    connection.serve(unsent_max, move |frame| handle(&shared, &outbox, &frame)).await
+    // Questions are answered one by one as they are read.
+    connection.serve(unsent_max, &Backlog::default(), move |frame| handle(&shared, &outbox, &frame)).await
 }
 
 fn handle(shared: &Arc<Shared>, outbox: &Arc<Outbox>, frame: &Frame) -> ControlFlow<()> {

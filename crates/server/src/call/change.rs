@@ -52,6 +52,7 @@ pub(super) fn run(
     let key = records::reply_key(incoming.session(), op.slot);
     let record = ReplyRecord { sequence: op.sequence, result: encoded.clone() };
     txn.put_extra(Table::Reply, &key, records::encode(&record));
+    shared.write_ends();
     if let Err(error) = txn.commit() {
         return Ok(Conclusion::failed(Failure::Fs(error)));
     }
@@ -83,6 +84,7 @@ impl Shared {
         let record = ReplyRecord { sequence: op.sequence, result: encoded.clone() };
         let mut batch = Batch::releasing();
         batch.put(Table::Reply, records::reply_key(session, op.slot), records::encode(&record));
+        self.write_ends();
         match self.volume.meta().commit(batch) {
             Ok(()) => {
                 crash::point("server.failure-stored");

@@ -1,8 +1,8 @@
 //! Carrying out calls about names and inodes.
 //!
 //! plan ([`plan`]) → ask the table for admission → (wait) → do it ([`read`], [`change`]) → finish: accesses become leases,
-//! which leave with the reply. What is admitted at once is done right here, on the task of the connection it came from;
-//! what has to wait continues on a task of its own, and the connection goes on with its next request.
+//! which leave with the reply. What is admitted at once is done right here, on the worker of the connection it came from;
+//! what has to wait continues on a task of its own, and the worker goes on with its next request.
 
 mod change;
 mod directory;
@@ -43,7 +43,10 @@ async fn wait(mut operation: Operation, mut waiting: Waiting) {
         // The sender is dropped only when the server stops.
         let Ok(verdict) = waiting.verdict.await else { break };
         let step = match verdict {
-            Verdict::Admitted => operation.carry_out(waiting.key, waiting.found),
+            Verdict::Admitted => {
+                let _place = link.shared.places.enter().await;
+                operation.carry_out(waiting.key, waiting.found)
+            }
             Verdict::SessionEnded => {
                 operation.conclude(&[], Conclusion::failed(Failure::SessionEnded));
                 break;
@@ -260,7 +263,7 @@ impl Operation {
         if let Some(fid) = effects.opened
             && !incoming.link.session.has_ended()
         {
-            core.opens.add(session, fid);
+            core.opens.add(session, fid, incoming.order);
         }
         if let Some(fid) = effects.named {
             core.orphans.remove(&fid);

@@ -6,18 +6,22 @@ use crate::call;
 use crate::core::{Asker, CoreGuard};
 use crate::locking;
 use crate::metrics::CallKind;
-use crate::net::Outbox;
+use crate::net::{Backlog, Outbox};
 use crate::reclaim;
 use crate::server::Shared;
 use crate::session::{Arrival, ReplyTo, Session};
 use bytes::Bytes;
 use soda_lease::table::{SessionEnded, Want};
 use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Request};
-use soda_types::{Errno, FsError, SessionId};
+use soda_types::{Errno, Fid, FsError, SessionId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// Tasks that are done before others get the place.
+const TURN: usize = 64;
 
 /// What a connection of a session is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +41,8 @@ pub(crate) struct Link {
     pub(crate) lane: Lane,
     /// Requests that wait for something.
     pub(crate) waiting: AtomicUsize,
+    /// What has arrived and is not looked at yet.
+    pub(crate) backlog: Backlog,
 }
 
 /// A request that has arrived.
@@ -48,54 +54,126 @@ pub(crate) struct Incoming {
     pub(crate) request: Request,
     pub(crate) payload: Bytes,
     pub(crate) arrived: Instant,
+    /// Its place in the order of arrival at the server.
+    pub(crate) order: u64,
 }
 
+/// What the reader of a connection leaves to its worker, in the order of arrival.
+#[derive(Debug)]
+pub(crate) struct Task {
+    what: What,
+    /// Size of the frame.
+    bytes: usize,
+}
+
+#[derive(Debug)]
+enum What {
+    Request(Box<Incoming>),
+    /// Behind the calls that opened it.
+    Closed {
+        fids: Vec<Fid>,
+        order: u64,
+    },
+    /// Behind the request that is given up.
+    Cancel(u64),
+}
+
+pub(crate) type Queue = mpsc::UnboundedSender<Task>;
+
 impl Link {
-    /// Looks at a frame. `Break`: the peer does not speak the protocol.
-    pub(crate) fn handle(self: &Arc<Link>, frame: Frame) -> ControlFlow<()> {
-        match frame.kind {
+    /// Looks at a frame, on the task that reads the connection: nothing here waits for the store. `Break`: the peer does not
+    /// speak the protocol.
+    pub(crate) fn handle(self: &Arc<Link>, frame: Frame, queue: &Queue) -> ControlFlow<()> {
+        let bytes = frame.body.len() + frame.payload.len();
+        let what = match frame.kind {
             FrameKind::Request => self.handle_request(frame),
             FrameKind::Note if self.lane == Lane::Control => self.handle_note(&frame),
             FrameKind::Note | FrameKind::Reply | FrameKind::Push => {
                 tracing::warn!(session = %self.session.id, kind = ?frame.kind, "a frame that no client sends here");
                 return ControlFlow::Break(());
             }
+        };
+        if let Some(what) = what {
+            self.backlog.add(bytes);
+            if queue.send(Task { what, bytes }).is_err() {
+                return ControlFlow::Break(());
+            }
         }
         ControlFlow::Continue(())
     }
 
-    fn handle_request(self: &Arc<Link>, frame: Frame) {
+    /// Does what arrives, until the connection has ended. This may wait for the store.
+    pub(crate) async fn work(self: Arc<Link>, mut queue: mpsc::UnboundedReceiver<Task>) {
+        let mut turn = Vec::new();
+        while queue.recv_many(&mut turn, TURN).await > 0 {
+            let _place = self.shared.places.enter().await;
+            let _corked = self.outbox.cork();
+            for Task { what, bytes } in turn.drain(..) {
+                // What a client is not answered it sends again, on its next connection.
+                if !self.outbox.is_closed() {
+                    self.carry_out(what);
+                }
+                self.backlog.done(bytes, &self.outbox);
+            }
+        }
+    }
+
+    fn carry_out(&self, what: What) {
+        match what {
+            What::Request(incoming) => self.dispatch(*incoming),
+            What::Closed { fids, order } => {
+                let mut core = self.shared.core();
+                for fid in fids {
+                    core.opens.close(self.session.id, fid, order);
+                    core.drop_if_unused(fid);
+                }
+            }
+            What::Cancel(tag) => {
+                let mut core = self.shared.core();
+                core.cancel(self.session.id, tag);
+                core.cancel_lock(self.session.id, tag);
+                core.settle();
+            }
+        }
+    }
+
+    fn handle_request(self: &Arc<Link>, frame: Frame) -> Option<What> {
         let arrived = Instant::now();
         // First of all, whatever comes of it: the client counts on having renewed its session with every request that is
         // answered.
-        if self.renew().is_err() {
+        let Ok(order) = self.renew() else {
             self.refuse(frame.tag, &Failure::SessionEnded);
-            return;
-        }
+            return None;
+        };
         let request: Request = match frame.message() {
             Ok(request) => request,
             Err(error) => {
                 self.refuse(frame.tag, &Failure::Unsupported(error.to_string()));
-                return;
+                return None;
             }
         };
         let kind = CallKind::from(&request.call);
-        let incoming =
-            Incoming { link: self.clone(), tag: frame.tag, kind, request, payload: frame.payload, arrived };
+        let (tag, payload) = (frame.tag, frame.payload);
+        let incoming = Incoming { link: self.clone(), tag, kind, request, payload, arrived, order };
         tracing::trace!(session = %self.session.id, op = kind.name(), tag = incoming.tag, "request");
-        self.dispatch(incoming);
+        if incoming.request.call == Call::Renew {
+            incoming.answer(&Ok(Answer::Done));
+            return None;
+        }
+        Some(What::Request(Box::new(incoming)))
     }
 
-    fn renew(&self) -> Result<(), SessionEnded> {
+    /// Renews the session; returns the message's place in the order of arrival.
+    fn renew(&self) -> Result<u64, SessionEnded> {
         let mut core = self.shared.core();
         let now = core.now;
-        core.table.handle_traffic(now, self.session.id)
+        core.table.handle_traffic(now, self.session.id)?;
+        Ok(core.new_key())
     }
 
     fn dispatch(&self, incoming: Incoming) {
         match &incoming.request.call {
             Call::Hello(_) | Call::Admin(_) => incoming.unsupported("not on a session's connection"),
-            Call::Renew => incoming.answer(&Ok(Answer::Done)),
             Call::Reclaim(_) | Call::Goodbye if self.lane != Lane::Control => {
                 incoming.unsupported("only on the control connection");
             }
@@ -109,7 +187,7 @@ impl Link {
                 incoming.answer(&result.map(|()| Answer::Done).map_err(Failure::Fs));
             }),
             Call::LockTest { .. } | Call::LockSet { .. } | Call::LockRelease { .. } => {
-                locking::run(&mut self.shared.core(), &incoming);
+                locking::run(&self.shared, &incoming);
             }
             _ => self.operate(incoming),
         }
@@ -160,36 +238,38 @@ impl Link {
         call::start(incoming);
     }
 
-    fn handle_note(&self, frame: &Frame) {
+    fn handle_note(&self, frame: &Frame) -> Option<What> {
         let note: Note = match frame.message() {
             Ok(note) => note,
             Err(error) => {
                 tracing::warn!(session = %self.session.id, %error, "a note was not understood");
-                return;
+                return None;
             }
         };
         let id = self.session.id;
         let mut core = self.shared.core();
         let now = core.now;
         if core.table.handle_traffic(now, id).is_err() {
-            return;
+            return None;
         }
-        match note {
-            Note::RecallAcks(acks) => core.table.handle_acks(now, id, &acks),
-            Note::Release(acks) => core.table.handle_release(now, id, &acks),
-            Note::RecallProgress(fids) => core.table.handle_progress(now, id, &fids),
-            Note::Closed(fids) => {
-                for fid in fids {
-                    core.opens.remove(id, fid);
-                    core.drop_if_unused(fid);
-                }
+        let later = match note {
+            Note::RecallAcks(acks) => {
+                core.table.handle_acks(now, id, &acks);
+                None
             }
-            Note::Cancel(tag) => {
-                core.cancel(id, tag);
-                core.cancel_lock(id, tag);
+            Note::Release(acks) => {
+                core.table.handle_release(now, id, &acks);
+                None
             }
-        }
+            Note::RecallProgress(fids) => {
+                core.table.handle_progress(now, id, &fids);
+                None
+            }
+            Note::Closed(fids) => Some(What::Closed { fids, order: core.new_key() }),
+            Note::Cancel(tag) => Some(What::Cancel(tag)),
+        };
         core.settle();
+        later
     }
 
     fn goodbye(&self, incoming: &Incoming) {
@@ -202,8 +282,11 @@ impl Link {
         core.table.close_session(now, self.session.id);
         core.end_session(self.session.id);
         core.settle();
+        drop(core);
         self.shared.metrics.sessions_closed.add(1);
-        incoming.answer_in(&mut core, &Ok(Answer::Done));
+        // The client counts on not being waited for after a restart.
+        self.shared.write_ends();
+        incoming.answer(&Ok(Answer::Done));
         tracing::info!(session = %self.session.id, name = self.session.record.name, "session closed by its client");
     }
 

@@ -1,7 +1,7 @@
-//! Reading frames of one peer. One task per connection: it reads, has each request carried out in place (no hop to
-//! another task), and writes the answers of requests that arrived together with one system call.
+//! Reading frames of one peer. One task per connection: it reads, hands each frame on, and writes the answers of those that
+//! arrived together with one system call.
 
-use super::Outbox;
+use super::{Backlog, Outbox};
 use bytes::BytesMut;
 use soda_protocol::{Frame, FrameError, FrameHeader, HEADER_LEN};
 use std::io;
@@ -71,17 +71,19 @@ impl Connection {
     }
 
     /// Hands every frame to `handle` until the peer or the server ends the connection. Reads nothing more while over
-    /// `unsent_max` bytes wait for a peer that does not read.
+    /// `unsent_max` bytes wait for a peer that does not read, or too much of what was read waits to be done.
     pub(crate) async fn serve(
         mut self,
         unsent_max: usize,
+        backlog: &Backlog,
         mut handle: impl FnMut(Frame) -> ControlFlow<()>,
     ) -> ReadError {
         let outbox = self.outbox.clone();
         let error = loop {
-            outbox.cork();
-            let turn = self.take_turn(unsent_max, &mut handle);
-            outbox.uncork();
+            let turn = {
+                let _corked = outbox.cork();
+                self.take_turn(unsent_max, backlog, &mut handle)
+            };
             match turn {
                 Err(error) => break error,
                 Ok(_) if outbox.is_closed() => break ReadError::Closed,
@@ -89,12 +91,13 @@ impl Connection {
                     tokio::task::yield_now().await;
                     continue;
                 }
-                // What was written meanwhile made room.
-                Ok(Turn::Full) if outbox.unsent() <= unsent_max => continue,
+                // What was written or done meanwhile made room.
+                Ok(Turn::Full) if outbox.unsent() <= unsent_max && backlog.has_room() => continue,
                 Ok(Turn::Full | Turn::Idle) => {}
             }
-            let may_read = outbox.unsent() <= unsent_max;
-            if !may_read && !outbox.is_blocked() {
+            let peer_reads = outbox.unsent() <= unsent_max;
+            let may_read = peer_reads && backlog.has_room();
+            if !peer_reads && !outbox.is_blocked() {
                 // Another thread is writing at this moment.
                 tokio::task::yield_now().await;
                 continue;
@@ -113,10 +116,11 @@ impl Connection {
     fn take_turn(
         &mut self,
         unsent_max: usize,
+        backlog: &Backlog,
         handle: &mut impl FnMut(Frame) -> ControlFlow<()>,
     ) -> Result<Turn, ReadError> {
         for _ in 0..TURN {
-            if self.outbox.is_closed() || self.outbox.unsent() > unsent_max {
+            if self.outbox.is_closed() || self.outbox.unsent() > unsent_max || !backlog.has_room() {
                 return Ok(Turn::Full);
             }
             let Some(frame) = self.take_frame()? else { return Ok(Turn::Idle) };

@@ -6,6 +6,7 @@
 
 use bytes::{Bytes, BytesMut};
 use soda_protocol::Frame;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,6 +24,22 @@ const BATCH: usize = 256 << 10;
 /// sent unasked can grow to this.
 const UNSENT_MAX: usize = 128 << 20;
 
+thread_local! {
+    /// The connection that this thread will write to when it has done a turn of requests.
+    static CORKED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// See [`Outbox::cork`]. Must not be kept across an await.
+#[derive(Debug)]
+pub(crate) struct Corked<'o>(&'o Outbox);
+
+impl Drop for Corked<'_> {
+    fn drop(&mut self) {
+        CORKED.set(None);
+        self.0.flush();
+    }
+}
+
 pub(crate) struct Outbox {
     /// Unique in the life of the server.
     id: u64,
@@ -32,8 +49,6 @@ pub(crate) struct Outbox {
     unsent: AtomicUsize,
     /// The socket is full: the connection's task waits for it, nobody else tries.
     blocked: AtomicBool,
-    /// The connection's task is at work on requests that arrived together, and writes all answers at its end.
-    corked: AtomicBool,
     closed: AtomicBool,
     /// Wakes the connection's task: to wait for the socket, or to end.
     wake: Notify,
@@ -54,7 +69,6 @@ impl Outbox {
             wire: Mutex::default(),
             unsent: AtomicUsize::new(0),
             blocked: AtomicBool::new(false),
-            corked: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             wake: Notify::new(),
         }
@@ -83,14 +97,12 @@ impl Outbox {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Holds writes back until [`Outbox::uncork`].
-    pub(crate) fn cork(&self) {
-        self.corked.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn uncork(&self) {
-        self.corked.store(false, Ordering::Release);
-        self.flush();
+    /// Until the result is dropped, *this thread* writes nothing: it is at work on requests that arrived together, and
+    /// writes all answers at the end. Other threads are not held back: a recall, or the answer to a renewal, does not wait for
+    /// the end of a call.
+    pub(crate) fn cork(&self) -> Corked<'_> {
+        CORKED.set(Some(self.id));
+        Corked(self)
     }
 
     /// Leaves the writing to the connection's own task.
@@ -100,7 +112,7 @@ impl Outbox {
 
     /// Writes as much as the socket takes without waiting. Any thread may call it, at any time.
     pub(crate) fn flush(&self) {
-        while !self.corked.load(Ordering::Acquire) && !self.blocked.load(Ordering::Acquire) {
+        while CORKED.get() != Some(self.id) && !self.blocked.load(Ordering::Acquire) {
             // Whoever holds the wire looks at the queue again after letting go, so nothing is left behind.
             let mut wire = match self.wire.try_lock() {
                 Ok(wire) => wire,

@@ -32,7 +32,8 @@ pub(crate) struct ServerRecord {
     pub(crate) starts: u64,
     /// The number of the newest session; none is used twice.
     pub(crate) last_session: u64,
-    /// The term that the last run promised: the grace period after it must not be shorter.
+    /// The longest term that some client may still count on: of all runs since a grace period was completed. The next grace
+    /// period must not be shorter.
     pub(crate) term: Duration,
 }
 

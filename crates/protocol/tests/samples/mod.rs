@@ -1,0 +1,426 @@
+//! At least one message of every variant. A new variant does not compile until it is listed here, and the test
+//! `every_variant_has_a_sample` fails until it has a sample.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+use soda_protocol::*;
+use soda_types::*;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+macro_rules! variants {
+    ($names:ident, $name_of:ident, $of:ty { $($variant:ident),* $(,)? }) => {
+        const $names: &[&str] = &[$(stringify!($variant)),*];
+        fn $name_of(message: &$of) -> &'static str {
+            type Of = $of;
+            match message { $(Of::$variant { .. } => stringify!($variant)),* }
+        }
+    };
+}
+
+variants!(
+    CALLS,
+    call_name,
+    Call {
+        Hello,
+        Renew,
+        Reclaim,
+        Goodbye,
+        Lookup,
+        GetAttr,
+        ReadLink,
+        ReadDir,
+        GetXattrs,
+        GetXattr,
+        Read,
+        Seek,
+        StatFs,
+        Create,
+        Link,
+        Unlink,
+        Rename,
+        TmpFile,
+        SetAttr,
+        Write,
+        Allocate,
+        CopyRange,
+        SetXattr,
+        RemoveXattr,
+        Sync,
+        Opened,
+        LockTest,
+        LockSet,
+        LockRelease,
+        Admin,
+    }
+);
+variants!(
+    ANSWERS,
+    answer_name,
+    Answer {
+        Done,
+        Welcome,
+        Reclaimed,
+        Found,
+        Node,
+        Target,
+        Entries,
+        Xattrs,
+        Xattr,
+        Data,
+        Offset,
+        Stats,
+        Changed,
+        Written,
+        Conflict,
+        Admin,
+    }
+);
+variants!(FAILURES, failure_name, Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence });
+variants!(PUSHES, push_name, Push { Recalls, Stopping });
+variants!(NOTES, note_name, Note { RecallAcks, Release, RecallProgress, Closed, Cancel });
+variants!(ROLES, role_name, Role { Control, Data, Admin });
+variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why });
+variants!(ADMIN_ANSWERS, admin_answer_name, AdminAnswer { Status, Stats, Leases, Why });
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Message {
+    Request(Request),
+    Reply(Reply),
+    Push(Push),
+    Note(Note),
+}
+
+impl Message {
+    pub fn kind(&self) -> FrameKind {
+        match self {
+            Message::Request(_) => FrameKind::Request,
+            Message::Reply(_) => FrameKind::Reply,
+            Message::Push(_) => FrameKind::Push,
+            Message::Note(_) => FrameKind::Note,
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Message::Request(message) => postcard::to_stdvec(message),
+            Message::Reply(message) => postcard::to_stdvec(message),
+            Message::Push(message) => postcard::to_stdvec(message),
+            Message::Note(message) => postcard::to_stdvec(message),
+        }
+        .unwrap()
+    }
+
+    pub fn decode(frame: &Frame) -> Result<Message, FrameError> {
+        Ok(match frame.kind {
+            FrameKind::Request => Message::Request(frame.message()?),
+            FrameKind::Reply => Message::Reply(frame.message()?),
+            FrameKind::Push => Message::Push(frame.message()?),
+            FrameKind::Note => Message::Note(frame.message()?),
+        })
+    }
+}
+
+pub fn name(text: &str) -> Name {
+    Name::try_from(text).unwrap()
+}
+
+pub fn fid(ino: u64) -> Fid {
+    Fid::new(VolumeId(1), Ino(ino))
+}
+
+/// What has no sample.
+pub fn missing() -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    for message in samples() {
+        match message {
+            Message::Request(Request { call, .. }) => {
+                seen.insert(call_name(&call));
+                match call {
+                    Call::Hello(hello) => drop(seen.insert(role_name(&hello.role))),
+                    Call::Admin(call) => drop(seen.insert(admin_call_name(&call))),
+                    _ => {}
+                }
+            }
+            Message::Reply(Reply { result: Ok(answer), .. }) => {
+                seen.insert(answer_name(&answer));
+                if let Answer::Admin(answer) = answer {
+                    seen.insert(admin_answer_name(&answer));
+                }
+            }
+            Message::Reply(Reply { result: Err(failure), .. }) => drop(seen.insert(failure_name(&failure))),
+            Message::Push(push) => drop(seen.insert(push_name(&push))),
+            Message::Note(note) => drop(seen.insert(note_name(&note))),
+        }
+    }
+    let kinds = [CALLS, ANSWERS, FAILURES, PUSHES, NOTES, ROLES, ADMIN_CALLS, ADMIN_ANSWERS];
+    let missing = kinds.into_iter().flatten().filter(|name| !seen.contains(**name));
+    missing.map(ToString::to_string).collect()
+}
+
+pub fn samples() -> Vec<Message> {
+    let op = Some(OpId { slot: Slot(3), sequence: Sequence(9) });
+    let calls = calls().into_iter().map(|call| Request { op: None, call });
+    let changes = changes().into_iter().map(|call| Request { op, call });
+    let requests = calls.chain(changes).map(Message::Request);
+    let replies = answers().into_iter().map(Ok).chain(failures().into_iter().map(Err));
+    let replies = replies.map(|result| Message::Reply(Reply { result, grants: vec![grant()] }));
+    let pushes = [Push::Stopping, Push::Recalls(recalls())].map(Message::Push);
+    let acks =
+        vec![RecallAck { fid: fid(1), epoch: Epoch(7), kept: Some(Mode::Read), in_use: InUse::Yes, uses: 5 }];
+    let notes = [
+        Note::RecallAcks(acks.clone()),
+        Note::Release(acks),
+        Note::RecallProgress(vec![fid(1)]),
+        Note::Closed(vec![fid(1); 40]),
+        Note::Cancel(u64::MAX),
+    ];
+    requests.chain(replies).chain(pushes).chain(notes.map(Message::Note)).collect()
+}
+
+fn calls() -> Vec<Call> {
+    let (client, session) = (ClientId([7; 16]), SessionKey { session: SessionId(4), secret: [1; 16] });
+    let control =
+        Role::Control { client, name: "host:/mnt".into(), volume: "main".into(), resume: Some(session) };
+    let hello = |role| {
+        Call::Hello(Hello {
+            protocol_min: PROTOCOL_VERSION_MIN,
+            protocol_max: PROTOCOL_VERSION,
+            software: "test".into(),
+            credentials: Credentials::None,
+            role,
+        })
+    };
+    let (fid, other) = (fid(5), fid(6));
+    let path = ObjectRef::Path { volume: "main".into(), names: vec![name("a"), name("b")] };
+    vec![
+        hello(control),
+        hello(Role::Data(session)),
+        hello(Role::Admin),
+        Call::Renew,
+        Call::Reclaim(Reclaim {
+            leases: vec![(grant(), Version(3)); 20],
+            open: vec![fid, other],
+            locks: vec![(fid, lock())],
+            step: ReclaimStep::More,
+        }),
+        Call::Goodbye,
+        Call::Lookup { parent: fid, name: name("a") },
+        Call::GetAttr { fid },
+        Call::ReadLink { fid },
+        Call::ReadDir { dir: fid, after: Some(name("b")), limit: 1000 },
+        Call::GetXattrs { fid },
+        Call::GetXattr { fid, name: b"user.a".to_vec() },
+        Call::Read { fid, offset: u64::MAX, len: MAX_IO },
+        Call::Seek { fid, offset: 1, whence: Whence::Hole },
+        Call::StatFs { fid },
+        Call::Sync { fid },
+        Call::Opened { fid },
+        Call::LockTest { fid, lock: lock() },
+        Call::LockSet { fid, lock: lock(), wait: LockWait::Yes },
+        Call::LockRelease { fid, lock: lock() },
+        Call::Admin(AdminCall::Status),
+        Call::Admin(AdminCall::Stats),
+        Call::Admin(AdminCall::Leases { of: Some(path), limit: 10 }),
+        Call::Admin(AdminCall::Why(ObjectRef::Fid(fid))),
+    ]
+}
+
+fn changes() -> Vec<Call> {
+    let (fid, parent) = (fid(5), fid(1));
+    let new = NewNode {
+        kind: FileKind::Symlink,
+        perm: 0o777,
+        umask: 0o022,
+        rdev: 0,
+        target: b"somewhere".to_vec(),
+        creds: Creds { uid: 1, gid: 2, pid: 3 },
+        existing: IfExists::Open,
+        open: InUse::Yes,
+    };
+    let at = SetTime::At(Timestamp::new(-5, 999_999_999));
+    let set = SetAttr { perm: Some(0o4755), size: Some(1 << 40), mtime: Some(at), ..SetAttr::default() };
+    vec![
+        Call::Create { parent, name: name("new"), new: new.clone() },
+        Call::Link { fid, parent, name: name("b") },
+        Call::Unlink { parent, name: name("b"), what: Unlink::File { in_use: InUse::Yes } },
+        Call::Rename {
+            parent,
+            name: name("old"),
+            new_parent: fid,
+            new_name: name("new"),
+            how: Rename::Plain { in_use: InUse::Yes },
+        },
+        Call::TmpFile { parent, new },
+        Call::SetAttr { fid, set },
+        Call::Write { fid, at: WriteAt::Offset(77), kill_suid_sgid: true },
+        Call::Allocate { fid, offset: 1, len: 2, how: Allocate::ZeroRangeKeepSize },
+        Call::CopyRange { from: fid, from_offset: 1, to: parent, to_offset: 2, len: 3 },
+        Call::SetXattr {
+            fid,
+            name: b"user.a".to_vec(),
+            value: vec![9; 300],
+            how: SetXattr::Replace,
+            kill_sgid: true,
+        },
+        Call::RemoveXattr { fid, name: b"user.a".to_vec() },
+    ]
+}
+
+fn answers() -> Vec<Answer> {
+    let node = Node { fid: fid(5), attr: attr(), xattrs: XattrSummary::Some };
+    let session = SessionWelcome {
+        key: SessionKey { session: SessionId(4), secret: [1; 16] },
+        standing: Standing::Reclaim,
+        root: fid(1),
+        term: Duration::from_secs(10),
+        slots: 64,
+        max_io: MAX_IO,
+        stored: vec![(Slot(0), Sequence(5)), (Slot(63), Sequence(u64::MAX))],
+    };
+    let welcome = Welcome {
+        protocol: PROTOCOL_VERSION,
+        software: "test".into(),
+        boot: [9; 16],
+        session: Some(session),
+    };
+    let page =
+        DirPage { dir: attr(), parent: fid(1), entries: vec![(name("a"), node); 30], rest: Rest::More };
+    let mut answers = vec![
+        Answer::Done,
+        Answer::Welcome(welcome),
+        Answer::Reclaimed(vec![Some(grant()), None]),
+        Answer::Found { parent: attr(), node: Some(node) },
+        Answer::Node(node),
+        Answer::Target(b"target".to_vec()),
+        Answer::Entries(page),
+        Answer::Xattrs(vec![(b"user.a".to_vec(), vec![0; 300])]),
+        Answer::Xattr(vec![0; 300]),
+        Answer::Data { attr: attr() },
+        Answer::Offset(1 << 50),
+        Answer::Stats(FsStats { total_bytes: 9, free_bytes: 8, total_inodes: 7, free_inodes: 6 }),
+        Answer::Changed { node: Some(node), others: vec![(fid(1), attr())] },
+        Answer::Written { offset: 1, len: 2, attr: attr() },
+        Answer::Conflict(Some(lock())),
+    ];
+    answers.extend(admin_answers().into_iter().map(Answer::Admin));
+    answers
+}
+
+fn admin_answers() -> Vec<AdminAnswer> {
+    let second = Duration::from_secs(1);
+    let lease = LeaseInfo {
+        grant: grant(),
+        session: SessionId(4),
+        holder: "host:/mnt".into(),
+        path: Some("/a".into()),
+        recalled_for: Some(second),
+        held_for: second,
+    };
+    let wait = WaitInfo {
+        session: SessionId(4),
+        name: "host:/mnt".into(),
+        operation: "unlink".into(),
+        wants: Mode::Write,
+        waited: second,
+        blocked_by: vec![SessionId(5)],
+        at_most: Some(second),
+    };
+    let session = SessionInfo {
+        session: SessionId(4),
+        name: "host:/mnt".into(),
+        peer: "127.0.0.1:1".into(),
+        connected: 2,
+        left: second,
+        leases: 3,
+        open: 4,
+        locks: 5,
+    };
+    vec![
+        AdminAnswer::Status(ServerStatus {
+            software: "test".into(),
+            started: Timestamp::new(1, 2),
+            uptime: second,
+            data_dir: "/data".into(),
+            listen: "127.0.0.1:1".into(),
+            term: second,
+            grace: Some(second),
+            volumes: vec![("main".into(), FsStats::default())],
+            sessions: vec![session],
+            leases: 1,
+            waiting: 2,
+        }),
+        AdminAnswer::Stats(vec![("calls.read".into(), 5)]),
+        AdminAnswer::Leases(vec![lease.clone()]),
+        AdminAnswer::Why(WhyInfo {
+            fid: fid(5),
+            path: None,
+            attr: attr(),
+            holders: vec![lease],
+            waiting: vec![wait],
+            reads_per_s: 0.5,
+            writes_per_s: f64::MAX,
+            clients: 2,
+            policy: "a lease".into(),
+        }),
+    ]
+}
+
+fn failures() -> Vec<Failure> {
+    vec![
+        Failure::Fs(FsError::new(Errno::NoSpace, "full")),
+        Failure::SessionEnded,
+        Failure::Grace(Duration::from_millis(5)),
+        Failure::Unsupported("what".into()),
+        Failure::Refused("why".into()),
+        Failure::OldSequence,
+    ]
+}
+
+fn recalls() -> Vec<Recall> {
+    let causes = [
+        Cause::Read,
+        Cause::Names(vec![name("x"), name("y")]),
+        Cause::Attributes,
+        Cause::Data,
+        Cause::Reclaim,
+    ];
+    causes.map(|cause| Recall { fid: fid(3), epoch: Epoch(2), to: Some(Mode::Read), cause }).into()
+}
+
+fn grant() -> Grant {
+    let term = Term::For(Duration::from_millis(1500));
+    Grant { fid: fid(5), scope: Scope::Node, mode: Mode::Write, epoch: Epoch(1 << 44), term }
+}
+
+fn lock() -> Lock {
+    Lock {
+        family: LockFamily::Record,
+        owner: LockOwner(u64::MAX),
+        pid: 4,
+        start: 0,
+        end: u64::MAX,
+        mode: LockMode::Exclusive,
+    }
+}
+
+fn attr() -> Attr {
+    let time = Timestamp::new(1_800_000_000, 123_456_789);
+    Attr {
+        ino: Ino(5),
+        kind: FileKind::File,
+        perm: 0o644,
+        nlink: 1,
+        uid: 1000,
+        gid: 1000,
+        rdev: 0,
+        size: u64::MAX >> 1,
+        allocated: 4096,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        version: Version(9),
+        data_version: Version(8),
+    }
+}
