@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 const ROOT: Fid = Fid { volume: VolumeId(1), ino: Ino::ROOT, generation: 0 };
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Connections that are answered with nonsense.
-const ROUNDS: usize = 150;
+const ROUNDS: usize = 50;
 const ANSWERS: usize = 40;
 /// What the process may grow by: far more than honest work takes, far less than a length field can claim.
 const GROWTH: u64 = 512 << 20;
@@ -143,9 +143,7 @@ async fn behave(stream: &mut TcpStream) -> Option<()> {
         let said = match request?.call {
             Call::Hello(Hello { role: Role::Control { .. }, .. }) => welcome(Standing::New),
             Call::Hello(_) => welcome(Standing::Resumed),
-            Call::GetAttr { fid } => {
-                Answer::Node(Node { fid, attr: attr(fid), xattrs: XattrSummary::None })
-            }
+            Call::GetAttr { fid } => Answer::Node(Node { fid, attr: attr(fid), xattrs: XattrSummary::None }),
             Call::Reclaim(reclaim) => Answer::Reclaimed(vec![None; reclaim.leases.len()]),
             _ => Answer::Done,
         };
@@ -175,8 +173,9 @@ fn attr(fid: Fid) -> Attr {
 }
 
 fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,6 +36,7 @@ mod reclaim;
 mod register;
 mod server;
 mod session;
+mod starting;
 mod sync;
 mod upkeep;
 

@@ -9,6 +9,7 @@ use crate::places::{self, Places};
 use crate::register::{self, Register};
 use crate::session::Session;
 use crate::session::records::{self, RecordError, ServerRecord};
+use crate::starting::Starting;
 use crate::sync::GroupSync;
 use crate::upkeep::{self, Janitor, Timer};
 use soda_lease::locks::LockTable;
@@ -126,9 +127,11 @@ impl Server {
     /// [`StartError`], with a text for the administrator.
     pub fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
         refuse_exposure(&config)?;
+        let starting = Starting::logged("opening the data directory").map_err(StartError::Threads)?;
         let directory = open_directory(&config)?;
         let path = directory.path().to_owned();
-        Server::start_on(Stores { meta: directory.meta, data: directory.data, path }, config)
+        let stores = Stores { meta: directory.meta, data: directory.data, path };
+        Server::go_on_starting(stores, config, starting)
     }
 
     /// Serves what is in stores that are open already; `config.data_dir` is not looked at.
@@ -137,7 +140,17 @@ impl Server {
     /// As [`Server::start`].
     pub fn start_on(stores: Stores, config: ServerConfig) -> Result<RunningServer, StartError> {
         refuse_exposure(&config)?;
+        let starting = Starting::logged("looking at the stores").map_err(StartError::Threads)?;
+        Server::go_on_starting(stores, config, starting)
+    }
+
+    fn go_on_starting(
+        stores: Stores,
+        config: ServerConfig,
+        starting: Starting,
+    ) -> Result<RunningServer, StartError> {
         allow_descriptors();
+        starting.step("opening the volume");
         let volume = open_volume(&config, &stores)?;
         let listener =
             listen(config.listen).map_err(|source| StartError::Listen { address: config.listen, source })?;
@@ -149,8 +162,11 @@ impl Server {
         };
         let metrics_addr = metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok());
 
+        starting.step("recording the start");
         let run = begin_run(volume.meta(), &config)?;
+        starting.step("reading sessions and orphans");
         let core = restore(&config, &volume, &stores.path, &run)?;
+        starting.step("starting threads");
         let metrics = Arc::new(Metrics::default());
         let synced = volume.clone();
         let sync = GroupSync::start(config.sync_interval, metrics.clone(), move || synced.sync())
@@ -200,8 +216,10 @@ impl Server {
             places::start_watch(shared.clone(), runtime.handle().clone()),
         ];
         let upkeep = upkeep.into_iter().collect::<Result<_, _>>().map_err(StartError::Threads)?;
+        let (took, steps) = starting.finish();
+        tracing::debug!(?steps, "started");
         tracing::info!(%local_addr, data_dir = %shared.data_dir.display(), starts = run.record.starts,
-            sessions = shared.core().sessions.len(), "serving");
+            sessions = shared.core().sessions.len(), ?took, "serving");
         Ok(RunningServer { shared, runtime: Some(runtime), upkeep, metrics_addr })
     }
 }

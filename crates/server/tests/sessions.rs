@@ -6,11 +6,11 @@ mod common;
 
 use common::*;
 use soda_protocol::{
-    Answer, Call, Failure, Note, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reclaim, ReclaimStep, Role,
-    SessionKey, Standing, WriteAt,
+    AdminAnswer, AdminCall, Answer, Call, Failure, Note, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reclaim,
+    ReclaimStep, Role, ServerStatus, SessionKey, Standing, WriteAt,
 };
-use soda_server::Server;
-use soda_types::{Errno, InUse, Mode, RecallAck, SessionId};
+use soda_server::{Server, ServerConfig};
+use soda_types::{Epoch, Errno, FileKind, Grant, InUse, Mode, RecallAck, SessionId, Version};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,11 +243,97 @@ async fn the_grace_period_fits_the_longest_term_since_one_was_completed() {
 }
 
 async fn grace_left(server: &soda_server::RunningServer) -> Option<Duration> {
-    use soda_protocol::{AdminAnswer, AdminCall};
+    status(server).await.grace
+}
+
+async fn status(server: &soda_server::RunningServer) -> ServerStatus {
     let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
     let reply = tools.call(None, Call::Admin(AdminCall::Status), Default::default()).await.unwrap().0;
     match reply.result {
-        Ok(Answer::Admin(AdminAnswer::Status(status))) => status.grace,
+        Ok(Answer::Admin(AdminAnswer::Status(status))) => status,
         other => panic!("{other:?}"),
     }
+}
+
+/// The connection breaks in the middle of a reclaim: it begins again, and what was reclaimed already stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reclaim_in_many_messages_goes_on_after_a_broken_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let client = Client::connect(&server).await;
+    let mut held = Vec::new();
+    for index in 0..30 {
+        let reply = client.change(create(client.root, &format!("f{index}"), FileKind::File)).await;
+        let grants = reply.grants.clone();
+        let file = node(reply).unwrap();
+        held.push((*grants.iter().find(|grant| grant.fid == file.fid).unwrap(), file.attr.version));
+    }
+    let root = node(client.ask(Call::GetAttr { fid: client.root }).await).unwrap();
+    drop(server);
+
+    let server = start(dir.path());
+    let reclaim = async |back: &Client, part: &[(Grant, Version)], step| {
+        let part = Reclaim { leases: part.to_vec(), open: vec![part[0].0.fid], locks: vec![], step };
+        match back.ask(Call::Reclaim(part)).await.result {
+            Ok(Answer::Reclaimed(held)) => held,
+            other => panic!("{other:?}"),
+        }
+    };
+    let back = Client::resume(&server, client.key()).await;
+    for part in held[..20].chunks(5) {
+        assert!(reclaim(&back, part, ReclaimStep::More).await.iter().all(Option::is_some));
+    }
+    drop(back);
+    assert!(grace_left(&server).await.is_some(), "it has not said that this was all");
+    let back = Client::resume(&server, client.key()).await;
+    assert_eq!(back.session.standing, Standing::Reclaim);
+    let mut last_epoch = held[29].0.epoch;
+    for part in held.chunks(5) {
+        for grant in reclaim(&back, part, ReclaimStep::More).await {
+            let grant = grant.expect("nobody else can have it");
+            assert!(grant.epoch > last_epoch, "each message has grants of its own");
+            last_epoch = grant.epoch;
+        }
+    }
+    // Epochs that no earlier start can have given: the lease is held already, or refused.
+    let version = root.attr.version;
+    let mad = Grant { fid: back.root, mode: Mode::Read, epoch: Epoch(u64::MAX), ..held[0].0 };
+    assert_eq!(reclaim(&back, &[(mad, version)], ReclaimStep::Last).await, vec![None]);
+    assert_eq!(grace_left(&server).await, None);
+    let other = Client::connect(&server).await;
+    for (grant, _) in &held {
+        let reply = other.ask(Call::GetAttr { fid: grant.fid }).await;
+        let epochs = reply.grants.iter().map(|grant| grant.epoch);
+        assert!(epochs.into_iter().all(|epoch| epoch > last_epoch && epoch < Epoch(1 << 60)));
+        assert_eq!(back.next_recall().await.fid, grant.fid, "it was held");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stays_away_for_longer_than_courtesy_is_forgotten_and_who_is_there_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let courtesy = Duration::from_millis(1500);
+    let short = || ServerConfig { courtesy, ..config(dir.path()).with_term(Duration::from_millis(100)) };
+    let server = Server::start(short()).unwrap();
+    let (here, away) = (Client::connect(&server).await, Client::connect(&server).await);
+    let (here_key, away_key) = (here.key(), away.key());
+    let left = std::time::Instant::now();
+    drop(away);
+    until("it is forgotten", async || {
+        let stays = Client::connect_with(server.local_addr(), None, Recalls::Answer).await.unwrap();
+        let sessions = sessions(&server).await;
+        stays.ask(Call::Goodbye).await.result.unwrap();
+        !sessions.contains(&away_key.session)
+    })
+    .await;
+    assert!(left.elapsed() >= courtesy, "after {:?}", left.elapsed());
+    assert!(sessions(&server).await.contains(&here_key.session), "connected, though it says nothing");
+    server.shutdown().await;
+    let server = Server::start(short()).unwrap();
+    let back = Client::resume(&server, away_key).await;
+    assert_eq!(back.session.standing, Standing::New, "its record is gone, too");
+}
+
+async fn sessions(server: &soda_server::RunningServer) -> Vec<SessionId> {
+    status(server).await.sessions.iter().map(|session| session.session).collect()
 }

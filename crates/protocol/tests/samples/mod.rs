@@ -84,7 +84,7 @@ variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why }
 variants!(ADMIN_ANSWERS, admin_answer_name, AdminAnswer { Status, Stats, Leases, Why });
 
 #[derive(Clone, PartialEq, Debug)]
-pub enum Message {
+pub(crate) enum Message {
     Request(Request),
     Reply(Reply),
     Push(Push),
@@ -92,7 +92,7 @@ pub enum Message {
 }
 
 impl Message {
-    pub fn kind(&self) -> FrameKind {
+    pub(crate) fn kind(&self) -> FrameKind {
         match self {
             Message::Request(_) => FrameKind::Request,
             Message::Reply(_) => FrameKind::Reply,
@@ -101,7 +101,7 @@ impl Message {
         }
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Message::Request(message) => postcard::to_stdvec(message),
             Message::Reply(message) => postcard::to_stdvec(message),
@@ -111,7 +111,7 @@ impl Message {
         .unwrap()
     }
 
-    pub fn decode(frame: &Frame) -> Result<Message, FrameError> {
+    pub(crate) fn decode(frame: &Frame) -> Result<Message, FrameError> {
         Ok(match frame.kind {
             FrameKind::Request => Message::Request(frame.message()?),
             FrameKind::Reply => Message::Reply(frame.message()?),
@@ -121,16 +121,16 @@ impl Message {
     }
 }
 
-pub fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     Name::try_from(text).unwrap()
 }
 
-pub fn fid(ino: u64) -> Fid {
+pub(crate) fn fid(ino: u64) -> Fid {
     Fid::new(VolumeId(1), Ino(ino))
 }
 
 /// What has no sample.
-pub fn missing() -> Vec<String> {
+pub(crate) fn missing() -> Vec<String> {
     let mut seen = BTreeSet::new();
     for message in samples() {
         match message {
@@ -158,7 +158,7 @@ pub fn missing() -> Vec<String> {
     missing.map(ToString::to_string).collect()
 }
 
-pub fn samples() -> Vec<Message> {
+pub(crate) fn samples() -> Vec<Message> {
     let op = Some(OpId { slot: Slot(3), sequence: Sequence(9) });
     let calls = calls().into_iter().map(|call| Request { op: None, call });
     let changes = changes().into_iter().map(|call| Request { op, call });
