@@ -176,6 +176,9 @@ fn a_server_that_others_can_reach_must_be_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     refused(&["serve", "--data", text(&data), "--listen", "0.0.0.0:0"]).is(1, &["--insecure"]);
+    let address = free_address();
+    let serve = ["serve", "--data", text(&data), "--listen", &address, "--metrics", "0.0.0.0:0"];
+    refused(&serve).is(1, &["metrics", "--insecure"]);
 }
 
 #[test]
