@@ -4,6 +4,7 @@
 //! page or directory lock that the kernel's invalidation needs gets its answer. A recall that the kernel does not have
 //! to hear of is answered by the task that read it, at once.
 
+mod neighbours;
 mod plan;
 mod pool;
 
@@ -37,6 +38,8 @@ struct Job {
     began: Monotonic,
     plan: Plan,
     progress: Arc<Progress>,
+    /// What else is lowered on this occasion.
+    neighbours: Vec<Fid>,
 }
 
 #[derive(Debug, Default)]
@@ -58,9 +61,7 @@ impl Inner {
                     acks.push(ack);
                 }
                 Begun::Running => {}
-                Begun::Job(job) if job.plan.needs_kernel() || !self.answers.none_inside() => {
-                    self.hand_on(job)
-                }
+                Begun::Job(job) if self.may_block(&job) => self.hand_on(job),
                 Begun::Job(job) => match self.finish_recall(&job, Finish::IfDone) {
                     Finished::Answer(ack) => acks.push(ack),
                     Finished::Before => {}
@@ -69,6 +70,10 @@ impl Inner {
             }
         }
         self.acknowledge(acks);
+    }
+
+    fn may_block(&self, job: &Job) -> bool {
+        job.plan.needs_kernel() || !job.neighbours.is_empty() || !self.answers.none_inside()
     }
 
     /// To a thread that may block.
@@ -101,7 +106,8 @@ impl Inner {
                 state.repin(fid);
                 self.answers.bump();
                 let plan = Plan::new(&mut state, now, fid, keep);
-                Begun::Job(Job { fid, epoch, keep, began: now, plan, progress: Arc::default() })
+                let neighbours = if keep == Some(Mode::Read) { state.take_unseen(fid) } else { Vec::new() };
+                Begun::Job(Job { fid, epoch, keep, began: now, plan, progress: Arc::default(), neighbours })
             }
         }
     }
@@ -137,7 +143,8 @@ impl Inner {
         let names = job.plan.names.is_some() && self.hooks.names_lock() == NamesLock::Directory;
         let can_be_stuck = names || job.plan.data.is_some();
         let period = if names { STUCK_NAMES } else { STUCK };
-        let job = Job { plan: Plan::default(), progress: Arc::clone(&job.progress), ..*job };
+        let (plan, neighbours) = (Plan::default(), Vec::new());
+        let job = Job { plan, neighbours, progress: Arc::clone(&job.progress), ..*job };
         let fid = job.fid;
         let mut was_telling = false;
         self.runtime.spawn(async move {
@@ -168,6 +175,17 @@ impl Inner {
     }
 
     fn work_on(self: &Arc<Inner>, mut job: Job) {
+        let mut neighbours = std::mem::take(&mut job.neighbours);
+        let of_directory =
+            crate::lock(&self.state).existing(job.fid).is_some_and(|inode| inode.dir.is_some());
+        if of_directory {
+            neighbours = self.lower_first(neighbours);
+        }
+        self.answer(job);
+        self.lower_all(&neighbours);
+    }
+
+    fn answer(self: &Arc<Inner>, mut job: Job) {
         loop {
             self.answers.wait();
             if job.plan.needs_kernel() {

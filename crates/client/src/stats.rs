@@ -27,7 +27,7 @@ counters! {
     bytes_read, bytes_written, bytes_sent, bytes_received, readahead_bytes,
     notes_sent, replies, grace_waits,
     recalls, recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, names_cancelled,
-    leases_released, reconnects, sessions_lost, reclaimed, reclaim_refused,
+    leases_released, leases_lowered, reconnects, sessions_lost, reclaimed, reclaim_refused,
 }
 
 /// Messages sent, by kind.

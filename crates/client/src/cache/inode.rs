@@ -2,11 +2,12 @@
 
 use crate::cache::lru::Place;
 use crate::cache::names::{Directory, KERNEL_LAG};
+use crate::cache::unseen::Unseen;
 use crate::hooks::Names;
 use bytes::Bytes;
 use soda_lease::holder::Holding;
 use soda_protocol::XattrSummary;
-use soda_types::{Attr, InUse, Monotonic, Name, Version};
+use soda_types::{Attr, Fid, InUse, Monotonic, Name, Version};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,9 @@ pub(crate) struct Inode {
     /// A symbolic link's, which never changes.
     pub(crate) target: Option<Bytes>,
     pub(crate) dir: Option<Box<Directory>>,
+    /// A directory that it was met in lately; of files only, and no more than a hint.
+    pub(crate) parent: Option<Fid>,
+    pub(crate) unseen: Unseen,
 
     /// Own changes that are not answered, and how many began while no write lease covered them: these may be applied
     /// at the server while another machine already sees it.

@@ -15,6 +15,7 @@ pub(crate) mod inode;
 pub(crate) mod lru;
 pub(crate) mod names;
 pub(crate) mod readahead;
+pub(crate) mod unseen;
 pub(crate) mod unsynced;
 
 use crate::config::{CacheConfig, Consistency};
@@ -307,6 +308,7 @@ impl State {
         if let Some(inode) = self.inodes.get_mut(&fid) {
             inode.note_recent(now, name, data);
         }
+        self.note_unseen(fid);
     }
 
     // ------------------------------------------------------------ the table

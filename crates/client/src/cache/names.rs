@@ -50,6 +50,8 @@ pub(crate) struct Directory {
     pub(crate) contended_until: Monotonic,
     /// For `..`.
     pub(crate) parent: Option<Fid>,
+    /// Inodes in it that this machine changed and nobody else has asked for since.
+    pub(crate) unseen: Vec<Fid>,
 }
 
 impl Directory {

@@ -1,7 +1,7 @@
 //! Reading directories: from a complete directory in the cache, or page by page from the server.
 
 use crate::cache::names::{Complete, Known};
-use crate::cache::present;
+use crate::cache::{is_directory, present};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::config::Consistency;
@@ -204,6 +204,9 @@ impl Inner {
             for (name, node) in &page.entries {
                 state.learn_name(now, ticket, dir, name, present(node));
                 state.learn_node(now, ticket, node);
+                if !is_directory(node) {
+                    state.met(node.fid, dir);
+                }
             }
             let holding = if enterable { state.inode(dir).holding } else { None };
             let here = Began { sent: ticket.sent_at(), holding, changes: changes_before };

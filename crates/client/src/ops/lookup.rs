@@ -1,7 +1,7 @@
 //! Names to inodes, attributes, targets of symbolic links, statfs.
 
 use crate::cache::names::Known;
-use crate::cache::present;
+use crate::cache::{is_directory, present};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::inner::Inner;
@@ -43,6 +43,9 @@ impl Client {
                 None => Entry { node: None, names, attr: Validity::NONE },
                 Some(node) => {
                     state.learn_node(now, ticket, &node);
+                    if !is_directory(&node) {
+                        state.met(node.fid, parent);
+                    }
                     state.entry(now, names, node)
                 }
             })

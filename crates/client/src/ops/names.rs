@@ -56,6 +56,11 @@ impl State {
             self.learn_others(now, ticket, &did.others);
             if let Some(node) = &did.node {
                 self.learn_node(now, ticket, node);
+                let known = flight.names.iter().zip(outcomes).filter(|_| !is_directory(node));
+                let here = |outcome: &Option<Known>| *outcome == Some(present(node));
+                if let Some(((dir, _), _)) = known.into_iter().find(|(_, outcome)| here(outcome)) {
+                    self.met(node.fid, *dir);
+                }
                 self.changed(now, node.fid, None, None);
             }
         }

@@ -146,6 +146,21 @@ impl Holder {
         Some(RecallAck { fid, epoch: held.epoch, kept: None, in_use: InUse::No, uses: held.uses })
     }
 
+    /// Lowers a write lease to reading, unasked. What own changes did must be settled as for a recall to read, and none
+    /// may be on the way. `None`: there is no write lease, or its recall is being worked on.
+    pub fn lower(&mut self, fid: Fid) -> Option<RecallAck> {
+        let began = self.tick();
+        let held = self.leases.get_mut(&fid)?;
+        if held.recall.is_some() || held.mode != Mode::Write {
+            return None;
+        }
+        held.mode = Mode::Read;
+        // As after a recall: what is on the way may be of before a change of our own that others can see from now on.
+        held.began = began;
+        let uses = std::mem::take(&mut held.uses);
+        Some(RecallAck { fid, epoch: held.epoch, kept: Some(Mode::Read), in_use: InUse::No, uses })
+    }
+
     /// Leases not used for so long, the least recently used first. Candidates for [`Holder::release`].
     pub fn idle(&self, now: Monotonic, older_than: Duration) -> Vec<Fid> {
         let idle = |held: &&Held| held.recall.is_none() && now.since(held.last_used) >= older_than;

@@ -346,6 +346,35 @@ fn a_lease_whose_recall_is_worked_on_is_not_released_besides() {
 }
 
 #[test]
+fn a_write_lease_is_lowered_unasked() {
+    let mut holder = holder();
+    get(&mut holder, 0.0, &[grant(Mode::Write, 7, 1), grant(Mode::Read, 8, 2)]);
+    let before = holder.begin_request(secs(0.5));
+    let holding = holder.holding(f(7));
+    assert_eq!(holder.lower(f(7)), Some(ack(7, 1, Some(Mode::Read))));
+    assert_eq!((holder.mode(f(7)), holder.holding(f(7))), (Some(Mode::Read), holding));
+    assert_eq!((holder.lower(f(7)), holder.lower(f(8)), holder.lower(f(9))), (None, None, None));
+    assert!(readable(&holder, 1.0, 7).is_some());
+    assert_eq!(holder.valid_until(secs(1.0), f(7), Mode::Write), None);
+    // What was on the way may be of before a change that others can see now.
+    assert_eq!(holder.cacheable(before, f(7)), None);
+    // A recall that it crosses has its answer; the next change brings the write lease back.
+    let crossed = holder.handle_recall(secs(1.0), &recall(7, 1, Some(Mode::Read)));
+    assert_eq!(crossed, RecallStep::AlreadyGone(ack(7, 1, Some(Mode::Read))));
+    get(&mut holder, 2.0, &[grant(Mode::Write, 7, 3)]);
+    assert_eq!(holder.mode(f(7)), Some(Mode::Write));
+}
+
+#[test]
+fn a_lease_whose_recall_is_worked_on_is_not_lowered_besides() {
+    let mut holder = holder();
+    get(&mut holder, 0.0, &[grant(Mode::Write, 7, 1)]);
+    let _ = holder.handle_recall(secs(1.0), &recall(7, 1, None));
+    assert_eq!(holder.lower(f(7)), None);
+    assert_eq!(finish(&mut holder, 7, 1), ack(7, 1, None));
+}
+
+#[test]
 fn idle_leases_least_recently_used_first() {
     let mut holder = holder();
     get(&mut holder, 0.0, &[grant(Mode::Read, 7, 1), grant(Mode::Read, 8, 2), grant(Mode::Read, 9, 3)]);

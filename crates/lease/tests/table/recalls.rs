@@ -109,6 +109,25 @@ fn a_release_crosses_a_new_grant() {
 }
 
 #[test]
+fn a_write_lease_lowered_unasked_lets_readers_in_at_once() {
+    let mut bench = Bench::new();
+    bench.run(1, change(7));
+    bench.table.handle_release(bench.now, s(1), &[kept(7, 1)]);
+    assert_eq!(bench.modes(7), [(1, Mode::Read)]);
+    assert_eq!(bench.request(2, 1, &[read(7)]), [admit(1)]);
+}
+
+#[test]
+fn a_change_that_overtakes_a_lowering_makes_it_void() {
+    let mut bench = Bench::new();
+    bench.run(1, change(7));
+    // Lowered at epoch 1, then written: the machine's caches may not show that yet.
+    assert_eq!(bench.run(1, change(7)), [grant(Mode::Write, 7, 2)]);
+    bench.table.handle_release(bench.now, s(1), &[kept(7, 1)]);
+    assert_eq!(bench.request(2, 1, &[read(7)]), [lower(1, 7, 2)]);
+}
+
+#[test]
 fn a_release_crosses_a_recall() {
     let mut bench = Bench::new();
     bench.run(1, read(7));
