@@ -57,7 +57,7 @@ pub use connection::{Stream, TcpTransport, Transport};
 pub use error::ConnectError;
 pub use hooks::{KernelHooks, Names, NamesLock, NoKernel};
 pub use introspect::{ClientStanding, HeldLease, SessionView};
-pub use ops::{DirEntry, Entry, KillPriv, OpenDir, OpenFile, OpenMode, ReadData, RenameHow, Written};
+pub use ops::{Detail, DirEntry, Entry, KillPriv, OpenDir, OpenFile, OpenMode, ReadData, RenameHow, Written};
 /// The wire's words that operations take and give, for users that see nothing else of the protocol.
 pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, SetXattr, Whence, WriteAt};
 pub use stats::StatsSnapshot;

@@ -129,6 +129,10 @@ impl Nodes {
         self.with(fid, |node| node.attr = Told::Yes);
     }
 
+    pub(crate) fn is_attr_told(&self, fid: Fid) -> bool {
+        self.with(fid, |node| node.attr == Told::Yes).unwrap_or(false)
+    }
+
     /// Whether the kernel may hold attributes; from here on it does not.
     pub(crate) fn take_attr_told(&self, fid: Fid) -> bool {
         self.with(fid, |node| std::mem::replace(&mut node.attr, Told::No) == Told::Yes).unwrap_or(false)

@@ -5,12 +5,24 @@ use crate::hooks::Names;
 use soda_types::{Fid, FileKind, Monotonic, Name};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// More than this in one call to the kernel is "all", if it can make all names void at once.
 pub(crate) const MOST_NAMES_AT_ONCE: usize = 1024;
 /// The kernel counts its time-outs from when it reads an answer: so much later than us, at most.
 pub(crate) const KERNEL_LAG: Duration = Duration::from_secs(1);
+
+/// A sorted listing of a directory with no more names than this is kept for the next reader.
+const MOST_SORTED: usize = 1 << 14;
+
+/// One name of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: Name,
+    pub(crate) fid: Fid,
+    pub(crate) kind: FileKind,
+}
 
 /// What is known of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +54,8 @@ pub(crate) enum Complete {
 pub(crate) struct Directory {
     names: HashMap<Name, Dentry, BuildHasherDefault<FastHasher>>,
     pub(crate) complete: Complete,
+    /// All present names in order, as long as none of them changes.
+    sorted: Option<Arc<[Listed]>>,
     /// The kernel may hold names that are not in the table, until then.
     kernel_all_until: Monotonic,
     /// When names were last dropped: answers to older questions are not entered any more.
@@ -77,10 +91,14 @@ impl Directory {
             // An own change came in between: the answer may be from before it.
             Some(dentry) if dentry.in_flight > 0 || dentry.fetched >= sent => {}
             Some(dentry) => {
+                if dentry.known != Some(known) {
+                    self.sorted = None;
+                }
                 dentry.known = Some(known);
                 dentry.fetched = now;
             }
             None => {
+                self.sorted = None;
                 self.names.insert(name.clone(), Dentry::new(Some(known), now));
             }
         }
@@ -88,6 +106,7 @@ impl Directory {
 
     /// An own change of the name is about to be sent.
     pub(crate) fn begin_change(&mut self, now: Monotonic, name: &Name) {
+        self.sorted = None;
         let unknown = || Dentry::new(None, now);
         let dentry = self.names.entry(name.clone()).or_insert_with(unknown);
         dentry.in_flight += 1;
@@ -100,6 +119,7 @@ impl Directory {
 
     /// The change is answered: `outcome` is what the name is now, `None` if that is not known.
     pub(crate) fn end_change(&mut self, now: Monotonic, name: &Name, outcome: Option<Known>) {
+        self.sorted = None;
         let Some(dentry) = self.names.get_mut(name) else { return };
         let alone = dentry.in_flight == 1;
         dentry.in_flight = dentry.in_flight.saturating_sub(1);
@@ -128,8 +148,12 @@ impl Directory {
 
     /// Until when the kernel may use what it was told of the name.
     pub(crate) fn kernel_until(&self, name: &Name) -> Monotonic {
-        let told = self.names.get(name).map_or(Monotonic::ZERO, |dentry| dentry.kernel_until);
-        told.max(self.kernel_all_until)
+        self.told_until(name).max(self.kernel_all_until)
+    }
+
+    /// Until when the kernel may use what it was told of just this name.
+    pub(crate) fn told_until(&self, name: &Name) -> Monotonic {
+        self.names.get(name).map_or(Monotonic::ZERO, |dentry| dentry.kernel_until)
     }
 
     /// What the kernel may still hold of `of` (all names if `None`); more than `at_once` of them are "all".
@@ -172,6 +196,7 @@ impl Directory {
     /// Nothing is known any more, except what the kernel may hold and which names are in flight.
     pub(crate) fn clear(&mut self) {
         self.complete = Complete::No;
+        self.sorted = None;
         let kept_by_kernel = self.names.values().map(|dentry| dentry.kernel_until).max().unwrap_or_default();
         self.kernel_all_until = self.kernel_all_until.max(kept_by_kernel);
         self.names.retain(|_, dentry| dentry.in_flight > 0);
@@ -186,20 +211,28 @@ impl Directory {
         self.cleared
     }
 
-    /// All present names, if they are all known: `None` otherwise.
-    pub(crate) fn list(&self) -> Option<Vec<(Name, Fid, FileKind)>> {
+    /// All present names in order, if they are all known: `None` otherwise.
+    pub(crate) fn list(&mut self) -> Option<Arc<[Listed]>> {
         if self.complete == Complete::No {
             return None;
+        }
+        if let Some(sorted) = &self.sorted {
+            return Some(Arc::clone(sorted));
         }
         let mut all = Vec::with_capacity(self.names.len());
         for (name, dentry) in &self.names {
             match (dentry.in_flight, dentry.known) {
-                (0, Some(Known::Present { fid, kind })) => all.push((name.clone(), fid, kind)),
+                (0, Some(Known::Present { fid, kind })) => all.push(Listed { name: name.clone(), fid, kind }),
                 (0, Some(Known::Absent)) => {}
                 _ => return None,
             }
         }
-        Some(all)
+        all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let sorted: Arc<[Listed]> = all.into();
+        if sorted.len() <= MOST_SORTED {
+            self.sorted = Some(Arc::clone(&sorted));
+        }
+        Some(sorted)
     }
 }
 
@@ -236,6 +269,31 @@ mod tests {
         dir.complete = Complete::Yes;
         assert_eq!(dir.find(&name("b"), at(0)), Some(Known::Absent));
         assert_eq!(dir.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_listing_is_made_once_and_anew_when_a_name_changes() {
+        let texts = |listed: Arc<[Listed]>| -> Vec<Name> {
+            listed.iter().map(|listed| listed.name.clone()).collect()
+        };
+        let mut dir = Directory { complete: Complete::Yes, ..Directory::default() };
+        dir.learn(at(2), at(1), &name("b"), file(2));
+        dir.learn(at(2), at(1), &name("a"), file(1));
+        let first = dir.list().unwrap();
+        dir.learn(at(4), at(3), &name("a"), file(1));
+        dir.given_to_kernel(at(4), &name("absent"), at(9));
+        assert!(Arc::ptr_eq(&first, &dir.list().unwrap()));
+        assert_eq!(texts(first), [name("a"), name("b")]);
+        dir.learn(at(6), at(5), &name("a"), file(7));
+        assert_eq!(dir.list().unwrap()[0].fid.ino, Ino(7));
+        dir.begin_change(at(7), &name("b"));
+        assert_eq!(dir.list(), None);
+        dir.end_change(at(8), &name("b"), Some(Known::Absent));
+        assert_eq!(texts(dir.list().unwrap()), [name("a")]);
+        dir.learn(at(9), at(8), &name("c"), file(3));
+        assert_eq!(texts(dir.list().unwrap()), [name("a"), name("c")]);
+        dir.clear();
+        assert_eq!(dir.list(), None);
     }
 
     #[test]

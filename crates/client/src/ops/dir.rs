@@ -1,12 +1,13 @@
 //! Reading directories: from a complete directory in the cache, or page by page from the server.
 
-use crate::cache::names::{Complete, Known};
-use crate::cache::{is_directory, present};
+use crate::cache::names::{Complete, Known, Listed};
+use crate::cache::{State, is_directory, present};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::config::Consistency;
 use crate::inner::Inner;
 use crate::ops::Entry;
+use crate::validity::Validity;
 use soda_lease::holder::Holding;
 use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
 use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
@@ -40,12 +41,25 @@ pub struct DirEntry {
     pub kind: FileKind,
     /// Where to go on after it.
     pub next: u64,
-    /// For readdirplus: the inode, if its attributes may be used now.
+    /// The inode, as far as [`Detail`] wants it and its attributes may be used now.
     pub entry: Option<Entry>,
+}
+
+/// What a listing says of each name beside what kind of inode it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Detail {
+    /// Nothing.
+    Names,
+    /// The attributes, if they may be used now.
+    Attributes,
+    /// The same, but only where the kernel was not told them already and may still use them.
+    News,
 }
 
 #[derive(Debug, Default)]
 struct Listing {
+    /// The directory as the cache knew it, in the place of all the rest.
+    whole: Option<Arc<[Listed]>>,
     /// Entries from `first` on, without a gap.
     window: VecDeque<Listed>,
     first: usize,
@@ -55,13 +69,6 @@ struct Listing {
     end: End,
     /// How things stood when the first page was asked for: if they still do at the end, the directory is complete.
     began: Option<Began>,
-}
-
-#[derive(Clone, Debug)]
-struct Listed {
-    name: Name,
-    fid: Fid,
-    kind: FileKind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -111,11 +118,29 @@ impl Client {
     /// # Errors
     /// ENOTDIR, ESTALE if the directory is gone.
     pub async fn read_dir(&self, open: &OpenDir, from: u64, max: usize) -> FsResult<Vec<DirEntry>> {
+        self.read_dir_with(open, from, max, Detail::Attributes).await
+    }
+
+    /// As [`Client::read_dir`], with as much about each entry as is wanted.
+    ///
+    /// # Errors
+    /// As [`Client::read_dir`].
+    pub async fn read_dir_with(
+        &self,
+        open: &OpenDir,
+        from: u64,
+        max: usize,
+        detail: Detail,
+    ) -> FsResult<Vec<DirEntry>> {
         self.inner.stats.op_readdir.one();
         let mut listing = open.listing.lock().await;
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         if from == 0 {
             *listing = self.inner.complete_listing(open.dir).unwrap_or_default();
+        }
+        if let Some(whole) = &listing.whole {
+            let wanted = whole.iter().enumerate().skip(from).take(max);
+            return Ok(self.inner.dir_entries(open.dir, wanted, detail));
         }
         listing.go_back_to(from);
         while listing.end == End::NotYet && listing.len() < from.saturating_add(max) {
@@ -134,7 +159,7 @@ impl Client {
         }
         let first = listing.first;
         let wanted = listing.window.iter().enumerate().skip(from.saturating_sub(first)).take(max);
-        Ok(self.inner.dir_entries(open.dir, wanted.map(|(at, listed)| (first + at, listed))))
+        Ok(self.inner.dir_entries(open.dir, wanted.map(|(at, listed)| (first + at, listed)), detail))
     }
 }
 
@@ -172,14 +197,9 @@ impl Inner {
         }
         let (mut state, now) = self.locked();
         state.served(now, dir)?;
-        let names = state.existing(dir)?.dir.as_ref()?;
+        let names = state.existing(dir)?.dir.as_mut()?;
         let parent = names.parent?;
-        let mut listed = names.list()?;
-        drop(state);
-        listed.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        let entry = |(name, fid, kind)| Listed { name, fid, kind };
-        let entries = listed.into_iter().map(entry).collect();
-        Some(Listing { window: entries, parent: Some(parent), end: End::Reached, ..Listing::default() })
+        Some(Listing { whole: Some(names.list()?), parent: Some(parent), ..Listing::default() })
     }
 
     fn ask_page(
@@ -233,9 +253,23 @@ impl Inner {
     }
 
     /// With what the caches know of each now. The kernel keeps what it is told here.
-    fn dir_entries<'a>(&self, dir: Fid, listed: impl Iterator<Item = (usize, &'a Listed)>) -> Vec<DirEntry> {
+    fn dir_entries<'a>(
+        &self,
+        dir: Fid,
+        listed: impl Iterator<Item = (usize, &'a Listed)>,
+        detail: Detail,
+    ) -> Vec<DirEntry> {
         let (mut state, now) = self.locked();
-        let entry_of = |state: &mut crate::cache::State, listed: &Listed| {
+        let news = state.news(now, dir);
+        let entry_of = |state: &mut State, listed: &Listed| {
+            let wanted = match detail {
+                Detail::Names => false,
+                Detail::Attributes => true,
+                Detail::News => news.is_news(state, &listed.name, listed.fid),
+            };
+            if !wanted {
+                return None;
+            }
             let known = Known::Present { fid: listed.fid, kind: listed.kind };
             let names = state.name_validity(now, dir, &listed.name, known);
             // Only what may be used now: what the listing said may be old, and the kernel would take it for news.
@@ -254,5 +288,33 @@ impl Inner {
                 entry: entry_of(&mut state, listed),
             })
             .collect()
+    }
+}
+
+/// What the kernel knows well enough of a directory not to be told again.
+#[derive(Clone, Copy, Debug)]
+struct News {
+    dir: Fid,
+    /// What it was told until then, or later, is good for a while.
+    enough: Monotonic,
+}
+
+impl State {
+    fn news(&mut self, now: Monotonic, dir: Fid) -> News {
+        let until = self.served(now, dir).and_then(Validity::until);
+        // Half of what it could be told now: so it is told anew once in half a term.
+        let enough = until.map_or(Monotonic::NEVER, |until| now + until.since(now) / 2);
+        News { dir, enough }
+    }
+}
+
+impl News {
+    fn is_news(self, state: &mut State, name: &Name, fid: Fid) -> bool {
+        let knows_inode = state
+            .existing(fid)
+            .is_some_and(|inode| inode.kernel_refs > 0 && inode.kernel_attr_until >= self.enough);
+        let dir = state.existing(self.dir).and_then(|inode| inode.dir.as_ref());
+        let knows_name = dir.is_some_and(|dir| dir.told_until(name) >= self.enough);
+        !(knows_inode && knows_name)
     }
 }

@@ -53,6 +53,11 @@ impl Client {
         waiting.result().await
     }
 
+    /// What a name means, if the caches know. Asks nobody.
+    pub fn cached(&self, parent: Fid, name: &Name) -> Option<Entry> {
+        self.inner.cached_entry(parent, name)
+    }
+
     /// # Errors
     /// ESTALE if the inode is gone.
     pub async fn getattr(&self, fid: Fid) -> FsResult<Cached<Attr>> {

@@ -14,7 +14,7 @@ mod rename;
 mod write;
 mod xattr;
 
-pub use dir::{DirEntry, OpenDir};
+pub use dir::{Detail, DirEntry, OpenDir};
 pub use files::{OpenFile, OpenMode};
 pub use read::ReadData;
 pub use rename::RenameHow;
@@ -132,6 +132,7 @@ mod tests {
         assert_send(client.rename(fid, name, fid, name, RenameHow::Plain));
         assert_send(client.open_dir(fid));
         assert_send(client.read_dir(open, 0, 1));
+        assert_send(client.read_dir_with(open, 0, 1, Detail::Names));
         assert_send(client.parent(open));
         assert_send(client.open(fid, OpenMode::Read));
         assert_send(client.read(file, 0, 1));

@@ -3,7 +3,7 @@
 use super::{Inner, NOT_OPEN};
 use crate::handles::DirHandle;
 use crate::wire::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
-use soda_client::{DirEntry, IfExists, NewNode, RenameHow};
+use soda_client::{Detail, DirEntry, Entry, IfExists, NewNode, RenameHow};
 use soda_types::{Creds, Errno, Fid, FileKind, FsError, FsResult, Name};
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ impl Inner {
 
     pub(super) async fn readdir(self: Arc<Self>, dir: Arc<DirHandle>, offset: u64, len: u32, reply: Reply) {
         let mut buffer = DirBuffer::new(len);
-        match self.list(&dir, offset, len / DIRENT_LEN).await {
+        match self.list(&dir, offset, len / DIRENT_LEN, Detail::Names).await {
             Ok(listing) => {
                 let dots = listing.dots.iter().map(|dot| (dot.fid, dot.next, FileKind::Directory, dot.name));
                 let names = listing.entries.iter().map(|e| (e.fid, e.next + DOTS, e.kind, e.name.as_bytes()));
@@ -119,10 +119,10 @@ impl Inner {
         }
     }
 
-    async fn list(&self, dir: &DirHandle, offset: u64, max: u32) -> FsResult<Listing> {
+    async fn list(&self, dir: &DirHandle, offset: u64, max: u32, detail: Detail) -> FsResult<Listing> {
         // First what may have to be asked for: the answer says what `..` is, too.
-        let entries = self.client.read_dir(&dir.open, offset.saturating_sub(DOTS), max.max(1) as usize).await;
-        let entries = entries.map_err(if_removed)?;
+        let (from, max) = (offset.saturating_sub(DOTS), max.max(1) as usize);
+        let entries = self.client.read_dir_with(&dir.open, from, max, detail).await.map_err(if_removed)?;
         let mut dots = Vec::new();
         if offset < 1 {
             dots.push(Dot { name: b".", fid: dir.fid, next: 1 });
@@ -140,8 +140,17 @@ impl Inner {
         len: u32,
         reply: Reply,
     ) {
-        match self.list(&dir, offset, len / DIRENTPLUS_LEN).await {
-            Ok(listing) => self.answer_entries_plus(&dir, listing, DirBuffer::new(len), reply).await,
+        match self.list(&dir, offset, len / DIRENTPLUS_LEN, Detail::News).await {
+            Ok(mut listing) => {
+                // The client does not know what our own changes have made the kernel forget.
+                for listed in listing.entries.iter_mut().filter(|listed| listed.entry.is_none()) {
+                    if !self.nodes.is_attr_told(listed.fid) {
+                        let entry = self.client.cached(dir.fid, &listed.name);
+                        listed.entry = entry.filter(|entry| means(entry, listed.fid));
+                    }
+                }
+                self.answer_entries_plus(&dir, listing, DirBuffer::new(len), reply).await;
+            }
             Err(error) => self.fail("readdirplus", &error, reply),
         }
     }
@@ -205,6 +214,10 @@ fn if_removed(error: FsError) -> FsError {
         Errno::Stale => FsError::new(Errno::NoEntry, "the directory was removed while it was open"),
         _ => error,
     }
+}
+
+fn means(entry: &Entry, fid: Fid) -> bool {
+    entry.node.is_some_and(|node| node.fid == fid)
 }
 
 /// A stretch of a directory.
