@@ -21,6 +21,8 @@
 //! # Ok(()) }
 //! ```
 //!
+//! `examples/two_machines.rs` is a program with two clients, which see one copy.
+//!
 //! # How it hangs together
 //! - [`ops`] are the operations. Each looks into the caches under one short lock; if that is enough its future is ready at
 //!   the first poll, in about a microsecond. Otherwise the polling thread itself writes the request into the socket.

@@ -141,6 +141,26 @@ async fn the_kernel_is_told_before_the_other_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_rename_moved_in_the_kernel_is_taken_back() {
+    let cell = Cell::start();
+    let told = Arc::<Told>::default();
+    let a = cell.client_with(Box::new(Hooks(Arc::clone(&told), NamesLock::None))).await;
+    let b = cell.client().await;
+    drop(file(&a, "old", "one").await);
+    // The kernel keeps the name, and moves it by itself with the rename.
+    assert!(at_once(a.lookup(a.root(), &name("old"))).unwrap().names.until().is_some());
+    a.rename(a.root(), &name("old"), a.root(), &name("new"), RenameHow::Plain).await.unwrap();
+    told.names.lock().unwrap().clear();
+    b.unlink(b.root(), &name("new")).await.unwrap();
+    let taken: Vec<_> = told.names.lock().unwrap().iter().map(|(_, names)| names.clone()).collect();
+    let has_new = |names: &Names| match names {
+        Names::All => true,
+        Names::These(these) => these.contains(&name("new")),
+    };
+    assert!(taken.iter().any(has_new), "{taken:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn own_changes_are_settled_in_the_kernel_before_others_see_them() {
     let cell = Cell::start();
     let told = Arc::<Told>::default();

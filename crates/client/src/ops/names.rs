@@ -187,6 +187,12 @@ impl Client {
         waiting.result().await
     }
 
+    /// Whether nobody else can see an own change of the inode before a recall has come and been answered here.
+    pub fn holds_write_lease(&self, fid: Fid) -> bool {
+        let (state, now) = self.inner.locked();
+        state.covered_for_writing(now, fid)
+    }
+
     /// Another name for an inode.
     ///
     /// # Errors

@@ -123,3 +123,45 @@ fn outcomes(did: &Did, moved: Fid, other: Option<Fid>, how: RenameHow) -> [Optio
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CacheConfig, Consistency};
+    use crate::hooks::Names;
+    use crate::validity::Answers;
+    use soda_types::{Ino, VolumeId};
+    use std::sync::Arc;
+
+    fn at(secs: u64) -> Monotonic {
+        Monotonic::from_nanos(secs * 1_000_000_000)
+    }
+
+    fn held(state: &mut State, now: Monotonic, dir: Fid) -> Option<Names> {
+        state.with_names(now, dir, |names| names.kernel_names(now, None, 9))
+    }
+
+    #[test]
+    fn the_kernel_believes_both_names_for_as_long_as_either() {
+        let (from, to) = (Fid::new(VolumeId(1), Ino(2)), Fid::new(VolumeId(1), Ino(3)));
+        let (old, new) = (Name::try_from("old").unwrap(), Name::try_from("new").unwrap());
+        let mut state = State::new(&CacheConfig::default(), Consistency::Lease, Arc::<Answers>::default());
+        // What the kernel was never told, it does not move.
+        state.with_names(at(1), from, |names| names.begin_change(at(1), &old));
+        state.with_names(at(1), to, |names| names.begin_change(at(1), &new));
+        move_in_kernel(&mut state, at(1), (from, &old), (to, &new));
+        assert_eq!((held(&mut state, at(1), from), held(&mut state, at(1), to)), (None, None));
+
+        state.with_names(at(1), from, |names| names.given_to_kernel(at(1), &old, at(9)));
+        move_in_kernel(&mut state, at(1), (from, &old), (to, &new));
+        assert_eq!(held(&mut state, at(5), from), Some(Names::These(vec![old.clone()])));
+        assert_eq!(held(&mut state, at(5), to), Some(Names::These(vec![new.clone()])));
+        assert_eq!(held(&mut state, at(20), to), None, "its time is over");
+
+        // The replaced name's longer time does not become shorter.
+        state.with_names(at(1), to, |names| names.given_to_kernel(at(1), &new, at(30)));
+        move_in_kernel(&mut state, at(1), (from, &old), (to, &new));
+        assert_eq!(held(&mut state, at(20), to), Some(Names::These(vec![new])));
+        assert_eq!(held(&mut state, at(20), from), Some(Names::These(vec![old])));
+    }
+}

@@ -157,7 +157,8 @@ impl Inner {
                 let name = name!(name, reply);
                 run!(fs, header, async move {
                     let result = fs.client.unlink(fid, &name).await;
-                    fs.names_changed("unlink", [fid, fid], result, reply)
+                    fs.entries_changed(fid);
+                    fs.finish("unlink", result, reply)
                 })
             }
             Op::RmDir { name } => {
@@ -355,6 +356,17 @@ impl Inner {
     fn attributes_changed(&self, fid: Fid) {
         if self.nodes.take_attr_told(fid) {
             self.notifier.attributes(fid);
+        }
+    }
+
+    /// What an own change of a name, not a directory's, made wrong in what the kernel holds of `dir`.
+    ///
+    /// Under a write lease nothing has to be done: the kernel marks the times of the directory as unknown when the call
+    /// returns, and before another machine can see the change its recall takes all attributes back. Without that the
+    /// kernel asks for the whole directory with the next name in it: it would not know its permissions any more.
+    fn entries_changed(&self, dir: Fid) {
+        if !self.client.holds_write_lease(dir) {
+            self.attributes_changed(dir);
         }
     }
 

@@ -106,7 +106,7 @@ impl Inner {
             let created = self.client.create_open(dir, &name, new.clone(), open_mode(request.flags)).await;
             match created {
                 Ok((entry, open)) => {
-                    self.attributes_changed(dir);
+                    self.entries_changed(dir);
                     return self.answer_created(entry, open, request, reply).await;
                 }
                 Err(error) if error.errno == Errno::Exists && request.flags & O_EXCL == 0 => {}
