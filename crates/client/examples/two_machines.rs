@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Returns what there is to tell.
-pub async fn run(server: &str, volume: &str) -> Result<Vec<String>, Box<dyn Error>> {
+pub(crate) async fn run(server: &str, volume: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let mut told = Vec::new();
     let one = Client::connect(ClientConfig::new(server, volume), Box::new(NoKernel)).await?;
     let two = Client::connect(ClientConfig::new(server, volume), Box::new(NoKernel)).await?;
