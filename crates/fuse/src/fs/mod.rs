@@ -359,11 +359,11 @@ impl Inner {
         }
     }
 
-    /// What an own change of a name, not a directory's, made wrong in what the kernel holds of `dir`.
+    /// What the creation or removal of a file made wrong in what the kernel holds of `dir`.
     ///
-    /// Under a write lease nothing has to be done: the kernel marks the times of the directory as unknown when the call
-    /// returns, and before another machine can see the change its recall takes all attributes back. Without that the
-    /// kernel asks for the whole directory with the next name in it: it would not know its permissions any more.
+    /// Under a write lease nothing has to be done: the kernel itself forgets the directory's attributes when it has the
+    /// answer (so it asks for them with the next name), and before another machine can see the change its recall takes
+    /// them back.
     fn entries_changed(&self, dir: Fid) {
         if !self.client.holds_write_lease(dir) {
             self.attributes_changed(dir);

@@ -55,14 +55,9 @@ impl Inner {
         new: NewNode,
         reply: Reply,
     ) {
-        let kind = new.kind;
         match self.client.create(dir, &name, new).await {
             Ok(entry) => {
-                match kind {
-                    // One more link of its parent, which the kernel does not count.
-                    FileKind::Directory => self.attributes_changed(dir),
-                    _ => self.entries_changed(dir),
-                }
+                self.attributes_changed(dir);
                 self.answer_entry(dir, &name, entry, reply).await;
             }
             Err(error) => self.fail(operation, &error, reply),

@@ -259,19 +259,10 @@ pub(crate) fn kind_of_mode(mode: u32) -> Option<FileKind> {
 /// Preferred unit of reads and writes, bytes.
 const BLOCK_SIZE: u32 = 4096;
 
-/// A directory's does not depend on what is in it: the kernel does not ask for it again when it has changed a directory,
-/// only for the times.
-fn size_of(attr: &Attr) -> u64 {
-    match attr.kind {
-        FileKind::Directory => u64::from(BLOCK_SIZE),
-        _ => attr.size,
-    }
-}
-
 fn attr_record(node: u64, attr: &Attr) -> [u8; ATTR_LEN] {
     Record::<ATTR_LEN>::new()
         .u64(node)
-        .u64(size_of(attr))
+        .u64(attr.size)
         .u64(attr.allocated.div_ceil(512))
         .u64(attr.atime.secs as u64)
         .u64(attr.mtime.secs as u64)
@@ -329,7 +320,7 @@ fn statx_record(out: AttrOut<'_>) -> [u8; 288] {
         .u16(mode_of(attr) as u16)
         .u16(0)
         .u64(out.node)
-        .u64(size_of(attr))
+        .u64(attr.size)
         .u64(attr.allocated.div_ceil(512))
         .u64(0);
     for t in [attr.atime, attr.btime, attr.ctime, attr.mtime] {
@@ -374,15 +365,6 @@ mod tests {
             btime: t,
             version: Version(1),
             data_version: Version(1),
-        }
-    }
-
-    #[test]
-    fn what_is_in_a_directory_does_not_change_its_size() {
-        for size in [0, 1, 999_999] {
-            let directory = Attr { kind: FileKind::Directory, size, ..attr() };
-            assert_eq!(attr_record(9, &directory)[8..16], u64::from(BLOCK_SIZE).to_ne_bytes());
-            assert_eq!(attr_record(9, &Attr { size, ..attr() })[8..16], size.to_ne_bytes());
         }
     }
 
