@@ -8,7 +8,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from targets import Failed, Target, drop_caches, free_port, listens, run, spawn, wait_until
+from targets import (
+    Failed,
+    Target,
+    drop_caches,
+    free_port,
+    is_mounted,
+    listens,
+    run,
+    spawn,
+    stop_process,
+    wait_until,
+)
 
 # Where the external suites keep what they build, too (tests/external/lib.sh).
 CACHE = Path(
@@ -63,11 +74,13 @@ class Peer(Target):
     def stop(self) -> None:
         for root in self.roots:
             # Lazily: a peer that hangs must not keep the others from being stopped.
-            if root.is_mount():
+            if is_mounted(root):
                 run("umount", "--lazy", root)
+        self.stop_servers()
+
+    def stop_servers(self) -> None:
         for process in reversed(self.processes):
-            process.terminate()
-            process.wait()
+            stop_process(process)
 
 
 class Sshfs(Peer):
@@ -220,13 +233,13 @@ class Gluster(Peer):
             self.base / f"{root.name}.log",
             root,
         )
-        wait_until(root.is_mount, "glusterfs")
+        wait_until(lambda: is_mounted(root), "glusterfs")
 
-    def stop(self) -> None:
+    def stop_servers(self) -> None:
         # The brick is a process of its own, started by glusterd.
         if (self.base / "brick").exists():
             self.control("stop", self.volume)
-        super().stop()
+        super().stop_servers()
 
 
 class MooseFs(Peer):

@@ -31,7 +31,7 @@ class Figure:
             each = [
                 self.kind.goodness(value, other)
                 for value, other in pairs
-                if isinstance(value, float) and isinstance(other, float) and value and other
+                if isinstance(value, int | float) and isinstance(other, int | float) and value and other
             ]
             if target != base and each:
                 found[target] = statistics.median(each)

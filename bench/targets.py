@@ -61,6 +61,20 @@ def wait_until(ready, what: str, process: subprocess.Popen | None = None, second
         time.sleep(0.02)
 
 
+def is_mounted(path: Path) -> bool:
+    """Without asking the file system, whose server may be gone."""
+    return any(line.split()[1] == str(path) for line in Path("/proc/self/mounts").read_text().splitlines())
+
+
+def stop_process(process: subprocess.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def listens(port: int, host: str = "127.0.0.1") -> bool:
     try:
         socket.create_connection((host, port), 1).close()
@@ -146,7 +160,7 @@ class Passthrough(Target):
         self.start()
 
     def stop(self) -> None:
-        if self.roots[0].is_mount():
+        if is_mounted(self.roots[0]):
             run(self.script, "umount", self.roots[0])
 
 
@@ -176,8 +190,7 @@ class SodaServer:
 
     def stop(self) -> None:
         if self.process:
-            self.process.terminate()
-            self.process.wait()
+            stop_process(self.process)
             self.process = None
 
 
@@ -207,7 +220,7 @@ class Soda(Target):
 
     def stop(self) -> None:
         for root in self.roots:
-            if root.is_mount():
+            if is_mounted(root):
                 self.unmount(root)
         self.server.stop()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from phases.base import MIB, Kind, Measured, Phase, Sizes, create, now
 from phases.data import read_blocks, write_file
-from targets import PROJECT, Local, Passthrough, Soda, SodaServer, Target, run
+from targets import PROJECT, Local, Passthrough, Soda, SodaServer, Target, is_mounted, run
 
 
 class CacheAndServer(Phase):
@@ -185,7 +185,7 @@ class Side:
 
     def stop(self) -> None:
         self.close_all()
-        if self.mount.is_mount():
+        if is_mounted(self.mount):
             run(Soda.program, "umount", self.mount)
         self.server.stop()
 
