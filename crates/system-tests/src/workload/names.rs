@@ -67,7 +67,9 @@ impl Actor {
             }
             Operation::ListLeaves { name } => {
                 return match list(root, &directory(name), b"leaf") {
-                    Err(Errno::NOENT) => Ok(Answer::Missing),
+                    // ESTALE: removed between its opening and its reading. (Here the library opens it again, as `.`, which a
+                    // local file system allows.)
+                    Err(Errno::NOENT | Errno::STALE) => Ok(Answer::Missing),
                     listed => listed,
                 };
             }
