@@ -70,6 +70,8 @@ counters! {
     admissions_covered,
     /// Operations that had to wait for others.
     waits,
+    /// Leases looked at to see whether they are in the way of an operation.
+    leases_examined,
     /// Leases not given because they would cost more than they save (equation 8).
     refusals_equation_8,
     /// Leases not given because somebody already waits for the object.

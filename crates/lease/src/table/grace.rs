@@ -6,7 +6,7 @@
 use super::config::ObjectTerm;
 use super::output::{FenceReason, SessionEnded};
 use super::sessions::SessionStanding;
-use super::store::RecallState;
+use super::store::{Lease, RecallState};
 use super::{OpKey, Table};
 use soda_types::{Grant, Mode, Monotonic, Scope, SessionId, Term};
 use std::collections::BTreeMap;
@@ -92,11 +92,8 @@ impl Table {
             return None;
         }
         let object = self.store.find_or_insert(held.fid);
-        let conflict = self
-            .store
-            .holders(object)
-            .filter_map(|id| self.store.lease(id))
-            .any(|lease| held.mode == Mode::Write || lease.mode == Mode::Write);
+        let excludes = |lease: &Lease| held.mode == Mode::Write || lease.mode == Mode::Write;
+        let conflict = self.store.first_holder(object).is_some_and(excludes);
         if conflict {
             self.counters.reclaims_refused += 1;
             self.store.tidy(object);

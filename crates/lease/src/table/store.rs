@@ -265,6 +265,11 @@ impl Store {
         }
     }
 
+    /// One of the leases on an object. A write lease has no company, so this one tells whether there is one.
+    pub(super) fn first_holder(&self, object: ObjectId) -> Option<&Lease> {
+        self.holders(object).find_map(|id| self.lease(id))
+    }
+
     /// The session must hold none on the object.
     pub(super) fn add_lease(&mut self, list: &mut LeaseList, new: NewLease) -> LeaseId {
         let id = self.leases.insert(Lease {

@@ -138,12 +138,10 @@ impl Table {
     pub fn reads_at_once(&self, session: SessionId, fid: Fid) -> bool {
         let Some(id) = self.store.find(fid) else { return true };
         let Some(object) = self.store.object(id) else { return true };
-        // A write lease has no company, so the first holder tells.
-        let mut holders = self.store.holders(id).filter_map(|lease| self.store.lease(lease));
         let in_the_way = |lease: &Lease| lease.session != session && lease.mode == Mode::Write;
         object.queue_len() == 0
             && object.running.lets_in(Intent::Read)
-            && !holders.next().is_some_and(in_the_way)
+            && !self.store.first_holder(id).is_some_and(in_the_way)
     }
 
     /// Leases on an object, by session.

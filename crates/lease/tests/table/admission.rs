@@ -200,3 +200,21 @@ fn whether_a_read_would_run_at_once() {
     assert_eq!(bench.request(2, 2, &[change(7)]).len(), 1);
     assert!(!at_once(&bench, 1), "somebody waits");
 }
+
+#[test]
+fn one_reader_more_of_many_looks_at_one_lease() {
+    const READERS: u64 = 100;
+    let mut bench = Bench::new();
+    let examined = |bench: &Bench| bench.table.counters().leases_examined;
+    for session in 1..=READERS {
+        bench.table.open_session(bench.now, s(session));
+        let before = examined(&bench);
+        bench.run(session, read(7));
+        assert!(examined(&bench) - before <= 1, "reader {session}");
+    }
+    assert_eq!(bench.modes(7).len() as u64, READERS);
+    // A change has to ask each of them.
+    let before = examined(&bench);
+    assert_eq!(bench.request(1, 1, &[change(7)]).len() as u64, READERS - 1);
+    assert_eq!(examined(&bench) - before, READERS);
+}
