@@ -65,9 +65,9 @@ impl Volume {
 }
 
 /// Writes of less than a block are always inline, a chunk for each would waste the rest of the block; others as long as
-/// the file is small.
+/// the file is small: a file of exactly a block costs one sync, of the journal, not one of a segment before it.
 fn stays_inline(config: &VolumeConfig, size: u64, len: u64) -> bool {
-    len < CHUNK_ALIGN || (len < config.inline_max && size <= config.inline_max)
+    len < CHUNK_ALIGN || (len <= config.inline_max && size <= config.inline_max)
 }
 
 impl Staged {

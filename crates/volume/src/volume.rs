@@ -44,7 +44,7 @@ pub struct VolumeConfig {
     pub chunk_cache: usize,
     /// Bytes of extent records (and data in them) kept in memory.
     pub extent_cache: usize,
-    /// Files up to this many bytes keep what is written to them beside the metadata, if it is less than that. Writes of
+    /// Files up to this many bytes keep what is written to them beside the metadata, if it is no more than that. Writes of
     /// less than a block (4 KiB) stay there in any case. Much more than a block does not pay: the engine writes every byte
     /// several times, and gives the space back late.
     pub inline_max: u64,

@@ -5,8 +5,10 @@ mod common;
 
 use bytes::Bytes;
 use common::*;
+use soda_storage::{DataStore, MemoryData, MemoryMeta};
 use soda_types::{Errno, FileKind, Name, SetAttr, XATTR_VALUE_MAX};
 use soda_volume::*;
+use std::sync::Arc;
 
 #[test]
 fn links_are_limited() {
@@ -48,6 +50,23 @@ fn files_reach_to_the_end_of_offsets() {
         assert_eq!(volume.getattr(file).unwrap().allocated, 0);
         assert_eq!(volume.seek(file, 0, SeekTarget::Data).unwrap_err().errno, Errno::NoDevice);
     });
+}
+
+/// What is beside the metadata is synced with it.
+#[test]
+fn a_file_of_one_block_takes_no_segment() {
+    let data = Arc::new(MemoryData::new());
+    let volume = Volume::open(Arc::new(MemoryMeta::new()), data.clone(), VolumeConfig::default()).unwrap();
+    let stored = || {
+        let segments = data.segments().unwrap();
+        segments.iter().map(|segment| data.stored_ranges(segment.id).unwrap().len()).sum::<usize>()
+    };
+    let file = create(&volume, "block");
+    write(&volume, file, 0, &pattern(0, 4096));
+    assert_eq!(read(&volume, file, 0, 5000), pattern(0, 4096));
+    assert_eq!(stored(), 0);
+    write(&volume, create(&volume, "more"), 0, &pattern(0, 4097));
+    assert_eq!(stored(), 1);
 }
 
 #[test]
