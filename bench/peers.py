@@ -1,6 +1,6 @@
 """Other file systems that people share: each started as its own documentation says, with its defaults, on this machine.
 
-Those that are not installed are left out; `bench/peers install` installs them.
+Those that are not installed are left out; `bench/install-peers` installs them.
 """
 
 import os

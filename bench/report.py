@@ -59,8 +59,9 @@ def text(result: dict) -> str:
     lines = [
         f"{result['date']}, commit {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"Linux {machine['kernel']}.",
-        f"`{result['command']}`: medians of up to {result['rounds']} rounds, in square brackets the least and the most; in",
-        "round ones relative to " + " and ".join(BASELINES) + ", round by round: above 1 is better.",
+        f"`{result['command']}`:",
+        f"medians of up to {result['rounds']} rounds, in square brackets the least and the most; in round ones",
+        "relative to " + " and ".join(BASELINES) + ", round by round: above 1 is better.",
     ]
     for name, series in result["series"].items():
         usage = series["usage"]

@@ -44,13 +44,7 @@ enum Depth {
 fn check(root: &Path, depth: Depth) -> Vec<String> {
     let mut failures = sources::check(root);
     failures.extend(sentences::check(root));
-    failures.extend(run(
-        root,
-        "cargo metadata",
-        &[],
-        &["metadata", "--no-deps", "--format-version", "1"],
-        arrows::check,
-    ));
+    failures.extend(check_arrows(root));
     failures.extend(cargo(root, "format (cargo xtask fix)", &[], &["fmt", "--all", "--check"]));
     if depth == Depth::Full {
         let lints = ["clippy", "-q", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
@@ -60,6 +54,14 @@ fn check(root: &Path, depth: Depth) -> Vec<String> {
         failures.extend(cargo(root, "documentation", &strict, &docs));
     }
     failures
+}
+
+fn check_arrows(root: &Path) -> Vec<String> {
+    let arguments = ["metadata", "--no-deps", "--format-version", "1"];
+    match std::fs::read_to_string(root.join(arrows::DOCUMENT)) {
+        Ok(document) => run(root, "cargo metadata", &[], &arguments, |json| arrows::check(&document, json)),
+        Err(error) => vec![format!("{}: {error}", arrows::DOCUMENT)],
+    }
 }
 
 fn fix(root: &Path) -> Vec<String> {

@@ -1,11 +1,11 @@
-//! Rules on sources that no lint knows.
+//! Rules on sources and documents that no lint knows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A file that a newcomer cannot hold in the head is split by meaning.
 const MAX_LINES: usize = 600;
-/// Columns: rustfmt keeps code to 110, comments and strings it leaves alone.
+/// Columns, of documents, too: rustfmt keeps code to 110, comments and strings it leaves alone.
 const MAX_WIDTH: usize = 130;
 
 /// The crates that take time, numbers and bytes as arguments and have no source of their own.
@@ -39,7 +39,21 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
             Err(error) => failures.push(format!("{name}: {error}")),
         }
     }
+    for path in documents(root) {
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        match fs::read_to_string(&path) {
+            Ok(text) => failures.extend(check_document(&name, &text)),
+            Err(error) => failures.push(format!("{name}: {error}")),
+        }
+    }
     failures
+}
+
+/// Rows of tables cannot be broken.
+fn check_document(name: &str, text: &str) -> Vec<String> {
+    let wide = |line: &str| line.chars().count() > MAX_WIDTH && !line.starts_with('|');
+    let lines = text.lines().enumerate().filter(|(_, line)| wide(line));
+    lines.map(|(number, _)| format!("{name}:{}: wider than {MAX_WIDTH}", number + 1)).collect()
 }
 
 fn check_text(name: &str, text: &str) -> Vec<String> {
@@ -82,6 +96,16 @@ fn check_text(name: &str, text: &str) -> Vec<String> {
     failures
 }
 
+/// Those at the top and those in `docs`.
+fn documents(root: &Path) -> Vec<PathBuf> {
+    let entries = [root.to_owned(), root.join("docs")].map(fs::read_dir).into_iter().flatten().flatten();
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect();
+    found.sort();
+    found
+}
+
 fn rust_files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -114,6 +138,13 @@ mod tests {
         assert_eq!(check_text("crates/lease/src/holder/mod.rs", map).len(), 1);
         assert_eq!(check_text(HASH_MAP_ALLOWED, map), Vec::<String>::new());
         assert_eq!(check_text("crates/client/src/lib.rs", map), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_long_line_of_a_document_is_found_and_a_row_of_a_table_is_left() {
+        let long = "x".repeat(MAX_WIDTH + 1);
+        assert_eq!(check_document("README.md", &long).len(), 1);
+        assert_eq!(check_document("README.md", &format!("| {long} |\n")), Vec::<String>::new());
     }
 
     #[test]
