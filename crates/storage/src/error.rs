@@ -39,8 +39,13 @@ pub enum StorageError {
     #[error("{path} is not a data directory of a Soda server: give the one that `soda serve --data` uses")]
     NoDataDirectory { path: PathBuf },
 
-    #[error("{path} has format {found}, this program reads up to {known}: use a newer `soda`")]
+    #[error("{path} has format {found}, this program reads {known}: use a newer `soda`")]
     TooNew { path: PathBuf, found: u32, known: u32 },
+
+    #[error(
+        "{path} has format {found}, this program reads {known}: copy the files out with the `soda` that made it"
+    )]
+    TooOld { path: PathBuf, found: u32, known: u32 },
 
     #[error("{path} is damaged: {problem}")]
     BadFormat { path: PathBuf, problem: &'static str },

@@ -151,15 +151,18 @@ fn a_directory_that_is_not_ours_is_refused_and_not_touched() {
 }
 
 #[test]
-fn a_data_directory_of_a_newer_format_is_refused() {
+fn a_data_directory_of_another_format_is_refused() {
     let cell = Cell::start(Network::Loopback, 0);
-    let data = cell.scratch().join("newer");
+    let data = cell.scratch().join("other");
     fs::create_dir(&data).unwrap();
     let format = fs::read_to_string(cell.server.data().join("FORMAT")).unwrap();
-    fs::write(data.join("FORMAT"), format.replace("version 1", "version 9")).unwrap();
-    let advice = ["has format 9", "use a newer `soda`"];
-    refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &advice);
-    refused(&["fsck", text(&data)]).is(1, &advice);
+    let ours = format.lines().find(|line| line.starts_with("version ")).unwrap();
+    for (version, advice) in [("9", "use a newer `soda`"), ("1", "with the `soda` that made it")] {
+        fs::write(data.join("FORMAT"), format.replace(ours, &format!("version {version}"))).unwrap();
+        let says = [&format!("has format {version}"), advice];
+        refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &says);
+        refused(&["fsck", text(&data)]).is(1, &says);
+    }
 }
 
 #[test]

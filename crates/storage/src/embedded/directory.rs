@@ -9,8 +9,8 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The version of the layout that this program writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version of the layout that this program reads and writes. Before a first release older ones are not converted.
+pub const FORMAT_VERSION: u32 = 2;
 
 const MAGIC: &str = "soda data directory";
 const FORMAT_FILE: &str = "FORMAT";
@@ -128,6 +128,9 @@ fn check_format(path: &Path, text: &str) -> StorageResult<()> {
         Some(found) if found > FORMAT_VERSION => {
             Err(StorageError::TooNew { path: path.to_owned(), found, known: FORMAT_VERSION })
         }
+        Some(found) if found < FORMAT_VERSION => {
+            Err(StorageError::TooOld { path: path.to_owned(), found, known: FORMAT_VERSION })
+        }
         Some(_) => Ok(()),
     }
 }
@@ -158,9 +161,8 @@ mod tests {
             prop_assert!(check_format(path, &text).is_err());
             let no_version = format!("{MAGIC}\n{text}");
             prop_assert!(check_format(path, &no_version).is_err());
-            let known = number <= u64::from(FORMAT_VERSION);
             let versioned = format!("{MAGIC}\nversion {number}\n");
-            prop_assert_eq!(check_format(path, &versioned).is_ok(), known);
+            prop_assert_eq!(check_format(path, &versioned).is_ok(), number == u64::from(FORMAT_VERSION));
         }
     }
 }
