@@ -30,7 +30,7 @@ OLD_KERNEL = os.environ.get("SODA_FUSE_PRETEND") in ("6.1", "6.5")
 SLOW = 5
 LIBC = ctypes.CDLL(None, use_errno=True)
 NOREPLACE, EXCHANGE = 1, 2
-KEEP_SIZE, PUNCH_HOLE, COLLAPSE, ZERO_RANGE = 1, 2, 8, 16
+KEEP_SIZE, PUNCH_HOLE, COLLAPSE, ZERO_RANGE, INSERT = 1, 2, 8, 16, 32
 NOBODY = 65534
 
 
@@ -127,6 +127,32 @@ def whole_writes():
         same(os.preadv(cached, [buffer], 0), size)
         pages = [buffer[at:at + page] for at in range(0, size, page)]
         same([len(set(of)) for of in pages], [1] * len(pages), "writes in each page")
+    assert len(seen) > 2, f"only {seen} seen"
+
+
+# SEMANTICS 6
+@test
+def whole_writes_from_anywhere():
+    """Memory that begins in the middle of a page: a mebibyte less a page is whole still."""
+    page = mmap.PAGESIZE
+    size = (1 << 20) - page
+    with open(f"{A}/anywhere", "wb") as file:
+        file.write(bytes(size))
+
+    def write_on():
+        fd, source = os.open(f"{A}/anywhere", os.O_WRONLY), memoryview(mmap.mmap(-1, size + page))[100:100 + size]
+        for number in range(60):
+            source[:] = bytes([number]) * size
+            same(os.pwritev(fd, [source], 0), size)
+
+    writer = in_child(write_on)
+    fd, buffer = os.open(f"{B}/anywhere", os.O_RDWR), memoryview(mmap.mmap(-1, size + page))[100:100 + size]
+    seen = set()
+    while os.waitpid(writer, os.WNOHANG) == (0, 0):
+        same(os.preadv(fd, [buffer], 0), size)
+        if not OLD_KERNEL:
+            same(bytes(buffer).count(buffer[0]), size, "bytes of one write")
+        seen.add(buffer[0])
     assert len(seen) > 2, f"only {seen} seen"
 
 
@@ -402,6 +428,31 @@ def mappings():
         same((here[page:page + 4], os.pread(writer, 4, page)), (store,) * 2, "21: after a store")
         writable.flush()
         same((there[page:page + 4], os.pread(elsewhere, 4, page)), (store,) * 2, "22: after msync")
+        again = b"f%03d" % number
+        writable[page:page + 4] = again
+        os.fsync(writer)
+        same((there[page:page + 4], os.pread(elsewhere, 4, page)), (again,) * 2, "22: after fsync")
+
+
+# SEMANTICS 22
+@test
+def unmapped():
+    """What a program stored is there for others when it has unmapped and closed the file, or ended."""
+    with open(f"{A}/unmapped", "wb") as file:
+        file.write(b"0" * mmap.PAGESIZE)
+    for number in range(20):
+        text = b"%04d" % number
+
+        def store():
+            fd = os.open(f"{A}/unmapped", os.O_RDWR)
+            mapped = mmap.mmap(fd, mmap.PAGESIZE)
+            mapped[:4] = text
+            if number % 2 == 0:
+                mapped.close()
+                os.close(fd)
+
+        same(wait(in_child(store)), 0)
+        same(open(f"{B}/unmapped", "rb").read(4), text)
 
 
 # SEMANTICS 24
@@ -683,6 +734,61 @@ def times():
         same(open(f"{root}/timed").read(), "content")
         same(os.listdir(root) != [], True)
     same([os.stat(f"{root}/timed").st_atime_ns for root in ROOTS], [before.st_atime_ns] * 2, "access time")
+
+
+# SEMANTICS 42
+@test
+def locks_of_directories():
+    """Linux keeps them to itself: they exclude each other on one machine only."""
+    os.mkdir(f"{A}/locked dir")
+    own, same_machine, other = (os.open(f"{root}/locked dir", os.O_RDONLY) for root in (A, A, B))
+    fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    same(errno_of(fcntl.flock, same_machine, fcntl.LOCK_EX | fcntl.LOCK_NB), "EAGAIN")
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# SEMANTICS 43
+@test
+def file_leases():
+    """Those of fcntl(2), which Linux keeps to itself: an opener on the other machine does not break them."""
+    open(f"{A}/leased", "w").close()
+    fd = os.open(f"{A}/leased", os.O_RDONLY)
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    os.close(os.open(f"{B}/leased", os.O_WRONLY))
+    same(fcntl.fcntl(fd, fcntl.F_GETLEASE), fcntl.F_RDLCK)
+    os.close(fd)
+
+
+# SEMANTICS 44
+@test
+def watching():
+    """inotify tells what this machine does."""
+    os.mkdir(f"{A}/watched")
+    watch = LIBC.inotify_init1(os.O_NONBLOCK)
+    create = 0x100
+    assert LIBC.inotify_add_watch(watch, os.fsencode(f"{A}/watched"), create) >= 0
+    open(f"{B}/watched/theirs", "w").close()
+    assert os.path.exists(f"{A}/watched/theirs")
+    same(errno_of(os.read, watch, 4096), "EAGAIN", "a change of the other machine")
+    open(f"{A}/watched/ours", "w").close()
+    assert b"ours" in os.read(watch, 4096)
+
+
+# SEMANTICS 45
+@test
+def refused():
+    """What there is no way to do says so."""
+    os.mkdir(f"{A}/no links")
+    same(errno_of(os.link, f"{A}/no links", f"{A}/linked"), "EPERM")
+    for name in "from", "to":
+        with open(f"{A}/clone {name}", "wb") as file:
+            file.write(bytes(8192))
+    source, target = os.open(f"{A}/clone from", os.O_RDONLY), os.open(f"{A}/clone to", os.O_RDWR)
+    clone, flags = 0x40049409, 0x80086601  # FICLONE, FS_IOC_GETFLAGS
+    same(errno_of(fcntl.ioctl, target, clone, source), "ENOTSUP")
+    same(errno_of(fcntl.ioctl, target, flags, bytes(8)), "ENOTTY")
+    for mode in (COLLAPSE, INSERT):
+        same(errno_of(allocate, target, mode, 0, 4096), "ENOTSUP")
 
 
 @test

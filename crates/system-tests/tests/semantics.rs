@@ -251,6 +251,26 @@ fn mapped_pages_of_a_frozen_machine_stay_and_stat_waits() {
     assert!(wait::until(PATIENCE, || program.ask("mapped[:]") == "b'new'"), "the mapping stays behind");
 }
 
+// SEMANTICS 7, 23
+#[test]
+fn mapped_pages_that_no_lease_covers_are_dropped_soon() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start_with(Network::Loopback, 2, &["-o", "consistency=verify"]);
+    let (here, there) = (cell.root(0).join("file"), cell.root(1).join("file"));
+    fs::write(&there, "000").unwrap();
+    let mut program = Python::start();
+    program.ask(&format!("file = open({here:?})"));
+    program.ask("mapped = mmap.mmap(file.fileno(), 3, prot=mmap.PROT_READ)");
+    for number in 1..20 {
+        program.ask("mapped[:]");
+        fs::write(&there, format!("{number:03}")).unwrap();
+        let expected = format!("b'{number:03}'");
+        assert!(wait::until(PATIENCE, || program.ask("mapped[:]") == expected), "the old page stays mapped");
+    }
+}
+
 /// Takes a whole-file lock through an open `file`.
 fn lock(program: &mut Python, kind: &str) -> String {
     program.ask(&format!("fcntl.{kind}(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"))
