@@ -64,6 +64,29 @@ pub(crate) struct FileHandle {
     pub(crate) open: Arc<OpenFile>,
     pub(crate) path: Path,
     pub(crate) placement: Placement,
+    pub(crate) durability: Durability,
+}
+
+/// When a change has to be on the server's disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Durability {
+    /// At the next fsync, or when the server syncs by itself.
+    Later,
+    /// Before the call returns: O_SYNC and O_DSYNC, RWF_SYNC and RWF_DSYNC.
+    OnReturn,
+}
+
+impl Durability {
+    /// O_DSYNC on x86-64 and aarch64; O_SYNC has its bit, too.
+    const O_DSYNC: i32 = 0o1_0000;
+
+    /// What these flags of an open file ask for, or those that came with one write.
+    pub(crate) fn of(flags: i32) -> Durability {
+        match flags & Durability::O_DSYNC {
+            0 => Durability::Later,
+            _ => Durability::OnReturn,
+        }
+    }
 }
 
 /// Where writes go.

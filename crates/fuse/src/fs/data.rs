@@ -1,7 +1,7 @@
 //! File data.
 
 use super::Inner;
-use crate::handles::{FileHandle, Path, Placement};
+use crate::handles::{Durability, FileHandle, Path, Placement};
 use crate::nodes::Fill;
 use crate::wire::{Reply, abi};
 use bytes::Bytes;
@@ -58,6 +58,7 @@ pub(super) struct WriteRequest {
     pub(super) data: Bytes,
     pub(super) origin: WriteOrigin,
     pub(super) kill_suid_sgid: bool,
+    pub(super) durability: Durability,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -176,10 +177,21 @@ impl Inner {
                         self.nodes.pages_filled(file.fid(), attr.data_version);
                     }
                 }
+                if let Err(error) = self.make_durable(file.fid(), write.durability).await {
+                    return self.fail("write", &error, reply);
+                }
                 // The kernel never sends more than a megabyte at a time.
                 reply.written(u32::try_from(written.len).unwrap_or(u32::MAX));
             }
             Err(error) => self.fail("write", &error, reply),
+        }
+    }
+
+    /// The kernel leaves it to the file system of a direct write to sync.
+    async fn make_durable(&self, fid: Fid, durability: Durability) -> FsResult<()> {
+        match durability {
+            Durability::Later => Ok(()),
+            Durability::OnReturn => self.client.fsync(fid).await,
         }
     }
 
@@ -214,7 +226,7 @@ impl Inner {
     async fn range_changed(&self, file: &FileHandle, offset: u64, len: u64) -> FsResult<()> {
         let attr = self.client.getattr(file.fid()).await?;
         self.data_changed(file.fid(), offset..offset.saturating_add(len), &attr.value).await;
-        Ok(())
+        self.make_durable(file.fid(), file.durability).await
     }
 
     pub(super) async fn copy_range(

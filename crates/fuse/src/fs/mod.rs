@@ -17,7 +17,7 @@ mod opens;
 mod xattrs;
 
 use crate::errno::{errno_of, errno_of_name};
-use crate::handles::{DirHandle, FileHandle, Handles};
+use crate::handles::{DirHandle, Durability, FileHandle, Handles};
 use crate::nodes::{Nodes, PageState};
 use crate::notify::Notifier;
 use crate::task::{Interrupted, Interruptible, Tasks};
@@ -258,13 +258,14 @@ impl Inner {
                 };
                 run!(fs, header, async move { fs.read(file, offset, len, goal, reply).await })
             }
-            Op::Write { handle, offset, from_page_cache, kill_suid_sgid } => {
+            Op::Write { handle, offset, from_page_cache, kill_suid_sgid, flags } => {
                 let file = file!(handle);
                 let origin = match from_page_cache {
                     true => data::WriteOrigin::Pages,
                     false => data::WriteOrigin::Caller,
                 };
-                let write = data::WriteRequest { offset, data: payload, origin, kill_suid_sgid };
+                let durability = Durability::of(flags);
+                let write = data::WriteRequest { offset, data: payload, origin, kill_suid_sgid, durability };
                 run!(fs, header, async move { fs.write(file, write, reply).await })
             }
             Op::Flush { handle, owner } => {

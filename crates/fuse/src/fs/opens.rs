@@ -1,7 +1,7 @@
 //! open(2) and creat(2).
 
 use super::Inner;
-use crate::handles::{FileHandle, Path, Placement};
+use crate::handles::{Durability, FileHandle, Path, Placement};
 use crate::nodes::PageState;
 use crate::wire::abi::fopen;
 use crate::wire::{AttrOut, EntryOut, OpenOut, OpenRequest, Reply, Taken};
@@ -76,7 +76,7 @@ impl Inner {
                 }
             }
         }
-        let handle = self.files.add(FileHandle { open, path, placement });
+        let handle = self.files.add(FileHandle { open, path, placement, durability: Durability::of(flags) });
         (handle, OpenOut { handle, flags: out_flags })
     }
 

@@ -161,11 +161,13 @@ pub enum Op<'a> {
         len: u32,
         into_page_cache: bool,
     },
+    /// `flags`: those of the open file, with O_DSYNC where this one write asks for it.
     Write {
         handle: u64,
         offset: u64,
         from_page_cache: bool,
         kill_suid_sgid: bool,
+        flags: i32,
     },
     Flush {
         handle: u64,
@@ -264,7 +266,7 @@ pub(crate) fn parse_write(mut fields: Fields<'_>) -> Result<(Op<'static>, usize)
     (|| {
         let (handle, offset) = (fields.u64()?, fields.u64()?);
         let (size, write_flags) = (fields.u32()?, fields.u32()?);
-        fields.bytes(16)?;
+        let (_lock_owner, flags, _padding) = (fields.u64()?, fields.u32()?, fields.u32()?);
         if fields.0.len() < size as usize {
             return None;
         }
@@ -273,6 +275,7 @@ pub(crate) fn parse_write(mut fields: Fields<'_>) -> Result<(Op<'static>, usize)
             offset,
             from_page_cache: write_flags & flag::WRITE_CACHE != 0,
             kill_suid_sgid: write_flags & flag::WRITE_KILL_SUIDGID != 0,
+            flags: flags as i32,
         };
         Some((op, abi::IN_HEADER_LEN + body - fields.0.len()))
     })()
@@ -498,6 +501,33 @@ mod tests {
         let (_, header, _) = parse_header(&bytes).unwrap();
         assert_eq!((header.unique, header.node), (7, NodeId(9)));
         assert!(matches!(parse(&bytes), Ok(Op::Lookup { name: b"name" })));
+    }
+
+    #[test]
+    fn a_write_is_decoded() {
+        let mut body = Vec::new();
+        body.extend(3u64.to_ne_bytes());
+        body.extend(4096u64.to_ne_bytes());
+        body.extend(5u32.to_ne_bytes());
+        body.extend(flag::WRITE_KILL_SUIDGID.to_ne_bytes());
+        body.extend(u64::MAX.to_ne_bytes());
+        body.extend(0o10001u32.to_ne_bytes());
+        body.extend([0xff; 4]);
+        body.extend(b"hello");
+        let bytes = message(opcode::WRITE, &body);
+        let (_, _, fields) = parse_header(&bytes).unwrap();
+        let (op, start) = parse_write(fields).unwrap();
+        let Op::Write {
+            handle: 3,
+            offset: 4096,
+            from_page_cache: false,
+            kill_suid_sgid: true,
+            flags: 0o10001,
+        } = op
+        else {
+            panic!("{op:?}")
+        };
+        assert_eq!(&bytes[start..], b"hello");
     }
 
     #[test]
