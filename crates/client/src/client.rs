@@ -16,7 +16,7 @@ use crate::validity::{Answering, Answers};
 use bytes::Bytes;
 use soda_protocol::{Call, Frame, FrameKind, Request};
 use soda_types::{Errno, Fid, FsError};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -72,6 +72,7 @@ impl Client {
             root: OnceLock::new(),
             max_io: AtomicU32::new(soda_protocol::MAX_IO),
             losses: AtomicU64::new(0),
+            holding: AtomicBool::new(false),
             session_ended: Notify::new(),
             phase: watch::Sender::new(Phase::Connected),
             config,

@@ -15,11 +15,14 @@ use bytes::Bytes;
 use soda_protocol::{Answer, Failure, Note, Push, Reply};
 use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
+
+/// How long a note that nobody waits for may be kept back.
+const HOLD: Duration = Duration::from_millis(100);
 
 pub(crate) struct Inner {
     pub(crate) config: ClientConfig,
@@ -38,6 +41,8 @@ pub(crate) struct Inner {
     pub(crate) max_io: AtomicU32,
     /// Grows with each session that was lost: open files remember it.
     pub(crate) losses: AtomicU64,
+    /// Whether notes that are kept back are going to be sent, whatever follows.
+    pub(crate) holding: AtomicBool,
     /// The server said that the session has ended: connect anew.
     pub(crate) session_ended: Notify,
     pub(crate) phase: watch::Sender<Phase>,
@@ -154,6 +159,22 @@ impl Inner {
     pub(crate) fn note(&self, note: &Note) {
         self.stats.noted(note);
         self.link.note(note);
+    }
+
+    /// Tells the server with what it is told next, or soon.
+    pub(crate) fn note_soon(self: &Arc<Inner>, note: &Note) {
+        self.stats.noted(note);
+        self.link.hold(note);
+        if self.holding.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inner = Arc::clone(self);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(HOLD).await;
+            // Before they are sent: what is kept back from now on has somebody to send it.
+            inner.holding.store(false, Ordering::Release);
+            inner.link.send_held();
+        });
     }
 
     /// Tells the server of leases that were given up unasked.

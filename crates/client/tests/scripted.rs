@@ -7,7 +7,8 @@ mod common;
 use bytes::{Bytes, BytesMut};
 use common::{Hooks, Told, at_once, name, new_node};
 use soda_client::{
-    BootClock, Client, ClientConfig, KernelHooks, KillPriv, NamesLock, NoKernel, OpenMode, Stream, Transport,
+    BootClock, Client, ClientConfig, KernelHooks, KillPriv, NamesLock, NoKernel, OpenFile, OpenMode, Stream,
+    Transport,
 };
 use soda_protocol::*;
 use soda_types::{
@@ -192,6 +193,20 @@ impl Script {
         Script { client: client.await.unwrap().unwrap(), control, data, connections }
     }
 
+    /// The client creates the file and has it open, under a write lease.
+    async fn created_open(&mut self, epoch: u64) -> Arc<OpenFile> {
+        let client = Arc::clone(&self.client);
+        let new = new_node(FileKind::File);
+        let text = name(&format!("f{epoch}"));
+        let creating =
+            tokio::spawn(async move { client.create_open(ROOT, &text, new, OpenMode::ReadWrite).await });
+        let (tag, _) = self.control.request().await;
+        let others = vec![(ROOT, attr(ROOT, epoch, 0))];
+        let created = Answer::Changed { node: Some(node(FILE, epoch, 0)), others };
+        self.control.answer(tag, created, &[grant(FILE, Mode::Write, epoch)]).await;
+        creating.await.unwrap().unwrap().1
+    }
+
     /// The client knows the file and its attributes under a read lease.
     async fn known_file(&mut self, size: u64) {
         let client = Arc::clone(&self.client);
@@ -199,6 +214,40 @@ impl Script {
         let (tag, _) = self.control.request().await;
         self.control.answer(tag, Answer::Node(node(FILE, 1, size)), &[grant(FILE, Mode::Read, 1)]).await;
         asking.await.unwrap().unwrap();
+    }
+}
+
+/// What a close has to say can wait while a lease says that the file has a name: it wakes the server together with something
+/// else, or soon; but it comes before whatever follows, above all before the answer to a recall.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_travels_ahead_of_what_follows() {
+    const OTHER: Fid = Fid { volume: VolumeId(1), ino: Ino(3), generation: 0 };
+    let mut script = Script::start(0, Box::new(NoKernel)).await;
+    for (follows, epoch) in [("nothing", 1), ("a request", 2), ("a recall", 3)] {
+        let file = script.created_open(epoch).await;
+        drop(file);
+        match follows {
+            "a request" => {
+                let client = Arc::clone(&script.client);
+                tokio::spawn(async move { client.getattr(OTHER).await });
+            }
+            "a recall" => script.control.recall(FILE, epoch, None).await,
+            _ => {}
+        }
+        let first = script.control.next().await;
+        assert!(
+            matches!(&first, Message::Note(Note::Closed(fids)) if fids[..] == [FILE]),
+            "{follows}: {first:?}"
+        );
+        match follows {
+            "a request" => {
+                let (tag, request) = script.control.request().await;
+                assert_eq!(request.call, Call::GetAttr { fid: OTHER });
+                script.control.fail(tag, Failure::Fs(Errno::Stale.into())).await;
+            }
+            "a recall" => assert_eq!(script.control.acks().await.len(), 1),
+            _ => {}
+        }
     }
 }
 

@@ -361,6 +361,15 @@ impl State {
         }
     }
 
+    /// Whether a lease says that the inode has a name, and nobody, here or elsewhere, is about to take it: then the server
+    /// can do nothing with the news that it was closed, and hears of it before anything that it could do something with.
+    pub(crate) fn keeps_a_name(&self, now: Monotonic, fid: Fid) -> bool {
+        let covered = self.holder.valid_until(now, fid, Mode::Read).is_some();
+        let quiet = |inode: &Inode| inode.recalling == 0 && inode.changes == 0;
+        let named = |inode: &Inode| inode.attr.is_some_and(|attr| attr.nlink > 0);
+        covered && self.inodes.get(&fid).is_some_and(|inode| quiet(inode) && named(inode))
+    }
+
     pub(crate) fn note_closed(&mut self, now: Monotonic, fid: Fid) {
         let old = |(at, _): &(Monotonic, Fid)| now.since(*at) > CLOSED_LATELY;
         while self.closed_lately.front().is_some_and(old) || self.closed_lately.len() > MOST_CLOSED_LATELY {

@@ -220,6 +220,20 @@ impl Link {
         }
     }
 
+    /// As [`Link::note`], but together with what is sent next, or by [`Link::send_held`].
+    pub(crate) fn hold(&self, note: &Note) {
+        let Some(writer) = self.control_writer() else { return };
+        if let Ok(frame) = Frame::new(FrameKind::Note, 0, note, Bytes::new()) {
+            writer.hold(&frame);
+        }
+    }
+
+    pub(crate) fn send_held(&self) {
+        if let Some(writer) = self.control_writer() {
+            writer.send_held();
+        }
+    }
+
     /// Marks a request as given up and tells the server, if it was sent and is not answered. One that was never sent is
     /// taken out, to be completed as interrupted.
     #[must_use]

@@ -19,8 +19,13 @@ pub(crate) struct Writer {
     closed: Notify,
 }
 
+/// Bytes of frames that are kept back at most.
+const HELD_MAX: usize = 16 << 10;
+
 struct Out {
     sink: Box<dyn AsyncWrite + Send + Unpin>,
+    /// Frames that go ahead of the next one.
+    held: BytesMut,
     backlog: VecDeque<Bytes>,
     backlog_bytes: usize,
     broken: bool,
@@ -37,7 +42,8 @@ impl fmt::Debug for Writer {
 impl Writer {
     /// The task that works off the backlog ends with the connection or [`Writer::close`].
     pub(crate) fn start(sink: Box<dyn AsyncWrite + Send + Unpin>) -> Arc<Writer> {
-        let out = Out { sink, backlog: VecDeque::new(), backlog_bytes: 0, broken: false };
+        let out =
+            Out { sink, held: BytesMut::new(), backlog: VecDeque::new(), backlog_bytes: 0, broken: false };
         let writer = Arc::new(Writer { out: Mutex::new(out), work: Notify::new(), closed: Notify::new() });
         tokio::spawn(Arc::clone(&writer).work_off());
         writer
@@ -46,13 +52,41 @@ impl Writer {
     /// Sends or queues. A broken connection takes frames into the void: its reader notices and everything without a
     /// reply is sent again on another one.
     pub(crate) fn send(&self, frame: &Frame) {
-        let mut head = BytesMut::new();
+        let mut out = crate::lock(&self.out);
+        let mut head = std::mem::take(&mut out.held);
         frame.encode_head(&mut head);
+        self.put(&mut out, head.freeze(), frame.payload.clone());
+    }
+
+    /// Sends with the next frame and ahead of it, in one write, so that it wakes nobody of its own: to the receiver the
+    /// order is as if it had been sent now. When nothing follows, [`Writer::send_held`] is to be called.
+    pub(crate) fn hold(&self, frame: &Frame) {
         let mut out = crate::lock(&self.out);
         if out.broken {
             return;
         }
-        let (mut head, mut payload) = (head.freeze(), frame.payload.clone());
+        frame.encode_head(&mut out.held);
+        out.held.extend_from_slice(&frame.payload);
+        if out.held.len() >= HELD_MAX {
+            self.put_held(&mut out);
+        }
+    }
+
+    pub(crate) fn send_held(&self) {
+        self.put_held(&mut crate::lock(&self.out));
+    }
+
+    fn put_held(&self, out: &mut Out) {
+        let held = std::mem::take(&mut out.held);
+        if !held.is_empty() {
+            self.put(out, held.freeze(), Bytes::new());
+        }
+    }
+
+    fn put(&self, out: &mut Out, mut head: Bytes, mut payload: Bytes) {
+        if out.broken {
+            return;
+        }
         if out.backlog.is_empty() {
             let mut context = Context::from_waker(Waker::noop());
             while head.has_remaining() || payload.has_remaining() {
@@ -110,6 +144,7 @@ impl Writer {
         }
         let mut out = crate::lock(&self.out);
         out.broken = true;
+        out.held.clear();
         out.backlog.clear();
         out.backlog_bytes = 0;
         // Closes the stream's half of ours, so that the peer and our own reader see the end.
@@ -159,5 +194,29 @@ mod tests {
         assert_eq!(writer.backlog_bytes(), 0);
         writer.close();
         assert!(reader.next().await.is_err());
+    }
+    #[tokio::test]
+    async fn what_is_held_back_goes_ahead_of_the_next_frame() {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let writer = Writer::start(Box::new(near));
+        let frame = |tag| Frame::new(FrameKind::Note, tag, &1u8, vec![1u8; 100].into()).unwrap();
+        let mut reader = FrameReader::new(Box::new(far));
+        writer.hold(&frame(1));
+        writer.hold(&frame(2));
+        {
+            let mut next = std::pin::pin!(reader.next());
+            let early = poll_fn(|context| Poll::Ready(next.as_mut().poll(context).is_ready())).await;
+            assert!(!early, "it was sent of its own");
+            writer.send(&frame(3));
+            assert_eq!(next.await.unwrap().tag, 1);
+        }
+        assert_eq!(reader.next().await.unwrap().tag, 2);
+        assert_eq!(reader.next().await.unwrap().tag, 3);
+        writer.hold(&frame(4));
+        writer.send_held();
+        assert_eq!(reader.next().await.unwrap().tag, 4);
+        // Many are not kept back.
+        (0..HELD_MAX as u64 / 100).for_each(|tag| writer.hold(&frame(tag)));
+        assert_eq!(reader.next().await.unwrap().tag, 0);
     }
 }

@@ -83,8 +83,12 @@ impl Drop for OpenFile {
         if registered {
             let now = self.inner.now();
             state.note_closed(now, self.fid);
-            drop(state);
-            self.inner.note(&Note::Closed(vec![self.fid]));
+            let closed = Note::Closed(vec![self.fid]);
+            // Under the lock: whoever opens it from now on says so behind this.
+            match state.keeps_a_name(now, self.fid) {
+                true => self.inner.note_soon(&closed),
+                false => self.inner.note(&closed),
+            }
         }
     }
 }
@@ -159,5 +163,64 @@ impl Client {
     /// Whether operations wait for ever for a server that is gone.
     pub fn retry(&self) -> Retry {
         self.inner.config.retry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::State;
+    use crate::config::CacheConfig;
+    use soda_types::{
+        Attr, Epoch, FileKind, Grant, Ino, Mode, Scope, SessionId, Term, Timestamp, Version, VolumeId,
+    };
+    use std::time::Duration;
+
+    const TERM: Duration = Duration::from_secs(30);
+
+    fn at(secs: u64) -> Monotonic {
+        Monotonic::from_nanos(secs * 1_000_000_000)
+    }
+
+    #[test]
+    fn only_a_lease_on_an_inode_with_a_name_that_stays_lets_a_close_wait() {
+        let fid = Fid::new(VolumeId(1), Ino(2));
+        let zero = Timestamp::new(0, 0);
+        let attr = Attr {
+            ino: fid.ino,
+            kind: FileKind::File,
+            perm: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            btime: zero,
+            version: Version(1),
+            data_version: Version(1),
+        };
+        let mut state = State::new(&CacheConfig::default(), Consistency::Lease, Arc::default());
+        state.inode(fid).attr = Some(attr);
+        assert!(!state.keeps_a_name(at(2), fid), "no lease");
+        state.holder.start_session(at(1), at(1), SessionId(1), TERM);
+        let ticket = state.holder.begin_request(at(1));
+        let (scope, mode, epoch, term) = (Scope::Node, Mode::Read, Epoch(1), Term::Session);
+        state.accept(at(1), ticket, &[Grant { fid, scope, mode, epoch, term }]);
+        state.inode(fid).attr = Some(attr);
+        assert!(state.keeps_a_name(at(2), fid));
+        assert!(!state.keeps_a_name(at(100), fid), "the lease is over");
+        state.inode(fid).recalling = 1;
+        assert!(!state.keeps_a_name(at(2), fid), "somebody may be about to remove it");
+        state.inode(fid).recalling = 0;
+        state.inode(fid).changes = 1;
+        assert!(!state.keeps_a_name(at(2), fid), "this client may be about to remove it");
+        state.inode(fid).changes = 0;
+        assert!(state.keeps_a_name(at(2), fid));
+        state.inode(fid).attr = Some(Attr { nlink: 0, ..attr });
+        assert!(!state.keeps_a_name(at(2), fid), "the server waits for it to delete the inode");
     }
 }
