@@ -395,6 +395,26 @@ fn access_times_cannot_be_asked_for() {
     }
 }
 
+// SEMANTICS 38
+#[test]
+fn what_is_cached_can_be_used_without_the_server() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start_with(Network::Loopback, 1, &["-o", "soft=1s"]);
+    let file = cell.root(0).join("file");
+    fs::write(&file, "content").unwrap();
+    // On a machine so busy that the lease ends before the look it is an error; such a try says nothing.
+    let is_served = (0..5).any(|_| {
+        wait::until(PATIENCE, || fs::read(&file).is_ok());
+        cell.server.kill();
+        let seen = fs::metadata(&file).and_then(|_| fs::read(&file));
+        cell.server.restart();
+        seen.is_ok_and(|seen| seen == b"content")
+    });
+    assert!(is_served, "nothing is served without the server");
+}
+
 // SEMANTICS 40
 #[test]
 fn a_mount_whose_daemon_died_says_so_and_is_replaced() {
