@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sentences of docs/SEMANTICS.md that need system calls Rust's library does not offer; see semantics.py.
+# Sentences of docs/SEMANTICS.md that take only system calls; see semantics.py.
 #
 #   semantics.sh DIRECTORY SAME_DIRECTORY_ON_ANOTHER_MOUNT
 . "$(dirname "$0")/lib.sh"
