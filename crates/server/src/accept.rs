@@ -3,11 +3,13 @@
 use crate::admin;
 use crate::clock;
 use crate::core::{Entry, Standing};
-use crate::link::{Lane, Link, respond};
+use crate::link::{Lane, Link};
 use crate::net::{Backlog, Connection, ReadError};
-use crate::server::{Shared, random};
+use crate::random::random;
+use crate::respond;
 use crate::session::Session;
 use crate::session::records::SessionRecord;
+use crate::shared::Shared;
 use bytes::Bytes;
 use soda_protocol::{
     Answer, Call, Failure, Frame, FrameError, FrameKind, Hello, MAX_IO, PROTOCOL_VERSION,
@@ -254,7 +256,7 @@ impl Shared {
         entry.peer = asked.peer.to_string();
         let standing = entry.standing.on_wire();
         if let Some(older) = older {
-            core.forget_lock_waits(older.id());
+            core.forget_lock_waits_on(older.id());
             older.close();
         }
         self.metrics.sessions_resumed.add(1);

@@ -22,20 +22,25 @@
 
 mod accept;
 mod admin;
+mod agenda;
 mod call;
 mod clock;
 mod config;
 mod core;
-mod ending;
+mod guard;
 mod link;
+mod lock_waits;
 mod locking;
 mod metrics;
 mod net;
 mod places;
+mod random;
 mod reclaim;
 mod register;
+mod respond;
 mod server;
 mod session;
+mod shared;
 mod starting;
 mod sync;
 mod upkeep;

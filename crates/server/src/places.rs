@@ -3,24 +3,25 @@
 //! for such work than threads: some are always left to read what clients send, renew sessions and take answers to
 //! recalls. Nothing that does this takes a place, or waits for a lock that somebody holds while the store works.
 
-use crate::server::Shared;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Threads that never work on the store.
 pub(crate) const RESERVED: usize = 2;
-/// Work that takes longer has its thread stuck.
-const STUCK: Duration = Duration::from_millis(100);
-
 #[derive(Debug)]
 pub(crate) struct Places {
     free: Semaphore,
     entered: AtomicU64,
     left: AtomicU64,
+}
+
+/// How far the work at all places has got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Progress {
+    /// Pieces of work that are done.
+    pub(crate) left: u64,
+    /// Somebody has a place.
+    pub(crate) is_at_work: bool,
 }
 
 /// The right to work on the store, until it is dropped.
@@ -49,21 +50,9 @@ impl Places {
         self.entered.fetch_add(1, Ordering::Relaxed);
         Place { left: &self.left, _permit: permit }
     }
-}
 
-/// Whoever of the runtime's threads handles events of sockets goes on to the work they bring; if that gets stuck, the other
-/// threads sleep on. Waking one of them makes it look after the sockets.
-pub(crate) fn start_watch(shared: Arc<Shared>, runtime: Handle) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("soda-watch".to_owned()).spawn(move || {
-        let mut left_before = 0;
-        while !shared.is_stopping() {
-            std::thread::park_timeout(STUCK);
-            let left = shared.places.left.load(Ordering::Relaxed);
-            let at_work = shared.places.entered.load(Ordering::Relaxed) > left;
-            if at_work && left == left_before {
-                drop(runtime.spawn(async {}));
-            }
-            left_before = left;
-        }
-    })
+    pub(crate) fn progress(&self) -> Progress {
+        let left = self.left.load(Ordering::Relaxed);
+        Progress { left, is_at_work: self.entered.load(Ordering::Relaxed) > left }
+    }
 }

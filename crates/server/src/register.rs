@@ -5,39 +5,16 @@
 //! do the locks that a session had and the answer to its goodbye. It need not be synced: the journal is kept in order, so no
 //! change of another session can survive a power cut that brings the ended one back.
 
-use crate::server::Shared;
 use crate::session::records::{self, ServerRecord, SessionRecord};
+use crate::shared::Shared;
 use soda_storage::{Batch, MetaStore, StorageError, Table, crash};
 use soda_types::{Errno, FsError, FsResult, SessionId};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{JoinHandle, Thread};
+use std::sync::{Arc, MutexGuard};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How often the register is looked at without being asked.
 const LOOK: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Default)]
-pub(crate) struct Register {
-    /// Ended sessions that the store still has.
-    ended: Mutex<Vec<SessionId>>,
-    /// How many of them; one that is being deleted counts until it is.
-    pending: AtomicUsize,
-    /// Held while the register is written. Taken before the core's lock, never after it.
-    writing: Mutex<()>,
-    writer: OnceLock<Thread>,
-}
-
-impl Register {
-    /// Notes that a session has ended. To be called under the core's lock, before anybody goes on who waited for it.
-    pub(crate) fn note_end(&self, session: SessionId) {
-        lock(&self.ended).push(session);
-        self.pending.fetch_add(1, Ordering::Release);
-        if let Some(writer) = self.writer.get() {
-            writer.unpark();
-        }
-    }
-}
 
 impl Shared {
     /// Writes everything that nobody else has written yet.
@@ -50,13 +27,13 @@ impl Shared {
 
     /// Writes the ends of sessions that were decided before. Waits for the store; not to be called under the core's lock.
     pub(crate) fn write_ends(&self) {
-        if self.register.pending.load(Ordering::Acquire) > 0 {
-            self.write_ends_locked(&lock(&self.register.writing));
+        if self.register.is_behind() {
+            self.write_ends_locked(&self.register.writing());
         }
     }
 
     fn write_ends_locked(&self, _writing: &MutexGuard<'_, ()>) {
-        let ended = std::mem::take(&mut *lock(&self.register.ended));
+        let ended = self.register.take_ended();
         if ended.is_empty() {
             return;
         }
@@ -65,7 +42,7 @@ impl Shared {
                 tracing::error!(%session, %error, "the end of a session could not be stored; it may come back after a restart");
             }
         }
-        self.register.pending.fetch_sub(ended.len(), Ordering::Release);
+        self.register.deleted(ended.len());
         self.sync.dirty();
         let mut core = self.core();
         for session in ended {
@@ -76,7 +53,7 @@ impl Shared {
     /// Gives a new session its number and writes its record: it is in the journal when this returns. The number is used up
     /// in the same batch.
     pub(crate) fn register_session(&self, record: &SessionRecord) -> Result<SessionId, StorageError> {
-        let writing = lock(&self.register.writing);
+        let writing = self.register.writing();
         self.write_ends_locked(&writing);
         let (id, server) = {
             let mut core = self.core();
@@ -94,7 +71,7 @@ impl Shared {
 
     /// When a grace period is completed, all clients that are left have heard of this run's term.
     fn forget_former_terms(&self) -> FsResult<()> {
-        let _writing = lock(&self.register.writing);
+        let _writing = self.register.writing();
         let server = {
             let core = self.core();
             if core.grace_left().is_some() || core.promised == self.config.term {
@@ -120,7 +97,7 @@ pub(crate) fn start_writer(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()
             std::thread::park_timeout(LOOK);
         }
     })?;
-    let _ = shared.register.writer.set(thread.thread().clone());
+    shared.register.set_writer(thread.thread().clone());
     Ok(thread)
 }
 
@@ -136,8 +113,4 @@ fn forget_session(meta: &dyn MetaStore, session: SessionId) -> FsResult<()> {
     meta.commit(batch)?;
     crash::point("server.session-ended");
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,27 +1,30 @@
 //! Starting and stopping.
 
 use crate::accept;
+use crate::agenda::{Janitor, Register, Timer};
 use crate::clock;
 use crate::config::{Equation8, Exposure, ObjectTerm, ServerConfig, WriteLeases};
-use crate::core::{Core, Entry, Standing};
+use crate::core::{Core, Entry, OWN_SESSION, Standing};
 use crate::metrics::{self, Metrics};
-use crate::places::{self, Places};
-use crate::register::{self, Register};
+use crate::places::Places;
+use crate::random::random;
+use crate::register;
 use crate::session::Session;
 use crate::session::records::{self, RecordError, ServerRecord};
+use crate::shared::Shared;
 use crate::starting::Starting;
 use crate::sync::GroupSync;
-use crate::upkeep::{self, Janitor, Timer};
+use crate::upkeep;
 use soda_lease::locks::LockTable;
 use soda_lease::table::{self, BackOff, Table, TableConfig};
 use soda_protocol::Push;
 use soda_storage::{Batch, DataDirectory, DataStore, MetaStore, StorageError, StoreOptions, crash};
-use soda_types::{Epoch, FsError, Monotonic, SessionId, Timestamp};
+use soda_types::{Epoch, FsError};
 use soda_volume::{Volume, VolumeConfig};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -30,9 +33,6 @@ use tokio::runtime::Runtime;
 const EPOCHS_PER_START: u32 = 44;
 /// How long a stopping server waits for work in progress.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The table's name for the server's own work, such as the deletion of orphans. Never given to a client.
-pub(crate) const OWN_SESSION: SessionId = SessionId(u64::MAX);
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -95,29 +95,6 @@ pub struct RunningServer {
     runtime: Option<Runtime>,
     upkeep: Vec<std::thread::JoinHandle<()>>,
     metrics_addr: Option<SocketAddr>,
-}
-
-/// What every part of a running server knows.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: ServerConfig,
-    pub(crate) data_dir: PathBuf,
-    pub(crate) local_addr: SocketAddr,
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) sync: GroupSync,
-    pub(crate) janitor: Janitor,
-    pub(crate) timer: Timer,
-    pub(crate) places: Places,
-    pub(crate) register: Register,
-    /// Changes with every start.
-    pub(crate) boot: [u8; 16],
-    pub(crate) started: Timestamp,
-    pub(crate) started_at: Monotonic,
-    pub(crate) connections: AtomicUsize,
-    next_connection: AtomicU64,
-    stopping: AtomicBool,
-    core: Mutex<Core>,
 }
 
 impl Server {
@@ -213,7 +190,7 @@ impl Server {
         let upkeep = [
             upkeep::start_reclaimer(shared.clone()),
             register::start_writer(shared.clone()),
-            places::start_watch(shared.clone(), runtime.handle().clone()),
+            upkeep::start_watch(shared.clone(), runtime.handle().clone()),
         ];
         let upkeep = upkeep.into_iter().collect::<Result<_, _>>().map_err(StartError::Threads)?;
         let (took, steps) = starting.finish();
@@ -270,7 +247,7 @@ impl RunningServer {
 
     /// Stops at once: to clients this looks like a crash, except that every reply's change is in the journal anyway.
     fn stop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stop();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(STOP_PATIENCE);
         }
@@ -300,30 +277,6 @@ impl Drop for RunningServer {
             });
         }
     }
-}
-
-impl Shared {
-    pub(crate) fn core_mutex(&self) -> &Mutex<Core> {
-        &self.core
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn new_connection(&self) -> u64 {
-        self.next_connection.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-/// 128 bits that nobody can guess.
-pub(crate) fn random() -> std::io::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(bytes)
 }
 
 /// Nothing is authenticated yet, so nothing listens where others could reach it, unless told to.

@@ -1,20 +1,20 @@
 //! What the server does without being asked: the table's timer, warnings about long waits, sessions that never come back,
-//! orphans whose last user has gone, space of what was deleted.
+//! orphans whose last user has gone, space of what was deleted, threads that are stuck.
 
-use crate::core::{Admission, Asker, Core, Warned};
+use crate::clock;
+use crate::core::{Core, OWN_SESSION, Verdict, Waiting, Warned};
+use crate::guard::{Admission, Asker, CoreGuard};
 use crate::metrics::CallKind;
-use crate::server::{OWN_SESSION, Shared};
-use crate::{clock, core::Verdict};
+use crate::shared::Shared;
 use soda_lease::table::{Access, Outcome};
 use soda_storage::crash;
 use soda_types::{Cause, Fid, FsResult, Monotonic, SessionId};
 use soda_volume::Progress;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 /// How often waits and silent sessions are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -28,23 +28,8 @@ const WARNINGS: usize = 16;
 const ORPHANS_AT_ONCE: usize = 64;
 /// Extents or chunks that are reclaimed at a time.
 const RECLAIM_STEP: usize = 1000;
-
-/// Wakes the timer's task before its time.
-#[derive(Debug, Default)]
-pub(crate) struct Timer {
-    /// When it is going to wake by itself, nanoseconds of the lease clock.
-    armed: AtomicU64,
-    wake: Notify,
-}
-
-impl Shared {
-    /// The table wants to be called at `time`.
-    pub(crate) fn wake_timer_at(&self, time: Monotonic) {
-        if time.as_nanos() < self.timer.armed.load(Ordering::Acquire) {
-            self.timer.wake.notify_one();
-        }
-    }
-}
+/// Work on the store that takes longer has its thread stuck.
+const STUCK: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run_timer(shared: Arc<Shared>) {
     let mut next_look = clock::monotonic() + LOOK;
@@ -60,20 +45,20 @@ pub(crate) async fn run_timer(shared: Arc<Shared>) {
                 next_look = now + LOOK;
                 warn_of_waits(&mut core, now);
                 forget_the_silent(&shared, &mut core);
-                if shared.janitor.space_is_wanted.swap(false, Ordering::AcqRel) {
+                if shared.janitor.take_want_of_space() {
                     contest_orphans(&mut core);
                 }
             }
             let contested = core.contest_waits();
             let table = core.table.poll_timeout();
             let wake = [contested, table].into_iter().flatten().fold(next_look, Monotonic::min);
-            shared.timer.armed.store(wake.as_nanos(), Ordering::Release);
+            shared.timer.arm(wake);
             wake
         };
         // tokio's clock stops in suspend, so a wait ends late after one, by `LOOK` at most.
         tokio::select! {
             () = tokio::time::sleep(wake.since(clock::monotonic()).max(SHORTEST)) => {}
-            () = shared.timer.wake.notified() => {}
+            () = shared.timer.woken() => {}
         }
     }
 }
@@ -85,7 +70,7 @@ fn warn_of_waits(core: &mut Core, now: Monotonic) {
         let entry = sessions.get(id);
         entry.map_or_else(|| id.to_string(), |entry| format!("{id} ({})", entry.session.record.name))
     };
-    let long = |waiting: &crate::core::Waiting| {
+    let long = |waiting: &Waiting| {
         waiting.warned == Warned::NotYet
             && waiting.session != OWN_SESSION
             && now.since(waiting.since) >= LONG_WAIT
@@ -106,7 +91,7 @@ fn warn_of_waits(core: &mut Core, now: Monotonic) {
 }
 
 /// Ends sessions that nobody was in conflict with, but whose client has been away for too long.
-fn forget_the_silent(shared: &Shared, core: &mut crate::core::CoreGuard<'_>) {
+fn forget_the_silent(shared: &Shared, core: &mut CoreGuard<'_>) {
     let now = core.now;
     let courtesy = shared.config.courtesy;
     let gone = |since: Option<Monotonic>| since.is_some_and(|since| now.since(since) > courtesy);
@@ -121,7 +106,7 @@ fn forget_the_silent(shared: &Shared, core: &mut crate::core::CoreGuard<'_>) {
 }
 
 /// The disk is full: whoever keeps a removed file and has let its lease run out keeps it no longer.
-fn contest_orphans(core: &mut crate::core::CoreGuard<'_>) {
+fn contest_orphans(core: &mut CoreGuard<'_>) {
     let now = core.now;
     let kept: Vec<(Fid, SessionId)> =
         core.orphans.iter().flat_map(|fid| core.opens.users(*fid).map(|session| (*fid, session))).collect();
@@ -130,30 +115,6 @@ fn contest_orphans(core: &mut crate::core::CoreGuard<'_>) {
         let _ = core.table.contest(now, session, fid);
     }
     core.settle();
-}
-
-/// Inodes to be deleted as soon as nobody uses them.
-#[derive(Debug, Default)]
-pub(crate) struct Janitor {
-    queue: Mutex<VecDeque<Fid>>,
-    wake: Notify,
-    /// Something was refused for want of space.
-    space_is_wanted: AtomicBool,
-}
-
-impl Janitor {
-    pub(crate) fn want_space(&self) {
-        self.space_is_wanted.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn enqueue(&self, fid: Fid) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(fid);
-        self.wake.notify_one();
-    }
-
-    fn next(&self) -> Option<Fid> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
 }
 
 /// Deletes orphans. Admitted like any other change; so not before a grace period is over, in which somebody may still say
@@ -175,7 +136,7 @@ pub(crate) async fn run_janitor(shared: Arc<Shared>) {
                 drop(place);
             });
         }
-        shared.janitor.wake.notified().await;
+        shared.janitor.woken().await;
     }
 }
 
@@ -235,6 +196,22 @@ pub(crate) fn start_reclaimer(shared: Arc<Shared>) -> std::io::Result<JoinHandle
                     std::thread::park_timeout(LOOK * 10);
                 }
             }
+        }
+    })
+}
+
+/// Whoever of the runtime's threads handles events of sockets goes on to the work they bring; if that gets stuck, the other
+/// threads sleep on. Waking one of them makes it look after the sockets.
+pub(crate) fn start_watch(shared: Arc<Shared>, runtime: Handle) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("soda-watch".to_owned()).spawn(move || {
+        let mut left_before = 0;
+        while !shared.is_stopping() {
+            std::thread::park_timeout(STUCK);
+            let progress = shared.places.progress();
+            if progress.is_at_work && progress.left == left_before {
+                drop(runtime.spawn(async {}));
+            }
+            left_before = progress.left;
         }
     })
 }

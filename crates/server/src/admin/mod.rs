@@ -2,11 +2,12 @@
 
 mod paths;
 
-use crate::core::CoreGuard;
-use crate::link::respond;
+use crate::core::OWN_SESSION;
+use crate::guard::CoreGuard;
 use crate::metrics::{CallKind, Text};
 use crate::net::{Backlog, Connection, Outbox, ReadError};
-use crate::server::{OWN_SESSION, Shared};
+use crate::respond;
+use crate::shared::Shared;
 use bytes::Bytes;
 use paths::paths_of;
 use soda_lease::table::{HolderInfo, Intent};

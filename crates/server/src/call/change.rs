@@ -4,10 +4,11 @@ use super::plan::Found;
 use super::read::summary;
 use super::{Conclusion, Effects, Stop};
 use crate::clock;
-use crate::link::{Incoming, respond};
-use crate::server::Shared;
+use crate::link::Incoming;
+use crate::respond;
 use crate::session::Kept;
 use crate::session::records::{self, ReplyRecord};
+use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::Outcome;
 use soda_protocol::{

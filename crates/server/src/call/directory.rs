@@ -5,7 +5,7 @@
 //! what kind of inode it is, and no more.
 
 use super::{Stop, read};
-use crate::core::Admission;
+use crate::guard::Admission;
 use crate::link::Incoming;
 use soda_lease::table::{Access, OpKey, Want};
 use soda_protocol::{DirPage, Rest};

@@ -9,8 +9,10 @@ mod directory;
 mod plan;
 mod read;
 
-use crate::core::{Admission, Verdict};
-use crate::link::{Incoming, respond};
+use crate::core::Verdict;
+use crate::guard::Admission;
+use crate::link::Incoming;
+use crate::respond;
 use crate::session::Kept;
 use bytes::Bytes;
 use plan::Found;

@@ -1,15 +1,14 @@
 //! A session's connection: what arrives on it, and who looks after it.
 
-pub(crate) mod respond;
-
 use crate::call;
-use crate::core::{Asker, CoreGuard};
+use crate::guard::{Asker, CoreGuard};
 use crate::locking;
 use crate::metrics::CallKind;
 use crate::net::{Backlog, Outbox};
 use crate::reclaim;
-use crate::server::Shared;
+use crate::respond;
 use crate::session::{Arrival, ReplyTo, Session};
+use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::{SessionEnded, Want};
 use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Request};
@@ -299,7 +298,7 @@ impl Link {
     pub(crate) fn ended(&self) {
         let mut core = self.shared.core();
         let now = core.now;
-        core.forget_lock_waits(self.outbox.id());
+        core.forget_lock_waits_on(self.outbox.id());
         if let Some(entry) = core.sessions.get_mut(&self.session.id) {
             if entry.control.as_ref().is_some_and(|control| control.id() == self.outbox.id()) {
                 entry.control = None;

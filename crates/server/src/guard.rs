@@ -1,0 +1,283 @@
+//! The server's one lock, and what the table decides under it.
+//!
+//! Every method of the table is followed by [`CoreGuard::settle`], which carries out what the table decided, in its order:
+//! recalls are queued, sessions fenced, waiting operations woken. Replies with grants are queued under the same lock, so
+//! what a client receives has the order of the decisions. Nothing under the lock waits for the network or the store.
+
+use crate::clock;
+use crate::core::{Core, Verdict, Waiting, Warned};
+use crate::metrics::CallKind;
+use crate::net::Outbox;
+use crate::shared::Shared;
+use soda_lease::table::{Access, OpKey, Output, Refusal};
+use soda_protocol::{Frame, FrameKind, OpId, Push};
+use soda_types::{Fid, InUse, Monotonic, Recall, RecallAck, SessionId};
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Recalls that leave together in one message.
+const RECALLS_PER_PUSH: usize = 1024;
+/// Connections that the deciding thread writes to itself; more are left to their own tasks.
+const FLUSH_MAX: usize = 4;
+/// The core is used every second; if it was not for this long, the whole server stood still.
+const OWN_PAUSE: Duration = Duration::from_millis(1800);
+
+/// The locked core. Letting go of it sends what was queued.
+pub(crate) struct CoreGuard<'s> {
+    shared: &'s Shared,
+    core: Option<MutexGuard<'s, Core>>,
+    pub(crate) now: Monotonic,
+    admitted: BTreeSet<OpKey>,
+    refused: BTreeSet<OpKey>,
+    touched: Vec<Arc<Outbox>>,
+}
+
+/// What asking for admission led to.
+#[derive(Debug)]
+pub(crate) enum Admission {
+    Admitted(OpKey),
+    Waits(OpKey, oneshot::Receiver<Verdict>),
+    SessionEnded,
+}
+
+/// Who asks for admission, for logs and for `Cancel`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker {
+    pub(crate) session: SessionId,
+    pub(crate) kind: CallKind,
+    pub(crate) op: Option<OpId>,
+    pub(crate) tag: u64,
+}
+
+impl Shared {
+    pub(crate) fn core(&self) -> CoreGuard<'_> {
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::monotonic();
+        let pause = now.since(core.last_used);
+        if pause > OWN_PAUSE {
+            tracing::warn!(?pause, "the server was not running; its clients' sessions get a new term");
+            core.table.handle_own_pause(now);
+        }
+        core.last_used = now;
+        CoreGuard {
+            shared: self,
+            core: Some(core),
+            now,
+            admitted: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            touched: Vec::new(),
+        }
+    }
+}
+
+impl<'s> CoreGuard<'s> {
+    pub(crate) fn shared(&self) -> &'s Shared {
+        self.shared
+    }
+
+    /// Asks the table to admit an operation.
+    pub(crate) fn admit(&mut self, asker: Asker, accesses: Vec<Access>) -> Admission {
+        let key = OpKey(self.new_key());
+        let objects = accesses.iter().map(|access| access.fid).collect();
+        let now = self.now;
+        self.table.request(now, asker.session, key, accesses);
+        self.settle();
+        if self.admitted.remove(&key) {
+            return Admission::Admitted(key);
+        }
+        if self.refused.remove(&key) {
+            return Admission::SessionEnded;
+        }
+        let (wake, verdict) = oneshot::channel();
+        let waiting = Waiting {
+            session: asker.session,
+            kind: asker.kind,
+            op: asker.op,
+            tags: vec![asker.tag],
+            objects,
+            since: now,
+            warned: Warned::NotYet,
+            wake,
+        };
+        self.waiting.insert(key, waiting);
+        Admission::Waits(key, verdict)
+    }
+
+    /// Takes the operation that a request waits for out of the queue.
+    pub(crate) fn cancel(&mut self, session: SessionId, tag: u64) {
+        let found = self
+            .waiting
+            .iter()
+            .find(|(_, waiting)| waiting.session == session && waiting.tags.contains(&tag));
+        if let Some(key) = found.map(|(key, _)| *key) {
+            let now = self.now;
+            self.table.cancel(now, key);
+            self.wake(key, Verdict::Cancelled);
+            self.settle();
+        }
+    }
+
+    /// What is left of the grace period.
+    pub(crate) fn grace_left(&self) -> Option<Duration> {
+        self.table.grace_left(self.now)
+    }
+
+    /// Forgets a session's lease on an inode that does not exist any more.
+    pub(crate) fn give_up_lease(&mut self, session: SessionId, fid: Fid) {
+        if let Some(grant) = self.table.lease(session, fid) {
+            let now = self.now;
+            let given_up = RecallAck { fid, epoch: grant.epoch, kept: None, in_use: InUse::No, uses: 0 };
+            self.table.handle_release(now, session, &[given_up]);
+        }
+    }
+
+    /// Takes an operation out of the queue whose asker does not wait.
+    pub(crate) fn withdraw(&mut self, key: OpKey) {
+        if self.waiting.remove(&key).is_some() {
+            let now = self.now;
+            self.table.cancel(now, key);
+            self.settle();
+        }
+    }
+
+    /// A waiting operation was sent again under another tag.
+    pub(crate) fn join(&mut self, session: SessionId, op: OpId, tag: u64) {
+        let same = |waiting: &&mut Waiting| waiting.session == session && waiting.op == Some(op);
+        if let Some(waiting) = self.waiting.values_mut().find(same) {
+            waiting.tags.push(tag);
+        }
+    }
+
+    /// Carries out everything the table has decided.
+    pub(crate) fn settle(&mut self) {
+        let mut recalls: Vec<(SessionId, Vec<Recall>)> = Vec::new();
+        while let Some(output) = self.table.poll_output() {
+            match output {
+                Output::Admit(key) => {
+                    if !self.wake(key, Verdict::Admitted) {
+                        self.admitted.insert(key);
+                    }
+                }
+                Output::Refuse(key, Refusal::SessionEnded) => {
+                    if !self.wake(key, Verdict::SessionEnded) {
+                        self.refused.insert(key);
+                    }
+                }
+                Output::Recall { session, recall } => match recalls.iter_mut().find(|(to, _)| *to == session)
+                {
+                    Some((_, list)) => list.push(recall),
+                    None => recalls.push((session, vec![recall])),
+                },
+                Output::Fence { session, reason } => {
+                    let name = self.sessions.get(&session).map(|entry| entry.session.record.name.as_str());
+                    tracing::warn!(%session, name, %reason, "session fenced");
+                    self.shared.metrics.sessions_fenced.add(1);
+                    self.end_session(session);
+                }
+                Output::SessionInUse { session, fid } => {
+                    let order = self.new_key();
+                    self.opens.add(session, fid, order);
+                }
+            }
+        }
+        for (session, recalls) in recalls {
+            self.push_recalls(session, &recalls);
+        }
+    }
+
+    /// Wakes a waiting operation; false if it is not one of those that wait.
+    fn wake(&mut self, key: OpKey, verdict: Verdict) -> bool {
+        let Some(waiting) = self.waiting.remove(&key) else { return false };
+        let waited = self.now.since(waiting.since);
+        self.shared.metrics.admission_wait.record(waited);
+        if waiting.warned == Warned::Already {
+            tracing::warn!(session = %waiting.session, op = waiting.kind.name(), ?waited, ?verdict,
+                "an operation that waited long goes on");
+        }
+        // The other end is gone only while the server stops; then nobody is to be told.
+        let _ = waiting.wake.send(verdict);
+        true
+    }
+
+    /// Ends a session that the table does not know any more: its connections, its open files, what it waited for. Its record
+    /// and replies in the store, and its file locks, go when the register is written (`register`).
+    pub(crate) fn end_session(&mut self, session: SessionId) {
+        let Some(entry) = self.sessions.remove(&session) else { return };
+        entry.session.end();
+        for outbox in entry.control.iter().chain(&entry.data) {
+            outbox.close();
+        }
+        self.forget_lock_waits_of(session);
+        self.shared.register.note_end(session);
+        let freed = self.opens.remove_session(session);
+        for fid in freed {
+            self.drop_if_unused(fid);
+        }
+    }
+
+    /// An orphan that nobody has open any more is to be deleted.
+    pub(crate) fn drop_if_unused(&mut self, fid: Fid) {
+        if self.orphans.contains(&fid) && !self.opens.is_used(fid) {
+            self.shared.janitor.enqueue(fid);
+        }
+    }
+
+    fn push_recalls(&mut self, session: SessionId, recalls: &[Recall]) {
+        // A client without a connection gets them again when it has one.
+        let Some(outbox) = self.sessions.get(&session).and_then(|entry| entry.control.clone()) else {
+            return;
+        };
+        for recalls in recalls.chunks(RECALLS_PER_PUSH) {
+            self.shared.metrics.recalls_pushed.add(recalls.len() as u64);
+            self.push(&outbox, &Push::Recalls(recalls.to_vec()));
+        }
+    }
+
+    pub(crate) fn push(&mut self, outbox: &Arc<Outbox>, push: &Push) {
+        match Frame::new(FrameKind::Push, 0, push, bytes::Bytes::new()) {
+            Ok(frame) => self.send(outbox, frame),
+            Err(error) => tracing::error!(%error, "a push could not be encoded"),
+        }
+    }
+
+    /// Queues a frame in the order of the table's decisions.
+    pub(crate) fn send(&mut self, outbox: &Arc<Outbox>, frame: Frame) {
+        outbox.push(frame);
+        if !self.touched.iter().any(|known| known.id() == outbox.id()) {
+            self.touched.push(outbox.clone());
+        }
+    }
+}
+
+impl Deref for CoreGuard<'_> {
+    type Target = Core;
+    fn deref(&self) -> &Core {
+        self.core.as_deref().expect("only taken when the guard is dropped")
+    }
+}
+
+impl DerefMut for CoreGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        self.core.as_deref_mut().expect("only taken when the guard is dropped")
+    }
+}
+
+impl Drop for CoreGuard<'_> {
+    fn drop(&mut self) {
+        let timeout = self.core.as_ref().and_then(|core| core.table.poll_timeout());
+        self.core = None;
+        if let Some(timeout) = timeout {
+            self.shared.timer.wake_at(timeout);
+        }
+        let direct = self.touched.len().min(FLUSH_MAX);
+        for outbox in self.touched.drain(direct..) {
+            outbox.flush_later();
+        }
+        for outbox in &self.touched {
+            outbox.flush();
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What every part of a running server knows. State only: what is done with it stands in the files above.
+
+use crate::agenda::{Janitor, Register, Timer};
+use crate::config::ServerConfig;
+use crate::core::Core;
+use crate::metrics::Metrics;
+use crate::places::Places;
+use crate::sync::GroupSync;
+use soda_types::{Monotonic, Timestamp};
+use soda_volume::Volume;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: ServerConfig,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) local_addr: SocketAddr,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) sync: GroupSync,
+    pub(crate) janitor: Janitor,
+    pub(crate) timer: Timer,
+    pub(crate) places: Places,
+    pub(crate) register: Register,
+    /// Changes with every start.
+    pub(crate) boot: [u8; 16],
+    pub(crate) started: Timestamp,
+    pub(crate) started_at: Monotonic,
+    pub(crate) connections: AtomicUsize,
+    pub(crate) next_connection: AtomicU64,
+    pub(crate) stopping: AtomicBool,
+    /// To be locked by `Shared::core` only, which sees to what follows.
+    pub(crate) core: Mutex<Core>,
+}
+
+impl Shared {
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn new_connection(&self) -> u64 {
+        self.next_connection.fetch_add(1, Ordering::Relaxed)
+    }
+}
