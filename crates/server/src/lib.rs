@@ -9,12 +9,26 @@
 //! ```
 //!
 //! # The way of a request
-//! A task per connection (`net`) reads frames. A hello (`accept`) makes the connection a session's control or data
-//! connection (`link`), or a tool's (`admin`). The reader renews the session with all that arrives and takes answers to
-//! recalls; calls are left to the connection's worker, a second task, which has a place (`places`) to wait for the store in.
-//! Calls about files (`call`) are planned, admitted by the lease table (`core`), carried out on the volume in one transaction
+//! A task per connection (`net`) reads frames. A `hello` makes the connection a session's control or data
+//! connection (`link`), or a tool's (`admin`). The `reader` renews the session with all that arrives and takes answers to
+//! recalls; calls are left to the connection's `worker`, a second task, which has a place (`places`) to wait for the store in.
+//! Calls about files (`call`) are planned, admitted by the lease table (`guard`), carried out on the volume in one transaction
 //! together with their reply (`session::slots`), and finished, which turns what they used into leases that leave with the
 //! reply. All that on the worker's task as long as nobody has to be waited for.
+//!
+//! # The rooms, from the ground up
+//! Who is named later uses who is named before, never the other way round.
+//!
+//! * Tools: `clock`, `random`, `config`, `starting`, `metrics`, `net` (sockets), `respond` (how a reply is encoded),
+//!   `places`, `sync` (group commit).
+//! * State: `session` (slots, open files, records), `core` (what the one lock guards), `agenda` (what is noted for others to
+//!   do), `shared` (all that every part knows).
+//! * The lock: `guard` locks the core and carries out what the table decides; `lock_waits` and `register` (the store's list of
+//!   sessions) stand on it.
+//! * A request: `link` is a connection with what arrived on it; `call`, `locking` and `reclaim` do what it asks for; `reader`
+//!   and `worker` are its way in. `admin` answers tools. `accept` decides by a connection's `hello` which of them it gets.
+//! * `upkeep` is what nobody asks for. `error` is why a start fails, `restore` what it finds; `server` starts and stops
+//!   everything.
 //!
 //! # What nothing here does
 //! Nothing waits for the network or the store while it holds the core's lock. No operation touches the volume without having been
@@ -27,7 +41,9 @@ mod call;
 mod clock;
 mod config;
 mod core;
+mod error;
 mod guard;
+mod hello;
 mod link;
 mod lock_waits;
 mod locking;
@@ -35,16 +51,21 @@ mod metrics;
 mod net;
 mod places;
 mod random;
+mod reader;
 mod reclaim;
 mod register;
 mod respond;
+mod restore;
 mod server;
 mod session;
 mod shared;
 mod starting;
 mod sync;
 mod upkeep;
+mod worker;
 
 pub use config::{CacheSizes, Equation8, Exposure, Limits, ObjectTerm, ServerConfig, WriteLeases};
-pub use server::{RunningServer, Server, StartError, Stores};
+pub use error::StartError;
+pub use restore::Stores;
+pub use server::{RunningServer, Server};
 pub use session::records::RecordError;

@@ -3,89 +3,32 @@
 use crate::accept;
 use crate::agenda::{Janitor, Register, Timer};
 use crate::clock;
-use crate::config::{Equation8, Exposure, ObjectTerm, ServerConfig, WriteLeases};
-use crate::core::{Core, Entry, OWN_SESSION, Standing};
+use crate::config::{Exposure, ServerConfig};
+use crate::error::StartError;
 use crate::metrics::{self, Metrics};
 use crate::places::Places;
 use crate::random::random;
 use crate::register;
-use crate::session::Session;
-use crate::session::records::{self, RecordError, ServerRecord};
+use crate::restore::{Stores, begin_run, open_volume, restore};
 use crate::shared::Shared;
 use crate::starting::Starting;
 use crate::sync::GroupSync;
 use crate::upkeep;
-use soda_lease::locks::LockTable;
-use soda_lease::table::{self, BackOff, Table, TableConfig};
 use soda_protocol::Push;
-use soda_storage::{Batch, DataDirectory, DataStore, MetaStore, StorageError, StoreOptions, crash};
-use soda_types::{Epoch, FsError};
-use soda_volume::{Volume, VolumeConfig};
-use std::collections::BTreeMap;
+use soda_storage::{DataDirectory, StoreOptions};
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Epochs of one run: at 100,000 grants a second enough for five years.
-const EPOCHS_PER_START: u32 = 44;
 /// How long a stopping server waits for work in progress.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Why a server did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error(
-        "refusing to listen on {0}: connections are not authenticated yet, so whoever reaches that address could read and \
-         change everything. Listen on a loopback address (such as 127.0.0.1), or accept the risk with --insecure"
-    )]
-    Exposed(SocketAddr),
-    #[error(
-        "refusing to serve metrics on {0}: whoever reaches that address could see who uses this server, and how. Choose a \
-         loopback address (such as 127.0.0.1), or accept that with --insecure"
-    )]
-    ExposedMetrics(SocketAddr),
-    #[error("there is no volume {0:?} to set the lease term of; this server has \"main\"")]
-    NoVolume(String),
-    #[error("cannot listen on {address}: {source}{}", listen_hint(.source))]
-    Listen { address: SocketAddr, source: std::io::Error },
-    #[error("cannot serve metrics on {address}: {source}{}", listen_hint(.source))]
-    Metrics { address: SocketAddr, source: std::io::Error },
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    #[error("cannot open the volume in {path}: {cause}")]
-    Volume { path: PathBuf, cause: FsError },
-    #[error(transparent)]
-    Records(#[from] RecordError),
-    #[error("cannot start threads: {0}")]
-    Threads(std::io::Error),
-}
-
-fn listen_hint(error: &std::io::Error) -> &'static str {
-    match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            ". Another program, perhaps another `soda serve`, uses the port: stop it, or choose another with --listen"
-        }
-        std::io::ErrorKind::AddrNotAvailable => ". This machine does not have that address",
-        std::io::ErrorKind::PermissionDenied => ". Ports below 1024 need privilege: choose a higher one",
-        _ => "",
-    }
-}
 
 /// What is to be started.
 #[derive(Debug)]
 pub struct Server;
-
-/// Where a server keeps everything.
-#[derive(Clone, Debug)]
-pub struct Stores {
-    pub meta: Arc<dyn MetaStore>,
-    pub data: Arc<dyn DataStore>,
-    /// For people.
-    pub path: PathBuf,
-}
 
 /// A server that serves until it is shut down or dropped. Both wait for the end; only a shutdown tells clients and makes
 /// everything durable.
@@ -316,93 +259,4 @@ fn open_directory(config: &ServerConfig) -> Result<DataDirectory, StartError> {
         ..StoreOptions::default()
     };
     Ok(DataDirectory::open(&config.data_dir, options)?)
-}
-
-fn open_volume(config: &ServerConfig, stores: &Stores) -> Result<Arc<Volume>, StartError> {
-    let options = VolumeConfig {
-        chunk_cache: usize::try_from(config.cache.data).unwrap_or(usize::MAX),
-        created: clock::calendar(),
-        ..VolumeConfig::default()
-    };
-    let volume = Volume::open(stores.meta.clone(), stores.data.clone(), options);
-    let volume = volume.map_err(|cause| StartError::Volume { path: stores.path.clone(), cause })?;
-    Ok(Arc::new(volume))
-}
-
-/// Records a start, durably: epochs of this run are above those of all others.
-fn begin_run(meta: &dyn MetaStore, config: &ServerConfig) -> Result<Run, StartError> {
-    let before = records::load_server(meta)?;
-    // A client that was cut off two runs ago has not heard of the last run's term.
-    let term = config.term.max(before.term);
-    let record = ServerRecord { starts: before.starts + 1, term, last_session: before.last_session };
-    let mut batch = Batch::releasing();
-    batch.put(soda_storage::Table::Server, records::server_key(), records::encode(&record));
-    meta.commit(batch)?;
-    meta.sync()?;
-    crash::point("server.started");
-    Ok(Run { record, promised: before.term })
-}
-
-struct Run {
-    record: ServerRecord,
-    /// The longest term that a client may count on from before.
-    promised: Duration,
-}
-
-fn restore(config: &ServerConfig, volume: &Volume, path: &Path, run: &Run) -> Result<Core, StartError> {
-    let now = clock::monotonic();
-    let mut table_config = table_config(config, volume)?;
-    // A client may hold on to the lease that an earlier run gave it.
-    table_config.grace = table_config.grace.max(run.promised + run.promised / 20);
-    let first_epoch = Epoch(run.record.starts << EPOCHS_PER_START);
-    let mut core = Core::new(Table::new(table_config, first_epoch, now), LockTable::default(), &run.record);
-    core.table.open_session(now, OWN_SESSION);
-    let mut known = Vec::new();
-    for stored in records::load_sessions(volume.meta())? {
-        known.push(stored.id);
-        let session = Arc::new(Session::restore(stored, config.limits.slots));
-        core.sessions.insert(session.id, Entry::new(session, Standing::Reclaiming, now));
-    }
-    core.table.begin_grace(now, known);
-    let orphans = volume.orphans();
-    let path = path.to_owned();
-    core.orphans = orphans.map_err(|cause| StartError::Volume { path, cause })?.into_iter().collect();
-    Ok(core)
-}
-
-fn table_config(config: &ServerConfig, volume: &Volume) -> Result<TableConfig, StartError> {
-    let defaults = TableConfig::with_term(config.term);
-    let mut volume_terms = BTreeMap::new();
-    for (name, term) in &config.volume_terms {
-        if name != volume.name() {
-            return Err(StartError::NoVolume(name.clone()));
-        }
-        volume_terms.insert(volume.id(), term_on_objects(*term));
-    }
-    Ok(TableConfig {
-        grace: config.grace,
-        object_term: term_on_objects(config.object_term),
-        volume_terms,
-        write_leases: match config.write_leases {
-            WriteLeases::Grant => table::WriteLeases::Grant,
-            WriteLeases::OnlyToHolders => table::WriteLeases::OnlyToHolders,
-        },
-        equation_8: match config.equation_8 {
-            Equation8::On => defaults.equation_8,
-            Equation8::Off => table::Equation8::Off,
-        },
-        back_off: match config.equation_8 {
-            Equation8::On => defaults.back_off,
-            Equation8::Off => BackOff::Off,
-        },
-        ..defaults
-    })
-}
-
-fn term_on_objects(term: ObjectTerm) -> table::ObjectTerm {
-    match term {
-        ObjectTerm::Zero => table::ObjectTerm::None,
-        ObjectTerm::For(term) => table::ObjectTerm::For(term),
-        ObjectTerm::Session => table::ObjectTerm::Session,
-    }
 }

@@ -1,8 +1,8 @@
 //! Calls that change something: one transaction each, with the reply in it.
 
+use super::conclusion::{Conclusion, Effects, Stop};
+use super::node::summary;
 use super::plan::Found;
-use super::read::summary;
-use super::{Conclusion, Effects, Stop};
 use crate::clock;
 use crate::link::Incoming;
 use crate::respond;

@@ -4,7 +4,8 @@
 //! nothing twice; nobody is recalled for them. The others' attributes are in the page, too, but without a lease: they say
 //! what kind of inode it is, and no more.
 
-use super::{Stop, read};
+use super::conclusion::Stop;
+use super::node::node;
 use crate::guard::Admission;
 use crate::link::Incoming;
 use soda_lease::table::{Access, OpKey, Want};
@@ -32,7 +33,7 @@ pub(super) fn page(
     }
     let mut entries = Vec::with_capacity(listed.len());
     for entry in listed {
-        match read::node(volume, entry.fid) {
+        match node(volume, entry.fid) {
             Ok(node) => entries.push((entry.name, node)),
             // Cannot be: the directory is admitted, so its names stay, and they keep their inodes.
             Err(error) if error.errno == Errno::Stale => {

@@ -5,7 +5,9 @@
 //! what has to wait continues on a task of its own, and the worker goes on with its next request.
 
 mod change;
+mod conclusion;
 mod directory;
+mod node;
 mod plan;
 mod read;
 
@@ -13,12 +15,12 @@ use crate::core::Verdict;
 use crate::guard::Admission;
 use crate::link::Incoming;
 use crate::respond;
-use crate::session::Kept;
 use bytes::Bytes;
+use conclusion::{Conclusion, Stop};
 use plan::Found;
 use soda_lease::table::{OpKey, Outcome, Want};
 use soda_protocol::{Answer, Call, Failure};
-use soda_types::{Errno, Fid, FsError, Grant};
+use soda_types::{Errno, FsError, Grant};
 use soda_volume::Staged;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -86,69 +88,6 @@ struct Waiting {
 enum Step {
     Done,
     Waits(Box<Operation>, Waiting),
-}
-
-/// The end of a call.
-#[derive(Debug)]
-struct Conclusion {
-    result: Result<Answer, Failure>,
-    /// `result`, encoded.
-    encoded: Bytes,
-    payload: Bytes,
-    outcome: Outcome,
-    kept: Kept,
-    effects: Effects,
-}
-
-/// What a change means for the server's own tables.
-#[derive(Debug, Default)]
-struct Effects {
-    created: Option<Fid>,
-    /// The session has it open now.
-    opened: Option<Fid>,
-    orphaned: Option<Fid>,
-    /// Has a name (again).
-    named: Option<Fid>,
-    /// Does not exist any more.
-    gone: Option<Fid>,
-}
-
-/// Why an admitted call was not carried out.
-#[derive(Debug)]
-enum Stop {
-    Failed(FsError),
-    /// A name means another inode than it did when the call was planned.
-    PlanAnew,
-}
-
-impl From<FsError> for Stop {
-    fn from(error: FsError) -> Stop {
-        Stop::Failed(error)
-    }
-}
-
-impl From<Errno> for Stop {
-    fn from(errno: Errno) -> Stop {
-        Stop::Failed(errno.into())
-    }
-}
-
-impl Conclusion {
-    fn of(result: Result<Answer, Failure>, outcome: Outcome) -> Conclusion {
-        let encoded = respond::encode(&result);
-        Conclusion {
-            result,
-            encoded,
-            payload: Bytes::new(),
-            outcome,
-            kept: Kept::InMemory,
-            effects: Effects::default(),
-        }
-    }
-
-    fn failed(failure: Failure) -> Conclusion {
-        Conclusion::of(Err(failure), Outcome::Failed)
-    }
 }
 
 impl Operation {

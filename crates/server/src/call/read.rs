@@ -1,11 +1,14 @@
 //! Calls that change nothing.
 
+use super::conclusion::{Conclusion, Effects, Stop};
+use super::directory;
+use super::node::node;
 use super::plan::Found;
-use super::{Conclusion, Effects, Stop, directory};
 use crate::link::Incoming;
+use crate::metrics::CallKind;
 use bytes::{Bytes, BytesMut};
 use soda_lease::table::{OpKey, Outcome};
-use soda_protocol::{Answer, Call, Failure, MAX_IO, Node, Whence, XattrSummary};
+use soda_protocol::{Answer, Call, Failure, MAX_IO, Whence};
 use soda_types::{Errno, Fid, FsError, FsResult};
 use soda_volume::{SeekTarget, Volume};
 
@@ -51,20 +54,11 @@ pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> R
             Answer::Done
         }
         other => {
-            let name = crate::metrics::CallKind::from(other).name();
+            let name = CallKind::from(other).name();
             return Ok(Conclusion::failed(Failure::Unsupported(name.to_owned())));
         }
     };
     Ok(Conclusion { payload, effects, ..Conclusion::of(Ok(answer), Outcome::Applied) })
-}
-
-/// An inode as clients cache it.
-pub(super) fn node(volume: &Volume, fid: Fid) -> FsResult<Node> {
-    Ok(Node { fid, attr: volume.getattr(fid)?, xattrs: summary(volume.xattr_count(fid)?) })
-}
-
-pub(super) fn summary(xattrs: u32) -> XattrSummary {
-    if xattrs == 0 { XattrSummary::None } else { XattrSummary::Some }
 }
 
 fn xattrs(volume: &Volume, fid: Fid) -> FsResult<Vec<(Vec<u8>, Vec<u8>)>> {

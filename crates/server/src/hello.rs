@@ -1,0 +1,250 @@
+//! The first frame of a connection: whether it is welcome, and as which session's.
+
+use crate::clock;
+use crate::core::{Entry, Standing};
+use crate::link::{Lane, Link};
+use crate::net::{Backlog, Connection};
+use crate::random::random;
+use crate::respond;
+use crate::session::Session;
+use crate::session::records::SessionRecord;
+use crate::shared::Shared;
+use bytes::Bytes;
+use soda_protocol::{
+    Answer, Call, Failure, Frame, FrameError, FrameKind, Hello, MAX_IO, PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN, Request, Role, SessionKey, SessionWelcome, Standing as WireStanding, Welcome,
+};
+use soda_types::ClientId;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// Whether another connection may stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    Free,
+    Full,
+}
+
+/// What a connection is after its hello.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    Session(Arc<Link>),
+    Admin,
+}
+
+/// Answers the first frame of a connection. What it becomes then has its welcome queued before anything else; a refusal is the
+/// caller's to send.
+pub(crate) async fn answer(
+    shared: &Arc<Shared>,
+    connection: &Connection,
+    frame: &Frame,
+    peer: SocketAddr,
+    room: Room,
+) -> Result<Accepted, Failure> {
+    let tag = frame.tag;
+    let hello = check_hello(shared, frame, room)?;
+    match hello.role {
+        Role::Admin => {
+            let welcome = welcome(shared, None);
+            connection.outbox().push(respond::reply(tag, &respond::encode(&Ok(welcome)), &[], Bytes::new()));
+            Ok(Accepted::Admin)
+        }
+        Role::Data(key) => shared.attach_data(connection, tag, &key),
+        Role::Control { client, name, volume, resume } => {
+            let asked = Asked { client, name, volume, resume, peer };
+            shared.attach_control(connection, tag, asked).await
+        }
+    }
+}
+
+fn check_hello(shared: &Shared, frame: &Frame, room: Room) -> Result<Hello, Failure> {
+    let refuse = |why: String| Err(Failure::Refused(why));
+    let software = env!("CARGO_PKG_VERSION");
+    let request: Result<Request, FrameError> = frame.message();
+    let Ok(Request { call: Call::Hello(hello), .. }) = request else {
+        return refuse(format!(
+            "a connection starts with a hello that this server (soda {software}, protocol {PROTOCOL_VERSION_MIN} to \
+             {PROTOCOL_VERSION}) understands; is the other side of another version?"
+        ));
+    };
+    if frame.kind != FrameKind::Request || hello.protocol_min > hello.protocol_max {
+        return refuse("a hello that makes no sense".to_owned());
+    }
+    if hello.protocol_min > PROTOCOL_VERSION || hello.protocol_max < PROTOCOL_VERSION_MIN {
+        let older = if hello.protocol_min > PROTOCOL_VERSION { "server" } else { "client" };
+        return refuse(format!(
+            "no common protocol: the server (soda {software}) speaks {PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION}, the \
+             client (soda {}) {} to {}. Update the {older}",
+            hello.software, hello.protocol_min, hello.protocol_max
+        ));
+    }
+    if room == Room::Full {
+        return refuse(format!(
+            "the server has its maximum of {} connections; unmount somewhere, or raise the limit",
+            shared.config.limits.connections
+        ));
+    }
+    Ok(hello)
+}
+
+/// What a control connection asked for.
+struct Asked {
+    client: ClientId,
+    name: String,
+    volume: String,
+    resume: Option<SessionKey>,
+    peer: SocketAddr,
+}
+
+impl Shared {
+    fn attach_data(
+        self: &Arc<Self>,
+        connection: &Connection,
+        tag: u64,
+        key: &SessionKey,
+    ) -> Result<Accepted, Failure> {
+        let mut core = self.core();
+        let now = core.now;
+        let entry = core.sessions.get_mut(&key.session).filter(|entry| entry.session.is_proved_by(key));
+        entry.ok_or(Failure::SessionEnded)?;
+        core.table.handle_traffic(now, key.session).map_err(|_| Failure::SessionEnded)?;
+        let entry = core.sessions.get_mut(&key.session).ok_or(Failure::SessionEnded)?;
+        let session = entry.session.clone();
+        entry.data.push(connection.outbox().clone());
+        let standing = entry.standing.on_wire();
+        let welcome = welcome(self, Some(self.session_welcome(&session, standing)));
+        let outbox = connection.outbox().clone();
+        core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), &[], Bytes::new()));
+        drop(core);
+        Ok(Accepted::Session(self.link(session, connection, Lane::Data)))
+    }
+
+    async fn attach_control(
+        self: &Arc<Self>,
+        connection: &Connection,
+        tag: u64,
+        asked: Asked,
+    ) -> Result<Accepted, Failure> {
+        if asked.volume != self.volume.name() {
+            let (wanted, have) = (&asked.volume, self.volume.name());
+            return Err(Failure::Refused(format!(
+                "there is no volume {wanted:?} here; this server has {have:?}"
+            )));
+        }
+        let resumed = asked.resume.as_ref().and_then(|key| self.resume(connection, tag, key, &asked));
+        if let Some(session) = resumed {
+            return Ok(Accepted::Session(self.link(session, connection, Lane::Control)));
+        }
+        let _place = self.places.enter().await;
+        let session = self.open_session(connection, tag, &asked)?;
+        Ok(Accepted::Session(self.link(session, connection, Lane::Control)))
+    }
+
+    /// Goes on with a session over a new connection; `None` if it has ended.
+    fn resume(
+        &self,
+        connection: &Connection,
+        tag: u64,
+        key: &SessionKey,
+        asked: &Asked,
+    ) -> Option<Arc<Session>> {
+        let mut core = self.core();
+        let now = core.now;
+        let entry = core.sessions.get(&key.session).filter(|entry| entry.session.is_proved_by(key))?;
+        let session = entry.session.clone();
+        core.table.handle_traffic(now, session.id).ok()?;
+        let entry = core.sessions.get_mut(&key.session)?;
+        let older = entry.control.replace(connection.outbox().clone());
+        entry.silent_since = None;
+        entry.peer = asked.peer.to_string();
+        let standing = entry.standing.on_wire();
+        if let Some(older) = older {
+            core.forget_lock_waits_on(older.id());
+            older.close();
+        }
+        self.metrics.sessions_resumed.add(1);
+        tracing::info!(session = %session.id, name = session.record.name, peer = %asked.peer, ?standing, "session goes on");
+        let welcome = welcome(self, Some(self.session_welcome(&session, standing)));
+        let outbox = connection.outbox().clone();
+        core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), &[], Bytes::new()));
+        core.table.handle_reconnect(now, session.id);
+        core.settle();
+        Some(session)
+    }
+
+    /// Opens a new session; it is in the journal when this returns.
+    fn open_session(
+        &self,
+        connection: &Connection,
+        tag: u64,
+        asked: &Asked,
+    ) -> Result<Arc<Session>, Failure> {
+        let cannot = |cause: String| Failure::Refused(format!("the session could not be stored: {cause}"));
+        let record = SessionRecord {
+            client: asked.client,
+            secret: random().map_err(|error| cannot(error.to_string()))?,
+            name: asked.name.chars().take(256).collect(),
+            opened: clock::calendar(),
+        };
+        let id = self.register_session(&record).map_err(|error| cannot(error.to_string()))?;
+        let mut core = self.core();
+        let now = core.now;
+        let session = Arc::new(Session::new(id, record, self.config.limits.slots));
+        let mut entry = Entry::new(session.clone(), Standing::Current, now);
+        entry.control = Some(connection.outbox().clone());
+        entry.silent_since = None;
+        entry.peer = asked.peer.to_string();
+        core.sessions.insert(id, entry);
+        core.table.open_session(now, id);
+        self.metrics.sessions_opened.add(1);
+        tracing::info!(session = %id, name = session.record.name, client = %asked.client, peer = %asked.peer, "session opened");
+        let welcome = welcome(self, Some(self.session_welcome(&session, WireStanding::New)));
+        let outbox = connection.outbox().clone();
+        core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), &[], Bytes::new()));
+        core.settle();
+        Ok(session)
+    }
+
+    fn link(self: &Arc<Self>, session: Arc<Session>, connection: &Connection, lane: Lane) -> Arc<Link> {
+        let outbox = connection.outbox().clone();
+        Arc::new(Link {
+            shared: self.clone(),
+            session,
+            outbox,
+            lane,
+            waiting: AtomicUsize::new(0),
+            backlog: Backlog::default(),
+        })
+    }
+
+    fn session_welcome(&self, session: &Session, standing: WireStanding) -> SessionWelcome {
+        SessionWelcome {
+            key: session.key(),
+            standing,
+            root: self.volume.root(),
+            term: self.config.term,
+            slots: self.config.limits.slots,
+            max_io: MAX_IO,
+            stored: session.slots().stored(),
+        }
+    }
+}
+
+impl Standing {
+    fn on_wire(self) -> WireStanding {
+        match self {
+            Standing::Current => WireStanding::Resumed,
+            Standing::Reclaiming => WireStanding::Reclaim,
+        }
+    }
+}
+
+fn welcome(shared: &Shared, session: Option<SessionWelcome>) -> Answer {
+    Answer::Welcome(Welcome {
+        protocol: PROTOCOL_VERSION,
+        software: env!("CARGO_PKG_VERSION").to_owned(),
+        boot: shared.boot,
+        session,
+    })
+}

@@ -1,0 +1,107 @@
+//! A session's connection and the requests that come on it: what everybody knows who works on one, and how it is answered.
+
+use crate::guard::{Asker, CoreGuard};
+use crate::metrics::CallKind;
+use crate::net::{Backlog, Outbox};
+use crate::respond;
+use crate::session::{ReplyTo, Session};
+use crate::shared::Shared;
+use bytes::Bytes;
+use soda_lease::table::Want;
+use soda_protocol::{Answer, Failure, Request};
+use soda_types::{Errno, FsError, SessionId};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
+
+/// What a connection of a session is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    /// Everything, in order; leases travel on it.
+    Control,
+    /// File data; no leases.
+    Data,
+}
+
+/// A connection that has said hello for a session.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) lane: Lane,
+    /// Requests that wait for something.
+    pub(crate) waiting: AtomicUsize,
+    /// What has arrived and is not looked at yet.
+    pub(crate) backlog: Backlog,
+}
+
+/// A request that has arrived.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) link: Arc<Link>,
+    pub(crate) tag: u64,
+    pub(crate) kind: CallKind,
+    pub(crate) request: Request,
+    pub(crate) payload: Bytes,
+    pub(crate) arrived: Instant,
+    /// Its place in the order of arrival at the server.
+    pub(crate) order: u64,
+}
+
+impl Incoming {
+    pub(crate) fn session(&self) -> SessionId {
+        self.link.session.id
+    }
+
+    pub(crate) fn reply_to(&self) -> ReplyTo {
+        ReplyTo { outbox: self.link.outbox.clone(), tag: self.tag }
+    }
+
+    pub(crate) fn asker(&self) -> Asker {
+        Asker { session: self.session(), kind: self.kind, op: self.request.op, tag: self.tag }
+    }
+
+    /// Whether leases can travel with the answer.
+    pub(crate) fn want(&self) -> Want {
+        match self.link.lane {
+            Lane::Control => Want::Lease,
+            Lane::Data => Want::Nothing,
+        }
+    }
+
+    /// Answers at once: nothing of the answer depends on the table's order.
+    pub(crate) fn answer(&self, result: &Result<Answer, Failure>) {
+        self.answer_with(result, Bytes::new());
+    }
+
+    pub(crate) fn answer_with(&self, result: &Result<Answer, Failure>, payload: Bytes) {
+        self.count(result);
+        self.link.outbox.push(respond::reply(self.tag, &respond::encode(result), &[], payload));
+        self.link.outbox.flush();
+    }
+
+    /// Answers in the order of the table's decisions.
+    pub(crate) fn answer_in(&self, core: &mut CoreGuard<'_>, result: &Result<Answer, Failure>) {
+        self.count(result);
+        core.send(&self.link.outbox, respond::reply(self.tag, &respond::encode(result), &[], Bytes::new()));
+    }
+
+    /// Notes the time the call took.
+    pub(crate) fn count<T, E>(&self, result: &Result<T, E>) {
+        let metrics = self.link.shared.metrics.call(self.kind);
+        metrics.latency.record(self.arrived.elapsed());
+        if result.is_err() {
+            metrics.failed.add(1);
+        }
+    }
+
+    pub(crate) fn unsupported(&self, why: &str) {
+        self.answer(&Err(Failure::Unsupported(format!("{}: {why}", self.kind.name()))));
+    }
+
+    pub(crate) fn invalid(&self, problem: &str) {
+        tracing::warn!(session = %self.session(), op = self.kind.name(), problem, "a client breaks the rules");
+        self.answer(&Err(Failure::Fs(FsError::new(Errno::Invalid, problem))));
+    }
+}

@@ -1,0 +1,131 @@
+//! What arrives on a session's connection, on the task that reads it: nothing here waits for the store. It renews the session
+//! and takes answers to recalls; all else becomes a [`Task`] for the connection's worker.
+
+use crate::link::{Incoming, Lane, Link};
+use crate::metrics::CallKind;
+use crate::respond;
+use bytes::Bytes;
+use soda_lease::table::SessionEnded;
+use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Request};
+use soda_types::Fid;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// What the reader of a connection leaves to its worker, in the order of arrival.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) what: What,
+    /// Size of the frame.
+    pub(crate) bytes: usize,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    Request(Box<Incoming>),
+    /// Behind the calls that opened it.
+    Closed {
+        fids: Vec<Fid>,
+        order: u64,
+    },
+    /// Behind the request that is given up.
+    Cancel(u64),
+}
+
+pub(crate) type Queue = mpsc::UnboundedSender<Task>;
+
+impl Link {
+    /// Looks at a frame. `Break`: the peer does not speak the protocol.
+    pub(crate) fn handle(self: &Arc<Link>, frame: Frame, queue: &Queue) -> ControlFlow<()> {
+        let bytes = frame.body.len() + frame.payload.len();
+        let what = match frame.kind {
+            FrameKind::Request => self.handle_request(frame),
+            FrameKind::Note if self.lane == Lane::Control => self.handle_note(&frame),
+            FrameKind::Note | FrameKind::Reply | FrameKind::Push => {
+                tracing::warn!(session = %self.session.id, kind = ?frame.kind, "a frame that no client sends here");
+                return ControlFlow::Break(());
+            }
+        };
+        if let Some(what) = what {
+            self.backlog.add(bytes);
+            if queue.send(Task { what, bytes }).is_err() {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn handle_request(self: &Arc<Link>, frame: Frame) -> Option<What> {
+        let arrived = Instant::now();
+        // First of all, whatever comes of it: the client counts on having renewed its session with every request that is
+        // answered.
+        let Ok(order) = self.renew() else {
+            self.refuse(frame.tag, &Failure::SessionEnded);
+            return None;
+        };
+        let request: Request = match frame.message() {
+            Ok(request) => request,
+            Err(error) => {
+                self.refuse(frame.tag, &Failure::Unsupported(error.to_string()));
+                return None;
+            }
+        };
+        let kind = CallKind::from(&request.call);
+        let (tag, payload) = (frame.tag, frame.payload);
+        let incoming = Incoming { link: self.clone(), tag, kind, request, payload, arrived, order };
+        tracing::trace!(session = %self.session.id, op = kind.name(), tag = incoming.tag, "request");
+        if incoming.request.call == Call::Renew {
+            incoming.answer(&Ok(Answer::Done));
+            return None;
+        }
+        Some(What::Request(Box::new(incoming)))
+    }
+
+    /// Renews the session; returns the message's place in the order of arrival.
+    fn renew(&self) -> Result<u64, SessionEnded> {
+        let mut core = self.shared.core();
+        let now = core.now;
+        core.table.handle_traffic(now, self.session.id)?;
+        Ok(core.new_key())
+    }
+
+    fn handle_note(&self, frame: &Frame) -> Option<What> {
+        let note: Note = match frame.message() {
+            Ok(note) => note,
+            Err(error) => {
+                tracing::warn!(session = %self.session.id, %error, "a note was not understood");
+                return None;
+            }
+        };
+        let id = self.session.id;
+        let mut core = self.shared.core();
+        let now = core.now;
+        if core.table.handle_traffic(now, id).is_err() {
+            return None;
+        }
+        let later = match note {
+            Note::RecallAcks(acks) => {
+                core.table.handle_acks(now, id, &acks);
+                None
+            }
+            Note::Release(acks) => {
+                core.table.handle_release(now, id, &acks);
+                None
+            }
+            Note::RecallProgress(fids) => {
+                core.table.handle_progress(now, id, &fids);
+                None
+            }
+            Note::Closed(fids) => Some(What::Closed { fids, order: core.new_key() }),
+            Note::Cancel(tag) => Some(What::Cancel(tag)),
+        };
+        core.settle();
+        later
+    }
+
+    fn refuse(&self, tag: u64, failure: &Failure) {
+        self.outbox.push(respond::reply(tag, &respond::encode(&Err(failure.clone())), &[], Bytes::new()));
+        self.outbox.flush();
+    }
+}

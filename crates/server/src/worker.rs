@@ -1,0 +1,179 @@
+//! What a session's connection is asked for is done here, in the order of arrival: the worker, a task of each connection, has
+//! a place to wait for the store in.
+
+use crate::call;
+use crate::link::{Incoming, Lane, Link};
+use crate::locking;
+use crate::reader::{Task, What};
+use crate::reclaim;
+use crate::respond;
+use crate::session::Arrival;
+use bytes::Bytes;
+use soda_protocol::{Answer, Call, Failure};
+use soda_types::{Errno, FsError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::mpsc;
+
+/// Tasks that are done before others get the place.
+const TURN: usize = 64;
+
+impl Link {
+    /// Does what arrives, until the connection has ended. This may wait for the store.
+    pub(crate) async fn work(self: Arc<Link>, mut queue: mpsc::UnboundedReceiver<Task>) {
+        let mut turn = Vec::new();
+        while queue.recv_many(&mut turn, TURN).await > 0 {
+            let _place = self.shared.places.enter().await;
+            let _corked = self.outbox.cork();
+            for Task { what, bytes } in turn.drain(..) {
+                // What a client is not answered it sends again, on its next connection.
+                if !self.outbox.is_closed() {
+                    self.carry_out(what);
+                }
+                self.backlog.done(bytes, &self.outbox);
+            }
+        }
+    }
+
+    /// The connection has ended.
+    pub(crate) fn ended(&self) {
+        let mut core = self.shared.core();
+        let now = core.now;
+        core.forget_lock_waits_on(self.outbox.id());
+        if let Some(entry) = core.sessions.get_mut(&self.session.id) {
+            if entry.control.as_ref().is_some_and(|control| control.id() == self.outbox.id()) {
+                entry.control = None;
+                entry.silent_since = Some(now);
+            }
+            entry.data.retain(|data| data.id() != self.outbox.id());
+        }
+    }
+
+    fn carry_out(&self, what: What) {
+        match what {
+            What::Request(incoming) => self.dispatch(*incoming),
+            What::Closed { fids, order } => {
+                let mut core = self.shared.core();
+                for fid in fids {
+                    core.opens.close(self.session.id, fid, order);
+                    core.drop_if_unused(fid);
+                }
+            }
+            What::Cancel(tag) => {
+                let mut core = self.shared.core();
+                core.cancel(self.session.id, tag);
+                core.cancel_lock(self.session.id, tag);
+                core.settle();
+            }
+        }
+    }
+
+    fn dispatch(&self, incoming: Incoming) {
+        match &incoming.request.call {
+            Call::Hello(_) | Call::Admin(_) => incoming.unsupported("not on a session's connection"),
+            Call::Reclaim(_) | Call::Goodbye if self.lane != Lane::Control => {
+                incoming.unsupported("only on the control connection");
+            }
+            Call::Reclaim(reclaim) => reclaim::run(&incoming, reclaim),
+            Call::Goodbye => self.goodbye(&incoming),
+            Call::StatFs { .. } => {
+                let stats = self.shared.volume.statfs();
+                incoming.answer(&stats.map(Answer::Stats).map_err(Failure::Fs));
+            }
+            Call::Sync { .. } => self.shared.clone().sync.request(move |result| {
+                incoming.answer(&result.map(|()| Answer::Done).map_err(Failure::Fs));
+            }),
+            Call::LockTest { .. } | Call::LockSet { .. } | Call::LockRelease { .. } => {
+                locking::run(&self.shared, &incoming);
+            }
+            _ => self.operate(incoming),
+        }
+    }
+
+    /// Calls about inodes and names: through exactly-once and admission.
+    fn operate(&self, incoming: Incoming) {
+        match (changes(&incoming.request.call), incoming.request.op) {
+            (Changes::Nothing, None) => {}
+            (Changes::Something, None) => {
+                return incoming.invalid("a change needs a slot and a sequence");
+            }
+            (Changes::Nothing, Some(_)) => {
+                return incoming.invalid("a call that changes nothing has no slot");
+            }
+            (Changes::Something, Some(op)) => {
+                let arrival = self.session.slots().arrive(op, incoming.reply_to());
+                match arrival {
+                    Arrival::New => {}
+                    Arrival::Answered(result) => {
+                        self.shared.metrics.retries.add(1);
+                        // Without leases: whatever the first reply granted may have been recalled since.
+                        self.outbox.push(respond::reply(incoming.tag, &result, &[], Bytes::new()));
+                        self.outbox.flush();
+                        return;
+                    }
+                    Arrival::Joined => {
+                        self.shared.metrics.retries.add(1);
+                        self.shared.core().join(self.session.id, op, incoming.tag);
+                        return;
+                    }
+                    Arrival::Old => {
+                        incoming.answer(&Err(Failure::OldSequence));
+                        return;
+                    }
+                    Arrival::Misuse(problem) => return incoming.invalid(problem),
+                }
+            }
+        }
+        if self.waiting.load(Ordering::Relaxed) >= self.shared.config.limits.waiting_per_connection {
+            if let Some(op) = incoming.request.op {
+                self.session.slots().forget(op);
+            }
+            let problem = FsError::new(Errno::TryAgain, "too many requests of this connection wait");
+            incoming.answer(&Err(Failure::Fs(problem)));
+            return;
+        }
+        call::start(incoming);
+    }
+
+    fn goodbye(&self, incoming: &Incoming) {
+        let mut core = self.shared.core();
+        let now = core.now;
+        // This connection stays open for the answer; the client closes it.
+        if let Some(entry) = core.sessions.get_mut(&self.session.id) {
+            entry.control = None;
+        }
+        core.table.close_session(now, self.session.id);
+        core.end_session(self.session.id);
+        core.settle();
+        drop(core);
+        self.shared.metrics.sessions_closed.add(1);
+        // The client counts on not being waited for after a restart.
+        self.shared.write_ends();
+        incoming.answer(&Ok(Answer::Done));
+        tracing::info!(session = %self.session.id, name = self.session.record.name, "session closed by its client");
+    }
+}
+
+/// Whether a call has to be exactly-once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Changes {
+    Nothing,
+    Something,
+}
+
+fn changes(call: &Call) -> Changes {
+    match call {
+        Call::Create { .. }
+        | Call::Link { .. }
+        | Call::Unlink { .. }
+        | Call::Rename { .. }
+        | Call::TmpFile { .. }
+        | Call::SetAttr { .. }
+        | Call::Write { .. }
+        | Call::Allocate { .. }
+        | Call::CopyRange { .. }
+        | Call::SetXattr { .. }
+        | Call::RemoveXattr { .. } => Changes::Something,
+        _ => Changes::Nothing,
+    }
+}
