@@ -2,89 +2,14 @@
 
 use crate::clock::Time;
 use crate::config::SimConfig;
+use crate::event::Event;
 use crate::invariants::{Invariants, patience};
-use crate::message::{OpUid, ToClient, ToServer};
-use crate::network::{ConnId, Network};
-use soda_lease::OpKey;
+use crate::message::OpUid;
+use crate::network::Network;
 use soda_model::Rng;
-use soda_types::{Epoch, Fid, Mode};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
-
-/// Something that will happen.
-#[derive(Debug)]
-pub enum Event {
-    ArrivesAtServer(ConnId, ToServer),
-    /// A second time, its connection may be gone.
-    CopyAtServer(ConnId, ToServer),
-    ArrivesAtClient(ConnId, ToClient),
-    /// A side of a connection finds out that it is broken.
-    ResetAtServer(ConnId),
-    ResetAtClient {
-        client: usize,
-        conn: ConnId,
-    },
-    ServerTimer {
-        generation: u64,
-    },
-    /// A step of an admitted operation; of one life of the server.
-    ServerStep {
-        life: u64,
-        op: OpKey,
-        step: Step,
-    },
-    ServerStarts,
-    ClientTimer {
-        client: usize,
-        life: u64,
-        generation: u64,
-    },
-    ClientStarts {
-        client: usize,
-    },
-    Connect {
-        client: usize,
-        life: u64,
-    },
-    ConnectGivesUp {
-        client: usize,
-        life: u64,
-        conn: ConnId,
-    },
-    ConnectData {
-        client: usize,
-        life: u64,
-    },
-    Think {
-        client: usize,
-        life: u64,
-        process: usize,
-    },
-    CachesDropped {
-        client: usize,
-        life: u64,
-        fid: Fid,
-        epoch: Epoch,
-        keep: Option<Mode>,
-    },
-    Fault,
-    Undo(Undo),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
-    Apply,
-    Finish,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Undo {
-    Cut(usize),
-    Freeze(usize),
-    FreezeServer,
-    Stuck(usize),
-}
 
 #[derive(Debug)]
 pub struct Context {

@@ -17,6 +17,8 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod context;
+pub mod delivery;
+pub mod event;
 pub mod invariants;
 pub mod message;
 pub mod network;

@@ -3,9 +3,10 @@
 
 use crate::clock::{Clock, Time};
 use crate::config::Sabotage;
-use crate::context::{Context, Event, Step};
+use crate::context::Context;
+use crate::event::{ConnId, Event, Step};
 use crate::message::{Call, OpId, OpUid, Register, Standing, Tag, ToClient, ToServer, Value, first_epoch};
-use crate::network::{ConnId, Kind};
+use crate::network::Kind;
 use soda_lease::table::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table};
 use soda_types::{Cause, Epoch, Grant, InUse, Mode, Monotonic, RecallAck, Sequence, SessionId};
 use std::collections::{BTreeMap, BTreeSet};

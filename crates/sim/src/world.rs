@@ -4,7 +4,8 @@
 use crate::client::{Client, End, Stuck, Work};
 use crate::clock::{Clock, Time};
 use crate::config::SimConfig;
-use crate::context::{Context, Digest, Event, Show, Undo};
+use crate::context::{Context, Digest, Show};
+use crate::event::{Event, Undo};
 use crate::invariants::{Violation, exclusive, progress};
 use crate::message::Register;
 use crate::server::Server;

@@ -7,9 +7,10 @@ mod programs;
 
 use crate::clock::Clock;
 use crate::config::{Sabotage, SimConfig};
-use crate::context::{Context, Event};
+use crate::context::Context;
+use crate::event::{ConnId, Event};
 use crate::message::{Call, OpId, OpUid, Standing, Tag, ToClient, ToServer};
-use crate::network::{ConnId, Kind};
+use crate::network::Kind;
 use caches::Caches;
 use programs::Process;
 use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};

@@ -3,7 +3,8 @@
 use super::{Asked, Client, Link, Request, Work};
 use crate::clock::Time;
 use crate::config::Sabotage;
-use crate::context::{Context, Event};
+use crate::context::Context;
+use crate::event::Event;
 use crate::invariants::progress;
 use crate::message::{Call, OpId, OpUid, Register, Tag, ToServer, Value};
 use crate::network::Kind;

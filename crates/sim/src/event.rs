@@ -1,0 +1,82 @@
+//! What can happen in a run.
+
+use crate::message::{ToClient, ToServer};
+use soda_lease::OpKey;
+use soda_types::{Epoch, Fid, Mode};
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(pub u64);
+
+/// Something that will happen.
+#[derive(Debug)]
+pub enum Event {
+    ArrivesAtServer(ConnId, ToServer),
+    /// A second time, its connection may be gone.
+    CopyAtServer(ConnId, ToServer),
+    ArrivesAtClient(ConnId, ToClient),
+    /// A side of a connection finds out that it is broken.
+    ResetAtServer(ConnId),
+    ResetAtClient {
+        client: usize,
+        conn: ConnId,
+    },
+    ServerTimer {
+        generation: u64,
+    },
+    /// A step of an admitted operation; of one life of the server.
+    ServerStep {
+        life: u64,
+        op: OpKey,
+        step: Step,
+    },
+    ServerStarts,
+    ClientTimer {
+        client: usize,
+        life: u64,
+        generation: u64,
+    },
+    ClientStarts {
+        client: usize,
+    },
+    Connect {
+        client: usize,
+        life: u64,
+    },
+    ConnectGivesUp {
+        client: usize,
+        life: u64,
+        conn: ConnId,
+    },
+    ConnectData {
+        client: usize,
+        life: u64,
+    },
+    Think {
+        client: usize,
+        life: u64,
+        process: usize,
+    },
+    CachesDropped {
+        client: usize,
+        life: u64,
+        fid: Fid,
+        epoch: Epoch,
+        keep: Option<Mode>,
+    },
+    Fault,
+    Undo(Undo),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    Apply,
+    Finish,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Undo {
+    Cut(usize),
+    Freeze(usize),
+    FreezeServer,
+    Stuck(usize),
+}
