@@ -6,11 +6,35 @@ mod common;
 
 use bytes::Bytes;
 use common::*;
-use soda_protocol::{Answer, Call, Failure, Note, OpId, WriteAt};
-use soda_types::{Errno, FileKind, InUse, Sequence, Slot};
+use soda_protocol::{Answer, Call, Failure, Note, OpId, Reply, WriteAt};
+use soda_server::RunningServer;
+use soda_types::{Errno, Fid, FileKind, InUse, Recall, Sequence, Slot};
+use tokio::sync::oneshot;
 
-fn append(fid: soda_types::Fid) -> Call {
+fn append(fid: Fid) -> Call {
     Call::Write { fid, at: WriteAt::End, kill_suid_sgid: false }
+}
+
+/// An append that waits until a reader gives its lease back.
+struct HeldUp {
+    reader: Client,
+    writer: Client,
+    file: Fid,
+    op: OpId,
+    tag: u64,
+    answer: oneshot::Receiver<(Reply, Bytes)>,
+    /// What the reader is to answer.
+    recall: Recall,
+}
+
+async fn held_up(server: &RunningServer, data: &Bytes) -> HeldUp {
+    let reader = Client::connect_keeping_recalls(server).await;
+    let file = reader.create(reader.root, "file").await.unwrap().fid;
+    let writer = Client::connect(server).await;
+    let op = writer.next_op();
+    let (tag, answer) = writer.connection().send(Some(op), append(file), data.clone()).await;
+    let recall = reader.next_recall().await;
+    HeldUp { reader, writer, file, op, tag, answer, recall }
 }
 
 // SEMANTICS 20
@@ -93,13 +117,8 @@ async fn packets_of_the_past_do_nothing() {
 async fn a_retry_of_what_is_under_way_waits_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let reader = Client::connect_keeping_recalls(&server).await;
-    let file = reader.create(reader.root, "file").await.unwrap().fid;
-    let writer = Client::connect(&server).await;
-    let op = writer.next_op();
     let data = Bytes::from_static(b"once");
-    let (_, first) = writer.connection().send(Some(op), append(file), data.clone()).await;
-    let recall = reader.next_recall().await;
+    let HeldUp { reader, writer, file, op, answer: first, recall, .. } = held_up(&server, &data).await;
     // The connection breaks while the write waits; the retry comes over the next.
     drop(first);
     let again = Client::resume(&server, writer.key()).await;
@@ -115,13 +134,8 @@ async fn a_retry_of_what_is_under_way_waits_for_it() {
 async fn what_is_cancelled_was_never_there() {
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let reader = Client::connect_keeping_recalls(&server).await;
-    let file = reader.create(reader.root, "file").await.unwrap().fid;
-    let writer = Client::connect(&server).await;
-    let op = writer.next_op();
     let data = Bytes::from_static(b"data");
-    let (tag, answer) = writer.connection().send(Some(op), append(file), data.clone()).await;
-    let recall = reader.next_recall().await;
+    let HeldUp { reader, writer, file, op, tag, answer, recall } = held_up(&server, &data).await;
     writer.note(Note::Cancel(tag)).await;
     assert_eq!(errno(answer.await.unwrap().0.result), Errno::Interrupted);
     reader.answer_recall(&recall, InUse::No).await;

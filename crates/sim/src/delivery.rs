@@ -6,39 +6,44 @@ use crate::config::{Copies, Order};
 use crate::context::Context;
 use crate::event::{ConnId, Event};
 use crate::message::{ToClient, ToServer};
+use crate::network::Connection;
 use std::time::Duration;
+
+struct Travel {
+    arrives: Time,
+    /// A second time, so much later than now.
+    copy: Option<Duration>,
+}
 
 impl Context {
     pub fn send_to_server(&mut self, id: ConnId, message: ToServer) {
-        let delay = self.delay();
-        let copy = self.delay_of_copy();
-        let scrambled = self.config.order == Order::Scrambled;
-        let Some(connection) = self.network.connections.get_mut(&id) else { return };
-        let mut at = self.now.after(delay);
-        if !scrambled {
-            at = at.max(Time(connection.last_to_server.0 + 1));
-            connection.last_to_server = at;
-        }
+        let Some(Travel { arrives, copy }) = self.travel(id, |one| &mut one.last_to_server) else { return };
         if let Some(copy) = copy {
             self.after(copy, Event::CopyAtServer(id, message.clone()));
         }
-        self.schedule(at, Event::ArrivesAtServer(id, message));
+        self.schedule(arrives, Event::ArrivesAtServer(id, message));
     }
 
     pub fn send_to_client(&mut self, id: ConnId, message: ToClient) {
-        let delay = self.delay();
-        let copy = self.delay_of_copy();
-        let scrambled = self.config.order == Order::Scrambled;
-        let Some(connection) = self.network.connections.get_mut(&id) else { return };
-        let mut at = self.now.after(delay);
-        if !scrambled {
-            at = at.max(Time(connection.last_to_client.0 + 1));
-            connection.last_to_client = at;
-        }
+        let Some(Travel { arrives, copy }) = self.travel(id, |one| &mut one.last_to_client) else { return };
         if let Some(copy) = copy {
             self.after(copy, Event::ArrivesAtClient(id, message.clone()));
         }
-        self.schedule(at, Event::ArrivesAtClient(id, message));
+        self.schedule(arrives, Event::ArrivesAtClient(id, message));
+    }
+
+    /// What becomes of a message sent now. `last`: when the last one in its direction arrives. `None`: the connection is gone.
+    fn travel(&mut self, id: ConnId, last: fn(&mut Connection) -> &mut Time) -> Option<Travel> {
+        let delay = self.delay();
+        let copy = self.delay_of_copy();
+        let connection = self.network.connections.get_mut(&id)?;
+        let mut arrives = self.now.after(delay);
+        if self.config.order != Order::Scrambled {
+            let last = last(connection);
+            arrives = arrives.max(Time(last.0 + 1));
+            *last = arrives;
+        }
+        Some(Travel { arrives, copy })
     }
 
     /// The event, unless its connection is gone, or held back by a cut link.

@@ -2,14 +2,16 @@
 //! between its call and its return?
 //!
 //! * [`History`] is what was observed, [`check`] the verdict for all of it.
-//! * [`object`] says what each kind of object may answer; linearizability is local (Herlihy & Wing, "Linearizability: A
+//! * [`object`] has the words; `state` says what each kind of object may answer; linearizability is local (Herlihy & Wing, "Linearizability: A
 //!   Correctness Condition for Concurrent Objects", 1990, theorem 1), so every object is searched by itself.
 //! * [`search`] is the search.
 
 mod directories;
+mod names;
 pub mod object;
 mod ranges;
 pub mod search;
+mod state;
 
 use object::{Answer, Object, Operation};
 use serde::Serialize;
@@ -17,22 +19,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+pub use object::Call;
 pub use ranges::PARTS;
 pub use search::Verdict;
-
-/// One operation as its caller saw it.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Call {
-    /// Who called: one thread. Its calls follow each other.
-    pub client: u16,
-    pub object: Object,
-    pub operation: Operation,
-    /// Nanoseconds of `CLOCK_MONOTONIC`, before the call.
-    pub called: u64,
-    /// Nanoseconds of `CLOCK_MONOTONIC` after the return, and what it returned. `None`: nobody knows whether it
-    /// happened; it may have at any time since the call, or never.
-    pub returned: Option<(u64, Answer)>,
-}
 
 /// What all clients saw.
 #[derive(Clone, Default, Debug, Serialize)]

@@ -5,8 +5,8 @@
 //! out together with its return; when the first thing in the list is a return whose call could not be taken, the last
 //! choice was wrong and is put back.
 
-use super::Call;
-use super::object::{Object, State};
+use super::object::{Call, Object};
+use super::state::State;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
