@@ -779,7 +779,7 @@ def watching():
 def refused():
     """What there is no way to do says so."""
     os.mkdir(f"{A}/no links")
-    same(errno_of(os.link, f"{A}/no links", f"{A}/linked"), "EPERM")
+    same(errno_of(os.link, f"{A}/no links", f"{A}/no links here"), "EPERM")
     for name in "from", "to":
         with open(f"{A}/clone {name}", "wb") as file:
             file.write(bytes(8192))
