@@ -16,6 +16,8 @@ pub(super) struct Operation {
     pub(super) objects: Vec<ObjectId>,
     pub(super) arrived: Monotonic,
     pub(super) state: OpState,
+    /// A change of a holder has gone ahead of it.
+    pub(super) overtaken: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +66,10 @@ impl Table {
         let accesses = merged(accesses);
         let objects: Vec<ObjectId> =
             accesses.iter().map(|access| self.store.find_or_insert(access.fid)).collect();
-        self.ops.insert(op, Operation { session, accesses, objects, arrived: now, state: OpState::Waiting });
+        self.ops.insert(
+            op,
+            Operation { session, accesses, objects, arrived: now, state: OpState::Waiting, overtaken: false },
+        );
         if self.examine(now, op) == Verdict::Waits {
             self.counters.waits += 1;
             self.enqueue(op);
@@ -167,8 +172,24 @@ impl Table {
         if !covered {
             return None;
         }
+        self.note_overtaken(key);
         self.counters.admissions_covered += 1;
         Some(self.admit(now, key))
+    }
+
+    /// A covered operation goes ahead: of those who wait for what it changes.
+    fn note_overtaken(&mut self, key: OpKey) {
+        let Some(op) = self.ops.get(&key) else { return };
+        let changed =
+            op.objects.iter().zip(&op.accesses).filter(|(_, access)| access.intent == Intent::Change);
+        let queues =
+            changed.filter_map(|(object, _)| self.store.object(*object)).flat_map(|found| found.queue());
+        let waiting: Vec<OpKey> = queues.map(|waiter| waiter.op).filter(|waiter| *waiter != key).collect();
+        for waiter in waiting {
+            if let Some(op) = self.ops.get_mut(&waiter) {
+                op.overtaken = true;
+            }
+        }
     }
 
     /// Makes sure that every lease of others that is in the way is being recalled, or is gone.
@@ -180,7 +201,13 @@ impl Table {
         intent: Intent,
         asker: (OpKey, usize),
     ) -> Blocked {
-        let keep = others_keep(intent);
+        // A holder with one change behind the other never gives an answer that still counts when it arrives: each change
+        // makes the answers before it void. Who has nothing left to keep has nothing to change under.
+        let starves = self
+            .ops
+            .get(&asker.0)
+            .is_some_and(|op| op.overtaken && now.since(op.arrived) >= self.config.read_patience);
+        let keep = others_keep(intent).filter(|_| !starves);
         // Only a write lease is in the way of a read, and it has no company: with a thousand readers, one more does not
         // look at each of them.
         let enough = match intent {

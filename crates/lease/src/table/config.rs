@@ -15,6 +15,9 @@ pub struct TableConfig {
     pub object_term: ObjectTerm,
     /// Volumes with a term of their own.
     pub volume_terms: BTreeMap<VolumeId, ObjectTerm>,
+    /// A read that has waited this long, while the holder went on changing the object, asks for the whole lease, not only
+    /// to lower it.
+    pub read_patience: Duration,
     /// An unanswered recall is sent again after this time, again and again.
     pub recall_resend: Duration,
     /// A holder that goes on renewing but leaves a recall unanswered and reports no progress for this long is ended
@@ -43,6 +46,7 @@ impl TableConfig {
             grace: term + term / 10,
             object_term: ObjectTerm::Session,
             volume_terms: BTreeMap::new(),
+            read_patience: term / 100,
             recall_resend: term / 5,
             recall_deadline: term * 3,
             equation_8: Equation8::On { half_life: term, min_writes: 8 },

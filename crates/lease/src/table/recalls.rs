@@ -2,7 +2,7 @@
 
 use super::output::{FenceReason, Output};
 use super::sessions::SessionStanding;
-use super::store::{Lease, LeaseId, RecallState};
+use super::store::{Lease, LeaseId, ObjectId, RecallState};
 use super::{Intent, Table};
 use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -180,6 +180,7 @@ impl Table {
             outstanding.to = to;
             outstanding.cause = cause;
             self.resend(now, session, epoch);
+            self.look_again_for(session, object);
             return;
         }
         lease.recall = RecallState::Recalled;
@@ -201,7 +202,17 @@ impl Table {
         };
         self.recalls.insert(epoch, outstanding);
         self.plan(now, epoch);
+        self.look_again_for(session, object);
         self.note_contention(now, object, session, mode);
+    }
+
+    /// An operation of the holder that waits for the object may be what its answer waits for: it goes first from now on.
+    fn look_again_for(&mut self, session: SessionId, object: ObjectId) {
+        let Some(found) = self.store.object(object) else { return };
+        let mut waiting = found.queue().filter_map(|waiter| self.ops.get(&waiter.op));
+        if waiting.any(|op| op.session == session) {
+            self.unsettled.push_back(object);
+        }
     }
 
     /// The holder has changed the object since it was asked, and an answer that it may keep reading can be on the way

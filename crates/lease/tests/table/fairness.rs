@@ -67,6 +67,38 @@ fn a_stream_of_writers_does_not_starve_a_reader() {
     assert!(waited.values().all(|(_, waited)| *waited <= 3), "{waited:?}");
 }
 
+/// A holder that changes the object again and again, two changes at a time, as several threads of one machine do. Each answer
+/// is overtaken by the end of the next change.
+#[test]
+fn a_pipeline_of_covered_changes_does_not_starve_a_reader() {
+    let mut bench = Bench::new();
+    bench.run(1, change(7));
+    assert_eq!(bench.request(1, 100, &[change(7)]), [admit(100)]);
+    let mut asked: Vec<soda_types::Recall> = Vec::new();
+    let mut outputs = bench.request(2, 1, &[read(7)]);
+    for step in 1..500 {
+        outputs.extend(bench.pass(f64::from(step) * 0.01, &[1, 2]));
+        outputs.extend(bench.request(1, 100 + step as u64, &[change(7)]));
+        outputs.extend(bench.finish(99 + step as u64).1);
+        let late: Vec<_> = std::mem::take(&mut asked);
+        for recall in late {
+            outputs.extend(bench.ack(1, RecallAck { kept: recall.to, ..gone(7, recall.epoch.0) }));
+        }
+        for output in std::mem::take(&mut outputs) {
+            match output {
+                Output::Recall { recall, .. } => asked.push(recall),
+                Output::Admit(op) if op.0 == 1 => {
+                    assert!(step <= 20, "after {step} changes");
+                    return;
+                }
+                Output::Admit(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    panic!("the reader never got its turn");
+}
+
 #[test]
 fn an_operation_on_two_contended_objects_gets_its_turn() {
     let mut bench = Bench::new();

@@ -111,6 +111,17 @@ fn nobody_goes_first_for_ever() {
     assert_eq!(went_first, 29, "until the recall's deadline of three terms");
 }
 
+#[test]
+fn who_waits_already_when_its_session_is_asked_goes_first_from_then_on() {
+    let mut bench = Bench::new();
+    bench.run(1, change(7));
+    bench.run(2, read(9));
+    assert_eq!(bench.request(3, 1, &[change(8), change(9)]), [recall(2, 9, 2)]);
+    // Behind the change of 8. Nobody has asked session 1 for anything so far.
+    assert_eq!(bench.request(1, 2, &[read(7), read(8)]), []);
+    assert_eq!(bench.request(2, 3, &[read(7)]), [lower(1, 7, 1), admit(2)]);
+}
+
 /// A world in which a session answers a recall only when it has no operation under way on the object, and in which nobody
 /// waits for a session that waits for it: each object is cached by one session only.
 struct World {
