@@ -169,7 +169,7 @@ pub(crate) struct UmountArgs {
     /// Take it out of the tree of names now; who uses it may go on
     #[arg(long, short = 'l')]
     pub lazy: bool,
-    /// Cut off whoever uses it: their operations fail
+    /// Cut off whoever uses it: their operations fail, mapped memory that was not synced is lost
     #[arg(long, short = 'f', conflicts_with = "lazy")]
     pub force: bool,
 }

@@ -49,6 +49,11 @@ pub(crate) enum CliError {
         "{0} is in use. Close what works there (`fuser -vm {0}` lists it), or detach it with --lazy, or cut it off with --force"
     )]
     Busy(PathBuf),
+    #[error(
+        "{0} is in use, and its daemon does not answer: it is stopped, or another user's. Detach the mount with --lazy, or \
+         cut it off with --force"
+    )]
+    BusyAndSilent(PathBuf),
     #[error("{what}: {cause}")]
     Io { what: String, cause: io::Error },
     #[error(transparent)]
@@ -117,7 +122,7 @@ impl CliError {
             CliError::Refused(_) => Exit::Refused,
             CliError::Mount { .. } | CliError::Mounted { .. } => Exit::Mount,
             CliError::NotMounted(_) => Exit::NotMounted,
-            CliError::Busy(_) => Exit::Busy,
+            CliError::Busy(_) | CliError::BusyAndSilent(_) => Exit::Busy,
             CliError::Damaged(_) => Exit::Damaged,
             CliError::CacheDir(_) | CliError::Io { .. } | CliError::Server(_) | CliError::Failed(_) => {
                 Exit::Failed

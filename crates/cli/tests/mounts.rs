@@ -15,12 +15,18 @@ const SODA: &str = env!("CARGO_BIN_EXE_soda");
 /// A server and a place for mounts; everything is taken down when it is dropped.
 struct Place {
     server: Child,
+    term: &'static str,
     address: String,
     dir: TempDir,
 }
 
 /// `None` where nothing can be mounted.
 fn place() -> Option<Place> {
+    place_with_term("2s")
+}
+
+/// The session lease's term as in `2s`.
+fn place_with_term(term: &'static str) -> Option<Place> {
     if !prerequisites() {
         return None;
     }
@@ -29,12 +35,17 @@ fn place() -> Option<Place> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().to_string()
     };
-    let mut server = Command::new(SODA);
-    server.args(["serve", "--term", "2s", "--listen", &address, "--data"]).arg(dir.path().join("data"));
-    let server = server.stderr(Stdio::null()).spawn().unwrap();
-    eventually("the server listens", || std::net::TcpStream::connect(&address).is_ok());
+    let server = serve(term, &address, dir.path());
     fs::create_dir(dir.path().join("mount")).unwrap();
-    Some(Place { server, address, dir })
+    Some(Place { server, term, address, dir })
+}
+
+fn serve(term: &str, address: &str, dir: &Path) -> Child {
+    let mut server = Command::new(SODA);
+    server.args(["serve", "--term", term, "--listen", address, "--data"]).arg(dir.join("data"));
+    let server = server.stderr(Stdio::null()).spawn().unwrap();
+    eventually("the server listens", || std::net::TcpStream::connect(address).is_ok());
+    server
 }
 
 impl Place {
@@ -60,6 +71,19 @@ impl Place {
         let (spec, dir) = (self.spec(), self.mount_point());
         let arguments = [&["mount", &spec, dir.to_str().unwrap()], options].concat();
         succeeded(&self.soda(&arguments));
+    }
+
+    fn kill_server(&mut self) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+    }
+
+    /// When the daemon knows that the server is not there.
+    fn wait_until_disconnected(&self) {
+        eventually("the daemon notices", || {
+            let output = self.soda(&["status", "--json"]);
+            String::from_utf8_lossy(&output.stdout).contains("\"Disconnected\"")
+        });
     }
 
     fn umount(&self, options: &[&str]) -> Output {
@@ -165,14 +189,51 @@ fn a_busy_mount_is_taken_away_when_the_server_is_gone() {
     place.mount(&[]);
     fs::write(place.mount_point().join("file"), "x").unwrap();
     let _busy = Busy::start(&place.mount_point());
-    place.server.kill().unwrap();
-    place.server.wait().unwrap();
-    eventually("the daemon notices", || {
-        let output = place.soda(&["status", "--json"]);
-        String::from_utf8_lossy(&output.stdout).contains("\"Disconnected\"")
-    });
-    succeeded(&place.umount(&[]));
+    place.kill_server();
+    place.wait_until_disconnected();
+    let output = place.umount(&[]);
+    succeeded(&output);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is cut off"), "{output:?}");
     assert!(!place.is_mounted());
+}
+
+// SEMANTICS 38
+#[test]
+fn a_busy_mount_outlives_an_umount_while_the_server_restarts() {
+    let Some(mut place) = place_with_term("60s") else { return };
+    place.mount(&[]);
+    let file = place.mount_point().join("file");
+    fs::write(&file, "kept").unwrap();
+    let _busy = Busy::start(&place.mount_point());
+    place.kill_server();
+    place.wait_until_disconnected();
+    std::thread::scope(|scope| {
+        let unmounting = scope.spawn(|| place.umount(&[]));
+        // Longer than it would wait for a server that is gone.
+        std::thread::sleep(Duration::from_secs(11));
+        assert!(!unmounting.is_finished(), "{:?}", unmounting.join());
+        let mut server = serve(place.term, &place.address, place.dir.path());
+        let output = unmounting.join().unwrap();
+        let still = fs::read_to_string(&file);
+        server.kill().unwrap();
+        server.wait().unwrap();
+        failed_with(&output, 7, "in use");
+        assert_eq!(still.unwrap(), "kept");
+    });
+}
+
+#[test]
+fn a_busy_mount_with_a_stopped_daemon_is_not_taken_for_dead() {
+    let Some(place) = place() else { return };
+    place.mount(&[]);
+    let daemon = place.daemon().to_string();
+    let _busy = Busy::start(&place.mount_point());
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &daemon]).status().unwrap().success());
+    signal("-STOP");
+    let output = place.umount(&[]);
+    signal("-CONT");
+    failed_with(&output, 7, "does not answer");
+    assert!(place.is_mounted());
 }
 
 #[test]

@@ -1,4 +1,7 @@
 //! `soda umount`: also with the server gone, or the daemon.
+//!
+//! As umount(8) it never takes a mount from those who use it: in use is an error. What can only be waited for in vain is cut
+//! off by itself: a mount whose server is silent for longer than the session's lease and the patience of this command.
 
 use crate::args::UmountArgs;
 use crate::control::{self, MountStatus};
@@ -7,13 +10,17 @@ use crate::progress::Waiting;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use soda_fuse::MountEntry;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// umount(2) may wait for pages of a shared mapping on their way to a server that is gone.
+/// How long a server that is gone is waited for, at least.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks at what is waited for.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A dead mount says so at once; any other answer may take for ever.
+const PROBE: Duration = Duration::from_secs(1);
 /// The daemon gives its leases back before it ends.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -29,18 +36,7 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     } else if arguments.lazy {
         return detach(&mount.dir).map_err(failed());
     } else {
-        match unmount_in_time(&mount.dir) {
-            Outcome::Done => {}
-            Outcome::Busy if daemon.as_ref().is_some_and(MountStatus::is_connected) => {
-                return Err(CliError::Busy(mount.dir));
-            }
-            Outcome::Busy | Outcome::Stuck => {
-                tracing::info!("the server or the daemon is gone: cut off");
-                abort(&mount, daemon.as_ref());
-                detach(&mount.dir).map_err(failed())?;
-            }
-            Outcome::Failed(error) => return Err(failed()(error)),
-        }
+        unmount_or_give_up(&mount, daemon.as_ref())?;
     }
     if let Some(daemon) = daemon {
         wait_for_end(daemon.pid);
@@ -48,31 +44,129 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-enum Outcome {
-    Done,
-    Busy,
-    /// Still waiting in the kernel.
-    Stuck,
-    Failed(std::io::Error),
+fn unmount_or_give_up(mount: &MountEntry, daemon: Option<&MountStatus>) -> Result<(), CliError> {
+    let failed = || CliError::io(format!("cannot unmount {}", mount.dir.display()));
+    let start = Instant::now();
+    let _waiting = Waiting::new(format!("{}, or for its server", mount.dir.display()));
+    let mut attempt = Attempt::start(&mount.dir);
+    loop {
+        let attempted = match attempt.result() {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error)) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Attempted::InUse,
+            Some(Err(error)) => return Err(failed()(error)),
+            None => Attempted::Waiting,
+        };
+        match next_step(attempted, health(&mount.dir), start.elapsed()) {
+            Step::Wait => {}
+            Step::Refuse(Reason::InUse) => return Err(CliError::Busy(mount.dir.clone())),
+            Step::Refuse(Reason::Silent) => return Err(CliError::BusyAndSilent(mount.dir.clone())),
+            Step::Detach => return detach(&mount.dir).map_err(failed()),
+            Step::CutOff => {
+                eprintln!(
+                    "soda: the server of {} is gone: the mount is cut off. What used it gets errors (ENOTCONN), and \
+                     stores to mapped memory that were not synced are lost",
+                    mount.dir.display()
+                );
+                abort(mount, daemon);
+                return detach(&mount.dir).map_err(failed());
+            }
+        }
+        if attempted == Attempted::InUse {
+            std::thread::sleep(PAUSE);
+            attempt = Attempt::start(&mount.dir);
+        }
+    }
 }
 
-fn unmount_in_time(dir: &Path) -> Outcome {
-    let _waiting = Waiting::new(format!("{} to write back what is mapped into memory", dir.display()));
-    let (done, is_done) = mpsc::channel();
-    let path = dir.to_path_buf();
-    std::thread::spawn(move || {
-        let result = match unmount(&path, UnmountFlags::NOFOLLOW) {
-            Err(Errno::PERM) => with_helper(&path, &["-u"]),
-            result => result.map_err(std::io::Error::from),
-        };
-        let _ = done.send(result);
-    });
-    match is_done.recv_timeout(PATIENCE) {
-        Ok(Ok(())) => Outcome::Done,
-        Ok(Err(error)) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Outcome::Busy,
-        Ok(Err(error)) => Outcome::Failed(error),
-        Err(_) => Outcome::Stuck,
+/// umount(2) on a thread of its own: it may wait in the kernel.
+struct Attempt(Receiver<std::io::Result<()>>);
+
+impl Attempt {
+    fn start(dir: &Path) -> Attempt {
+        let (done, is_done) = mpsc::channel();
+        let path = dir.to_path_buf();
+        std::thread::spawn(move || {
+            let result = match unmount(&path, UnmountFlags::NOFOLLOW) {
+                Err(Errno::PERM) => with_helper(&path, &["-u"]),
+                result => result.map_err(std::io::Error::from),
+            };
+            let _ = done.send(result);
+        });
+        Attempt(is_done)
     }
+
+    /// `None`: not yet.
+    fn result(&self) -> Option<std::io::Result<()>> {
+        match self.0.recv_timeout(PAUSE) {
+            Ok(result) => Some(result),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(std::io::Error::other("its thread ended"))),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Attempted {
+    InUse,
+    /// Still in the kernel, which writes back what is mapped into memory.
+    Waiting,
+}
+
+/// What stands behind a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Health {
+    Connected,
+    /// The session's lease still runs: a server that restarts is back before it ends.
+    Away,
+    /// Silent for longer than the session's lease.
+    Gone,
+    /// The daemon does not answer: stopped, or another user's.
+    Silent,
+    /// No daemon.
+    Dead,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Wait,
+    Refuse(Reason),
+    /// Nothing can be lost by it.
+    Detach,
+    CutOff,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reason {
+    InUse,
+    Silent,
+}
+
+fn next_step(attempted: Attempted, health: Health, waited: Duration) -> Step {
+    match (health, attempted) {
+        (Health::Dead, _) => Step::Detach,
+        (Health::Gone, _) if waited >= PATIENCE => Step::CutOff,
+        (Health::Gone | Health::Away, _) | (_, Attempted::Waiting) => Step::Wait,
+        (Health::Connected, Attempted::InUse) => Step::Refuse(Reason::InUse),
+        (Health::Silent, Attempted::InUse) => Step::Refuse(Reason::Silent),
+    }
+}
+
+fn health(dir: &Path) -> Health {
+    match control::mount_on(dir) {
+        Some(daemon) if daemon.is_connected() => Health::Connected,
+        Some(daemon) if daemon.session.left.is_zero() => Health::Gone,
+        Some(_) => Health::Away,
+        None if is_dead(dir) => Health::Dead,
+        None => Health::Silent,
+    }
+}
+
+/// Whether the kernel has lost the daemon. statfs(2) is never answered from a cache.
+fn is_dead(dir: &Path) -> bool {
+    let (done, is_done) = mpsc::channel();
+    let path: PathBuf = dir.into();
+    std::thread::spawn(move || done.send(rustix::fs::statfs(&path).err()));
+    is_done.recv_timeout(PROBE) == Ok(Some(Errno::NOTCONN))
 }
 
 /// Ends the connection between kernel and daemon. Not fatal: without privilege the detaching alone has to do.
@@ -119,4 +213,31 @@ fn is_mount_daemon(pid: u32) -> bool {
     };
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     command.split(|byte| *byte == 0).nth(1) == Some(b"mount") && !is_zombie()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_cut_off_that_may_go_on() {
+        for waited in [Duration::ZERO, PATIENCE, PATIENCE * 100] {
+            let step = |attempted, health| next_step(attempted, health, waited);
+            assert_eq!(step(Attempted::InUse, Health::Connected), Step::Refuse(Reason::InUse));
+            assert_eq!(step(Attempted::Waiting, Health::Connected), Step::Wait, "a slow server");
+            assert_eq!(step(Attempted::InUse, Health::Away), Step::Wait, "a restart of the server");
+            assert_eq!(step(Attempted::Waiting, Health::Away), Step::Wait);
+            assert_eq!(step(Attempted::InUse, Health::Silent), Step::Refuse(Reason::Silent));
+            assert_eq!(step(Attempted::Waiting, Health::Silent), Step::Wait);
+            assert_eq!(step(Attempted::InUse, Health::Dead), Step::Detach);
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_waited_for_with_patience() {
+        for attempted in [Attempted::InUse, Attempted::Waiting] {
+            assert_eq!(next_step(attempted, Health::Gone, PATIENCE - PAUSE), Step::Wait);
+            assert_eq!(next_step(attempted, Health::Gone, PATIENCE), Step::CutOff);
+        }
+    }
 }
