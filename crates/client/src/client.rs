@@ -56,11 +56,12 @@ impl Client {
         transport: Box<dyn Transport>,
     ) -> Result<Arc<Client>, ConnectError> {
         let answers = Arc::new(Answers::default());
-        let state = State::new(&config.cache, config.consistency, Arc::clone(&answers));
+        let hooks: Arc<dyn KernelHooks> = Arc::from(hooks);
+        let state = State::new(&config.cache, config.consistency, Arc::clone(&answers), Arc::clone(&hooks));
         let inner = Arc::new(Inner {
             link: Link::new(config.data_connections),
             clock,
-            hooks: Arc::from(hooks),
+            hooks,
             transport,
             state: Mutex::new(state),
             slots: Arc::new(Slots::default()),

@@ -1,7 +1,9 @@
 //! What a program with caches of its own (the kernel behind FUSE) must provide, so that these keep the leases' promise.
 
+use crate::cache::names::KERNEL_LAG;
 use soda_types::{Fid, InUse, Name};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Names of one directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,10 +16,18 @@ pub enum Names {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NamesLock {
     None,
-    /// The directory's own lock. Then own changes of the directory that wait behind the very operation which recalls
-    /// its lease are taken back and fail with `ESTALE` ("walk the path again"), which frees the lock.
+    /// The directory's own lock, which whoever looks a name up may hold, too, and who waits at the server behind the very
+    /// operation that recalls the directory's lease. So names are given for a moment only, and a recall that has
+    /// outlasted that is answered without the lock ([`NAMES_RUN_OUT`]). Changes are taken back at once where that can be
+    /// had without harm: they fail with `ESTALE` ("walk the path again"), which frees the lock.
     Directory,
 }
+
+/// For how long a kernel that cannot drop names without a lock may keep one.
+pub(crate) const NAMES_KEPT: Duration = Duration::from_millis(500);
+/// After this long without a new one it uses no name any more that it has not asked for again: counted by a clock that stands
+/// still while the machine sleeps, as the kernel's time-outs do.
+pub const NAMES_RUN_OUT: Duration = NAMES_KEPT.saturating_add(KERNEL_LAG);
 
 /// Called on threads of the client's own with no lock held; may block. When a method returns, nothing that was handed
 /// out before with a validity is used any more without asking the client again.
@@ -25,6 +35,7 @@ pub trait KernelHooks: Send + Sync + 'static {
     fn invalidate_attr(&self, fid: Fid);
     /// An end of `u64::MAX` means to the end of the file.
     fn invalidate_data(&self, fid: Fid, range: Range<u64>);
+    /// With [`NamesLock::Directory`] never called for [`Names::All`].
     fn invalidate_names(&self, dir: Fid, names: &Names);
 
     /// Uses of an inode that the client does not know from its open files.
@@ -32,6 +43,7 @@ pub trait KernelHooks: Send + Sync + 'static {
         InUse::No
     }
 
+    /// Called under locks of the client's: must not block.
     fn names_lock(&self) -> NamesLock {
         NamesLock::None
     }

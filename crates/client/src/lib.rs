@@ -57,7 +57,7 @@ pub use clock::{BootClock, Clock};
 pub use config::{Access, CacheConfig, ClientConfig, Consistency, Retry};
 pub use connection::{Stream, TcpTransport, Transport};
 pub use error::ConnectError;
-pub use hooks::{KernelHooks, Names, NamesLock, NoKernel};
+pub use hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock, NoKernel};
 pub use introspect::{ClientStanding, HeldLease, SessionView};
 pub use ops::{Detail, DirEntry, Entry, KillPriv, OpenDir, OpenFile, OpenMode, ReadData, RenameHow, Written};
 /// The wire's words that operations take and give, for users that see nothing else of the protocol.

@@ -10,9 +10,8 @@ mod pool;
 
 pub(crate) use pool::Pool;
 
-use crate::cache::names::MOST_NAMES_AT_ONCE;
 use crate::connection::link::Cancelled;
-use crate::hooks::{Names, NamesLock};
+use crate::hooks::{NAMES_RUN_OUT, Names, NamesLock};
 use crate::inner::Inner;
 use plan::Plan;
 use soda_lease::holder::RecallStep;
@@ -26,8 +25,6 @@ use tokio::sync::oneshot;
 /// For how long the kernel may be seen not to get on with it while own changes of the object wait behind the recall: this
 /// or up to twice this.
 const STUCK: Duration = Duration::from_secs(1);
-/// The same where the kernel needs a directory's lock to drop names.
-const STUCK_NAMES: Duration = Duration::from_millis(200);
 
 /// A recall in progress.
 #[derive(Debug)]
@@ -40,6 +37,13 @@ struct Job {
     progress: Arc<Progress>,
     /// What else is lowered on this occasion.
     neighbours: Vec<Fid>,
+}
+
+impl Job {
+    /// For whoever may answer it in the place of the thread that works on it.
+    fn aside(&self) -> Job {
+        Job { plan: Plan::default(), neighbours: Vec::new(), progress: Arc::clone(&self.progress), ..*self }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +83,7 @@ impl Inner {
     /// To a thread that may block.
     fn hand_on(self: &Arc<Inner>, job: Job) {
         self.take_back_changes(&job);
+        self.watch_names(&job);
         self.watch_stuck(&job);
         let inner = Arc::clone(self);
         self.recall_pool.run(Box::new(move || inner.work_on(job)));
@@ -86,10 +91,7 @@ impl Inner {
 
     fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
         let now = self.now();
-        let one_by_one = self.hooks.names_lock() == NamesLock::Directory;
         let mut state = crate::lock(&self.state);
-        // A kernel that needs the lock cannot make all names void at once.
-        state.names_at_once = if one_by_one { usize::MAX } else { MOST_NAMES_AT_ONCE };
         let step = state.holder.handle_recall(now, recall);
         let opens = state.existing(recall.fid).map_or(0, |inode| inode.opens);
         match step {
@@ -106,6 +108,9 @@ impl Inner {
                 state.repin(fid);
                 self.answers.bump();
                 let plan = Plan::new(&mut state, now, fid, keep);
+                if state.names_lock() == NamesLock::Directory {
+                    state.note_contended(now, fid);
+                }
                 let neighbours = if keep == Some(Mode::Read) { state.take_unseen(fid) } else { Vec::new() };
                 Begun::Job(Job { fid, epoch, keep, began: now, plan, progress: Arc::default(), neighbours })
             }
@@ -113,7 +118,8 @@ impl Inner {
     }
 
     /// Own changes of a directory that wait at the server behind this recall hold the lock which the kernel needs to
-    /// drop the directory's names.
+    /// drop the directory's names. Look-ups do, too, but stay: a kernel that asks for a name again takes an error for
+    /// "another inode by now", and what is mounted below would come loose. For them there is [`Inner::watch_names`].
     fn take_back_changes(self: &Arc<Inner>, job: &Job) {
         if job.plan.names.is_none() || self.hooks.names_lock() == NamesLock::None {
             return;
@@ -123,8 +129,7 @@ impl Inner {
             return;
         }
         let now = self.now();
-        // Once in a while only: the second try of the same call would pass the error on to the program.
-        if !crate::lock(&self.state).names_contended(now, job.fid) {
+        if !crate::lock(&self.state).send_back(now) {
             return;
         }
         for tag in tags {
@@ -133,23 +138,49 @@ impl Inner {
         }
     }
 
-    /// The last resort against a deadlock through the kernel: an own change (a page that the kernel must write back
-    /// before it can drop it, a second try in a directory) waits at the server behind this recall, whose invalidation
-    /// waits for the change. Then the server gets its answer first. This machine may see the old state for the moment
-    /// that the kernel still needs.
+    /// The kernel may never get the directory's lock before this recall is answered: whatever holds it may wait at the
+    /// server for just that. But what the kernel was told before the recall it believes for a moment only, and since then
+    /// it was told nothing: when the moment is over nothing old can be used any more, lock or no lock.
+    fn watch_names(self: &Arc<Inner>, job: &Job) {
+        let of_directory =
+            crate::lock(&self.state).existing(job.fid).is_some_and(|inode| inode.dir.is_some());
+        if !of_directory || self.hooks.names_lock() == NamesLock::None {
+            return;
+        }
+        let (inner, mut job) = (Arc::clone(self), job.aside());
+        self.runtime.spawn(async move {
+            tokio::time::sleep(NAMES_RUN_OUT).await;
+            if job.progress.done.load(Ordering::Acquire) {
+                return;
+            }
+            let runtime = inner.runtime.clone();
+            // Not in the pool: all of its threads may be waiting for locks.
+            runtime.spawn_blocking(move || {
+                let now = inner.now();
+                job.plan = Plan::new(&mut crate::lock(&inner.state), now, job.fid, None).without_names();
+                job.plan.tell(&*inner.hooks, job.fid);
+                if let Finished::Answer(ack) = inner.finish_recall(&job, Finish::Now) {
+                    tracing::debug!(fid = %job.fid, "recall answered when the kernel's names had run out");
+                    inner.stats.recalls_run_out.one();
+                    inner.acknowledge(vec![ack]);
+                }
+            });
+        });
+    }
+
+    /// The last resort against a deadlock through the kernel: an own change, a page that the kernel must write back before
+    /// it can drop it, waits at the server behind this recall, whose invalidation waits for the change. Then the server
+    /// gets its answer first. This machine may see the old state for the moment that the kernel still needs.
     fn watch_stuck(self: &Arc<Inner>, job: &Job) {
         let inner = Arc::clone(self);
-        // Only these wait for something that a change of our own can hold: pages to be written back, a directory's lock.
-        let names = job.plan.names.is_some() && self.hooks.names_lock() == NamesLock::Directory;
-        let can_be_stuck = names || job.plan.data.is_some();
-        let period = if names { STUCK_NAMES } else { STUCK };
-        let (plan, neighbours) = (Plan::default(), Vec::new());
-        let job = Job { plan, neighbours, progress: Arc::clone(&job.progress), ..*job };
+        // Only these wait for something that a change of our own can hold.
+        let can_be_stuck = job.plan.data.is_some();
+        let job = job.aside();
         let fid = job.fid;
         let mut was_telling = false;
         self.runtime.spawn(async move {
             loop {
-                tokio::time::sleep(period).await;
+                tokio::time::sleep(STUCK).await;
                 if job.progress.done.load(Ordering::Acquire) {
                     return;
                 }
@@ -355,9 +386,11 @@ impl Inner {
         let fids: Vec<Fid> = crate::lock(&self.state).inodes().map(|(fid, _)| *fid).collect();
         let inner = Arc::clone(self);
         self.recall_pool.run(Box::new(move || {
+            // Otherwise names run out by themselves, almost as soon.
+            let names = inner.hooks.names_lock() == NamesLock::None;
             for fid in fids {
                 inner.hooks.invalidate_attr(fid);
-                if crate::lock(&inner.state).existing(fid).is_some_and(|inode| inode.dir.is_some()) {
+                if names && crate::lock(&inner.state).existing(fid).is_some_and(|inode| inode.dir.is_some()) {
                     inner.hooks.invalidate_names(fid, &Names::All);
                 }
             }

@@ -26,7 +26,8 @@ counters! {
     name_hits, name_misses, attr_hits, attr_misses, data_hits, data_misses, disk_hits, xattr_hits, xattr_misses,
     bytes_read, bytes_written, bytes_sent, bytes_received, readahead_bytes,
     notes_sent, replies, grace_waits,
-    recalls, recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, names_cancelled,
+    recalls, recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, recalls_run_out,
+    names_cancelled,
     leases_released, leases_lowered, reconnects, sessions_lost, reclaimed, reclaim_refused,
 }
 

@@ -35,6 +35,10 @@ impl Validity {
         Validity { until, stamp }
     }
 
+    pub(crate) fn at_most(self, until: Monotonic) -> Validity {
+        Validity { until: self.until.min(until), ..self }
+    }
+
     /// The end of the lease as it was known when the value was computed. To keep the value, see [`Answering`].
     pub fn until(self) -> Option<Monotonic> {
         (self.until > Monotonic::ZERO).then_some(self.until)

@@ -5,8 +5,8 @@
 
 mod common;
 
-use common::{Cell, name, new_node};
-use soda_client::{Client, KernelHooks, Names, NamesLock};
+use common::{Cell, eventually, file, name, new_node, write};
+use soda_client::{Client, KernelHooks, NAMES_RUN_OUT, Names, NamesLock, Validity};
 use soda_types::{Errno, Fid, FileKind};
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use tokio::sync::RwLock;
 #[derive(Default)]
 struct Kernel {
     directory: RwLock<()>,
+    asked: AtomicU64,
     dropped: AtomicU64,
     second_tries: AtomicU64,
 }
@@ -29,6 +30,7 @@ impl KernelHooks for KernelOf {
     fn invalidate_data(&self, _: Fid, _: Range<u64>) {}
 
     fn invalidate_names(&self, _: Fid, _: &Names) {
+        self.0.asked.fetch_add(1, Ordering::Relaxed);
         drop(self.0.directory.blocking_write());
         self.0.dropped.fetch_add(1, Ordering::Relaxed);
     }
@@ -92,4 +94,47 @@ async fn three_machines_create_in_one_directory_at_once() {
         let open = client.open_dir(client.root()).await.unwrap();
         assert_eq!(client.read_dir(&open, 0, 1000).await.unwrap().len(), 3 * FILES);
     }
+}
+
+/// A's unlink waits for B's answer, B's kernel for the lock of its look-up, and this stands at the server behind the unlink: it
+/// needs A's write lease, so that it cannot be let pass.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_up_behind_the_change_that_waits_for_its_kernel_ends_no_session() {
+    let cell = Cell::with_term(Duration::from_secs(3));
+    let a = cell.client().await;
+    let kernel = Arc::<Kernel>::default();
+    let b = cell.client_with(Box::new(KernelOf(Arc::clone(&kernel)))).await;
+    let root = a.root();
+    let x = file(&a, "x", "1").await;
+    file(&a, "y", "1").await;
+    let y = b.lookup(root, &name("y")).await.unwrap();
+    let (told, promised) = (Instant::now(), b.answer().remaining(y.names));
+    assert!(promised > Duration::ZERO && promised < NAMES_RUN_OUT, "{promised:?}");
+    write(&a, &x, 0, "2").await;
+
+    let shared = kernel.directory.read().await;
+    let unlinking = tokio::spawn({
+        let a = Arc::clone(&a);
+        async move { a.unlink(root, &name("x")).await.map(|()| Instant::now()) }
+    });
+    eventually("a recall", || kernel.asked.load(Ordering::Relaxed) > 0).await;
+    let began = Instant::now();
+    b.lookup(root, &name("x")).await.unwrap();
+    drop(shared);
+    let unlinked = unlinking.await.unwrap().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}: a circle", began.elapsed());
+    assert!(unlinked > told + promised, "B's kernel may still have used the name");
+    let stats = b.stats();
+    assert_eq!((stats.count("sessions_lost"), stats.count("recalls_forced")), (0, 0));
+    assert_eq!(stats.count("recalls_run_out"), 1);
+    assert_eq!(b.lookup(root, &name("x")).await.unwrap().node, None);
+
+    // Whoever shares a directory keeps no names of it: there is nothing to wait for any more.
+    assert_eq!(b.lookup(root, &name("y")).await.unwrap().names, Validity::NONE);
+    let shared = kernel.directory.read().await;
+    let began = Instant::now();
+    a.create(root, &name("z"), new_node(FileKind::File)).await.unwrap();
+    drop(shared);
+    assert!(began.elapsed() < NAMES_RUN_OUT, "{:?}", began.elapsed());
+    assert!(b.lookup(root, &name("z")).await.unwrap().node.is_some());
 }

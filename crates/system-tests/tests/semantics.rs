@@ -5,7 +5,8 @@
 #![allow(clippy::unwrap_used)]
 
 use soda_system_tests::cell::{Cell, Network, PATIENCE, TERM, prerequisites, soda_binary};
-use soda_system_tests::linear::assert_linearizable;
+use soda_system_tests::linear::object::Object;
+use soda_system_tests::linear::{History, assert_linearizable};
 use soda_system_tests::wait::{self, Finish};
 use soda_system_tests::workload::{Pieces, Workload, seed};
 use std::fs::{self, File};
@@ -72,12 +73,37 @@ impl Drop for Python {
 
 /// A history of random operations of all mounts that could have happened on one copy.
 fn one_copy(test: &str, seed: u64, pieces: Pieces, cell: &Cell) {
+    assert_linearizable(&history(test, seed, pieces, cell));
+}
+
+/// Without any error.
+fn history(test: &str, seed: u64, pieces: Pieces, cell: &Cell) -> History {
     let workload =
         Workload { seed, threads_per_mount: 2, operations: 600, pieces, pause: Duration::ZERO, readers: 0 };
     let run = workload.run(test, &cell.roots(), |progress| progress.complete(Duration::from_secs(120)));
     let errors: Vec<_> = run.errors.iter().flatten().take(5).collect();
     assert!(errors.is_empty(), "{errors:?}");
-    assert_linearizable(&run.history);
+    run.history
+}
+
+// SEMANTICS 1-5
+#[test]
+fn old_kernels_show_one_copy() {
+    if !prerequisites() {
+        return;
+    }
+    for (number, kernel) in ["6.1", "6.5", "6.15"].into_iter().enumerate() {
+        let cell = Cell::start_pretending(kernel, 2);
+        let mut history =
+            history("old_kernels_show_one_copy", seed(41 + number as u64), Pieces::Words, &cell);
+        if kernel != "6.15" {
+            // Before 6.6 descriptors for reading and writing are cached like mappings, with their exceptions.
+            let is_data =
+                |object| matches!(object, Object::Block { .. } | Object::Whole { .. } | Object::Log { .. });
+            history.calls.retain(|call| !is_data(call.object));
+        }
+        assert_linearizable(&history);
+    }
 }
 
 // SEMANTICS 7

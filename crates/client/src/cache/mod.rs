@@ -19,6 +19,7 @@ pub(crate) mod unseen;
 pub(crate) mod unsynced;
 
 use crate::config::{CacheConfig, Consistency};
+use crate::hooks::{KernelHooks, NAMES_KEPT, NamesLock};
 use crate::validity::{Answers, Cached, Validity};
 use bytes::Bytes;
 use extents::Memory;
@@ -40,8 +41,11 @@ const NAMES_PER_INODE: usize = 4;
 /// How long the server may take to notice that a connection broke, and how many files are closed in that time at most.
 const CLOSED_LATELY: Duration = Duration::from_secs(60);
 const MOST_CLOSED_LATELY: usize = 1 << 16;
-/// How long names of a directory stay out of the kernel's caches after an own change of it had to be taken back.
-pub(crate) const CONTENDED: Duration = Duration::from_secs(2);
+/// Where the kernel needs a directory's lock to drop its names, they stay out of its caches for so long after each recall: who
+/// works in it with other machines asks for every name, and needs no lock.
+const CONTENDED: Duration = Duration::from_secs(10);
+/// So far apart are changes sent back to walk their path again: the kernel passes a second time in one call on to the program.
+const ONE_CALL: Duration = Duration::from_secs(10);
 
 pub(crate) struct State {
     pub(crate) holder: Holder,
@@ -54,8 +58,6 @@ pub(crate) struct State {
     pub(crate) closed_at_server: Vec<Fid>,
     /// What it was told lately: told again if the connection broke.
     closed_lately: VecDeque<(Monotonic, Fid)>,
-    /// Most names that the kernel is told one by one.
-    pub(crate) names_at_once: usize,
     inodes: FastMap<Fid, Inode>,
     /// Inodes that programs have open.
     pub(crate) open: BTreeSet<Fid>,
@@ -66,6 +68,9 @@ pub(crate) struct State {
     max_inodes: usize,
     consistency: Consistency,
     answers: Arc<Answers>,
+    hooks: Arc<dyn KernelHooks>,
+    /// No change is sent back before that.
+    sent_back_until: Monotonic,
 }
 
 /// An own change in progress on one inode. Ends with [`State::end_change`].
@@ -77,7 +82,12 @@ pub(crate) struct Change {
 }
 
 impl State {
-    pub(crate) fn new(cache: &CacheConfig, consistency: Consistency, answers: Arc<Answers>) -> State {
+    pub(crate) fn new(
+        cache: &CacheConfig,
+        consistency: Consistency,
+        answers: Arc<Answers>,
+        hooks: Arc<dyn KernelHooks>,
+    ) -> State {
         State {
             holder: Holder::new(HolderConfig::default()),
             memory: Memory::new(cache.memory_bytes),
@@ -86,7 +96,6 @@ impl State {
             given_up: Vec::new(),
             closed_at_server: Vec::new(),
             closed_lately: VecDeque::new(),
-            names_at_once: names::MOST_NAMES_AT_ONCE,
             inodes: FastMap::default(),
             open: BTreeSet::new(),
             idle: Lru::default(),
@@ -94,6 +103,8 @@ impl State {
             max_inodes: cache.max_inodes,
             consistency,
             answers,
+            hooks,
+            sent_back_until: Monotonic::ZERO,
         }
     }
 
@@ -177,6 +188,10 @@ impl State {
     }
 
     fn give_name(&mut self, now: Monotonic, dir: Fid, name: &Name, valid: Validity) -> Validity {
+        let valid = match self.hooks.names_lock() {
+            NamesLock::None => valid,
+            NamesLock::Directory => valid.at_most(now + NAMES_KEPT),
+        };
         let Some(until) = valid.until() else { return Validity::NONE };
         let given = self.with_names(now, dir, |names| {
             let contended = names.contended_until > now;
@@ -463,13 +478,24 @@ impl State {
         self.names = self.inodes.values().filter_map(|inode| inode.dir.as_ref()).map(|dir| dir.len()).sum();
     }
 
-    /// Whether an own change of the directory had to be taken back a moment ago, for the first time in a while. Notes it.
-    pub(crate) fn names_contended(&mut self, now: Monotonic, dir: Fid) -> bool {
-        self.with_names(now, dir, |names| {
-            let first = names.contended_until <= now;
-            names.contended_until = now + CONTENDED;
-            first
-        })
+    /// The kernel gets no names of the directory for a while.
+    pub(crate) fn note_contended(&mut self, now: Monotonic, dir: Fid) {
+        if let Some(dir) = self.existing(dir).and_then(|inode| inode.dir.as_mut()) {
+            dir.contended_until = now + CONTENDED;
+        }
+    }
+
+    /// Whether changes may be sent back now to walk their path again. Notes that they are.
+    pub(crate) fn send_back(&mut self, now: Monotonic) -> bool {
+        let may = self.sent_back_until <= now;
+        if may {
+            self.sent_back_until = now + ONE_CALL;
+        }
+        may
+    }
+
+    pub(crate) fn names_lock(&self) -> NamesLock {
+        self.hooks.names_lock()
     }
 
     /// The target of a symbolic link never changes, so no lease is needed once it is known.

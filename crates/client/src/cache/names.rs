@@ -60,7 +60,7 @@ pub(crate) struct Directory {
     kernel_all_until: Monotonic,
     /// When names were last dropped: answers to older questions are not entered any more.
     cleared: Monotonic,
-    /// No validity for the kernel until then: two machines are changing the directory.
+    /// No validity for the kernel until then: other machines change the directory, too.
     pub(crate) contended_until: Monotonic,
     /// For `..`.
     pub(crate) parent: Option<Fid>,

@@ -5,6 +5,7 @@ use crate::cache::{State, is_directory, present};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::config::Consistency;
+use crate::hooks::NamesLock;
 use crate::inner::Inner;
 use crate::ops::Entry;
 use crate::validity::Validity;
@@ -271,7 +272,11 @@ impl Inner {
                 return None;
             }
             let known = Known::Present { fid: listed.fid, kind: listed.kind };
-            let names = state.name_validity(now, dir, &listed.name, known);
+            let names = match state.names_lock() {
+                NamesLock::None => state.name_validity(now, dir, &listed.name, known),
+                // Taking a listing in may wait for look-ups of others: what it says could be kept later than any bound.
+                NamesLock::Directory => Validity::NONE,
+            };
             // Only what may be used now: what the listing said may be old, and the kernel would take it for news.
             let attr = state.attr(now, listed.fid)?;
             let xattrs = state.existing(listed.fid).and_then(|inode| inode.summary());

@@ -203,7 +203,12 @@ mod tests {
             version: Version(1),
             data_version: Version(1),
         };
-        let mut state = State::new(&CacheConfig::default(), Consistency::Lease, Arc::default());
+        let mut state = State::new(
+            &CacheConfig::default(),
+            Consistency::Lease,
+            Arc::default(),
+            Arc::new(crate::hooks::NoKernel),
+        );
         state.inode(fid).attr = Some(attr);
         assert!(!state.keeps_a_name(at(2), fid), "no lease");
         state.holder.start_session(at(1), at(1), SessionId(1), TERM);

@@ -290,14 +290,14 @@ impl Client {
     }
 
     /// A change of a directory whose names the kernel is just told to drop would wait at the server for that, holding
-    /// the lock which the kernel needs for it. The first time the caller is sent back to walk the path again.
+    /// the lock which the kernel needs for it. Once in a while the caller is sent back to walk the path again.
     pub(super) fn names_may_change(&self, state: &mut State, now: Monotonic, dirs: &[Fid]) -> FsResult<()> {
         if self.inner.hooks.names_lock() == NamesLock::None {
             return Ok(());
         }
         for dir in dirs {
             let recalling = state.existing(*dir).is_some_and(|inode| inode.recalling > 0);
-            if recalling && state.names_contended(now, *dir) {
+            if recalling && state.send_back(now) {
                 return Err(FsError::new(Errno::Stale, "its directory is being recalled"));
             }
         }

@@ -128,7 +128,7 @@ fn outcomes(did: &Did, moved: Fid, other: Option<Fid>, how: RenameHow) -> [Optio
 mod tests {
     use super::*;
     use crate::config::{CacheConfig, Consistency};
-    use crate::hooks::Names;
+    use crate::hooks::{Names, NoKernel};
     use crate::validity::Answers;
     use soda_types::{Ino, VolumeId};
     use std::sync::Arc;
@@ -145,7 +145,12 @@ mod tests {
     fn the_kernel_believes_both_names_for_as_long_as_either() {
         let (from, to) = (Fid::new(VolumeId(1), Ino(2)), Fid::new(VolumeId(1), Ino(3)));
         let (old, new) = (Name::try_from("old").unwrap(), Name::try_from("new").unwrap());
-        let mut state = State::new(&CacheConfig::default(), Consistency::Lease, Arc::<Answers>::default());
+        let mut state = State::new(
+            &CacheConfig::default(),
+            Consistency::Lease,
+            Arc::<Answers>::default(),
+            Arc::new(NoKernel),
+        );
         // What the kernel was never told, it does not move.
         state.with_names(at(1), from, |names| names.begin_change(at(1), &old));
         state.with_names(at(1), to, |names| names.begin_change(at(1), &new));

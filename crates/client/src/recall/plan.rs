@@ -1,7 +1,8 @@
 //! What the kernel must drop for a recall.
 
 use crate::cache::State;
-use crate::hooks::{KernelHooks, Names};
+use crate::cache::names::MOST_NAMES_AT_ONCE;
+use crate::hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock};
 use soda_types::{Fid, Mode, Monotonic};
 use std::ops::Range;
 
@@ -34,7 +35,11 @@ impl Plan {
     /// may not have returned, and the kernel may still show what was before. Nobody else may see them until it does not.
     /// Those that are not answered may be applied at the server all the same, and nobody knows yet what they did.
     pub(crate) fn new(state: &mut State, now: Monotonic, fid: Fid, keep: Option<Mode>) -> Plan {
-        let at_once = state.names_at_once;
+        let at_once = match state.names_lock() {
+            NamesLock::None => MOST_NAMES_AT_ONCE,
+            // It cannot make all names void at once.
+            NamesLock::Directory => usize::MAX,
+        };
         let Some(inode) = state.existing(fid) else { return Plan::default() };
         let recent = inode.recent(now);
         let holds_attr = inode.kernel_holds_attr(now);
@@ -71,14 +76,22 @@ impl Plan {
         refilled.then(|| Plan { data: Some(0..u64::MAX), change_count, fills, rounds, ..Plan::default() })
     }
 
+    pub(crate) fn without_names(self) -> Plan {
+        Plan { names: None, ..self }
+    }
+
     pub(crate) fn needs_kernel(&self) -> bool {
         self.attr || self.data.is_some() || self.names.is_some()
     }
 
     /// Blocks until the kernel has dropped it.
     pub(crate) fn tell(&self, hooks: &dyn KernelHooks, fid: Fid) {
-        if let Some(names) = &self.names {
-            hooks.invalidate_names(fid, names);
+        match &self.names {
+            None => {}
+            Some(Names::All) if hooks.names_lock() == NamesLock::Directory => {
+                std::thread::sleep(NAMES_RUN_OUT)
+            }
+            Some(names) => hooks.invalidate_names(fid, names),
         }
         if let Some(data) = &self.data {
             hooks.invalidate_data(fid, data.clone());

@@ -6,6 +6,7 @@ use crate::wire::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
 use soda_client::{Detail, DirEntry, Entry, IfExists, NewNode, RenameHow};
 use soda_types::{Creds, Errno, Fid, FileKind, FsError, FsResult, Name};
 use std::sync::Arc;
+use std::time::Duration;
 
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
@@ -193,7 +194,12 @@ impl Inner {
                 let _ = buffer.push_plus_unknown(node, listed.next + DOTS, listed.kind, name);
                 continue;
             }
-            let names = answering.remaining(entry.names);
+            let names = match self.agreement.has_inc_epoch() {
+                true => answering.remaining(entry.names),
+                // It takes a listing in name by name, and on the way it may wait for look-ups of others: its time-outs would
+                // begin later than any bound, and it cannot be told without the directory's lock.
+                false => Duration::ZERO,
+            };
             let names = self.directory_names(dir.fid, &listed.name, node.attr.kind, names);
             self.remember(node.fid, attributes);
             let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
