@@ -1,5 +1,6 @@
 //! What a server is told at its start.
 
+use soda_lease::table::{ObjectTerm, WriteLeases};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -46,24 +47,6 @@ pub enum Exposure {
     LoopbackOnly,
     /// Any address: whoever reaches the port can read and change everything (`--insecure`).
     Insecure,
-}
-
-/// How long leases on single objects last; the seed's experiments sweep it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ObjectTerm {
-    /// Ask each time (AFS v1, Sprite under sharing).
-    Zero,
-    For(Duration),
-    /// As long as the session (AFS v2 call-backs, volume leases): the default.
-    Session,
-}
-
-/// Whether who changes an object gets an exclusive lease on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WriteLeases {
-    Grant,
-    /// Only to who caches it already.
-    OnlyToHolders,
 }
 
 /// Whether leases are withheld where they cost more than they save (R/W <= N-1).

@@ -64,8 +64,9 @@ mod sync;
 mod upkeep;
 mod worker;
 
-pub use config::{CacheSizes, Equation8, Exposure, Limits, ObjectTerm, ServerConfig, WriteLeases};
+pub use config::{CacheSizes, Equation8, Exposure, Limits, ServerConfig};
 pub use error::StartError;
 pub use restore::Stores;
 pub use server::{RunningServer, Server};
 pub use session::records::RecordError;
+pub use soda_lease::table::{ObjectTerm, WriteLeases};

@@ -1,7 +1,7 @@
 //! What a start takes up of earlier runs: the volume, the sessions that may come back, the terms that clients still count on.
 
 use crate::clock;
-use crate::config::{Equation8, ObjectTerm, ServerConfig, WriteLeases};
+use crate::config::{Equation8, ServerConfig};
 use crate::core::{Core, Entry, OWN_SESSION, Standing};
 use crate::error::StartError;
 use crate::session::Session;
@@ -94,16 +94,13 @@ fn table_config(config: &ServerConfig, volume: &Volume) -> Result<TableConfig, S
         if name != volume.name() {
             return Err(StartError::NoVolume(name.clone()));
         }
-        volume_terms.insert(volume.id(), term_on_objects(*term));
+        volume_terms.insert(volume.id(), *term);
     }
     Ok(TableConfig {
         grace: config.grace,
-        object_term: term_on_objects(config.object_term),
+        object_term: config.object_term,
         volume_terms,
-        write_leases: match config.write_leases {
-            WriteLeases::Grant => table::WriteLeases::Grant,
-            WriteLeases::OnlyToHolders => table::WriteLeases::OnlyToHolders,
-        },
+        write_leases: config.write_leases,
         equation_8: match config.equation_8 {
             Equation8::On => defaults.equation_8,
             Equation8::Off => table::Equation8::Off,
@@ -114,12 +111,4 @@ fn table_config(config: &ServerConfig, volume: &Volume) -> Result<TableConfig, S
         },
         ..defaults
     })
-}
-
-fn term_on_objects(term: ObjectTerm) -> table::ObjectTerm {
-    match term {
-        ObjectTerm::Zero => table::ObjectTerm::None,
-        ObjectTerm::For(term) => table::ObjectTerm::For(term),
-        ObjectTerm::Session => table::ObjectTerm::Session,
-    }
 }

@@ -41,7 +41,7 @@ async fn getattr(client: &Client, fid: Fid) -> Reply {
 async fn with_term_zero_nothing_is_leased_and_nobody_is_asked() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
-    config.volume_terms.insert("main".to_owned(), ObjectTerm::Zero);
+    config.volume_terms.insert("main".to_owned(), ObjectTerm::None);
     let server = Server::start(config).unwrap();
     let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
     let reply = one.change(create(one.root, "file", FileKind::File)).await;

@@ -102,7 +102,7 @@ fn a_server_says_why_it_does_not_start() {
     metrics.metrics = Some("0.0.0.0:0".parse().unwrap());
     assert!(matches!(Server::start(metrics), Err(StartError::ExposedMetrics(_))));
     let mut elsewhere = config(dir.path());
-    elsewhere.volume_terms.insert("home".to_owned(), soda_server::ObjectTerm::Zero);
+    elsewhere.volume_terms.insert("home".to_owned(), soda_server::ObjectTerm::None);
     assert!(matches!(Server::start(elsewhere), Err(StartError::NoVolume(name)) if name == "home"));
     exposed.exposure = Exposure::Insecure;
     drop(Server::start(exposed).unwrap());

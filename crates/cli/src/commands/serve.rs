@@ -74,7 +74,7 @@ fn parse_object_term(text: &str) -> Result<ObjectTerm, CliError> {
     match text {
         "session" => Ok(ObjectTerm::Session),
         time => match parse_duration(time) {
-            Ok(term) if term.is_zero() => Ok(ObjectTerm::Zero),
+            Ok(term) if term.is_zero() => Ok(ObjectTerm::None),
             Ok(term) => Ok(ObjectTerm::For(term)),
             Err(error) => Err(CliError::Usage(format!("--object-term: {error}, or `session`"))),
         },
