@@ -170,6 +170,9 @@ impl RunningServer {
             if let Err(error) = self.shared.volume.sync() {
                 tracing::error!(%error, "the last changes could not be made durable");
             }
+            if let Err(error) = self.shared.volume.checkpoint() {
+                tracing::warn!(%error, "the next start has something to recover");
+            }
             drop(self);
             let _ = done.send(());
         });

@@ -145,6 +145,12 @@ pub trait MetaStore: MetaRead {
         Ok(())
     }
 
+    /// Brings everything to where a start finds it without doing anything again. For the end of a server: what is committed
+    /// after it has to be recovered as ever.
+    fn checkpoint(&self) -> StorageResult<()> {
+        Ok(())
+    }
+
     /// The state as of now, whatever is committed later.
     fn snapshot(&self) -> Box<dyn MetaRead>;
 }

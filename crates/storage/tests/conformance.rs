@@ -265,3 +265,61 @@ fn syncs_follow_the_journal() {
         assert_eq!(stores.meta.get(Table::Extent, &number.to_be_bytes()).unwrap().unwrap().len(), 1 << 20);
     }
 }
+
+/// Bytes of journals: what a start reads and does again.
+fn journals(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory.join("meta")).unwrap().map(|entry| entry.unwrap());
+    let journals = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "jnl"));
+    journals.map(|entry| entry.metadata().map_or(0, |meta| meta.len())).sum()
+}
+
+fn put(table: Table, number: u64, len: usize) -> Batch {
+    let mut batch = Batch::default();
+    batch.put(table, number.to_be_bytes().to_vec(), vec![number as u8; len]);
+    batch
+}
+
+/// A tree that is hardly written to must not keep the journals of all that the others did.
+#[test]
+fn a_start_after_many_changes_reads_little() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || DataDirectory::open(directory.path(), options()).unwrap();
+    let store = open();
+    store.meta.commit(put(Table::Dirent, 1, 10)).unwrap();
+    for number in 0..280 {
+        store.meta.commit(put(Table::Extent, number, 1 << 20)).unwrap();
+    }
+    // Written out in the background.
+    let begin = std::time::Instant::now();
+    while journals(directory.path()) > 160 << 20 {
+        assert!(begin.elapsed().as_secs() < 60, "{} bytes of journals", journals(directory.path()));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    drop(store);
+    let store = open();
+    assert!(store.meta.get(Table::Dirent, &1u64.to_be_bytes()).unwrap().is_some());
+}
+
+#[test]
+fn a_start_after_a_checkpoint_reads_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || DataDirectory::open(directory.path(), options()).unwrap();
+    for round in 0..3u64 {
+        let store = open();
+        for earlier in 0..round {
+            let found = store.meta.get(Table::Inode, &1u64.to_be_bytes()).unwrap();
+            assert_eq!(found.unwrap().len() as u64, 100 * round, "the newest, not that of {earlier}");
+        }
+        store.meta.commit(put(Table::Inode, 1, 100 * (round as usize + 1))).unwrap();
+        store.meta.commit(put(Table::Reply, round, 10)).unwrap();
+        store.meta.checkpoint().unwrap();
+        drop(store);
+        assert_eq!(journals(directory.path()), 0);
+    }
+    let store = open();
+    store.meta.checkpoint().unwrap();
+    store.meta.commit(put(Table::Dirent, 7, 10)).unwrap();
+    drop(store);
+    assert_ne!(journals(directory.path()), 0, "what came after it is only in the journal");
+    assert!(open().meta.get(Table::Dirent, &7u64.to_be_bytes()).unwrap().is_some());
+}

@@ -62,6 +62,16 @@ impl Journal {
     }
 }
 
+/// Empties the journal of an engine that has ended and has all of it in its trees. Not if there are several: the engine would do
+/// what is in an older one over what came after. And it must not be removed: without one the engine would begin to count its
+/// commits from the start.
+pub(crate) fn empty_the_only(directory: &Path) -> StorageResult<()> {
+    let error = |error| io_error("emptying the journal in", directory, error);
+    let [number] = numbers(directory).map_err(error)?[..] else { return Ok(()) };
+    let file = File::options().write(true).open(path(directory, number)).map_err(error)?;
+    file.set_len(0).and_then(|()| file.sync_all()).map_err(error)
+}
+
 /// Cuts a batch with a wrong check sum, and all after it, off the newest journal. Returns whether there was one.
 pub(crate) fn cut_torn_tail(directory: &Path) -> StorageResult<bool> {
     let error = |error| io_error("mending the journal in", directory, error);
@@ -168,14 +178,17 @@ fn hash_next(reader: &mut impl Read, mut len: u64, hash: &mut Xxh3) -> io::Resul
 }
 
 fn newest(directory: &Path) -> io::Result<Option<u64>> {
-    let mut highest = None;
+    Ok(numbers(directory)?.into_iter().max())
+}
+
+fn numbers(directory: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
-        let number =
-            name.to_str().and_then(|name| name.strip_suffix(".jnl")).and_then(|stem| stem.parse().ok());
-        highest = highest.max(number);
+        let stem = name.to_str().and_then(|name| name.strip_suffix(".jnl"));
+        numbers.extend(stem.and_then(|stem| stem.parse::<u64>().ok()));
     }
-    Ok(highest)
+    Ok(numbers)
 }
 
 fn path(directory: &Path, number: u64) -> PathBuf {

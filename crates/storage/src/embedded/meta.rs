@@ -30,11 +30,18 @@ const TIDY_MIN: u64 = 1000;
 const WRITE_OUT_POLL: Duration = Duration::from_millis(10);
 const WRITE_OUT_POLLS: u32 = 3000;
 
+/// How many times to see whether it has removed journals that it does not need.
+const JOURNAL_POLLS: u32 = 100;
+
+/// More commits than there will be: nothing was written out on purpose.
+const NOTHING: u64 = u64::MAX;
+
 /// Files of trees kept open at most.
 const OPEN_MAX: usize = 256;
 
-/// Bytes of journals before trees are written out for their sake: what a restart has to read.
-const JOURNALS: u64 = 192 << 20;
+/// Bytes of journals, beside the one that is written to, before trees are written out for their sake: what a restart has to
+/// read. The engine takes no less. The newest one ends with the first memory table that is full after 64 MB of it.
+const JOURNALS: u64 = 64 << 20;
 
 /// The busy tables have a tree each, the others share one, where a key starts with the table's number: every tree costs
 /// files, and syncs when it is made.
@@ -49,7 +56,28 @@ pub struct EmbeddedMeta {
     space: SpaceWatch,
     /// Deletions since the trees were last compacted for their sake.
     deletions: AtomicU64,
+    /// Dropped after the engine.
+    end: End,
     _lock: Arc<File>,
+}
+
+/// What is left to do when the engine has ended.
+#[derive(Debug)]
+struct End {
+    path: PathBuf,
+    commits: AtomicU64,
+    /// How many of the commits are in sorted files, all that were made before them included, when that was last asked for.
+    written_out: AtomicU64,
+}
+
+impl Drop for End {
+    /// A journal that has nothing to tell is not left for the next start to read.
+    fn drop(&mut self) {
+        let all = self.commits.load(Ordering::Acquire) == self.written_out.load(Ordering::Acquire);
+        if all && let Err(error) = journal::empty_the_only(&self.path) {
+            tracing::warn!(%error, "the next start reads a journal that it does not need");
+        }
+    }
 }
 
 impl EmbeddedMeta {
@@ -86,7 +114,8 @@ impl EmbeddedMeta {
             journal: Journal::find(&path)?,
             failed: OnceLock::new(),
             deletions: AtomicU64::new(0),
-            space: SpaceWatch::new(path, options.reserve, promised),
+            space: SpaceWatch::new(path.clone(), options.reserve, promised),
+            end: End { path, commits: AtomicU64::new(0), written_out: AtomicU64::new(NOTHING) },
             _lock: lock,
         })
     }
@@ -105,13 +134,12 @@ impl EmbeddedMeta {
             tree.rotate_memtable().map_err(|error| engine("writing out a tree", error))?;
         }
         // Not for ever: an engine that has failed never gets there.
-        for _ in 0..WRITE_OUT_POLLS {
-            if self.trees.0.iter().all(|tree| tree.sealed_memtable_count() == 0) {
-                return Ok(());
-            }
-            std::thread::sleep(WRITE_OUT_POLL);
-        }
+        wait_until(WRITE_OUT_POLLS, || self.is_written_out());
         Ok(())
+    }
+
+    fn is_written_out(&self) -> bool {
+        self.trees.0.iter().all(|tree| tree.sealed_memtable_count() == 0)
     }
 
     fn check_failed(&self) -> StorageResult<()> {
@@ -174,6 +202,15 @@ impl Trees {
     }
 }
 
+fn wait_until(polls: u32, done: impl Fn() -> bool) {
+    for _ in 0..polls {
+        if done() {
+            return;
+        }
+        std::thread::sleep(WRITE_OUT_POLL);
+    }
+}
+
 fn prefixed(prefix: u8, key: &[u8]) -> Vec<u8> {
     let mut whole = Vec::with_capacity(key.len() + 1);
     whole.push(prefix);
@@ -212,7 +249,9 @@ impl MetaStore for EmbeddedMeta {
                 Change::Delete { .. } => writes.remove(tree, key),
             }
         }
-        writes.commit().map_err(|error| engine("committing", error))?;
+        let committed = writes.commit();
+        self.end.commits.fetch_add(1, Ordering::AcqRel);
+        committed.map_err(|error| engine("committing", error))?;
         crash::point("meta.commit.after");
         Ok(())
     }
@@ -254,6 +293,19 @@ impl MetaStore for EmbeddedMeta {
         }
         self.space.recheck();
         self.space.promise(self.upkeep());
+        Ok(())
+    }
+
+    fn checkpoint(&self) -> StorageResult<()> {
+        self.check_failed()?;
+        // Counted when they are in the memory tables: one that is not among these may miss the writing out.
+        let commits = self.end.commits.load(Ordering::Acquire);
+        self.write_out()?;
+        // The engine takes the older journals away a moment later.
+        wait_until(JOURNAL_POLLS, || self.database.journal_count() == 1);
+        if self.is_written_out() {
+            self.end.written_out.store(commits, Ordering::Release);
+        }
         Ok(())
     }
 
