@@ -2,8 +2,8 @@
 //! between its call and its return?
 //!
 //! * [`History`] is what was observed, [`check`] the verdict for all of it.
-//! * [`object`] has the words; `state` says what each kind of object may answer; linearizability is local (Herlihy & Wing, "Linearizability: A
-//!   Correctness Condition for Concurrent Objects", 1990, theorem 1), so every object is searched by itself.
+//! * [`object`] has the words; `state` says what each kind of object may answer. Linearizability is local (Herlihy & Wing,
+//!   "Linearizability: A Correctness Condition for Concurrent Objects", 1990, theorem 1), so every object is searched by itself.
 //! * [`search`] is the search.
 
 mod directories;
