@@ -108,6 +108,21 @@ impl MountOptions {
         })
     }
 
+    /// What is wrong with the options together.
+    ///
+    /// # Errors
+    /// A text that names them.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match (&self.cache_dir, self.cache_size) {
+            (None, Some(_)) => {
+                Err("mount option `cache-size` bounds the cache directory, and there is none: add \
+                                    cache-dir=DIR. The cache in memory is bounded by memory=SIZE"
+                    .into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn add_one(&mut self, option: &str) -> Result<(), String> {
         let (key, value) = match option.split_once('=') {
             Some((key, value)) => (key, Some(value)),
@@ -237,6 +252,13 @@ mod tests {
         let options = parse("ro,cache-dir=/var/a\\,b").unwrap();
         assert_eq!(options.cache_dir, Some(PathBuf::from("/var/a,b")));
         assert_eq!(parse(&options.to_list()).unwrap(), options);
+    }
+
+    #[test]
+    fn a_bound_of_a_cache_that_is_not_there_is_refused() {
+        assert!(parse("cache-size=1G").unwrap().check().unwrap_err().contains("cache-dir"));
+        assert_eq!(parse("cache-size=1G,cache-dir=/c").unwrap().check(), Ok(()));
+        assert_eq!(parse("").unwrap().check(), Ok(()));
     }
 
     #[test]

@@ -3,12 +3,12 @@
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
-use soda_system_tests::cell::{Cell, Network, PATIENCE, is_mounted, prerequisites, soda_binary};
+use soda_system_tests::cell::{Cell, Network, PATIENCE, SmallDisk, is_mounted, prerequisites, soda_binary};
 use soda_system_tests::wait::{self, Finish};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 fn soda(arguments: &[&str]) -> Command {
@@ -293,25 +293,6 @@ fn a_damaged_chunk_is_an_error_and_not_wrong_data() {
     assert!(summary["unswept_bytes"].is_u64() && summary["reclaim_left"].is_u64(), "{summary}");
 }
 
-/// A disk of a given size, mounted below a directory; unmounted when dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn new(path: PathBuf, mebibytes: u32) -> SmallDisk {
-        fs::create_dir_all(&path).unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={mebibytes}m"), "none"]);
-        wait::run(mount.arg(&path), PATIENCE).expect_success("mount -t tmpfs");
-        SmallDisk(path)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 // SEMANTICS 16
 #[test]
 fn a_full_disk_is_enospc_and_passes_when_space_is_made() {
@@ -319,8 +300,8 @@ fn a_full_disk_is_enospc_and_passes_when_space_is_made() {
         return;
     }
     let parent = tempfile::tempdir().unwrap();
-    let disk = SmallDisk::new(parent.path().join("disk"), 512);
-    let cell = Cell::start_on(&disk.0.join("data"), 1);
+    let disk = SmallDisk::mount(&parent.path().join("disk"), 512);
+    let cell = Cell::start_on(&disk.path().join("data"), 1);
     let root = cell.root(0);
     fs::write(root.join("before"), b"kept").unwrap();
     let block = vec![7_u8; 8 << 20];
@@ -446,8 +427,8 @@ fn a_server_without_space_to_start_says_so() {
         return;
     }
     let parent = tempfile::tempdir().unwrap();
-    let disk = SmallDisk::new(parent.path().join("disk"), 1);
-    fs::write(disk.0.join("filler"), vec![0; 1 << 20]).unwrap_or_default();
-    let data = disk.0.join("data");
+    let disk = SmallDisk::mount(&parent.path().join("disk"), 1);
+    fs::write(disk.path().join("filler"), vec![0; 1 << 20]).unwrap_or_default();
+    let data = disk.path().join("data");
     refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &["No space left"]);
 }

@@ -77,6 +77,7 @@ fn plan(arguments: &MountArgs) -> Result<Plan, CliError> {
     if let Some(dir) = &arguments.cache_dir {
         options.cache_dir = Some(dir.clone());
     }
+    options.check().map_err(CliError::Usage)?;
     let absolute = |path: &Path| std::path::absolute(path).map_err(CliError::io(path.display().to_string()));
     if let Some(dir) = options.cache_dir.take() {
         options.cache_dir = Some(absolute(&dir)?);

@@ -24,8 +24,10 @@ const MOST_WRITES: usize = 64;
 const LOCK: &str = "lock";
 /// Clients of one volume that can share a cache directory.
 const MOST_CLIENTS: usize = 16;
-/// Longest extent that is believed.
+/// Longest extent that is believed, without its header.
 const MOST_BYTES: u32 = 4 << 20;
+/// What disks give out at a time: of many small extents it is most of what they take.
+const BLOCK: u64 = 4096;
 
 #[derive(Debug)]
 pub(crate) struct DiskCache {
@@ -42,6 +44,7 @@ pub(crate) struct DiskCache {
 struct Index {
     files: FastMap<Fid, BTreeMap<u64, Entry>>,
     lru: Lru<(Fid, u64)>,
+    /// On the disk, in whole blocks.
     bytes: u64,
 }
 
@@ -69,6 +72,14 @@ impl Extent {
     pub(crate) fn version(&self) -> Version {
         self.version
     }
+
+    fn file_len(&self) -> u64 {
+        HEADER as u64 + u64::from(self.len)
+    }
+
+    fn space(&self) -> u64 {
+        self.file_len().next_multiple_of(BLOCK)
+    }
 }
 
 impl DiskCache {
@@ -88,9 +99,7 @@ impl DiskCache {
                 continue;
             }
             let extent = entry.file_name().to_str().and_then(parse_name);
-            match extent
-                .filter(|extent| meta.is_file() && meta.len() == HEADER as u64 + u64::from(extent.len))
-            {
+            match extent.filter(|extent| meta.is_file() && meta.len() == extent.file_len()) {
                 Some(extent) => found.push((meta.modified().ok(), extent)),
                 None if meta.is_file() => drop(fs::remove_file(entry.path())),
                 None => {}
@@ -128,7 +137,7 @@ impl DiskCache {
         let read = || -> io::Result<Vec<u8>> {
             let mut file = fs::File::open(&path)?;
             let mut bytes = Vec::with_capacity(HEADER + extent.len as usize);
-            (&mut file).take(u64::from(MOST_BYTES)).read_to_end(&mut bytes)?;
+            (&mut file).take(extent.file_len() + 1).read_to_end(&mut bytes)?;
             // The order of use after a restart.
             let _ = file.set_modified(std::time::SystemTime::now());
             Ok(bytes)
@@ -162,12 +171,12 @@ impl DiskCache {
         bytes: Bytes,
     ) -> Option<impl FnOnce() + Send + use<>> {
         let len = u32::try_from(bytes.len()).ok().filter(|len| *len > 0 && *len < MOST_BYTES)?;
-        if !self.has_room() || u64::from(len) > self.limit {
+        let extent = Extent { fid, version, offset, len };
+        if !self.has_room() || extent.space() > self.limit {
             return None;
         }
         self.writing.fetch_add(1, Ordering::Relaxed);
         let cache = Arc::clone(self);
-        let extent = Extent { fid, version, offset, len };
         Some(move || {
             cache.write(&extent, &bytes);
             cache.writing.fetch_sub(1, Ordering::Relaxed);
@@ -239,7 +248,7 @@ impl Index {
         let place = self.lru.insert((extent.fid, extent.offset));
         let entry = Entry { version: extent.version, len: extent.len, place };
         self.files.entry(extent.fid).or_default().insert(extent.offset, entry);
-        self.bytes += u64::from(extent.len);
+        self.bytes += extent.space();
         while self.bytes > limit {
             let Some((fid, offset)) = self.lru.oldest().copied() else { break };
             gone.extend(self.remove(fid, offset));
@@ -254,8 +263,9 @@ impl Index {
             self.files.remove(&fid);
         }
         self.lru.remove(entry.place);
-        self.bytes -= u64::from(entry.len);
-        Some(Extent { fid, version: entry.version, offset, len: entry.len })
+        let extent = Extent { fid, version: entry.version, offset, len: entry.len };
+        self.bytes -= extent.space();
+        Some(extent)
     }
 }
 
@@ -336,22 +346,22 @@ mod tests {
     #[test]
     fn survives_a_restart_and_goes_by_version() {
         let dir = tempfile::tempdir().unwrap();
-        keep(&open(dir.path(), 1000), 2, 7, 10, b"hello");
-        let cache = open(dir.path(), 1000);
+        keep(&open(dir.path(), 20 * BLOCK), 2, 7, 10, b"hello");
+        let cache = open(dir.path(), 20 * BLOCK);
         assert_eq!(read(&cache, 2, 7, 12).unwrap(), "hello");
         assert_eq!(read(&cache, 2, 8, 12), None);
         assert_eq!(read(&cache, 2, 7, 15), None);
         keep(&cache, 2, 8, 12, b"new");
         assert_eq!(read(&cache, 2, 7, 10), None, "an overlapping newer extent replaces it");
-        assert_eq!((read(&cache, 2, 8, 14).unwrap(), cache.bytes()), (Bytes::from_static(b"new"), 3));
-        let other = DiskCache::open(dir.path(), fid(1), Timestamp::new(5, 7), 1000).unwrap();
+        assert_eq!((read(&cache, 2, 8, 14).unwrap(), cache.bytes()), (Bytes::from_static(b"new"), BLOCK));
+        let other = DiskCache::open(dir.path(), fid(1), Timestamp::new(5, 7), 20 * BLOCK).unwrap();
         assert_eq!(other.bytes(), 0, "another volume");
     }
 
     #[test]
     fn damaged_and_foreign_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = open(dir.path(), 1000);
+        let cache = open(dir.path(), 20 * BLOCK);
         keep(&cache, 2, 7, 0, b"hello");
         keep(&cache, 3, 7, 0, b"world");
         let file = |ino: u64| cache.dir.join(format!("1-{ino:x}-0-7-0-5"));
@@ -364,7 +374,7 @@ mod tests {
         fs::write(cache.dir.join("junk"), b"x").unwrap();
         fs::write(cache.dir.join("1-5-0-7-0-5"), b"short").unwrap();
         drop(cache);
-        let cache = open(dir.path(), 1000);
+        let cache = open(dir.path(), 20 * BLOCK);
         assert!(!cache.dir.join("junk").exists());
         assert!(!cache.dir.join("1-5-0-7-0-5").exists());
         assert_eq!(read(&cache, 4, 7, 0), None, "another file's data under its name");
@@ -374,27 +384,38 @@ mod tests {
     #[test]
     fn is_bounded() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = open(dir.path(), 12);
+        let cache = open(dir.path(), 3 * BLOCK - 1);
         for ino in 2..5 {
             keep(&cache, ino, 1, 0, b"hello");
         }
-        assert_eq!(cache.bytes(), 10);
+        assert_eq!(cache.bytes(), 2 * BLOCK);
         assert_eq!(fs::read_dir(&cache.dir).unwrap().count(), 3, "two extents and the lock");
         assert_eq!(read(&cache, 2, 1, 0), None);
         drop(cache);
-        assert_eq!(open(dir.path(), 5).bytes(), 5);
+        assert_eq!(open(dir.path(), BLOCK).bytes(), BLOCK);
+    }
+
+    #[test]
+    fn the_longest_extent_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = open(dir.path(), 8 << 20);
+        let longest = Bytes::from(vec![7; MOST_BYTES as usize - 1]);
+        cache.keep(fid(2), Version(1), 0, longest.clone()).unwrap()();
+        assert_eq!(read(&cache, 2, 1, 9), Some(longest));
+        let longer = Bytes::from(vec![7; MOST_BYTES as usize]);
+        assert!(cache.keep(fid(3), Version(1), 0, longer).is_none());
     }
 
     #[test]
     fn two_clients_do_not_share_files() {
         let dir = tempfile::tempdir().unwrap();
-        let (first, second) = (open(dir.path(), 100), open(dir.path(), 100));
+        let (first, second) = (open(dir.path(), 20 * BLOCK), open(dir.path(), 20 * BLOCK));
         assert_ne!(first.dir, second.dir);
         keep(&first, 2, 7, 0, b"hello");
         assert_eq!(read(&second, 2, 7, 0), None);
         let first_dir = first.dir.clone();
         drop(first);
-        assert_eq!(open(dir.path(), 100).dir, first_dir);
+        assert_eq!(open(dir.path(), 20 * BLOCK).dir, first_dir);
     }
 
     /// What lies in the directory was written by anybody: names and contents of every kind are refused without harm.
@@ -436,7 +457,7 @@ mod tests {
     #[test]
     fn a_disk_that_fails_only_ends_the_cache() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = open(dir.path(), 1000);
+        let cache = open(dir.path(), 20 * BLOCK);
         fs::remove_dir_all(&cache.dir).unwrap();
         keep(&cache, 2, 1, 0, b"hello");
         assert!(!cache.has_room());

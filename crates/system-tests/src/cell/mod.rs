@@ -4,11 +4,13 @@
 //! [`Cell`] unmounts, kills and removes all of it.
 
 mod binary;
+mod disk;
 mod mount;
 mod namespaces;
 mod server;
 
 pub use binary::{Prerequisite, prerequisites, skip, soda_binary};
+pub use disk::SmallDisk;
 pub use mount::{Mount, is_mounted};
 pub use server::Server;
 

@@ -1,0 +1,129 @@
+//! The cache directory of a mount: what was read before a crash is not read from the server again, the bound is kept, and a
+//! full disk is nobody's error.
+
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+use soda_system_tests::cell::{Cell, Network, PATIENCE, SmallDisk, prerequisites, soda_binary};
+use soda_system_tests::wait::{self, Finish};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const LEN: usize = 1 << 20;
+
+/// Content that no other file has.
+fn content(number: usize) -> Vec<u8> {
+    (0..LEN / 4).flat_map(|at| ((number * LEN + at) as u32).to_le_bytes()).collect()
+}
+
+/// What the caches of the directory take, in bytes of their blocks.
+fn space_below(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = fs::read_dir(dir).unwrap().filter_map(Result::ok);
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => space_below(&entry.path()),
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
+
+fn cached(dir: &Path, more: &str) -> Vec<String> {
+    vec!["-o".into(), format!("cache-dir={}{more}", dir.display())]
+}
+
+/// The second mount writes, the first one reads.
+fn cell(options: &[String], files: usize) -> (Cell, Vec<PathBuf>) {
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let cell = Cell::start_with(Network::Loopback, 2, &options);
+    let names: Vec<PathBuf> = (0..files).map(|number| format!("file{number}").into()).collect();
+    for (number, name) in names.iter().enumerate() {
+        fs::write(cell.root(1).join(name), content(number)).unwrap();
+    }
+    (cell, names)
+}
+
+#[test]
+fn what_was_read_before_a_crash_is_not_read_from_the_server_again() {
+    const FILES: usize = 4;
+    if !prerequisites() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut cell, names) = cell(&cached(dir.path(), ""), FILES);
+    for (number, name) in names.iter().enumerate() {
+        assert!(fs::read(cell.root(0).join(name)).unwrap() == content(number));
+    }
+    let kept = wait::until(PATIENCE, || space_below(dir.path()) >= (FILES * LEN) as u64);
+    assert!(kept, "only {} bytes in the cache directory", space_below(dir.path()));
+    cell.mounts[0].crash();
+    fs::write(cell.root(1).join(&names[0]), content(100)).unwrap();
+    cell.mounts[0].start();
+
+    let before = cell.mounts[0].counter("bytes_received");
+    for (number, name) in names.iter().enumerate().skip(1) {
+        assert!(fs::read(cell.root(0).join(name)).unwrap() == content(number), "{}", name.display());
+    }
+    let received = cell.mounts[0].counter("bytes_received") - before;
+    assert!(received < LEN as u64 / 4, "{received} bytes came from the server");
+    assert!(cell.mounts[0].counter("disk_hits") > 0);
+    assert!(fs::read(cell.root(0).join(&names[0])).unwrap() == content(100), "an old version was believed");
+    assert!(cell.mounts[0].counter("bytes_received") - before >= LEN as u64);
+}
+
+#[test]
+fn the_bound_of_the_directory_is_kept() {
+    const BOUND: u64 = 3 << 20;
+    if !prerequisites() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut cell, names) = cell(&cached(dir.path(), ",cache-size=3M"), 8);
+    // Of files like these a bound on the data alone would let in 40 times as much.
+    for number in 0..1000 {
+        fs::write(cell.root(1).join(format!("small{number}")), vec![7; 100]).unwrap();
+    }
+    // What is on its way to the disk when the bound is looked at, and two lock files.
+    let within = || space_below(dir.path()) <= BOUND + 8192;
+    for number in 0..1000 {
+        assert_eq!(fs::read(cell.root(0).join(format!("small{number}"))).unwrap().len(), 100);
+    }
+    assert!(wait::until(PATIENCE, || within() && space_below(dir.path()) > BOUND / 2));
+    for (number, name) in names.iter().enumerate() {
+        assert!(fs::read(cell.root(0).join(name)).unwrap() == content(number));
+    }
+    assert!(wait::until(PATIENCE, within), "{} bytes", space_below(dir.path()));
+    cell.crash_client(0);
+    assert!(within(), "{} bytes after a restart", space_below(dir.path()));
+    assert!(space_below(dir.path()) > BOUND / 2, "nothing was kept");
+}
+
+#[test]
+fn a_full_disk_below_the_cache_is_nobodys_error() {
+    if !prerequisites() {
+        return;
+    }
+    let parent = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::mount(&parent.path().join("disk"), 2);
+    let (mut cell, names) = cell(&cached(disk.path(), ",cache-size=64M"), 6);
+    for _ in 0..2 {
+        for (number, name) in names.iter().enumerate() {
+            assert!(fs::read(cell.root(0).join(name)).unwrap() == content(number));
+        }
+        let said =
+            || fs::read_to_string(cell.mounts[0].log()).unwrap().contains("is not written to any more");
+        assert!(wait::until(PATIENCE, said), "the disk was never full");
+        cell.crash_client(0);
+    }
+}
+
+#[test]
+fn a_bound_without_a_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut mount = Command::new(soda_binary());
+    mount.arg("mount").arg("127.0.0.1:1/main").arg(dir.path()).args(["-o", "cache-size=1G"]);
+    let Finish::Exited(output) = wait::run(&mut mount, PATIENCE) else { panic!("it waits") };
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && text.contains("cache-dir"), "{text}");
+}
