@@ -4,8 +4,9 @@
 //! the kernel may wait for that very request. Taking a name back waits for the directory's lock, and its holder may
 //! wait at the server for our answer to the recall: so that wait is short, and then all names of the mount are made
 //! void at once, which needs no lock ([`notify::INC_EPOCH`]); a kernel that cannot do that believes a name for half a
-//! second only, and the client's answer does not wait for us for longer than that takes. And an inode that the kernel does not know although it was
-//! told of it is one whose look-up has been answered a moment ago and not been taken in: ask again until it is there.
+//! second only, and the client's answer does not wait for us for longer than that takes. And an inode that the kernel
+//! does not know although it was told of it is one whose look-up has been answered a moment ago and not been taken in:
+//! ask again until it is there.
 
 use crate::nodes::{NameKind, Nodes};
 use crate::wire::Sink;
