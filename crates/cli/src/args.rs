@@ -36,7 +36,7 @@ pub(crate) struct LogArgs {
     /// How log lines look
     #[arg(long = "log-format", value_enum, default_value_t = LogFormat::Text, global = true)]
     pub format: LogFormat,
-    /// Append the log to this file instead of standard error
+    /// Append the log to this file instead of standard error; at 8 MiB it becomes PATH.old and a new one begins
     #[arg(long = "log-file", value_name = "PATH", global = true)]
     pub file: Option<PathBuf>,
 }

@@ -7,6 +7,7 @@ use soda_client::{Client, ClientStanding, SessionView};
 use soda_fuse::Monitor;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -83,8 +84,20 @@ fn made_runtime_dir() -> Result<PathBuf, CliError> {
 
 /// The log of a mount's daemon.
 pub(crate) fn log_path(mount: &Path) -> Result<PathBuf, CliError> {
-    let name = mount.display().to_string().trim_matches('/').replace('/', "-");
-    Ok(made_runtime_dir()?.join(format!("{name}.log")))
+    Ok(made_runtime_dir()?.join(format!("{}.log", file_name_of(mount))))
+}
+
+/// The path as one name, no two paths as the same: `/mnt/a-b` is `mnt-a%2Db`.
+fn file_name_of(path: &Path) -> String {
+    let mut name = String::new();
+    for byte in path.as_os_str().as_bytes().iter().skip_while(|byte| **byte == b'/') {
+        match byte {
+            b'/' => name.push('-'),
+            b'-' | b'%' | 0..=b' ' | 0x7f.. => name.push_str(&format!("%{byte:02X}")),
+            byte => name.push(char::from(*byte)),
+        }
+    }
+    name
 }
 
 /// Answers while it lives.
@@ -219,4 +232,19 @@ fn ask(socket: &Path, question: Question) -> Option<Value> {
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).ok()?;
     serde_json::from_str(&line).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_have_logs_of_their_own() {
+        let paths = ["/a/b", "/a-b", "/a/-b", "/a-/b", "/a%2Db", "/mnt/soda", "/mnt/so da"];
+        let names: std::collections::BTreeSet<String> =
+            paths.iter().map(|path| file_name_of(Path::new(path))).collect();
+        assert_eq!(names.len(), paths.len(), "{names:?}");
+        assert_eq!(file_name_of(Path::new("/mnt/soda")), "mnt-soda");
+        assert_eq!(file_name_of(Path::new("/mnt/my-data")), "mnt-my%2Ddata");
+    }
 }

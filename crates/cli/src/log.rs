@@ -2,7 +2,7 @@
 
 use crate::args::{LogArgs, LogFormat};
 use crate::error::CliError;
-use std::fs::File;
+use crate::log_file::LogFile;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -17,8 +17,8 @@ pub(crate) fn start(args: &LogArgs, default_filter: &str) -> Result<(), CliError
     };
     let writer = match &args.file {
         Some(path) => {
-            let file = File::options().create(true).append(true).open(path);
-            BoxMakeWriter::new(std::sync::Mutex::new(file.map_err(CliError::io(path.display().to_string()))?))
+            let file = LogFile::open(path).map_err(CliError::io(path.display().to_string()))?;
+            BoxMakeWriter::new(std::sync::Mutex::new(file))
         }
         None => BoxMakeWriter::new(std::io::stderr),
     };

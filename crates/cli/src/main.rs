@@ -6,6 +6,7 @@ mod commands;
 mod control;
 mod error;
 mod log;
+mod log_file;
 mod options;
 mod progress;
 mod spec;

@@ -182,6 +182,29 @@ fn a_busy_mount_stays_unless_it_is_detached_or_cut_off() {
     failed_with(&place.umount(&[]), 6, "not a Soda mount");
 }
 
+#[test]
+fn the_log_of_a_daemon_is_json_if_asked_for() {
+    let Some(place) = place() else { return };
+    let log = place.dir.path().join("log");
+    place.mount(&["--log", "debug", "--log-format", "json", "--log-file", log.to_str().unwrap()]);
+    fs::write(place.mount_point().join("file"), "x").unwrap();
+    succeeded(&place.umount(&[]));
+    let text = fs::read_to_string(&log).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
+    for line in &lines {
+        assert!(
+            line["timestamp"].is_string() && line["level"].is_string() && line["target"].is_string(),
+            "{line}"
+        );
+    }
+    let dir = place.mount_point().display().to_string();
+    let unmounted = |line: &serde_json::Value| {
+        line["fields"]["message"] == "unmounted" && line["fields"]["dir"] == dir.as_str()
+    };
+    assert!(lines.iter().any(unmounted), "{text}");
+}
+
 // SEMANTICS 38
 #[test]
 fn a_busy_mount_is_taken_away_when_the_server_is_gone() {

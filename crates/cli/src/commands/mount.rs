@@ -205,6 +205,8 @@ fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
     if log.format == LogFormat::Json {
         command.args(["--log-format", "json"]);
     }
+    command.arg("--log-file").arg(&log_path);
+    // What is not the log's, such as the words of a panic, goes there, too.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let mut daemon = command.spawn().map_err(CliError::io("cannot start the mount's daemon"))?;
     let connecting = Waiting::new(format!("the server {} to answer", plan.spec.server));
