@@ -238,6 +238,38 @@ async fn a_lock_that_is_waited_for_comes_in_turn_or_is_given_up() {
     at_once(a.lock_release_owner(f.fid(), LockFamily::Flock, LockOwner(1))).unwrap();
 }
 
+// SEMANTICS 18
+#[tokio::test(flavor = "multi_thread")]
+async fn data_that_a_power_cut_took_is_missed_by_the_next_fsync_and_the_death_of_a_process_takes_none() {
+    let mut cell = Cell::syncing_when_asked();
+    let a = cell.client().await;
+    let safe = file(&a, "safe", vec![1; 100_000]).await;
+    a.fsync(safe.fid()).await.unwrap();
+    let lost = file(&a, "lost", vec![2; 100_000]).await;
+    cell.restart();
+    eventually("the client is back", || a.stats().count("reconnects") == 1).await;
+    let kept = file(&a, "kept", vec![3; 100_000]).await;
+    for file in [&safe, &lost, &kept] {
+        a.fsync(file.fid()).await.unwrap();
+    }
+
+    write(&a, &lost, 0, vec![4; 100_000]).await;
+    cell.power_cut();
+    cell.restart();
+    eventually("the client is back", || a.stats().count("reconnects") == 2).await;
+    a.fsync(safe.fid()).await.unwrap();
+    a.fsync(kept.fid()).await.unwrap();
+    assert_eq!(a.fsync(lost.fid()).await.unwrap_err().errno, Errno::Io);
+    assert_eq!(a.read(&lost, 0, 10).await.unwrap_err().errno, Errno::Io, "nor is it there");
+    a.fsync(lost.fid()).await.unwrap();
+    assert_eq!(a.stats().count("sessions_lost"), 0);
+    assert_eq!(read(&a, &safe).await, vec![1; 100_000]);
+    assert_eq!(read(&a, &kept).await, vec![3; 100_000]);
+    write(&a, &lost, 0, vec![5; 100_000]).await;
+    a.fsync(lost.fid()).await.unwrap();
+    assert_eq!(read(&a, &lost).await, vec![5; 100_000]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn connecting_fails_with_a_reason_and_shutting_down_ends() {
     let mut cell = Cell::start();

@@ -141,9 +141,10 @@ pub struct SessionWelcome {
     pub slots: u16,
     /// Most bytes in one read or write.
     pub max_io: u32,
-    /// The sequence of the last reply that the server's store holds in each slot; slots without one are left out. A client
-    /// that was answered a higher one in a slot knows that a power cut took what was not fsynced. One number for all slots
-    /// would not do: operations of different slots need not become durable in the order of their sequences.
+    /// The sequence of the last reply that the server's store holds in each slot; slots without one are left out. After a
+    /// power cut, changes whose data may be gone do not count. A client that was answered a higher one in a slot knows that
+    /// a power cut took what was not fsynced. One number for all slots would not do: operations of different slots need
+    /// not become durable in the order of their sequences.
     pub stored: Vec<(Slot, Sequence)>,
 }
 

@@ -1,5 +1,6 @@
 //! What a server is told at its start.
 
+use crate::durability::BootId;
 use soda_lease::table::{ObjectTerm, WriteLeases};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -33,6 +34,8 @@ pub struct ServerConfig {
     pub cache: CacheSizes,
     /// What was changed without a `Sync` is made durable after this time at the latest.
     pub sync_interval: Duration,
+    /// What a former run wrote under another one, and had not synced, may be gone.
+    pub boot_id: Option<BootId>,
     /// Free bytes of the data directory's file system that clients cannot fill.
     pub reserve: u64,
     pub limits: Limits,
@@ -95,6 +98,7 @@ impl ServerConfig {
             courtesy: Duration::from_secs(24 * 3600),
             cache: CacheSizes { metadata: 128 << 20, data: 256 << 20 },
             sync_interval: Duration::from_secs(1),
+            boot_id: BootId::of_this_machine(),
             reserve: 64 << 20,
             limits: Limits::default(),
             threads: std::thread::available_parallelism().map_or(6, |cores| cores.get() * 2 + 2).max(6),

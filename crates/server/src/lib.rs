@@ -41,6 +41,7 @@ mod call;
 mod clock;
 mod config;
 mod core;
+mod durability;
 mod error;
 mod guard;
 mod hello;
@@ -65,6 +66,7 @@ mod upkeep;
 mod worker;
 
 pub use config::{CacheSizes, Equation8, Exposure, Limits, ServerConfig};
+pub use durability::BootId;
 pub use error::StartError;
 pub use restore::Stores;
 pub use server::{RunningServer, Server};

@@ -3,6 +3,7 @@
 use crate::clock;
 use crate::config::{Equation8, ServerConfig};
 use crate::core::{Core, Entry, OWN_SESSION, Standing};
+use crate::durability::Durability;
 use crate::error::StartError;
 use crate::session::Session;
 use crate::session::records::{self, ServerRecord};
@@ -34,6 +35,7 @@ pub(crate) struct Run {
     pub(crate) record: ServerRecord,
     /// The longest term that a client may count on from before.
     promised: Duration,
+    pub(crate) durability: Arc<Durability>,
 }
 
 pub(crate) fn open_volume(config: &ServerConfig, stores: &Stores) -> Result<Arc<Volume>, StartError> {
@@ -55,10 +57,12 @@ pub(crate) fn begin_run(meta: &dyn MetaStore, config: &ServerConfig) -> Result<R
     let record = ServerRecord { starts: before.starts + 1, term, last_session: before.last_session };
     let mut batch = Batch::releasing();
     batch.put(soda_storage::Table::Server, records::server_key(), records::encode(&record));
+    let durability = Durability::begin(meta, record.starts, config.boot_id.clone())?;
+    durability.put_beginning(&mut batch);
     meta.commit(batch)?;
     meta.sync()?;
     crash::point("server.started");
-    Ok(Run { record, promised: before.term })
+    Ok(Run { record, promised: before.term, durability: Arc::new(durability) })
 }
 
 pub(crate) fn restore(
@@ -77,7 +81,7 @@ pub(crate) fn restore(
     let mut known = Vec::new();
     for stored in records::load_sessions(volume.meta())? {
         known.push(stored.id);
-        let session = Arc::new(Session::restore(stored, config.limits.slots));
+        let session = Arc::new(Session::restore(stored, config.limits.slots, &run.durability));
         core.sessions.insert(session.id, Entry::new(session, Standing::Reclaiming, now));
     }
     core.table.begin_grace(now, known);

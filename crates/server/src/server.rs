@@ -88,9 +88,10 @@ impl Server {
         let core = restore(&config, &volume, &stores.path, &run)?;
         starting.step("starting threads");
         let metrics = Arc::new(Metrics::default());
-        let synced = volume.clone();
-        let sync = GroupSync::start(config.sync_interval, metrics.clone(), move || synced.sync())
-            .map_err(StartError::Threads)?;
+        let (durability, synced, data) = (run.durability.clone(), volume.clone(), stores.data.clone());
+        let sync =
+            GroupSync::start(config.sync_interval, metrics.clone(), move || durability.sync(&synced, &*data))
+                .map_err(StartError::Threads)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(config.threads)
             .thread_name("soda-server")
@@ -103,6 +104,8 @@ impl Server {
             volume,
             metrics,
             sync,
+            durability: run.durability.clone(),
+            data: stores.data,
             janitor: Janitor::default(),
             timer: Timer::default(),
             places: Places::new(config.threads),
@@ -116,6 +119,8 @@ impl Server {
             core: Mutex::new(core),
             config,
         });
+        // What the last run left to the kernel.
+        shared.sync.dirty();
         let serve = || -> std::io::Result<()> {
             let _entered = runtime.enter();
             let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -167,7 +172,7 @@ impl RunningServer {
         std::thread::spawn(move || {
             self.say_goodbye();
             self.stop();
-            if let Err(error) = self.shared.volume.sync() {
+            if let Err(error) = self.shared.durability.sync(&self.shared.volume, &*self.shared.data) {
                 tracing::error!(%error, "the last changes could not be made durable");
             }
             if let Err(error) = self.shared.volume.checkpoint() {

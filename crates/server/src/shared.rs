@@ -3,9 +3,11 @@
 use crate::agenda::{Janitor, Register, Timer};
 use crate::config::ServerConfig;
 use crate::core::Core;
+use crate::durability::Durability;
 use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::sync::GroupSync;
+use soda_storage::DataStore;
 use soda_types::{Monotonic, Timestamp};
 use soda_volume::Volume;
 use std::net::SocketAddr;
@@ -21,6 +23,8 @@ pub(crate) struct Shared {
     pub(crate) volume: Arc<Volume>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) sync: GroupSync,
+    pub(crate) durability: Arc<Durability>,
+    pub(crate) data: Arc<dyn DataStore>,
     pub(crate) janitor: Janitor,
     pub(crate) timer: Timer,
     pub(crate) places: Places,

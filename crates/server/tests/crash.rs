@@ -113,6 +113,9 @@ async fn work(address: std::net::SocketAddr, known: &mut Known) {
             }
         }
         known.done = step + 1;
+        if client.connection().call(None, Call::Sync { fid: file.fid }, Bytes::new()).await.is_none() {
+            return;
+        }
         match attempt(&client, known, made, b"").await {
             Some(Err(Failure::Fs(error))) => assert_eq!(error.errno, Errno::Exists),
             _ => return,

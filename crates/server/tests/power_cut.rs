@@ -7,13 +7,13 @@
 mod common;
 
 use common::*;
-use soda_protocol::{Answer, Call, Failure, Reclaim, ReclaimStep, Standing, WriteAt};
-use soda_server::{Server, ServerConfig, Stores};
+use soda_protocol::{Answer, Call, Failure, OpId, Reclaim, ReclaimStep, Standing, WriteAt};
+use soda_server::{BootId, RunningServer, Server, ServerConfig, Stores};
 use soda_storage::{
     Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
     StorageResult, Table, Visit,
 };
-use soda_types::{Errno, FileKind, Sequence};
+use soda_types::{Errno, Fid, FileKind, Sequence};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -82,6 +82,10 @@ impl DataStore for ForgetfulData {
     fn sync(&self) -> StorageResult<()> {
         self.unsynced.lock().unwrap().clear();
         Ok(())
+    }
+
+    fn sync_what_others_wrote(&self) -> StorageResult<()> {
+        self.sync()
     }
 
     fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
@@ -289,4 +293,99 @@ async fn the_welcome_tells_of_each_slot_what_it_has_lost() {
     assert_eq!(back.session.standing, Standing::Reclaim);
     assert_eq!(back.session.stored_in(later.slot), later.sequence);
     assert_eq!(back.session.stored_in(earlier.slot), Sequence(0));
+}
+
+fn booted(boot: &str) -> ServerConfig {
+    ServerConfig { boot_id: Some(BootId::new(boot)), ..power_config() }
+}
+
+/// Ten files with a chunk each. The first five are synced.
+async fn half_synced(client: &Client) -> Vec<(Fid, OpId)> {
+    let mut files = Vec::new();
+    for index in 0..10 {
+        let file = client.create(client.root, &format!("f{index}")).await.unwrap().fid;
+        let op = client.next_op();
+        let write = Call::Write { fid: file, at: WriteAt::Offset(0), kill_suid_sgid: false };
+        let data = vec![index as u8; 100_000].into();
+        client.connection().call(Some(op), write, data).await.unwrap().0.result.unwrap();
+        files.push((file, op));
+        if index == 4 {
+            client.sync().await;
+        }
+    }
+    files
+}
+
+/// The client after a restart, with all that it has to say said.
+async fn back_at(server: &RunningServer, client: &Client) -> Client {
+    let back = Client::resume(server, client.key()).await;
+    assert_eq!(back.session.standing, Standing::Reclaim);
+    let nothing = Reclaim { leases: vec![], open: vec![], locks: vec![], step: ReclaimStep::Last };
+    back.ask(Call::Reclaim(nothing)).await.result.unwrap();
+    back
+}
+
+async fn is_readable(client: &Client, file: Fid) -> bool {
+    let read = Call::Read { fid: file, offset: 0, len: 1 << 20 };
+    match client.ask(read).await.result {
+        Ok(Answer::Data { .. }) => true,
+        Err(Failure::Fs(error)) => {
+            assert_eq!(error.errno, Errno::Io);
+            false
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+// SEMANTICS 18
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_data_a_power_cut_took_does_not_count_as_stored() {
+    let mut lost = 0;
+    for seed in 0..10 {
+        let machine = Machine::default();
+        let config = ServerConfig { sync_interval: Duration::from_secs(3600), ..booted("before") };
+        let server = Server::start_on(machine.stores(), config).unwrap();
+        let client = Client::connect(&server).await;
+        let files = half_synced(&client).await;
+        let after = machine.after_power_cut(machine.unsynced(), &mut Numbers(seed));
+        drop(server);
+        // A second start, and the syncs of the first, do not make what is lost be there.
+        for start in 0..2 {
+            let server = Server::start_on(after.stores(), booted("after")).unwrap();
+            let back = back_at(&server, &client).await;
+            for (index, (file, op)) in files.iter().enumerate() {
+                let stored = back.session.stored_in(op.slot) >= op.sequence;
+                let readable = is_readable(&back, *file).await;
+                assert_eq!(stored, index < 5, "seed {seed}, start {start}: what of file {index} is said");
+                assert!(readable || !stored, "seed {seed}, start {start}: file {index} is lost in silence");
+                lost += usize::from(!readable);
+            }
+            back.sync().await;
+        }
+    }
+    assert!(lost > 0, "no data was taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_death_of_the_process_puts_nothing_in_doubt() {
+    let machine = Machine::default();
+    let server = Server::start_on(machine.stores(), booted("same")).unwrap();
+    let client = Client::connect(&server).await;
+    let files = half_synced(&client).await;
+    drop(server);
+    let server = Server::start_on(machine.stores(), booted("same")).unwrap();
+    let back = back_at(&server, &client).await;
+    for (_, op) in &files {
+        assert_eq!(back.session.stored_in(op.slot), op.sequence);
+    }
+    // Whose fsync is answered now is safe from what comes.
+    back.sync().await;
+    let after = machine.after_power_cut(0, &mut Numbers(1));
+    drop(server);
+    let server = Server::start_on(after.stores(), booted("other")).unwrap();
+    let back = back_at(&server, &client).await;
+    for (file, op) in &files {
+        assert_eq!(back.session.stored_in(op.slot), op.sequence);
+        assert!(is_readable(&back, *file).await);
+    }
 }

@@ -31,6 +31,7 @@ pub const ALL: &[&str] = &[
     "volume.reclaim.done",
     "volume.swept",
     "server.started",
+    "server.round-data-synced",
     "server.session-stored",
     "server.session-ended",
     "server.change-committed",

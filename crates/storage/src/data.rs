@@ -105,6 +105,9 @@ pub trait DataStore: Send + Sync + fmt::Debug {
     /// Makes all chunks durable whose append returned before the call.
     fn sync(&self) -> StorageResult<()>;
 
+    /// Makes everything durable that processes before this one appended and did not sync, as far as the kernel has it.
+    fn sync_what_others_wrote(&self) -> StorageResult<()>;
+
     /// Gives the space of a chunk back. The caller has made the last reference's removal durable before. Releasing
     /// what is already released does nothing.
     fn release(&self, chunk: &ChunkRef) -> StorageResult<()> {

@@ -171,6 +171,10 @@ impl DataStore for MemoryData {
         Ok(())
     }
 
+    fn sync_what_others_wrote(&self) -> StorageResult<()> {
+        Ok(())
+    }
+
     fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
         let mut log = self.log();
         let active = log.active;

@@ -76,6 +76,10 @@ impl DataStore for FailingData {
         self.0.sync()
     }
 
+    fn sync_what_others_wrote(&self) -> StorageResult<()> {
+        self.0.sync_what_others_wrote()
+    }
+
     fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
         self.0.release_range(segment, range)
     }

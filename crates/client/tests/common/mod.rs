@@ -8,7 +8,7 @@ use soda_client::{
     Client, ClientConfig, KernelHooks, KillPriv, Names, NamesLock, NoKernel, OpenFile, OpenMode,
 };
 use soda_protocol::{IfExists, NewNode, WriteAt};
-use soda_server::{RunningServer, Server, ServerConfig};
+use soda_server::{BootId, RunningServer, Server, ServerConfig};
 use soda_types::{Creds, Fid, FileKind, InUse, Name};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -24,6 +24,10 @@ pub(crate) struct Cell {
     pub(crate) dir: TempDir,
     pub(crate) addr: SocketAddr,
     pub(crate) term: Duration,
+    /// Of what nobody asks to be synced.
+    sync_interval: Duration,
+    /// Boots of the server's machine.
+    boots: u32,
 }
 
 impl Cell {
@@ -32,8 +36,18 @@ impl Cell {
     }
 
     pub(crate) fn with_term(term: Duration) -> Cell {
+        Cell::with(term, Duration::from_secs(1))
+    }
+
+    /// The server makes nothing durable unless it is asked.
+    pub(crate) fn syncing_when_asked() -> Cell {
+        Cell::with(Duration::from_secs(3), Duration::from_secs(3600))
+    }
+
+    fn with(term: Duration, sync_interval: Duration) -> Cell {
+        let addr = "127.0.0.1:0".parse().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let mut cell = Cell { server: None, dir, addr: "127.0.0.1:0".parse().unwrap(), term };
+        let mut cell = Cell { server: None, dir, addr, term, sync_interval, boots: 1 };
         cell.restart();
         cell
     }
@@ -42,12 +56,24 @@ impl Cell {
         let mut config = ServerConfig::new(self.dir.path()).with_term(self.term);
         config.listen = self.addr;
         config.reserve = 0;
+        config.sync_interval = self.sync_interval;
+        config.boot_id = Some(BootId::new(self.boots.to_string()));
         config
     }
 
     /// As after a crash: nobody was told.
     pub(crate) fn stop(&mut self) {
         self.server = None;
+    }
+
+    /// The power goes. The medium has all of the journal, by chance, but not the data that was written last.
+    pub(crate) fn power_cut(&mut self) {
+        self.stop();
+        self.boots += 1;
+        let segments = std::fs::read_dir(self.dir.path().join("data")).unwrap();
+        let newest = segments.map(|entry| entry.unwrap().path()).max().unwrap();
+        let segment = std::fs::File::options().write(true).open(newest).unwrap();
+        segment.set_len(segment.metadata().unwrap().len() - 1).unwrap();
     }
 
     pub(crate) fn restart(&mut self) {

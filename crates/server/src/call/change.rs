@@ -6,8 +6,8 @@ use super::plan::Found;
 use crate::clock;
 use crate::link::Incoming;
 use crate::respond;
-use crate::session::Kept;
 use crate::session::records::{self, ReplyRecord};
+use crate::session::{Kept, Session};
 use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::Outcome;
@@ -15,7 +15,7 @@ use soda_protocol::{
     Allocate, Answer, Call, Failure, IfExists, Node, OpId, Rename, SetXattr, Unlink, WriteAt,
 };
 use soda_storage::{Batch, Table, crash};
-use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, InUse, Name, SessionId};
+use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, InUse, Name};
 use soda_volume::{
     FallocateMode, Fate, IfOpen, KillPriv, NewKind, NewNode, Removed, RenameMode, Renamed, Staged, Txn,
     Volume,
@@ -51,7 +51,8 @@ pub(super) fn run(
     let result = Ok(done.answer);
     let encoded = respond::encode(&result);
     let key = records::reply_key(incoming.session(), op.slot);
-    let record = ReplyRecord { sequence: op.sequence, result: encoded.clone() };
+    // Its chunks are all appended.
+    let record = shared.reply_record(&incoming.link.session, op, encoded.clone());
     txn.put_extra(Table::Reply, &key, records::encode(&record));
     shared.write_ends();
     if let Err(error) = txn.commit() {
@@ -73,7 +74,7 @@ pub(super) fn run(
         encoded,
         payload: Bytes::new(),
         outcome: done.outcome,
-        kept: Kept::InStore,
+        kept: Kept::InStore(record.round),
         effects: done.effects,
     })
 }
@@ -81,8 +82,9 @@ pub(super) fn run(
 impl Shared {
     /// Keeps the reply of an operation that failed: who sends it again after a restart must get the same
     /// answer, whatever has changed since.
-    pub(super) fn store_failure(&self, session: SessionId, op: OpId, encoded: &Bytes) -> Kept {
-        let record = ReplyRecord { sequence: op.sequence, result: encoded.clone() };
+    pub(super) fn store_failure(&self, session: &Session, op: OpId, encoded: &Bytes) -> Kept {
+        let record = self.reply_record(session, op, encoded.clone());
+        let session = session.id;
         let mut batch = Batch::releasing();
         batch.put(Table::Reply, records::reply_key(session, op.slot), records::encode(&record));
         self.write_ends();
@@ -90,13 +92,18 @@ impl Shared {
             Ok(()) => {
                 crash::point("server.failure-stored");
                 self.sync.dirty();
-                Kept::InStore
+                Kept::InStore(record.round)
             }
             Err(error) => {
                 tracing::warn!(%session, %error, "the reply of a failed operation is kept in memory only");
                 Kept::InMemory
             }
         }
+    }
+
+    fn reply_record(&self, session: &Session, op: OpId, result: Bytes) -> ReplyRecord {
+        let durable = session.slots().durable(op.slot, self.durability.synced());
+        ReplyRecord { sequence: op.sequence, result, round: self.durability.round(), durable }
     }
 
     fn forget_reply(&self, key: Bytes) {

@@ -188,7 +188,7 @@ impl Operation {
         log_trouble(incoming, &result);
         let shared = &incoming.link.shared;
         if let (Some(op), Err(Failure::Fs(_))) = (incoming.request.op, &result) {
-            kept = shared.store_failure(incoming.session(), op, &encoded);
+            kept = shared.store_failure(&incoming.link.session, op, &encoded);
         }
         let mut core = shared.core();
         let now = core.now;

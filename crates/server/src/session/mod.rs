@@ -7,6 +7,7 @@ mod slots;
 pub(crate) use opens::Opens;
 pub(crate) use slots::{Arrival, Kept, Slots};
 
+use crate::durability::{Durability, Round};
 use crate::net::Outbox;
 use records::{SessionRecord, StoredSession};
 use soda_protocol::SessionKey;
@@ -36,10 +37,14 @@ impl Session {
     }
 
     /// A session of an earlier run.
-    pub(crate) fn restore(stored: StoredSession, slots: u16) -> Session {
+    pub(crate) fn restore(stored: StoredSession, slots: u16, durability: &Durability) -> Session {
         let mut restored = Slots::new(slots);
         for (slot, reply) in stored.replies {
-            restored.restore(slot.0, reply.sequence, reply.result);
+            let stored = match durability.is_doubtful(reply.round) {
+                true => (reply.durable, Round::default()),
+                false => (reply.sequence, reply.round),
+            };
+            restored.restore(slot, reply, stored);
         }
         Session {
             id: stored.id,

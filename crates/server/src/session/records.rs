@@ -3,6 +3,7 @@
 //! Every record is a version byte and a postcard body. A change's reply travels in the batch of the change, so that both
 //! are there after a crash, or neither.
 
+use crate::durability::{DurabilityRecord, Round};
 use crate::random::random;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 const RECORD_VERSION: u8 = 1;
 const SERVER_KEY: &[u8] = b"server";
+const DURABILITY_KEY: &[u8] = b"durability";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -52,6 +54,10 @@ pub(crate) struct ReplyRecord {
     pub(crate) sequence: Sequence,
     /// The encoded `Result<Answer, Failure>`.
     pub(crate) result: Bytes,
+    /// The sync that makes the change durable.
+    pub(crate) round: Round,
+    /// The last operation of the slot whose change was durable before.
+    pub(crate) durable: Sequence,
 }
 
 /// Keys order as their numbers do.
@@ -70,6 +76,10 @@ pub(crate) fn server_key() -> Bytes {
     Bytes::from_static(SERVER_KEY)
 }
 
+pub(crate) fn durability_key() -> Bytes {
+    Bytes::from_static(DURABILITY_KEY)
+}
+
 pub(crate) fn encode<T: Serialize>(record: &T) -> Bytes {
     // Plain data into memory: there is no way to fail.
     postcard::to_extend(record, vec![RECORD_VERSION]).map(Bytes::from).unwrap_or_default()
@@ -80,6 +90,14 @@ pub(crate) fn load_server(meta: &dyn MetaStore) -> Result<ServerRecord, RecordEr
     match meta.get(Table::Server, SERVER_KEY)? {
         Some(bytes) => decode(Table::Server, SERVER_KEY, &bytes),
         None => Ok(ServerRecord::default()),
+    }
+}
+
+/// What is known to be durable; the default in a fresh store.
+pub(crate) fn load_durability(meta: &dyn MetaStore) -> Result<DurabilityRecord, RecordError> {
+    match meta.get(Table::Server, DURABILITY_KEY)? {
+        Some(bytes) => decode(Table::Server, DURABILITY_KEY, &bytes),
+        None => Ok(DurabilityRecord::default()),
     }
 }
 
@@ -191,7 +209,12 @@ mod tests {
             name: "host:/mnt".to_owned(),
             opened: Timestamp::new(5, 0),
         };
-        let reply = ReplyRecord { sequence: Sequence(9), result: Bytes::from_static(b"r") };
+        let reply = ReplyRecord {
+            sequence: Sequence(9),
+            result: Bytes::from_static(b"r"),
+            round: Round(3),
+            durable: Sequence(7),
+        };
         let mut batch = Batch::new();
         for id in [3, 255, 256] {
             batch.put(Table::Session, session_key(SessionId(id)), encode(&record));

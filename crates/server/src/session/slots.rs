@@ -3,6 +3,8 @@
 //! A slot carries one operation at a time, with growing sequences. So the server has to keep one reply per slot, and knows
 //! of each operation that arrives whether it is new, the one in progress, the one just answered, or a packet of the past.
 
+use super::records::ReplyRecord;
+use crate::durability::Round;
 use bytes::Bytes;
 use soda_protocol::OpId;
 use soda_types::{Sequence, Slot as SlotId};
@@ -17,8 +19,10 @@ pub(crate) struct Slots<W> {
 struct Slot<W> {
     sequence: Sequence,
     state: State<W>,
-    /// The last one whose reply the store holds.
-    stored: Sequence,
+    /// The last one whose reply the store holds, and the sync that makes it durable.
+    stored: (Sequence, Round),
+    /// The last one that was durable when the one after it was stored.
+    durable: Sequence,
 }
 
 #[derive(Debug)]
@@ -53,19 +57,31 @@ impl<W> Slots<W> {
         Slots { slots: (0..count).map(|_| Slot::empty()).collect() }
     }
 
-    /// Takes a reply of an earlier run from the store.
-    pub(crate) fn restore(&mut self, slot: u16, sequence: Sequence, reply: Bytes) {
-        let index = usize::from(slot);
+    /// Takes a reply of an earlier run from the store. `stored` is up to where the store has what the slot did, data
+    /// included.
+    pub(crate) fn restore(&mut self, slot: SlotId, reply: ReplyRecord, stored: (Sequence, Round)) {
+        let index = usize::from(slot.0);
         while self.slots.len() <= index {
             self.slots.push(Slot::empty());
         }
-        self.slots[index] = Slot { sequence, state: State::Done { reply }, stored: sequence };
+        let state = State::Done { reply: reply.result };
+        self.slots[index] = Slot { sequence: reply.sequence, state, stored, durable: reply.durable };
     }
 
     /// The last sequence of each slot whose reply the store holds.
     pub(crate) fn stored(&self) -> Vec<(SlotId, Sequence)> {
-        let stored = (0..).map(SlotId).zip(self.slots.iter().map(|slot| slot.stored));
+        let stored = (0..).map(SlotId).zip(self.slots.iter().map(|slot| slot.stored.0));
         stored.filter(|(_, sequence)| *sequence > Sequence(0)).collect()
+    }
+
+    /// The last operation of the slot that is durable, if everything up to the round `synced` is.
+    pub(crate) fn durable(&mut self, slot: SlotId, synced: Round) -> Sequence {
+        let Some(slot) = self.slots.get_mut(usize::from(slot.0)) else { return Sequence(0) };
+        let (sequence, round) = slot.stored;
+        if round <= synced {
+            slot.durable = sequence;
+        }
+        slot.durable
     }
 
     pub(crate) fn arrive(&mut self, op: OpId, waiter: W) -> Arrival {
@@ -117,8 +133,8 @@ impl<W> Slots<W> {
         if slot.sequence != op.sequence {
             return Vec::new();
         }
-        if kept == Kept::InStore {
-            slot.stored = op.sequence;
+        if let Kept::InStore(round) = kept {
+            slot.stored = (op.sequence, round);
         }
         match std::mem::replace(&mut slot.state, State::Done { reply }) {
             State::InProgress { waiters, .. } => waiters,
@@ -129,14 +145,17 @@ impl<W> Slots<W> {
 
 impl<W> Slot<W> {
     fn empty() -> Slot<W> {
-        Slot { sequence: Sequence(0), state: State::Done { reply: Bytes::new() }, stored: Sequence(0) }
+        let nothing = Sequence(0);
+        let state = State::Done { reply: Bytes::new() };
+        Slot { sequence: nothing, state, stored: (nothing, Round(0)), durable: nothing }
     }
 }
 
 /// Where a reply is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kept {
-    InStore,
+    /// With the sync that makes it durable.
+    InStore(Round),
     /// Lost when the server restarts: the operation changed nothing, or nothing could be stored.
     InMemory,
 }
@@ -149,12 +168,20 @@ mod tests {
         OpId { slot: SlotId(slot), sequence: Sequence(sequence) }
     }
 
+    fn reply(sequence: u64) -> ReplyRecord {
+        let result = Bytes::from_static(b"reply");
+        ReplyRecord { sequence: Sequence(sequence), result, round: Round(5), durable: Sequence(7) }
+    }
+
     #[test]
     fn a_retry_gets_the_reply_of_the_first() {
         let mut slots = Slots::new(2);
         assert_eq!(slots.arrive(op(1, 5), "first"), Arrival::New);
         assert_eq!(slots.arrive(op(1, 5), "second"), Arrival::Joined);
-        assert_eq!(slots.done(op(1, 5), Bytes::from_static(b"reply"), Kept::InStore), vec!["second"]);
+        assert_eq!(
+            slots.done(op(1, 5), Bytes::from_static(b"reply"), Kept::InStore(Round(1))),
+            vec!["second"]
+        );
         assert_eq!(slots.arrive(op(1, 5), "third"), Arrival::Answered(Bytes::from_static(b"reply")));
         assert_eq!(slots.stored(), [(SlotId(1), Sequence(5))]);
     }
@@ -176,7 +203,7 @@ mod tests {
     fn what_was_given_up_can_be_sent_again() {
         let mut slots = Slots::new(1);
         slots.arrive(op(0, 1), "first");
-        slots.done(op(0, 1), Bytes::from_static(b"one"), Kept::InStore);
+        slots.done(op(0, 1), Bytes::from_static(b"one"), Kept::InStore(Round(1)));
         assert_eq!(slots.arrive(op(0, 2), "second"), Arrival::New);
         assert_eq!(slots.arrive(op(0, 2), "again"), Arrival::Joined);
         assert_eq!(slots.forget(op(0, 2)), vec!["again"]);
@@ -187,9 +214,31 @@ mod tests {
     #[test]
     fn replies_of_an_earlier_run_are_found() {
         let mut slots: Slots<()> = Slots::new(1);
-        slots.restore(3, Sequence(40), Bytes::from_static(b"kept"));
-        assert_eq!(slots.arrive(op(3, 40), ()), Arrival::Answered(Bytes::from_static(b"kept")));
+        slots.restore(SlotId(3), reply(40), (Sequence(40), Round(5)));
+        assert_eq!(slots.arrive(op(3, 40), ()), Arrival::Answered(Bytes::from_static(b"reply")));
         assert_eq!(slots.arrive(op(3, 39), ()), Arrival::Old);
         assert_eq!(slots.stored(), [(SlotId(3), Sequence(40))]);
+    }
+    #[test]
+    fn what_a_slot_did_is_durable_when_the_sync_after_it_is_done() {
+        let mut slots = Slots::new(1);
+        for (sequence, round, synced, durable) in
+            [(1, 10, 9, 0), (2, 10, 9, 0), (3, 11, 10, 2), (4, 11, 10, 2)]
+        {
+            slots.arrive(op(0, sequence), ());
+            assert_eq!(slots.durable(SlotId(0), Round(synced)), Sequence(durable));
+            slots.done(op(0, sequence), Bytes::new(), Kept::InStore(Round(round)));
+        }
+        assert_eq!(slots.durable(SlotId(0), Round(11)), Sequence(4));
+    }
+
+    #[test]
+    fn of_what_is_in_doubt_the_reply_is_there_but_does_not_count() {
+        let mut slots: Slots<()> = Slots::new(1);
+        slots.restore(SlotId(0), reply(9), (Sequence(7), Round(0)));
+        assert_eq!(slots.arrive(op(0, 9), ()), Arrival::Answered(Bytes::from_static(b"reply")));
+        assert_eq!(slots.stored(), [(SlotId(0), Sequence(7))]);
+        assert_eq!(slots.arrive(op(0, 10), ()), Arrival::New);
+        assert_eq!(slots.durable(SlotId(0), Round(1)), Sequence(7));
     }
 }

@@ -244,6 +244,15 @@ impl DataStore for EmbeddedData {
         Ok(())
     }
 
+    /// All of the file system, the journal included: which segments it is about, only the process that is gone knew.
+    fn sync_what_others_wrote(&self) -> StorageResult<()> {
+        let sync = || -> io::Result<()> { Ok(rustix::fs::syncfs(File::open(&self.directory)?)?) };
+        sync().map_err(|error| {
+            self.log().failed = Some(format!("syncing what was written before: {error}"));
+            io_error("syncing the file system of", &self.directory, error)
+        })
+    }
+
     fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
         let file = match self.file(segment) {
             Err(StorageError::NoSegment { .. }) => return Ok(()),
