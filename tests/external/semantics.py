@@ -82,7 +82,7 @@ def in_child(work):
     return child
 
 
-def wait(child, seconds=20):
+def wait(child, seconds=60):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -93,11 +93,23 @@ def wait(child, seconds=20):
     raise AssertionError("a process hangs")
 
 
-def eventually(condition, what, seconds=5):
+def eventually(condition, what, seconds=20):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
+
+
+def wait_until_blocked(child, about_to):
+    """The child has said on the pipe `about_to` that its next call is the one that waits, and sleeps in it."""
+    same(os.read(about_to, 1), b".", "the child does not get there")
+
+    def sleeps():
+        with open(f"/proc/{child}/stat") as stat:
+            return stat.read().rpartition(") ")[2][0] in "SD"
+    eventually(sleeps, "the child does not wait")
+    # From its machine to the server: the only step that cannot be seen from here.
+    time.sleep(0.5)
 
 
 # SEMANTICS 6
@@ -215,20 +227,25 @@ def a_name_that_is_replaced_is_always_there():
     open(f"{A}/always too", "w").close()
 
     def replace():
-        for number in range(200):
+        number = 0
+        while number < 200 or not os.path.exists(f"{A}/enough"):
+            number += 1
             with open(f"{A}/next", "w") as file:
                 file.write(str(number))
             os.rename(f"{A}/next", f"{A}/always")
             rename2(f"{A}/always", f"{A}/always too", EXCHANGE)
 
-    replacing, looks = in_child(replace), 0
-    while os.waitpid(replacing, os.WNOHANG) == (0, 0):
+    replacing, looks, ended = in_child(replace), 0, (0, 0)
+    while ended == (0, 0):
         for root, name in itertools.product(ROOTS, ("always", "always too")):
             # ESTALE: replaced twice in the middle of the call, see "What is not there".
             for call in (os.stat, lambda name: os.close(os.open(name, os.O_RDONLY))):
                 assert errno_of(call, f"{root}/{name}") in (None, "ESTALE"), "the name is not there"
             looks += 1
-    assert looks > 50, looks
+        if looks == 200:
+            open(f"{A}/enough", "w").close()
+        ended = os.waitpid(replacing, os.WNOHANG)
+    same(ended[1], 0, "the one who replaces")
 
 
 # SEMANTICS 12
@@ -532,8 +549,12 @@ def waiting():
     held = open(f"{A}/wait", "r+")
     fcntl.lockf(held, fcntl.LOCK_EX)
 
+    about_to, say = os.pipe()
+
     def wait_for_it():
-        fcntl.lockf(open(f"{B}/wait", "r+"), fcntl.LOCK_EX)
+        file = open(f"{B}/wait", "r+")
+        os.write(say, b".")
+        fcntl.lockf(file, fcntl.LOCK_EX)
         return 7
 
     def wait_until_alarm():
@@ -549,11 +570,11 @@ def waiting():
 
     same(wait(in_child(wait_until_alarm)), 9, "a signal ends the wait")
     killed = in_child(wait_for_it)
-    time.sleep(0.2)
+    wait_until_blocked(killed, about_to)
     os.kill(killed, signal.SIGKILL)
     same(wait(killed), -signal.SIGKILL)
     waiting = in_child(wait_for_it)
-    time.sleep(0.2)
+    wait_until_blocked(waiting, about_to)
     same(os.waitpid(waiting, os.WNOHANG)[0], 0, "it waits")
     fcntl.lockf(held, fcntl.LOCK_UN)
     same(wait(waiting), 7, "it is let in")
@@ -570,8 +591,11 @@ def turns():
         open(f"{A}/order", "w").close()
         lock(held, fcntl.LOCK_EX)
 
+        about_to, say = os.pipe()
+
         def wait_in_turn(number):
             file = open(f"{ROOTS[number % 2]}/turn", "r+")
+            os.write(say, b".")
             lock(file, fcntl.LOCK_EX)
             with open(f"{ROOTS[number % 2]}/order", "a") as order:
                 order.write(str(number))
@@ -579,7 +603,7 @@ def turns():
         children = []
         for number in range(4):
             children.append(in_child(lambda number=number: wait_in_turn(number)))
-            time.sleep(0.25)
+            wait_until_blocked(children[-1], about_to)
         lock(held, fcntl.LOCK_UN)
         same([wait(child) for child in children], [0] * 4)
         same(open(f"{B}/order").read(), "0123", lock.__name__)
@@ -591,14 +615,19 @@ def deadlock():
     with open(f"{A}/dead", "wb") as file:
         file.write(b"xx")
     first, second = (f"{A}/dead", 0, 1), (f"{B}/dead", 1, 0)
+    (locked, say), (go, let_go) = os.pipe(), os.pipe()
 
     def work(path, mine, other):
         file = open(path, "r+")
         fcntl.lockf(file, fcntl.LOCK_EX, 1, mine)
-        time.sleep(0.5)
+        os.write(say, b".")
+        os.read(go, 1)
         return {None: 0, "EDEADLK": 35, "EDEADLOCK": 35}.get(errno_of(fcntl.lockf, file, fcntl.LOCK_EX, 1, other), 1)
 
     children = [in_child(lambda order=order: work(*order)) for order in (first, second)]
+    for _ in children:
+        same(os.read(locked, 1), b".", "the first lock")
+    os.write(let_go, b"..")
     same(sorted(wait(child) for child in children), [0, 35])
 
 
