@@ -13,7 +13,7 @@ use crate::stats::Stats;
 use crate::validity::Answers;
 use bytes::Bytes;
 use soda_protocol::{Answer, Failure, Note, Push, Reply};
-use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
+use soda_types::{Errno, Fid, FsError, FsResult, InUse, Monotonic, RecallAck};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -178,16 +178,36 @@ impl Inner {
     }
 
     /// Tells the server of leases that were given up unasked.
-    pub(crate) fn release(&self, acks: Vec<soda_types::RecallAck>) {
+    pub(crate) fn release(&self, acks: Vec<RecallAck>) {
         if !acks.is_empty() {
             self.stats.leases_released.add(acks.len() as u64);
+            let said_open = said_open(&acks);
             self.note(&Note::Release(acks));
+            self.close_overtaken(said_open);
         }
+    }
+
+    /// After a note that said these are open. What was closed between the note's making and its sending, the server has heard
+    /// in the wrong order.
+    pub(crate) fn close_overtaken(&self, said_open: Vec<Fid>) {
+        if said_open.is_empty() {
+            return;
+        }
+        let mut state = crate::lock(&self.state);
+        said_open.into_iter().for_each(|fid| state.told_open(fid));
+        let closed = std::mem::take(&mut state.closed_at_server);
+        drop(state);
+        self.closed(closed);
     }
 
     pub(crate) fn max_io(&self) -> u32 {
         self.max_io.load(Ordering::Relaxed)
     }
+}
+
+/// What the acknowledgements say is in use.
+pub(crate) fn said_open(acks: &[RecallAck]) -> Vec<Fid> {
+    acks.iter().filter(|ack| ack.in_use == InUse::Yes).map(|ack| ack.fid).collect()
 }
 
 /// A failure as the caller sees it.

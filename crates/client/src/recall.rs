@@ -12,7 +12,7 @@ pub(crate) use pool::Pool;
 
 use crate::connection::link::Cancelled;
 use crate::hooks::{NAMES_RUN_OUT, Names, NamesLock};
-use crate::inner::Inner;
+use crate::inner::{Inner, said_open};
 use plan::Plan;
 use soda_lease::holder::RecallStep;
 use soda_protocol::Note;
@@ -272,15 +272,9 @@ impl Inner {
         if acks.is_empty() {
             return;
         }
-        let said_open: Vec<Fid> =
-            acks.iter().filter(|ack| ack.in_use == InUse::Yes).map(|ack| ack.fid).collect();
+        let said_open = said_open(&acks);
         self.note(&Note::RecallAcks(acks));
-        // Closed between the answer's making and its sending: the server has heard it in the wrong order.
-        let mut state = crate::lock(&self.state);
-        said_open.into_iter().for_each(|fid| state.told_open(fid));
-        let closed = std::mem::take(&mut state.closed_at_server);
-        drop(state);
-        self.closed(closed);
+        self.close_overtaken(said_open);
     }
 
     /// Changes whose callers have gone: nobody will tell the kernel what they did, so it must not go on with what it has.

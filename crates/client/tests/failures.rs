@@ -270,6 +270,38 @@ async fn data_that_a_power_cut_took_is_missed_by_the_next_fsync_and_the_death_of
     assert_eq!(read(&a, &lost).await, vec![5; 100_000]);
 }
 
+/// Its process is gone, and released what it had: nobody would ever release what is granted later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_given_up_while_cut_off_is_not_waited_for_any_more() {
+    let cell = Cell::start();
+    let proxy = Proxy::before(cell.addr).await;
+    let a = client_behind(&proxy, Retry::Hard, &cell).await;
+    let b = cell.client().await;
+    let f = file(&a, "f", "x").await;
+    let theirs = open(&b, "f").await;
+    a.lock_set(&f, lock(1, LockMode::Shared), LockWait::No).await.unwrap();
+    b.lock_set(&theirs, lock(2, LockMode::Shared), LockWait::No).await.unwrap();
+    let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
+    let upgrade =
+        started(async move { client.lock_set(&handle, lock(1, LockMode::Exclusive), LockWait::Yes).await })
+            .await;
+    assert!(!upgrade.is_finished());
+    proxy.set(Weather::Cut);
+    eventually("cut off", || a.session().standing != ClientStanding::Connected).await;
+    upgrade.abort();
+    assert!(upgrade.await.unwrap_err().is_cancelled());
+    let (client, fid) = (Arc::clone(&a), f.fid());
+    let release =
+        started(async move { client.lock_release_owner(fid, LockFamily::Record, LockOwner(1)).await }).await;
+    assert!(!release.is_finished());
+    proxy.set(Weather::Fine);
+    release.await.unwrap().unwrap();
+    eventually("all requests are answered", || a.session().waiting == 0).await;
+    assert_eq!(a.session().locks, 0);
+    b.lock_release_owner(fid, LockFamily::Record, LockOwner(2)).await.unwrap();
+    b.lock_set(&theirs, lock(3, LockMode::Exclusive), LockWait::No).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn connecting_fails_with_a_reason_and_shutting_down_ends() {
     let mut cell = Cell::start();

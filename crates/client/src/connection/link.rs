@@ -163,12 +163,9 @@ impl Link {
             return;
         };
         let Some((id, writer)) = table.pick(route) else { return };
+        let control = table.control.as_ref().map(|(_, writer)| &**writer);
         let Some(pending) = table.pending.get_mut(&tag) else { return };
-        pending.sent_on = Some(id);
-        pending.ever_sent = true;
-        let frame = pending.frame.clone();
-        drop(guard);
-        writer.send(&frame);
+        pending.send_again(tag, id, &writer, control);
     }
 
     /// A control connection is there: notes go on it, requests wait until the session is restored.
@@ -215,9 +212,7 @@ impl Link {
     pub(crate) fn note(&self, note: &Note) {
         let control = crate::lock(&self.table).control.clone();
         let Some((_, writer)) = control else { return };
-        if let Ok(frame) = Frame::new(FrameKind::Note, 0, note, Bytes::new()) {
-            writer.send(&frame);
-        }
+        send_note(&writer, note);
     }
 
     /// As [`Link::note`], but together with what is sent next, or by [`Link::send_held`].
@@ -338,13 +333,32 @@ impl Table {
     /// Under the lock, so that nothing that is asked later goes first.
     fn send_waiting(&mut self, route: Route, id: ConnId, writer: &Writer) {
         let control_carries_all = self.data_wanted == 0;
-        for pending in self.pending.values_mut() {
+        let control = self.control.as_ref().map(|(_, writer)| &**writer);
+        for (tag, pending) in &mut self.pending {
             let of_route = pending.route == route || control_carries_all;
             if pending.sent_on.is_none() && of_route {
-                pending.sent_on = Some(id);
-                pending.ever_sent = true;
-                writer.send(&pending.frame);
+                pending.send_again(*tag, id, writer, control);
             }
         }
+    }
+}
+
+impl Pending {
+    /// Who gave it up meanwhile could not tell the server: a lock would be waited for that nobody is there to release.
+    fn send_again(&mut self, tag: u64, id: ConnId, writer: &Writer, control: Option<&Writer>) {
+        self.sent_on = Some(id);
+        self.ever_sent = true;
+        writer.send(&self.frame);
+        if self.cancelled != Cancelled::No
+            && let Some(control) = control
+        {
+            send_note(control, &Note::Cancel(tag));
+        }
+    }
+}
+
+fn send_note(control: &Writer, note: &Note) {
+    if let Ok(frame) = Frame::new(FrameKind::Note, 0, note, Bytes::new()) {
+        control.send(&frame);
     }
 }

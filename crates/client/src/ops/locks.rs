@@ -27,26 +27,27 @@ impl Client {
         waiting.result().await
     }
 
-    /// Takes a lock. Dropping the future takes back what waits; a lock that was just granted then is released.
+    /// Takes a lock. Dropping the future takes back what waits; a lock that was just granted then is released, unless the
+    /// owner has another one in its range.
     ///
     /// # Errors
     /// EAGAIN if it is taken and `wait` says no; EDEADLK; EIO if locks of this file were lost with a session.
     pub async fn lock_set(&self, file: &OpenFile, lock: Lock, wait: LockWait) -> FsResult<()> {
         self.inner.stats.op_lock.one();
         let fid = file.fid();
-        let (ticket, had_some) = {
+        let ticket = {
             let (mut state, now) = self.inner.locked();
             file.check_locks(&mut state)?;
             let ticket = state.holder.begin_request(now);
             // It may wait for hours, and brings no leases.
             state.holder.fail_request(ticket);
-            let had_some = state.locks.overlaps(fid, lock);
-            (ticket, had_some)
+            ticket
         };
         let order = Order::question(Call::LockSet { fid, lock, wait }, ticket);
         let waiting = self.inner.send(order, move |arrived, result| {
             result?;
-            if arrived.wanted || had_some {
+            // What the owner had before is still to be released by it, and this with that; unless that has happened already.
+            if arrived.wanted || arrived.state.locks.overlaps(fid, lock) {
                 arrived.state.locks.set(fid, lock);
             } else {
                 let inner = Arc::clone(arrived.inner);

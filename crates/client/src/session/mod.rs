@@ -31,6 +31,8 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
     let mut next = Some(first);
     let mut key = None;
     let mut boot = None;
+    // Since the session was last restored, in however many attempts.
+    let mut restarted_meanwhile = Restarted::No;
     let mut pause = Backoff::default();
     while !inner.is_closed() {
         let established = match next.take() {
@@ -47,10 +49,16 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
         let Established { mut reader, writer, id, welcome, boot: this_boot, sent_at } = established;
         let restarted = boot.replace(this_boot).is_some_and(|before| before != this_boot);
         let restarted = if restarted { Restarted::Yes } else { Restarted::No };
+        if restarted == Restarted::Yes {
+            restarted_meanwhile = Restarted::Yes;
+        }
         key = Some(welcome.key);
         let restored = resume::restore(&inner, &mut reader, &writer, &welcome, sent_at, restarted).await;
         match restored {
             Ok(()) => {
+                if std::mem::replace(&mut restarted_meanwhile, Restarted::No) == Restarted::Yes {
+                    crate::lock(&inner.state).forget_unheld();
+                }
                 pause = Backoff::default();
                 inner.phase.send_if_modified(|phase| set_unless_closed(phase, Phase::Connected));
                 inner.link.control_ready(id);

@@ -47,9 +47,6 @@ pub(crate) async fn restore(
             reclaim(inner, reader, writer).await?;
         }
     }
-    if restarted == Restarted::Yes {
-        crate::lock(&inner.state).forget_unheld();
-    }
     Ok(())
 }
 
