@@ -104,7 +104,7 @@ struct Full {
 
 impl Segments {
     /// Starts a log in a directory, which is made if it is not there. Files that are there stay, as older ones of the same
-    /// log; what a crash left at their end is cut off. [`read`] them first: a damaged log should not be gone on with.
+    /// log; what a crash left at their end is cut off. [`read()`] them first: a damaged log should not be gone on with.
     ///
     /// # Errors
     /// The directory cannot be made or written.
