@@ -21,12 +21,12 @@
 //!
 //! # A digest
 //! The server applies a digest whole or not at all. So inside one, and only there, work that cancels out can be left out
-//! ([`coalesce`]): bytes that are overwritten, files that are created and removed again.
+//! ([`coalesce()`]): bytes that are overwritten, files that are created and removed again.
 //!
 //! # The parts
 //! * [`Change`], [`Record`]: what is logged, and which objects it touches.
 //! * [`Log`]: what is pending, in memory; sans-IO.
-//! * [`coalesce`]: a list of records into a shorter one that leads to the same state; pure.
+//! * [`coalesce()`]: a list of records into a shorter one that leads to the same state; pure.
 //! * [`segments`]: the log on the local disk, and what is found there after a crash.
 
 mod change;

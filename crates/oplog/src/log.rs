@@ -40,7 +40,7 @@ pub struct Backlog {
     pub not_durable: u64,
 }
 
-/// See the [crate](crate). One digest is under way at a time: the next one is taken when it is answered.
+/// See the [crate]. One digest is under way at a time: the next one is taken when it is answered.
 #[derive(Debug, Default)]
 pub struct Log {
     last_lsn: u64,
