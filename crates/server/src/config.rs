@@ -1,6 +1,6 @@
 //! What a server is told at its start.
 
-use crate::durability::BootId;
+use crate::rounds::BootId;
 use soda_lease::table::{ObjectTerm, WriteLeases};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -7,8 +7,8 @@
 //! what carries a round that has no such note is in doubt, and is not counted as stored when its client comes back. Whether
 //! there was one is told by the kernel's boot id: what a process wrote survives its own death, not that of the kernel.
 
+use crate::rounds::{BootId, DurabilityRecord, Round};
 use crate::session::records::{self, RecordError};
-use serde::{Deserialize, Serialize};
 use soda_storage::{Batch, DataStore, MetaStore, Table, crash};
 use soda_types::FsResult;
 use soda_volume::Volume;
@@ -16,36 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Rounds of one run: a thousand syncs a second for thirty years.
 const ROUNDS_PER_START: u32 = 40;
-
-/// Which boot of the kernel this is (`/proc/sys/kernel/random/boot_id`, see random(4)).
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct BootId(String);
-
-impl BootId {
-    pub fn new(id: impl Into<String>) -> BootId {
-        BootId(id.into())
-    }
-
-    /// That of this machine; `None` where the kernel does not tell.
-    pub fn of_this_machine() -> Option<BootId> {
-        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        Some(BootId::new(text.trim()))
-    }
-}
-
-/// The number of a sync. Grows over all runs.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Round(pub(crate) u64);
-
-/// What is noted in the store.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct DurabilityRecord {
-    boot: Option<BootId>,
-    /// All data of this round and those before is on the medium, or in `doubtful`.
-    synced: Round,
-    /// A pair for each power cut that may have taken data: rounds above the first and below the second.
-    doubtful: Vec<(Round, Round)>,
-}
 
 /// The rounds of this run.
 #[derive(Debug)]

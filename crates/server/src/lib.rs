@@ -21,8 +21,8 @@
 //!
 //! * Tools: `clock`, `random`, `config`, `starting`, `metrics`, `net` (sockets), `respond` (how a reply is encoded),
 //!   `places`, `sync` (group commit).
-//! * State: `session` (slots, open files, records), `core` (what the one lock guards), `agenda` (what is noted for others to
-//!   do), `shared` (all that every part knows).
+//! * State: `rounds`, `session` (slots, open files, records), `durability` (which changes are known to be on the medium),
+//!   `core` (what the one lock guards), `agenda` (what is noted for others to do), `shared` (all that every part knows).
 //! * The lock: `guard` locks the core and carries out what the table decides; `lock_waits` and `register` (the store's list of
 //!   sessions) stand on it.
 //! * A request: `link` is a connection with what arrived on it; `call`, `locking` and `reclaim` do what it asks for; `reader`
@@ -57,6 +57,7 @@ mod reclaim;
 mod register;
 mod respond;
 mod restore;
+mod rounds;
 mod server;
 mod session;
 mod shared;
@@ -66,9 +67,9 @@ mod upkeep;
 mod worker;
 
 pub use config::{CacheSizes, Equation8, Exposure, Limits, ServerConfig};
-pub use durability::BootId;
 pub use error::StartError;
 pub use restore::Stores;
+pub use rounds::BootId;
 pub use server::{RunningServer, Server};
 pub use session::records::RecordError;
 pub use soda_lease::table::{ObjectTerm, WriteLeases};

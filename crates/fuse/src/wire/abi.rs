@@ -1,13 +1,18 @@
 //! Numbers and layouts of the protocol. Integers are the machine's own byte order; every structure is padded to 8 bytes.
 
-use super::request::NodeId;
+/// The kernel's number of an inode: what an entry of ours told it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    pub const ROOT: NodeId = NodeId(1);
+}
 
 pub(crate) const VERSION: u32 = 7;
 /// The newest minor version whose structures this build knows.
 pub(crate) const MINOR: u32 = 45;
 /// The oldest one that has all that is used without asking (Linux 5.4).
 pub(crate) const MINOR_MIN: u32 = 31;
-pub(crate) const ROOT_ID: u64 = 1;
 pub(crate) const IN_HEADER_LEN: usize = 40;
 pub(crate) const OUT_HEADER_LEN: usize = 16;
 

@@ -12,11 +12,11 @@ pub mod device;
 mod reply;
 mod request;
 
+pub use abi::NodeId;
 pub(crate) use reply::kind_of_mode;
 pub use reply::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Statfs, Taken};
 pub use request::{
-    Header, Interest, LockRequest, LockSpan, MalformedRequest, NodeId, Op, OpenRequest, Request,
-    SetAttrRequest,
+    Header, Interest, LockRequest, LockSpan, MalformedRequest, Op, OpenRequest, Request, SetAttrRequest,
 };
 
 use std::fmt;

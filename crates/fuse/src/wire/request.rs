@@ -1,17 +1,9 @@
 //! Requests of the kernel, decoded. Nothing here trusts a length: what does not fit is [`MalformedRequest`].
 
 use super::Unique;
-use super::abi::{self, Fields, fattr, flag, opcode};
+use super::abi::{self, Fields, NodeId, fattr, flag, opcode};
 use bytes::Bytes;
 use soda_types::{SetAttr, SetTime, Timestamp};
-
-/// The kernel's number of an inode: what an entry of ours told it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct NodeId(pub u64);
-
-impl NodeId {
-    pub const ROOT: NodeId = NodeId(abi::ROOT_ID);
-}
 
 /// Who asks, and about what.
 #[derive(Clone, Copy, Debug)]

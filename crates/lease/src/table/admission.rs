@@ -1,11 +1,12 @@
 //! The queue: which operation may run now.
 
 use super::Table;
+use super::index::ObjectId;
 use super::output::{Access, FenceReason, OpKey, Output, Refusal, Want};
 use super::rates::Intent;
 use super::recalls::Blocked;
 use super::sessions::SessionStanding;
-use super::store::{ObjectId, Waiter};
+use super::store::Waiter;
 use soda_types::{Cause, Mode, Monotonic, SessionId};
 
 #[derive(Debug)]

@@ -3,9 +3,10 @@
 use super::Table;
 use super::admission::OpState;
 use super::config::WriteLeases;
+use super::index::ObjectId;
 use super::output::{Access, OpKey, Outcome, Want};
 use super::rates::{BackOff, Equation8, Intent, Rates};
-use super::store::{LeaseId, NewLease, ObjectId, RecallState};
+use super::store::{LeaseId, NewLease, RecallState};
 use soda_types::{Cause, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
 
 /// Objects that are remembered for their rates only.

@@ -1,10 +1,12 @@
 //! From fids to objects: a hash map that can only be looked up. Its order is not the same in every run, so nothing here lets
 //! it out, and `cargo xtask check` allows hash maps nowhere else in the core.
 
-use super::store::ObjectId;
 use soda_types::Fid;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+
+/// The place of an object in the table's store.
+pub(super) type ObjectId = u32;
 
 #[derive(Debug, Default)]
 pub(super) struct FidIndex(HashMap<Fid, ObjectId, BuildHasherDefault<FidHasher>>);

@@ -46,11 +46,12 @@ pub use view::{HolderInfo, LeaseView, Policy, SessionInfo, WaitInfo};
 
 use admission::Operation;
 use grace::Grace;
+use index::ObjectId;
 use recalls::Recalls;
 use sessions::Session;
 use soda_types::{Epoch, Monotonic, SessionId};
 use std::collections::{BTreeMap, VecDeque};
-use store::{ObjectId, Store};
+use store::Store;
 
 /// See the [module](self). Calls come with the server's lease clock, which never goes back.
 ///

@@ -14,7 +14,8 @@
 //!   letting R' go first would only make two stuck recalls of one. Then the order of arrival decides.
 
 use super::admission::{Operation, exclude, others_keep};
-use super::store::{Lease, ObjectId, RecallState};
+use super::index::ObjectId;
+use super::store::{Lease, RecallState};
 use super::{Intent, OpKey, Table};
 use soda_types::{Monotonic, SessionId};
 

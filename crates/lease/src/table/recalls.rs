@@ -1,8 +1,9 @@
 //! Leases that somebody asked for: sent, sent again, answered, or waited out.
 
+use super::index::ObjectId;
 use super::output::{FenceReason, Output};
 use super::sessions::SessionStanding;
-use super::store::{Lease, LeaseId, ObjectId, RecallState};
+use super::store::{Lease, LeaseId, RecallState};
 use super::{Intent, Table};
 use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -307,7 +308,7 @@ impl Table {
         self.one_answer(object);
     }
 
-    fn one_answer(&mut self, object: super::store::ObjectId) {
+    fn one_answer(&mut self, object: ObjectId) {
         if let Some(found) = self.store.object_mut(object) {
             found.unanswered = found.unanswered.saturating_sub(1);
             // With a thousand readers of one object, only the last answer can let anybody in; or the last but one, if the

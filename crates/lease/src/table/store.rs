@@ -1,13 +1,12 @@
 //! Objects and the leases on them: the part of the table that is large, so every byte counts here.
 
-use super::index::FidIndex;
+use super::index::{FidIndex, ObjectId};
 use super::rates::Rates;
 use super::slab::Slab;
 use super::{Intent, OpKey};
 use soda_types::{Epoch, Fid, Mode, Monotonic, SessionId};
 use std::collections::VecDeque;
 
-pub(super) type ObjectId = u32;
 pub(super) type LeaseId = u32;
 
 /// A lease that a session holds. 48 bytes.

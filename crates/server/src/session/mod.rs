@@ -7,8 +7,9 @@ mod slots;
 pub(crate) use opens::Opens;
 pub(crate) use slots::{Arrival, Kept, Slots};
 
-use crate::durability::{Durability, Round};
+use crate::durability::Durability;
 use crate::net::Outbox;
+use crate::rounds::Round;
 use records::{SessionRecord, StoredSession};
 use soda_protocol::SessionKey;
 use soda_types::SessionId;

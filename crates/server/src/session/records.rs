@@ -3,8 +3,8 @@
 //! Every record is a version byte and a postcard body. A change's reply travels in the batch of the change, so that both
 //! are there after a crash, or neither.
 
-use crate::durability::{DurabilityRecord, Round};
 use crate::random::random;
+use crate::rounds::{DurabilityRecord, Round};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

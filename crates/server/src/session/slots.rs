@@ -4,7 +4,7 @@
 //! of each operation that arrives whether it is new, the one in progress, the one just answered, or a packet of the past.
 
 use super::records::ReplyRecord;
-use crate::durability::Round;
+use crate::rounds::Round;
 use bytes::Bytes;
 use soda_protocol::OpId;
 use soda_types::{Sequence, Slot as SlotId};
