@@ -90,6 +90,7 @@ impl Client {
         }
         tokio::spawn(session::keep_house(Arc::clone(&inner)));
         tokio::spawn(session::watch_overruns(Arc::clone(&inner)));
+        tokio::spawn(session::watch_suspend(Arc::clone(&inner)));
         let mut restored = joinable.subscribe();
         tokio::spawn(session::supervise(Arc::clone(&inner), first, joinable));
         // Leases that come with answers to questions from before the session's start would be refused.

@@ -38,6 +38,9 @@ pub trait KernelHooks: Send + Sync + 'static {
     /// With [`NamesLock::Directory`] never called for [`Names::All`].
     fn invalidate_names(&self, dir: Fid, names: &Names);
 
+    /// Whatever it keeps: the machine was suspended, and its time-outs stood still meanwhile.
+    fn invalidate_everything(&self);
+
     /// Uses of an inode that the client does not know from its open files.
     fn in_use(&self, _fid: Fid) -> InUse {
         InUse::No
@@ -57,4 +60,5 @@ impl KernelHooks for NoKernel {
     fn invalidate_attr(&self, _fid: Fid) {}
     fn invalidate_data(&self, _fid: Fid, _range: Range<u64>) {}
     fn invalidate_names(&self, _dir: Fid, _names: &Names) {}
+    fn invalidate_everything(&self) {}
 }

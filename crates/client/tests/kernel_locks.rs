@@ -28,6 +28,7 @@ struct KernelOf(Arc<Kernel>);
 impl KernelHooks for KernelOf {
     fn invalidate_attr(&self, _: Fid) {}
     fn invalidate_data(&self, _: Fid, _: Range<u64>) {}
+    fn invalidate_everything(&self) {}
 
     fn invalidate_names(&self, _: Fid, _: &Names) {
         self.0.asked.fetch_add(1, Ordering::Relaxed);

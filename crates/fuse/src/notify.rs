@@ -326,6 +326,12 @@ impl KernelHooks for Hooks {
         }
     }
 
+    fn invalidate_everything(&self) {
+        if let Some(notifier) = self.notifier.get() {
+            notifier.everything();
+        }
+    }
+
     fn names_lock(&self) -> NamesLock {
         match self.notifier.get() {
             Some(notifier) if !notifier.agreement.has_inc_epoch() => NamesLock::Directory,

@@ -4,10 +4,12 @@
 mod data;
 mod handshake;
 mod resume;
+mod suspend;
 mod tick;
 
 pub(crate) use data::keep_data_connection;
 pub(crate) use handshake::{Established, HandshakeError, open_control};
+pub(crate) use suspend::watch_suspend;
 pub(crate) use tick::{keep_house, watch_overruns};
 
 use crate::connection::FrameReader;

@@ -13,14 +13,11 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks between looking for idle leases.
 const IDLE_EVERY: u32 = 10;
-/// A growth of the time spent in suspend by this much is one.
-const SUSPEND: u64 = 100_000_000;
 
 /// Runs until the client is closed.
 pub(crate) async fn keep_house(inner: Arc<Inner>) {
     let mut phase = inner.phase.subscribe();
     let mut ticks = 0u32;
-    let mut suspended = inner.clock.suspended();
     let renewing = Arc::new(AtomicBool::new(false));
     let syncing = Arc::new(AtomicBool::new(false));
     loop {
@@ -30,11 +27,6 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
         if closed.is_ok() {
             return;
         }
-        if inner.clock.suspended() > suspended + SUSPEND {
-            tracing::info!("the machine was suspended: the kernel's caches are dropped");
-            inner.drop_all_kernel_caches();
-        }
-        suspended = inner.clock.suspended();
         if renew_at <= inner.now() {
             once(&inner, &renewing, Call::Renew);
         }

@@ -163,6 +163,8 @@ pub(crate) struct Told {
     pub(crate) attrs: Mutex<Vec<Fid>>,
     pub(crate) data: Mutex<Vec<(Fid, Range<u64>)>>,
     pub(crate) names: Mutex<Vec<(Fid, Names)>>,
+    /// How often all of it had to go.
+    pub(crate) everything: Mutex<u32>,
     pub(crate) during: Mutex<Option<Box<dyn FnMut() + Send>>>,
 }
 
@@ -184,6 +186,11 @@ impl KernelHooks for Hooks {
 
     fn invalidate_data(&self, fid: Fid, range: Range<u64>) {
         self.0.data.lock().unwrap().push((fid, range));
+        self.step_in();
+    }
+
+    fn invalidate_everything(&self) {
+        *self.0.everything.lock().unwrap() += 1;
         self.step_in();
     }
 

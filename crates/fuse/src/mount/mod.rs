@@ -1,7 +1,6 @@
 //! A mounted volume: from mount(2) to umount(2).
 
 mod kernel;
-mod sleep;
 mod table;
 
 pub use kernel::{MountAccess, MountFlags, remount};
@@ -63,7 +62,6 @@ pub struct Mount {
     dir: PathBuf,
     fs: FileSystem,
     serving: Option<Serving>,
-    _sleep: sleep::SleepWatch,
 }
 
 impl Mount {
@@ -88,7 +86,7 @@ impl Mount {
         let nodes = Arc::new(Nodes::new(client.root()));
         let notifier = Arc::new(Notifier::new(device.clone(), agreement, nodes.clone()));
         hooks.attach(notifier.clone());
-        let fs = FileSystem::new(client, nodes, notifier.clone(), agreement, device.clone(), runtime.clone());
+        let fs = FileSystem::new(client, nodes, notifier, agreement, device.clone(), runtime.clone());
         let handler = Arc::new(fs.clone());
         let serving =
             device.serve(agreement, config.threads, handler, runtime).map_err(MountError::Threads)?;
@@ -96,7 +94,7 @@ impl Mount {
             tracing::info!(%error, "read-ahead stays at the kernel's default");
         }
         undo.keep();
-        Ok(Mount { dir, fs, serving: Some(serving), _sleep: sleep::SleepWatch::start(notifier) })
+        Ok(Mount { dir, fs, serving: Some(serving) })
     }
 
     pub fn dir(&self) -> &Path {
