@@ -15,6 +15,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Tells a time-out of seconds, on a busy machine, from none.
+const NOT_FOR_EVER: Duration = Duration::from_secs(30);
+
 async fn client_behind(proxy: &Proxy, retry: Retry, cell: &Cell) -> Arc<Client> {
     let mut config = cell.client_config();
     config.server = proxy.addr.to_string();
@@ -132,14 +135,14 @@ async fn a_cut_off_client_stops_serving_when_its_lease_has_run_out() {
     let theirs = open(&b, "f").await;
     let began = Instant::now();
     write(&b, &theirs, 0, "two").await;
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < NOT_FOR_EVER, "{:?}", began.elapsed());
     let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
     let mut waiting = started(async move { read(&client, &handle).await }).await;
     assert!(!waiting.is_finished(), "nothing may be served now");
     proxy.set(Weather::Cut);
     tokio::time::sleep(Duration::from_millis(50)).await;
     proxy.set(Weather::Fine);
-    assert_eq!(tokio::time::timeout(Duration::from_secs(10), &mut waiting).await.unwrap().unwrap(), "two");
+    assert_eq!(tokio::time::timeout(NOT_FOR_EVER, &mut waiting).await.unwrap().unwrap(), "two");
     assert_eq!(a.stats().count("sessions_lost"), 1);
     // Goes on as a new session.
     write(&a, &f, 0, "six").await;
@@ -186,7 +189,7 @@ async fn soft_fails_and_hard_waits_but_can_be_given_up() {
     let began = Instant::now();
     let failed = soft.create(soft.root(), &name("d"), new_node(FileKind::Directory)).await.unwrap_err();
     assert_eq!(failed.errno, Errno::Io);
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(began.elapsed() < NOT_FOR_EVER);
     // 70 changes are more than there are slots: waiting for one can be given up as well.
     let mut tasks = Vec::new();
     for _ in 0..70 {
@@ -323,7 +326,7 @@ async fn connecting_fails_with_a_reason_and_shutting_down_ends() {
     let waiting = started(async move { client.fsync(handle.fid()).await }).await;
     let began = Instant::now();
     b.shutdown().await;
-    assert!(began.elapsed() < Duration::from_secs(3));
+    assert!(began.elapsed() < NOT_FOR_EVER);
     assert_eq!(waiting.await.unwrap().unwrap_err().errno, Errno::Io);
 }
 
