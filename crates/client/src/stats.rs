@@ -62,7 +62,7 @@ impl Counter {
     }
 }
 
-const CALLS: [&str; 33] = [
+const CALLS: [&str; 35] = [
     "hello",
     "renew",
     "reclaim",
@@ -96,6 +96,8 @@ const CALLS: [&str; 33] = [
     "recallack",
     "release",
     "closed",
+    "digest",
+    "reserve",
 ];
 
 fn index(call: &Call) -> usize {
@@ -130,6 +132,8 @@ fn index(call: &Call) -> usize {
         Call::LockSet { .. } => 27,
         Call::LockRelease { .. } => 28,
         Call::Admin(_) => 29,
+        Call::Digest { .. } => 33,
+        Call::Reserve { .. } => 34,
     }
 }
 

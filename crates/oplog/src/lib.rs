@@ -29,13 +29,13 @@
 //! * [`coalesce()`]: a list of records into a shorter one that leads to the same state; pure.
 //! * [`segments`]: the log on the local disk, and what is found there after a crash.
 
-mod change;
 mod coalesce;
 mod log;
 pub mod segments;
 #[cfg(test)]
 mod world;
 
-pub use change::{Change, Fate, Lsn, Moved, Object, Place, Record, Touch};
 pub use coalesce::coalesce;
 pub use log::{Backlog, Digest, DigestId, DigestLimits, Log};
+/// What is logged, and which objects it touches: as it travels.
+pub use soda_protocol::digest::{Change, Fate, Lsn, Moved, Object, Place, Record, Touch};

@@ -1,7 +1,7 @@
 //! What is pending: dependencies, digests, and what the server is known to have. Sans-IO.
 
-use crate::change::{Change, Lsn, Object, Record, Touch};
 use crate::coalesce::coalesce;
+use crate::{Change, Lsn, Object, Record, Touch};
 use soda_types::{Fid, Monotonic, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! A file system that is obviously right, and random histories that are legal in it: what the tests of this crate share.
 
-use crate::change::{Change, Fate, Lsn, Moved, Place, Record};
+use crate::{Change, Fate, Lsn, Moved, Place, Record};
 use bytes::Bytes;
 use soda_protocol::{IfExists, NewNode, SetXattr};
 use soda_types::{Creds, Fid, FileKind, InUse, Ino, Name, SetAttr, SetTime, Timestamp, VolumeId, mode};

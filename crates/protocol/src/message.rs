@@ -2,9 +2,10 @@
 //! a *control* connection carries everything but bulk data, in order; *data* connections of the same session carry
 //! [`Call::Read`] and [`Call::Write`] so that a megabyte never delays a recall; an *admin* connection only asks.
 
+use crate::digest::{Lsn, Record};
 use serde::{Deserialize, Serialize};
 use soda_types::{
-    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Mode, Name, Recall, RecallAck,
+    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Mode, Name, Recall, RecallAck,
     Sequence, SessionId, SetAttr, Slot, Timestamp, Version,
 };
 use std::time::Duration;
@@ -55,6 +56,9 @@ pub enum Failure {
     /// A sequence older than the slot's: a packet of the past. Nothing was done.
     #[error("operation is older than the last one of its slot")]
     OldSequence,
+    /// Nothing of the digest was done, because this record could not be.
+    #[error("{lsn}: {error}")]
+    Digest { lsn: Lsn, error: FsError },
 }
 
 /// Server to client, unasked.
@@ -304,6 +308,18 @@ pub enum Call {
     Sync {
         fid: Fid,
     },
+    /// Changes that the client made under its write leases, in their order, applied whole or not at all
+    /// ([`Answer::Digested`], [`Failure::Digest`]). Every inode in it is one that the digest itself creates, with a number
+    /// from a [`Call::Reserve`], or one that the session holds a write lease on.
+    Digest {
+        records: Vec<Record>,
+    },
+    /// Sets aside what digests will need, so that they cannot fail for want of it: so many inode numbers, for good, and so
+    /// many bytes; the session's reservation of space becomes what the answer says.
+    Reserve {
+        inodes: u32,
+        bytes: u64,
+    },
     /// Registers that a process has the inode open although no lease covers it.
     Opened {
         fid: Fid,
@@ -453,6 +469,16 @@ pub enum Answer {
         offset: u64,
         len: u64,
         attr: Attr,
+    },
+    /// Of every inode that the digest touched and that still exists. Leases on those that it created come with it.
+    Digested {
+        attrs: Vec<(Fid, Attr)>,
+    },
+    /// Numbers `first..first + count` are the client's to give, and `bytes` are kept free for it.
+    Reserved {
+        first: Ino,
+        count: u32,
+        bytes: u64,
     },
     /// The conflicting lock, if any.
     Conflict(Option<Lock>),

@@ -1,6 +1,6 @@
 //! Bytes that are replaced within the digest, and writes that continue each other.
 
-use crate::change::{Change, Record};
+use crate::{Change, Record};
 use bytes::{Bytes, BytesMut};
 use soda_types::{Fid, SetAttr};
 use std::collections::{BTreeMap, HashMap};

@@ -1,6 +1,6 @@
 //! Inodes that are gone at the end of the digest.
 
-use crate::change::{Change, Fate, Lsn, Place, Record};
+use crate::{Change, Fate, Lsn, Place, Record};
 use soda_types::{Fid, FileKind, SetAttr, SetTime, Timestamp};
 use std::collections::{HashMap, HashSet};
 

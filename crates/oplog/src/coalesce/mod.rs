@@ -11,7 +11,7 @@
 mod bytes;
 mod dead;
 
-use crate::change::Record;
+use crate::Record;
 
 /// A shorter list, in the same order, that leads to the same state. Numbers of records stay; where several became one, it
 /// has the number of the last.

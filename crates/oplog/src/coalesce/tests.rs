@@ -1,8 +1,8 @@
 //! Random histories, applied with and without coalescing.
 
 use super::coalesce;
-use crate::change::{Change, Fate, Lsn, Moved, Record};
 use crate::world::{fid, history, new, place, record};
+use crate::{Change, Fate, Lsn, Moved, Record};
 use bytes::Bytes;
 use proptest::prelude::*;
 use soda_types::{FileKind, SetAttr};

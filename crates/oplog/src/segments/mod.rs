@@ -18,7 +18,7 @@
 
 mod read;
 
-use crate::change::{Lsn, Record};
+use crate::{Lsn, Record};
 use serde::{Deserialize, Serialize};
 use soda_protocol::{OpId, SessionKey};
 use soda_types::ClientId;

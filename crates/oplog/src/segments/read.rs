@@ -1,7 +1,7 @@
 //! Reading a log after a crash.
 
 use super::{Entry, Header, LONGEST_ENTRY, MAGIC, SegmentError, checksum};
-use crate::change::{Lsn, Record};
+use crate::{Lsn, Record};
 use soda_protocol::OpId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

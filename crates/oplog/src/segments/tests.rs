@@ -1,7 +1,7 @@
 //! Crashes at every byte, damage at every byte.
 
 use super::*;
-use crate::change::Change;
+use crate::Change;
 use crate::world::{fid, record};
 use bytes::Bytes;
 use soda_types::{Sequence, SessionId, Slot};

@@ -47,6 +47,8 @@ variants!(
         SetXattr,
         RemoveXattr,
         Sync,
+        Digest,
+        Reserve,
         Opened,
         LockTest,
         LockSet,
@@ -72,11 +74,17 @@ variants!(
         Stats,
         Changed,
         Written,
+        Digested,
+        Reserved,
         Conflict,
         Admin,
     }
 );
-variants!(FAILURES, failure_name, Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence });
+variants!(
+    FAILURES,
+    failure_name,
+    Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest }
+);
 variants!(PUSHES, push_name, Push { Recalls, Stopping });
 variants!(NOTES, note_name, Note { RecallAcks, Release, RecallProgress, Closed, Cancel });
 variants!(ROLES, role_name, Role { Control, Data, Admin });
@@ -215,6 +223,7 @@ fn calls() -> Vec<Call> {
         Call::Seek { fid, offset: 1, whence: Whence::Hole },
         Call::StatFs { fid },
         Call::Sync { fid },
+        Call::Reserve { inodes: 4096, bytes: 1 << 26 },
         Call::Opened { fid },
         Call::LockTest { fid, lock: lock() },
         Call::LockSet { fid, lock: lock(), wait: LockWait::Yes },
@@ -264,7 +273,53 @@ fn changes() -> Vec<Call> {
             kill_sgid: true,
         },
         Call::RemoveXattr { fid, name: b"user.a".to_vec() },
+        Call::Digest { records: records() },
     ]
+}
+
+/// One of each kind of change.
+fn records() -> Vec<Record> {
+    let new = NewNode {
+        kind: FileKind::File,
+        perm: 0o644,
+        umask: 0o022,
+        rdev: 0,
+        target: Vec::new(),
+        creds: Creds { uid: 1, gid: 2, pid: 3 },
+        existing: IfExists::Fail,
+        open: InUse::No,
+    };
+    let place = |text| Place { directory: fid(1), name: name(text) };
+    let fid = fid(5);
+    let changes = [
+        Change::Create { place: place("a"), fid, new: new.clone() },
+        Change::TmpFile { directory: fid, fid, new },
+        Change::Link { fid, place: place("b") },
+        Change::Unlink { place: place("b"), fid, then: Fate::Stays },
+        Change::RemoveDirectory { place: place("c"), fid },
+        Change::Rename {
+            from: place("a"),
+            to: place("d"),
+            moved: fid,
+            what: Moved::Subtree,
+            replaced: Some((fid, Fate::Gone)),
+        },
+        Change::Exchange { one: (place("a"), fid), other: (place("b"), fid), what: Moved::Leaf },
+        Change::Release { fid },
+        Change::SetAttr { fid, set: SetAttr { perm: Some(0o600), ..SetAttr::default() } },
+        Change::Write { fid, offset: 1 << 40, data: vec![7; 5000].into(), kill_suid_sgid: true },
+        Change::Allocate { fid, offset: 1, len: 2, how: Allocate::PunchHole },
+        Change::SetXattr {
+            fid,
+            name: b"user.a".to_vec(),
+            value: vec![9; 300].into(),
+            how: SetXattr::Either,
+            kill_sgid: false,
+        },
+        Change::RemoveXattr { fid, name: b"user.a".to_vec() },
+    ];
+    let record = |(lsn, change)| Record { lsn: Lsn(lsn), at: Timestamp::new(-5, 999_999_999), change };
+    (1..).zip(changes).map(record).collect()
 }
 
 fn answers() -> Vec<Answer> {
@@ -301,6 +356,8 @@ fn answers() -> Vec<Answer> {
         Answer::Stats(FsStats { total_bytes: 9, free_bytes: 8, total_inodes: 7, free_inodes: 6 }),
         Answer::Changed { node: Some(node), others: vec![(fid(1), attr())] },
         Answer::Written { offset: 1, len: 2, attr: attr() },
+        Answer::Digested { attrs: vec![(fid(5), attr())] },
+        Answer::Reserved { first: Ino(900), count: 4096, bytes: 1 << 26 },
         Answer::Conflict(Some(lock())),
     ];
     answers.extend(admin_answers().into_iter().map(Answer::Admin));
@@ -374,6 +431,7 @@ fn failures() -> Vec<Failure> {
         Failure::Unsupported("what".into()),
         Failure::Refused("why".into()),
         Failure::OldSequence,
+        Failure::Digest { lsn: Lsn(7), error: FsError::new(Errno::NotEmpty, "why") },
     ]
 }
 

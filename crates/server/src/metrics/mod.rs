@@ -41,7 +41,8 @@ call_kinds! {
     Create => "create", Link => "link", Unlink => "unlink", Rename => "rename", TmpFile => "tmpfile",
     SetAttr => "setattr", Write => "write", Allocate => "allocate", CopyRange => "copyrange",
     SetXattr => "setxattr", RemoveXattr => "removexattr", Sync => "sync", Opened => "opened",
-    LockTest => "locktest", LockSet => "lockset", LockRelease => "lockrelease", Admin => "admin",
+    Digest => "digest", Reserve => "reserve", LockTest => "locktest", LockSet => "lockset",
+    LockRelease => "lockrelease", Admin => "admin",
 }
 
 /// A number that only grows.

@@ -1,8 +1,9 @@
-//! What is logged: a change with everything it needs to be made again, elsewhere, with the same outcome.
+//! Digests: what a client did under its write leases, told to the server afterwards. Each change with everything it needs to be
+//! made there with the same outcome.
 
+use crate::message::{Allocate, NewNode, SetXattr};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use soda_protocol::{Allocate, NewNode, SetXattr};
 use soda_types::{Fid, Name, SetAttr, Timestamp};
 use std::fmt;
 
