@@ -313,6 +313,9 @@ pub enum Call {
     /// from a [`Call::Reserve`], or one that the session holds a write lease on.
     Digest {
         records: Vec<Record>,
+        /// Version and data version of each inode touched, as the client has counted them up to the last record. The server
+        /// raises what it has to these, so that caches which hold data under them stay good.
+        versions: Vec<(Fid, Version, Version)>,
     },
     /// Sets aside what digests will need, so that they cannot fail for want of it: so many inode numbers, for good, and so
     /// many bytes; the session's reservation of space becomes what the answer says.
@@ -479,6 +482,8 @@ pub enum Answer {
         first: Ino,
         count: u32,
         bytes: u64,
+        /// The lowest version that a change may give in this run of the server.
+        version: Version,
     },
     /// The conflicting lock, if any.
     Conflict(Option<Lock>),

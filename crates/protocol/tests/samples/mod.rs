@@ -273,7 +273,7 @@ fn changes() -> Vec<Call> {
             kill_sgid: true,
         },
         Call::RemoveXattr { fid, name: b"user.a".to_vec() },
-        Call::Digest { records: records() },
+        Call::Digest { records: records(), versions: vec![(fid, Version(1 << 44), Version(3))] },
     ]
 }
 
@@ -357,7 +357,7 @@ fn answers() -> Vec<Answer> {
         Answer::Changed { node: Some(node), others: vec![(fid(1), attr())] },
         Answer::Written { offset: 1, len: 2, attr: attr() },
         Answer::Digested { attrs: vec![(fid(5), attr())] },
-        Answer::Reserved { first: Ino(900), count: 4096, bytes: 1 << 26 },
+        Answer::Reserved { first: Ino(900), count: 4096, bytes: 1 << 26, version: Version(1 << 44) },
         Answer::Conflict(Some(lock())),
     ];
     answers.extend(admin_answers().into_iter().map(Answer::Admin));
