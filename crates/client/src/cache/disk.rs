@@ -4,9 +4,13 @@
 //! Nothing here is needed: what is damaged, foreign or in the way is removed or ignored, and a disk that fails or is full
 //! only ends the cache.
 
+#[cfg(test)]
+mod damage;
+
 use crate::cache::hash::FastMap;
 use crate::cache::lru::{Lru, Place};
 use bytes::Bytes;
+use rustix::fs::{Mode, OFlags};
 use soda_types::{Fid, Ino, Timestamp, Version, VolumeId};
 use std::collections::BTreeMap;
 use std::fs;
@@ -135,7 +139,7 @@ impl DiskCache {
     pub(crate) fn read(&self, extent: &Extent) -> Option<Bytes> {
         let path = self.dir.join(name_of(extent));
         let read = || -> io::Result<Vec<u8>> {
-            let mut file = fs::File::open(&path)?;
+            let mut file = open_regular(&path, OFlags::RDONLY)?;
             let mut bytes = Vec::with_capacity(HEADER + extent.len as usize);
             (&mut file).take(extent.file_len() + 1).read_to_end(&mut bytes)?;
             // The order of use after a restart.
@@ -201,7 +205,7 @@ impl DiskCache {
         }
         let temporary = self.dir.join(format!("{}.new", name_of(extent)));
         let write = || -> io::Result<()> {
-            let mut file = fs::File::create(&temporary)?;
+            let mut file = open_regular(&temporary, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
             file.write_all(&header(extent, bytes))?;
             file.write_all(bytes)?;
             fs::rename(&temporary, self.dir.join(name_of(extent)))
@@ -283,6 +287,12 @@ fn take_place(parent: &Path, volume: &str) -> io::Result<(PathBuf, fs::File)> {
         }
     }
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "too many clients use it"))
+}
+
+/// Neither waits for the other end of a FIFO nor follows a link that somebody put there.
+fn open_regular(path: &Path, flags: OFlags) -> io::Result<fs::File> {
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::from_raw_mode(0o666))?.into())
 }
 
 fn name_of(extent: &Extent) -> String {
