@@ -9,6 +9,7 @@ mod id;
 mod lease;
 mod lock;
 mod name;
+pub mod semantics;
 mod time;
 
 pub use attr::{Attr, Creds, FileKind, FsStats, SetAttr, SetTime, mode};

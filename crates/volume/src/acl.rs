@@ -37,6 +37,8 @@ pub(crate) struct Acl(Vec<Entry>);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Inherited {
     pub(crate) perm: u16,
+    /// What is still to be taken off `perm`.
+    pub(crate) umask: u16,
     access: Option<Acl>,
     default: Option<Acl>,
 }
@@ -44,7 +46,7 @@ pub(crate) struct Inherited {
 impl Inherited {
     /// Permissions without lists.
     pub(crate) fn plain(perm: u16) -> Inherited {
-        Inherited { perm, access: None, default: None }
+        Inherited { perm, umask: 0, access: None, default: None }
     }
 
     pub(crate) fn xattrs(&self) -> impl Iterator<Item = (&'static [u8], Bytes)> {
@@ -67,13 +69,14 @@ pub(crate) fn inherit(
         _ => txn.xattr(parent, DEFAULT)?,
     };
     let Some(default) = default else {
-        return Ok(Inherited::plain(perm & !(umask & 0o777)));
+        return Ok(Inherited { umask, ..Inherited::plain(perm) });
     };
     let default = Acl::parse(&default)?;
     let mut access = default.clone();
     let perm = access.apply_creation_mode(perm);
     Ok(Inherited {
         perm,
+        umask: 0,
         access: (!access.is_mode_only()).then_some(access),
         default: (kind == FileKind::Directory).then_some(default),
     })

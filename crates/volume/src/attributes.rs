@@ -3,11 +3,10 @@
 use crate::acl;
 use crate::txn::Txn;
 use crate::view::View;
-use soda_types::{Attr, Fid, FsResult, SetAttr, SetTime, Timestamp, mode};
+use soda_types::{Attr, Fid, FsResult, SetAttr};
 
 impl Txn<'_> {
-    /// Changes attributes; permission to do so was checked by the caller. A size that is given counts as a change of the
-    /// data even if it is the one there was, as `ftruncate(2)` has it.
+    /// Changes attributes; permission to do so was checked by the caller.
     pub fn set_attr(&mut self, fid: Fid, set: &SetAttr) -> FsResult<Attr> {
         self.atomically(|txn| {
             if *set == SetAttr::default() {
@@ -21,32 +20,9 @@ impl Txn<'_> {
                 txn.takes_space();
             }
             let now = txn.now();
-            let inode = txn.inode_mut(fid.ino)?;
-            match set.size {
-                Some(_) => inode.data_changed(now),
-                None => inode.changed(now),
-            }
-            if set.kill_suid_sgid {
-                inode.drop_privileges();
-            }
-            if let Some(perm) = set.perm {
-                inode.perm = perm & mode::ALL;
-            }
-            inode.uid = set.uid.unwrap_or(inode.uid);
-            inode.gid = set.gid.unwrap_or(inode.gid);
-            let time = |time: SetTime, ctime: Timestamp| match time {
-                SetTime::Now => ctime,
-                SetTime::At(time) => time,
-            };
-            if let Some(atime) = set.atime {
-                inode.atime = time(atime, inode.ctime);
-            }
-            if let Some(mtime) = set.mtime {
-                inode.mtime = time(mtime, inode.ctime);
-            }
-            let (perm, has_xattrs) = (inode.perm, inode.xattrs > 0);
-            if set.perm.is_some() && has_xattrs {
-                acl::follow_chmod(txn, fid.ino, perm)?;
+            let attr = txn.change(fid.ino, |attr| attr.set(set, now))?;
+            if set.perm.is_some() && txn.inode(fid)?.xattrs > 0 {
+                acl::follow_chmod(txn, fid.ino, attr.perm)?;
             }
             txn.attr(fid)
         })

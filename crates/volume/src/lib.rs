@@ -37,7 +37,7 @@ mod writing;
 mod xattr;
 
 pub use cache::CacheUse;
-pub use namespace::{DirEntry, LINK_MAX, Listing, NewKind, NewNode};
+pub use namespace::{DirEntry, Listing, NewKind, NewNode};
 pub use orphan::Progress;
 pub use reading::SeekTarget;
 pub use record::RecordError;
@@ -45,5 +45,5 @@ pub use rename::{RenameMode, Renamed};
 pub use staging::Staged;
 pub use txn::{Fate, IfOpen, KillPriv, Removed, Txn};
 pub use volume::{MAIN_VOLUME, Node, Volume, VolumeConfig};
-pub use writing::{FILE_MAX, FallocateMode, WriteAt, Written};
+pub use writing::{FallocateMode, WriteAt, Written};
 pub use xattr::SetXattr;

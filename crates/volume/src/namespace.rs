@@ -8,11 +8,9 @@ use crate::view::{View, damaged};
 use crate::volume::{Node, Volume};
 use bytes::Bytes;
 use soda_storage::Table;
-use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, Ino, Name, SYMLINK_MAX, mode};
+use soda_types::semantics::{Names, Newborn, check_target};
+use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, Ino, Name, mode};
 use std::ops::ControlFlow;
-
-/// The most names that an inode can have, as on ext4.
-pub const LINK_MAX: u32 = 65_000;
 
 /// What is to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +27,7 @@ pub struct NewNode {
 pub enum NewKind {
     File,
     Directory,
-    /// With its target, 1 to [`SYMLINK_MAX`] bytes.
+    /// With its target, 1 to [`soda_types::SYMLINK_MAX`] bytes.
     Symlink(Bytes),
     Fifo,
     Socket,
@@ -122,7 +120,7 @@ impl Txn<'_> {
                 return Err(Errno::Exists.into());
             }
             let kind = node.kind.kind();
-            let ino = txn.new_inode(parent, node, 1)?;
+            let ino = txn.new_inode(parent, node, Names::One)?;
             txn.put_dirent(parent, name, Dirent { ino, kind })?;
             txn.node_of(ino)
         })
@@ -137,7 +135,7 @@ impl Txn<'_> {
                 return Err(Errno::Invalid.into());
             }
             let parent = txn.living_directory(parent)?;
-            let ino = txn.new_inode(parent, node, 0)?;
+            let ino = txn.new_inode(parent, node, Names::None)?;
             txn.make_orphan(ino);
             txn.node_of(ino)
         })
@@ -149,12 +147,7 @@ impl Txn<'_> {
             txn.takes_space();
             let inode = txn.inode(fid)?;
             let parent = txn.living_directory(new_parent)?;
-            if inode.kind == FileKind::Directory {
-                return Err(Errno::Perm.into());
-            }
-            if inode.nlink >= LINK_MAX {
-                return Err(Errno::TooManyLinks.into());
-            }
+            inode.attr(fid.ino).check_link()?;
             if txn.dirent(parent, new_name)?.is_some() {
                 return Err(Errno::Exists.into());
             }
@@ -162,10 +155,7 @@ impl Txn<'_> {
                 txn.unmake_orphan(fid.ino);
             }
             let now = txn.now();
-            let inode = txn.inode_mut(fid.ino)?;
-            inode.nlink += 1;
-            inode.changed(now);
-            let kind = inode.kind;
+            let kind = txn.change(fid.ino, |attr| attr.linked(now))?.kind;
             txn.put_dirent(parent, new_name, Dirent { ino: fid.ino, kind })?;
             txn.attr(fid)
         })
@@ -190,9 +180,7 @@ impl Txn<'_> {
             if dirent.kind != FileKind::Directory {
                 return Err(Errno::NotDirectory.into());
             }
-            if txn.referred(dirent.ino)?.entries > 0 {
-                return Err(Errno::NotEmpty.into());
-            }
+            txn.referred(dirent.ino)?.attr(dirent.ino).check_empty()?;
             txn.remove_name(parent, name, dirent, if_open)
         })
     }
@@ -209,56 +197,38 @@ impl Txn<'_> {
         self.directory(fid).map(|_| fid.ino)
     }
 
-    /// Makes an inode that has no name yet.
-    fn new_inode(&mut self, parent: Ino, node: NewNode, nlink: u32) -> FsResult<Ino> {
-        let target = match &node.kind {
-            NewKind::Symlink(target) if target.is_empty() => return Err(Errno::NoEntry.into()),
-            NewKind::Symlink(target) if target.len() > SYMLINK_MAX => return Err(Errno::NameTooLong.into()),
-            NewKind::Symlink(target) => target.clone(),
+    /// Makes an inode; its name, if it gets one, comes next.
+    fn new_inode(&mut self, parent: Ino, node: NewNode, names: Names) -> FsResult<Ino> {
+        let kind = node.kind.kind();
+        let rdev = match node.kind {
+            NewKind::CharDevice(rdev) | NewKind::BlockDevice(rdev) => rdev,
+            _ => 0,
+        };
+        let target = match node.kind {
+            NewKind::Symlink(target) => {
+                check_target(target.len())?;
+                target
+            }
             _ => Bytes::new(),
         };
         let parent_inode = self.referred(parent)?;
-        let kind = node.kind.kind();
         let inherited = match kind {
-            FileKind::Symlink => Inherited::plain(0o777),
+            FileKind::Symlink => Inherited::plain(0),
             _ => acl::inherit(self, parent, &parent_inode, node.perm & mode::ALL, node.umask, kind)?,
         };
-        let mut perm = inherited.perm;
-        let mut gid = node.creds.gid;
-        if parent_inode.perm & mode::SET_GID != 0 {
-            gid = parent_inode.gid;
-            if kind == FileKind::Directory {
-                perm |= mode::SET_GID;
-            }
-        }
-        let ino = Ino(self.volume.new_number()?);
-        let now = self.now();
-        let inode = Inode {
+        let size = target.len() as u64;
+        let new = Newborn {
             kind,
-            perm,
-            nlink: if kind == FileKind::Directory { 2 } else { nlink },
-            uid: node.creds.uid,
-            gid,
-            rdev: match node.kind {
-                NewKind::CharDevice(rdev) | NewKind::BlockDevice(rdev) => rdev,
-                _ => 0,
-            },
-            size: target.len() as u64,
-            allocated: 0,
-            atime: now.time,
-            mtime: now.time,
-            ctime: now.time,
-            btime: now.time,
-            version: now.first_version,
-            data_version: now.first_version,
-            parent: if kind == FileKind::Directory { parent } else { Ino::default() },
-            entries: 0,
-            xattrs: 0,
-            stream: ino.0,
-            inline: 0,
-            target,
+            perm: inherited.perm,
+            umask: inherited.umask,
+            creds: node.creds,
+            rdev,
+            size,
+            names,
         };
-        self.set_inode(ino, Some(inode))?;
+        let ino = Ino(self.volume.new_number()?);
+        let attr = Attr::created(&parent_inode.attr(parent), ino, &new, self.now());
+        self.set_inode(ino, Some(Inode::new(&attr, parent, target)))?;
         for (name, value) in inherited.xattrs() {
             self.put_xattr(ino, name, value)?;
         }
@@ -268,12 +238,7 @@ impl Txn<'_> {
     /// Adds a name that is not there, and what it means for the directory.
     pub(crate) fn put_dirent(&mut self, parent: Ino, name: &Name, dirent: Dirent) -> FsResult<()> {
         let now = self.now();
-        let directory = self.inode_mut(parent)?;
-        directory.entries += 1;
-        if dirent.kind == FileKind::Directory {
-            directory.nlink += 1;
-        }
-        directory.data_changed(now);
+        self.change(parent, |attr| attr.entry_added(dirent.kind, now))?;
         self.set_dirent(parent, name, Some(dirent));
         Ok(())
     }
@@ -281,12 +246,7 @@ impl Txn<'_> {
     /// Takes a name away, and what it means for the directory.
     pub(crate) fn delete_dirent(&mut self, parent: Ino, name: &Name, dirent: Dirent) -> FsResult<()> {
         let now = self.now();
-        let directory = self.inode_mut(parent)?;
-        directory.entries = directory.entries.saturating_sub(1);
-        if dirent.kind == FileKind::Directory {
-            directory.nlink = directory.nlink.saturating_sub(1);
-        }
-        directory.data_changed(now);
+        self.change(parent, |attr| attr.entry_removed(dirent.kind, now))?;
         self.set_dirent(parent, name, None);
         Ok(())
     }
@@ -301,13 +261,7 @@ impl Txn<'_> {
     ) -> FsResult<Removed> {
         self.delete_dirent(parent, name, dirent)?;
         let now = self.now();
-        let inode = self.inode_mut(dirent.ino)?;
-        inode.nlink = match inode.kind {
-            FileKind::Directory => 0,
-            _ => inode.nlink.saturating_sub(1),
-        };
-        inode.changed(now);
-        let attr = inode.attr(dirent.ino);
+        let attr = self.change(dirent.ino, |attr| attr.unlinked(now))?;
         let fate = match (attr.nlink, if_open) {
             (1.., _) => Fate::Linked,
             (0, IfOpen::Keep) => {

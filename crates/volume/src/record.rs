@@ -1,18 +1,15 @@
 //! The records of a volume, and how they are put into bytes: a version, then postcard. What does not decode to the
 //! last byte is damage.
 
-use crate::versions::Moment;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use soda_storage::{ChunkRef, SegmentId};
-use soda_types::{Attr, FileKind, Ino, Timestamp, Version, mode};
+use soda_types::semantics::ENTRY_SIZE;
+use soda_types::{Attr, FileKind, Ino, Timestamp, Version};
 
 /// The version every record starts with.
 const RECORD_VERSION: u8 = 1;
-
-/// Bytes that an entry adds to the size that a directory shows.
-const ENTRY_SIZE: u64 = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordError {
@@ -104,25 +101,49 @@ impl Inode {
         }
     }
 
-    /// Notes a change of anything but data and names. Times only grow, also when the clock does not.
-    pub(crate) fn changed(&mut self, at: Moment) {
-        self.ctime = at.time.max(self.ctime.successor());
-        self.version = self.version.next().max(at.first_version);
+    /// One with these attributes that holds nothing yet. `parent` is where a directory hangs.
+    pub(crate) fn new(attr: &Attr, parent: Ino, target: Bytes) -> Inode {
+        let mut inode = Inode {
+            kind: attr.kind,
+            perm: 0,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            rdev: attr.rdev,
+            size: 0,
+            allocated: 0,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            btime: attr.btime,
+            version: attr.version,
+            data_version: attr.data_version,
+            parent: if attr.kind == FileKind::Directory { parent } else { Ino::default() },
+            entries: 0,
+            xattrs: 0,
+            stream: attr.ino.0,
+            inline: 0,
+            target,
+        };
+        inode.set_attr(attr);
+        inode
     }
 
-    /// Notes a change of data, or of the names of a directory.
-    pub(crate) fn data_changed(&mut self, at: Moment) {
-        self.changed(at);
-        self.mtime = self.ctime;
-        self.data_version = self.data_version.next().max(at.first_version);
-    }
-
-    /// What a write by one without privilege takes away (the kernel's `setattr_should_drop_suidgid`).
-    pub(crate) fn drop_privileges(&mut self) {
-        self.perm &= !mode::SET_UID;
-        if self.perm & mode::GROUP_EXEC != 0 {
-            self.perm &= !mode::SET_GID;
+    /// Takes over what an operation can change in attributes.
+    pub(crate) fn set_attr(&mut self, attr: &Attr) {
+        match self.kind {
+            FileKind::Directory => self.entries = attr.size / ENTRY_SIZE,
+            _ => self.size = attr.size,
         }
+        self.perm = attr.perm;
+        self.nlink = attr.nlink;
+        self.uid = attr.uid;
+        self.gid = attr.gid;
+        self.atime = attr.atime;
+        self.mtime = attr.mtime;
+        self.ctime = attr.ctime;
+        self.version = attr.version;
+        self.data_version = attr.data_version;
     }
 }
 

@@ -4,6 +4,7 @@ use crate::record::{Dirent, Inode};
 use crate::txn::{IfOpen, Removed, Txn};
 use crate::view::View;
 use crate::volume::Node;
+use soda_types::semantics::check_replace;
 use soda_types::{Errno, Fid, FileKind, FsError, FsResult, Ino, Name};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -97,14 +98,10 @@ impl Txn<'_> {
         self.refuse_loop(source, from, to)?;
         let replaced = match target {
             None => None,
-            Some(target) => match (source.kind == FileKind::Directory, target.kind == FileKind::Directory) {
-                (true, false) => return Err(Errno::NotDirectory.into()),
-                (false, true) => return Err(Errno::IsDirectory.into()),
-                (true, true) if self.referred(target.ino)?.entries > 0 => {
-                    return Err(Errno::NotEmpty.into());
-                }
-                _ => Some(self.remove_name(to, new_name, target, if_open)?),
-            },
+            Some(target) => {
+                check_replace(source.kind, &self.referred(target.ino)?.attr(target.ino))?;
+                Some(self.remove_name(to, new_name, target, if_open)?)
+            }
         };
         self.delete_dirent(from, name, source)?;
         self.put_dirent(to, new_name, source)?;
@@ -133,10 +130,9 @@ impl Txn<'_> {
 
     fn moved(&mut self, dirent: Dirent, to: Ino) -> FsResult<()> {
         let now = self.now();
-        let inode = self.inode_mut(dirent.ino)?;
-        inode.changed(now);
-        if inode.kind == FileKind::Directory {
-            inode.parent = to;
+        let attr = self.change(dirent.ino, |attr| attr.changed(now))?;
+        if attr.kind == FileKind::Directory {
+            self.inode_mut(dirent.ino)?.parent = to;
         }
         Ok(())
     }

@@ -4,12 +4,12 @@ use crate::extents::{ExtentChange, ExtentChanges};
 use crate::key::{self, KeyRange};
 use crate::record::{self, Counters, Dirent, Extent, Inode, Released};
 use crate::rename::{RenameLock, RenameTurn};
-use crate::versions::Moment;
 use crate::view::{Placed, View};
 use crate::volume::{Node, Volume};
 use bytes::Bytes;
 use serde::Serialize;
 use soda_storage::{Batch, ChunkRef, SpaceUse, StorageError, Table, Visit, crash};
+use soda_types::semantics::Moment;
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Ino, Name, Timestamp, VolumeId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, Range};
@@ -208,7 +208,7 @@ impl<'v> Txn<'v> {
 
     /// When its changes happen.
     pub(crate) fn now(&self) -> Moment {
-        Moment { time: self.now, first_version: self.volume.first_version }
+        Moment::now(self.now, self.volume.first_version)
     }
 
     /// Notes that the transaction is not one that leads to space being freed.
@@ -275,6 +275,15 @@ impl<'v> Txn<'v> {
             Some(inode) => Ok(Arc::make_mut(inode)),
             None => Err(FsError::new(Errno::Io, format!("inode {ino} does not exist"))),
         }
+    }
+
+    /// Changes the attributes of an inode as an operation does. Returns them.
+    pub(crate) fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Attr)) -> FsResult<Attr> {
+        let inode = self.inode_mut(ino)?;
+        let mut attr = inode.attr(ino);
+        change(&mut attr);
+        inode.set_attr(&attr);
+        Ok(attr)
     }
 
     /// Makes or deletes an inode.

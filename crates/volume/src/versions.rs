@@ -9,18 +9,10 @@ use crate::key;
 use crate::record::{self, Runs};
 use crate::view::damaged;
 use soda_storage::{Batch, MetaStore, Table, crash};
-use soda_types::{FsResult, Timestamp, Version, VolumeId};
+use soda_types::{FsResult, Version, VolumeId};
 
 /// Versions of one run, as a power of two: at 100,000 changes of one inode a second enough for five years, for a million runs.
 const VERSIONS_PER_RUN: u32 = 44;
-
-/// When a change happens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Moment {
-    pub(crate) time: Timestamp,
-    /// The lowest version that a change may give.
-    pub(crate) first_version: Version,
-}
 
 /// Begins a run. Returns its lowest version.
 pub(crate) fn begin_run(meta: &dyn MetaStore, id: VolumeId) -> FsResult<Version> {

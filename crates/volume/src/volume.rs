@@ -9,10 +9,11 @@ use crate::rename::RenameLock;
 use crate::sweep::Sweep;
 use crate::sync::GroupSync;
 use crate::txn::Txn;
-use crate::versions::{self, Moment};
+use crate::versions;
 use crate::view::{Placed, View, damaged};
 use bytes::Bytes;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Table, Visit, crash};
+use soda_types::semantics::Moment;
 use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId,
 };
@@ -332,7 +333,7 @@ impl View for Volume {
 
 /// Writes a fresh volume: superblock, counters and root, all in one batch.
 fn create(meta: &dyn MetaStore, id: VolumeId, now: Timestamp) -> FsResult<()> {
-    let root = root_inode(Moment { time: now, first_version: Version(1) });
+    let root = root_inode(Moment::now(now, Version(1)));
     let superblock = Superblock { name: MAIN_VOLUME.to_owned(), created: now };
     let mut batch = Batch::new();
     batch.put(Table::Inode, key::inode(id, Ino::ROOT), record::encode(&root));
@@ -348,8 +349,9 @@ fn create(meta: &dyn MetaStore, id: VolumeId, now: Timestamp) -> FsResult<()> {
 
 /// An empty root directory.
 pub(crate) fn root_inode(at: Moment) -> Inode {
-    let now = at.time;
-    Inode {
+    let now = at.time();
+    let attr = Attr {
+        ino: Ino::ROOT,
         kind: FileKind::Directory,
         perm: 0o755,
         nlink: 2,
@@ -362,15 +364,10 @@ pub(crate) fn root_inode(at: Moment) -> Inode {
         mtime: now,
         ctime: now,
         btime: now,
-        version: at.first_version,
-        data_version: at.first_version,
-        parent: Ino::ROOT,
-        entries: 0,
-        xattrs: 0,
-        stream: Ino::ROOT.0,
-        inline: 0,
-        target: Bytes::new(),
-    }
+        version: at.first_version(),
+        data_version: at.first_version(),
+    };
+    Inode::new(&attr, Ino::ROOT, Bytes::new())
 }
 
 fn read_meta<T: serde::de::DeserializeOwned>(meta: &dyn MetaStore, key: Vec<u8>) -> FsResult<T> {

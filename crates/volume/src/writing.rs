@@ -7,11 +7,9 @@ use crate::txn::{KillPriv, Txn};
 use crate::view::{Placed, View};
 use bytes::{Bytes, BytesMut};
 use soda_storage::Table;
+use soda_types::semantics::{FILE_MAX, checked_end};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Ino};
 use std::ops::Range;
-
-/// The largest file, bytes: offsets are signed in Linux.
-pub const FILE_MAX: u64 = i64::MAX as u64;
 
 /// Neighbouring inline extents are joined up to this length, so that a log file written line by line does not become an
 /// extent for each line, bytes.
@@ -76,12 +74,12 @@ impl Txn<'_> {
             let pieces = staged.hand_over(txn);
             txn.replace_range(fid.ino, offset..end, pieces)?;
             let now = txn.now();
-            let inode = txn.inode_mut(fid.ino)?;
-            inode.size = inode.size.max(end);
-            inode.data_changed(now);
-            if privileges == KillPriv::Drop {
-                inode.drop_privileges();
-            }
+            txn.change(fid.ino, |attr| {
+                attr.written(end, now);
+                if privileges == KillPriv::Drop {
+                    attr.drop_privileges();
+                }
+            })?;
             txn.gather(fid.ino, offset..end)?;
             Ok(Written { offset, len, attr: txn.attr(fid)? })
         })
@@ -89,7 +87,7 @@ impl Txn<'_> {
 
     pub fn fallocate(&mut self, fid: Fid, mode: FallocateMode, offset: u64, len: u64) -> FsResult<Attr> {
         self.atomically(|txn| {
-            let inode = txn.file(fid)?;
+            txn.file(fid)?;
             if len == 0 {
                 return Err(Errno::Invalid.into());
             }
@@ -114,15 +112,8 @@ impl Txn<'_> {
                 }
             }
             let now = txn.now();
-            let inode = {
-                let size = if keep_size { inode.size } else { inode.size.max(end) };
-                let inode = txn.inode_mut(fid.ino)?;
-                inode.size = size;
-                inode
-            };
-            inode.data_changed(now);
+            let size = txn.change(fid.ino, |attr| attr.written(if keep_size { 0 } else { end }, now))?.size;
             // Many small holes are as bad as many small writes. Between its ends there is nothing now.
-            let size = inode.size;
             for edge in [offset, end - 1].into_iter().filter(|edge| *edge < size) {
                 txn.gather(fid.ino, edge..edge + 1)?;
             }
@@ -166,9 +157,7 @@ impl Txn<'_> {
                 txn.replace_range(to.ino, offset..end, pieces)?;
             }
             let now = txn.now();
-            let inode = txn.inode_mut(to.ino)?;
-            inode.size = inode.size.max(to_end);
-            inode.data_changed(now);
+            txn.change(to.ino, |attr| attr.written(to_end, now))?;
             txn.gather(to.ino, to_offset..to_end)?;
             Ok(Written { offset: to_offset, len, attr: txn.attr(to)? })
         })
@@ -277,8 +266,4 @@ impl Txn<'_> {
         };
         self.extents_in(stream, &range)?.into_iter().map(part).collect()
     }
-}
-
-fn checked_end(offset: u64, len: u64) -> FsResult<u64> {
-    offset.checked_add(len).filter(|end| *end <= FILE_MAX).ok_or(Errno::FileTooBig.into())
 }

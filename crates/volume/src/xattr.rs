@@ -110,8 +110,7 @@ impl Txn<'_> {
                 Some(value) => txn.put_xattr(fid.ino, name, value)?,
                 None => txn.delete_xattr(fid.ino, name)?,
             }
-            txn.inode_mut(fid.ino)?.changed(now);
-            txn.attr(fid)
+            txn.change(fid.ino, |attr| attr.changed(now))
         })
     }
 
@@ -125,8 +124,7 @@ impl Txn<'_> {
             }
             txn.delete_xattr(fid.ino, name)?;
             let now = txn.now();
-            txn.inode_mut(fid.ino)?.changed(now);
-            txn.attr(fid)
+            txn.change(fid.ino, |attr| attr.changed(now))
         })
     }
 

@@ -9,6 +9,7 @@ use soda_storage::{
     Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
     StorageError, StorageResult, Table, Visit,
 };
+use soda_types::semantics::FILE_MAX;
 use soda_types::{Errno, Fid, FsResult, SetAttr, Timestamp};
 use soda_volume::fsck::{DataCheck, FsckOptions, Repair, fsck};
 use soda_volume::*;

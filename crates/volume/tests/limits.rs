@@ -6,6 +6,7 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use soda_storage::{DataStore, MemoryData, MemoryMeta};
+use soda_types::semantics::{FILE_MAX, LINK_MAX};
 use soda_types::{Errno, FileKind, Name, SetAttr, XATTR_VALUE_MAX};
 use soda_volume::*;
 use std::sync::Arc;

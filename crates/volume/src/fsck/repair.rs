@@ -4,19 +4,19 @@ use super::census::Census;
 use super::problem::Problem;
 use crate::key;
 use crate::record::{self, Counters, Dirent, Extent, ExtentBody, Inode, InodeMark, Reclaim, Runs};
-use crate::versions::Moment;
 use crate::view::View;
 use crate::volume::{Volume, root_inode};
 use bytes::Bytes;
 use serde::Serialize;
 use soda_storage::{Batch, Table};
+use soda_types::semantics::Moment;
 use soda_types::{Errno, FileKind, FsError, FsResult, Ino, Name, Timestamp};
 
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// Makes a problem go away. Others may show after that, as counts that were right before.
 pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Timestamp) -> FsResult<()> {
-    let now = Moment { time: now, first_version: volume.first_version };
+    let now = Moment::now(now, volume.first_version);
     let mut mender = Mender { volume, batch: Batch::releasing(), now };
     let id = volume.id;
     match problem {
@@ -115,7 +115,9 @@ impl Mender<'_> {
         if let Some(mut inode) = inode {
             change(&mut inode);
             // Whatever clients have cached of it, they shall ask again.
-            inode.data_changed(self.now);
+            let mut attr = inode.attr(ino);
+            attr.data_changed(self.now);
+            inode.set_attr(&attr);
             self.put(Table::Inode, key, &inode);
         }
         Ok(())
