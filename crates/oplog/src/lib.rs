@@ -8,6 +8,8 @@
 //!                  ^              |                            |
 //!                  +--------------+ handle_lost: the server     +-- the server lost it in a power cut: pending again
 //!                                   has not heard of it
+//!                  |
+//!                  +--> given up (give_up): the lease that covered it did not survive a power cut; loudly lost
 //! ```
 //! A record stays in the log until the server has it on its disk, not only in its memory: a power cut of the server
 //! takes nothing from a client that is alive.

@@ -207,9 +207,42 @@ impl Log {
         // What was appended meanwhile does not know that it comes after these: all are entered anew, in their order.
         let mut all = std::mem::take(&mut self.pending);
         all.extend(lost);
+        self.enter_anew(all);
+    }
+
+    /// The server will never take what is pending of these inodes: a lease that covered it is gone, after a power cut of
+    /// the server. Those records are taken out, and with them all that depend on them. Returns them in order, for
+    /// recovery. What is under way is left alone: its outcome is not known.
+    pub fn give_up(&mut self, fids: &[Fid]) -> Vec<Record> {
+        let mut lost: HashMap<Object, Touch> =
+            fids.iter().map(|fid| (Object::Inode(*fid), Touch::Exclusive)).collect();
+        let (mut given_up, mut kept) = (Vec::new(), BTreeMap::new());
+        for (lsn, pending) in std::mem::take(&mut self.pending) {
+            let touches = pending.record.change.touches();
+            // Changes that share an object can be made without each other.
+            let depends = |(object, touch): &(Object, Touch)| {
+                lost.get(object).is_some_and(|lost| [*lost, *touch].contains(&Touch::Exclusive))
+            };
+            if !touches.iter().any(depends) {
+                kept.insert(lsn, pending);
+                continue;
+            }
+            for (object, touch) in touches {
+                let lost = lost.entry(object).or_insert(touch);
+                if touch == Touch::Exclusive {
+                    *lost = touch;
+                }
+            }
+            given_up.push(pending.record);
+        }
+        self.enter_anew(kept);
+        given_up
+    }
+
+    fn enter_anew(&mut self, pending: BTreeMap<Lsn, Pending>) {
         self.objects.clear();
         self.pending_weight = 0;
-        for pending in all.into_values() {
+        for pending in pending.into_values() {
             self.enter(pending.record, pending.since);
         }
     }
@@ -375,6 +408,27 @@ mod tests {
         );
         assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [3, 4, 5]);
         assert_eq!(log.handle_durable(one.id), Lsn(3));
+    }
+
+    #[test]
+    fn what_is_given_up_takes_along_what_depends_on_it() {
+        let mut log = two_branches();
+        let given_up = |log: &mut Log, ino| {
+            log.give_up(&[fid(ino)]).iter().map(|record| record.lsn.0).collect::<Vec<_>>()
+        };
+        assert_eq!(given_up(&mut log, 2), [1, 2, 3], "the directory, the file in it, and its data");
+        assert_eq!(log.needed_for(&[fid(1)]).len(), 1, "names beside it stay");
+        assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [4, 5]);
+        assert_eq!(given_up(&mut log, 4), [0_u64; 0], "its outcome is not known");
+
+        let mut log = two_branches();
+        log.append(
+            at(6),
+            Timestamp::new(6, 0),
+            Change::RemoveDirectory { place: place(fid(1), 5), fid: fid(1) },
+        );
+        assert_eq!(given_up(&mut log, 3), [2, 3, 6], "a directory cannot go before the names in it");
+        assert_eq!(log.backlog(at(6)).records, 3);
     }
 
     /// What a test does with a log between appends.

@@ -180,3 +180,10 @@ fn who_stops_in_the_middle_is_waited_out() {
     assert_eq!(bench.pass(19.9, &[1]), []);
     assert_eq!(bench.pass(20.0, &[1]), [fence(2, FenceReason::NotReclaimed), admit(1)]);
 }
+
+/// It conflicts with nothing, and there is no queue in which it would be found at the end.
+#[test]
+fn an_operation_without_accesses_does_not_wait() {
+    let mut bench = restarted();
+    assert_eq!(bench.request(1, 1, &[]), [admit(1)]);
+}
