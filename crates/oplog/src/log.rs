@@ -422,11 +422,8 @@ mod tests {
         assert_eq!(given_up(&mut log, 4), [0_u64; 0], "its outcome is not known");
 
         let mut log = two_branches();
-        log.append(
-            at(6),
-            Timestamp::new(6, 0),
-            Change::RemoveDirectory { place: place(fid(1), 5), fid: fid(1) },
-        );
+        let remove = Change::RemoveDirectory { place: place(fid(1), 0), fid: fid(2) };
+        log.append(at(6), Timestamp::new(6, 0), remove);
         assert_eq!(given_up(&mut log, 3), [2, 3, 6], "a directory cannot go before the names in it");
         assert_eq!(log.backlog(at(6)).records, 3);
     }
