@@ -6,7 +6,7 @@
 
 use crate::cache::State;
 use crate::config::Retry;
-use crate::connection::link::{Cancelled, OnLoss, Submission};
+use crate::connection::link::{Cancelled, OnLoss, Pending, Submission};
 use crate::connection::{Route, SlotGuard};
 use crate::inner::Inner;
 use bytes::Bytes;
@@ -148,9 +148,17 @@ impl Inner {
     /// Gives a request up: it is not carried out if it waits, here or at the server.
     pub(crate) fn cancel(self: &Arc<Inner>, tag: u64, by: Cancelled) {
         if let Some(pending) = self.link.cancel(tag, by) {
-            let errno = if by == Cancelled::ByRecall { Errno::Stale } else { Errno::Interrupted };
-            self.complete(pending.ticket, pending.completion, Err(errno.into()));
+            self.complete_given_up(pending);
         }
+    }
+
+    /// Nothing was done of it and nothing will be.
+    pub(crate) fn complete_given_up(self: &Arc<Inner>, pending: Pending) {
+        let errno = match pending.cancelled {
+            Cancelled::ByRecall => Errno::Stale,
+            Cancelled::ByCaller | Cancelled::No => Errno::Interrupted,
+        };
+        self.complete(pending.ticket, pending.completion, Err(errno.into()));
     }
 
     /// Runs a completion that got no reply.

@@ -5,7 +5,7 @@ use crate::cache::disk::DiskCache;
 use crate::call::Arrived;
 use crate::clock::Clock;
 use crate::config::ClientConfig;
-use crate::connection::link::Cancelled;
+use crate::connection::link::{Cancelled, Undone};
 use crate::connection::{Link, Pending, Slots, Transport};
 use crate::hooks::KernelHooks;
 use crate::recall::Pool;
@@ -84,17 +84,31 @@ impl Inner {
     pub(crate) fn handle_reply(self: &Arc<Inner>, channel: Channel, tag: u64, reply: Reply, payload: Bytes) {
         self.stats.replies.one();
         self.stats.bytes_received.add(payload.len() as u64);
-        let Some(pending) = self.link.take(tag) else {
-            tracing::debug!(tag, "a reply that nobody waits for");
-            return;
-        };
         match reply.result {
-            Err(Failure::Grace(wait)) => self.ask_again_later(tag, pending, wait),
+            Err(Failure::Grace(wait)) => {
+                self.stats.grace_waits.one();
+                self.link.unanswered(tag);
+                // The grace period may end early.
+                self.ask_again(tag, wait.clamp(Duration::from_millis(20), Duration::from_millis(250)));
+            }
             Err(Failure::SessionEnded) => {
-                self.link.put_back((tag, pending));
+                self.link.unanswered(tag);
                 self.session_ended.notify_one();
             }
+            Err(Failure::Busy(why)) => {
+                tracing::debug!(tag, why, "the server has too much to do");
+                self.stats.busy_waits.one();
+                match self.link.undone(tag) {
+                    Some(Undone::AskAgain(pause)) => self.ask_again(tag, pause),
+                    Some(Undone::GivenUp(pending)) => self.complete_given_up(*pending),
+                    None => {}
+                }
+            }
             result => {
+                let Some(pending) = self.link.take(tag) else {
+                    tracing::debug!(tag, "a reply that nobody waits for");
+                    return;
+                };
                 let result =
                     result.map(|answer| (answer, payload)).map_err(|failure| failed(failure, &pending));
                 self.finish(channel, pending, &reply.grants, result);
@@ -138,13 +152,10 @@ impl Inner {
         }
     }
 
-    fn ask_again_later(self: &Arc<Inner>, tag: u64, pending: Pending, wait: Duration) {
-        self.stats.grace_waits.one();
-        self.link.put_back((tag, pending));
+    fn ask_again(self: &Arc<Inner>, tag: u64, pause: Duration) {
         let inner = Arc::clone(self);
         self.runtime.spawn(async move {
-            // The grace period may end early.
-            tokio::time::sleep(wait.clamp(Duration::from_millis(20), Duration::from_millis(250))).await;
+            tokio::time::sleep(pause).await;
             inner.link.resend(tag);
         });
     }

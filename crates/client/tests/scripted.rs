@@ -92,6 +92,37 @@ async fn changes_that_a_power_cut_took_back_are_reported_by_fsync_once() {
     }
 }
 
+/// The same operation until it is done, so that it is done once; not any more when its caller has gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_server_had_no_room_for_is_asked_again() {
+    let mut script = Script::start(0, Box::new(NoKernel)).await;
+    let client = Arc::clone(&script.client);
+    let chmod = || {
+        let client = Arc::clone(&client);
+        tokio::spawn(async move { client.setattr(FILE, SetAttr::default()).await })
+    };
+    let changing = chmod();
+    let (tag, first) = script.control.request().await;
+    for _ in 0..3 {
+        script.control.fail(tag, Failure::Busy("a test".into())).await;
+        let (again, request) = script.control.request().await;
+        assert_eq!((again, &request), (tag, &first));
+    }
+    assert!(!changing.is_finished());
+    let changed = Answer::Changed { node: Some(node(FILE, 1, 0)), others: Vec::new() };
+    script.control.answer(tag, changed, &[]).await;
+    changing.await.unwrap().unwrap();
+    assert_eq!(client.stats().count("busy_waits"), 3);
+
+    let killed = chmod();
+    let (tag, _) = script.control.request().await;
+    killed.abort();
+    let cancel = script.control.next().await;
+    assert!(matches!(cancel, Message::Note(Note::Cancel(cancelled)) if cancelled == tag), "{cancel:?}");
+    script.control.fail(tag, Failure::Busy("a test".into())).await;
+    common::eventually("it is given up", || client.session().waiting == 0).await;
+}
+
 /// Operation 2 became durable, operation 1 in another slot did not; operation 3 was never kept by anybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_seen_slot_by_slot_and_only_on_the_files_concerned() {

@@ -59,6 +59,9 @@ pub enum Failure {
     /// Nothing of the digest was done, because this record could not be.
     #[error("{lsn}: {error}")]
     Digest { lsn: Lsn, error: FsError },
+    /// Too much goes on. Nothing was done; send the same request again, later each time.
+    #[error("the server has too much to do: {0}")]
+    Busy(String),
 }
 
 /// Server to client, unasked.

@@ -2,11 +2,16 @@
 //! of `upkeep` and `register` do it.
 
 use soda_types::{Fid, Monotonic, SessionId};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
+use std::time::Duration;
 use tokio::sync::Notify;
+
+/// Before a deletion that failed is tried again; then twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const MOST_DOUBLINGS: u32 = 6;
 
 /// When the table wants to be called.
 #[derive(Debug, Default)]
@@ -38,10 +43,24 @@ impl Timer {
 /// Inodes to be deleted as soon as nobody uses them.
 #[derive(Debug, Default)]
 pub(crate) struct Janitor {
-    queue: Mutex<VecDeque<Fid>>,
+    lists: Mutex<Unlinked>,
     wake: Notify,
     /// Something was refused for want of space.
     space_is_wanted: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Unlinked {
+    queue: VecDeque<Deletion>,
+    /// Failed before; to be tried again at that time.
+    put_off: BTreeSet<(Monotonic, Deletion)>,
+}
+
+/// An inode that is to be deleted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Deletion {
+    pub(crate) fid: Fid,
+    pub(crate) failures: u32,
 }
 
 impl Janitor {
@@ -55,15 +74,33 @@ impl Janitor {
     }
 
     pub(crate) fn enqueue(&self, fid: Fid) {
-        lock(&self.queue).push_back(fid);
+        lock(&self.lists).queue.push_back(Deletion { fid, failures: 0 });
         self.wake.notify_one();
     }
 
-    pub(crate) fn next(&self) -> Option<Fid> {
-        lock(&self.queue).pop_front()
+    /// It could not be deleted; returns when it is tried again.
+    pub(crate) fn put_off(&self, now: Monotonic, deletion: Deletion) -> Duration {
+        let pause = FIRST_PAUSE * (1 << deletion.failures.min(MOST_DOUBLINGS));
+        let deletion = Deletion { failures: deletion.failures + 1, ..deletion };
+        lock(&self.lists).put_off.insert((now + pause, deletion));
+        self.wake.notify_one();
+        pause
     }
 
-    /// Waits until there is something to delete.
+    pub(crate) fn next(&self, now: Monotonic) -> Option<Deletion> {
+        let mut lists = lock(&self.lists);
+        if lists.put_off.first().is_some_and(|(due, _)| *due <= now) {
+            return lists.put_off.pop_first().map(|(_, deletion)| deletion);
+        }
+        lists.queue.pop_front()
+    }
+
+    /// When there is something to delete though nobody says so.
+    pub(crate) fn next_due(&self) -> Option<Monotonic> {
+        lock(&self.lists).put_off.first().map(|(due, _)| *due)
+    }
+
+    /// Waits until somebody says that there is something to delete.
     pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }
@@ -75,6 +112,8 @@ pub(crate) struct Register {
     ended: Mutex<Vec<SessionId>>,
     /// How many of them; one that is being deleted counts until it is.
     pending: AtomicUsize,
+    /// Those whose end the store refused.
+    refused: Mutex<Vec<SessionId>>,
     writing: Mutex<()>,
     writer: OnceLock<Thread>,
 }
@@ -89,7 +128,7 @@ impl Register {
         }
     }
 
-    /// Whether the store has sessions that have ended.
+    /// Whether the store has sessions that have ended and was not asked yet to forget them.
     pub(crate) fn is_behind(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
     }
@@ -99,9 +138,22 @@ impl Register {
         std::mem::take(&mut *lock(&self.ended))
     }
 
-    /// So many of them are not in the store any more.
-    pub(crate) fn deleted(&self, count: usize) {
+    /// So many of them are not in the store any more, or are refused.
+    pub(crate) fn tried(&self, count: usize) {
         self.pending.fetch_sub(count, Ordering::Release);
+    }
+
+    /// To be tried again.
+    pub(crate) fn note_refused(&self, sessions: &[SessionId]) {
+        lock(&self.refused).extend(sessions);
+    }
+
+    pub(crate) fn take_refused(&self) -> Vec<SessionId> {
+        std::mem::take(&mut *lock(&self.refused))
+    }
+
+    pub(crate) fn is_refused(&self, session: SessionId) -> bool {
+        lock(&self.refused).contains(&session)
     }
 
     /// Held while the register is written. Taken before the core's lock, never after it.
@@ -117,4 +169,31 @@ impl Register {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_types::{Ino, VolumeId};
+
+    #[test]
+    fn a_deletion_that_fails_is_tried_again_later_each_time_and_holds_nobody_up() {
+        let janitor = Janitor::default();
+        let (bad, good) = (Fid::new(VolumeId(1), Ino(2)), Fid::new(VolumeId(1), Ino(3)));
+        let mut now = Monotonic::from_nanos(5);
+        janitor.enqueue(bad);
+        let mut pauses = Vec::new();
+        for failures in 0..9 {
+            let deletion = Deletion { fid: bad, failures };
+            assert_eq!(janitor.next(now), Some(deletion));
+            let pause = janitor.put_off(now, deletion);
+            pauses.push(pause.as_secs());
+            assert_eq!(janitor.next_due(), Some(now + pause));
+            assert_eq!(janitor.next(now), None);
+            janitor.enqueue(good);
+            assert_eq!(janitor.next(now).map(|next| next.fid), Some(good));
+            now = now + pause;
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+    }
 }

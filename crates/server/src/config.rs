@@ -73,7 +73,7 @@ pub struct Limits {
     pub connections: usize,
     /// Changing operations in flight for one session.
     pub slots: u16,
-    /// Requests of one connection that wait for something; more are answered `TryAgain`.
+    /// Requests of one connection that wait for something; more are answered `Busy`.
     pub waiting_per_connection: usize,
     /// Bytes queued for a peer that does not read; no more of its requests are read above it.
     pub unsent_bytes: usize,

@@ -14,6 +14,7 @@ use soda_protocol::{
     Answer, Call, Failure, Frame, FrameError, FrameKind, Hello, MAX_IO, PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN, Request, Role, SessionKey, SessionWelcome, Standing as WireStanding, Welcome,
 };
+use soda_storage::crash;
 use soda_types::ClientId;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -170,6 +171,7 @@ impl Shared {
         core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), &[], Bytes::new()));
         core.table.handle_reconnect(now, session.id);
         core.settle();
+        crash::point("server.session-resumed");
         Some(session)
     }
 

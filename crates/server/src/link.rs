@@ -81,6 +81,18 @@ impl Incoming {
         self.link.outbox.flush();
     }
 
+    /// Nothing was done, so the same request may come again: to its slot it is as if it had never arrived.
+    pub(crate) fn answer_undone(&self, result: &Result<Answer, Failure>) {
+        if let Some(op) = self.request.op {
+            let encoded = respond::encode(result);
+            for waiter in self.link.session.slots().forget(op) {
+                waiter.outbox.push(respond::reply(waiter.tag, &encoded, &[], Bytes::new()));
+                waiter.outbox.flush();
+            }
+        }
+        self.answer(result);
+    }
+
     /// Answers in the order of the table's decisions.
     pub(crate) fn answer_in(&self, core: &mut CoreGuard<'_>, result: &Result<Answer, Failure>) {
         self.count(result);

@@ -5,9 +5,11 @@ use crate::guard::CoreGuard;
 use crate::link::Incoming;
 use crate::lock_waits::Contest;
 use crate::metrics::CallKind;
+use crate::register::Ends;
 use crate::shared::Shared;
 use soda_lease::locks::{IfBusy, LockAnswer, LockError, WaitKey};
 use soda_protocol::{Answer, Call, Failure, LockWait};
+use soda_storage::crash;
 use soda_types::{Errno, Fid, FsError, Lock};
 
 /// Carries out a lock call: answers it now, or keeps it until the lock can be had.
@@ -22,10 +24,8 @@ pub(crate) fn run(shared: &Shared, incoming: &Incoming) {
                 core.contest_locks(*fid, incoming.session(), *lock)
             }
         };
-        while contest() == Contest::Ended {
-            // Locks of the ended are free when their end is in the journal.
-            shared.write_ends();
-        }
+        // Locks of the ended are free when their end is stored. Until it is, they are in the way like any others.
+        while contest() == Contest::Ended && shared.write_all_ends() == Ends::Written {}
     }
     decide(&mut shared.core(), incoming);
 }
@@ -71,7 +71,10 @@ fn set(
         LockWait::Yes => IfBusy::Wait(WaitKey(key)),
     };
     match core.locks.set(fid, incoming.session(), lock, if_busy) {
-        Ok(LockAnswer::Granted) => Some(Ok(Answer::Done)),
+        Ok(LockAnswer::Granted) => {
+            crash::point("server.lock-taken");
+            Some(Ok(Answer::Done))
+        }
         Ok(LockAnswer::Waits) => {
             let waiting = LockWaiting {
                 session: incoming.session(),

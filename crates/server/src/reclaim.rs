@@ -4,6 +4,7 @@ use crate::core::Standing;
 use crate::link::Incoming;
 use soda_lease::locks::IfBusy;
 use soda_protocol::{Answer, Failure, Reclaim, ReclaimStep};
+use soda_storage::crash;
 use soda_types::{Fid, Grant, SessionId, Version};
 
 /// Takes one batch. Batches may be repeated: a lease that is held already is answered with what it is now.
@@ -44,11 +45,13 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
                     tracing::error!(%session, %fid, %error, "a lock could not be reclaimed");
                 }
             }
+            crash::point("server.reclaim-taken");
             if reclaim.step == ReclaimStep::Last {
                 if let Some(entry) = core.sessions.get_mut(&session) {
                     entry.standing = Standing::Current;
                 }
                 core.table.finish_reclaim(now, session);
+                crash::point("server.reclaim-last");
                 log_reclaimed(session, &incoming.link.session.record.name);
             }
         }

@@ -2,8 +2,11 @@
 //!
 //! The end of a session is decided under the core's lock, where nothing may wait for the store. So it is noted there, and
 //! written by whoever is next to depend on it: every commit comes after the ends that were decided before it, and so
-//! do the locks that a session had and the answer to its goodbye. It need not be synced: the journal is kept in order, so no
-//! change of another session can survive a power cut that brings the ended one back.
+//! do the locks that a session had and the answer to its goodbye. It need not be synced, unless there are locks to be
+//! had: the journal is kept in order, so no change of another session can survive a power cut that brings the ended one back.
+//!
+//! A session whose end the store refuses keeps its locks, or it could come back after a restart and share them with the
+//! next owner. Its end is tried again until it is written.
 
 use crate::session::records::{self, ServerRecord, SessionRecord};
 use crate::shared::Shared;
@@ -19,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Shared {
     /// Writes everything that nobody else has written yet.
     pub(crate) fn bring_up_to_date(&self) {
-        self.write_ends();
+        self.write_all_ends();
         if let Err(error) = self.forget_former_terms() {
             tracing::warn!(%error, "the end of the grace period could not be stored; the next one may be longer");
         }
@@ -32,22 +35,71 @@ impl Shared {
         }
     }
 
+    /// Also those that the store refused before. Returns when nobody is about to write any.
+    pub(crate) fn write_all_ends(&self) -> Ends {
+        let writing = self.register.writing();
+        self.write_ends_locked(&writing);
+        let refused = self.register.take_refused();
+        if refused.is_empty() {
+            return Ends::Written;
+        }
+        let still = self.store_ends(&refused);
+        let written = refused.len() - still.len();
+        if written > 0 {
+            tracing::info!(written, "ends of sessions that had been refused are stored");
+        }
+        self.register.note_refused(&still);
+        if still.is_empty() { Ends::Written } else { Ends::Refused }
+    }
+
     fn write_ends_locked(&self, _writing: &MutexGuard<'_, ()>) {
         let ended = self.register.take_ended();
         if ended.is_empty() {
             return;
         }
-        for session in &ended {
-            if let Err(error) = forget_session(self.volume.meta(), *session) {
-                tracing::error!(%session, %error, "the end of a session could not be stored; it may come back after a restart");
+        let refused = self.store_ends(&ended);
+        if !refused.is_empty() {
+            tracing::error!(
+                ?refused,
+                "ends of sessions could not be stored: they keep their file locks until they are"
+            );
+        }
+        self.register.note_refused(&refused);
+        self.register.tried(ended.len());
+    }
+
+    /// Returns those whose end could not be written.
+    fn store_ends(&self, ended: &[SessionId]) -> Vec<SessionId> {
+        let meta = self.volume.meta();
+        let (mut written, mut refused) = (Vec::new(), Vec::new());
+        for session in ended {
+            match forget_session(meta, *session) {
+                Ok(()) => written.push(*session),
+                Err(error) => {
+                    tracing::debug!(%session, %error, "the end of a session could not be stored");
+                    refused.push(*session);
+                }
             }
         }
-        self.register.deleted(ended.len());
-        self.sync.dirty();
-        let mut core = self.core();
-        for session in ended {
-            core.free_locks(session);
+        let (with_locks, without): (Vec<_>, Vec<_>) = {
+            let core = self.core();
+            written.into_iter().partition(|session| core.locks.count_of(*session) > 0)
+        };
+        // A lock leaves no trace in the journal: who gets it next must not lose it to one who comes back after a power cut.
+        let synced = if with_locks.is_empty() { Ok(()) } else { meta.sync() };
+        match synced {
+            Ok(()) => {
+                let mut core = self.core();
+                with_locks.into_iter().chain(without).for_each(|session| core.free_locks(session));
+                crash::point("server.locks-freed");
+            }
+            Err(error) => {
+                tracing::debug!(%error, "ends of sessions could not be made durable");
+                refused.extend(with_locks);
+            }
         }
+        self.sync.dirty();
+        refused
     }
 
     /// Gives a new session its number and writes its record: it is in the journal when this returns. The number is used up
@@ -82,10 +134,19 @@ impl Shared {
         let mut batch = Batch::releasing();
         batch.put(Table::Server, records::server_key(), records::encode(&server));
         self.volume.meta().commit(batch)?;
+        crash::point("server.grace-ended");
         self.sync.dirty();
         self.core().promised = self.config.term;
         Ok(())
     }
+}
+
+/// What the store has of sessions that have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ends {
+    Written,
+    /// It refused some.
+    Refused,
 }
 
 /// The thread that writes what nobody else does.

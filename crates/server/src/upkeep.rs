@@ -126,17 +126,22 @@ pub(crate) async fn run_janitor(shared: Arc<Shared>) {
     }
     let places = Arc::new(Semaphore::new(ORPHANS_AT_ONCE));
     loop {
-        while let Some(fid) = shared.janitor.next() {
+        while let Some(deletion) = shared.janitor.next(clock::monotonic()) {
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let shared = shared.clone();
             tokio::spawn(async move {
-                if let Err(error) = drop_orphan(&shared, fid).await {
-                    tracing::error!(%fid, %error, "an inode without a name could not be deleted; a restart tries again");
+                if let Err(error) = drop_orphan(&shared, deletion.fid).await {
+                    let again_in = shared.janitor.put_off(clock::monotonic(), deletion);
+                    tracing::error!(fid = %deletion.fid, %error, ?again_in, "an inode without a name could not be deleted");
                 }
                 drop(place);
             });
         }
-        shared.janitor.woken().await;
+        let due = shared.janitor.next_due().map(|due| due.since(clock::monotonic()));
+        tokio::select! {
+            () = shared.janitor.woken() => {}
+            () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {}
+        }
     }
 }
 

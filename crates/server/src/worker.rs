@@ -10,6 +10,7 @@ use crate::respond;
 use crate::session::Arrival;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, Failure};
+use soda_storage::crash;
 use soda_types::{Errno, FsError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -125,12 +126,8 @@ impl Link {
             }
         }
         if self.waiting.load(Ordering::Relaxed) >= self.shared.config.limits.waiting_per_connection {
-            if let Some(op) = incoming.request.op {
-                self.session.slots().forget(op);
-            }
-            let problem = FsError::new(Errno::TryAgain, "too many requests of this connection wait");
-            incoming.answer(&Err(Failure::Fs(problem)));
-            return;
+            let problem = "too many requests of this connection wait";
+            return incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
         }
         call::start(incoming);
     }
@@ -146,9 +143,14 @@ impl Link {
         core.end_session(self.session.id);
         core.settle();
         drop(core);
+        crash::point("server.goodbye");
         self.shared.metrics.sessions_closed.add(1);
         // The client counts on not being waited for after a restart.
         self.shared.write_ends();
+        if self.shared.register.is_refused(self.session.id) {
+            let problem = "the end of the session is not stored yet; the server goes on to try";
+            return incoming.answer(&Err(Failure::Fs(FsError::new(Errno::Io, problem))));
+        }
         incoming.answer(&Ok(Answer::Done));
         tracing::info!(session = %self.session.id, name = self.session.record.name, "session closed by its client");
     }

@@ -217,7 +217,7 @@ async fn connections_beyond_the_limit_are_refused_with_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_waiting_requests_are_refused() {
+async fn too_many_waiting_requests_are_to_be_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
     config.limits.waiting_per_connection = 5;
@@ -233,7 +233,7 @@ async fn too_many_waiting_requests_are_refused() {
     until("five wait", || async {
         let refused = other.connection().send(None, Call::GetAttr { fid: file }, Bytes::new()).await.1;
         match tokio::time::timeout(std::time::Duration::from_millis(50), refused).await {
-            Ok(answer) => errno(answer.unwrap().0.result) == Errno::TryAgain,
+            Ok(answer) => matches!(answer.unwrap().0.result, Err(Failure::Busy(_))),
             Err(_) => false,
         }
     })

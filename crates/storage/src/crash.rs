@@ -37,6 +37,13 @@ pub const ALL: &[&str] = &[
     "server.change-committed",
     "server.failure-stored",
     "server.orphan-dropped",
+    "server.session-resumed",
+    "server.reclaim-taken",
+    "server.reclaim-last",
+    "server.grace-ended",
+    "server.lock-taken",
+    "server.locks-freed",
+    "server.goodbye",
 ];
 
 struct Armed {

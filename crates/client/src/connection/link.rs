@@ -9,6 +9,11 @@ use soda_types::Fid;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Before a request that the server had no room for is sent again.
+const LEAST_PAUSE: Duration = Duration::from_millis(4);
+const MOST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Which connection a request goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +58,25 @@ pub(crate) struct Pending {
     pub(crate) touches: Vec<Fid>,
     pub(crate) cancelled: Cancelled,
     sent_on: Option<ConnId>,
-    ever_sent: bool,
+    sent: Sent,
+    /// How often the server had too much to do.
+    refusals: u32,
+}
+
+/// What the server can know of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sent {
+    /// Nothing, or nothing any more.
+    No,
+    /// It may be waiting there, or be carried out.
+    Perhaps,
+}
+
+/// What becomes of a request that the server did not even begin.
+pub(crate) enum Undone {
+    AskAgain(Duration),
+    /// Nobody wants it any more.
+    GivenUp(Box<Pending>),
 }
 
 /// A request as it is handed in.
@@ -132,7 +155,8 @@ impl Link {
             touches,
             cancelled: Cancelled::No,
             sent_on: connection.as_ref().map(|(id, _)| *id),
-            ever_sent: connection.is_some(),
+            sent: if connection.is_some() { Sent::Perhaps } else { Sent::No },
+            refusals: 0,
         };
         table.pending.insert(tag, pending);
         drop(table);
@@ -147,13 +171,27 @@ impl Link {
         crate::lock(&self.table).pending.remove(&tag)
     }
 
-    /// Not answered after all: to be sent again.
-    pub(crate) fn put_back(&self, (tag, mut pending): Taken) {
-        pending.sent_on = None;
-        crate::lock(&self.table).pending.insert(tag, pending);
+    /// Its reply does not answer it: to be sent again.
+    pub(crate) fn unanswered(&self, tag: u64) {
+        if let Some(pending) = crate::lock(&self.table).pending.get_mut(&tag) {
+            pending.sent_on = None;
+        }
     }
 
-    /// Sends what was put back, if a connection is up.
+    /// The server had too much to do and has forgotten it.
+    pub(crate) fn undone(&self, tag: u64) -> Option<Undone> {
+        let mut table = crate::lock(&self.table);
+        let pending = table.pending.get_mut(&tag)?;
+        pending.sent_on = None;
+        pending.sent = Sent::No;
+        if pending.cancelled != Cancelled::No {
+            return table.pending.remove(&tag).map(|pending| Undone::GivenUp(Box::new(pending)));
+        }
+        pending.refusals += 1;
+        Some(Undone::AskAgain(back_off(pending.refusals, tag)))
+    }
+
+    /// Sends what was not answered, if a connection is up.
     pub(crate) fn resend(&self, tag: u64) {
         let mut guard = crate::lock(&self.table);
         let table = &mut *guard;
@@ -229,17 +267,17 @@ impl Link {
         }
     }
 
-    /// Marks a request as given up and tells the server, if it was sent and is not answered. One that was never sent is
-    /// taken out, to be completed as interrupted.
+    /// Marks a request as given up and tells the server, if it was sent and is not answered. One that the server does not have
+    /// is taken out, to be completed as interrupted.
     #[must_use]
     pub(crate) fn cancel(&self, tag: u64, by: Cancelled) -> Option<Pending> {
         let mut table = crate::lock(&self.table);
         let pending = table.pending.get_mut(&tag)?;
-        if !pending.ever_sent {
-            return table.pending.remove(&tag);
-        }
         if pending.cancelled == Cancelled::No {
             pending.cancelled = by;
+        }
+        if pending.sent == Sent::No {
+            return table.pending.remove(&tag);
         }
         let sent = pending.sent_on.is_some();
         drop(table);
@@ -347,7 +385,7 @@ impl Pending {
     /// Who gave it up meanwhile could not tell the server: a lock would be waited for that nobody is there to release.
     fn send_again(&mut self, tag: u64, id: ConnId, writer: &Writer, control: Option<&Writer>) {
         self.sent_on = Some(id);
-        self.ever_sent = true;
+        self.sent = Sent::Perhaps;
         writer.send(&self.frame);
         if self.cancelled != Cancelled::No
             && let Some(control) = control
@@ -355,6 +393,12 @@ impl Pending {
             send_note(control, &Note::Cancel(tag));
         }
     }
+}
+
+/// Twice as long each time, and not the same for all that were refused together.
+fn back_off(refusals: u32, tag: u64) -> Duration {
+    let longest = LEAST_PAUSE.saturating_mul(1 << refusals.clamp(1, 8));
+    longest.saturating_sub(longest.mul_f64((tag % 16) as f64 / 32.0)).min(MOST_PAUSE)
 }
 
 fn send_note(control: &Writer, note: &Note) {

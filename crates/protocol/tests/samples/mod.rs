@@ -83,7 +83,7 @@ variants!(
 variants!(
     FAILURES,
     failure_name,
-    Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest }
+    Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest, Busy }
 );
 variants!(PUSHES, push_name, Push { Recalls, Stopping });
 variants!(NOTES, note_name, Note { RecallAcks, Release, RecallProgress, Closed, Cancel });
@@ -432,6 +432,7 @@ fn failures() -> Vec<Failure> {
         Failure::Refused("why".into()),
         Failure::OldSequence,
         Failure::Digest { lsn: Lsn(7), error: FsError::new(Errno::NotEmpty, "why") },
+        Failure::Busy("why".into()),
     ]
 }
 

@@ -56,7 +56,8 @@ async fn wait(mut operation: Operation, mut waiting: Waiting) {
                 break;
             }
             Verdict::Cancelled => {
-                operation.give_up();
+                // The client does not want it any more.
+                operation.incoming.answer_undone(&Err(Failure::Fs(Errno::Interrupted.into())));
                 break;
             }
         };
@@ -110,8 +111,8 @@ impl Operation {
             let shared = &incoming.link.shared;
             self.plans += 1;
             if self.plans > PLANS_MAX {
-                let busy = FsError::new(Errno::TryAgain, "the names involved change too fast");
-                self.conclude(&[], Conclusion::failed(Failure::Fs(busy)));
+                let problem = "the names involved change too fast";
+                self.incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
                 return Step::Done;
             }
             let plan = match plan::plan(&shared.volume, &incoming.request.call, incoming.want()) {
@@ -228,20 +229,6 @@ impl Operation {
         core.settle();
         incoming.count(&result);
         drop(core);
-    }
-
-    /// The client does not want it any more, and nothing was done.
-    fn give_up(&self) {
-        let incoming = &self.incoming;
-        let result = Err(Failure::Fs(Errno::Interrupted.into()));
-        if let Some(op) = incoming.request.op {
-            let encoded = respond::encode(&result);
-            for waiter in incoming.link.session.slots().forget(op) {
-                waiter.outbox.push(respond::reply(waiter.tag, &encoded, &[], Bytes::new()));
-                waiter.outbox.flush();
-            }
-        }
-        incoming.answer(&result);
     }
 }
 
