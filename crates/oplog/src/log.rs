@@ -65,7 +65,7 @@ struct Pending {
 struct Uses {
     exclusive: Option<Lsn>,
     /// Since then.
-    shared: Vec<Lsn>,
+    shared: BTreeSet<Lsn>,
 }
 
 #[derive(Debug)]
@@ -97,20 +97,48 @@ impl Log {
             match touch {
                 Touch::Shared => {
                     after.extend(uses.exclusive);
-                    uses.shared.push(lsn);
+                    uses.shared.insert(lsn);
                 }
                 Touch::Exclusive => {
                     // Those that share it come after the exclusive one themselves.
                     if uses.shared.is_empty() {
                         after.extend(uses.exclusive);
                     }
-                    after.extend(uses.shared.drain(..));
+                    after.append(&mut uses.shared);
                     uses.exclusive = Some(lsn);
                 }
             }
         }
         self.pending_weight += record.change.weight();
         self.pending.insert(lsn, Pending { record, since, after: after.into_iter().collect() });
+    }
+
+    /// Records that are not in a digest yet.
+    pub fn pending(&self) -> impl Iterator<Item = &Record> {
+        self.pending.values().map(|pending| &pending.record)
+    }
+
+    /// How many [`Log::pending`] are.
+    pub fn pending_count(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Bytes that [`Log::pending`] weigh, as [`Change::weight`] counts them.
+    pub fn pending_bytes(&self) -> u64 {
+        self.pending_weight
+    }
+
+    /// Whether anything was applied that the server's disk is not known to have.
+    pub fn has_undurable(&self) -> bool {
+        !self.applied.is_empty()
+    }
+
+    /// The session is over and with it what the log was for: forgets everything, and returns what the server is not
+    /// known to have on its disk, in order. Numbers are not used again.
+    pub fn abandon(&mut self) -> Vec<Record> {
+        let left = self.unsaved().cloned().collect();
+        *self = Log { last_lsn: self.last_lsn, last_digest: self.last_digest, ..Log::default() };
+        left
     }
 
     /// Whether the server lacks anything of the inode, or, for a directory, of its names.
@@ -304,7 +332,7 @@ impl Log {
                 if uses.exclusive == Some(lsn) {
                     uses.exclusive = None;
                 }
-                uses.shared.retain(|other| *other != lsn);
+                uses.shared.remove(&lsn);
                 if uses.exclusive.is_none() && uses.shared.is_empty() {
                     self.objects.remove(&object);
                 }

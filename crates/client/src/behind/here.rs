@@ -1,0 +1,217 @@
+//! What may be done here.
+
+use super::Behind;
+use crate::cache::State;
+use crate::cache::inode::Xattrs;
+use crate::cache::names::Known;
+use crate::client::Client;
+use crate::config::WritePolicy;
+use serde::{Deserialize, Serialize};
+use soda_oplog::Change;
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, Mode, Monotonic, Name, Timestamp, Version};
+
+/// Whether the server knows an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Origin {
+    #[default]
+    AtServer,
+    /// Made here; the server will hear of it.
+    Here,
+}
+
+/// Why an operation is not carried out here.
+#[derive(Debug)]
+pub(crate) enum NotHere {
+    /// The server has to do it.
+    Through(Why),
+    /// It fails, as it would at the server.
+    Fails(FsError),
+    /// Later: the log is full.
+    Full,
+}
+
+/// Why an operation has to go through to the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Why {
+    /// `write=through`, or a mode without leases.
+    Policy,
+    /// No write lease covers what it touches.
+    NoLease,
+    /// Another machine has asked for what it touches.
+    Recalled,
+    /// Another operation on it is on its way to the server.
+    Contended,
+    /// What the name means, or what the inode is like, is not known here.
+    Unknown,
+    /// Access control lists are the server's business.
+    AccessList,
+    /// The server has to give out inode numbers or space first.
+    Reservation,
+    /// So much data goes to the server faster by itself.
+    Large,
+    /// Only the server does it.
+    Kind,
+}
+
+pub(crate) type Here<T> = Result<T, NotHere>;
+
+impl From<Why> for NotHere {
+    fn from(why: Why) -> NotHere {
+        NotHere::Through(why)
+    }
+}
+
+impl From<Errno> for NotHere {
+    fn from(errno: Errno) -> NotHere {
+        NotHere::Fails(errno.into())
+    }
+}
+
+impl State {
+    /// Whether changes of the inode may be made here now.
+    pub(crate) fn may_change_here(&self, now: Monotonic, fid: Fid) -> Result<(), Why> {
+        if self.behind.policy == WritePolicy::Through || !self.caches_own_writes() {
+            return Err(Why::Policy);
+        }
+        let inode = self.peek(fid).ok_or(Why::Unknown)?;
+        if inode.recalling > 0 {
+            return Err(Why::Recalled);
+        }
+        if inode.changes > 0 || inode.going_through > 0 {
+            return Err(Why::Contended);
+        }
+        let covered = match inode.origin {
+            Origin::Here => self.holder.session_valid_until() > now,
+            // Not a lease that can run out before what is done under it has reached the server.
+            Origin::AtServer => {
+                let until = self.holder.valid_until(now, fid, Mode::Write);
+                until.is_some_and(|until| until >= self.holder.session_valid_until())
+            }
+        };
+        if covered { Ok(()) } else { Err(Why::NoLease) }
+    }
+
+    /// Attributes of an inode that may be changed here.
+    pub(super) fn attr_here(&mut self, now: Monotonic, fid: Fid) -> Here<Attr> {
+        self.may_change_here(now, fid)?;
+        Ok(self.peek_attr(now, fid).ok_or(Why::Unknown)?)
+    }
+
+    /// What a name means in a directory whose names may be changed here.
+    pub(super) fn name_here(&mut self, now: Monotonic, dir: Fid, name: &Name) -> Here<Known> {
+        let known = self.peek_name(now, dir, name);
+        Ok(known.ok_or(Why::Unknown)?)
+    }
+
+    /// No access control list is on the inode, nor handed on by it.
+    pub(super) fn without_lists(&self, fid: Fid) -> Here<()> {
+        let inode = self.peek(fid).ok_or(Why::Unknown)?;
+        match &inode.xattrs {
+            Xattrs::Unknown => Err(Why::Unknown.into()),
+            Xattrs::None => Ok(()),
+            Xattrs::All(list) if list.iter().any(|(name, _)| name.starts_with(b"system.")) => {
+                Err(Why::AccessList.into())
+            }
+            Xattrs::All(_) => Ok(()),
+        }
+    }
+
+    /// There is room in the log.
+    pub(super) fn room_here(&mut self) -> Here<()> {
+        if self.behind.reserve.bytes() == 0 {
+            return Err(Why::Reservation.into());
+        }
+        if self.behind.is_full() { Err(NotHere::Full) } else { Ok(()) }
+    }
+
+    /// The moment of a change here: later than all before, and than what these inodes show.
+    pub(super) fn moment(&mut self, calendar: Timestamp, touched: &[&Attr]) -> Moment {
+        let shown = touched.iter().map(|attr| attr.ctime.successor()).max();
+        let at = calendar.max(self.behind.last_at.successor());
+        let at = shown.map_or(at, |shown| at.max(shown));
+        self.behind.last_at = at;
+        Moment { at, first_version: self.behind.first_version }
+    }
+
+    /// Logs a change that the caches show already.
+    pub(super) fn log_change(&mut self, now: Monotonic, moment: Moment, change: Change) {
+        let was_empty = self.behind.log.pending_count() == 0;
+        for fid in Behind::inodes_of(&change) {
+            let inode = self.inode(fid);
+            inode.records += 1;
+            inode.change_count += 1;
+            self.repin(fid);
+        }
+        self.behind.log.append(now, moment.at, change);
+        if was_empty {
+            self.behind.news.notify_one();
+        }
+    }
+
+    /// New attributes of an inode that was changed here.
+    pub(super) fn set_attr_here(&mut self, now: Monotonic, fid: Fid, attr: Attr) {
+        let inode = self.inode(fid);
+        inode.attr = Some(attr);
+        inode.fetched = now;
+        inode.seen = inode.seen.max(attr.version);
+    }
+
+    /// Whether the server lacks something of one of these.
+    pub(crate) fn is_ahead(&self, fids: &[Fid]) -> bool {
+        fids.iter().any(|fid| self.peek(*fid).is_some_and(|inode| inode.records > 0))
+    }
+}
+
+/// When a change here happens, and what it counts versions from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Moment {
+    pub(super) at: Timestamp,
+    pub(super) first_version: Version,
+}
+
+impl Behind {
+    /// Inodes that a change touches; each once.
+    pub(super) fn inodes_of(change: &Change) -> impl Iterator<Item = Fid> {
+        change.touches().into_iter().filter_map(|(object, _)| match object {
+            soda_oplog::Object::Inode(fid) => Some(fid),
+            _ => None,
+        })
+    }
+}
+
+impl Client {
+    /// Carries an operation out here, if that can be: `None` if the server has to do it.
+    ///
+    /// # Errors
+    /// As the operation.
+    pub(crate) async fn here<T>(
+        &self,
+        work: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
+    ) -> FsResult<Option<T>> {
+        loop {
+            let (outcome, due) = {
+                let (mut state, now) = self.inner.locked();
+                if state.behind.policy == WritePolicy::Through {
+                    return Ok(None);
+                }
+                let outcome = work(&mut state, now, self.inner.clock.calendar());
+                (outcome, state.behind.wants_attention(now))
+            };
+            if due {
+                self.inner.pump();
+            }
+            match outcome {
+                Ok(done) => {
+                    self.inner.stats.here.one();
+                    return Ok(Some(done));
+                }
+                Err(NotHere::Through(why)) => {
+                    self.inner.stats.through(why);
+                    return Ok(None);
+                }
+                Err(NotHere::Fails(error)) => return Err(error),
+                Err(NotHere::Full) => self.inner.wait_for_room().await?,
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Delayed writes: what this client does by itself under its write leases, and tells the server afterwards (the delayed-write
+//! leases of the SODA paper; the operation log and the digests of Strata).
+//!
+//! # Here or through
+//! An operation is carried out *here* when nobody else can see what it touches: each inode is covered by a write lease that
+//! nobody has asked for, or was made here and is not known to the server yet; and when everything is known that decides
+//! its outcome. Then it changes the caches and becomes a record of the [log](soda_oplog::Log). Everything else goes
+//! *through*: to the server at once, after what the server has to know before ([`Inner::settled`]).
+//!
+//! # Digests
+//! Records travel in digests, one under way at a time, in a slot of their own, so that no operation which waits at the server
+//! can keep the flush waiting that it waits for. They are sent for those who wait (recalls, fsync, operations that go
+//! through) before all others, else by age and size.
+//!
+//! # What is made here
+//! An inode that the server does not know is covered by the session: nobody else can reach it. The answer to the digest that
+//! creates it brings its own write lease.
+//!
+//! # The parts
+//! [`here`] says what may be done here; [`names`], [`data`] and [`attrs`] do it; [`digest`] tells the server, [`reserve`] sets
+//! aside what that will need, [`loss`] is about sessions that end, and servers that come back with less.
+
+pub(crate) mod attrs;
+pub(crate) mod data;
+pub(crate) mod digest;
+pub(crate) mod here;
+pub(crate) mod loss;
+pub(crate) mod names;
+pub(crate) mod reserve;
+
+use crate::config::WritePolicy;
+use digest::{UnderWay, Waiter};
+use reserve::Reserve;
+use soda_oplog::Log;
+use soda_types::{Monotonic, Timestamp, Version};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The operation log of the client and what goes with it; under the lock of the caches.
+#[derive(Debug)]
+pub(crate) struct Behind {
+    policy: WritePolicy,
+    log: Log,
+    reserve: Reserve,
+    under_way: Option<UnderWay>,
+    waiting: Vec<Waiter>,
+    /// The lowest version that a change may give.
+    first_version: Version,
+    /// The time of the last record: each one is later.
+    last_at: Timestamp,
+    /// The server had no room: nothing is sent before that.
+    stalled_until: Monotonic,
+    /// Everything is to be sent, whatever its age.
+    draining: Draining,
+    /// Something is in the log that was not.
+    news: Arc<Notify>,
+}
+
+/// Whether all that is in the log is to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Draining {
+    #[default]
+    No,
+    Yes,
+}
+
+impl Behind {
+    pub(crate) fn new(policy: WritePolicy) -> Behind {
+        Behind {
+            policy,
+            log: Log::default(),
+            reserve: Reserve::default(),
+            under_way: None,
+            waiting: Vec::new(),
+            first_version: Version(0),
+            last_at: Timestamp::new(0, 0),
+            stalled_until: Monotonic::ZERO,
+            draining: Draining::No,
+            news: Arc::default(),
+        }
+    }
+
+    /// What tells that something is in the log that was not.
+    pub(crate) fn news(&self) -> Arc<Notify> {
+        Arc::clone(&self.news)
+    }
+
+    /// When the next digest is due if nobody asks for one; `None`: the log is empty, or one is under way, whose answer
+    /// sends the next.
+    pub(crate) fn due_at(&self) -> Option<Monotonic> {
+        let WritePolicy::Behind(behind) = &self.policy else { return None };
+        if self.under_way.is_some() {
+            return None;
+        }
+        let oldest = self.log.oldest_pending()?;
+        let at_once = self.draining == Draining::Yes || !self.waiting.is_empty() || self.is_long();
+        let due = if at_once { Monotonic::ZERO } else { oldest + behind.max_age };
+        Some(due.max(self.stalled_until))
+    }
+
+    /// So much is pending that the server can as well begin.
+    fn is_long(&self) -> bool {
+        self.log.pending_count() >= digest::LIMITS.records || self.log.pending_bytes() >= digest::LIMITS.bytes
+    }
+
+    /// Whether as much is pending as may be.
+    fn is_full(&self) -> bool {
+        let WritePolicy::Behind(behind) = &self.policy else { return false };
+        let bytes = behind.max_bytes.min(self.reserve.bytes());
+        self.log.pending_bytes() >= bytes || self.log.pending_count() >= behind.max_records
+    }
+
+    /// For `soda status`.
+    pub(crate) fn backlog(&self, now: Monotonic) -> soda_oplog::Backlog {
+        self.log.backlog(now)
+    }
+}
+
+/// How long the log waits after the server had no room.
+const STALL: Duration = Duration::from_millis(500);
