@@ -1,7 +1,7 @@
 //! `-o`: options of a mount, those of fstab(5) that mean something here among them.
 
 use crate::units::{parse_duration, parse_size};
-use soda_client::{Access, Consistency, Retry};
+use soda_client::{Access, Consistency, Retry, WriteBehind, WritePolicy};
 use soda_fuse::{MountAccess, MountFlags};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +14,10 @@ pub(crate) struct MountOptions {
     pub retry: Retry,
     pub access: Access,
     pub consistency: Consistency,
+    pub write: WriteMode,
+    /// How old and how large a backlog of delayed writes may become.
+    pub dirty_age: Option<Duration>,
+    pub dirty_size: Option<u64>,
     pub cache_dir: Option<PathBuf>,
     /// Most bytes in the cache directory.
     pub cache_size: Option<u64>,
@@ -21,6 +25,14 @@ pub(crate) struct MountOptions {
     pub memory: Option<u64>,
     pub flags: MountFlags,
     pub action: MountAction,
+}
+
+/// When the server hears of changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum WriteMode {
+    #[default]
+    Through,
+    Behind,
 }
 
 /// What mount(8) wants done.
@@ -38,6 +50,9 @@ impl Default for MountOptions {
             retry: Retry::Hard,
             access: Access::ReadWrite,
             consistency: Consistency::Lease,
+            write: WriteMode::default(),
+            dirty_age: None,
+            dirty_size: None,
             cache_dir: None,
             cache_size: None,
             memory: None,
@@ -151,6 +166,9 @@ impl MountOptions {
             "cache-size" => self.cache_size = Some(parse_size(need()?)?),
             "memory" => self.memory = Some(parse_size(need()?)?),
             "consistency" => self.consistency = parse_consistency(need()?)?,
+            "write" => self.write = parse_write(need()?)?,
+            "dirty-age" => self.dirty_age = Some(parse_duration(need()?)?),
+            "dirty-size" => self.dirty_size = Some(parse_size(need()?)?),
             "remount" => self.action = MountAction::Remount,
             _ if ACCESS_TIMES.contains(&option) => {
                 return Err(format!(
@@ -162,11 +180,25 @@ impl MountOptions {
             _ => {
                 return Err(format!(
                     "mount option `{option}` is not known. There are: hard, soft[=TIME], ro, rw, cache-dir=DIR, \
-                     cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, nosuid, nodev, noexec, allow_other"
+                     cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, \
+                     write=behind|through, dirty-age=TIME, dirty-size=SIZE, nosuid, nodev, noexec, allow_other"
                 ));
             }
         }
         Ok(())
+    }
+
+    /// When the server hears of changes. Without leases nothing can be delayed.
+    pub(crate) fn write_policy(&self) -> WritePolicy {
+        let defaults = WriteBehind::default();
+        match self.write {
+            WriteMode::Behind if self.consistency == Consistency::Lease => WritePolicy::Behind(WriteBehind {
+                max_age: self.dirty_age.unwrap_or(defaults.max_age),
+                max_bytes: self.dirty_size.unwrap_or(defaults.max_bytes),
+                ..defaults
+            }),
+            _ => WritePolicy::Through,
+        }
     }
 
     /// The list that reads back as this.
@@ -183,6 +215,15 @@ impl MountOptions {
             Consistency::Lease => {}
             Consistency::Verify => list.push("consistency=verify".into()),
             Consistency::Ttl(time) => list.push(format!("consistency=ttl={}ms", time.as_millis())),
+        }
+        if self.write != WriteMode::default() {
+            list.push(self.write.to_option().into());
+        }
+        if let Some(age) = self.dirty_age {
+            list.push(format!("dirty-age={}ms", age.as_millis()));
+        }
+        if let Some(size) = self.dirty_size {
+            list.push(format!("dirty-size={size}"));
         }
         if let Some(dir) = &self.cache_dir {
             list.push(format!("cache-dir={}", dir.display().to_string().replace(',', "\\,")));
@@ -217,6 +258,23 @@ fn split(list: &str) -> Vec<String> {
         }
         options
     })
+}
+
+impl WriteMode {
+    fn to_option(self) -> &'static str {
+        match self {
+            WriteMode::Through => "write=through",
+            WriteMode::Behind => "write=behind",
+        }
+    }
+}
+
+fn parse_write(value: &str) -> Result<WriteMode, String> {
+    match value {
+        "through" => Ok(WriteMode::Through),
+        "behind" => Ok(WriteMode::Behind),
+        _ => Err(format!("write={value}: choose behind or through")),
+    }
 }
 
 fn parse_consistency(value: &str) -> Result<Consistency, String> {

@@ -74,6 +74,16 @@ pub(crate) struct Order {
     pub(crate) names_of: Vec<Fid>,
     /// Inodes that it changes, as far as they are known.
     pub(crate) touches: Vec<Fid>,
+    pub(crate) give_up: GiveUp,
+}
+
+/// What becomes of a change when nobody waits for its result any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GiveUp {
+    /// It is taken back if it still waits.
+    WithCaller,
+    /// It goes on.
+    Never,
 }
 
 impl Order {
@@ -87,6 +97,7 @@ impl Order {
             ticket,
             names_of: Vec::new(),
             touches: Vec::new(),
+            give_up: GiveUp::WithCaller,
         }
     }
 
@@ -125,10 +136,10 @@ impl Inner {
         let (sender, receiver) = oneshot::channel();
         let completion = Box::new(Answering { apply: Some(apply), outcome: None, sender });
         let waits_for_lock = matches!(order.call, Call::LockSet { wait: LockWait::Yes, .. });
-        let cancel = waits_for_lock || order.slot.is_some();
+        let cancel = waits_for_lock || (order.slot.is_some() && order.give_up == GiveUp::WithCaller);
         self.stats.sent(&order.call, order.payload.len());
         let on_loss = order.on_loss();
-        let Order { call, payload, route, slot, ticket, names_of, touches } = order;
+        let Order { call, payload, route, slot, ticket, names_of, touches, give_up: _ } = order;
         let submission =
             Submission { call, payload, route, slot, ticket, completion, on_loss, names_of, touches };
         let tag = match self.link.submit(submission) {

@@ -24,6 +24,8 @@ use tokio::sync::{Notify, watch};
 
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// How long the server may take at the end for what it has not heard of yet.
+const LAST_DIGESTS: Duration = Duration::from_secs(30);
 /// How long a new client waits for its data connections before it goes on without.
 const DATA_CONNECTIONS: Duration = Duration::from_secs(2);
 
@@ -57,7 +59,13 @@ impl Client {
     ) -> Result<Arc<Client>, ConnectError> {
         let answers = Arc::new(Answers::default());
         let hooks: Arc<dyn KernelHooks> = Arc::from(hooks);
-        let state = State::new(&config.cache, config.consistency, Arc::clone(&answers), Arc::clone(&hooks));
+        let state = State::new(
+            &config.cache,
+            config.consistency,
+            config.write,
+            Arc::clone(&answers),
+            Arc::clone(&hooks),
+        );
         let inner = Arc::new(Inner {
             link: Link::new(config.data_connections),
             clock,
@@ -89,6 +97,9 @@ impl Client {
             tokio::spawn(session::keep_data_connection(Arc::clone(&inner), joinable.subscribe()));
         }
         tokio::spawn(session::keep_house(Arc::clone(&inner)));
+        if inner.writes_behind() {
+            tokio::spawn(crate::behind::digest::keep_log(Arc::clone(&inner)));
+        }
         tokio::spawn(session::watch_overruns(Arc::clone(&inner)));
         tokio::spawn(session::watch_suspend(Arc::clone(&inner)));
         let mut restored = joinable.subscribe();
@@ -109,6 +120,7 @@ impl Client {
             return;
         }
         if *inner.phase.borrow() == Phase::Connected {
+            self.tell_everything().await;
             let ticket = {
                 let mut state = crate::lock(&inner.state);
                 state.holder.begin_request(inner.now())
@@ -120,10 +132,21 @@ impl Client {
         self.close();
     }
 
+    /// What the server has not heard of yet.
+    async fn tell_everything(&self) {
+        let told = tokio::time::timeout(LAST_DIGESTS, self.inner.flush_all()).await;
+        if !matches!(told, Ok(Ok(()))) {
+            let lost = crate::lock(&self.inner.state).lose_log();
+            self.inner.report_loss(lost, "the server did not take them before the end");
+        }
+    }
+
     fn close(&self) {
         self.inner.phase.send_replace(Phase::Closed);
         self.inner.slots.close();
         // Nothing is covered any more.
+        let lost = crate::lock(&self.inner.state).lose_log();
+        self.inner.report_loss(lost, "the client is shut down");
         crate::lock(&self.inner.state).holder.handle_session_lost(self.inner.now());
         for (_, pending) in self.inner.link.close() {
             let error = FsError::new(Errno::Io, "the client is shut down");

@@ -1,8 +1,9 @@
 //! The lease clock, injected: tests bring their own.
 
 use rustix::time::{ClockId, clock_gettime};
-use soda_types::Monotonic;
+use soda_types::{Monotonic, Timestamp};
 use std::fmt;
+use std::time::SystemTime;
 
 /// Where `now` comes from. Leases must be counted on a clock that goes on in suspend.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
@@ -10,6 +11,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Nanoseconds that the machine has spent suspended since its start. When it grows, the kernel's own time-outs
     /// (which stand still in suspend) are worth nothing.
     fn suspended(&self) -> u64;
+
+    /// What changes are dated by.
+    fn calendar(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+    }
 }
 
 /// `CLOCK_BOOTTIME`.

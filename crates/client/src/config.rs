@@ -17,6 +17,7 @@ pub struct ClientConfig {
     pub cache: CacheConfig,
     pub consistency: Consistency,
     pub retry: Retry,
+    pub write: WritePolicy,
     /// Connections for file data beside the one for everything else.
     pub data_connections: usize,
     pub access: Access,
@@ -33,6 +34,7 @@ impl ClientConfig {
             cache: CacheConfig::default(),
             consistency: Consistency::Lease,
             retry: Retry::Hard,
+            write: WritePolicy::Through,
             data_connections: 2,
             access: Access::ReadWrite,
         }
@@ -83,6 +85,39 @@ pub enum Consistency {
     Verify,
     /// For this long after it was fetched (NFS's rule): stale by up to that much. Only for comparison.
     Ttl(Duration),
+}
+
+/// When the server hears of changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WritePolicy {
+    /// Before the operation returns.
+    Through,
+    /// Later, where a write lease covers what is changed.
+    Behind(WriteBehind),
+}
+
+/// How far the server may be behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteBehind {
+    /// The oldest change is told after this time at the latest.
+    pub max_age: Duration,
+    /// Most bytes that wait; also the space that the server is asked to keep free for them.
+    pub max_bytes: u64,
+    /// Most changes that wait.
+    pub max_records: usize,
+    /// Larger writes go to the server at once, beside the log, bytes.
+    pub largest_write: usize,
+}
+
+impl Default for WriteBehind {
+    fn default() -> WriteBehind {
+        WriteBehind {
+            max_age: Duration::from_secs(1),
+            max_bytes: 64 << 20,
+            max_records: 100_000,
+            largest_write: 256 << 10,
+        }
+    }
 }
 
 /// What to do while the server does not answer.

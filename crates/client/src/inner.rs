@@ -231,6 +231,7 @@ fn failed(failure: Failure, pending: &Pending) -> FsError {
             FsError::new(Errno::Stale, "taken back for a recall of its directory")
         }
         Failure::Fs(error) => error,
+        Failure::Digest { lsn, error } => FsError::new(error.errno, format!("{lsn}: {error}")),
         Failure::Unsupported(what) => FsError::new(Errno::NotSupported, what),
         other => FsError::new(Errno::Io, other.to_string()),
     }

@@ -37,6 +37,19 @@ pub struct SessionView {
     pub locks: usize,
     /// Inodes with changes that are not known to be on the server's disk.
     pub unsynced: usize,
+    pub backlog: BacklogView,
+}
+
+/// What the server has not heard of yet.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct BacklogView {
+    /// Changes, and what they weigh in bytes.
+    pub records: u64,
+    pub bytes: u64,
+    /// How long the oldest has been waiting.
+    pub age: Duration,
+    /// Changes that the server has applied and may lose in a power cut; they are kept here until it cannot.
+    pub not_durable: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -71,6 +84,7 @@ pub(crate) fn session(inner: &Inner) -> SessionView {
     };
     let (connections, waiting) = (inner.link.connections(), inner.link.waiting());
     let state = crate::lock(&inner.state);
+    let backlog = state.behind.backlog(now);
     SessionView {
         server: inner.config.server.clone(),
         volume: inner.config.volume.clone(),
@@ -85,5 +99,11 @@ pub(crate) fn session(inner: &Inner) -> SessionView {
         open_files: state.open.len(),
         locks: state.locks.len(),
         unsynced: state.unsynced.len(),
+        backlog: BacklogView {
+            records: backlog.records,
+            bytes: backlog.bytes,
+            age: backlog.age,
+            not_durable: backlog.not_durable,
+        },
     }
 }

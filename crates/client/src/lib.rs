@@ -36,6 +36,7 @@
 //! # What is not here
 //! Nothing reads a clock except [`Clock`]; nothing holds the lock of the caches across a wait; nothing here knows of FUSE.
 
+mod behind;
 mod cache;
 mod call;
 mod client;
@@ -52,13 +53,14 @@ mod session;
 mod stats;
 mod validity;
 
+pub use behind::here::Why;
 pub use client::Client;
 pub use clock::{BootClock, Clock};
-pub use config::{Access, CacheConfig, ClientConfig, Consistency, Retry};
+pub use config::{Access, CacheConfig, ClientConfig, Consistency, Retry, WriteBehind, WritePolicy};
 pub use connection::{Stream, TcpTransport, Transport};
 pub use error::ConnectError;
 pub use hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock, NoKernel};
-pub use introspect::{ClientStanding, HeldLease, SessionView};
+pub use introspect::{BacklogView, ClientStanding, HeldLease, SessionView};
 pub use ops::{Detail, DirEntry, Entry, KillPriv, OpenDir, OpenFile, OpenMode, ReadData, RenameHow, Written};
 /// The wire's words that operations take and give, for users that see nothing else of the protocol.
 pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, SetXattr, Whence, WriteAt};

@@ -10,13 +10,14 @@ mod pool;
 
 pub(crate) use pool::Pool;
 
+use crate::behind::here::Origin;
 use crate::connection::link::Cancelled;
 use crate::hooks::{NAMES_RUN_OUT, Names, NamesLock};
 use crate::inner::{Inner, said_open};
 use plan::Plan;
 use soda_lease::holder::RecallStep;
 use soda_protocol::Note;
-use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
+use soda_types::{Epoch, Errno, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,6 +26,9 @@ use tokio::sync::oneshot;
 /// For how long the kernel may be seen not to get on with it while own changes of the object wait behind the recall: this
 /// or up to twice this.
 const STUCK: Duration = Duration::from_secs(1);
+
+/// How often the server hears that a flush is getting on.
+const PROGRESS: Duration = Duration::from_secs(1);
 
 /// A recall in progress.
 #[derive(Debug)]
@@ -77,7 +81,8 @@ impl Inner {
     }
 
     fn may_block(&self, job: &Job) -> bool {
-        job.plan.needs_kernel() || !job.neighbours.is_empty() || !self.answers.none_inside()
+        let ahead = crate::lock(&self.state).is_ahead(&[job.fid]);
+        ahead || job.plan.needs_kernel() || !job.neighbours.is_empty() || !self.answers.none_inside()
     }
 
     /// To a thread that may block.
@@ -92,6 +97,10 @@ impl Inner {
     fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
         let now = self.now();
         let mut state = crate::lock(&self.state);
+        if state.peek(recall.fid).is_some_and(|inode| inode.origin == Origin::Here) {
+            // The answer to the digest that made it is on its way, with the lease that is meant. The server asks again.
+            return Begun::Running;
+        }
         let step = state.holder.handle_recall(now, recall);
         let opens = state.existing(recall.fid).map_or(0, |inode| inode.opens);
         match step {
@@ -207,6 +216,7 @@ impl Inner {
 
     fn work_on(self: &Arc<Inner>, mut job: Job) {
         let mut neighbours = std::mem::take(&mut job.neighbours);
+        self.flush_for_recall(job.fid);
         let of_directory =
             crate::lock(&self.state).existing(job.fid).is_some_and(|inode| inode.dir.is_some());
         if of_directory {
@@ -214,6 +224,26 @@ impl Inner {
         }
         self.answer(job);
         self.lower_all(&neighbours);
+    }
+
+    /// Nobody else may see it before the server knows what was done here. Blocks.
+    fn flush_for_recall(self: &Arc<Inner>, fid: Fid) {
+        self.runtime.block_on(async {
+            let mut digests = self.stats.digests.get();
+            loop {
+                match tokio::time::timeout(PROGRESS, self.flush(&[fid])).await {
+                    Ok(Err(error)) if error.errno == Errno::NoSpace => {}
+                    // Or it was lost with the session, and nobody waits for an answer.
+                    Ok(_) => return,
+                    Err(_) => {
+                        let now = self.stats.digests.get();
+                        if std::mem::replace(&mut digests, now) != now {
+                            self.note(&Note::RecallProgress(vec![fid]));
+                        }
+                    }
+                }
+            }
+        });
     }
 
     fn answer(self: &Arc<Inner>, mut job: Job) {
@@ -348,7 +378,7 @@ impl Inner {
                     acks.extend(state.holder.release(now, fid));
                     continue;
                 };
-                if inode.recalling > 0 || inode.changes > 0 {
+                if inode.recalling > 0 || inode.changes > 0 || inode.records > 0 {
                     continue;
                 }
                 inode.recalling += 1;

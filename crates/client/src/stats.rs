@@ -1,5 +1,6 @@
 //! What the client counts, for `soda stats`. Names are stable: tools and tests rely on them.
 
+use crate::behind::here::Why;
 use serde::{Deserialize, Serialize};
 use soda_protocol::{Call, Note};
 use std::collections::BTreeMap;
@@ -28,6 +29,9 @@ counters! {
     notes_sent, replies, grace_waits, busy_waits,
     recalls, recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, recalls_run_out,
     names_cancelled,
+    here, digests, digested, coalesced, log_full, lost_records,
+    through_no_lease, through_recalled, through_contended, through_unknown, through_access_list, through_reservation,
+    through_large, through_kind,
     leases_released, leases_lowered, reconnects, sessions_lost, reclaimed, reclaim_refused,
 }
 
@@ -57,7 +61,7 @@ impl Counter {
         self.0.fetch_max(value, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -152,6 +156,22 @@ impl Stats {
             Note::RecallProgress(_) | Note::Cancel(_) => return,
         };
         self.messages.0[at].add(count as u64);
+    }
+
+    /// A change went to the server at once that might have been made here.
+    pub(crate) fn through(&self, why: Why) {
+        match why {
+            Why::Policy => return,
+            Why::NoLease => &self.through_no_lease,
+            Why::Recalled => &self.through_recalled,
+            Why::Contended => &self.through_contended,
+            Why::Unknown => &self.through_unknown,
+            Why::AccessList => &self.through_access_list,
+            Why::Reservation => &self.through_reservation,
+            Why::Large => &self.through_large,
+            Why::Kind => &self.through_kind,
+        }
+        .one();
     }
 
     pub(crate) fn recall_took(&self, time: Duration) {

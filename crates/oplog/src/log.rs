@@ -118,6 +118,11 @@ impl Log {
         self.pending.values().map(|pending| &pending.record)
     }
 
+    /// Records of the digest that is under way, with those that cancelled out.
+    pub fn under_way_records(&self) -> impl Iterator<Item = &Record> {
+        self.sent.iter().flat_map(|sent| &sent.records).map(|(_, pending)| &pending.record)
+    }
+
     /// How many [`Log::pending`] are.
     pub fn pending_count(&self) -> usize {
         self.pending.len()

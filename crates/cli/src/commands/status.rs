@@ -174,6 +174,7 @@ mod tests {
             open_files: 0,
             locks: 0,
             unsynced: 0,
+            backlog: soda_client::BacklogView::default(),
         };
         let counters = [("attr_hits", 3), ("attr_misses", 1), ("kernel_requests", 12)];
         MountStatus {

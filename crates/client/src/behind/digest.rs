@@ -39,6 +39,9 @@ pub(super) struct Waiter {
     done: oneshot::Sender<FsResult<()>>,
 }
 
+/// Version and data version of an inode, as they have been counted here.
+type Counted = (Fid, Version, Version);
+
 /// What is to be sent.
 pub(super) struct Dispatch {
     order: Order,
@@ -47,7 +50,7 @@ pub(super) struct Dispatch {
 
 impl State {
     /// Takes the next digest out of the log, if one is due.
-    fn next_digest(&mut self, now: Monotonic) -> Option<(Digest, Vec<(Fid, Version, Version)>)> {
+    fn next_digest(&mut self, now: Monotonic) -> Option<(Digest, Vec<Counted>)> {
         let behind = &mut self.behind;
         if behind.due_at().is_none_or(|due| due > now) {
             return None;
@@ -158,7 +161,8 @@ impl State {
     /// Notes again which inodes the server lacks something of.
     fn count_records(&mut self) {
         let changes: Vec<Change> = self.behind.log.pending().map(|record| record.change.clone()).collect();
-        let ahead: Vec<Fid> = self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
+        let ahead: Vec<Fid> =
+            self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
         ahead.iter().for_each(|fid| self.inode(*fid).records = 0);
         for change in &changes {
             if let Change::Create { fid, .. } | Change::TmpFile { fid, .. } = change {
@@ -238,19 +242,17 @@ impl Inner {
     pub(crate) fn pump(self: &Arc<Inner>) {
         let (dispatch, reservation) = {
             let (mut state, now) = self.locked();
-            if !self.slots.has_digest_slot() {
-                return;
-            }
             let reservation = state.next_reservation(now);
-            let dispatch = state.next_digest(now).map(|(digest, versions)| {
+            let next = self.slots.digest_slot().and_then(|_| state.next_digest(now));
+            let dispatch = next.and_then(|(digest, versions)| {
                 self.stats.digests.one();
                 self.stats.digested.add(digest.lsns.len() as u64);
                 self.stats.coalesced.add((digest.lsns.len() - digest.records.len()) as u64);
                 let ticket = state.holder.begin_request(now);
                 let call = Call::Digest { records: digest.records, versions };
-                let slot = self.slots.digest(digest.id);
+                let slot = self.slots.digest(digest.id)?;
                 let order = Order { give_up: GiveUp::Never, ..Order::change(call, slot, ticket, Vec::new()) };
-                Dispatch { order, id: digest.id }
+                Some(Dispatch { order, id: digest.id })
             });
             (dispatch, reservation)
         };
@@ -270,7 +272,10 @@ impl Inner {
     ///
     /// # Errors
     /// ENOSPC if the server has no room for it; EIO if it was lost with the session.
-    pub(crate) async fn settled(self: &Arc<Inner>, fids: &[Fid]) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
+    pub(crate) async fn settled(
+        self: &Arc<Inner>,
+        fids: &[Fid],
+    ) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
         loop {
             let waiting = {
                 let (mut state, now) = self.locked();
@@ -325,7 +330,8 @@ impl Inner {
         self.stats.log_full.one();
         let receiver = {
             let (mut state, _) = self.locked();
-            let oldest = state.behind.log.pending().next().map(|record| Behind::inodes_of(&record.change).collect());
+            let oldest =
+                state.behind.log.pending().next().map(|record| Behind::inodes_of(&record.change).collect());
             let Some(fids) = oldest else { return Ok(()) };
             state.behind.wait_for(fids)
         };
@@ -387,10 +393,13 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
             }
         }
         Err(error) => match state.digest_refused(now, id, &error) {
-            Refused::Later => tracing::warn!(%error, "the server has no room for delayed writes: trying again"),
+            Refused::Later => {
+                tracing::warn!(%error, "the server has no room for delayed writes: trying again")
+            }
             Refused::ForGood => {
-                let lost = state.lose_log();
-                inner.report_loss(lost, &error.to_string());
+                let (lost, inner) = (state.lose_log(), Arc::clone(inner));
+                // Under the lock of the caches nobody is told anything.
+                inner.runtime.clone().spawn(async move { inner.report_loss(lost, &error.to_string()) });
             }
             Refused::Overtaken => {}
         },
@@ -413,7 +422,8 @@ pub(crate) async fn keep_log(inner: Arc<Inner>) {
         };
         let now = inner.now();
         let sync_at = undurable.then(|| last_sync + SYNC_AFTER);
-        let pause = due.into_iter().chain(sync_at).min().map(|next| next.since(now).max(Duration::from_millis(1)));
+        let pause =
+            due.into_iter().chain(sync_at).min().map(|next| next.since(now).max(Duration::from_millis(1)));
         tokio::select! {
             () = news.notified() => {}
             () = pause_for(pause) => {}

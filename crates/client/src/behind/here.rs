@@ -8,7 +8,8 @@ use crate::client::Client;
 use crate::config::WritePolicy;
 use serde::{Deserialize, Serialize};
 use soda_oplog::Change;
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, Mode, Monotonic, Name, Timestamp, Version};
+use soda_types::semantics::Moment;
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, Mode, Monotonic, Name, Timestamp};
 
 /// Whether the server knows an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -130,7 +131,7 @@ impl State {
         let at = calendar.max(self.behind.last_at.successor());
         let at = shown.map_or(at, |shown| at.max(shown));
         self.behind.last_at = at;
-        Moment { at, first_version: self.behind.first_version }
+        Moment::logged(at, self.behind.first_version)
     }
 
     /// Logs a change that the caches show already.
@@ -142,7 +143,7 @@ impl State {
             inode.change_count += 1;
             self.repin(fid);
         }
-        self.behind.log.append(now, moment.at, change);
+        self.behind.log.append(now, moment.time(), change);
         if was_empty {
             self.behind.news.notify_one();
         }
@@ -160,13 +161,6 @@ impl State {
     pub(crate) fn is_ahead(&self, fids: &[Fid]) -> bool {
         fids.iter().any(|fid| self.peek(*fid).is_some_and(|inode| inode.records > 0))
     }
-}
-
-/// When a change here happens, and what it counts versions from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Moment {
-    pub(super) at: Timestamp,
-    pub(super) first_version: Version,
 }
 
 impl Behind {

@@ -24,8 +24,10 @@ impl State {
         let records = self.behind.log.abandon();
         self.behind.under_way = None;
         self.behind.reserve.start_over();
-        let touched: BTreeSet<Fid> = records.iter().flat_map(|record| Behind::inodes_of(&record.change)).collect();
-        let ahead: Vec<Fid> = self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
+        let touched: BTreeSet<Fid> =
+            records.iter().flat_map(|record| Behind::inodes_of(&record.change)).collect();
+        let ahead: Vec<Fid> =
+            self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
         for fid in ahead {
             self.inode(fid).records = 0;
             self.repin(fid);
@@ -54,11 +56,6 @@ impl State {
         self.digests_lost(lacks);
         self.behind.log.pending_count() - before
     }
-
-    /// A new session's digests begin.
-    pub(crate) fn digest_under_way(&self) -> Option<DigestId> {
-        self.behind.log.under_way()
-    }
 }
 
 impl Inner {
@@ -79,7 +76,7 @@ impl Inner {
 
     /// Before anything else is sent to a server that has started anew.
     pub(crate) fn restore_digests(self: &Arc<Inner>, welcome: &SessionWelcome) {
-        let slot = self.slots.digest_slot();
+        let Some(slot) = self.slots.digest_slot() else { return };
         let stored = DigestId(welcome.stored_in(slot).0);
         let mut state = crate::lock(&self.state);
         let again = state.restore_log(stored);
@@ -87,7 +84,9 @@ impl Inner {
         if again > 0 {
             tracing::warn!(again, "the server lost delayed writes in a power cut: they are sent again");
             // What is under way comes after them.
-            drop(self.link.take_digest());
+            if let Some(pending) = self.link.take_digest(slot) {
+                crate::lock(&self.state).holder.fail_request(pending.ticket);
+            }
         }
     }
 }

@@ -87,11 +87,6 @@ impl State {
         let ticket = self.holder.begin_request(now);
         Some(Order::question(Call::Reserve { inodes: NUMBERS, bytes }, ticket))
     }
-
-    /// Whether something is to be sent that only [`Inner::pump`] sends.
-    pub(crate) fn wants_reservation(&self, now: Monotonic) -> bool {
-        matches!(self.behind.policy, WritePolicy::Behind(_)) && self.behind.reserve.is_low(now)
-    }
 }
 
 impl super::Behind {

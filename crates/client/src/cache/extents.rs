@@ -209,6 +209,35 @@ impl Memory {
         self.drop_if_empty(fid);
     }
 
+    /// A change that was made here: the file has these bytes there now, and is at this version.
+    pub(crate) fn write(&mut self, fid: Fid, offset: u64, bytes: Bytes, version: Version) {
+        let range = offset..offset + bytes.len() as u64;
+        self.spoil(fid, &range);
+        self.files.entry(fid).or_default().version = version;
+        self.insert(fid, offset, bytes);
+    }
+
+    /// A change that was made here: what is cached from `end` on is gone, and the file is at this version.
+    pub(crate) fn cut(&mut self, fid: Fid, end: u64, version: Version) {
+        self.spoil(fid, &(end..u64::MAX));
+        self.remove_range(fid, end..u64::MAX);
+        self.rename_version(fid, version);
+    }
+
+    /// What is cached belongs to this version: nobody else has changed the file.
+    pub(crate) fn rename_version(&mut self, fid: Fid, version: Version) {
+        if let Some(file) = self.files.get_mut(&fid) {
+            file.version = version;
+        }
+    }
+
+    /// Fetches that overlap the range bring what was there before.
+    fn spoil(&mut self, fid: Fid, range: &Range<u64>) {
+        if let Some(file) = self.files.get_mut(&fid) {
+            file.fetches.iter_mut().for_each(|fetch| fetch.spoiled |= overlap(&fetch.range, range));
+        }
+    }
+
     pub(crate) fn write_in_flight(&self, fid: Fid, range: &Range<u64>) -> bool {
         self.files.get(&fid).is_some_and(|file| file.writes.iter().any(|write| overlap(&write.range, range)))
     }

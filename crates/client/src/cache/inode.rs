@@ -1,5 +1,7 @@
 //! What is known of one inode, and who needs it to stay.
 
+use crate::behind::digest::Released;
+use crate::behind::here::Origin;
 use crate::cache::lru::Place;
 use crate::cache::names::{Directory, KERNEL_LAG};
 use crate::cache::unseen::Unseen;
@@ -53,6 +55,14 @@ pub(crate) struct Inode {
     /// Grows when an own change begins or ends.
     pub(crate) change_count: u64,
 
+    /// Whether the server knows it.
+    pub(crate) origin: Origin,
+    /// Records of the log about it that the server has not applied.
+    pub(crate) records: u32,
+    /// Callers that are about to go through to the server with it.
+    pub(crate) going_through: u32,
+    pub(crate) released: Released,
+
     pub(crate) opens: u32,
     /// Whether the server has this session in its list of those who have the inode open.
     pub(crate) open_at_server: InUse,
@@ -89,6 +99,9 @@ impl Inode {
             || self.changes > 0
             || self.recalling > 0
             || self.locks_lost > 0
+            || self.records > 0
+            || self.going_through > 0
+            || self.origin == Origin::Here
     }
 
     pub(crate) fn directory(&mut self) -> &mut Directory {

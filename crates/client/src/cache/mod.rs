@@ -18,7 +18,9 @@ pub(crate) mod readahead;
 pub(crate) mod unseen;
 pub(crate) mod unsynced;
 
-use crate::config::{CacheConfig, Consistency};
+use crate::behind::Behind;
+use crate::behind::here::Origin;
+use crate::config::{CacheConfig, Consistency, WritePolicy};
 use crate::hooks::{KernelHooks, NAMES_KEPT, NamesLock};
 use crate::validity::{Answers, Cached, Validity};
 use bytes::Bytes;
@@ -52,6 +54,7 @@ pub(crate) struct State {
     pub(crate) memory: Memory,
     pub(crate) locks: HeldLocks,
     pub(crate) unsynced: Unsynced,
+    pub(crate) behind: Behind,
     /// Leases given up by eviction, to be told to the server.
     pub(crate) given_up: Vec<RecallAck>,
     /// Inodes that the server counts as open here, but nobody has open any more: to be told to it.
@@ -85,6 +88,7 @@ impl State {
     pub(crate) fn new(
         cache: &CacheConfig,
         consistency: Consistency,
+        write: WritePolicy,
         answers: Arc<Answers>,
         hooks: Arc<dyn KernelHooks>,
     ) -> State {
@@ -93,6 +97,7 @@ impl State {
             memory: Memory::new(cache.memory_bytes),
             locks: HeldLocks::default(),
             unsynced: Unsynced::default(),
+            behind: Behind::new(write),
             given_up: Vec::new(),
             closed_at_server: Vec::new(),
             closed_lately: VecDeque::new(),
@@ -114,6 +119,11 @@ impl State {
     pub(crate) fn served(&mut self, now: Monotonic, fid: Fid) -> Option<Validity> {
         let inode = self.inodes.get(&fid)?;
         match self.consistency {
+            // Nobody else can know it: it is good for as long as the session.
+            Consistency::Lease if inode.origin == Origin::Here => {
+                let until = self.holder.session_valid_until();
+                (until > now).then(|| Validity::new(until, self.answers.stamp()))
+            }
             Consistency::Lease => {
                 if inode.uncovered_changes > 0 || inode.holding.is_none() {
                     return None;
@@ -138,6 +148,12 @@ impl State {
     pub(crate) fn peek_attr(&mut self, now: Monotonic, fid: Fid) -> Option<Attr> {
         self.served(now, fid)?;
         self.inodes.get(&fid)?.attr
+    }
+
+    /// What a name means, if that may be used, for our own use.
+    pub(crate) fn peek_name(&mut self, now: Monotonic, dir: Fid, name: &Name) -> Option<Known> {
+        self.served(now, dir)?;
+        self.inodes.get(&dir)?.dir.as_ref()?.find(name, Monotonic::ZERO)
     }
 
     /// Whether what own writes put into a file may stay in the cache.
@@ -239,6 +255,10 @@ impl State {
         let enterable = self.enter(ticket, fid);
         let lease = self.consistency == Consistency::Lease;
         let Some(inode) = self.inodes.get_mut(&fid) else { return };
+        if inode.records > 0 {
+            // The server does not know yet what it is like.
+            return;
+        }
         let newest = attr.version >= inode.seen;
         inode.seen = inode.seen.max(attr.version);
         match inode.attr {
@@ -338,6 +358,10 @@ impl State {
         self.inodes.get_mut(&fid)
     }
 
+    pub(crate) fn peek(&self, fid: Fid) -> Option<&Inode> {
+        self.inodes.get(&fid)
+    }
+
     pub(crate) fn inodes(&self) -> impl Iterator<Item = (&Fid, &Inode)> {
         self.inodes.iter()
     }
@@ -403,12 +427,12 @@ impl State {
     /// The server has started anew: what no lease was reclaimed for may be another thing under the same version.
     pub(crate) fn forget_unheld(&mut self) {
         for (fid, inode) in &mut self.inodes {
-            if self.holder.holding(*fid).is_none() {
+            if self.holder.holding(*fid).is_none() && inode.records == 0 {
                 inode.seen = soda_types::Version(0);
             }
         }
         for fid in self.memory.files() {
-            if self.holder.holding(fid).is_none() {
+            if self.holder.holding(fid).is_none() && !self.is_ahead(&[fid]) {
                 self.memory.clear(fid);
             }
         }
@@ -470,6 +494,7 @@ impl State {
     fn drop_names_except(&mut self, now: Monotonic, kept: Fid) {
         for (fid, inode) in &mut self.inodes {
             if *fid != kept
+                && inode.records == 0
                 && let Some(dir) = &mut inode.dir
             {
                 dir.shed(now);

@@ -134,6 +134,18 @@ impl Directory {
         }
     }
 
+    /// What the name means from now on, by a change that was made here.
+    pub(crate) fn set(&mut self, now: Monotonic, name: &Name, known: Known) {
+        self.sorted = None;
+        match self.names.get_mut(name) {
+            Some(dentry) => {
+                dentry.known = Some(known);
+                dentry.fetched = now;
+            }
+            None => drop(self.names.insert(name.clone(), Dentry::new(Some(known), now))),
+        }
+    }
+
     /// Notes that the kernel may keep what it was told of the name.
     pub(crate) fn given_to_kernel(&mut self, now: Monotonic, name: &Name, until: Monotonic) {
         match self.names.get_mut(name) {

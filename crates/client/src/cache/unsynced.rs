@@ -87,6 +87,11 @@ impl Unsynced {
         concerned.len()
     }
 
+    /// The inode's changes were lost before the server heard of them.
+    pub(crate) fn note_lost(&mut self, fid: Fid) {
+        self.lost.insert(fid, ());
+    }
+
     /// Whether the inode's changes were lost; says so once.
     pub(crate) fn take_lost(&mut self, fid: Fid) -> bool {
         self.lost.remove(&fid).is_some()

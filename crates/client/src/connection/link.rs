@@ -5,7 +5,7 @@ use crate::connection::{SlotGuard, Writer};
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Call, Frame, FrameError, FrameKind, Note, Request};
-use soda_types::Fid;
+use soda_types::{Fid, Slot};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -306,6 +306,14 @@ impl Link {
             table.pending.insert(tag, pending);
         }
         lost
+    }
+
+    /// Takes the digest out that is under way, if there is one: it is not sent again.
+    pub(crate) fn take_digest(&self, slot: Slot) -> Option<Pending> {
+        let mut table = crate::lock(&self.table);
+        let of_digest = |pending: &Pending| pending.slot.as_ref().is_some_and(|guard| guard.op.slot == slot);
+        let tag = table.pending.iter().find(|(_, pending)| of_digest(pending)).map(|(tag, _)| *tag)?;
+        table.pending.remove(&tag)
     }
 
     /// No more requests; takes out all there are.

@@ -1,5 +1,6 @@
 //! Slots and sequences: what makes changing operations exactly-once. One operation in flight for each slot.
 
+use soda_oplog::DigestId;
 use soda_protocol::OpId;
 use soda_types::{Sequence, Slot};
 use std::collections::VecDeque;
@@ -17,6 +18,8 @@ struct Inner {
     next: u64,
     /// Grows with each session: what belongs to an older one is not given back.
     generation: u64,
+    /// The last slot, for digests: who waits at the server in the others must not keep a flush waiting.
+    digests: Option<Slot>,
     waiting: VecDeque<oneshot::Sender<SlotGuard>>,
 }
 
@@ -26,15 +29,25 @@ pub(crate) struct SlotGuard {
     pub(crate) op: OpId,
     generation: u64,
     slots: Arc<Slots>,
+    pool: Pool,
+}
+
+/// Whether a slot goes back to the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pool {
+    Shared,
+    Digests,
 }
 
 impl Slots {
-    /// A new session begins: slots `0..count`, sequences from 1.
+    /// A new session begins: slots `0..count`, the last of which is for digests; sequences from 1.
     pub(crate) fn start_session(self: &Arc<Slots>, count: u16) {
         let mut inner = crate::lock(&self.inner);
         inner.generation += 1;
         inner.next = 1;
-        inner.free = (0..count).rev().map(Slot).collect();
+        let last = count.saturating_sub(1);
+        inner.digests = (last > 0).then_some(Slot(last));
+        inner.free = (0..last.max(1)).rev().map(Slot).collect();
         drop(inner);
         self.serve_waiting();
     }
@@ -76,7 +89,22 @@ impl Slots {
         let slot = inner.free.pop()?;
         let op = OpId { slot, sequence: Sequence(inner.next) };
         inner.next += 1;
-        Some(SlotGuard { op, generation: inner.generation, slots: Arc::clone(self) })
+        Some(SlotGuard { op, generation: inner.generation, slots: Arc::clone(self), pool: Pool::Shared })
+    }
+
+    /// `None`: the server gives too few.
+    pub(crate) fn digest_slot(&self) -> Option<Slot> {
+        crate::lock(&self.inner).digests
+    }
+
+    /// The digests' own slot, for one of them. Their numbers are its sequences.
+    pub(crate) fn digest(self: &Arc<Slots>, id: DigestId) -> Option<SlotGuard> {
+        let (generation, slot) = {
+            let inner = crate::lock(&self.inner);
+            (inner.generation, inner.digests?)
+        };
+        let op = OpId { slot, sequence: Sequence(id.0) };
+        Some(SlotGuard { op, generation, slots: Arc::clone(self), pool: Pool::Digests })
     }
 
     fn serve_waiting(self: &Arc<Slots>) {
@@ -99,7 +127,7 @@ impl Slots {
 impl Drop for SlotGuard {
     fn drop(&mut self) {
         let mut inner = crate::lock(&self.slots.inner);
-        if inner.generation != self.generation {
+        if inner.generation != self.generation || self.pool == Pool::Digests {
             return;
         }
         inner.free.push(self.op.slot);
@@ -118,7 +146,7 @@ mod tests {
     #[tokio::test]
     async fn a_slot_carries_one_operation_and_sequences_grow() {
         let slots = Arc::new(Slots::default());
-        slots.start_session(2);
+        slots.start_session(3);
         let first = slots.try_acquire().unwrap();
         let second = slots.try_acquire().unwrap();
         assert!(slots.try_acquire().is_none());
@@ -156,6 +184,21 @@ mod tests {
             drop(first);
         }
         assert!(other.try_acquire().is_some());
+    }
+
+    #[test]
+    fn digests_have_a_slot_of_their_own() {
+        let slots = Arc::new(Slots::default());
+        slots.start_session(2);
+        let other = slots.try_acquire().unwrap();
+        assert!(slots.try_acquire().is_none());
+        let digest = slots.digest(DigestId(7)).unwrap();
+        assert_ne!(digest.op.slot, other.op.slot);
+        assert_eq!(digest.op.sequence, Sequence(7));
+        drop(digest);
+        assert!(slots.try_acquire().is_none(), "not given to others");
+        slots.start_session(1);
+        assert!(slots.digest(DigestId(8)).is_none());
     }
 
     #[test]

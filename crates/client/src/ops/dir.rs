@@ -147,6 +147,7 @@ impl Client {
         while listing.end == End::NotYet && listing.len() < from.saturating_add(max) {
             let after = listing.window.back().map(|last| last.name.clone());
             let after = after.or_else(|| listing.pages.last().and_then(|(_, after)| after.clone()));
+            self.inner.flush(&[open.dir]).await?;
             let page = self.inner.ask_page(open.dir, after.clone(), listing.began).result().await?;
             let position = listing.len();
             if listing.pages.last().is_none_or(|(first, _)| *first != position) {

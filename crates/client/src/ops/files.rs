@@ -1,10 +1,12 @@
 //! Open files: what keeps an inode that has no name any more.
 
+use crate::behind::here::{Origin, Why};
 use crate::cache::readahead::Sequence;
 use crate::call::{Arrived, Order};
 use crate::client::Client;
 use crate::config::{Consistency, Retry};
 use crate::inner::Inner;
+use crate::ops::Entry;
 use soda_protocol::{Call, Note};
 use soda_types::{Errno, Fid, FsError, FsResult, InUse, Mode, Monotonic};
 use std::sync::atomic::Ordering;
@@ -44,6 +46,17 @@ impl OpenFile {
         file
     }
 
+    /// Of an inode that was made here.
+    pub(super) fn opened_here(
+        inner: &Arc<Inner>,
+        state: &mut crate::cache::State,
+        entry: Entry,
+        mode: OpenMode,
+    ) -> Result<(Entry, Arc<OpenFile>), Why> {
+        let node = entry.node.ok_or(Why::Unknown)?;
+        Ok((entry, OpenFile::count(inner, state, node.fid, mode)))
+    }
+
     fn count(inner: &Arc<Inner>, state: &mut crate::cache::State, fid: Fid, mode: OpenMode) -> Arc<OpenFile> {
         state.inode(fid).opens += 1;
         state.open.insert(fid);
@@ -78,9 +91,13 @@ impl Drop for OpenFile {
         }
         let registered = std::mem::take(&mut inode.open_at_server) == InUse::Yes;
         inode.locks_lost = 0;
+        let by_log = inode.is_released_by_log();
         state.open.remove(&self.fid);
         state.repin(self.fid);
-        if registered {
+        if by_log && !registered {
+            let now = self.inner.now();
+            state.release_here(now, self.inner.clock.calendar(), self.fid);
+        } else if registered {
             let now = self.inner.now();
             state.note_closed(now, self.fid);
             let closed = Note::Closed(vec![self.fid]);
@@ -119,7 +136,8 @@ impl Client {
                 && state.holder.valid_until(now, fid, Mode::Read).is_some()
             // An own unlink may be on its way that was told that nobody here has it open.
             && state.inode(fid).changes == 0;
-            if covered || state.inode(fid).open_at_server == InUse::Yes {
+            let here = state.inode(fid).origin == Origin::Here;
+            if covered || here || state.inode(fid).open_at_server == InUse::Yes {
                 return Ok(file);
             }
             let ticket = state.holder.begin_request(now);
@@ -141,16 +159,19 @@ impl Client {
     /// EIO once if a power cut of the server lost changes of this inode that it had acknowledged.
     pub async fn fsync(&self, fid: Fid) -> FsResult<()> {
         self.inner.stats.op_fsync.one();
-        let (ticket, mark) = {
+        self.check_loss(fid)?;
+        self.inner.flush(&[fid]).await?;
+        let (ticket, mark, applied) = {
             let (mut state, now) = self.inner.locked();
             if state.unsynced.take_lost(fid) {
                 return Err(FsError::new(Errno::Io, "the server lost changes in a power cut"));
             }
-            (state.holder.begin_request(now), state.unsynced.mark())
+            (state.holder.begin_request(now), state.unsynced.mark(), state.behind.applied_up_to())
         };
         let waiting = self.inner.send(Order::question(Call::Sync { fid }, ticket), move |arrived, result| {
             result?;
             arrived.state.unsynced.synced(mark);
+            arrived.state.behind.handle_durable(applied);
             // Lost while this was on its way.
             if arrived.state.unsynced.take_lost(fid) {
                 return Err(FsError::new(Errno::Io, "the server lost changes in a power cut"));
@@ -158,6 +179,15 @@ impl Client {
             Ok(())
         });
         waiting.result().await
+    }
+
+    /// Says once that changes of the inode were lost.
+    ///
+    /// # Errors
+    /// EIO if they were.
+    pub fn check_loss(&self, fid: Fid) -> FsResult<()> {
+        let lost = crate::lock(&self.inner.state).unsynced.take_lost(fid);
+        if lost { Err(FsError::new(Errno::Io, "changes of this file were lost")) } else { Ok(()) }
     }
 
     /// Whether operations wait for ever for a server that is gone.
@@ -206,6 +236,7 @@ mod tests {
         let mut state = State::new(
             &CacheConfig::default(),
             Consistency::Lease,
+            crate::config::WritePolicy::Through,
             Arc::default(),
             Arc::new(crate::hooks::NoKernel),
         );

@@ -16,7 +16,7 @@ impl Client {
     pub async fn lock_test(&self, fid: Fid, lock: Lock) -> FsResult<Option<Lock>> {
         self.inner.stats.op_lock.one();
         let ticket = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[fid]).await?;
             state.holder.begin_request(now)
         };
         let call = Call::LockTest { fid, lock };
@@ -36,7 +36,7 @@ impl Client {
         self.inner.stats.op_lock.one();
         let fid = file.fid();
         let ticket = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[fid]).await?;
             file.check_locks(&mut state)?;
             let ticket = state.holder.begin_request(now);
             // It may wait for hours, and brings no leases.

@@ -1,5 +1,6 @@
 //! Names to inodes, attributes, targets of symbolic links, statfs.
 
+use crate::behind::here::Origin;
 use crate::cache::names::Known;
 use crate::cache::{is_directory, present};
 use crate::call::{Order, unexpected};
@@ -24,6 +25,7 @@ impl Client {
             return Ok(entry);
         }
         self.inner.stats.name_misses.one();
+        self.inner.introduce(parent).await?;
         let ticket = {
             let (mut state, now) = self.inner.locked();
             state.holder.begin_request(now)
@@ -70,6 +72,7 @@ impl Client {
             }
         }
         self.inner.stats.attr_misses.one();
+        self.inner.flush(&[fid]).await?;
         self.inner.ask_attr(fid).result().await
     }
 
@@ -79,11 +82,11 @@ impl Client {
     /// EINVAL if it is none.
     pub async fn readlink(&self, fid: Fid) -> FsResult<Bytes> {
         self.inner.stats.op_readlink.one();
+        if let Some(target) = self.inner.locked().0.target(fid) {
+            return Ok(target);
+        }
         let ticket = {
-            let (mut state, now) = self.inner.locked();
-            if let Some(target) = state.target(fid) {
-                return Ok(target);
-            }
+            let (mut state, now) = self.inner.settled(&[fid]).await?;
             state.holder.begin_request(now)
         };
         let waiting =
@@ -130,6 +133,21 @@ impl Inner {
                 Some(Entry { node: Some(node), names: known.valid, attr: attr.valid })
             }
         }
+    }
+
+    /// What a name means, if the caches know that it means something.
+    pub(crate) fn meaning_here(&self, parent: Fid, name: &Name) -> Option<Fid> {
+        let (mut state, now) = self.locked();
+        match state.peek_name(now, parent, name)? {
+            Known::Present { fid, .. } => Some(fid),
+            Known::Absent => None,
+        }
+    }
+
+    /// Sees to it that the server knows the inode.
+    async fn introduce(self: &Arc<Inner>, fid: Fid) -> FsResult<()> {
+        let here = self.locked().0.peek(fid).is_some_and(|inode| inode.origin == Origin::Here);
+        if here { self.flush(&[fid]).await } else { Ok(()) }
     }
 
     /// Asks the server for attributes, which brings a lease.

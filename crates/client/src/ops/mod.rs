@@ -69,7 +69,7 @@ impl Client {
 
 impl Inner {
     /// The caches and the time. The lock is never held across a wait.
-    fn locked(&self) -> (MutexGuard<'_, State>, Monotonic) {
+    pub(crate) fn locked(&self) -> (MutexGuard<'_, State>, Monotonic) {
         let state = crate::lock(&self.state);
         // Looked at after the lock was taken, which may have needed a while.
         let now = self.clock.now();

@@ -1,5 +1,6 @@
 //! Changes of names: create, link, unlink.
 
+use crate::behind::names::At;
 use crate::cache::names::Known;
 use crate::cache::{Change, State, is_directory, present};
 use crate::call::{Arrived, Order, unexpected};
@@ -97,6 +98,11 @@ impl Client {
     /// EEXIST, ENOENT if the directory is removed, ENOSPC.
     pub async fn create(&self, parent: Fid, name: &Name, new: NewNode) -> FsResult<Entry> {
         let new = NewNode { open: InUse::No, ..new };
+        let at = At { dir: parent, name };
+        if let Some(entry) = self.here(|state, now, today| state.create_here(now, today, at, &new)).await? {
+            self.inner.stats.op_create.one();
+            return Ok(entry);
+        }
         self.create_node(parent, name, new, |_, _| ()).await.map(|(entry, ())| entry)
     }
 
@@ -112,6 +118,15 @@ impl Client {
         mode: OpenMode,
     ) -> FsResult<(Entry, Arc<OpenFile>)> {
         let new = NewNode { open: InUse::Yes, ..new };
+        let at = At { dir: parent, name };
+        let made = self.here(|state, now, today| {
+            let entry = state.create_here(now, today, at, &new)?;
+            Ok(OpenFile::opened_here(&self.inner, state, entry, mode)?)
+        });
+        if let Some(made) = made.await? {
+            self.inner.stats.op_create.one();
+            return Ok(made);
+        }
         let open = move |arrived: &mut Arrived<'_>, fid| OpenFile::registered(arrived, fid, mode);
         self.create_node(parent, name, new, open).await
     }
@@ -126,7 +141,7 @@ impl Client {
         self.inner.stats.op_create.one();
         let slot = self.slot().await?;
         let (ticket, flight) = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[parent]).await?;
             self.names_may_change(&mut state, now, &[parent])?;
             let ticket = state.holder.begin_request(now);
             let flight = state.begin_names(now, &[(parent, name)], &[]);
@@ -169,12 +184,19 @@ impl Client {
         mode: OpenMode,
     ) -> FsResult<(Entry, Arc<OpenFile>)> {
         self.inner.stats.op_create.one();
+        let new = NewNode { open: InUse::Yes, ..new };
+        let made = self.here(|state, now, today| {
+            let entry = state.tmpfile_here(now, today, parent, &new)?;
+            Ok(OpenFile::opened_here(&self.inner, state, entry, mode)?)
+        });
+        if let Some(made) = made.await? {
+            return Ok(made);
+        }
         let slot = self.slot().await?;
         let ticket = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[parent]).await?;
             state.holder.begin_request(now)
         };
-        let new = NewNode { open: InUse::Yes, ..new };
         let order = Order::change(Call::TmpFile { parent, new }, slot, ticket, Vec::new());
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
@@ -199,9 +221,13 @@ impl Client {
     /// EEXIST, EMLINK, EPERM for directories.
     pub async fn link(&self, fid: Fid, parent: Fid, name: &Name) -> FsResult<Entry> {
         self.inner.stats.op_link.one();
+        let at = At { dir: parent, name };
+        if let Some(entry) = self.here(|state, now, today| state.link_here(now, today, fid, at)).await? {
+            return Ok(entry);
+        }
         let slot = self.slot().await?;
         let (ticket, flight) = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[fid, parent]).await?;
             self.names_may_change(&mut state, now, &[parent])?;
             let ticket = state.holder.begin_request(now);
             let flight = state.begin_names(now, &[(parent, name)], &[fid]);
@@ -233,12 +259,24 @@ impl Client {
     /// # Errors
     /// ENOENT, EISDIR.
     pub async fn unlink(&self, parent: Fid, name: &Name) -> FsResult<()> {
+        if let Some(fid) = self.inner.meaning_here(parent, name) {
+            let (at, found) = (At { dir: parent, name }, (fid, self.inner.hooks.in_use(fid)));
+            if let Some(()) = self.here(|state, now, today| state.unlink_here(now, today, at, found)).await? {
+                self.inner.stats.op_unlink.one();
+                return Ok(());
+            }
+        }
         self.remove(parent, name, |in_use| Unlink::File { in_use }).await
     }
 
     /// # Errors
     /// ENOENT, ENOTDIR, ENOTEMPTY.
     pub async fn rmdir(&self, parent: Fid, name: &Name) -> FsResult<()> {
+        let at = At { dir: parent, name };
+        if let Some(()) = self.here(|state, now, today| state.rmdir_here(now, today, at)).await? {
+            self.inner.stats.op_unlink.one();
+            return Ok(());
+        }
         self.remove(parent, name, |_| Unlink::Directory).await
     }
 
@@ -248,7 +286,7 @@ impl Client {
         let fid = self.meaning(parent, name).await?.ok_or(Errno::NoEntry)?;
         let asked_hooks = self.inner.hooks.in_use(fid);
         let (in_use, ticket, flight) = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[parent, fid]).await?;
             self.names_may_change(&mut state, now, &[parent])?;
             let in_use = if state.inode(fid).opens > 0 { InUse::Yes } else { asked_hooks };
             let ticket = state.holder.begin_request(now);

@@ -69,6 +69,8 @@ enum Step {
     Ask(Waiting<Cached<Attr>>),
     /// Straight from the server.
     Direct(Waiting<ReadData>),
+    /// The server has to hear first what was written here.
+    Settle,
 }
 
 /// One read.
@@ -100,6 +102,10 @@ impl Client {
                     self.inner.stats.bytes_read.add(data.len() as u64);
                     return Ok(data);
                 }
+                Step::Settle => {
+                    self.inner.flush(&[file.fid()]).await?;
+                    continue;
+                }
                 Step::Join(other) => self.inner.join(other).await?,
                 Step::Fetch(fetches) => {
                     for fetch in fetches {
@@ -127,7 +133,7 @@ impl Client {
     pub async fn seek(&self, file: &OpenFile, offset: u64, whence: Whence) -> FsResult<u64> {
         self.inner.stats.op_seek.one();
         let ticket = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[file.fid()]).await?;
             state.holder.begin_request(now)
         };
         let call = Call::Seek { fid: file.fid(), offset, whence };
@@ -146,7 +152,11 @@ impl Inner {
         wanted.file.check_locks(&mut state)?;
         let attr = wanted.verified.or_else(|| state.peek_attr(now, fid));
         let in_flight = state.memory.write_in_flight(fid, &wanted.range);
+        let untold = state.is_ahead(&[fid]);
         let Some(attr) = attr.filter(|_| !in_flight && wanted.tries < TRIES) else {
+            if untold {
+                return Ok(Step::Settle);
+            }
             return Ok(self.without_cache(state, now, wanted, in_flight));
         };
         let range = wanted.range.start..wanted.range.end.min(attr.size);
@@ -162,7 +172,7 @@ impl Inner {
             .clone();
         let found = state.memory.find(fid, range.clone());
         let mut orders = Vec::new();
-        if wanted.tries == 0 {
+        if wanted.tries == 0 && !untold {
             self.plan_fetches(&mut state, now, fid, plan.ahead, &mut orders);
             self.stats.readahead_bytes.add(orders.iter().map(|(range, ..)| range.end - range.start).sum());
         }
@@ -175,6 +185,7 @@ impl Inner {
                 state.inode(fid).note_fill();
                 Step::Done(ReadData { chunks, version: attr.data_version })
             }
+            Found::Missing(_) if untold => return Ok(Step::Settle),
             Found::Missing(missing) => {
                 if wanted.tries == 0 {
                     self.stats.data_misses.one();

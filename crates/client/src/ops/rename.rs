@@ -1,5 +1,6 @@
 //! rename(2) and its flags.
 
+use crate::behind::names::At;
 use crate::cache::State;
 use crate::cache::names::Known;
 use crate::call::Order;
@@ -30,6 +31,17 @@ impl Client {
         how: RenameHow,
     ) -> FsResult<()> {
         self.inner.stats.op_rename.one();
+        let ends = (At { dir: parent, name }, At { dir: new_parent, name: new_name });
+        let found =
+            self.inner.meaning_here(new_parent, new_name).map(|fid| (fid, self.inner.hooks.in_use(fid)));
+        let moved_here = self.here(|state, now, today| {
+            state.rename_here(now, today, ends, how, found)?;
+            move_in_kernel(state, now, (parent, name), (new_parent, new_name));
+            Ok(())
+        });
+        if let Some(()) = moved_here.await? {
+            return Ok(());
+        }
         let slot = self.slot().await?;
         let moved = self.meaning(parent, name).await?.ok_or(Errno::NoEntry)?;
         let other = self.meaning(new_parent, new_name).await?;
@@ -37,7 +49,8 @@ impl Client {
         let inodes: Vec<Fid> = [Some(moved), other].into_iter().flatten().collect();
         let touches = [parent, new_parent].into_iter().chain(inodes.iter().copied()).collect();
         let (in_use, protocol_how, ticket, flight) = {
-            let (mut state, now) = self.inner.locked();
+            let ahead: Vec<Fid> = [parent, new_parent].into_iter().chain(inodes.iter().copied()).collect();
+            let (mut state, now) = self.inner.settled(&ahead).await?;
             self.names_may_change(&mut state, now, &[parent, new_parent])?;
             let opens = other.map_or(0, |fid| state.inode(fid).opens);
             let in_use = if opens > 0 { InUse::Yes } else { asked_hooks };
@@ -127,7 +140,7 @@ fn outcomes(did: &Did, moved: Fid, other: Option<Fid>, how: RenameHow) -> [Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CacheConfig, Consistency};
+    use crate::config::{CacheConfig, Consistency, WritePolicy};
     use crate::hooks::{Names, NoKernel};
     use crate::validity::Answers;
     use soda_types::{Ino, VolumeId};
@@ -148,6 +161,7 @@ mod tests {
         let mut state = State::new(
             &CacheConfig::default(),
             Consistency::Lease,
+            WritePolicy::Through,
             Arc::<Answers>::default(),
             Arc::new(NoKernel),
         );

@@ -1,11 +1,12 @@
-//! Changes of data: write, append, fallocate, copy. All go through to the server (delayed writes will sit here, under the
-//! write lease).
+//! Changes of data: write, append, fallocate, copy. Small writes are made here, under the write lease ([`crate::behind`]);
+//! the rest goes through to the server.
 
+use crate::behind::here::NotHere;
 use crate::cache::extents::{WriteId, WriteOutcome};
 use crate::cache::{Change, State};
 use crate::call::{Arrived, Order, unexpected};
 use crate::client::Client;
-use crate::config::Consistency;
+use crate::config::{Consistency, WritePolicy};
 use crate::connection::Route;
 use crate::ops::OpenFile;
 use crate::validity::Cached;
@@ -96,6 +97,10 @@ impl Client {
         kill: KillPriv,
     ) -> FsResult<Written> {
         self.inner.stats.op_write.one();
+        self.check_loss(file.fid())?;
+        if let Some(written) = self.write_behind(file, at, &data, kill).await? {
+            return Ok(written);
+        }
         let most = self.inner.max_io() as usize;
         let mut rest = data;
         let mut done = self.write_once(file, at, rest.split_to(rest.len().min(most)), kill).await?;
@@ -111,6 +116,28 @@ impl Client {
         Ok(done)
     }
 
+    async fn write_behind(
+        &self,
+        file: &OpenFile,
+        at: WriteAt,
+        data: &Bytes,
+        kill: KillPriv,
+    ) -> FsResult<Option<Written>> {
+        let WritePolicy::Behind(policy) = &self.inner.config.write else { return Ok(None) };
+        // As it came it may be a small part of a large buffer.
+        let small = data.len() <= policy.largest_write;
+        let data = if small { Bytes::copy_from_slice(data) } else { data.clone() };
+        let written = self.here(|state, now, today| {
+            file.check_locks(state).map_err(NotHere::Fails)?;
+            state.write_here(now, today, file.fid(), at, &data, kill)
+        });
+        let written = written.await?;
+        if let Some(written) = &written {
+            self.inner.stats.bytes_written.add(written.len);
+        }
+        Ok(written)
+    }
+
     async fn write_once(
         &self,
         file: &OpenFile,
@@ -122,7 +149,7 @@ impl Client {
         let fid = file.fid();
         let len = data.len() as u64;
         let (route, ticket, flight) = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[fid]).await?;
             file.check_locks(&mut state)?;
             let range = match at {
                 WriteAt::Offset(offset) => {
@@ -165,7 +192,7 @@ impl Client {
         let slot = self.slot().await?;
         let fid = file.fid();
         let (range, ticket, flight) = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[fid]).await?;
             file.check_locks(&mut state)?;
             let range = offset..offset.saturating_add(len);
             let ticket = state.holder.begin_request(now);
@@ -194,7 +221,7 @@ impl Client {
         self.inner.stats.op_copy.one();
         let slot = self.slot().await?;
         let (range, ticket, flight) = {
-            let (mut state, now) = self.inner.locked();
+            let (mut state, now) = self.inner.settled(&[from.fid(), to.fid()]).await?;
             from.check_locks(&mut state)?;
             to.check_locks(&mut state)?;
             let range = to_offset..to_offset.saturating_add(len);

@@ -48,7 +48,8 @@ impl Inner {
             for fid in fids.iter().copied() {
                 let written = state.holder.mode(fid) == Some(Mode::Write);
                 let Some(inode) = state.existing(fid).filter(|_| written) else { continue };
-                if inode.changes > 0 || inode.recalling > 0 || inode.opens > 0 {
+                let busy = inode.changes > 0 || inode.recalling > 0 || inode.opens > 0;
+                if busy || inode.records > 0 {
                     continue;
                 }
                 inode.recalling += 1;

@@ -44,6 +44,7 @@ pub(crate) async fn restore(
                 welcome.term,
             );
             notice_lost_changes(inner, welcome);
+            inner.restore_digests(welcome);
             reclaim(inner, reader, writer).await?;
         }
     }
@@ -86,6 +87,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
             "changes that were not synced may be lost; fsync of the files concerned will fail once"
         );
     }
+    let lost = state.lose_log();
     state.unsynced.start_session();
     let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
     for fid in state.locks.lose_all() {
@@ -96,14 +98,15 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
         state.inode(fid).open_at_server = InUse::No;
     }
     let cached: Vec<Fid> = state.inodes().map(|(fid, _)| *fid).collect();
-    let lost = inner.link.take_lost(|old| {
+    let unanswered = inner.link.take_lost(|old| {
         state.holder.fail_request(old);
         state.holder.begin_request(now)
     });
     drop(state);
     drop(inner.drop_kernel_caches(cached));
+    inner.report_loss(lost, "the session has ended");
     inner.slots.start_session(welcome.slots);
-    for (_, pending) in lost {
+    for (_, pending) in unanswered {
         let error = FsError::new(
             Errno::Io,
             "the session ended before the server answered: it may or may not be done",

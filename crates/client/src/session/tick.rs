@@ -1,5 +1,6 @@
 //! Renewal of the session, and what else has to be done now and then.
 
+use crate::behind::here::Origin;
 use crate::cache::unsynced::SYNC_ABOVE;
 use crate::call::Order;
 use crate::config::Consistency;
@@ -83,6 +84,9 @@ impl Inner {
             let covered = self.config.consistency == Consistency::Lease
                 && state.holder.valid_until(now, fid, Mode::Read).is_some();
             let inode = state.inode(fid);
+            if inode.origin == Origin::Here {
+                continue;
+            }
             if !covered && inode.open_at_server == InUse::No {
                 inode.open_at_server = InUse::Yes;
                 let ticket = state.holder.begin_request(now);

@@ -88,7 +88,9 @@ impl Inner {
     pub(super) async fn flush(self: Arc<Self>, file: Arc<FileHandle>, owner: u64, reply: Reply) {
         let owner = LockOwner(owner);
         self.record_owners.flushed(file.fid(), owner);
-        let result = self.client.lock_release_owner(file.fid(), LockFamily::Record, owner).await;
+        let released = self.client.lock_release_owner(file.fid(), LockFamily::Record, owner).await;
+        // close(2) is the last chance to say so to a program that does not call fsync.
+        let result = released.and(self.client.check_loss(file.fid()));
         self.finish("flush", result, reply);
     }
 

@@ -146,6 +146,11 @@ impl Holder {
         Some(RecallAck { fid, epoch: held.epoch, kept: None, in_use: InUse::No, uses: held.uses })
     }
 
+    /// The server has lost the object, and with it the lease: nothing is to be given back.
+    pub fn forget(&mut self, fid: Fid) {
+        self.leases.remove(&fid);
+    }
+
     /// Lowers a write lease to reading, unasked. What own changes did must be settled as for a recall to read, and none
     /// may be on the way. `None`: there is no write lease, or its recall is being worked on.
     pub fn lower(&mut self, fid: Fid) -> Option<RecallAck> {

@@ -1,0 +1,140 @@
+//! Attributes and extended attributes, here.
+
+use super::here::{Here, NotHere, Why};
+use crate::cache::State;
+use crate::cache::inode::Xattrs;
+use crate::ops::KillPriv;
+use crate::validity::Cached;
+use bytes::Bytes;
+use soda_oplog::Change;
+use soda_protocol::SetXattr;
+use soda_types::semantics;
+use soda_types::{Attr, Errno, Fid, FileKind, Monotonic, SetAttr, Timestamp};
+use std::sync::Arc;
+
+/// The server's limits are larger; what could come near them is its business. Bytes.
+const LARGEST_VALUE: usize = 4096;
+const LARGEST_LIST: usize = 32 << 10;
+/// What the kernel lets through as a name.
+const LONGEST_NAME: usize = 255;
+
+impl State {
+    pub(crate) fn setattr_here(
+        &mut self,
+        now: Monotonic,
+        calendar: Timestamp,
+        fid: Fid,
+        set: &SetAttr,
+    ) -> Here<Cached<Attr>> {
+        let mut attr = self.attr_here(now, fid)?;
+        if *set == SetAttr::default() {
+            return Err(Why::Kind.into());
+        }
+        if set.perm.is_some() || set.kill_suid_sgid {
+            self.without_lists(fid)?;
+        }
+        if let Some(size) = set.size {
+            if attr.kind != FileKind::File {
+                return Err(Why::Kind.into());
+            }
+            semantics::checked_end(size, 0).map_err(NotHere::Fails)?;
+        }
+        self.room_here()?;
+        let moment = self.moment(calendar, &[&attr]);
+        let before = attr.size;
+        attr.set(set, moment);
+        if let Some(size) = set.size {
+            if size == 0 {
+                attr.allocated = 0;
+            }
+            // Past the new end, and from the old one on, is nothing: the server is asked when it is read.
+            self.memory.cut(fid, size.min(before), attr.data_version);
+        }
+        self.set_attr_here(now, fid, attr);
+        self.log_change(now, moment, Change::SetAttr { fid, set: *set });
+        self.changed(now, fid, None, set.size.map(|size| size.min(before)..u64::MAX));
+        Ok(Cached { value: attr, valid: self.attr_validity(now, fid, &attr) })
+    }
+
+    pub(crate) fn setxattr_here(
+        &mut self,
+        now: Monotonic,
+        calendar: Timestamp,
+        fid: Fid,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+        kill: KillPriv,
+    ) -> Here<()> {
+        let mut attr = self.attr_here(now, fid)?;
+        let mut list = self.list_here(fid, name)?;
+        if kill == KillPriv::Kill {
+            return Err(Why::AccessList.into());
+        }
+        if value.len() > LARGEST_VALUE {
+            return Err(Why::Large.into());
+        }
+        let present = list.iter().any(|(known, _)| known == name);
+        match how {
+            SetXattr::Create if present => return Err(Errno::Exists.into()),
+            SetXattr::Replace if !present => return Err(Errno::NoData.into()),
+            _ => {}
+        }
+        let value = Bytes::copy_from_slice(value);
+        list.retain(|(known, _)| known != name);
+        list.push((name.to_vec(), value.clone()));
+        if list.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LARGEST_LIST {
+            return Err(Why::Large.into());
+        }
+        self.room_here()?;
+        let moment = self.moment(calendar, &[&attr]);
+        attr.changed(moment);
+        let (name, how) = (name.to_vec(), SetXattr::Either);
+        let change = Change::SetXattr { fid, name, value, how, kill_sgid: false };
+        self.xattrs_changed(now, fid, attr, list);
+        self.log_change(now, moment, change);
+        Ok(())
+    }
+
+    pub(crate) fn removexattr_here(
+        &mut self,
+        now: Monotonic,
+        calendar: Timestamp,
+        fid: Fid,
+        name: &[u8],
+    ) -> Here<()> {
+        let mut attr = self.attr_here(now, fid)?;
+        let mut list = self.list_here(fid, name)?;
+        let before = list.len();
+        list.retain(|(known, _)| known != name);
+        if list.len() == before {
+            return Err(Errno::NoData.into());
+        }
+        self.room_here()?;
+        let moment = self.moment(calendar, &[&attr]);
+        attr.changed(moment);
+        self.xattrs_changed(now, fid, attr, list);
+        self.log_change(now, moment, Change::RemoveXattr { fid, name: name.to_vec() });
+        Ok(())
+    }
+
+    fn xattrs_changed(&mut self, now: Monotonic, fid: Fid, attr: Attr, list: Vec<(Vec<u8>, Bytes)>) {
+        self.set_attr_here(now, fid, attr);
+        self.inode(fid).xattrs = Xattrs::All(Arc::new(list));
+        self.changed(now, fid, None, None);
+    }
+
+    /// All extended attributes, to be edited; the name is one whose meaning the server does not interpret.
+    fn list_here(&self, fid: Fid, name: &[u8]) -> Here<Vec<(Vec<u8>, Bytes)>> {
+        if name.starts_with(b"system.") {
+            return Err(Why::AccessList.into());
+        }
+        if name.len() > LONGEST_NAME {
+            return Err(Why::Kind.into());
+        }
+        match &self.peek(fid).ok_or(Why::Unknown)?.xattrs {
+            Xattrs::Unknown => Err(Why::Unknown.into()),
+            Xattrs::None => Ok(Vec::new()),
+            Xattrs::All(list) => Ok(list.to_vec()),
+        }
+    }
+}
