@@ -97,9 +97,11 @@ impl Inner {
     fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
         let now = self.now();
         let mut state = crate::lock(&self.state);
-        if state.peek(recall.fid).is_some_and(|inode| inode.origin == Origin::Here) {
+        match state.peek(recall.fid).map(|inode| inode.origin) {
             // The answer to the digest that made it is on its way, with the lease that is meant. The server asks again.
-            return Begun::Running;
+            Some(Origin::Here) => return Begun::Running,
+            Some(Origin::Told) => state.adopt_lease(now, recall),
+            _ => {}
         }
         let step = state.holder.handle_recall(now, recall);
         let opens = state.existing(recall.fid).map_or(0, |inode| inode.opens);

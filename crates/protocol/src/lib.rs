@@ -1,13 +1,16 @@
 //! The wire between a client and a server: frames over a byte stream, messages inside. `docs/PROTOCOL.md` tells the story.
 //!
-//! [`frame`] is the envelope (lengths, tag, check sums), [`message`] what is inside, [`digest`] what a client did on its own. Bodies are postcard-encoded serde
-//! enums; file data travels as the frame's raw payload, never inside a body. Enums are only ever appended to, so that
-//! a peer of another minor version fails on single messages it does not know, not on the connection.
+//! [`frame`] is the envelope (lengths, tag, check sums), [`message`] what is inside, [`digest`] what a client did on its
+//! own, [`admin`] what tools ask. Bodies are postcard-encoded serde enums; file data travels as the frame's raw payload,
+//! inside a body only in digests. Enums are only ever appended to, so that a peer of another minor version fails on single
+//! messages it does not know, not on the connection.
 
+pub mod admin;
 pub mod digest;
 pub mod frame;
 pub mod message;
 
+pub use admin::*;
 pub use digest::{Change, Fate, Lsn, Moved, Object, Place, Record, Touch};
 pub use frame::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN, MAX_BODY, MAX_PAYLOAD};
 pub use message::*;

@@ -73,6 +73,9 @@ impl State {
             }
         }
         let touched: BTreeSet<Fid> = under_way.touched.iter().copied().collect();
+        let before = touched.iter().filter_map(|fid| Some((*fid, self.inodes_told(*fid)?))).collect();
+        let behind = &mut self.behind;
+        behind.before.insert(digest.id, before);
         behind.under_way = Some(under_way);
         let counted = |fid: Fid| {
             let inode = self.peek(fid)?;
@@ -97,9 +100,10 @@ impl State {
             let holding = self.holder.holding(*fid);
             let inode = self.inode(*fid);
             if inode.origin == Origin::Here {
-                inode.origin = Origin::AtServer;
+                inode.origin = if holding.is_some() { Origin::AtServer } else { Origin::Told };
                 inode.holding = holding;
             }
+            inode.told = attr.version;
             if inode.records == 0
                 && let Some(known) = inode.attr
                 && attr.version >= known.version
@@ -146,7 +150,11 @@ impl State {
                 self.behind.wake(|_| true, &Err(error.clone()));
                 Refused::Later
             }
-            _ => Refused::ForGood,
+            _ => {
+                let touched = self.behind.under_way.take().map(|under_way| under_way.touched);
+                self.digests_lost(id);
+                Refused::ForGood(Refusal { touched: touched.unwrap_or_default() })
+            }
         }
     }
 
@@ -154,12 +162,19 @@ impl State {
     pub(super) fn digests_lost(&mut self, from: DigestId) {
         self.behind.under_way = None;
         self.behind.log.handle_lost(from);
+        for (_, before) in self.behind.before.split_off(&from).into_iter().rev() {
+            before.into_iter().for_each(|(fid, version)| self.inode(fid).told = version);
+        }
         self.count_records();
         self.behind.waiting.iter_mut().for_each(|waiter| waiter.last = None);
     }
 
+    fn inodes_told(&self, fid: Fid) -> Option<Version> {
+        self.peek(fid).map(|inode| inode.told)
+    }
+
     /// Notes again which inodes the server lacks something of.
-    fn count_records(&mut self) {
+    pub(super) fn count_records(&mut self) {
         let changes: Vec<Change> = self.behind.log.pending().map(|record| record.change.clone()).collect();
         let ahead: Vec<Fid> =
             self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
@@ -181,14 +196,20 @@ impl State {
 }
 
 /// What follows from the refusal of a digest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 enum Refused {
     /// It is tried again.
     Later,
-    /// What the log has can never be told to the server.
-    ForGood,
+    /// The server will never apply it.
+    ForGood(Refusal),
     /// The session has ended meanwhile, which settled it.
     Overtaken,
+}
+
+/// A digest that the server will never apply.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(super) touched: Vec<Fid>,
 }
 
 /// Whether the server is going to be told by the log that nobody has an inode without a name open any more.
@@ -233,6 +254,7 @@ impl Behind {
 
     /// The server's disk has what it had applied up to this digest.
     pub(crate) fn handle_durable(&mut self, id: DigestId) {
+        self.before = self.before.split_off(&DigestId(id.0 + 1));
         self.log.handle_durable(id);
     }
 }
@@ -396,8 +418,8 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
             Refused::Later => {
                 tracing::warn!(%error, "the server has no room for delayed writes: trying again")
             }
-            Refused::ForGood => {
-                let (lost, inner) = (state.lose_log(), Arc::clone(inner));
+            Refused::ForGood(refusal) => {
+                let (lost, inner) = (state.give_up_uncovered(Some(refusal)), Arc::clone(inner));
                 // Under the lock of the caches nobody is told anything.
                 inner.runtime.clone().spawn(async move { inner.report_loss(lost, &error.to_string()) });
             }

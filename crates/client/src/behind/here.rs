@@ -18,6 +18,9 @@ pub(crate) enum Origin {
     AtServer,
     /// Made here; the server will hear of it.
     Here,
+    /// Made here. The server has heard of it, but the lease that came with its answer was lost with a connection, and is asked
+    /// for already: its recall tells of it.
+    Told,
 }
 
 /// Why an operation is not carried out here.
@@ -83,6 +86,7 @@ impl State {
         }
         let covered = match inode.origin {
             Origin::Here => self.holder.session_valid_until() > now,
+            Origin::Told => return Err(Why::Recalled),
             // Not a lease that can run out before what is done under it has reached the server.
             Origin::AtServer => {
                 let until = self.holder.valid_until(now, fid, Mode::Write);

@@ -1,12 +1,13 @@
 //! What becomes of the log when its session ends, or when the server comes back with less than it had.
 
 use super::Behind;
+use super::digest::Refusal;
 use super::here::Origin;
 use crate::cache::State;
 use crate::inner::Inner;
-use soda_oplog::{DigestId, Record};
+use soda_oplog::{Change, DigestId, Object, Place, Record};
 use soda_protocol::SessionWelcome;
-use soda_types::{Errno, Fid, FsError, Version};
+use soda_types::{Errno, Fid, FsError, Mode, Monotonic, Recall, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -24,15 +25,55 @@ impl State {
         let records = self.behind.log.abandon();
         self.behind.under_way = None;
         self.behind.reserve.start_over();
-        let touched: BTreeSet<Fid> =
-            records.iter().flat_map(|record| Behind::inodes_of(&record.change)).collect();
+        self.behind.before.clear();
         let ahead: Vec<Fid> =
             self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
         for fid in ahead {
             self.inode(fid).records = 0;
             self.repin(fid);
         }
+        let lost = self.forget_lost(records);
+        let error = FsError::new(Errno::Io, "delayed writes were lost with the session");
+        self.behind.fail_waiting(&error);
+        lost
+    }
+
+    /// What is pending of inodes that no lease covers can never be applied: somebody else may have changed them. It is lost, with
+    /// all that depends on it. `refused`: a digest that the server would not apply; if it lacks no lease that is known
+    /// here, all of it goes.
+    pub(crate) fn give_up_uncovered(&mut self, refused: Option<Refusal>) -> Lost {
+        let mut touched = BTreeSet::new();
+        let pending = self.behind.log.pending();
+        pending.for_each(|record| touched.extend(Behind::inodes_of(&record.change)));
+        let uncovered = |fid: &&Fid| {
+            let at_server = self.peek(**fid).is_none_or(|inode| inode.origin == Origin::AtServer);
+            at_server && self.holder.mode(**fid) != Some(Mode::Write)
+        };
+        let mut uncovered: Vec<Fid> = touched.iter().filter(uncovered).copied().collect();
+        if uncovered.is_empty() {
+            uncovered.extend(refused.into_iter().flat_map(|refusal| refusal.touched));
+        }
+        if uncovered.is_empty() {
+            return Lost { records: Vec::new(), inodes: Vec::new() };
+        }
+        let records = self.behind.log.give_up(&uncovered);
+        self.count_records();
+        self.forget_lost(records)
+    }
+
+    /// What these changes touched is forgotten: the caches show what will never be.
+    fn forget_lost(&mut self, records: Vec<Record>) -> Lost {
+        let touched: BTreeSet<Fid> =
+            records.iter().flat_map(|record| Behind::inodes_of(&record.change)).collect();
+        for record in &records {
+            self.doubt_names(&record.change);
+        }
         for fid in &touched {
+            // What is still to be told of it is kept: only its own caches know.
+            if self.is_ahead(&[*fid]) {
+                self.unsynced.note_lost(*fid);
+                continue;
+            }
             self.void(*fid);
             self.memory.clear(*fid);
             let inode = self.inode(*fid);
@@ -41,9 +82,27 @@ impl State {
             self.repin(*fid);
             self.unsynced.note_lost(*fid);
         }
-        let error = FsError::new(Errno::Io, "delayed writes were lost with the session");
-        self.behind.fail_waiting(&error);
         Lost { records, inodes: touched.into_iter().collect() }
+    }
+
+    /// What a lost change made of names is not so; what they mean at the server is to be asked.
+    fn doubt_names(&mut self, change: &Change) {
+        for (object, _) in change.touches() {
+            if let Object::Name(Place { directory, name }) = object
+                && let Some(dir) = self.existing(directory).and_then(|inode| inode.dir.as_mut())
+            {
+                dir.doubt(&name);
+            }
+        }
+    }
+
+    /// A recall has told of the lease on an inode that was made here.
+    pub(crate) fn adopt_lease(&mut self, now: Monotonic, recall: &Recall) {
+        self.holder.adopt(now, recall);
+        let holding = self.holder.holding(recall.fid);
+        let inode = self.inode(recall.fid);
+        inode.origin = Origin::AtServer;
+        inode.holding = holding;
     }
 
     /// The server has started anew and says what its store has of the digests. What it lacks is sent again.
@@ -59,6 +118,15 @@ impl State {
 }
 
 impl Inner {
+    /// After a reclaim: leases that were given back before the server lost what had been told it for them are gone.
+    pub(crate) fn give_up_uncovered(self: &Arc<Inner>) {
+        let lost = crate::lock(&self.state).give_up_uncovered(None);
+        self.report_loss(
+            lost,
+            "the server came back without them, and somebody else may have changed the files",
+        );
+    }
+
     /// Says what was lost, and keeps it for recovery.
     pub(crate) fn report_loss(self: &Arc<Inner>, lost: Lost, why: &str) {
         if lost.records.is_empty() {

@@ -17,8 +17,8 @@
 //! creates it brings its own write lease.
 //!
 //! # The parts
-//! [`here`] says what may be done here; [`names`], [`data`] and [`attrs`] do it; [`digest`] tells the server, [`reserve`] sets
-//! aside what that will need, [`loss`] is about sessions that end, and servers that come back with less.
+//! `here` says what may be done here; `names`, `data` and `attrs` do it; `digest` tells the server, `reserve` sets aside what
+//! that will need, `loss` is about sessions that end, and servers that come back with less.
 
 pub(crate) mod attrs;
 pub(crate) mod data;
@@ -31,8 +31,9 @@ pub(crate) mod reserve;
 use crate::config::WritePolicy;
 use digest::{UnderWay, Waiter};
 use reserve::Reserve;
-use soda_oplog::Log;
-use soda_types::{Monotonic, Timestamp, Version};
+use soda_oplog::{DigestId, Log};
+use soda_types::{Fid, Monotonic, Timestamp, Version};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -45,6 +46,8 @@ pub(crate) struct Behind {
     reserve: Reserve,
     under_way: Option<UnderWay>,
     waiting: Vec<Waiter>,
+    /// For digests that the server's disk may not have: the versions that it had before each of them.
+    before: BTreeMap<DigestId, Vec<(Fid, Version)>>,
     /// The lowest version that a change may give.
     first_version: Version,
     /// The time of the last record: each one is later.
@@ -73,6 +76,7 @@ impl Behind {
             reserve: Reserve::default(),
             under_way: None,
             waiting: Vec::new(),
+            before: BTreeMap::new(),
             first_version: Version(0),
             last_at: Timestamp::new(0, 0),
             stalled_until: Monotonic::ZERO,

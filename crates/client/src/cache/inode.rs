@@ -38,6 +38,8 @@ pub(crate) struct Inode {
     pub(crate) holding: Option<Holding>,
     /// When the attributes were fetched: for caching by time.
     pub(crate) fetched: Monotonic,
+    /// The version that the server has, as far as it has told: changes that were made here are ahead of it.
+    pub(crate) told: Version,
     /// The newest version ever seen: nothing older is entered.
     pub(crate) seen: Version,
     pub(crate) xattrs: Xattrs,
@@ -101,7 +103,7 @@ impl Inode {
             || self.locks_lost > 0
             || self.records > 0
             || self.going_through > 0
-            || self.origin == Origin::Here
+            || self.origin != Origin::AtServer
     }
 
     pub(crate) fn directory(&mut self) -> &mut Directory {

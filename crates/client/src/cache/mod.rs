@@ -120,9 +120,13 @@ impl State {
         let inode = self.inodes.get(&fid)?;
         match self.consistency {
             // Nobody else can know it: it is good for as long as the session.
-            Consistency::Lease if inode.origin == Origin::Here => {
+            Consistency::Lease if inode.origin != Origin::AtServer => {
                 let until = self.holder.session_valid_until();
-                (until > now).then(|| Validity::new(until, self.answers.stamp()))
+                let promise = match inode.origin {
+                    Origin::Here => Validity::new(until, self.answers.stamp()),
+                    _ => Validity::NONE,
+                };
+                (until > now).then_some(promise)
             }
             Consistency::Lease => {
                 if inode.uncovered_changes > 0 || inode.holding.is_none() {
@@ -264,6 +268,7 @@ impl State {
         match inode.attr {
             Some(old) if attr.version >= old.version => {
                 inode.attr = Some(*attr);
+                inode.told = attr.version;
                 inode.fetched = now;
                 if !lease {
                     self.memory.revalidate(fid, attr.data_version);
@@ -271,6 +276,7 @@ impl State {
             }
             None if enterable && newest => {
                 inode.attr = Some(*attr);
+                inode.told = attr.version;
                 inode.fetched = now;
                 self.memory.revalidate(fid, attr.data_version);
             }

@@ -146,6 +146,14 @@ impl Directory {
         }
     }
 
+    /// What is known of the name is wrong.
+    pub(crate) fn doubt(&mut self, name: &Name) {
+        self.sorted = None;
+        if let Some(dentry) = self.names.get_mut(name) {
+            dentry.known = None;
+        }
+    }
+
     /// Notes that the kernel may keep what it was told of the name.
     pub(crate) fn given_to_kernel(&mut self, now: Monotonic, name: &Name, until: Monotonic) {
         match self.names.get_mut(name) {

@@ -46,6 +46,7 @@ pub(crate) async fn restore(
             notice_lost_changes(inner, welcome);
             inner.restore_digests(welcome);
             reclaim(inner, reader, writer).await?;
+            inner.give_up_uncovered();
         }
     }
     Ok(())
@@ -144,8 +145,9 @@ async fn reclaim(
         let mut state = crate::lock(&inner.state);
         let grants = state.holder.reclaim_list(inner.now());
         let versioned = |grant: Grant| {
-            // With nothing cached any version would do; the newest seen is the likeliest to be taken.
-            let known = |inode: &mut Inode| inode.attr.map_or(inode.seen, |attr| attr.version);
+            // With nothing cached any version would do; the newest seen is the likeliest to be taken. Of what was changed here
+            // the server has another one than the caches.
+            let known = |inode: &mut Inode| if inode.attr.is_some() { inode.told } else { inode.seen };
             let version = state.existing(grant.fid).map_or(Version(0), known);
             (grant, version)
         };

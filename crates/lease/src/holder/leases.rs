@@ -303,6 +303,21 @@ impl Holder {
 }
 
 impl Held {
+    pub(super) fn adopted(now: Monotonic, epoch: Epoch, began: u64) -> Held {
+        Held {
+            mode: Mode::Write,
+            epoch,
+            term: Term::Session,
+            own_end: Monotonic::NEVER,
+            holding: Holding(epoch),
+            began,
+            granted_by: began,
+            recall: None,
+            last_used: now,
+            uses: 0,
+        }
+    }
+
     fn grant(&self, fid: Fid) -> Grant {
         Grant { fid, scope: Scope::Node, mode: self.mode, epoch: self.epoch, term: self.term }
     }

@@ -1,7 +1,7 @@
 //! Answering recalls.
 
 use super::Holder;
-use super::leases::Asked;
+use super::leases::{Asked, Held};
 use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
 
 /// What to do about a recall.
@@ -48,6 +48,14 @@ impl Holder {
         held.recall = Some(Asked { epoch, first, to: keep, steps });
         self.bar(fid, epoch);
         step
+    }
+
+    /// A recall tells of a write lease whose grant was lost with a connection; everything else about the object shows that
+    /// this client has been going on under it. Call it before [`Holder::handle_recall`].
+    pub fn adopt(&mut self, now: Monotonic, recall: &Recall) {
+        if !self.leases.contains_key(&recall.fid) {
+            self.leases.insert(recall.fid, Held::adopted(now, recall.epoch, self.clock));
+        }
     }
 
     /// The caches, the kernel's included, are down to what [`RecallStep::Drop`] said. The answer to send; one for each

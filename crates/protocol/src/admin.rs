@@ -1,0 +1,107 @@
+//! What tools ask a server, on an admin connection.
+
+use serde::{Deserialize, Serialize};
+use soda_types::{Attr, Fid, FsStats, Grant, Mode, Name, SessionId, Timestamp};
+use std::time::Duration;
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum AdminCall {
+    Status,
+    /// Counters since the start, by name.
+    Stats,
+    /// Leases on one object, or all; at most `limit`.
+    Leases {
+        of: Option<ObjectRef>,
+        limit: u32,
+    },
+    /// Who holds, who waits, for whom, since when, and why the last lease was refused.
+    Why(ObjectRef),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ObjectRef {
+    Fid(Fid),
+    /// Names from the root of a volume.
+    Path {
+        volume: String,
+        names: Vec<Name>,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum AdminAnswer {
+    Status(ServerStatus),
+    Stats(Vec<(String, u64)>),
+    Leases(Vec<LeaseInfo>),
+    Why(WhyInfo),
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ServerStatus {
+    pub software: String,
+    pub started: Timestamp,
+    pub uptime: Duration,
+    pub data_dir: String,
+    pub listen: String,
+    pub term: Duration,
+    /// What is left of the grace period.
+    pub grace: Option<Duration>,
+    pub volumes: Vec<(String, FsStats)>,
+    pub sessions: Vec<SessionInfo>,
+    pub leases: u64,
+    pub waiting: u64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SessionInfo {
+    pub session: SessionId,
+    pub name: String,
+    pub peer: String,
+    pub connected: u32,
+    /// What is left of the session's lease; zero: expired, kept by courtesy.
+    pub left: Duration,
+    pub leases: u64,
+    pub open: u64,
+    pub locks: u64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LeaseInfo {
+    pub grant: Grant,
+    pub session: SessionId,
+    pub holder: String,
+    /// Path of the object if it is known.
+    pub path: Option<String>,
+    /// Since when a recall is waiting for an answer.
+    pub recalled_for: Option<Duration>,
+    pub held_for: Duration,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct WhyInfo {
+    pub fid: Fid,
+    pub path: Option<String>,
+    pub attr: Attr,
+    pub holders: Vec<LeaseInfo>,
+    pub waiting: Vec<WaitInfo>,
+    /// Decayed rates, per second.
+    pub reads_per_s: f64,
+    pub writes_per_s: f64,
+    /// Clients that used it lately.
+    pub clients: u32,
+    /// What the policy says about the next lease, in words.
+    pub policy: String,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct WaitInfo {
+    pub session: SessionId,
+    pub name: String,
+    pub operation: String,
+    pub wants: Mode,
+    pub waited: Duration,
+    /// The sessions that it waits for.
+    pub blocked_by: Vec<SessionId>,
+    /// When it will go on at the latest.
+    pub at_most: Option<Duration>,
+}
