@@ -148,8 +148,8 @@ pub(crate) struct MountArgs {
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// hard | soft[=TIME], ro, cache-dir=DIR, cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS,
-    /// write=behind|through, dirty-age=TIME, dirty-size=SIZE, nosuid,
-    /// nodev, noexec, allow_other; options of fstab that mean nothing here are ignored
+    /// lease-term=TIME|infinite|0, write=behind|through, dirty-age=TIME, dirty-size=SIZE, nosuid, nodev, noexec,
+    /// allow_other; options of fstab that mean nothing here are ignored
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Keep file data there, also over a restart

@@ -1,8 +1,9 @@
 //! `-o`: options of a mount, those of fstab(5) that mean something here among them.
 
-use crate::units::{parse_duration, parse_size};
+use crate::units::{parse_duration, parse_object_term, parse_size};
 use soda_client::{Access, Consistency, Retry, WriteBehind, WritePolicy};
 use soda_fuse::{MountAccess, MountFlags};
+use soda_types::ObjectTerm;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub(crate) struct MountOptions {
     /// How old and how large a backlog of delayed writes may become.
     pub dirty_age: Option<Duration>,
     pub dirty_size: Option<u64>,
+    /// Of the leases that it gets; otherwise what the server says.
+    pub lease_term: Option<ObjectTerm>,
     pub cache_dir: Option<PathBuf>,
     /// Most bytes in the cache directory.
     pub cache_size: Option<u64>,
@@ -53,6 +56,7 @@ impl Default for MountOptions {
             write: WriteMode::default(),
             dirty_age: None,
             dirty_size: None,
+            lease_term: None,
             cache_dir: None,
             cache_size: None,
             memory: None,
@@ -169,6 +173,7 @@ impl MountOptions {
             "write" => self.write = parse_write(need()?)?,
             "dirty-age" => self.dirty_age = Some(parse_duration(need()?)?),
             "dirty-size" => self.dirty_size = Some(parse_size(need()?)?),
+            "lease-term" => self.lease_term = Some(parse_object_term(need()?)?),
             "remount" => self.action = MountAction::Remount,
             _ if ACCESS_TIMES.contains(&option) => {
                 return Err(format!(
@@ -181,7 +186,8 @@ impl MountOptions {
                 return Err(format!(
                     "mount option `{option}` is not known. There are: hard, soft[=TIME], ro, rw, cache-dir=DIR, \
                      cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, \
-                     write=behind|through, dirty-age=TIME, dirty-size=SIZE, nosuid, nodev, noexec, allow_other"
+                     lease-term=TIME|infinite|0, write=behind|through, dirty-age=TIME, dirty-size=SIZE, nosuid, \
+                     nodev, noexec, allow_other"
                 ));
             }
         }
@@ -224,6 +230,12 @@ impl MountOptions {
         }
         if let Some(size) = self.dirty_size {
             list.push(format!("dirty-size={size}"));
+        }
+        match self.lease_term {
+            None => {}
+            Some(ObjectTerm::None) => list.push("lease-term=0".into()),
+            Some(ObjectTerm::For(time)) => list.push(format!("lease-term={}us", time.as_micros())),
+            Some(ObjectTerm::Session) => list.push("lease-term=infinite".into()),
         }
         if let Some(dir) = &self.cache_dir {
             list.push(format!("cache-dir={}", dir.display().to_string().replace(',', "\\,")));
@@ -303,6 +315,23 @@ mod tests {
         assert_eq!(options.consistency, Consistency::Ttl(Duration::from_secs(3)));
         assert_eq!(options.cache_size, Some(1 << 30));
         assert_eq!(parse(&options.to_list()).unwrap(), options);
+    }
+
+    #[test]
+    fn terms_of_leases_read_back() {
+        let terms = [
+            ("0", ObjectTerm::None),
+            ("1.5s", ObjectTerm::For(Duration::from_millis(1500))),
+            ("infinite", ObjectTerm::Session),
+            ("session", ObjectTerm::Session),
+        ];
+        for (text, term) in terms {
+            let options = parse(&format!("lease-term={text}")).unwrap();
+            assert_eq!(options.lease_term, Some(term));
+            assert_eq!(parse(&options.to_list()), Ok(options));
+        }
+        assert_eq!(parse("hard").unwrap().lease_term, None);
+        assert!(parse("lease-term=long").unwrap_err().contains("`lease-term=long`"));
     }
 
     #[test]

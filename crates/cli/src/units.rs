@@ -1,5 +1,6 @@
 //! Durations and sizes as people write and read them.
 
+use soda_types::ObjectTerm;
 use std::time::Duration;
 
 /// `250ms`, `10s`, `5m`, `2h`; a bare number is seconds.
@@ -17,6 +18,18 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         _ => return Err(format!("`{unit}` is not a unit of time: use ms, s, m or h")),
     };
     Duration::try_from_secs_f64(number * factor).map_err(|_| format!("`{text}` is too long"))
+}
+
+/// How long leases last: `session` (or `infinite`), a duration, or `0` for none.
+pub(crate) fn parse_object_term(text: &str) -> Result<ObjectTerm, String> {
+    match text {
+        "session" | "infinite" => Ok(ObjectTerm::Session),
+        time => match parse_duration(time) {
+            Ok(term) if term.is_zero() => Ok(ObjectTerm::None),
+            Ok(term) => Ok(ObjectTerm::For(term)),
+            Err(error) => Err(format!("{error}, or `session`")),
+        },
+    }
 }
 
 /// `4096`, `64K`, `512M`, `4G`, `1T`: powers of 1024.

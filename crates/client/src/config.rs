@@ -1,6 +1,6 @@
 //! What a client is told when it starts.
 
-use soda_types::ClientId;
+use soda_types::{ClientId, ObjectTerm};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +16,8 @@ pub struct ClientConfig {
     pub client_id: ClientId,
     pub cache: CacheConfig,
     pub consistency: Consistency,
+    /// Terms of its leases; `None`: as the server's policy says.
+    pub lease_term: Option<ObjectTerm>,
     pub retry: Retry,
     pub write: WritePolicy,
     /// Connections for file data beside the one for everything else.
@@ -33,6 +35,7 @@ impl ClientConfig {
             client_id: random_client_id(),
             cache: CacheConfig::default(),
             consistency: Consistency::Lease,
+            lease_term: None,
             retry: Retry::Hard,
             write: WritePolicy::Through,
             data_connections: 2,

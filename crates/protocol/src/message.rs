@@ -6,8 +6,8 @@ use crate::admin::{AdminAnswer, AdminCall};
 use crate::digest::{Lsn, Record};
 use serde::{Deserialize, Serialize};
 use soda_types::{
-    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Name, Recall, RecallAck,
-    Sequence, SessionId, SetAttr, Slot, Version,
+    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Name, ObjectTerm, Recall,
+    RecallAck, Sequence, SessionId, SetAttr, Slot, Version,
 };
 use std::time::Duration;
 
@@ -116,6 +116,8 @@ pub enum Role {
         volume: String,
         /// The session to go on with after a lost connection or a server restart.
         resume: Option<SessionKey>,
+        /// Terms of the leases that it gets from now on; `None`: as the server's policy says.
+        lease_term: Option<ObjectTerm>,
     },
     Data(SessionKey),
     Admin,

@@ -15,7 +15,7 @@ use soda_protocol::{
     PROTOCOL_VERSION_MIN, Request, Role, SessionKey, SessionWelcome, Standing as WireStanding, Welcome,
 };
 use soda_storage::crash;
-use soda_types::ClientId;
+use soda_types::{ClientId, ObjectTerm};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -52,8 +52,8 @@ pub(crate) async fn answer(
             Ok(Accepted::Admin)
         }
         Role::Data(key) => shared.attach_data(connection, tag, &key),
-        Role::Control { client, name, volume, resume } => {
-            let asked = Asked { client, name, volume, resume, peer };
+        Role::Control { client, name, volume, resume, lease_term } => {
+            let asked = Asked { client, name, volume, resume, lease_term, peer };
             shared.attach_control(connection, tag, asked).await
         }
     }
@@ -95,6 +95,7 @@ struct Asked {
     name: String,
     volume: String,
     resume: Option<SessionKey>,
+    lease_term: Option<ObjectTerm>,
     peer: SocketAddr,
 }
 
@@ -155,6 +156,7 @@ impl Shared {
         let entry = core.sessions.get(&key.session).filter(|entry| entry.session.is_proved_by(key))?;
         let session = entry.session.clone();
         core.table.handle_traffic(now, session.id).ok()?;
+        core.table.set_object_term(session.id, asked.lease_term);
         let entry = core.sessions.get_mut(&key.session)?;
         let older = entry.control.replace(connection.outbox().clone());
         entry.silent_since = None;
@@ -199,6 +201,7 @@ impl Shared {
         entry.peer = asked.peer.to_string();
         core.sessions.insert(id, entry);
         core.table.open_session(now, id);
+        core.table.set_object_term(id, asked.lease_term);
         self.metrics.sessions_opened.add(1);
         tracing::info!(session = %id, name = session.record.name, client = %asked.client, peer = %asked.peer, "session opened");
         let welcome = welcome(self, Some(self.session_welcome(&session, WireStanding::New)));

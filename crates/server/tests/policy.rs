@@ -55,6 +55,37 @@ async fn with_term_zero_nothing_is_leased_and_nobody_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_has_the_term_that_it_asked_for_also_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let term = Duration::from_secs(3);
+    let asking = |resume, term| {
+        let Role::Control { client, name, volume, .. } = control(resume) else { unreachable!() };
+        Role::Control { client, name, volume, resume, lease_term: Some(term) }
+    };
+    let server = start(dir.path());
+    let address = server.local_addr();
+    let own = asking(None, ObjectTerm::For(term));
+    let own = Client::connect_as(address, own, Recalls::Answer).await.unwrap();
+    let none = Client::connect_as(address, asking(None, ObjectTerm::None), Recalls::Answer).await.unwrap();
+    let usual = Client::connect(&server).await;
+    let file = usual.create(usual.root, "file").await.unwrap();
+    let granted = async |client: &Client| getattr(client, file.fid).await.grants;
+    let grants = granted(&own).await;
+    assert_eq!(grants.iter().map(|grant| grant.term).collect::<Vec<_>>(), [Term::For(term)]);
+    assert_eq!(granted(&none).await, []);
+    assert_eq!(granted(&usual).await[0].term, Term::Session);
+    drop(server);
+
+    let server = start(dir.path());
+    let role = asking(Some(own.key()), ObjectTerm::For(term));
+    let own = Client::connect_as(server.local_addr(), role, Recalls::Answer).await.unwrap();
+    let leases = vec![(grants[0], file.attr.version)];
+    let reclaim = Reclaim { leases, open: vec![], locks: vec![], step: ReclaimStep::Last };
+    let Ok(Answer::Reclaimed(back)) = own.ask(Call::Reclaim(reclaim)).await.result else { panic!() };
+    assert_eq!(back[0].map(|grant| grant.term), Some(Term::For(term)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lease_with_a_term_of_its_own_ends_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let term = Duration::from_millis(300);

@@ -66,7 +66,7 @@ async fn hellos_that_cannot_be_served_are_told_why() {
         "{text}"
     );
     let Role::Control { client, name, .. } = control(None) else { unreachable!() };
-    let elsewhere = Role::Control { client, name, volume: "home".to_owned(), resume: None };
+    let elsewhere = Role::Control { client, name, volume: "home".to_owned(), resume: None, lease_term: None };
     let text = refusal(hello(elsewhere)).await;
     assert!(text.contains("\"home\"") && text.contains("\"main\""), "{text}");
 }

@@ -101,6 +101,32 @@ fn a_mount_with_all_its_options() {
     }
 }
 
+#[test]
+fn a_mount_with_a_term_of_its_own_for_leases() {
+    if !prerequisites() {
+        return;
+    }
+    for (term, stats_ask) in [("0", true), ("1h", false), ("infinite", false)] {
+        let cell = Cell::start_with(Network::Loopback, 1, &["-o", &format!("lease-term={term}")]);
+        let file = cell.root(0).join("file");
+        fs::write(&file, "content").unwrap();
+        fs::metadata(&file).unwrap();
+        let asked = || cell.mounts[0].counter("msg_lookup") + cell.mounts[0].counter("msg_getattr");
+        let before = asked();
+        for _ in 0..10 {
+            fs::metadata(&file).unwrap();
+        }
+        let questions = asked() - before;
+        assert_eq!(questions >= 10, stats_ask, "lease-term={term}: {questions} questions");
+        let mut leases = Command::new(soda_binary());
+        leases.args(["lease", "ls", "--json", "--server", &cell.server.address()]);
+        let leases = wait::run(&mut leases, PATIENCE).expect_success("lease ls");
+        let leases: serde_json::Value = serde_json::from_slice(&leases.stdout).unwrap();
+        let none = leases.as_array().is_some_and(Vec::is_empty);
+        assert_eq!(none, stats_ask, "lease-term={term}: {leases}");
+    }
+}
+
 fn bytes_below(dir: &std::path::Path) -> u64 {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let sizes = entries.map(|entry| match entry.file_type().unwrap().is_dir() {

@@ -32,6 +32,28 @@ pub enum Term {
     For(Duration),
 }
 
+/// Policy on the terms of leases on objects. Long terms cost less (section 3 of the SODA paper: "no optimal term"); the
+/// short ones are here to be compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ObjectTerm {
+    /// Term 0: no lease, every use asks the server (AFS v1, Sprite under write sharing).
+    None,
+    For(Duration),
+    /// As long as the session: infinite while the client is alive (AFS v2's callbacks).
+    Session,
+}
+
+impl ObjectTerm {
+    /// What a lease gets; `None`: there is none.
+    pub fn term(self) -> Option<Term> {
+        match self {
+            ObjectTerm::None | ObjectTerm::For(Duration::ZERO) => None,
+            ObjectTerm::For(term) => Some(Term::For(term)),
+            ObjectTerm::Session => Some(Term::Session),
+        }
+    }
+}
+
 /// A lease as it is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Grant {

@@ -112,6 +112,7 @@ fn client_config(plan: &Plan) -> ClientConfig {
     let mut config = ClientConfig::new(&plan.spec.server, &plan.spec.volume);
     config.name = format!("{host}:{}", plan.dir.display());
     config.consistency = options.consistency;
+    config.lease_term = options.lease_term;
     config.retry = options.retry;
     config.write = options.write_policy();
     config.access = options.access;

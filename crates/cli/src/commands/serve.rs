@@ -4,7 +4,7 @@ use crate::args::{ServeArgs, SwitchArg, WriteLeasesArg};
 use crate::commands::{asked_to_end, runtime};
 use crate::error::CliError;
 use crate::progress::Waiting;
-use crate::units::parse_duration;
+use crate::units::parse_object_term;
 use soda_server::{CacheSizes, Equation8, Exposure, ObjectTerm, Server, ServerConfig, WriteLeases};
 
 pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
@@ -35,8 +35,8 @@ fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
     let mut volume_terms = defaults.volume_terms.clone();
     for text in &arguments.object_term {
         match text.split_once('=') {
-            Some((volume, term)) => drop(volume_terms.insert(volume.to_owned(), parse_object_term(term)?)),
-            None => object_term = parse_object_term(text)?,
+            Some((volume, term)) => drop(volume_terms.insert(volume.to_owned(), object_term_of(term)?)),
+            None => object_term = object_term_of(text)?,
         }
     }
     if arguments.term.is_zero() {
@@ -70,13 +70,6 @@ fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
     })
 }
 
-fn parse_object_term(text: &str) -> Result<ObjectTerm, CliError> {
-    match text {
-        "session" => Ok(ObjectTerm::Session),
-        time => match parse_duration(time) {
-            Ok(term) if term.is_zero() => Ok(ObjectTerm::None),
-            Ok(term) => Ok(ObjectTerm::For(term)),
-            Err(error) => Err(CliError::Usage(format!("--object-term: {error}, or `session`"))),
-        },
-    }
+fn object_term_of(text: &str) -> Result<ObjectTerm, CliError> {
+    parse_object_term(text).map_err(|error| CliError::Usage(format!("--object-term: {error}")))
 }

@@ -49,6 +49,7 @@ pub(crate) async fn open_control(
         name: config.name.clone(),
         volume: config.volume.clone(),
         resume,
+        lease_term: config.lease_term,
     };
     let (mut reader, writer) = connect(inner).await?;
     let id = inner.link.control_opened(&writer);

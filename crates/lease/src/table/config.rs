@@ -1,7 +1,7 @@
 //! What an administrator or an experiment can choose.
 
 use super::rates::{BackOff, Equation8};
-use soda_types::{Term, VolumeId};
+use soda_types::{ObjectTerm, VolumeId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -62,28 +62,6 @@ impl TableConfig {
             return self.object_term;
         }
         self.volume_terms.get(&volume).copied().unwrap_or(self.object_term)
-    }
-}
-
-/// Term of a lease on an object. Long terms cost less (section 3 of the SODA paper: "no optimal term"); the short ones
-/// are here to be compared with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ObjectTerm {
-    /// Term 0: no lease, every use asks the server (AFS v1, Sprite under write sharing).
-    None,
-    For(Duration),
-    /// As long as the session: infinite while the client is alive (AFS v2's callbacks).
-    Session,
-}
-
-impl ObjectTerm {
-    pub(super) fn term(self) -> Option<Term> {
-        match self {
-            ObjectTerm::None => None,
-            ObjectTerm::For(Duration::ZERO) => None,
-            ObjectTerm::For(term) => Some(Term::For(term)),
-            ObjectTerm::Session => Some(Term::Session),
-        }
     }
 }
 

@@ -3,12 +3,11 @@
 //! Until all known sessions have done so, or their time is over, nothing is admitted but operations that a reclaimed
 //! lease covers: those cannot conflict with a lease that is not reclaimed yet.
 
-use super::config::ObjectTerm;
 use super::output::{FenceReason, SessionEnded};
 use super::sessions::SessionStanding;
 use super::store::{Lease, RecallState};
 use super::{OpKey, Table};
-use soda_types::{Grant, Mode, Monotonic, Scope, SessionId, Term};
+use soda_types::{Grant, Mode, Monotonic, Scope, SessionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -84,13 +83,13 @@ impl Table {
             return if quiet { self.regrant(now, id) } else { None };
         }
         let waits = self.grace.as_ref().is_some_and(|grace| grace.missing.contains_key(&session));
-        let term = self.config.term_of(held.fid.volume);
         // No earlier start can have given out such an epoch: whoever claims it is wrong about more than this lease.
         let impossible = held.epoch >= self.first_epoch;
-        if !waits || impossible || held.scope != Scope::Node || term == ObjectTerm::None {
+        let allowed = waits && !impossible && held.scope == Scope::Node;
+        let Some(term) = self.term_of(session, held.fid).term().filter(|_| allowed) else {
             self.counters.reclaims_refused += 1;
             return None;
-        }
+        };
         let object = self.store.find_or_insert(held.fid);
         let excludes = |lease: &Lease| held.mode == Mode::Write || lease.mode == Mode::Write;
         let conflict = self.store.first_holder(object).is_some_and(excludes);
@@ -100,7 +99,7 @@ impl Table {
             return None;
         }
         self.counters.reclaims += 1;
-        self.insert_lease(now, session, object, held.mode, term.term().unwrap_or(Term::Session))
+        self.insert_lease(now, session, object, held.mode, term)
     }
 
     pub(super) fn wake_grace(&mut self, now: Monotonic) {

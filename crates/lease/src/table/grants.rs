@@ -102,7 +102,7 @@ impl Table {
             return None;
         }
         let fid = found.fid;
-        let term = self.config.term_of(fid.volume).term()?;
+        let term = self.term_of(session, fid).term()?;
         let _ = self.make_room(now, session);
         self.counters.write_grants += 1;
         self.insert_lease(now, session, object, Mode::Write, term)
@@ -181,7 +181,7 @@ impl Table {
         mode: Mode,
     ) -> Option<Grant> {
         let fid = self.store.object(object)?.fid;
-        let term = self.config.term_of(fid.volume).term()?;
+        let term = self.term_of(session, fid).term()?;
         if self.sessions.get(&session).is_none_or(|session| !session.is_good()) {
             return None;
         }
@@ -222,7 +222,7 @@ impl Table {
         let lease = self.store.lease(id)?;
         let (session, object, mode) = (lease.session, lease.object, lease.mode);
         let fid = self.store.object(object)?.fid;
-        let term = self.config.term_of(fid.volume).term().unwrap_or(Term::Session);
+        let term = self.term_of(session, fid).term().unwrap_or(Term::Session);
         let lease = self.store.lease_mut(id)?;
         if lease.expires <= now {
             lease.since = now;

@@ -38,10 +38,11 @@ mod slab;
 mod store;
 mod view;
 
-pub use config::{ObjectTerm, TableConfig, WriteLeases};
+pub use config::{TableConfig, WriteLeases};
 pub use counters::Counters;
 pub use output::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Want};
 pub use rates::{BackOff, Equation8, Intent, Usage};
+pub use soda_types::ObjectTerm;
 pub use view::{HolderInfo, LeaseView, Policy, SessionInfo, WaitInfo};
 
 use admission::Operation;

@@ -3,7 +3,7 @@
 use super::output::{FenceReason, Output, Refusal, SessionEnded};
 use super::store::{LeaseId, LeaseList};
 use super::{OpKey, Table};
-use soda_types::{Fid, Monotonic, SessionId};
+use soda_types::{Fid, Monotonic, ObjectTerm, SessionId};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub(super) struct Session {
     /// End of the session's lease if no traffic renews it. What it holds beyond is courtesy.
     pub(super) expires: Monotonic,
     pub(super) standing: SessionStanding,
+    /// Its own policy, before that of the volume.
+    object_term: Option<ObjectTerm>,
     pub(super) leases: LeaseList,
 }
 
@@ -36,10 +38,23 @@ impl Table {
             Some(_) => {}
             None => {
                 self.counters.sessions_opened += 1;
-                let session = Session { expires, standing: SessionStanding::Good, leases: LeaseList::new() };
-                self.sessions.insert(id, session);
+                let (standing, leases) = (SessionStanding::Good, LeaseList::new());
+                self.sessions.insert(id, Session { expires, standing, object_term: None, leases });
             }
         }
+    }
+
+    /// The term that the session wants for its leases on objects from now on, whatever the policy for others is; `None`: as
+    /// for others.
+    pub fn set_object_term(&mut self, id: SessionId, term: Option<ObjectTerm>) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.object_term = term;
+        }
+    }
+
+    pub(super) fn term_of(&self, session: SessionId, fid: Fid) -> ObjectTerm {
+        let own = self.sessions.get(&session).and_then(|session| session.object_term);
+        own.unwrap_or_else(|| self.config.term_of(fid.volume))
     }
 
     /// A message of the session has been received: renews its lease and all that hangs on it. Call it before the

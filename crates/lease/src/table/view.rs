@@ -198,7 +198,7 @@ impl Table {
         let term = if lease.expires == Monotonic::NEVER {
             Term::Session
         } else {
-            self.config.term_of(fid.volume).term().unwrap_or(Term::Session)
+            self.term_of(lease.session, fid).term().unwrap_or(Term::Session)
         };
         Grant { fid, scope: Scope::Node, mode: lease.mode, epoch: lease.epoch, term }
     }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use soda_lease::table::{ObjectTerm, OpKey, Outcome, TableConfig, WriteLeases};
-use soda_types::{Grant, Mode, Term, VolumeId};
+use soda_types::{Grant, Mode, SessionId, Term, VolumeId};
 use std::time::Duration;
 
 #[test]
@@ -91,6 +91,26 @@ fn a_term_of_its_own_ends_by_itself() {
     bench.finish(1);
     bench.pass(7.0, &[]);
     assert_eq!(bench.request(3, 2, &[change(7)]), [admit(2)]);
+}
+
+#[test]
+fn a_session_can_have_a_term_of_its_own() {
+    let term = Duration::from_secs(3);
+    let mut bench = Bench::new();
+    bench.table.set_object_term(SessionId(1), Some(ObjectTerm::For(term)));
+    bench.table.set_object_term(SessionId(2), Some(ObjectTerm::None));
+    let lease = Grant { term: Term::For(term), ..grant(Mode::Read, 7, 1) };
+    assert_eq!(bench.run(1, read(7)), [lease]);
+    assert_eq!(bench.run(2, read(7)), []);
+    assert_eq!(bench.run(3, read(7)), [grant(Mode::Read, 7, 2)], "the term of the others");
+    let renewed = Grant { term: Term::For(term), ..grant(Mode::Read, 7, 3) };
+    assert_eq!(bench.run(1, read(7)), [renewed]);
+    // Over what policy says of the volume, too.
+    let mut bench = Bench::with(TableConfig { object_term: ObjectTerm::None, ..plain() });
+    bench.table.set_object_term(SessionId(1), Some(ObjectTerm::Session));
+    assert_eq!(bench.run(1, read(7)), [grant(Mode::Read, 7, 1)]);
+    bench.table.set_object_term(SessionId(1), None);
+    assert_eq!(bench.run(1, read(8)), []);
 }
 
 #[test]

@@ -188,8 +188,13 @@ pub(crate) fn samples() -> Vec<Message> {
 
 fn calls() -> Vec<Call> {
     let (client, session) = (ClientId([7; 16]), SessionKey { session: SessionId(4), secret: [1; 16] });
-    let control =
-        Role::Control { client, name: "host:/mnt".into(), volume: "main".into(), resume: Some(session) };
+    let control = Role::Control {
+        client,
+        name: "host:/mnt".into(),
+        volume: "main".into(),
+        resume: Some(session),
+        lease_term: Some(ObjectTerm::For(Duration::from_secs(3))),
+    };
     let hello = |role| {
         Call::Hello(Hello {
             protocol_min: PROTOCOL_VERSION_MIN,

@@ -91,6 +91,7 @@ pub fn control(resume: Option<SessionKey>) -> Role {
         name: "test:/mnt".to_owned(),
         volume: "main".to_owned(),
         resume,
+        lease_term: None,
     }
 }
 
@@ -197,6 +198,10 @@ impl Client {
         resume: Option<SessionKey>,
         recalls: Recalls,
     ) -> Result<Client, Failure> {
+        Client::connect_as(address, control(resume), recalls).await
+    }
+
+    pub async fn connect_as(address: SocketAddr, role: Role, recalls: Recalls) -> Result<Client, Failure> {
         let open = Arc::new(Mutex::new(HashSet::new()));
         let (seen, kept) = mpsc::unbounded_channel();
         let (acks, mut to_send) = mpsc::unbounded_channel::<Vec<RecallAck>>();
@@ -215,7 +220,7 @@ impl Client {
             }
             list.into_iter().for_each(|recall| drop(seen.send(recall)));
         };
-        let (connection, welcome) = Connection::open(address, control(resume), on_push).await?;
+        let (connection, welcome) = Connection::open(address, role, on_push).await?;
         let write = connection.write.clone();
         tokio::spawn(async move {
             while let Some(acks) = to_send.recv().await {
