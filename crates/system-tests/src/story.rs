@@ -5,7 +5,7 @@
 
 use crate::cell::{Cell, Network, PATIENCE, TERM, prerequisites};
 use crate::linear::assert_linearizable;
-use crate::workload::{Pieces, Progress, Run, Workload};
+use crate::workload::{Descriptors, Pieces, Progress, Run, Workload};
 use soda_model::Rng;
 use std::collections::BTreeSet;
 use std::env;
@@ -28,7 +28,37 @@ pub struct Story {
     mounts: usize,
     readers: usize,
     network: Network,
+    kernel: Option<OldKernel>,
     seed: u64,
+}
+
+/// A kernel whose rules the mounts go by, whatever the real one is (`SODA_FUSE_PRETEND`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OldKernel {
+    /// Without epochs of names.
+    Linux6_15,
+    /// Moreover without mappings of direct files.
+    Linux6_5,
+    /// Debian 12's; moreover without names that are only to be asked for again.
+    Linux6_1,
+}
+
+impl OldKernel {
+    fn version(self) -> &'static str {
+        match self {
+            OldKernel::Linux6_15 => "6.15",
+            OldKernel::Linux6_5 => "6.5",
+            OldKernel::Linux6_1 => "6.1",
+        }
+    }
+
+    /// What keeps to the promises there.
+    fn descriptors(self) -> Descriptors {
+        match self {
+            OldKernel::Linux6_15 => Descriptors::Any,
+            OldKernel::Linux6_5 | OldKernel::Linux6_1 => Descriptors::OneWay,
+        }
+    }
 }
 
 /// Something that goes wrong. It lasts longer than any lease, unless it is a crash.
@@ -61,7 +91,7 @@ pub struct Stage<'a> {
 
 impl Story {
     pub fn of(mounts: usize) -> Story {
-        Story { mounts, readers: 0, network: Network::Loopback, seed: 1 }
+        Story { mounts, readers: 0, network: Network::Loopback, kernel: None, seed: 1 }
     }
 
     /// On the first so many mounts the threads only look.
@@ -74,6 +104,11 @@ impl Story {
         Story { network: Network::Namespaces, ..self }
     }
 
+    /// The mounts do what they would do there.
+    pub fn on_kernel(self, kernel: OldKernel) -> Story {
+        Story { kernel: Some(kernel), ..self }
+    }
+
     pub fn with_seed(self, seed: u64) -> Story {
         Story { seed, ..self }
     }
@@ -84,7 +119,7 @@ impl Story {
     /// If what was seen is wrong.
     pub fn undisturbed(self, operations: u64) {
         self.each_round(|round| {
-            let cell = Cell::start(round.network, round.mounts);
+            let cell = round.cell();
             let workload = round.workload(operations, Duration::from_micros(200));
             let run = workload.run(&test_name(), &cell.roots(), |progress| {
                 progress.complete(Duration::from_secs(120));
@@ -99,7 +134,7 @@ impl Story {
     /// If what was seen is wrong.
     pub fn disturbed(self, faults: impl Fn(&mut Stage<'_>)) {
         self.each_round(|round| {
-            let mut cell = Cell::start(round.network, round.mounts);
+            let mut cell = round.cell();
             let (roots, mut blows) = (cell.roots(), Vec::new());
             let workload = round.workload(20_000, Duration::from_millis(4));
             let run = workload.run(&test_name(), &roots, |progress| {
@@ -125,9 +160,22 @@ impl Story {
         }
     }
 
+    fn cell(&self) -> Cell {
+        match self.kernel {
+            None => Cell::start(self.network, self.mounts),
+            Some(kernel) => Cell::start_pretending(kernel.version(), self.mounts),
+        }
+    }
+
     fn workload(&self, operations: u64, pause: Duration) -> Workload {
         let (seed, readers) = (self.seed, self.readers);
-        Workload { seed, threads_per_mount: 2, operations, pieces: Pieces::Calls, pause, readers }
+        let descriptors = self.kernel.map_or(Descriptors::Any, OldKernel::descriptors);
+        // Who only reads reads page by page (SEMANTICS 6).
+        let pieces = match descriptors {
+            Descriptors::Any => Pieces::Calls,
+            Descriptors::OneWay => Pieces::Words,
+        };
+        Workload { seed, threads_per_mount: 2, operations, pieces, descriptors, pause, readers }
     }
 }
 

@@ -1,7 +1,7 @@
 //! One copy: random operations on several mounts, with faults, and a check that the history could have happened on one
 //! local file system. Zero stale reads, zero lost acknowledged changes.
 
-use soda_system_tests::story::{Fault, Story};
+use soda_system_tests::story::{Fault, OldKernel, Story};
 
 // SEMANTICS 1-6
 #[test]
@@ -13,6 +13,32 @@ fn two_mounts_are_one_copy() {
 #[test]
 fn four_mounts_are_one_copy() {
     Story::of(4).with_seed(12).undisturbed(1500);
+}
+
+// SEMANTICS 1-6
+#[test]
+fn before_linux_6_16_two_mounts_are_one_copy() {
+    Story::of(2).on_kernel(OldKernel::Linux6_15).with_seed(41).undisturbed(800);
+}
+
+// SEMANTICS 1-5
+#[test]
+fn before_linux_6_6_two_mounts_are_one_copy_but_for_descriptors_for_both_ways() {
+    Story::of(2).on_kernel(OldKernel::Linux6_5).with_seed(42).undisturbed(800);
+}
+
+// SEMANTICS 1-5
+#[test]
+fn before_linux_6_2_two_mounts_are_one_copy_but_for_descriptors_for_both_ways() {
+    Story::of(2).on_kernel(OldKernel::Linux6_1).with_seed(43).undisturbed(800);
+}
+
+#[test]
+fn on_debian_12s_kernel_faults_show_nothing_stale() {
+    Story::of(2).on_kernel(OldKernel::Linux6_1).with_seed(44).disturbed(|stage| {
+        stage.suffer(&[Fault::ServerCrash]);
+        stage.suffer(&[Fault::ClientFrozen(0)]);
+    });
 }
 
 // SEMANTICS 17, 20, 39

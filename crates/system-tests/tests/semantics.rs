@@ -5,10 +5,9 @@
 #![allow(clippy::unwrap_used)]
 
 use soda_system_tests::cell::{Cell, Network, PATIENCE, SmallDisk, TERM, prerequisites, soda_binary};
-use soda_system_tests::linear::object::Object;
-use soda_system_tests::linear::{History, assert_linearizable};
+use soda_system_tests::linear::assert_linearizable;
 use soda_system_tests::wait::{self, Finish};
-use soda_system_tests::workload::{Pieces, Workload, seed};
+use soda_system_tests::workload::{Descriptors, Pieces, Workload, seed};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -73,39 +72,15 @@ impl Drop for Python {
     }
 }
 
-/// A history of random operations of all mounts that could have happened on one copy.
-fn one_copy(test: &str, seed: u64, pieces: Pieces, cell: &Cell) {
-    assert_linearizable(&history(test, seed, pieces, cell));
-}
-
-/// Without any error.
-fn history(test: &str, seed: u64, pieces: Pieces, cell: &Cell) -> History {
-    let workload =
-        Workload { seed, threads_per_mount: 2, operations: 600, pieces, pause: Duration::ZERO, readers: 0 };
+/// A history of random operations of all mounts that could have happened on one copy, without any error.
+fn one_copy(test: &str, seed: u64, cell: &Cell) {
+    let (pieces, descriptors) = (Pieces::Calls, Descriptors::Any);
+    let (threads_per_mount, operations, pause, readers) = (2, 600, Duration::ZERO, 0);
+    let workload = Workload { seed, threads_per_mount, operations, pieces, descriptors, pause, readers };
     let run = workload.run(test, &cell.roots(), |progress| progress.complete(Duration::from_secs(120)));
     let errors: Vec<_> = run.errors.iter().flatten().take(5).collect();
     assert!(errors.is_empty(), "{errors:?}");
-    run.history
-}
-
-// SEMANTICS 1-5
-#[test]
-fn old_kernels_show_one_copy() {
-    if !prerequisites() {
-        return;
-    }
-    for (number, kernel) in ["6.1", "6.5", "6.15"].into_iter().enumerate() {
-        let cell = Cell::start_pretending(kernel, 2);
-        let mut history =
-            history("old_kernels_show_one_copy", seed(41 + number as u64), Pieces::Words, &cell);
-        if kernel != "6.15" {
-            // Before 6.6 descriptors for reading and writing are cached like mappings, with their exceptions.
-            let is_data =
-                |object| matches!(object, Object::Block { .. } | Object::Whole { .. } | Object::Log { .. });
-            history.calls.retain(|call| !is_data(call.object));
-        }
-        assert_linearizable(&history);
-    }
+    assert_linearizable(&run.history);
 }
 
 // SEMANTICS 7
@@ -113,7 +88,7 @@ fn old_kernels_show_one_copy() {
 fn verify_is_one_copy() {
     if prerequisites() {
         let cell = Cell::start_with(Network::Loopback, 2, &["-o", "consistency=verify"]);
-        one_copy("verify_is_one_copy", seed(31), Pieces::Calls, &cell);
+        one_copy("verify_is_one_copy", seed(31), &cell);
     }
 }
 

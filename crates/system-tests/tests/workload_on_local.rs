@@ -1,7 +1,7 @@
 //! The workload and the checker together, on the local disk, which is one copy; and on a directory that is not.
 
 use soda_system_tests::linear::{assert_linearizable, check};
-use soda_system_tests::workload::{Pieces, Workload, seed};
+use soda_system_tests::workload::{Descriptors, Pieces, Workload, seed};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ fn workload(seed: u64) -> Workload {
         threads_per_mount: 2,
         operations: 3000,
         pieces: Pieces::Words,
+        descriptors: Descriptors::Any,
         pause: Duration::from_micros(20),
         readers: 0,
     }

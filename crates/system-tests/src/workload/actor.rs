@@ -2,7 +2,7 @@
 
 use super::layout::own_name;
 use super::locker::Locker;
-use super::{Pieces, Place, Role};
+use super::{Descriptors, Pieces, Place, Role};
 use crate::linear::Call;
 use crate::linear::object::{Answer, Object, Operation};
 use rustix::fs::{self, Mode, OFlags};
@@ -27,6 +27,7 @@ pub(super) struct Actor {
     pub(super) role: Role,
     pub(super) is_on_last_mount: bool,
     pub(super) pieces: Pieces,
+    pub(super) descriptors: Descriptors,
     pub(super) rng: Rng,
     root: PathBuf,
     /// The root, opened. A path would lead elsewhere when a dead mount is taken away: to the empty directory below it.
@@ -53,12 +54,19 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    pub(super) fn new(client: u16, place: Place, pieces: Pieces, rng: Rng, current: Current) -> Actor {
+    pub(super) fn new(
+        client: u16,
+        place: Place,
+        (pieces, descriptors): (Pieces, Descriptors),
+        rng: Rng,
+        current: Current,
+    ) -> Actor {
         Actor {
             client,
             role: place.role,
             is_on_last_mount: place.is_last,
             pieces,
+            descriptors,
             rng,
             filesystem: fs::statfs(&place.root).map(|stat| stat.f_type).unwrap_or_default(),
             root: place.root,

@@ -1,8 +1,8 @@
 //! Operations on data: blocks, whole files, logs.
 
-use super::Pieces;
 use super::actor::Actor;
 use super::layout::{BLOCK_STRIDE, LOG_RECORDS, PAGES, WHOLE, data_name, log_name, whole_number};
+use super::{Descriptors, Pieces};
 use crate::linear::object::{Answer, Object, Operation};
 use rustix::fs::{self, OFlags};
 use rustix::io::{Errno, Result, pread, pwrite, write};
@@ -42,7 +42,7 @@ impl Actor {
                 if pwrite(file, &bytes, offset)? == len { Ok(Answer::Done) } else { Err(Errno::IO) }
             });
         }
-        let flags = if self.rng.chance(1, 4) { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = self.readable(1, 4);
         let mut bytes = vec![0; len];
         self.with_file(data_name(file), flags, |file| {
             let read = pread(file, &mut bytes[..], offset)?;
@@ -70,12 +70,15 @@ impl Actor {
                 let flags = self.writable();
                 self.with_file(name, flags, |file| fs::ftruncate(file, 0).map(|()| Answer::Done))
             }
-            _ => self.with_file(name, OFlags::RDWR, |file| {
-                let mut pages = Pages::new(len);
-                let bytes = pages.bytes();
-                let read = pread(file, &mut *bytes, 0)?;
-                Ok(Answer::Value(value(&bytes[..read], len)))
-            }),
+            _ => {
+                let flags = self.readable(1, 1);
+                self.with_file(name, flags, |file| {
+                    let mut pages = Pages::new(len);
+                    let bytes = pages.bytes();
+                    let read = pread(file, &mut *bytes, 0)?;
+                    Ok(Answer::Value(value(&bytes[..read], len)))
+                })
+            }
         }
     }
 
@@ -96,7 +99,17 @@ impl Actor {
     }
 
     fn writable(&mut self) -> OFlags {
-        if self.rng.chance(1, 2) { OFlags::RDWR } else { OFlags::WRONLY }
+        self.both_ways(1, 2).unwrap_or(OFlags::WRONLY)
+    }
+
+    /// In `times` of `of` cases also writable, if that may be.
+    fn readable(&mut self, times: u64, of: u64) -> OFlags {
+        self.both_ways(times, of).unwrap_or(OFlags::RDONLY)
+    }
+
+    fn both_ways(&mut self, times: u64, of: u64) -> Option<OFlags> {
+        let chosen = self.rng.chance(times, of);
+        (chosen && self.descriptors == Descriptors::Any).then_some(OFlags::RDWR)
     }
 }
 

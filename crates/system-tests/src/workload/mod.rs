@@ -30,6 +30,7 @@ pub struct Workload {
     /// Each thread stops after so many operations, or when the faults are over.
     pub operations: u64,
     pub pieces: Pieces,
+    pub descriptors: Descriptors,
     /// The mean pause between two operations of a thread.
     pub pause: Duration,
     /// On so many mounts, the first ones, the threads only look. The others look and change.
@@ -43,6 +44,14 @@ pub enum Pieces {
     Words,
     /// Pages, and up to 1 MiB for descriptors that can write (SEMANTICS 6).
     Calls,
+}
+
+/// What data is read and written through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Descriptors {
+    Any,
+    /// Each for reading or for writing: Linux before 6.6 caches what goes through those for both (the end of SEMANTICS).
+    OneWay,
 }
 
 /// What the threads on a mount do.
@@ -115,7 +124,7 @@ impl Workload {
         for number in 0..threads {
             let doing = Current::default();
             let place = self.place(roots, number % roots.len());
-            let actor = Actor::new(number as u16, place, self.pieces, rng.fork(), doing.clone());
+            let actor = Actor::new(number as u16, place, self.kind(), rng.fork(), doing.clone());
             let (progress, pauses) = (progress.clone(), rng.fork());
             workers.push(std::thread::spawn(move || self.work(actor, &progress, pauses)));
             current.push(doing);
@@ -138,6 +147,10 @@ impl Workload {
             run.errors[number % roots.len()].extend(actor.errors);
         }
         run
+    }
+
+    fn kind(&self) -> (Pieces, Descriptors) {
+        (self.pieces, self.descriptors)
     }
 
     fn place(&self, roots: &[PathBuf], mount: usize) -> Place {
