@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use soda_lease::locks::{IfBusy, LockTable};
 use soda_lease::table::{
-    Access, BackOff, Equation8, Intent, OpKey, Outcome, Output, Table, TableConfig, Want,
+    Access, BackOff, Equation8, Intent, ObjectTerm, OpKey, Outcome, Output, Table, TableConfig, Want,
 };
 use soda_types::{
     Cause, Epoch, Fid, Grant, InUse, Ino, Lock, LockFamily, LockMode, LockOwner, Mode, Monotonic, Recall,
@@ -35,6 +35,11 @@ enum Event {
     Release {
         session: u64,
         ino: u64,
+    },
+    /// What it wants from now on.
+    OwnTerm {
+        session: u64,
+        term: Option<ObjectTerm>,
     },
     Progress {
         session: u64,
@@ -78,6 +83,8 @@ fn event() -> impl Strategy<Value = Event> {
         6 => session.clone().prop_map(|session| Event::Renew { session }),
         1 => session.clone().prop_map(|session| Event::Goodbye { session }),
         2 => session.clone().prop_map(|session| Event::Open { session }),
+        2 => (session.clone(), proptest::option::of(object_term()))
+            .prop_map(|(session, term)| Event::OwnTerm { session, term }),
         4 => (1..15_000_u64).prop_map(|ms| Event::Pass { ms }),
         1 => prop::collection::vec(session.clone(), 0..3).prop_map(|known| Event::Restart { known }),
         2 => session.prop_map(|session| Event::FinishReclaim { session }),
@@ -161,6 +168,7 @@ impl Watched {
             Event::Renew { session } => drop(self.table.handle_traffic(now, SessionId(session))),
             Event::Goodbye { session } => self.table.close_session(now, SessionId(session)),
             Event::Open { session } => self.table.open_session(now, SessionId(session)),
+            Event::OwnTerm { session, term } => self.table.set_object_term(SessionId(session), term),
             Event::Pass { ms } => self.pass(Duration::from_millis(ms)),
             Event::Restart { known } => {
                 self.table = Table::new(self.config.clone(), Epoch(self.last_epoch.0 + 1000), now);
@@ -295,24 +303,26 @@ fn pick(set: &BTreeSet<OpKey>, which: usize) -> Option<OpKey> {
     set.iter().nth(which % set.len()).copied()
 }
 
+fn object_term() -> impl Strategy<Value = ObjectTerm> + Clone {
+    let some_time = ObjectTerm::For(Duration::from_secs(3));
+    prop_oneof![Just(ObjectTerm::None), Just(some_time), Just(ObjectTerm::Session)]
+}
+
 fn config() -> impl Strategy<Value = TableConfig> {
     let second = Duration::from_secs(1);
-    (any::<bool>(), any::<bool>(), 1..5_usize, 0..3_u64).prop_map(move |(rates, back_off, room, term)| {
-        use soda_lease::table::ObjectTerm;
-        let on = Equation8::On { half_life: second, min_writes: 2 };
-        let back_off_on = BackOff::On { first: second, longest: second * 4 };
-        TableConfig {
-            equation_8: if rates { on } else { Equation8::Off },
-            back_off: if back_off { back_off_on } else { BackOff::Off },
-            max_leases_per_session: room,
-            object_term: match term {
-                0 => ObjectTerm::None,
-                1 => ObjectTerm::For(second * 3),
-                _ => ObjectTerm::Session,
-            },
-            ..TableConfig::with_term(second * 10)
-        }
-    })
+    (any::<bool>(), any::<bool>(), 1..5_usize, object_term()).prop_map(
+        move |(rates, back_off, room, term)| {
+            let on = Equation8::On { half_life: second, min_writes: 2 };
+            let back_off_on = BackOff::On { first: second, longest: second * 4 };
+            TableConfig {
+                equation_8: if rates { on } else { Equation8::Off },
+                back_off: if back_off { back_off_on } else { BackOff::Off },
+                max_leases_per_session: room,
+                object_term: term,
+                ..TableConfig::with_term(second * 10)
+            }
+        },
+    )
 }
 
 proptest! {
