@@ -5,7 +5,7 @@
 //! An operation is carried out *here* when nobody else can see what it touches: each inode is covered by a write lease that
 //! nobody has asked for, or was made here and is not known to the server yet; and when everything is known that decides
 //! its outcome. Then it changes the caches and becomes a record of the [log](soda_oplog::Log). Everything else goes
-//! *through*: to the server at once, after what the server has to know before ([`Inner::settled`]).
+//! *through*: to the server at once, after what the server has to know before (`Inner::settled`).
 //!
 //! # Digests
 //! Records travel in digests, one under way at a time, in a slot of their own, so that no operation which waits at the server
