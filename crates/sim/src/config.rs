@@ -35,7 +35,39 @@ pub struct SimConfig {
     pub drift_ppm: u32,
     pub order: Order,
     pub copies: Copies,
+    pub writes: Writes,
     pub sabotage: Sabotage,
+}
+
+/// How clients change things.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writes {
+    /// By asking the server each time.
+    Through,
+    /// Under write leases, and the server hears of it later.
+    Behind(Behind),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Behind {
+    pub log: LogPlace,
+    /// What has waited for so long is sent.
+    pub age: Duration,
+    /// As soon as so many records wait, they are sent.
+    pub records: u64,
+    /// Most records of a digest.
+    pub largest: usize,
+    /// How often the server syncs by itself.
+    pub sync_every: Duration,
+}
+
+/// Where a client keeps its log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogPlace {
+    /// A crash takes it.
+    Memory,
+    /// After a crash it is sent, if the session still stands.
+    Disk,
 }
 
 /// What is made of a seed.
@@ -45,6 +77,8 @@ pub enum Shape {
     Usual,
     /// [`SimConfig::crowded`]
     Crowded,
+    /// [`SimConfig::behind`]
+    Behind,
 }
 
 /// What a connection promises about the order of messages.
@@ -94,9 +128,55 @@ pub enum Sabotage {
     FenceAtOnce,
     /// A recall that meets a broken connection is never sent again.
     NoResend,
+
+    // With delayed writes:
+    /// A recall is answered before what the object needs has been sent.
+    AnswerBeforeFlush,
+    /// Changes are made under a lease that is being recalled.
+    ChangeWhileRecalled,
+    /// Changes are made under a lease whose term is over.
+    ChangeAfterTerm,
+    /// Of what is sent ahead for somebody who waits, the first dependency is left out.
+    SendPart,
+    /// An operation goes through the server before what it depends on has been sent.
+    ThroughBeforeFlush,
+    /// fsync does not send what the file depends on.
+    SyncBeforeFlush,
+    /// What a power cut of the server took is not sent again.
+    ForgetLost,
+    /// A log that survived the client's crash is sent, but its leases are not reclaimed.
+    ReclaimNothing,
+    /// The server applies a digest without asking for leases, or for the session.
+    ApplyWithoutLeases,
+    /// What a digest made comes without leases.
+    NoLeasesOnMade,
+    /// A digest that comes again is applied again.
+    ForgetDigests,
+    /// A lease is reclaimed although the server has lost what it covered.
+    ReclaimAnyState,
+    /// Operations of a client's former life go on after it has come back.
+    KeepFormerLife,
 }
 
 impl Sabotage {
+    /// Found with [`SimConfig::behind`].
+    pub const BEHIND: [Sabotage; 13] = [
+        Sabotage::AnswerBeforeFlush,
+        Sabotage::ChangeWhileRecalled,
+        Sabotage::ChangeAfterTerm,
+        Sabotage::SendPart,
+        Sabotage::ThroughBeforeFlush,
+        Sabotage::SyncBeforeFlush,
+        Sabotage::ForgetLost,
+        Sabotage::ReclaimNothing,
+        Sabotage::ApplyWithoutLeases,
+        Sabotage::NoLeasesOnMade,
+        Sabotage::ForgetDigests,
+        Sabotage::ReclaimAnyState,
+        Sabotage::KeepFormerLife,
+    ];
+
+    /// Found with [`SimConfig::from_seed`].
     pub const ALL: [Sabotage; 12] = [
         Sabotage::SkipAckWait,
         Sabotage::IgnoreDriftMargin,
@@ -126,8 +206,8 @@ pub struct UnknownSabotage(String);
 impl FromStr for Sabotage {
     type Err = UnknownSabotage;
     fn from_str(text: &str) -> Result<Sabotage, UnknownSabotage> {
-        let all = [Sabotage::None].into_iter().chain(Sabotage::ALL);
-        all.into_iter().find(|one| one.to_string() == text).ok_or_else(|| UnknownSabotage(text.to_owned()))
+        let mut all = [Sabotage::None].into_iter().chain(Sabotage::ALL).chain(Sabotage::BEHIND);
+        all.find(|one| one.to_string() == text).ok_or_else(|| UnknownSabotage(text.to_owned()))
     }
 }
 
@@ -171,6 +251,7 @@ impl SimConfig {
             drift_ppm: 500,
             order: rng.pick(&[Order::Kept, Order::Kept, Order::Scrambled]),
             copies: rng.pick(&[Copies::Never, Copies::Some]),
+            writes: Writes::Through,
             sabotage: Sabotage::None,
         }
     }
@@ -201,6 +282,43 @@ impl SimConfig {
         }
     }
 
+    /// Clients that are ahead of the server: a small tree, operations that are logged and sent later, power cuts.
+    pub fn behind(seed: u64) -> SimConfig {
+        let usual = SimConfig::from_seed(seed);
+        let mut rng = Rng::new(seed ^ 0xbe41_be41);
+        let term = usual.table.session_term;
+        let behind = Behind {
+            log: rng.pick(&[LogPlace::Memory, LogPlace::Disk]),
+            age: rng.pick(&[term / 20, term / 4, term]),
+            records: rng.pick(&[4, 1000]),
+            largest: rng.pick(&[2, 1000]),
+            sync_every: rng.pick(&[Duration::from_millis(100), Duration::from_secs(1), term]),
+        };
+        // A lease with a term of its own can end without a recall: nothing is delayed under it.
+        let object_term = match usual.table.object_term {
+            ObjectTerm::None if rng.chance(1, 4) => ObjectTerm::None,
+            _ => ObjectTerm::Session,
+        };
+        SimConfig {
+            shape: Shape::Behind,
+            clients: 2 + rng.below(3) as usize,
+            objects: 3 + rng.below(4) as u8,
+            cells: 2 + rng.below(2) as u8,
+            think: rng.pick(&[Duration::from_millis(30), Duration::from_millis(300)]),
+            changes_percent: rng.pick(&[20, 50, 80]),
+            table: TableConfig { object_term, ..usual.table },
+            writes: Writes::Behind(behind),
+            ..usual
+        }
+    }
+
+    pub fn delayed(&self) -> Option<Behind> {
+        match self.writes {
+            Writes::Through => None,
+            Writes::Behind(behind) => Some(behind),
+        }
+    }
+
     pub fn with_sabotage(self, sabotage: Sabotage) -> SimConfig {
         SimConfig { sabotage, ..self }
     }
@@ -208,9 +326,11 @@ impl SimConfig {
     /// The command that repeats this run, shown when it fails.
     pub fn command(&self) -> String {
         let mut command = format!("cargo run --release -p soda-sim -- --seed {}", self.seed);
-        if self.shape == Shape::Crowded {
-            command += " --crowded";
-        }
+        command += match self.shape {
+            Shape::Usual => "",
+            Shape::Crowded => " --crowded",
+            Shape::Behind => " --behind",
+        };
         if self.sabotage != Sabotage::None {
             command += &format!(" --sabotage {}", self.sabotage);
         }

@@ -34,7 +34,7 @@ impl Context {
             now: Time::ZERO,
             rng: Rng::new(config.seed),
             network: Network::new(),
-            invariants: Invariants::new(),
+            invariants: Invariants::new(config.writes),
             trace: Trace { digest: 0xcbf2_9ce4_8422_2325, events: 0, show },
             healed: None,
             well_since: vec![Time::ZERO; config.clients],

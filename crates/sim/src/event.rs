@@ -30,6 +30,10 @@ pub enum Event {
         step: Step,
     },
     ServerStarts,
+    /// The server syncs by itself.
+    ServerSyncs {
+        life: u64,
+    },
     ClientTimer {
         client: usize,
         life: u64,

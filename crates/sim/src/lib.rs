@@ -3,6 +3,9 @@
 //! break, links that are cut, messages that come late or twice, clocks that drift, nodes that freeze, crash and come
 //! back, recalls that are not answered.
 //!
+//! With delayed writes ([`SimConfig::behind`]) the clients are ahead of the server: they change a small tree under their
+//! write leases, log it in the production [`soda_oplog::Log`] and send it later.
+//!
 //! Everything follows from a seed ([`SimConfig::from_seed`]). [`run`] has two phases: with faults only safety is asked
 //! for; then all is healed and every operation must end. What must hold is in [`invariants`], a module each. Mistakes
 //! put in on purpose ([`Sabotage`]) prove that they would be found.
@@ -17,6 +20,7 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod context;
+pub mod deed;
 pub mod delivery;
 pub mod event;
 pub mod invariants;
@@ -25,7 +29,7 @@ pub mod network;
 pub mod server;
 pub mod world;
 
-pub use config::{Copies, Order, Sabotage, SimConfig};
+pub use config::{Behind, Copies, LogPlace, Order, Sabotage, SimConfig, Writes};
 pub use context::{Digest, Show};
 pub use invariants::{Property, Violation};
 pub use world::{Report, run};

@@ -1,6 +1,6 @@
 //! Repeats a run of the simulation by its seed, or runs many.
 //!
-//! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--crowded] [--trace]`
+//! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--crowded|--behind] [--trace]`
 
 use soda_sim::{Show, SimConfig, run};
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         Ok(options) => simulate(&options),
         Err(message) => {
             eprintln!(
-                "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] [--trace]"
+                "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] [--crowded|--behind] [--trace]"
             );
             ExitCode::from(2)
         }
@@ -41,6 +41,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             }
             "--crowded" => {
                 options.shape = SimConfig::crowded;
+                continue;
+            }
+            "--behind" => {
+                options.shape = SimConfig::behind;
                 continue;
             }
             _ => {}

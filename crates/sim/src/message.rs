@@ -1,34 +1,81 @@
 //! What the nodes say to each other: the shape of the real protocol, reduced to what consistency depends on.
 
+use crate::deed::Deed;
+use soda_oplog::{DigestId, Record};
 use soda_types::{Epoch, Fid, Grant, Ino, Recall, RecallAck, Sequence, SessionId, VolumeId};
+use std::fmt;
 use std::time::Duration;
 
-/// A thing that is read and changed by itself: a file's data, or one name of a directory. Its value is how often it has
-/// been changed, so that a read tells exactly which change it saw.
+/// An inode, by its number. With delayed writes even ones are directories.
+pub type Object = u32;
+
+/// A thing that is read and changed by itself: a file's data, or one name of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Register {
-    pub object: u8,
+    pub object: Object,
     pub cell: u8,
 }
 
 impl Register {
     pub fn fid(self) -> Fid {
-        Fid::new(VolumeId(1), Ino(100 + u64::from(self.object)))
+        fid_of(self.object)
     }
 }
 
-/// How often a register had been changed.
-pub type Value = u64;
+const FIRST_INO: u64 = 100;
+
+pub fn fid_of(object: Object) -> Fid {
+    Fid::new(VolumeId(1), Ino(FIRST_INO + u64::from(object)))
+}
+
+pub fn object_of(fid: Fid) -> Object {
+    (fid.ino.0 - FIRST_INO) as Object
+}
+
+/// What a register holds. A later value is larger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Value {
+    pub stamp: Stamp,
+    pub content: Content,
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {:?}: {:?}", self.stamp.count, self.stamp.by, self.content)
+    }
+}
+
+/// How often a register has been changed, and by whom the last time: a read tells exactly which change it saw.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Stamp {
+    pub count: u32,
+    pub by: OpUid,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Content {
+    /// A name that means nothing, a file that was never written.
+    #[default]
+    Blank,
+    /// Of a file: what this operation wrote.
+    Data(OpUid),
+    /// Of a directory: what the name means.
+    Names(Object),
+    /// The inode does not exist any more.
+    Gone,
+}
 
 /// One operation of a program, unique in the run.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct OpUid(pub u64);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
     Read(Register),
-    /// One register, or two of different objects at once (a rename).
+    /// One register, or two of different objects at once.
     Change(Vec<Register>),
+    /// With delayed writes: the operations of a file system.
+    Do(Deed),
 }
 
 /// Identity of a changing operation within its session.
@@ -41,13 +88,58 @@ pub struct OpId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tag(pub u64);
 
+/// A digest as it travels.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DigestCall {
+    pub id: DigestId,
+    pub records: Vec<Record>,
+    /// What each register's stamp is afterwards, as the client has counted (versions, in the real protocol).
+    pub stamps: Vec<(Register, Stamp)>,
+    /// The operations that it stands for, in order; only for the invariants.
+    pub uids: Vec<OpUid>,
+}
+
+/// A lease to be had again after a restart, and what the client takes the server's state of the object for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Claim {
+    pub grant: Grant,
+    pub believed: Vec<(Register, Stamp)>,
+}
+
 #[derive(Clone, PartialEq, Debug)]
 pub enum ToServer {
-    Hello { resume: Option<SessionId>, tag: Tag },
-    Attach { session: SessionId },
-    Renew { tag: Tag },
-    Request { tag: Tag, session: SessionId, uid: OpUid, op: Option<OpId>, call: Call },
-    Reclaim { tag: Tag, held: Vec<Grant> },
+    /// `life`: how often the client has started.
+    Hello {
+        resume: Option<SessionId>,
+        life: u64,
+        tag: Tag,
+    },
+    Attach {
+        session: SessionId,
+    },
+    Renew {
+        tag: Tag,
+    },
+    Request {
+        tag: Tag,
+        session: SessionId,
+        uid: OpUid,
+        op: Option<OpId>,
+        call: Call,
+    },
+    Digest {
+        tag: Tag,
+        session: SessionId,
+        digest: DigestCall,
+    },
+    /// Makes durable whatever has been applied.
+    Sync {
+        tag: Tag,
+    },
+    Reclaim {
+        tag: Tag,
+        claims: Vec<Claim>,
+    },
     Acks(Vec<RecallAck>),
     Release(Vec<RecallAck>),
     Progress(Vec<Fid>),
@@ -61,15 +153,33 @@ pub enum ToClient {
         session: SessionId,
         standing: Standing,
         term: Duration,
+        /// Which run of the server this is.
+        boot: u64,
+        /// The last digest of the session that the server has.
+        stored: DigestId,
     },
     Renewed {
         tag: Tag,
+        /// The last digest of the session that the server's disk has.
+        durable: DigestId,
     },
     /// Values after the operation, in the order of its registers.
     Reply {
         tag: Tag,
         values: Vec<Value>,
         grants: Vec<Grant>,
+    },
+    Digested {
+        tag: Tag,
+        grants: Vec<Grant>,
+    },
+    /// Nothing of the digest was done: a lease is missing, or a record cannot be carried out.
+    DigestRefused {
+        tag: Tag,
+    },
+    Synced {
+        tag: Tag,
+        durable: DigestId,
     },
     Reclaimed {
         tag: Tag,

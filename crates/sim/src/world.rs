@@ -7,8 +7,8 @@ use crate::config::SimConfig;
 use crate::context::{Context, Digest, Show};
 use crate::event::{Event, Undo};
 use crate::invariants::{Violation, exclusive, progress};
-use crate::message::Register;
-use crate::server::Server;
+use crate::message::{Object, Register};
+use crate::server::{Power, Server};
 use soda_lease::table::Counters;
 use std::time::Duration;
 
@@ -96,6 +96,9 @@ impl World {
             self.context.invariants.report(found);
         }
         self.check_durable();
+        if self.context.invariants.violations().is_empty() {
+            self.context.invariants.check_end();
+        }
     }
 
     fn run_until(&mut self, end: Time) {
@@ -152,6 +155,7 @@ impl World {
             | Event::ResetAtServer(_)
             | Event::ServerTimer { .. }
             | Event::ServerStep { .. }
+            | Event::ServerSyncs { .. }
             | Event::ServerStarts => Target::Server,
             Event::ArrivesAtClient(conn, _) => {
                 self.context.network.client_of(*conn).map_or(Target::Nobody, Target::Client)
@@ -219,7 +223,7 @@ impl World {
             }
             73..85 => {
                 if self.server.is_running() {
-                    self.server.crash(&mut self.context);
+                    self.crash_server();
                     self.context.trouble_for_all(span);
                     if let Some(backlog) = self.backlogs.last_mut() {
                         *backlog = None;
@@ -240,6 +244,17 @@ impl World {
                 self.context.trouble(client, span * 3);
                 self.context.after(span * 3, Event::Undo(Undo::Stuck(client)));
             }
+        }
+    }
+
+    /// With delayed writes half of the crashes are power cuts.
+    fn crash_server(&mut self) {
+        let cut = self.context.config.delayed().is_some() && self.context.rng.chance(1, 2);
+        self.server.crash(&mut self.context, if cut { Power::Cut } else { Power::Stays });
+        if cut {
+            let logged = self.clients.iter().flat_map(Client::logged).collect();
+            let server = &self.server;
+            self.context.invariants.power_cut(|register| server.value(register), &logged);
         }
     }
 
@@ -281,7 +296,7 @@ impl World {
     // ------------------------------------------------------------------------------------------------------ checks
 
     fn check_exclusive(&mut self) {
-        for object in 0..self.context.config.objects {
+        for object in 0..Object::from(self.context.config.objects) {
             let register = Register { object, cell: 0 };
             let modes: Vec<_> = self
                 .clients

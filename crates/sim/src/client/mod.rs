@@ -3,18 +3,21 @@
 //! requests are repeated over new connections until they are answered.
 
 mod caches;
+mod delayed;
 mod programs;
 
 use crate::clock::Clock;
 use crate::config::{Sabotage, SimConfig};
 use crate::context::Context;
 use crate::event::{ConnId, Event};
-use crate::message::{Call, OpId, OpUid, Standing, Tag, ToClient, ToServer};
+use crate::message::{Call, Claim, Object, OpId, OpUid, Standing, Tag, ToClient, ToServer};
 use crate::network::Kind;
 use caches::Caches;
+use delayed::Delayed;
 use programs::Process;
 use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
-use soda_types::{Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, SessionId};
+use soda_oplog::DigestId;
+use soda_types::{Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,6 +30,8 @@ pub struct Client {
     power: Power,
     holder: Holder,
     caches: Caches,
+    /// With delayed writes.
+    delayed: Option<Delayed>,
     link: Link,
     data: Option<ConnId>,
     requests: BTreeMap<Tag, Request>,
@@ -62,8 +67,11 @@ struct Request {
 #[derive(Clone, Debug)]
 enum Asked {
     Op { process: usize, uid: OpUid, op: Option<OpId>, call: Call },
+    /// fsync of the object.
+    Sync { process: usize, uid: OpUid, object: Object },
+    Digest,
     Renew,
-    Reclaim(Vec<Grant>),
+    Reclaim(Vec<Claim>),
 }
 
 /// Whether programs begin new operations.
@@ -82,6 +90,7 @@ impl Client {
             power: Power::On,
             holder: new_holder(config),
             caches: Caches::default(),
+            delayed: config.delayed().map(|behind| Delayed::new(behind, number)),
             link: Link::Down,
             data: None,
             requests: BTreeMap::new(),
@@ -103,6 +112,9 @@ impl Client {
     }
 
     pub fn stop(&mut self, context: &mut Context, how: End) {
+        // Who has not sent everything does not say goodbye.
+        let unsent = self.delayed.as_ref().is_some_and(|delayed| !delayed.is_clean());
+        let how = if unsent { End::Crash } else { how };
         context.note(|| format!("client{}  ends: {how:?}", self.number));
         self.life += 1;
         self.power = Power::Off;
@@ -110,6 +122,12 @@ impl Client {
         self.caches = Caches::default();
         if how == End::Goodbye {
             self.tell(context, ToServer::Goodbye);
+        }
+        if let Some(delayed) = &mut self.delayed {
+            match how {
+                End::Crash => delayed.crash(context),
+                End::Goodbye => delayed.lose_log(context),
+            }
         }
         self.link = Link::Down;
         self.data = None;
@@ -166,19 +184,11 @@ impl Client {
                     context.after(Duration::from_millis(500), again);
                     return;
                 }
-                let changing = self.is_changing(fid);
-                if context.config.sabotage != Sabotage::KernelKeeps && (keep.is_none() || changing) {
-                    self.caches.drop_kernel(fid);
-                }
-                if keep.is_none() || changing {
-                    self.caches.drop_daemon(fid);
-                }
-                let now = self.clock.read(context.now);
-                let ack = self.holder.finish_recall(now, fid, epoch, InUse::No);
-                self.tell(context, ToServer::Acks(vec![ack]));
+                self.caches_dropped(context, fid, epoch, keep);
             }
             _ => {}
         }
+        self.pump_delayed(context);
         self.arm(context);
     }
 
@@ -190,7 +200,9 @@ impl Client {
         }
         let conn = context.network.open(self.number, Kind::Control);
         let (tag, sent_at) = (self.next_tag(), self.clock.read(context.now));
-        context.send_to_server(conn, ToServer::Hello { resume: self.holder.session(), tag });
+        let logged = self.delayed.as_ref().and_then(Delayed::session);
+        let resume = self.holder.session().or(logged);
+        context.send_to_server(conn, ToServer::Hello { resume, life: self.life, tag });
         self.link = Link::Greeting { conn, tag, sent_at };
         let patience = Duration::from_millis(500) + context.about(Duration::from_millis(500));
         context.after(patience, Event::ConnectGivesUp { client: self.number, life: self.life, conn });
@@ -230,7 +242,7 @@ impl Client {
         let gone: Vec<Tag> = self
             .requests
             .iter()
-            .filter(|(_, request)| !matches!(request.what, Asked::Op { .. }))
+            .filter(|(_, request)| matches!(request.what, Asked::Renew | Asked::Reclaim(_)))
             .map(|(tag, _)| *tag)
             .collect();
         for tag in gone {
@@ -244,17 +256,21 @@ impl Client {
         context.note(|| format!("client{} < {message:?}", self.number));
         let current = self.data == Some(conn) || matches!(self.link, Link::Up(link) if link == conn);
         match message {
-            ToClient::Welcome { tag, session, standing, term } => {
-                self.welcome(context, conn, tag, session, standing, term);
+            ToClient::Welcome { tag, session, standing, term, boot, stored } => {
+                self.welcome(context, (conn, tag), session, (standing, term), (boot, stored));
             }
             ToClient::Recall(recall) if current => self.handle_recall(context, &recall),
             _ if !current => {}
             ToClient::SessionEnded { tag } if self.requests.contains_key(&tag) => self.lose_session(context),
-            ToClient::Renewed { tag } => {
+            ToClient::Renewed { tag, durable } => {
                 if let Some(request) = self.requests.remove(&tag) {
                     self.take_answer(context, request.ticket, &[]);
+                    self.handle_durable(durable);
                 }
             }
+            ToClient::Synced { tag, durable } => self.handle_synced(context, tag, durable),
+            ToClient::Digested { tag, grants } => self.handle_digested(context, tag, &grants),
+            ToClient::DigestRefused { tag } => self.handle_digest_refused(context, tag),
             ToClient::Reclaimed { tag, answers } => self.handle_reclaimed(context, tag, &answers),
             ToClient::Reply { tag, values, grants } => self.handle_reply(context, tag, &values, &grants),
             _ => {}
@@ -264,11 +280,10 @@ impl Client {
     fn welcome(
         &mut self,
         context: &mut Context,
-        conn: ConnId,
-        tag: Tag,
+        (conn, tag): (ConnId, Tag),
         session: SessionId,
-        standing: Standing,
-        term: Duration,
+        (standing, term): (Standing, Duration),
+        (boot, stored): (u64, DigestId),
     ) {
         let Link::Greeting { conn: expected, tag: asked, sent_at } = self.link else { return };
         if (expected, asked) != (conn, tag) {
@@ -279,13 +294,15 @@ impl Client {
         let is_new = self.holder.session() != Some(session);
         let sent_at = if context.config.sabotage == Sabotage::CountFromReply { now } else { sent_at };
         self.holder.start_session(now, sent_at, session, term);
-        if is_new {
+        // After a crash of this client the session may still stand, and the log with it.
+        if is_new && self.delayed.as_ref().and_then(Delayed::session) != Some(session) {
             self.after_session_lost(context);
         }
+        self.welcomed(context, session, boot, stored);
         if standing == Standing::Reclaim {
-            let held = self.holder.reclaim_list(now);
-            let tag = self.ask(context, Kind::Control, Asked::Reclaim(held.clone()));
-            context.send_to_server(conn, ToServer::Reclaim { tag, held });
+            let claims = self.claims(context, now);
+            let tag = self.ask(context, Kind::Control, Asked::Reclaim(claims.clone()));
+            context.send_to_server(conn, ToServer::Reclaim { tag, claims });
         }
         self.send_again(context, Kind::Control);
         if let Some(old) = self.data.take() {
@@ -299,10 +316,17 @@ impl Client {
             return;
         };
         let now = self.clock.read(context.now);
-        for fid in self.holder.handle_reclaimed(now, ticket, &asked, answers) {
-            self.caches.drop_kernel(fid);
-            self.caches.drop_daemon(fid);
+        let held: Vec<Grant> = asked.iter().map(|claim| claim.grant).collect();
+        for fid in self.holder.handle_reclaimed(now, ticket, &held, answers) {
+            self.forget(fid);
         }
+        let refused: Vec<Fid> = held
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| answers.get(*at).is_none_or(Option::is_none))
+            .map(|(_, grant)| grant.fid)
+            .collect();
+        self.give_up(context, &refused);
     }
 
     fn lose_session(&mut self, context: &mut Context) {
@@ -319,12 +343,16 @@ impl Client {
     /// being read is read again under the next session.
     fn after_session_lost(&mut self, context: &mut Context) {
         self.caches.drop_all();
+        if let Some(delayed) = &mut self.delayed {
+            delayed.lose_log(context);
+        }
         self.forget_renewals();
         let now = self.clock.read(context.now);
         let (mut given_up, mut again) = (Vec::new(), Vec::new());
         for (tag, request) in std::mem::take(&mut self.requests) {
             match request.what {
-                Asked::Op { process, op: Some(_), .. } => given_up.push(process),
+                Asked::Op { process, op: Some(_), .. } | Asked::Sync { process, .. } => given_up.push(process),
+                Asked::Digest => {}
                 _ => again.push((tag, Request { ticket: self.holder.begin_request(now), ..request })),
             }
         }
@@ -340,7 +368,8 @@ impl Client {
         let tags: Vec<Tag> = self
             .requests
             .iter()
-            .filter(|(_, request)| request.via == via && matches!(request.what, Asked::Op { .. }))
+            .filter(|(_, request)| request.via == via)
+            .filter(|(_, request)| matches!(request.what, Asked::Op { .. } | Asked::Sync { .. }))
             .map(|(tag, _)| *tag)
             .collect();
         for tag in tags {
@@ -349,16 +378,26 @@ impl Client {
     }
 
     fn send_op(&mut self, context: &mut Context, tag: Tag) {
-        let Some(Request { via, what: Asked::Op { uid, op, call, .. }, .. }) = self.requests.get(&tag) else {
+        if self.must_wait(context, tag) {
+            if let Some(delayed) = &mut self.delayed {
+                delayed.hold_back(tag);
+            }
             return;
-        };
+        }
+        let Some(Request { via, what, .. }) = self.requests.get(&tag) else { return };
         let conn = match (via, &self.link) {
             (Kind::Control, Link::Up(conn)) => Some(*conn),
             (Kind::Data, _) => self.data,
             _ => None,
         };
         let (Some(conn), Some(session)) = (conn, self.holder.session()) else { return };
-        let message = ToServer::Request { tag, session, uid: *uid, op: *op, call: call.clone() };
+        let message = match what {
+            Asked::Op { uid, op, call, .. } => {
+                ToServer::Request { tag, session, uid: *uid, op: *op, call: call.clone() }
+            }
+            Asked::Sync { .. } => ToServer::Sync { tag },
+            Asked::Digest | Asked::Renew | Asked::Reclaim(_) => return,
+        };
         context.send_to_server(conn, message);
     }
 
@@ -423,7 +462,7 @@ impl Client {
             return;
         }
         match self.holder.handle_recall(now, recall) {
-            RecallStep::AlreadyGone(ack) => self.tell(context, ToServer::Acks(vec![ack])),
+            RecallStep::AlreadyGone(ack) => self.nothing_held(context, ack),
             RecallStep::Working => {}
             RecallStep::Drop { fid, epoch, keep } => {
                 let term = context.config.table.session_term;
@@ -439,6 +478,29 @@ impl Client {
         }
     }
 
+    /// The caches go down to `keep`, and the lease.
+    fn finish_recall(
+        &mut self,
+        context: &Context,
+        fid: Fid,
+        epoch: Epoch,
+        keep: Option<Mode>,
+    ) -> RecallAck {
+        let changing = self.is_changing(fid);
+        if context.config.sabotage != Sabotage::KernelKeeps && (keep.is_none() || changing) {
+            self.caches.drop_kernel(fid);
+        }
+        if keep.is_none() || changing {
+            self.caches.drop_daemon(fid);
+        }
+        self.holder.finish_recall(self.clock.read(context.now), fid, epoch, InUse::No)
+    }
+
+    /// Operations that are not lost with the memory of the server.
+    pub fn logged(&self) -> impl Iterator<Item = OpUid> {
+        self.delayed.iter().flat_map(Delayed::logged)
+    }
+
     fn arm(&mut self, context: &mut Context) {
         let pending = self.requests.values().any(|request| matches!(request.what, Asked::Renew));
         let now = self.clock.read(context.now);
@@ -447,6 +509,8 @@ impl Client {
             Link::Up(_) => Some(self.holder.renew_at().max(now)),
             _ => None,
         };
+        let due = self.digest_due().filter(|due| *due > now);
+        let wake = wake.map(|wake| wake.min(due.unwrap_or(Monotonic::NEVER)));
         let early = matches!((wake, self.armed), (Some(wake), Some(armed)) if armed <= wake && armed > now);
         if early || wake == self.armed {
             return;

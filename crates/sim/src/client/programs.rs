@@ -1,14 +1,17 @@
 //! The programs of a client: each does one operation after the other, from the caches if it can.
 
+use super::delayed::Plan;
 use super::{Asked, Client, Link, Request, Work};
 use crate::clock::Time;
 use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::Event;
 use crate::invariants::progress;
-use crate::message::{Call, OpId, OpUid, Register, Tag, ToServer, Value};
+use crate::deed::Deed;
+use crate::message::{Call, Content, Object, OpId, OpUid, Register, Stamp, Tag, ToServer, Value};
 use crate::network::Kind;
 use soda_lease::Ticket;
+use soda_oplog::DigestId;
 use soda_types::{Fid, Grant, Monotonic, Sequence};
 use std::time::Duration;
 
@@ -54,8 +57,15 @@ impl Client {
             self.release_one(context);
         }
         let uid = context.next_uid();
-        let call = self.choose(context);
+        let plan = match self.delayed {
+            Some(_) => self.choose_delayed(context),
+            None => Plan::Call(self.choose(context)),
+        };
         self.processes[process].busy = Some((uid, context.now));
+        let call = match plan {
+            Plan::Call(call) => call,
+            Plan::Sync(object) => return self.sync(context, process, uid, object),
+        };
         match &call {
             Call::Read(register) => {
                 context.invariants.invoked(uid, &[*register]);
@@ -70,16 +80,55 @@ impl Client {
             }
             Call::Change(registers) => {
                 context.invariants.invoked(uid, registers);
-                self.processes[process].sequence += 1;
-                let sequence = Sequence(self.processes[process].sequence);
-                self.begin(context, process, uid, Some(OpId { slot: process, sequence }), call);
+                let op = self.next_op(process);
+                self.begin(context, process, uid, Some(op), call);
             }
+            Call::Do(deed) => {
+                context.invariants.invoked(uid, &deed.registers());
+                if let Some(values) = self.do_locally(context, uid, deed) {
+                    values.into_iter().for_each(|(register, value)| self.saw(register, value));
+                    return self.done(context, process);
+                }
+                let op = self.next_op(process);
+                self.begin(context, process, uid, Some(op), call);
+            }
+        }
+    }
+
+    fn next_op(&mut self, process: usize) -> OpId {
+        self.processes[process].sequence += 1;
+        OpId { slot: process, sequence: Sequence(self.processes[process].sequence) }
+    }
+
+    fn sync(&mut self, context: &mut Context, process: usize, uid: OpUid, object: Object) {
+        let cells = context.config.cells;
+        let registers: Vec<Register> = (0..cells).map(|cell| Register { object, cell }).collect();
+        context.invariants.sync_invoked(uid, self.holder.session(), &registers);
+        context.note(|| format!("client{}  {uid:?} fsync {object}", self.number));
+        let tag = self.ask(context, Kind::Control, Asked::Sync { process, uid, object });
+        self.send_op(context, tag);
+    }
+
+    pub(super) fn handle_synced(&mut self, context: &mut Context, tag: Tag, durable: DigestId) {
+        let Some(Request { ticket, what: Asked::Sync { process, uid, .. }, .. }) = self.requests.remove(&tag)
+        else {
+            return;
+        };
+        self.take_answer(context, ticket, &[]);
+        self.handle_durable(durable);
+        context.invariants.synced(uid);
+        self.done(context, process);
+    }
+
+    fn saw(&mut self, register: Register, value: Value) {
+        if let Some(delayed) = &mut self.delayed {
+            delayed.saw(register, value);
         }
     }
 
     fn choose(&mut self, context: &mut Context) -> Call {
         let pick = |context: &mut Context| Register {
-            object: context.rng.below(u64::from(context.config.objects)) as u8,
+            object: context.rng.below(u64::from(context.config.objects)) as Object,
             cell: context.rng.below(u64::from(context.config.cells)) as u8,
         };
         let first = pick(context);
@@ -95,6 +144,9 @@ impl Client {
 
     /// From the kernel's cache, or from the daemon's, which fills the kernel's.
     fn cached(&mut self, context: &mut Context, register: Register) -> Option<Value> {
+        if let Some(value) = self.read_made(context, register) {
+            return Some(value);
+        }
         let now = self.clock.read(context.now);
         if let Some(value) = self.caches.kernel(now, register) {
             return Some(value);
@@ -106,7 +158,7 @@ impl Client {
         Some(value)
     }
 
-    fn tell_kernel(&mut self, context: &Context, now: Monotonic, register: Register, value: Value) {
+    pub(super) fn tell_kernel(&mut self, context: &Context, now: Monotonic, register: Register, value: Value) {
         if let Some(until) = self.holder.promise_until(now, register.fid()) {
             let too_long = context.config.sabotage == Sabotage::KernelToldTooLong;
             let until = if too_long { now + context.config.table.session_term } else { until };
@@ -149,6 +201,43 @@ impl Client {
                 context.invariants.changed(uid, registers, values);
                 self.done(context, process);
             }
+            Call::Do(deed) => {
+                self.deed_answered(context, ticket, uid, deed, values);
+                self.done(context, process);
+            }
+        }
+    }
+
+    fn deed_answered(
+        &mut self,
+        context: &mut Context,
+        ticket: Ticket,
+        uid: OpUid,
+        deed: &Deed,
+        values: &[Value],
+    ) {
+        let mut found: Vec<(Register, Value)> =
+            deed.registers().into_iter().zip(values.iter().copied()).collect();
+        let done = values.iter().all(|value| value.stamp.by == uid && value.content != Content::Gone);
+        if done {
+            context.invariants.completed(uid);
+            if let (Some(object), Some(stamp)) = (deed.makes(), values.first().map(|value| value.stamp)) {
+                let blank = Value { stamp, content: Content::Blank };
+                found.extend((0..context.config.cells).map(|cell| (Register { object, cell }, blank)));
+            }
+            if let Some(object) = deed.ends() {
+                self.forget(crate::message::fid_of(object));
+                // The answer to an operation before it may come later.
+                let end = Value { stamp: Stamp { count: u32::MAX, by: uid }, content: Content::Gone };
+                (0..context.config.cells).for_each(|cell| self.caches.see(Register { object, cell }, end));
+            }
+        } else {
+            context.invariants.failed(uid, &found);
+        }
+        for (register, value) in found {
+            self.saw(register, value);
+            self.caches.see(register, value);
+            self.cache(context, ticket, register, value);
         }
     }
 
@@ -175,6 +264,7 @@ impl Client {
         value: Value,
     ) {
         context.invariants.read(uid, register, value);
+        self.saw(register, value);
         self.done(context, process);
     }
 
@@ -194,16 +284,20 @@ impl Client {
     pub(super) fn is_changing(&self, fid: Fid) -> bool {
         self.requests.values().any(|request| match &request.what {
             Asked::Op { call: Call::Change(registers), .. } => registers.iter().any(|one| one.fid() == fid),
+            Asked::Op { call: Call::Do(deed), .. } => {
+                deed.changes().into_iter().any(|object| crate::message::fid_of(object) == fid)
+            }
             _ => false,
         })
     }
 
     fn release_one(&mut self, context: &mut Context) {
         let now = self.clock.read(context.now);
-        let Some(fid) = self.holder.idle(now, Duration::ZERO).first().copied() else { return };
-        self.caches.drop_kernel(fid);
-        self.caches.drop_daemon(fid);
+        let idle = self.holder.idle(now, Duration::ZERO);
+        let Some(fid) = idle.into_iter().find(|fid| !self.is_logged(*fid)) else { return };
+        self.forget(fid);
         let release = self.holder.release(now, fid);
+        self.hand_over(fid);
         if let (Some(release), Link::Up(_)) = (release, &self.link) {
             self.tell(context, ToServer::Release(vec![release]));
         }
@@ -212,7 +306,7 @@ impl Client {
 
 fn all_registers(context: &Context) -> Vec<Register> {
     let cells = context.config.cells;
-    (0..context.config.objects)
+    (0..Object::from(context.config.objects))
         .flat_map(|object| (0..cells).map(move |cell| Register { object, cell }))
         .collect()
 }

@@ -9,8 +9,10 @@
 //! | epochs only grow, across restarts | design, "epoch"; Chubby's sequencers | [`epochs`] |
 //! | slow is not dead: nobody who is reachable and answers is thrown out for silence | design, "Failures"; Lustre evicted clients for one dropped message | [`patience`] |
 //! | once all faults are healed, every operation ends within a bound | openraft's two-phase simulation | [`progress`] |
+//! | with delayed writes: one copy, the server's state is a prefix of each client's history, what was fsynced is never lost, everything else only with its session or in a power cut | issue 3, "What it must withstand" | [`ahead`] |
 //! | the same seed gives the same run | slatedb: determinism is itself a test | `tests/determinism.rs` |
 
+pub mod ahead;
 pub mod durable;
 pub mod epochs;
 pub mod exclusive;
@@ -19,9 +21,10 @@ pub mod once;
 pub mod patience;
 pub mod progress;
 
-use crate::message::{OpUid, Register, Value};
-use soda_types::Epoch;
-use std::collections::BTreeMap;
+use crate::config::Writes;
+use crate::message::{Object, OpUid, Register, Value};
+use soda_types::{Epoch, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A property that did not hold.
@@ -40,6 +43,10 @@ pub enum Property {
     Epochs,
     Patience,
     Progress,
+    /// The server's state is no prefix of what its clients did.
+    Prefix,
+    /// Something was lost after fsync.
+    Synced,
 }
 
 impl fmt::Display for Violation {
@@ -56,12 +63,15 @@ pub struct Invariants {
     epochs: epochs::Epochs,
     /// What the store has.
     stored: BTreeMap<Register, Value>,
+    /// With delayed writes: in the place of the watchers above but `epochs`.
+    ahead: Option<ahead::Ahead>,
     violations: Vec<Violation>,
 }
 
 impl Invariants {
-    pub fn new() -> Invariants {
-        Invariants::default()
+    pub fn new(writes: Writes) -> Invariants {
+        let ahead = matches!(writes, Writes::Behind(_)).then(ahead::Ahead::default);
+        Invariants { ahead, ..Invariants::default() }
     }
 
     pub fn violations(&self) -> &[Violation] {
@@ -81,11 +91,19 @@ impl Invariants {
 
     /// A program calls.
     pub fn invoked(&mut self, uid: OpUid, registers: &[Register]) {
-        self.fresh.invoked(uid, registers);
+        match &mut self.ahead {
+            Some(ahead) => ahead.invoked(uid, registers),
+            None => self.fresh.invoked(uid, registers),
+        }
     }
 
     /// A read has returned to the program.
     pub fn read(&mut self, uid: OpUid, register: Register, value: Value) {
+        if let Some(ahead) = &mut self.ahead {
+            let found = ahead.read(uid, register, value);
+            ahead.ended(uid);
+            return self.report(found);
+        }
         self.returned(uid, register, value);
         self.fresh.ended(uid);
     }
@@ -108,6 +126,10 @@ impl Invariants {
 
     /// The program will never know.
     pub fn gave_up(&mut self, uid: OpUid) {
+        self.watch_ahead(|ahead| {
+            ahead.ended(uid);
+            None
+        });
         self.fresh.ended(uid);
     }
 
@@ -118,7 +140,92 @@ impl Invariants {
 
     /// What the store has now is at least what programs have been told.
     pub fn check_durable(&mut self, stored: impl Fn(Register) -> Value) {
+        if let Some(ahead) = &self.ahead {
+            let found = ahead.check_stored(stored);
+            return self.report(found);
+        }
         let found = durable::check(self.fresh.seen(), stored);
         self.report(found);
+    }
+
+    // ------------------------------------------------------------------------------------------------- delayed writes
+
+    fn watch_ahead(&mut self, watch: impl FnOnce(&mut ahead::Ahead) -> Option<Violation>) {
+        let found = self.ahead.as_mut().and_then(watch);
+        self.report(found);
+    }
+
+    /// A client has made the change and told its program so.
+    pub fn done_locally(
+        &mut self,
+        uid: OpUid,
+        session: SessionId,
+        changes: &[Object],
+        before: &[(Register, Value)],
+        effects: &[(Register, Value)],
+    ) {
+        self.watch_ahead(|ahead| ahead.done_locally(uid, session, changes, before, effects));
+        self.gave_up(uid);
+    }
+
+    /// The server has made the change for a client.
+    pub fn done_through(&mut self, uid: OpUid, session: SessionId, effects: &[(Register, Value)]) {
+        self.watch_ahead(|ahead| ahead.done_through(uid, session, effects));
+    }
+
+    /// The program has been told so.
+    pub fn completed(&mut self, uid: OpUid) {
+        self.watch_ahead(|ahead| ahead.completed(uid));
+        self.gave_up(uid);
+    }
+
+    /// The program has been told that nothing was done, because this is how it is.
+    pub fn failed(&mut self, uid: OpUid, found: &[(Register, Value)]) {
+        for (register, value) in found {
+            self.watch_ahead(|ahead| ahead.read(uid, *register, *value));
+        }
+        self.gave_up(uid);
+    }
+
+    pub fn digested(&mut self, session: SessionId, uids: &[OpUid], stored: impl Fn(Register) -> Value) {
+        self.watch_ahead(|ahead| ahead.digested(session, uids, stored));
+    }
+
+    /// The server has ended the session.
+    pub fn session_ended(&mut self, session: SessionId) {
+        self.watch_ahead(|ahead| ahead.session_ended(session));
+    }
+
+    /// A client has lost the log of the session.
+    pub fn abandoned(&mut self, session: SessionId) {
+        self.watch_ahead(|ahead| {
+            ahead.abandoned(session);
+            None
+        });
+    }
+
+    /// A client has given these up for lost, after a power cut of the server.
+    pub fn given_up(&mut self, uids: &[OpUid]) {
+        self.watch_ahead(|ahead| ahead.given_up(uids));
+    }
+
+    pub fn power_cut(&mut self, stored: impl Fn(Register) -> Value, logged: &BTreeSet<OpUid>) {
+        self.watch_ahead(|ahead| ahead.power_cut(stored, logged));
+    }
+
+    pub fn sync_invoked(&mut self, uid: OpUid, session: Option<SessionId>, registers: &[Register]) {
+        self.watch_ahead(|ahead| {
+            ahead.sync_invoked(uid, session, registers);
+            None
+        });
+    }
+
+    /// fsync has returned.
+    pub fn synced(&mut self, uid: OpUid) {
+        self.watch_ahead(|ahead| ahead.synced(uid));
+    }
+
+    pub fn check_end(&mut self) {
+        self.watch_ahead(ahead::Ahead::check_end);
     }
 }

@@ -1,14 +1,21 @@
 //! A small server around the production [`Table`], with the flow of the real one: request, admission, apply to the
-//! store together with the exactly-once record, finish, reply.
+//! store together with the exactly-once record, finish, reply. Digests are in [`digests`], the store in [`disk`].
+
+mod digests;
+mod disk;
 
 use crate::clock::{Clock, Time};
 use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::{ConnId, Event, Step};
-use crate::message::{Call, OpId, OpUid, Register, Standing, Tag, ToClient, ToServer, Value, first_epoch};
+use crate::deed::Obstacle;
+use crate::message::{
+    Call, Claim, Content, DigestCall, OpId, OpUid, Register, Standing, Tag, ToClient, ToServer, Value, fid_of, first_epoch,
+};
 use crate::network::Kind;
 use soda_lease::table::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table};
-use soda_types::{Cause, Epoch, Grant, InUse, Mode, Monotonic, RecallAck, Sequence, SessionId};
+use disk::Disk;
+use soda_types::{Cause, Epoch, Grant, InUse, Mode, Monotonic, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -20,17 +27,6 @@ pub struct Server {
     running: Option<Running>,
 }
 
-/// What survives a crash. A batch is atomic and durable as soon as it is applied.
-#[derive(Debug, Default)]
-struct Disk {
-    starts: u64,
-    sessions: BTreeSet<SessionId>,
-    last_session: u64,
-    registers: BTreeMap<Register, Value>,
-    /// The last reply of each slot.
-    replies: BTreeMap<(SessionId, usize), (Sequence, Vec<Value>)>,
-}
-
 /// What is lost in one.
 #[derive(Debug)]
 struct Running {
@@ -40,6 +36,8 @@ struct Running {
     session_of: BTreeMap<ConnId, SessionId>,
     /// Only for the invariants.
     client_of: BTreeMap<SessionId, usize>,
+    /// How often the client of a session had started when it said so last.
+    lives: BTreeMap<SessionId, u64>,
     silenced: BTreeSet<SessionId>,
     /// Recalls that have been sent once.
     recalled: BTreeSet<(Epoch, Option<Mode>)>,
@@ -56,10 +54,19 @@ struct Operation {
     session: SessionId,
     uid: OpUid,
     op: Option<OpId>,
-    call: Call,
+    work: Work,
     /// Each connection over which it was asked for, the latest last.
     reply_to: Vec<(ConnId, Tag)>,
     values: Vec<Value>,
+    outcome: Outcome,
+}
+
+#[derive(Debug)]
+enum Work {
+    Call(Call),
+    Digest(DigestCall),
+    /// A digest that has been applied comes again: its leases are given again.
+    DigestAgain,
 }
 
 impl Running {
@@ -117,6 +124,7 @@ impl Server {
             control: BTreeMap::new(),
             session_of: BTreeMap::new(),
             client_of: BTreeMap::new(),
+            lives: BTreeMap::new(),
             silenced: BTreeSet::new(),
             recalled: BTreeSet::new(),
             ops: BTreeMap::new(),
@@ -125,19 +133,25 @@ impl Server {
             timer: 0,
             armed: None,
         });
+        if let Some(behind) = context.config.delayed() {
+            context.after(behind.sync_every, Event::ServerSyncs { life: self.disk.starts });
+        }
         self.pump(context);
     }
 
-    pub fn crash(&mut self, context: &mut Context) {
-        context.note(|| "server   crashes".to_owned());
+    pub fn crash(&mut self, context: &mut Context, power: Power) {
+        context.note(|| format!("server   crashes: {power:?}"));
         self.running = None;
+        if power == Power::Cut {
+            self.disk.power_cut();
+        }
         for id in context.network.all() {
             context.break_connection(id);
         }
     }
 
     pub fn value(&self, register: Register) -> Value {
-        self.disk.registers.get(&register).copied().unwrap_or_default()
+        self.disk.value(register)
     }
 
     pub fn handle(&mut self, context: &mut Context, event: Event) {
@@ -156,11 +170,20 @@ impl Server {
                     running.table.handle_timeout(now);
                 }
             }
+            Event::ServerSyncs { life } if life == self.disk.starts && self.running.is_some() => {
+                self.disk.sync();
+                if let Some(behind) = context.config.delayed() {
+                    context.after(behind.sync_every, Event::ServerSyncs { life });
+                }
+            }
             Event::ServerStep { life, op, step } if life == self.disk.starts => match step {
                 Step::Apply => self.apply(context, op),
                 Step::Finish => self.finish(context, op),
             },
             _ => {}
+        }
+        if context.config.delayed().is_none() {
+            self.disk.sync();
         }
         self.pump(context);
     }
@@ -183,31 +206,38 @@ impl Server {
         match message {
             // A connection begins once.
             ToServer::Hello { .. } | ToServer::Attach { .. } if session.is_some() => {}
-            ToServer::Hello { resume, tag } => self.hello(context, conn, resume, tag),
+            ToServer::Hello { resume, life, tag } => self.hello(context, conn, resume, life, tag),
             ToServer::Attach { session } => {
                 running.session_of.insert(conn, session);
             }
             ToServer::Renew { tag } => {
-                let reply = match session.map(|session| running.traffic(context, now, session)) {
-                    Some(Ok(())) => ToClient::Renewed { tag },
-                    _ => ToClient::SessionEnded { tag },
+                let renewed = session.filter(|session| running.traffic(context, now, *session).is_ok());
+                let reply = match renewed {
+                    Some(session) => ToClient::Renewed { tag, durable: self.disk.durable(session) },
+                    None => ToClient::SessionEnded { tag },
                 };
                 context.send_to_client(conn, reply);
+            }
+            ToServer::Sync { tag } => {
+                let renewed = session.filter(|session| running.traffic(context, now, *session).is_ok());
+                let Some(session) = renewed else {
+                    context.send_to_client(conn, ToClient::SessionEnded { tag });
+                    return;
+                };
+                self.disk.sync();
+                let durable = self.disk.durable(session);
+                context.send_to_client(conn, ToClient::Synced { tag, durable });
+            }
+            ToServer::Digest { tag, session, digest } => {
+                self.digest(context, (conn, tag), session, digest);
             }
             ToServer::Request { tag, session, uid, op, call } => {
                 self.request(context, (conn, tag), session, uid, op, call);
             }
-            ToServer::Reclaim { tag, held } => {
-                let Some(session) = session else { return };
-                let answers = running.traffic(context, now, session);
-                let answers = answers.and_then(|()| running.table.handle_reclaim(now, session, &held));
-                let Ok(answers) = answers else {
-                    context.send_to_client(conn, ToClient::SessionEnded { tag });
-                    return;
-                };
-                running.table.finish_reclaim(now, session);
-                check_epochs(context, answers.iter().flatten());
-                context.send_to_client(conn, ToClient::Reclaimed { tag, answers });
+            ToServer::Reclaim { tag, claims } => {
+                if let Some(session) = session {
+                    self.reclaim(context, (conn, tag), session, &claims);
+                }
             }
             ToServer::Acks(acks) => {
                 if let Some(session) = session {
@@ -223,7 +253,7 @@ impl Server {
             }
             ToServer::Goodbye => {
                 if let Some(session) = session {
-                    self.forget_session(session);
+                    self.forget_session(context, session);
                     let Some(running) = &mut self.running else { return };
                     running.table.close_session(now, session);
                 }
@@ -238,8 +268,47 @@ impl Server {
         }
     }
 
-    fn hello(&mut self, context: &mut Context, conn: ConnId, resume: Option<SessionId>, tag: Tag) {
+    /// Each lease is granted anew if the object is in the state in which the client takes it to be. If it is not, the client
+    /// goes on using its caches until it hears of that: so the table keeps the lease, and it is free when the client
+    /// answers a recall.
+    fn reclaim(
+        &mut self,
+        context: &mut Context,
+        (conn, tag): (ConnId, Tag),
+        session: SessionId,
+        claims: &[Claim],
+    ) {
         let now = self.clock.read(context.now);
+        let Some(running) = &mut self.running else { return };
+        let lenient = context.config.sabotage == Sabotage::ReclaimAnyState;
+        let is_so = |claim: &Claim| {
+            lenient || claim.believed.iter().all(|(at, stamp)| self.disk.value(*at).stamp == *stamp)
+        };
+        let held: Vec<Grant> = claims.iter().map(|claim| claim.grant).collect();
+        let answers = running.traffic(context, now, session);
+        let Ok(answers) = answers.and_then(|()| running.table.handle_reclaim(now, session, &held)) else {
+            context.send_to_client(conn, ToClient::SessionEnded { tag });
+            return;
+        };
+        running.table.finish_reclaim(now, session);
+        check_epochs(context, answers.iter().flatten());
+        let answers =
+            claims.iter().zip(answers).map(|(claim, answer)| answer.filter(|_| is_so(claim))).collect();
+        context.send_to_client(conn, ToClient::Reclaimed { tag, answers });
+    }
+
+    fn hello(
+        &mut self,
+        context: &mut Context,
+        conn: ConnId,
+        resume: Option<SessionId>,
+        life: u64,
+        tag: Tag,
+    ) {
+        let now = self.clock.read(context.now);
+        if let Some(session) = resume {
+            self.end_former_life(context, session, life);
+        }
         let Some(running) = &mut self.running else { return };
         let known = resume.filter(|session| running.traffic(context, now, *session).is_ok());
         let (session, standing) = match known {
@@ -252,6 +321,7 @@ impl Server {
                 self.disk.last_session += 1;
                 let session = SessionId(self.disk.last_session);
                 self.disk.sessions.insert(session);
+                running.lives.insert(session, life);
                 running.table.open_session(now, session);
                 (session, Standing::New)
             }
@@ -266,7 +336,29 @@ impl Server {
             running.client_of.insert(session, client);
         }
         let term = context.config.table.session_term;
-        context.send_to_client(conn, ToClient::Welcome { tag, session, standing, term });
+        let boot = self.disk.starts;
+        let stored = self.disk.digest(session).map_or(soda_oplog::DigestId(0), |(id, _)| *id);
+        context.send_to_client(conn, ToClient::Welcome { tag, session, standing, term, boot, stored });
+    }
+
+    /// The client has started anew and goes on with its session: nothing that it asked for before may be done from now
+    /// on, in between what it does next.
+    fn end_former_life(&mut self, context: &mut Context, session: SessionId, life: u64) {
+        let now = self.clock.read(context.now);
+        let Some(running) = &mut self.running else { return };
+        let former = running.lives.insert(session, life);
+        if former.is_none_or(|former| former == life) || context.config.sabotage == Sabotage::KeepFormerLife {
+            return;
+        }
+        running.session_of.retain(|_, of| *of != session);
+        let ended: Vec<OpKey> =
+            running.ops.iter().filter(|(_, op)| op.session == session).map(|(key, _)| *key).collect();
+        for key in ended {
+            running.ops.remove(&key);
+            running.table.cancel(now, key);
+            let _ = running.table.finish(now, key, Outcome::Failed);
+        }
+        running.by_slot.retain(|(of, _), _| *of != session);
     }
 
     fn request(
@@ -296,7 +388,7 @@ impl Server {
                 }
                 return;
             }
-            match self.disk.replies.get(&(session, op.slot)) {
+            match self.disk.reply(session, op.slot) {
                 Some((sequence, values)) if *sequence == op.sequence => {
                     let reply =
                         ToClient::Reply { tag: reply_to.1, values: values.clone(), grants: Vec::new() };
@@ -313,7 +405,15 @@ impl Server {
         if let Some(op) = op {
             running.by_slot.insert((session, op.slot), key);
         }
-        let operation = Operation { session, uid, op, call, reply_to: vec![reply_to], values: Vec::new() };
+        let operation = Operation {
+            session,
+            uid,
+            op,
+            work: Work::Call(call),
+            reply_to: vec![reply_to],
+            values: Vec::new(),
+            outcome: Outcome::Applied,
+        };
         running.ops.insert(key, operation);
         running.table.request(now, session, key, accesses);
     }
@@ -321,28 +421,53 @@ impl Server {
     fn apply(&mut self, context: &mut Context, key: OpKey) {
         let Some(running) = &mut self.running else { return };
         let Some(operation) = running.ops.get_mut(&key) else { return };
-        match &operation.call {
-            Call::Read(register) => {
-                operation.values = vec![self.disk.registers.get(register).copied().unwrap_or_default()];
-            }
-            Call::Change(registers) => {
+        let disk = &mut self.disk;
+        match &operation.work {
+            Work::Call(Call::Read(register)) => operation.values = vec![disk.value(*register)],
+            Work::Call(Call::Change(registers)) => {
                 for register in registers {
-                    let value = self.disk.registers.entry(*register).or_default();
-                    *value += 1;
-                    operation.values.push(*value);
-                    context.invariants.applied(operation.uid, *register, *value);
-                }
-                if let Some(op) = operation.op
-                    && context.config.sabotage != Sabotage::ForgetReplies
-                {
-                    let reply = (op.sequence, operation.values.clone());
-                    self.disk.replies.insert((operation.session, op.slot), reply);
+                    let mut value = disk.value(*register);
+                    value.stamp.count += 1;
+                    disk.set(*register, value);
+                    operation.values.push(value);
+                    context.invariants.applied(operation.uid, *register, value);
                 }
             }
+            Work::Call(Call::Do(deed)) => {
+                let cells = context.config.cells;
+                let objects = context.config.objects.into();
+                let value = |register: Register| {
+                    let missing = Value { content: Content::Gone, ..Value::default() };
+                    Some(if disk.exists(register.object, objects) { disk.value(register) } else { missing })
+                };
+                match deed.effects(operation.uid, cells, value) {
+                    Ok(effects) => {
+                        effects.iter().for_each(|(register, value)| disk.set(*register, *value));
+                        context.invariants.done_through(operation.uid, operation.session, &effects);
+                    }
+                    Err(Obstacle::Fails | Obstacle::Unknown) => operation.outcome = Outcome::Failed,
+                }
+                operation.values = deed.registers().iter().map(|register| disk.value(*register)).collect();
+            }
+            Work::Digest(_) => {
+                self.apply_digest(context, key);
+                return self.step(context, key);
+            }
+            Work::DigestAgain => return self.step(context, key),
+        }
+        if let Some(op) = operation.op
+            && context.config.sabotage != Sabotage::ForgetReplies
+        {
+            let reply = (op.sequence, operation.values.clone());
+            disk.set_reply(operation.session, op.slot, reply);
         }
         let values = operation.values.clone();
-        context.trace.mix(values.iter().sum());
+        context.trace.mix(values.iter().map(|value| u64::from(value.stamp.count)).sum());
         context.note(|| format!("server   {key:?} {:?} applied: {values:?}", operation.uid));
+        self.step(context, key);
+    }
+
+    fn step(&mut self, context: &mut Context, key: OpKey) {
         let life = self.disk.starts;
         let delay = context.about(Duration::from_micros(100));
         context.after(delay, Event::ServerStep { life, op: key, step: Step::Finish });
@@ -355,8 +480,24 @@ impl Server {
         if let Some(op) = operation.op {
             running.by_slot.remove(&(operation.session, op.slot));
         }
-        let grants = running.table.finish(now, key, Outcome::Applied);
+        let (grants, call) = match &operation.work {
+            Work::Call(call) => {
+                let made = match call {
+                    Call::Do(deed) if operation.outcome == Outcome::Applied => deed.makes().map(fid_of),
+                    _ => None,
+                };
+                let made: Vec<_> = made.into_iter().collect();
+                (running.table.finish_with(now, key, operation.outcome, &made), call)
+            }
+            Work::Digest(_) | Work::DigestAgain => return self.finish_digest(context, key, &operation),
+        };
         check_epochs(context, grants.iter());
+        let ended = match call {
+            Call::Do(deed) if operation.outcome == Outcome::Applied => deed.ends().map(fid_of),
+            _ => None,
+        };
+        // Never a lease on what the operation deleted.
+        let grants: Vec<Grant> = grants.into_iter().filter(|grant| Some(grant.fid) != ended).collect();
         context.note(|| {
             format!("server > {:?} {:?} {:?} {grants:?}", operation.session, operation.uid, operation.values)
         });
@@ -413,7 +554,7 @@ impl Server {
                     if matches!(reason, FenceReason::Silent(_)) {
                         running.silenced(context, session);
                     }
-                    self.forget_session(session);
+                    self.forget_session(context, session);
                 }
                 Output::SessionInUse { .. } => {}
             }
@@ -448,7 +589,7 @@ impl Server {
             .map(|lease| lease.holder.session)
             .collect();
         for session in silent {
-            self.forget_session(session);
+            self.forget_session(context, session);
             if let Some(running) = &mut self.running {
                 running.table.close_session(now, session);
             }
@@ -456,9 +597,9 @@ impl Server {
     }
 
     /// The session has ended, and that is on disk before anything else is done.
-    fn forget_session(&mut self, session: SessionId) {
-        self.disk.sessions.remove(&session);
-        self.disk.replies.retain(|(of, _), _| *of != session);
+    fn forget_session(&mut self, context: &mut Context, session: SessionId) {
+        self.disk.forget(session);
+        context.invariants.session_ended(session);
         if let Some(running) = &mut self.running {
             running.control.remove(&session);
             running.session_of.retain(|_, of| *of != session);
@@ -471,11 +612,23 @@ impl Server {
     }
 }
 
+/// What a crash of the server takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Power {
+    /// What the process had in its memory.
+    Stays,
+    /// What was not synced, too.
+    Cut,
+}
+
 fn accesses(call: &Call, conn: Option<Kind>) -> Vec<Access> {
     let accesses = match call {
         Call::Read(register) => vec![Access::read(register.fid())],
         Call::Change(registers) => {
             registers.iter().map(|register| Access::change(register.fid(), Cause::Data)).collect()
+        }
+        Call::Do(deed) => {
+            deed.changes().into_iter().map(|object| Access::change(fid_of(object), Cause::Data)).collect()
         }
     };
     match conn {

@@ -1,0 +1,166 @@
+//! Delayed writes: what a client does under its write leases goes into its log, and to the server later.
+//!
+//! * here: what there is, and what of it survives a crash;
+//! * `local`: what may be done without the server;
+//! * `flush`: digests, and what waits for them;
+//! * `recalls`: nothing is handed over before the server has it;
+//! * `restart`: what a new run of the server has, and what it has lost.
+
+mod flush;
+mod local;
+mod recalls;
+mod restart;
+
+pub(super) use local::Plan;
+
+use crate::config::{Behind, LogPlace};
+use crate::context::Context;
+use crate::event::ConnId;
+use crate::message::{Content, DigestCall, Object, OpUid, Register, Tag, Value};
+use recalls::Owed;
+use soda_oplog::{DigestId, Log, Lsn};
+use soda_types::SessionId;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug)]
+pub(super) struct Delayed {
+    config: Behind,
+    /// What is on the local disk, if the log is.
+    kept: Kept,
+    /// Inodes that were made here and that the server has not heard of: nobody else can reach them.
+    made: BTreeSet<Object>,
+    values: BTreeMap<Register, Value>,
+    /// Requests that wait until the server has what they depend on.
+    held_back: BTreeSet<Tag>,
+    owed: Vec<Owed>,
+    /// What programs believe that names mean.
+    view: BTreeMap<Register, Content>,
+    known: Vec<Object>,
+    /// Numbers of inodes are never used twice.
+    last_object: Object,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    session: Option<SessionId>,
+    /// The run of the server that was heard of last.
+    boot: u64,
+    log: Log,
+    /// What is in the log.
+    written: BTreeMap<Lsn, Written>,
+    sending: Option<Sending>,
+}
+
+/// A record of the log.
+#[derive(Clone, Debug)]
+struct Written {
+    uid: OpUid,
+    /// What was found.
+    before: Vec<(Register, Value)>,
+    effects: Vec<(Register, Value)>,
+    /// Inodes that existed before.
+    changes: Vec<Object>,
+    makes: Option<Object>,
+    /// The digest in which it was sent last.
+    digest: Option<DigestId>,
+    /// Somebody else has been let in to what it changed: no lease covers it any more.
+    handed_over: bool,
+}
+
+/// The digest under way.
+#[derive(Debug)]
+struct Sending {
+    digest: DigestCall,
+    lsns: Vec<Lsn>,
+    request: Option<Tag>,
+    sent_on: Option<ConnId>,
+}
+
+impl Delayed {
+    pub(super) fn new(config: Behind, client: usize) -> Delayed {
+        Delayed {
+            config,
+            kept: Kept::default(),
+            made: BTreeSet::new(),
+            values: BTreeMap::new(),
+            held_back: BTreeSet::new(),
+            owed: Vec::new(),
+            view: BTreeMap::new(),
+            known: Vec::new(),
+            last_object: 1000 + client as Object * 10_000_000,
+        }
+    }
+
+    pub(super) fn session(&self) -> Option<SessionId> {
+        self.kept.session
+    }
+
+    /// Nothing is in the log that the server lacks.
+    pub(super) fn is_clean(&self) -> bool {
+        self.kept.log.oldest_pending().is_none() && self.kept.sending.is_none()
+    }
+
+    /// Operations in the log that a lease covers: they are not lost with the memory of the server.
+    pub(super) fn logged(&self) -> impl Iterator<Item = OpUid> {
+        self.kept.written.values().filter(|written| !written.handed_over).map(|written| written.uid)
+    }
+
+    /// The client has crashed.
+    pub(super) fn crash(&mut self, context: &mut Context) {
+        if self.config.log == LogPlace::Memory {
+            self.lose_log(context);
+        }
+        if let Some(sending) = &mut self.kept.sending {
+            (sending.request, sending.sent_on) = (None, None);
+        }
+        self.lose_memory();
+    }
+
+    /// The session is over, and the log with it.
+    pub(super) fn lose_log(&mut self, context: &mut Context) {
+        if let Some(session) = self.kept.session {
+            context.invariants.abandoned(session);
+        }
+        self.kept = Kept { boot: self.kept.boot, ..Kept::default() };
+        // Inodes that were only in the log never were.
+        self.view.clear();
+        self.known.clear();
+        self.lose_memory();
+    }
+
+    fn lose_memory(&mut self) {
+        self.made.clear();
+        self.values.clear();
+        self.held_back.clear();
+        self.owed.clear();
+    }
+
+    /// An answer shows what the register holds.
+    pub(super) fn saw(&mut self, register: Register, value: Value) {
+        self.view.insert(register, value.content);
+        match value.content {
+            Content::Names(object) => self.learn(object),
+            Content::Gone => self.known.retain(|object| *object != register.object),
+            Content::Blank | Content::Data(_) => {}
+        }
+    }
+
+    fn learn(&mut self, object: Object) {
+        const MOST: usize = 8;
+        if !self.known.contains(&object) {
+            self.known.push(object);
+        }
+        if self.known.len() > MOST {
+            self.known.remove(0);
+        }
+    }
+
+    pub(super) fn hold_back(&mut self, tag: Tag) {
+        self.held_back.insert(tag);
+    }
+
+    fn forget_made(&mut self, object: Object) {
+        self.made.remove(&object);
+        self.values.retain(|register, _| register.object != object);
+    }
+}

@@ -1,0 +1,90 @@
+//! Recalls: from the moment that one comes nothing new is done under the lease (the holder sees to that), what the object needs
+//! is sent, and only then is it answered.
+
+use crate::client::Client;
+use crate::config::Sabotage;
+use crate::context::Context;
+use crate::message::{ToServer, object_of};
+use soda_types::{Epoch, Fid, Mode, RecallAck};
+
+/// An answer that waits until the server has what the object needs.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::client) struct Owed {
+    pub(in crate::client) fid: Fid,
+    answer: Answer,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Answer {
+    /// The caches are down to `keep`.
+    Finish { epoch: Epoch, keep: Option<Mode> },
+    /// The holder knows of no lease: its grant is on the way, or a crash has taken the holder's memory and left the log.
+    Gone(RecallAck),
+}
+
+impl Client {
+    /// The caches are down to `keep`.
+    pub(in crate::client) fn caches_dropped(
+        &mut self,
+        context: &mut Context,
+        fid: Fid,
+        epoch: Epoch,
+        keep: Option<Mode>,
+    ) {
+        self.owe(context, Owed { fid, answer: Answer::Finish { epoch, keep } });
+    }
+
+    /// No lease is held here.
+    pub(in crate::client) fn nothing_held(&mut self, context: &mut Context, ack: RecallAck) {
+        let fid = ack.fid;
+        if let Some(delayed) = &mut self.delayed
+            && delayed.kept.log.concerns(fid)
+        {
+            delayed.forget_made(object_of(fid));
+        }
+        self.owe(context, Owed { fid, answer: Answer::Gone(ack) });
+    }
+
+    fn owe(&mut self, context: &mut Context, owed: Owed) {
+        match &mut self.delayed {
+            Some(delayed) if !delayed.owed.contains(&owed) => delayed.owed.push(owed),
+            Some(_) => {}
+            None => self.answer(context, &owed),
+        }
+        self.answer_owed(context);
+    }
+
+    pub(super) fn answer_owed(&mut self, context: &mut Context) {
+        let hasty = context.config.sabotage == Sabotage::AnswerBeforeFlush;
+        let Some(delayed) = &mut self.delayed else { return };
+        let log = &delayed.kept.log;
+        let ready = delayed.owed.extract_if(.., |owed| hasty || !log.concerns(owed.fid)).collect::<Vec<_>>();
+        for owed in ready {
+            self.answer(context, &owed);
+        }
+    }
+
+    fn answer(&mut self, context: &mut Context, Owed { fid, answer }: &Owed) {
+        let fid = *fid;
+        let ack = match answer {
+            Answer::Gone(ack) => ack.clone(),
+            Answer::Finish { epoch, keep } => self.finish_recall(context, fid, *epoch, *keep),
+        };
+        self.hand_over(fid);
+        self.tell(context, ToServer::Acks(vec![ack]));
+    }
+
+    /// Others can see the object from now on: what was done to it cannot be done again, should the server lose it.
+    pub(in crate::client) fn hand_over(&mut self, fid: Fid) {
+        let object = object_of(fid);
+        let Some(delayed) = &mut self.delayed else { return };
+        for written in delayed.kept.written.values_mut().filter(|written| written.digest.is_some()) {
+            written.handed_over |= written.makes == Some(object) || written.changes.contains(&object);
+        }
+    }
+
+    /// The server lacks something of the object's.
+    pub(in crate::client) fn is_logged(&self, fid: Fid) -> bool {
+        self.delayed.as_ref().is_some_and(|delayed| delayed.kept.log.concerns(fid))
+    }
+}

@@ -1,0 +1,120 @@
+//! A new run of the server: what it has is kept, what a power cut took is sent again, what no lease covers is given up.
+
+use super::{Kept, Written};
+use crate::client::Client;
+use crate::config::Sabotage;
+use crate::context::Context;
+use crate::message::{Claim, Object, OpUid, Register, Stamp, fid_of, object_of};
+use soda_oplog::DigestId;
+use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use std::collections::BTreeSet;
+
+impl Client {
+    /// `stored`: the last digest that this run of the server has.
+    pub(in crate::client) fn welcomed(
+        &mut self,
+        context: &mut Context,
+        session: SessionId,
+        boot: u64,
+        stored: DigestId,
+    ) {
+        let Some(delayed) = &mut self.delayed else { return };
+        delayed.kept.session = Some(session);
+        if std::mem::replace(&mut delayed.kept.boot, boot) == boot
+            || context.config.sabotage == Sabotage::ForgetLost
+        {
+            return;
+        }
+        let first_lost = DigestId(stored.0 + 1);
+        // Nothing of ours is on the way to this run yet, so what it does not have it will not get.
+        if let Some(sending) = delayed.kept.sending.take_if(|sending| sending.digest.id >= first_lost)
+            && let Some(request) = sending.request.and_then(|tag| self.requests.remove(&tag))
+        {
+            self.holder.fail_request(request.ticket);
+        }
+        let is_lost = |written: &&Written| written.digest.is_some_and(|digest| digest >= first_lost);
+        let uncovered: Vec<Fid> = delayed
+            .kept
+            .written
+            .values()
+            .filter(is_lost)
+            .filter(|written| written.handed_over)
+            .flat_map(|written| written.changes.iter().chain(&written.makes))
+            .map(|object| fid_of(*object))
+            .collect();
+        delayed.kept.lost(first_lost);
+        if !uncovered.is_empty() {
+            self.give_up(context, &uncovered);
+        }
+    }
+
+    /// What to reclaim: the leases held, and those that cover what is in the log, should the client have forgotten them.
+    pub(in crate::client) fn claims(&self, context: &Context, now: Monotonic) -> Vec<Claim> {
+        let mut grants = self.holder.reclaim_list(now);
+        if context.config.sabotage != Sabotage::ReclaimNothing {
+            let held: BTreeSet<Fid> = grants.iter().map(|grant| grant.fid).collect();
+            let logged = self.logged_objects().into_iter().map(fid_of).filter(|fid| !held.contains(fid));
+            let epoch = Epoch(1);
+            grants.extend(logged.map(|fid| Grant {
+                fid,
+                scope: Scope::Node,
+                mode: Mode::Write,
+                epoch,
+                term: Term::Session,
+            }));
+        }
+        let cells = context.config.cells;
+        grants.into_iter().map(|grant| Claim { grant, believed: self.believed(grant.fid, cells) }).collect()
+    }
+
+    /// Inodes with something in the log that the server lacks, and that it knows.
+    fn logged_objects(&self) -> BTreeSet<Object> {
+        let Some(delayed) = &self.delayed else { return BTreeSet::new() };
+        let lacking = delayed.kept.written.values().filter(|written| written.digest.is_none());
+        let made: BTreeSet<Object> = lacking.clone().filter_map(|written| written.makes).collect();
+        lacking.flat_map(|written| &written.changes).filter(|object| !made.contains(object)).copied().collect()
+    }
+
+    /// The state in which the server should have it: what is cached, without what is in the log.
+    fn believed(&self, fid: Fid, cells: u8) -> Vec<(Register, Stamp)> {
+        let Some(delayed) = &self.delayed else { return Vec::new() };
+        let believe = |register: Register| {
+            let mut lacking = delayed.kept.written.values().filter(|written| written.digest.is_none());
+            let first = lacking.find(|written| written.effects.iter().any(|(of, _)| *of == register));
+            let value = match first {
+                Some(written) if written.makes == Some(register.object) => return Some((register, Stamp::default())),
+                Some(written) => written.before.iter().find(|(of, _)| *of == register).map(|(_, value)| *value)?,
+                None => self.caches.daemon(register, self.holder.holding(fid))?,
+            };
+            Some((register, value.stamp))
+        };
+        (0..cells).filter_map(|cell| believe(Register { object: object_of(fid), cell })).collect()
+    }
+
+    /// The server will not take what is in the log of these: its programs are told so (EIO).
+    pub(in crate::client) fn give_up(&mut self, context: &mut Context, fids: &[Fid]) {
+        let Some(delayed) = &mut self.delayed else { return };
+        let records = delayed.kept.log.give_up(fids);
+        let lost: Vec<Written> =
+            records.iter().filter_map(|record| delayed.kept.written.remove(&record.lsn)).collect();
+        let uids: Vec<OpUid> = lost.iter().map(|written| written.uid).collect();
+        context.note(|| format!("client{}  gives up {uids:?}", self.number));
+        context.invariants.given_up(&uids);
+        for object in lost.iter().flat_map(|written| written.changes.iter().chain(&written.makes)) {
+            if let Some(delayed) = &mut self.delayed {
+                delayed.forget_made(*object);
+            }
+            self.forget(fid_of(*object));
+        }
+    }
+}
+
+impl Kept {
+    /// The server does not have this digest nor any later one.
+    pub(super) fn lost(&mut self, first: DigestId) {
+        self.log.handle_lost(first);
+        for written in self.written.values_mut() {
+            written.digest = written.digest.filter(|digest| *digest < first);
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! One copy, with writers that are ahead of the server. Each register has a line of values: the order in which operations
+//! were completed, wherever. A local operation is completed when it is made, one through the server when it is answered.
+//!
+//! * *Fresh*: a read returns a value of the line, not before the last that was completed when it was called; a change is made
+//!   on top of the line's end.
+//! * *Prefix*: the server walks along the line. What it applies comes right after what it has, so it holds a prefix of
+//!   each client's history, but for what went ahead, which is closed under dependencies.
+//! * *Synced*: what fsync has returned for is on the disk after every power cut.
+//! * *Durable*: values are taken off the end of a line only when the session ended before they were sent, or because
+//!   of a power cut; everything else reaches the server in the end.
+//!
+//! A power cut takes what was not synced. What is still in the log of its client comes again. The rest is lost, and with it
+//! what was made on top: until that is clear, it is in *limbo*: it may be seen, need not be, and may be sent or given up.
+
+mod line;
+
+use super::{Property, Violation};
+use crate::message::{Object, OpUid, Register, Value};
+use line::Line;
+use soda_types::SessionId;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub struct Ahead {
+    lines: BTreeMap<Register, Line>,
+    ops: BTreeMap<OpUid, Op>,
+    /// Operations that the server does not have.
+    local: BTreeMap<SessionId, BTreeSet<OpUid>>,
+    /// Where each register's line was when an operation that is not over was called.
+    floors: BTreeMap<OpUid, Vec<(Register, usize)>>,
+    /// Of which something was lost in a power cut, and nothing has come to the server since.
+    limbo: BTreeSet<Object>,
+    /// Their logs are gone, so what the server does not have of them it will not get.
+    abandoned: BTreeSet<SessionId>,
+}
+
+#[derive(Debug)]
+struct Op {
+    session: SessionId,
+    effects: Vec<(Register, Value)>,
+    /// All that it touches.
+    objects: BTreeSet<Object>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Local,
+    Applied,
+    Lost,
+}
+
+type Found = Option<Violation>;
+
+fn violation(property: Property, what: String) -> Found {
+    Some(Violation { property, what })
+}
+
+impl Ahead {
+    pub(super) fn invoked(&mut self, uid: OpUid, registers: &[Register]) {
+        let floor = |register: &Register| (*register, self.lines.get(register).map_or(0, Line::required));
+        self.floors.insert(uid, registers.iter().map(floor).collect());
+    }
+
+    /// fsync: of everything completed but what only another client has.
+    pub(super) fn sync_invoked(&mut self, uid: OpUid, session: Option<SessionId>, registers: &[Register]) {
+        let floor = |register: &Register| {
+            let Some(line) = self.lines.get(register) else { return (*register, 0) };
+            let is_elsewhere = |at: &usize| {
+                let op = line.get(*at).and_then(|value| self.ops.get(&value.stamp.by));
+                op.is_some_and(|op| op.state == State::Local && Some(op.session) != session)
+            };
+            let own = (0..=line.required()).rev().find(|at| !is_elsewhere(at));
+            (*register, own.unwrap_or_default())
+        };
+        self.floors.insert(uid, registers.iter().map(floor).collect());
+    }
+
+    pub(super) fn ended(&mut self, uid: OpUid) {
+        self.floors.remove(&uid);
+    }
+
+    pub(super) fn read(&mut self, uid: OpUid, register: Register, value: Value) -> Found {
+        let floors = self.floors.get(&uid).into_iter().flatten();
+        let floor = floors.filter(|(of, _)| *of == register).map(|(_, at)| *at).max().unwrap_or_default();
+        let line = self.lines.entry(register).or_default();
+        let Some(at) = line.position(value) else {
+            return violation(
+                Property::Fresh,
+                format!("{uid:?} returned {value:?} of {register:?}, which is not in {line:?}"),
+            );
+        };
+        line.require(at);
+        (at < floor).then(|| Violation {
+            property: Property::Fresh,
+            what: format!("{uid:?} returned {value:?} of {register:?}, older than when it was called: {line:?}"),
+        })
+    }
+
+    /// A client has made the change and told its program so. `before`: what it found.
+    pub(super) fn done_locally(
+        &mut self,
+        uid: OpUid,
+        session: SessionId,
+        changes: &[Object],
+        before: &[(Register, Value)],
+        effects: &[(Register, Value)],
+    ) -> Found {
+        for (register, value) in before {
+            let line = self.lines.entry(*register).or_default();
+            // What was in limbo is lost: this comes in its place.
+            let overtaken = if line.is_in_limbo(line.end()) && line.get(line.applied()) == Some(*value) {
+                line.cut(line.applied() + 1)
+            } else {
+                Vec::new()
+            };
+            self.lose(&overtaken);
+            let line = self.lines.entry(*register).or_default();
+            if line.last() != *value {
+                return violation(
+                    Property::Fresh,
+                    format!("{uid:?} is made on top of {value:?} of {register:?}, whose end is elsewhere: {line:?}"),
+                );
+            }
+        }
+        let objects: BTreeSet<Object> =
+            effects.iter().map(|(register, _)| register.object).chain(changes.iter().copied()).collect();
+        let is_in_limbo = !objects.is_disjoint(&self.limbo);
+        if is_in_limbo {
+            self.limbo.extend(&objects);
+        }
+        for (register, value) in effects {
+            let line = self.lines.entry(*register).or_default();
+            if is_in_limbo {
+                line.begin_limbo();
+            }
+            line.push(*value);
+            line.require(line.end());
+        }
+        self.local.entry(session).or_default().insert(uid);
+        self.ops.insert(uid, Op { session, effects: effects.to_vec(), objects, state: State::Local });
+        None
+    }
+
+    /// The server has made the change for a client.
+    pub(super) fn done_through(
+        &mut self,
+        uid: OpUid,
+        session: SessionId,
+        effects: &[(Register, Value)],
+    ) -> Found {
+        if self.ops.get(&uid).is_some_and(|op| op.state == State::Applied) {
+            return violation(Property::Once, format!("{uid:?} was carried out twice"));
+        }
+        for (register, value) in effects {
+            let line = self.lines.entry(*register).or_default();
+            if line.required() > line.applied() {
+                return violation(
+                    Property::Fresh,
+                    format!("{uid:?} is made at the server, which lacks what was completed of {register:?}: {line:?}"),
+                );
+            }
+            let overtaken = line.cut(line.applied() + 1);
+            line.push(*value);
+            line.apply(line.end());
+            self.lose(&overtaken);
+        }
+        let objects = effects.iter().map(|(register, _)| register.object).collect();
+        self.limbo.retain(|object| !effects.iter().any(|(register, _)| register.object == *object));
+        self.ops.insert(uid, Op { session, effects: effects.to_vec(), objects, state: State::Applied });
+        None
+    }
+
+    /// Its program has been told that the change was made.
+    pub(super) fn completed(&mut self, uid: OpUid) -> Found {
+        let Some(op) = self.ops.get(&uid) else {
+            return violation(Property::Once, format!("{uid:?} was acknowledged and never carried out"));
+        };
+        for (register, value) in &op.effects {
+            if let Some(line) = self.lines.get_mut(register)
+                && let Some(at) = line.position(*value)
+            {
+                line.require(at);
+            }
+        }
+        None
+    }
+
+    /// The server has applied a digest that stands for these operations.
+    pub(super) fn digested(
+        &mut self,
+        session: SessionId,
+        uids: &[OpUid],
+        stored: impl Fn(Register) -> Value,
+    ) -> Found {
+        let mut touched = BTreeSet::new();
+        for uid in uids {
+            let Some(op) = self.ops.get_mut(uid) else { continue };
+            if op.state != State::Local {
+                let state = op.state;
+                return violation(Property::Prefix, format!("{uid:?} is in a digest, and {state:?}"));
+            }
+            for (register, value) in &op.effects {
+                touched.insert(*register);
+                let line = self.lines.entry(*register).or_default();
+                let next = line.applied() + 1;
+                if line.get(next) != Some(*value) {
+                    return violation(
+                        Property::Prefix,
+                        format!("{uid:?} is applied to {register:?} out of order: {line:?}"),
+                    );
+                }
+                line.apply(next);
+            }
+            op.state = State::Applied;
+            self.limbo.retain(|object| !op.objects.contains(object));
+            if let Some(local) = self.local.get_mut(&session) {
+                local.remove(uid);
+            }
+        }
+        touched.into_iter().find_map(|register| self.compare(register, stored(register)))
+    }
+
+    fn compare(&self, register: Register, stored: Value) -> Found {
+        let line = self.lines.get(&register)?;
+        (line.get(line.applied()) != Some(stored)).then(|| Violation {
+            property: Property::Prefix,
+            what: format!("the server has {stored:?} of {register:?}, and should be on its way along {line:?}"),
+        })
+    }
+
+    /// The server has ended the session: what it has not sent is lost.
+    pub(super) fn session_ended(&mut self, session: SessionId) -> Found {
+        let lost: Vec<OpUid> = self.local.remove(&session).unwrap_or_default().into_iter().collect();
+        self.take_back(&lost)
+    }
+
+    /// The client of the session has lost its log.
+    pub(super) fn abandoned(&mut self, session: SessionId) {
+        self.abandoned.insert(session);
+    }
+
+    /// A client has given up what no lease covers any more.
+    pub(super) fn given_up(&mut self, uids: &[OpUid]) -> Found {
+        for uid in uids {
+            let Some(op) = self.ops.get(uid) else { continue };
+            let without_cause = op.effects.iter().find(|(register, value)| {
+                self.lines.get(register).is_some_and(|line| {
+                    line.position(*value).is_some_and(|at| at > line.applied() && !line.is_in_limbo(at))
+                })
+            });
+            if let Some((register, _)) = without_cause {
+                let line = self.lines.get(register);
+                return violation(
+                    Property::Durable,
+                    format!("{uid:?} was given up without a cause: {register:?} is at {line:?}"),
+                );
+            }
+        }
+        self.take_back(uids)
+    }
+
+    fn take_back(&mut self, uids: &[OpUid]) -> Found {
+        for uid in uids {
+            let Some(op) = self.ops.get_mut(uid) else { continue };
+            op.state = State::Lost;
+            for (register, value) in op.effects.clone() {
+                let Some(line) = self.lines.get_mut(&register) else { continue };
+                if let Some(at) = line.position(value) {
+                    if at <= line.durable() && at > 0 {
+                        return violation(
+                            Property::Synced,
+                            format!("{uid:?} is lost after fsync: {register:?} is at {line:?}"),
+                        );
+                    }
+                    let lost = line.cut(at);
+                    self.lower_floors(register);
+                    self.lose(&lost);
+                }
+            }
+        }
+        None
+    }
+
+    /// These values are off their line.
+    fn lose(&mut self, values: &[Value]) {
+        for value in values {
+            if let Some(op) = self.ops.get_mut(&value.stamp.by) {
+                op.state = State::Lost;
+                if let Some(local) = self.local.get_mut(&op.session) {
+                    local.remove(&value.stamp.by);
+                }
+            }
+        }
+    }
+
+    fn lower_floors(&mut self, register: Register) {
+        let Some(line) = self.lines.get(&register) else { return };
+        let required = line.required();
+        for (_, floor) in self.floors.values_mut().flatten().filter(|(of, _)| *of == register) {
+            *floor = (*floor).min(required);
+        }
+    }
+
+    /// The server has lost what it had not synced. `logged`: operations that clients have in their logs, under leases.
+    pub(super) fn power_cut(
+        &mut self,
+        stored: impl Fn(Register) -> Value,
+        logged: &BTreeSet<OpUid>,
+    ) -> Found {
+        let mut poison: BTreeSet<Object> = BTreeSet::new();
+        for (register, line) in &mut self.lines {
+            let value = stored(*register);
+            let Some(at) = line.position(value).filter(|at| *at <= line.applied()) else {
+                return violation(
+                    Property::Durable,
+                    format!("after a power cut the server has {value:?} of {register:?}: {line:?}"),
+                );
+            };
+            if at < line.durable() {
+                return violation(
+                    Property::Synced,
+                    format!("a power cut has taken what fsync had returned for: {register:?} is at {at} of {line:?}"),
+                );
+            }
+            for value in line.roll_back(at) {
+                let uid = value.stamp.by;
+                let Some(op) = self.ops.get_mut(&uid) else { continue };
+                if logged.contains(&uid) {
+                    op.state = State::Local;
+                    self.local.entry(op.session).or_default().insert(uid);
+                } else {
+                    op.state = State::Lost;
+                    poison.extend(&op.objects);
+                }
+            }
+        }
+        poison.append(&mut self.limbo);
+        self.spread(&mut poison);
+        let limbo: Vec<Register> =
+            self.lines.keys().filter(|register| poison.contains(&register.object)).copied().collect();
+        for register in limbo {
+            if let Some(line) = self.lines.get_mut(&register) {
+                line.begin_limbo();
+            }
+            self.lower_floors(register);
+        }
+        self.limbo = poison;
+        None
+    }
+
+    /// What was made on top of what is lost can be lost, too.
+    fn spread(&self, poison: &mut BTreeSet<Object>) {
+        loop {
+            let before = poison.len();
+            for op in self.local.values().flatten().filter_map(|uid| self.ops.get(uid)) {
+                if !op.objects.is_disjoint(poison) {
+                    poison.extend(&op.objects);
+                }
+            }
+            if poison.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// fsync has returned: everything that was completed when it was called is to survive.
+    pub(super) fn synced(&mut self, uid: OpUid) -> Found {
+        for (register, at) in self.floors.remove(&uid).into_iter().flatten() {
+            let Some(line) = self.lines.get_mut(&register) else { continue };
+            if at > line.applied() {
+                return violation(
+                    Property::Synced,
+                    format!("fsync {uid:?} returned, but the server lacks changes of {register:?}: {line:?}"),
+                );
+            }
+            line.survive(at);
+        }
+        None
+    }
+
+    /// The server has what it should have, at a start or a crash.
+    pub(super) fn check_stored(&self, stored: impl Fn(Register) -> Value) -> Found {
+        self.lines.keys().find_map(|register| self.compare(*register, stored(*register)))
+    }
+
+    /// In the end the server has everything that was not lost.
+    pub(super) fn check_end(&mut self) -> Found {
+        for session in std::mem::take(&mut self.abandoned) {
+            if let Some(found) = self.session_ended(session) {
+                return Some(found);
+            }
+        }
+        let (register, line) = self.lines.iter().find(|(_, line)| line.required() > line.applied())?;
+        violation(Property::Durable, format!("the server never got what was completed of {register:?}: {line:?}"))
+    }
+}

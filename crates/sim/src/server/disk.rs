@@ -1,0 +1,197 @@
+//! What survives a crash of the server; and what of that survives a power cut: all up to the last sync.
+
+use crate::deed::{CELL_BYTES, is_directory, register_at};
+use crate::message::{Content, DigestCall, Object, OpUid, Register, Stamp, Value, object_of};
+use soda_oplog::{Change, DigestId, Record};
+use soda_types::{FileKind, Sequence, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    /// These are made durable before anything that depends on them is done.
+    pub(super) starts: u64,
+    pub(super) sessions: BTreeSet<SessionId>,
+    pub(super) last_session: u64,
+    registers: BTreeMap<Register, Value>,
+    /// The last reply of each slot.
+    replies: BTreeMap<(SessionId, usize), Reply>,
+    /// The last digest of each session, and what it made.
+    digests: BTreeMap<SessionId, (DigestId, Vec<Object>)>,
+    /// The last digest of each session that is on the medium.
+    durable: BTreeMap<SessionId, DigestId>,
+    /// What was before, for everything since the last sync.
+    undo: Vec<Undo>,
+}
+
+pub(super) type Reply = (Sequence, Vec<Value>);
+
+#[derive(Debug)]
+enum Undo {
+    Register(Register, Option<Value>),
+    Reply((SessionId, usize), Option<Reply>),
+    Digest(SessionId, Option<(DigestId, Vec<Object>)>),
+}
+
+/// The record cannot be carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Impossible;
+
+impl Disk {
+    pub(super) fn value(&self, register: Register) -> Value {
+        self.registers.get(&register).copied().unwrap_or_default()
+    }
+
+    /// `objects`: those that have been there from the start.
+    pub(super) fn exists(&self, object: Object, objects: Object) -> bool {
+        let first = Register { object, cell: 0 };
+        (object < objects || self.registers.contains_key(&first)) && self.value(first).content != Content::Gone
+    }
+
+    pub(super) fn reply(&self, session: SessionId, slot: usize) -> Option<&Reply> {
+        self.replies.get(&(session, slot))
+    }
+
+    pub(super) fn digest(&self, session: SessionId) -> Option<&(DigestId, Vec<Object>)> {
+        self.digests.get(&session)
+    }
+
+    pub(super) fn durable(&self, session: SessionId) -> DigestId {
+        self.durable.get(&session).copied().unwrap_or(DigestId(0))
+    }
+
+    pub(super) fn set(&mut self, register: Register, value: Value) {
+        let before = self.registers.insert(register, value);
+        self.undo.push(Undo::Register(register, before));
+    }
+
+    pub(super) fn set_reply(&mut self, session: SessionId, slot: usize, reply: Reply) {
+        let before = self.replies.insert((session, slot), reply);
+        self.undo.push(Undo::Reply((session, slot), before));
+    }
+
+    pub(super) fn set_digest(&mut self, session: SessionId, id: DigestId, made: Vec<Object>) {
+        let before = self.digests.insert(session, (id, made));
+        self.undo.push(Undo::Digest(session, before));
+    }
+
+    /// All or nothing.
+    ///
+    /// # Errors
+    /// A record does not fit the state; nothing was done.
+    pub(super) fn apply(&mut self, digest: &DigestCall, objects: Object, cells: u8) -> Result<(), Impossible> {
+        let start = self.undo.len();
+        for record in &digest.records {
+            if let Err(impossible) = self.apply_record(record, objects, cells) {
+                self.roll_back(start);
+                return Err(impossible);
+            }
+        }
+        for (register, stamp) in &digest.stamps {
+            let found = self.value(*register).content;
+            // Perhaps it has come and gone within the digest.
+            let content = if stamp.count == u32::MAX { Content::Gone } else { found };
+            self.set(*register, Value { stamp: *stamp, content });
+        }
+        Ok(())
+    }
+
+    fn apply_record(&mut self, record: &Record, objects: Object, cells: u8) -> Result<(), Impossible> {
+        let exists = |disk: &Disk, object: Object| disk.exists(object, objects);
+        let named = |disk: &Disk, at: Register, expected: Content| {
+            let is_so = exists(disk, at.object) && disk.value(at).content == expected;
+            is_so.then_some(()).ok_or(Impossible)
+        };
+        match &record.change {
+            Change::Create { place, fid, new } => {
+                let (at, object) = (register_at(place), object_of(*fid));
+                named(self, at, Content::Blank)?;
+                if exists(self, object) || (new.kind == FileKind::Directory) != is_directory(object) {
+                    return Err(Impossible);
+                }
+                self.become_content(at, Content::Names(object));
+                self.become_all(object, cells, Content::Blank);
+            }
+            Change::Unlink { place, fid, .. } | Change::RemoveDirectory { place, fid } => {
+                let (at, object) = (register_at(place), object_of(*fid));
+                named(self, at, Content::Names(object))?;
+                let is_empty = |cell| self.value(Register { object, cell }).content == Content::Blank;
+                if is_directory(object) && !(0..cells).all(is_empty) {
+                    return Err(Impossible);
+                }
+                self.become_content(at, Content::Blank);
+                self.become_all(object, cells, Content::Gone);
+            }
+            Change::Rename { from, to, moved, replaced, .. } => {
+                let (from, to, moved) = (register_at(from), register_at(to), object_of(*moved));
+                named(self, from, Content::Names(moved))?;
+                let there = replaced.map(|(fid, _)| object_of(fid));
+                named(self, to, there.map_or(Content::Blank, Content::Names))?;
+                self.become_content(from, Content::Blank);
+                self.become_content(to, Content::Names(moved));
+                if let Some(object) = there {
+                    self.become_all(object, cells, Content::Gone);
+                }
+            }
+            Change::Write { fid, offset, data, .. } => {
+                let object = object_of(*fid);
+                if !exists(self, object) {
+                    return Err(Impossible);
+                }
+                for (cell, bytes) in (offset / CELL_BYTES..).zip(data.chunks_exact(CELL_BYTES as usize)) {
+                    let mut number = [0; CELL_BYTES as usize];
+                    number.copy_from_slice(bytes);
+                    let written = Content::Data(OpUid(u64::from_le_bytes(number)));
+                    self.become_content(Register { object, cell: cell as u8 }, written);
+                }
+            }
+            // Times, which nobody looks at here.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn become_content(&mut self, register: Register, content: Content) {
+        let stamp: Stamp = self.value(register).stamp;
+        self.set(register, Value { stamp, content });
+    }
+
+    fn become_all(&mut self, object: Object, cells: u8, content: Content) {
+        (0..cells).for_each(|cell| self.become_content(Register { object, cell }, content));
+    }
+
+    /// The session has ended.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        self.sync();
+        self.sessions.remove(&session);
+        self.replies.retain(|(of, _), _| *of != session);
+        self.digests.remove(&session);
+        self.durable.remove(&session);
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.undo.clear();
+        self.durable = self.digests.iter().map(|(session, (id, _))| (*session, *id)).collect();
+    }
+
+    /// Whatever was not synced is gone.
+    pub(super) fn power_cut(&mut self) {
+        self.roll_back(0);
+    }
+
+    fn roll_back(&mut self, to: usize) {
+        for undo in self.undo.drain(to..).rev() {
+            match undo {
+                Undo::Register(register, before) => put_back(&mut self.registers, register, before),
+                Undo::Reply(slot, before) => put_back(&mut self.replies, slot, before),
+                Undo::Digest(session, before) => put_back(&mut self.digests, session, before),
+            }
+        }
+    }
+}
+
+fn put_back<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, before: Option<V>) {
+    match before {
+        Some(before) => drop(map.insert(key, before)),
+        None => drop(map.remove(&key)),
+    }
+}
