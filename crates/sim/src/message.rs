@@ -39,6 +39,12 @@ pub struct Value {
     pub content: Content,
 }
 
+impl Value {
+    /// Of an inode that the server has never heard of, or not any more (after a power cut).
+    pub const MISSING: Value =
+        Value { stamp: Stamp { count: 0, by: OpUid(0) }, content: Content::Gone };
+}
+
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} by {:?}: {:?}", self.stamp.count, self.stamp.by, self.content)

@@ -41,6 +41,13 @@ impl Disk {
         self.registers.get(&register).copied().unwrap_or_default()
     }
 
+    /// What a client is told.
+    pub(super) fn found(&self, register: Register, objects: Object) -> Value {
+        let first = Register { cell: 0, ..register };
+        let is_known = register.object < objects || self.registers.contains_key(&first);
+        if is_known { self.value(register) } else { Value::MISSING }
+    }
+
     /// `objects`: those that have been there from the start.
     pub(super) fn exists(&self, object: Object, objects: Object) -> bool {
         let first = Register { object, cell: 0 };

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::event::{ConnId, Event, Step};
 use crate::deed::Obstacle;
 use crate::message::{
-    Call, Claim, Content, DigestCall, OpId, OpUid, Register, Standing, Tag, ToClient, ToServer, Value, fid_of, first_epoch,
+    Call, Claim, DigestCall, OpId, OpUid, Register, Standing, Tag, ToClient, ToServer, Value, fid_of, first_epoch,
 };
 use crate::network::Kind;
 use soda_lease::table::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table};
@@ -423,7 +423,9 @@ impl Server {
         let Some(operation) = running.ops.get_mut(&key) else { return };
         let disk = &mut self.disk;
         match &operation.work {
-            Work::Call(Call::Read(register)) => operation.values = vec![disk.value(*register)],
+            Work::Call(Call::Read(register)) => {
+                operation.values = vec![disk.found(*register, context.config.objects.into())];
+            }
             Work::Call(Call::Change(registers)) => {
                 for register in registers {
                     let mut value = disk.value(*register);
@@ -436,18 +438,14 @@ impl Server {
             Work::Call(Call::Do(deed)) => {
                 let cells = context.config.cells;
                 let objects = context.config.objects.into();
-                let value = |register: Register| {
-                    let missing = Value { content: Content::Gone, ..Value::default() };
-                    Some(if disk.exists(register.object, objects) { disk.value(register) } else { missing })
-                };
-                match deed.effects(operation.uid, cells, value) {
+                match deed.effects(operation.uid, cells, |at| Some(disk.found(at, objects))) {
                     Ok(effects) => {
                         effects.iter().for_each(|(register, value)| disk.set(*register, *value));
                         context.invariants.done_through(operation.uid, operation.session, &effects);
                     }
                     Err(Obstacle::Fails | Obstacle::Unknown) => operation.outcome = Outcome::Failed,
                 }
-                operation.values = deed.registers().iter().map(|register| disk.value(*register)).collect();
+                operation.values = deed.registers().iter().map(|at| disk.found(*at, objects)).collect();
             }
             Work::Digest(_) => {
                 self.apply_digest(context, key);

@@ -84,6 +84,7 @@ impl Ahead {
         let floors = self.floors.get(&uid).into_iter().flatten();
         let floor = floors.filter(|(of, _)| *of == register).map(|(_, at)| *at).max().unwrap_or_default();
         let line = self.lines.entry(register).or_default();
+        let value = if value == Value::MISSING { Value::default() } else { value };
         let Some(at) = line.position(value) else {
             return violation(
                 Property::Fresh,
@@ -133,6 +134,14 @@ impl Ahead {
             let line = self.lines.entry(*register).or_default();
             if is_in_limbo {
                 line.begin_limbo();
+            }
+            // What is lost stays at the end only as long as somebody may still see it.
+            let is_lost = |value: Value| {
+                self.ops.get(&value.stamp.by).is_some_and(|op| op.state == State::Lost)
+            };
+            let is_seen = before.iter().any(|(of, _)| of == register);
+            while !is_seen && line.end() > line.applied() && is_lost(line.last()) {
+                line.cut(line.end());
             }
             line.push(*value);
             line.require(line.end());
