@@ -297,7 +297,6 @@ impl Client {
         let Some(fid) = idle.into_iter().find(|fid| !self.is_logged(*fid)) else { return };
         self.forget(fid);
         let release = self.holder.release(now, fid);
-        self.hand_over(fid);
         if let (Some(release), Link::Up(_)) = (release, &self.link) {
             self.tell(context, ToServer::Release(vec![release]));
         }

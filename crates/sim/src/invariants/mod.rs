@@ -204,6 +204,14 @@ impl Invariants {
         });
     }
 
+    /// A client has let others in to what these changed: they are not sent again.
+    pub fn handed_over(&mut self, uids: &[OpUid]) {
+        self.watch_ahead(|ahead| {
+            ahead.handed_over(uids);
+            None
+        });
+    }
+
     /// A client has given these up for lost, after a power cut of the server.
     pub fn given_up(&mut self, uids: &[OpUid]) {
         self.watch_ahead(|ahead| ahead.given_up(uids));

@@ -76,6 +76,12 @@ struct Sending {
     sent_on: Option<ConnId>,
 }
 
+impl Written {
+    fn touches(&self, object: Object) -> bool {
+        self.makes == Some(object) || self.changes.contains(&object)
+    }
+}
+
 impl Delayed {
     pub(super) fn new(config: Behind, client: usize) -> Delayed {
         Delayed {

@@ -70,21 +70,27 @@ impl Client {
             Answer::Gone(ack) => ack.clone(),
             Answer::Finish { epoch, keep } => self.finish_recall(context, fid, *epoch, *keep),
         };
-        self.hand_over(fid);
+        self.hand_over(context, fid);
         self.tell(context, ToServer::Acks(vec![ack]));
     }
 
     /// Others can see the object from now on: what was done to it cannot be done again, should the server lose it.
-    pub(in crate::client) fn hand_over(&mut self, fid: Fid) {
+    fn hand_over(&mut self, context: &mut Context, fid: Fid) {
         let object = object_of(fid);
         let Some(delayed) = &mut self.delayed else { return };
-        for written in delayed.kept.written.values_mut().filter(|written| written.digest.is_some()) {
-            written.handed_over |= written.makes == Some(object) || written.changes.contains(&object);
+        let applied = delayed.kept.written.values_mut().filter(|written| written.digest.is_some());
+        let mut uids = Vec::new();
+        for written in applied.filter(|written| written.touches(object)) {
+            written.handed_over = true;
+            uids.push(written.uid);
         }
+        context.invariants.handed_over(&uids);
     }
 
-    /// The server lacks something of the object's.
+    /// The server's disk may lack something of the object's. Its lease is not given back unasked: what a power cut takes can
+    /// only be sent again under it.
     pub(in crate::client) fn is_logged(&self, fid: Fid) -> bool {
-        self.delayed.as_ref().is_some_and(|delayed| delayed.kept.log.concerns(fid))
+        let mut written = self.delayed.iter().flat_map(|delayed| delayed.kept.written.values());
+        written.any(|written| written.touches(object_of(fid)))
     }
 }

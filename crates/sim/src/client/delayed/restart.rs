@@ -4,10 +4,10 @@ use super::{Kept, Written};
 use crate::client::Client;
 use crate::config::Sabotage;
 use crate::context::Context;
-use crate::message::{Claim, Object, OpUid, Register, Stamp, fid_of, object_of};
+use crate::message::{Claim, Object, OpUid, Register, Stamp, Value, fid_of, object_of};
 use soda_oplog::DigestId;
 use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Client {
     /// `stored`: the last digest that this run of the server has.
@@ -33,7 +33,7 @@ impl Client {
             self.holder.fail_request(request.ticket);
         }
         let is_lost = |written: &&Written| written.digest.is_some_and(|digest| digest >= first_lost);
-        let uncovered: Vec<Fid> = delayed
+        let mut uncovered: Vec<Fid> = delayed
             .kept
             .written
             .values()
@@ -43,8 +43,17 @@ impl Client {
             .map(|object| fid_of(*object))
             .collect();
         delayed.kept.lost(first_lost);
+        uncovered.extend(delayed.kept.chains().1.into_iter().map(fid_of));
         if !uncovered.is_empty() {
             self.give_up(context, &uncovered);
+        }
+        let ends = self.delayed.as_ref().map(|delayed| delayed.kept.chains().0).unwrap_or_default();
+        for (register, end) in ends {
+            let fid = register.fid();
+            let cached = self.caches.daemon(register, self.holder.holding(fid));
+            if cached.is_some_and(|cached| cached != end) {
+                self.forget(fid);
+            }
         }
     }
 
@@ -110,6 +119,21 @@ impl Client {
 }
 
 impl Kept {
+    /// For each register in what the server lacks, the value that it ends with; and the inodes that cannot come that far: in
+    /// between they were changed through the server, which has lost that.
+    fn chains(&self) -> (BTreeMap<Register, Value>, BTreeSet<Object>) {
+        let (mut ends, mut broken) = (BTreeMap::new(), BTreeSet::new());
+        for written in self.written.values().filter(|written| written.digest.is_none()) {
+            for (register, found) in &written.before {
+                if ends.get(register).is_some_and(|end| end != found) {
+                    broken.insert(register.object);
+                }
+            }
+            ends.extend(written.effects.iter().copied());
+        }
+        (ends, broken)
+    }
+
     /// The server does not have this digest nor any later one.
     pub(super) fn lost(&mut self, first: DigestId) {
         self.log.handle_lost(first);

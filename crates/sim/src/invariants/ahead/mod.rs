@@ -344,6 +344,20 @@ impl Ahead {
                 }
             }
         }
+        self.begin_limbo(poison);
+        None
+    }
+
+    /// Nobody sends these again. If a power cut has taken them, they are lost.
+    pub(super) fn handed_over(&mut self, uids: &[OpUid]) {
+        let lost = uids.iter().filter_map(|uid| self.ops.get(uid)).filter(|op| op.state == State::Local);
+        let poison: BTreeSet<Object> = lost.flat_map(|op| op.objects.iter().copied()).collect();
+        if !poison.is_empty() {
+            self.begin_limbo(poison);
+        }
+    }
+
+    fn begin_limbo(&mut self, mut poison: BTreeSet<Object>) {
         poison.append(&mut self.limbo);
         self.spread(&mut poison);
         let limbo: Vec<Register> =
@@ -355,7 +369,6 @@ impl Ahead {
             self.lower_floors(register);
         }
         self.limbo = poison;
-        None
     }
 
     /// What was made on top of what is lost can be lost, too.
