@@ -310,6 +310,9 @@ impl Server {
             self.end_former_life(context, session, life);
         }
         let Some(running) = &mut self.running else { return };
+        if resume.and_then(|session| running.lives.get(&session)).is_some_and(|known| *known > life) {
+            return;
+        }
         let known = resume.filter(|session| running.traffic(context, now, *session).is_ok());
         let (session, standing) = match known {
             Some(session) if running.table.grace_left(now).is_some() => (session, Standing::Reclaim),
@@ -346,11 +349,12 @@ impl Server {
     fn end_former_life(&mut self, context: &mut Context, session: SessionId, life: u64) {
         let now = self.clock.read(context.now);
         let Some(running) = &mut self.running else { return };
-        let former = running.lives.insert(session, life);
-        if former.is_none_or(|former| former == life) || context.config.sabotage == Sabotage::KeepFormerLife {
+        let newest = running.lives.entry(session).or_insert(life);
+        let former = std::mem::replace(newest, life.max(*newest));
+        if former >= life || context.config.sabotage == Sabotage::KeepFormerLife {
             return;
         }
-        running.session_of.retain(|_, of| *of != session);
+        running.session_of.values_mut().filter(|of| **of == session).for_each(|of| *of = NO_SESSION);
         let ended: Vec<OpKey> =
             running.ops.iter().filter(|(_, op)| op.session == session).map(|(key, _)| *key).collect();
         for key in ended {
@@ -600,7 +604,6 @@ impl Server {
         context.invariants.session_ended(session);
         if let Some(running) = &mut self.running {
             running.control.remove(&session);
-            running.session_of.retain(|_, of| *of != session);
         }
     }
 
@@ -609,6 +612,9 @@ impl Server {
         self.running.as_ref().map(|running| running.table.counters()).unwrap_or_default()
     }
 }
+
+/// Of connections on which nothing may be done any more.
+const NO_SESSION: SessionId = SessionId(0);
 
 /// What a crash of the server takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

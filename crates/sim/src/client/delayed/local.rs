@@ -92,7 +92,7 @@ impl Client {
         if !changes.iter().all(|object| self.may_change(context, now, *object)) {
             return None;
         }
-        let before: Vec<(Register, Value)> = deed
+        let mut before: Vec<(Register, Value)> = deed
             .registers()
             .into_iter()
             .map(|register| Some((register, self.known(register)?)))
@@ -105,6 +105,10 @@ impl Client {
                 return Some(before);
             }
         };
+        // What a directory has to be like to be removed: empty.
+        let ended = deed.ends().filter(|object| is_directory(*object));
+        let cells = ended.into_iter().flat_map(|object| all_of(context, object));
+        before.extend(cells.filter_map(|register| Some((register, self.known(register)?))));
         context.invariants.done_locally(uid, session, &changes, &before, &effects);
         let delayed = self.delayed.as_mut()?;
         let lsn = delayed.kept.log.append(now, Timestamp::new(uid.0 as i64, 0), deed.change(uid));
@@ -175,6 +179,10 @@ impl Client {
         self.caches.drop_kernel(fid);
         self.caches.drop_daemon(fid);
     }
+}
+
+fn all_of(context: &Context, object: Object) -> impl Iterator<Item = Register> + use<> {
+    (0..context.config.cells).map(move |cell| Register { object, cell })
 }
 
 /// The inodes that an operation reads or changes.
