@@ -12,11 +12,22 @@ use soda_types::{Creds, FileKind, InUse, Name};
 pub enum Deed {
     Write(Register),
     /// The name means nothing before.
-    Create { at: Register, object: Object },
+    Create {
+        at: Register,
+        object: Object,
+    },
     /// The name means this before; a directory is empty.
-    Remove { at: Register, object: Object },
+    Remove {
+        at: Register,
+        object: Object,
+    },
     /// Files only. `to` means `replaced` before.
-    Rename { from: Register, to: Register, moved: Object, replaced: Option<Object> },
+    Rename {
+        from: Register,
+        to: Register,
+        moved: Object,
+        replaced: Option<Object>,
+    },
 }
 
 /// Why a deed is not done.
@@ -90,7 +101,7 @@ impl Deed {
         let as_expected = |expected: Content, found: &Value| {
             if found.content == expected { Ok(()) } else { Err(Obstacle::Fails) }
         };
-        let count = before.iter().map(|value| value.stamp.count).max().unwrap_or_default() + 1;
+        let count = before.iter().map(|value| value.stamp.count).max().unwrap_or_default().saturating_add(1);
         let stamp = Stamp { count, by: uid };
         let to = |content: Content| Value { stamp, content };
         let all_of = move |object: Object| (0..cells).map(move |cell| Register { object, cell });

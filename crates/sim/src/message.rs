@@ -41,8 +41,7 @@ pub struct Value {
 
 impl Value {
     /// Of an inode that the server has never heard of, or not any more (after a power cut).
-    pub const MISSING: Value =
-        Value { stamp: Stamp { count: 0, by: OpUid(0) }, content: Content::Gone };
+    pub const MISSING: Value = Value { stamp: Stamp { count: 0, by: OpUid(0) }, content: Content::Gone };
 }
 
 impl fmt::Display for Value {

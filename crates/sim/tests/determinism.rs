@@ -8,6 +8,8 @@ fn same_seed_same_run() {
         let (one, other) =
             (run(SimConfig::from_seed(seed), Show::No), run(SimConfig::from_seed(seed), Show::No));
         assert_eq!(one, other, "seed {seed}");
+        let (one, other) = (run(SimConfig::behind(seed), Show::No), run(SimConfig::behind(seed), Show::No));
+        assert_eq!(one, other, "seed {seed}, delayed writes");
     }
 }
 

@@ -66,9 +66,18 @@ struct Request {
 
 #[derive(Clone, Debug)]
 enum Asked {
-    Op { process: usize, uid: OpUid, op: Option<OpId>, call: Call },
+    Op {
+        process: usize,
+        uid: OpUid,
+        op: Option<OpId>,
+        call: Call,
+    },
     /// fsync of the object.
-    Sync { process: usize, uid: OpUid, object: Object },
+    Sync {
+        process: usize,
+        uid: OpUid,
+        object: Object,
+    },
     Digest,
     Renew,
     Reclaim(Vec<Claim>),
@@ -351,7 +360,9 @@ impl Client {
         let (mut given_up, mut again) = (Vec::new(), Vec::new());
         for (tag, request) in std::mem::take(&mut self.requests) {
             match request.what {
-                Asked::Op { process, op: Some(_), .. } | Asked::Sync { process, .. } => given_up.push(process),
+                Asked::Op { process, op: Some(_), .. } | Asked::Sync { process, .. } => {
+                    given_up.push(process)
+                }
                 Asked::Digest => {}
                 _ => again.push((tag, Request { ticket: self.holder.begin_request(now), ..request })),
             }
@@ -479,13 +490,7 @@ impl Client {
     }
 
     /// The caches go down to `keep`, and the lease.
-    fn finish_recall(
-        &mut self,
-        context: &Context,
-        fid: Fid,
-        epoch: Epoch,
-        keep: Option<Mode>,
-    ) -> RecallAck {
+    fn finish_recall(&mut self, context: &Context, fid: Fid, epoch: Epoch, keep: Option<Mode>) -> RecallAck {
         let changing = self.is_changing(fid);
         if context.config.sabotage != Sabotage::KernelKeeps && (keep.is_none() || changing) {
             self.caches.drop_kernel(fid);

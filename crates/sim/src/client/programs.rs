@@ -5,9 +5,9 @@ use super::{Asked, Client, Link, Request, Work};
 use crate::clock::Time;
 use crate::config::Sabotage;
 use crate::context::Context;
+use crate::deed::Deed;
 use crate::event::Event;
 use crate::invariants::progress;
-use crate::deed::Deed;
 use crate::message::{Call, Content, Object, OpId, OpUid, Register, Stamp, Tag, ToServer, Value};
 use crate::network::Kind;
 use soda_lease::Ticket;
@@ -158,7 +158,13 @@ impl Client {
         Some(value)
     }
 
-    pub(super) fn tell_kernel(&mut self, context: &Context, now: Monotonic, register: Register, value: Value) {
+    pub(super) fn tell_kernel(
+        &mut self,
+        context: &Context,
+        now: Monotonic,
+        register: Register,
+        value: Value,
+    ) {
         if let Some(until) = self.holder.promise_until(now, register.fid()) {
             let too_long = context.config.sabotage == Sabotage::KernelToldTooLong;
             let until = if too_long { now + context.config.table.session_term } else { until };

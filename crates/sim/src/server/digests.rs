@@ -28,7 +28,8 @@ impl Server {
             return;
         }
         let is_same = |operation: &Operation| {
-            operation.session == session && matches!(&operation.work, Work::Digest(one) if one.id == digest.id)
+            operation.session == session
+                && matches!(&operation.work, Work::Digest(one) if one.id == digest.id)
         };
         if let Some(known) = running.ops.values_mut().find(|operation| is_same(operation)) {
             known.reply_to.push(reply_to);
@@ -71,9 +72,8 @@ impl Server {
     /// The session has write leases, recalled ones included, on all that the digest changes and does not make.
     fn covers(&self, context: &Context, session: SessionId, digest: &DigestCall) -> bool {
         let Some(running) = &self.running else { return false };
-        let holds = |fid: &Fid| {
-            running.table.lease(session, *fid).is_some_and(|lease| lease.mode == Mode::Write)
-        };
+        let holds =
+            |fid: &Fid| running.table.lease(session, *fid).is_some_and(|lease| lease.mode == Mode::Write);
         context.config.sabotage == Sabotage::ApplyWithoutLeases || existing(digest).iter().all(holds)
     }
 

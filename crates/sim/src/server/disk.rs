@@ -51,7 +51,8 @@ impl Disk {
     /// `objects`: those that have been there from the start.
     pub(super) fn exists(&self, object: Object, objects: Object) -> bool {
         let first = Register { object, cell: 0 };
-        (object < objects || self.registers.contains_key(&first)) && self.value(first).content != Content::Gone
+        (object < objects || self.registers.contains_key(&first))
+            && self.value(first).content != Content::Gone
     }
 
     pub(super) fn reply(&self, session: SessionId, slot: usize) -> Option<&Reply> {
@@ -85,7 +86,12 @@ impl Disk {
     ///
     /// # Errors
     /// A record does not fit the state; nothing was done.
-    pub(super) fn apply(&mut self, digest: &DigestCall, objects: Object, cells: u8) -> Result<(), Impossible> {
+    pub(super) fn apply(
+        &mut self,
+        digest: &DigestCall,
+        objects: Object,
+        cells: u8,
+    ) -> Result<(), Impossible> {
         let start = self.undo.len();
         for record in &digest.records {
             if let Err(impossible) = self.apply_record(record, objects, cells) {

@@ -7,14 +7,15 @@ mod disk;
 use crate::clock::{Clock, Time};
 use crate::config::Sabotage;
 use crate::context::Context;
-use crate::event::{ConnId, Event, Step};
 use crate::deed::Obstacle;
+use crate::event::{ConnId, Event, Step};
 use crate::message::{
-    Call, Claim, DigestCall, OpId, OpUid, Register, Standing, Tag, ToClient, ToServer, Value, fid_of, first_epoch,
+    Call, Claim, DigestCall, OpId, OpUid, Register, Standing, Tag, ToClient, ToServer, Value, fid_of,
+    first_epoch,
 };
 use crate::network::Kind;
-use soda_lease::table::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table};
 use disk::Disk;
+use soda_lease::table::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table};
 use soda_types::{Cause, Epoch, Grant, InUse, Mode, Monotonic, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -297,14 +298,7 @@ impl Server {
         context.send_to_client(conn, ToClient::Reclaimed { tag, answers });
     }
 
-    fn hello(
-        &mut self,
-        context: &mut Context,
-        conn: ConnId,
-        resume: Option<SessionId>,
-        life: u64,
-        tag: Tag,
-    ) {
+    fn hello(&mut self, context: &mut Context, conn: ConnId, resume: Option<SessionId>, life: u64, tag: Tag) {
         let now = self.clock.read(context.now);
         if let Some(session) = resume {
             self.end_former_life(context, session, life);

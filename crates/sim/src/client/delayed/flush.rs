@@ -82,7 +82,8 @@ impl Client {
 
     /// The server lacks something that the request depends on.
     pub(in crate::client) fn must_wait(&self, context: &Context, tag: Tag) -> bool {
-        let is_sync = matches!(self.requests.get(&tag).map(|request| &request.what), Some(Asked::Sync { .. }));
+        let is_sync =
+            matches!(self.requests.get(&tag).map(|request| &request.what), Some(Asked::Sync { .. }));
         match context.config.sabotage {
             Sabotage::SyncBeforeFlush if is_sync => return false,
             Sabotage::ThroughBeforeFlush if !is_sync => return false,
@@ -96,7 +97,9 @@ impl Client {
         let Some(request) = self.requests.remove(&tag) else { return };
         self.take_answer(context, request.ticket, grants);
         let Some(delayed) = &mut self.delayed else { return };
-        let Some(sending) = delayed.kept.sending.take_if(|sending| sending.request == Some(tag)) else { return };
+        let Some(sending) = delayed.kept.sending.take_if(|sending| sending.request == Some(tag)) else {
+            return;
+        };
         delayed.kept.log.handle_applied(sending.digest.id);
         // What it made is like any other inode from now on.
         let made: Vec<Object> =
@@ -121,7 +124,9 @@ impl Client {
         let Some(request) = self.requests.remove(&tag) else { return };
         self.holder.fail_request(request.ticket);
         let Some(delayed) = &mut self.delayed else { return };
-        let Some(sending) = delayed.kept.sending.take_if(|sending| sending.request == Some(tag)) else { return };
+        let Some(sending) = delayed.kept.sending.take_if(|sending| sending.request == Some(tag)) else {
+            return;
+        };
         context.note(|| format!("client{}  {:?} was refused", self.number, sending.digest.id));
         let fids = sending
             .lsns

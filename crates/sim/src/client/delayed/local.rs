@@ -45,7 +45,9 @@ impl Client {
                 let to = pick(context);
                 let replaced = match delayed.view.get(&to) {
                     Some(Content::Blank) => Some(None),
-                    Some(Content::Names(other)) if !is_directory(*other) && other != object => Some(Some(*other)),
+                    Some(Content::Names(other)) if !is_directory(*other) && other != object => {
+                        Some(Some(*other))
+                    }
                     _ => None,
                 };
                 match replaced {

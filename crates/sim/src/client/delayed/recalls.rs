@@ -67,7 +67,7 @@ impl Client {
     fn answer(&mut self, context: &mut Context, Owed { fid, answer }: &Owed) {
         let fid = *fid;
         let ack = match answer {
-            Answer::Gone(ack) => ack.clone(),
+            Answer::Gone(ack) => *ack,
             Answer::Finish { epoch, keep } => self.finish_recall(context, fid, *epoch, *keep),
         };
         self.hand_over(context, fid);

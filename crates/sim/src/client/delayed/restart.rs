@@ -81,7 +81,11 @@ impl Client {
         let Some(delayed) = &self.delayed else { return BTreeSet::new() };
         let lacking = delayed.kept.written.values().filter(|written| written.digest.is_none());
         let made: BTreeSet<Object> = lacking.clone().filter_map(|written| written.makes).collect();
-        lacking.flat_map(|written| &written.changes).filter(|object| !made.contains(object)).copied().collect()
+        lacking
+            .flat_map(|written| &written.changes)
+            .filter(|object| !made.contains(object))
+            .copied()
+            .collect()
     }
 
     /// The state in which the server should have it: what is cached, without what is in the log.
@@ -91,8 +95,12 @@ impl Client {
             let mut lacking = delayed.kept.written.values().filter(|written| written.digest.is_none());
             let first = lacking.find(|written| written.effects.iter().any(|(of, _)| *of == register));
             let value = match first {
-                Some(written) if written.makes == Some(register.object) => return Some((register, Stamp::default())),
-                Some(written) => written.before.iter().find(|(of, _)| *of == register).map(|(_, value)| *value)?,
+                Some(written) if written.makes == Some(register.object) => {
+                    return Some((register, Stamp::default()));
+                }
+                Some(written) => {
+                    written.before.iter().find(|(of, _)| *of == register).map(|(_, value)| *value)?
+                }
                 None => self.caches.daemon(register, self.holder.holding(fid))?,
             };
             Some((register, value.stamp))

@@ -94,7 +94,9 @@ impl Ahead {
         line.require(at);
         (at < floor).then(|| Violation {
             property: Property::Fresh,
-            what: format!("{uid:?} returned {value:?} of {register:?}, older than when it was called: {line:?}"),
+            what: format!(
+                "{uid:?} returned {value:?} of {register:?}, older than when it was called: {line:?}"
+            ),
         })
     }
 
@@ -120,7 +122,9 @@ impl Ahead {
             if line.last() != *value {
                 return violation(
                     Property::Fresh,
-                    format!("{uid:?} is made on top of {value:?} of {register:?}, whose end is elsewhere: {line:?}"),
+                    format!(
+                        "{uid:?} is made on top of {value:?} of {register:?}, whose end is elsewhere: {line:?}"
+                    ),
                 );
             }
         }
@@ -136,9 +140,8 @@ impl Ahead {
                 line.begin_limbo();
             }
             // What is lost stays at the end only as long as somebody may still see it.
-            let is_lost = |value: Value| {
-                self.ops.get(&value.stamp.by).is_some_and(|op| op.state == State::Lost)
-            };
+            let is_lost =
+                |value: Value| self.ops.get(&value.stamp.by).is_some_and(|op| op.state == State::Lost);
             let is_seen = before.iter().any(|(of, _)| of == register);
             while !is_seen && line.end() > line.applied() && is_lost(line.last()) {
                 line.cut(line.end());
@@ -166,7 +169,9 @@ impl Ahead {
             if line.required() > line.applied() {
                 return violation(
                     Property::Fresh,
-                    format!("{uid:?} is made at the server, which lacks what was completed of {register:?}: {line:?}"),
+                    format!(
+                        "{uid:?} is made at the server, which lacks what was completed of {register:?}: {line:?}"
+                    ),
                 );
             }
             let overtaken = line.cut(line.applied() + 1);
@@ -234,7 +239,9 @@ impl Ahead {
         let line = self.lines.get(&register)?;
         (line.get(line.applied()) != Some(stored)).then(|| Violation {
             property: Property::Prefix,
-            what: format!("the server has {stored:?} of {register:?}, and should be on its way along {line:?}"),
+            what: format!(
+                "the server has {stored:?} of {register:?}, and should be on its way along {line:?}"
+            ),
         })
     }
 
@@ -329,7 +336,9 @@ impl Ahead {
             if at < line.durable() {
                 return violation(
                     Property::Synced,
-                    format!("a power cut has taken what fsync had returned for: {register:?} is at {at} of {line:?}"),
+                    format!(
+                        "a power cut has taken what fsync had returned for: {register:?} is at {at} of {line:?}"
+                    ),
                 );
             }
             for value in line.roll_back(at) {
@@ -414,6 +423,9 @@ impl Ahead {
             }
         }
         let (register, line) = self.lines.iter().find(|(_, line)| line.required() > line.applied())?;
-        violation(Property::Durable, format!("the server never got what was completed of {register:?}: {line:?}"))
+        violation(
+            Property::Durable,
+            format!("the server never got what was completed of {register:?}: {line:?}"),
+        )
     }
 }
