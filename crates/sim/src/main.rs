@@ -11,7 +11,8 @@ fn main() -> ExitCode {
         Ok(options) => simulate(&options),
         Err(message) => {
             eprintln!(
-                "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] [--crowded|--behind] [--trace]"
+                "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] \
+                 [--crowded|--behind] [--trace]"
             );
             ExitCode::from(2)
         }

@@ -1,0 +1,118 @@
+//! How clients come, come back, reclaim what they held, and go.
+
+use super::{NO_SESSION, Server, check_epochs};
+use crate::config::Sabotage;
+use crate::context::Context;
+use crate::event::ConnId;
+use crate::message::{Claim, Standing, Tag, ToClient};
+use soda_lease::table::{OpKey, Outcome};
+use soda_oplog::DigestId;
+use soda_types::{Grant, SessionId};
+
+impl Server {
+    /// Each lease is granted anew if the object is in the state in which the client takes it to be. If it is not, the client
+    /// goes on using its caches until it hears of that: so the table keeps the lease, and it is free when the client
+    /// answers a recall.
+    pub(super) fn reclaim(
+        &mut self,
+        context: &mut Context,
+        (conn, tag): (ConnId, Tag),
+        session: SessionId,
+        claims: &[Claim],
+    ) {
+        let now = self.clock.read(context.now);
+        let Some(running) = &mut self.running else { return };
+        let lenient = context.config.sabotage == Sabotage::ReclaimAnyState;
+        let is_so = |claim: &Claim| {
+            lenient || claim.believed.iter().all(|(at, stamp)| self.disk.value(*at).stamp == *stamp)
+        };
+        let held: Vec<Grant> = claims.iter().map(|claim| claim.grant).collect();
+        let answers = running.traffic(context, now, session);
+        let Ok(answers) = answers.and_then(|()| running.table.handle_reclaim(now, session, &held)) else {
+            context.send_to_client(conn, ToClient::SessionEnded { tag });
+            return;
+        };
+        running.table.finish_reclaim(now, session);
+        check_epochs(context, answers.iter().flatten());
+        let answers =
+            claims.iter().zip(answers).map(|(claim, answer)| answer.filter(|_| is_so(claim))).collect();
+        context.send_to_client(conn, ToClient::Reclaimed { tag, answers });
+    }
+
+    pub(super) fn hello(
+        &mut self,
+        context: &mut Context,
+        conn: ConnId,
+        resume: Option<SessionId>,
+        life: u64,
+        tag: Tag,
+    ) {
+        let now = self.clock.read(context.now);
+        if let Some(session) = resume {
+            self.end_former_life(context, session, life);
+        }
+        let Some(running) = &mut self.running else { return };
+        if resume.and_then(|session| running.lives.get(&session)).is_some_and(|known| *known > life) {
+            return;
+        }
+        let known = resume.filter(|session| running.traffic(context, now, *session).is_ok());
+        let (session, standing) = match known {
+            Some(session) if running.table.grace_left(now).is_some() => (session, Standing::Reclaim),
+            Some(session) => {
+                running.table.handle_reconnect(now, session);
+                (session, Standing::Resumed)
+            }
+            None => {
+                self.disk.last_session += 1;
+                let session = SessionId(self.disk.last_session);
+                self.disk.sessions.insert(session);
+                running.lives.insert(session, life);
+                running.table.open_session(now, session);
+                (session, Standing::New)
+            }
+        };
+        // Also the newer one, if the hellos come in the wrong order: then the client has to try again.
+        if let Some(old) = running.control.insert(session, conn) {
+            context.break_connection(old);
+        }
+        let Some(running) = &mut self.running else { return };
+        running.session_of.insert(conn, session);
+        if let Some(client) = context.network.client_of(conn) {
+            running.client_of.insert(session, client);
+        }
+        let term = context.config.table.session_term;
+        let boot = self.disk.starts;
+        let stored = self.disk.digest(session).map_or(DigestId(0), |(id, _)| *id);
+        context.send_to_client(conn, ToClient::Welcome { tag, session, standing, term, boot, stored });
+    }
+
+    /// The client has started anew and goes on with its session: nothing that it asked for before may be done from now
+    /// on, in between what it does next.
+    fn end_former_life(&mut self, context: &mut Context, session: SessionId, life: u64) {
+        let now = self.clock.read(context.now);
+        let Some(running) = &mut self.running else { return };
+        let newest = running.lives.entry(session).or_insert(life);
+        let former = std::mem::replace(newest, life.max(*newest));
+        if former >= life || context.config.sabotage == Sabotage::KeepFormerLife {
+            return;
+        }
+        running.session_of.values_mut().filter(|of| **of == session).for_each(|of| *of = NO_SESSION);
+        let ended: Vec<OpKey> =
+            running.ops.iter().filter(|(_, op)| op.session == session).map(|(key, _)| *key).collect();
+        for key in ended {
+            running.ops.remove(&key);
+            running.table.cancel(now, key);
+            let _ = running.table.finish(now, key, Outcome::Failed);
+        }
+        running.by_slot.retain(|(of, _), _| *of != session);
+    }
+
+    /// The session has ended, and that is on disk before anything else is done.
+    pub(super) fn forget_session(&mut self, context: &mut Context, session: SessionId) {
+        self.disk.forget(session);
+        context.invariants.session_ended(session);
+        if let Some(running) = &mut self.running {
+            running.control.remove(&session);
+        }
+    }
+}
