@@ -30,12 +30,12 @@
 //! * [`Log`]: what is pending, in memory; sans-IO.
 //! * [`coalesce()`]: a list of records into a shorter one that leads to the same state; pure.
 //! * [`segments`]: the log on the local disk, and what is found there after a crash.
+//! * [`world`]: for tests, here and at the server: a reference and random histories.
 
 mod coalesce;
 mod log;
 pub mod segments;
-#[cfg(test)]
-mod world;
+pub mod world;
 
 pub use coalesce::coalesce;
 pub use log::{Backlog, Digest, DigestId, DigestLimits, Log};

@@ -1,4 +1,7 @@
-//! A file system that is obviously right, and random histories that are legal in it: what the tests of this crate share.
+//! A file system that is obviously right, and random histories that are legal in it: for tests, of the log and of a server that is
+//! told such histories. What is not legal panics.
+
+#![allow(clippy::unwrap_used, reason = "for tests")]
 
 use crate::{Change, Fate, Lsn, Moved, Place, Record};
 use bytes::Bytes;
@@ -7,7 +10,7 @@ use soda_types::{Creds, Fid, FileKind, InUse, Ino, Name, SetAttr, SetTime, Times
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Inode {
+pub struct Inode {
     kind: FileKind,
     perm: u16,
     links: u32,
@@ -19,23 +22,23 @@ pub(crate) struct Inode {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Tree {
+pub struct Tree {
     inodes: BTreeMap<Fid, Inode>,
 }
 
-pub(crate) fn fid(ino: u64) -> Fid {
+pub fn fid(ino: u64) -> Fid {
     Fid::new(VolumeId(1), Ino(ino))
 }
 
-pub(crate) fn name(number: u8) -> Name {
+pub fn name(number: u8) -> Name {
     Name::try_from(format!("n{number}").as_str()).unwrap()
 }
 
-pub(crate) fn place(directory: Fid, number: u8) -> Place {
+pub fn place(directory: Fid, number: u8) -> Place {
     Place { directory, name: name(number) }
 }
 
-pub(crate) fn new(kind: FileKind) -> NewNode {
+pub fn new(kind: FileKind) -> NewNode {
     NewNode {
         kind,
         perm: 0o644,
@@ -48,12 +51,12 @@ pub(crate) fn new(kind: FileKind) -> NewNode {
     }
 }
 
-pub(crate) fn record(lsn: u64, change: Change) -> Record {
+pub fn record(lsn: u64, change: Change) -> Record {
     Record { lsn: Lsn(lsn), at: Timestamp::new(lsn as i64, 0), change }
 }
 
 impl Tree {
-    pub(crate) fn new() -> Tree {
+    pub fn new() -> Tree {
         let mut tree = Tree { inodes: BTreeMap::new() };
         tree.make(fid(1), FileKind::Directory, Timestamp::new(0, 0), 1);
         tree
@@ -98,7 +101,7 @@ impl Tree {
         }
     }
 
-    pub(crate) fn apply(&mut self, Record { at, change, .. }: &Record) {
+    pub fn apply(&mut self, Record { at, change, .. }: &Record) {
         let at = *at;
         match change {
             Change::Create { place, fid, new } => {
@@ -178,7 +181,7 @@ impl Tree {
     }
 
     /// Times depend on the order of independent changes of one directory, and on clocks.
-    pub(crate) fn without_times(mut self) -> Tree {
+    pub fn without_times(mut self) -> Tree {
         for inode in self.inodes.values_mut() {
             (inode.mtime, inode.ctime) = (Timestamp::new(0, 0), Timestamp::new(0, 0));
         }
@@ -324,7 +327,7 @@ impl Author {
 }
 
 /// A tree that was there before, what happened to it, and what it is after that.
-pub(crate) fn history(dice: &[[u8; 5]]) -> (Tree, Vec<Record>, Tree) {
+pub fn history(dice: &[[u8; 5]]) -> (Tree, Vec<Record>, Tree) {
     let mut author = Author { tree: Tree::new(), open: BTreeSet::new(), history: Vec::new(), next: 2 };
     let (before, after) = dice.split_at(dice.len() / 3);
     for dice in before {

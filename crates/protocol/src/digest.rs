@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 use soda_types::{Fid, Name, SetAttr, Timestamp};
 use std::fmt;
 
+/// Most records in a digest.
+pub const RECORDS_MAX: usize = 8192;
+/// Most inodes that a digest touches or counts versions of: what the answer says of them fits one frame.
+pub const INODES_MAX: usize = 16_384;
+
 /// Number of a record in its log (log sequence number): from 1, never used twice, in the order of the changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Lsn(pub u64);

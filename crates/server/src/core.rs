@@ -109,6 +109,8 @@ pub(crate) struct LockWaiting {
 pub(crate) enum Verdict {
     Admitted,
     SessionEnded,
+    /// Of a covered operation: the lease that is missing.
+    NotHeld(Fid),
     /// Taken out of the queue on the client's wish.
     Cancelled,
 }

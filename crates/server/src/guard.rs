@@ -9,10 +9,10 @@ use crate::core::{Core, Verdict, Waiting, Warned};
 use crate::metrics::CallKind;
 use crate::net::Outbox;
 use crate::shared::Shared;
-use soda_lease::table::{Access, OpKey, Output, Refusal};
+use soda_lease::table::{Access, Covered, OpKey, Output, Refusal};
 use soda_protocol::{Frame, FrameKind, OpId, Push};
 use soda_types::{Fid, InUse, Monotonic, Recall, RecallAck, SessionId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) struct CoreGuard<'s> {
     core: Option<MutexGuard<'s, Core>>,
     pub(crate) now: Monotonic,
     admitted: BTreeSet<OpKey>,
-    refused: BTreeSet<OpKey>,
+    refused: BTreeMap<OpKey, Refusal>,
     touched: Vec<Arc<Outbox>>,
 }
 
@@ -41,6 +41,8 @@ pub(crate) enum Admission {
     Admitted(OpKey),
     Waits(OpKey, oneshot::Receiver<Verdict>),
     SessionEnded,
+    /// Of a covered operation: the lease that is missing.
+    NotHeld(Fid),
 }
 
 /// Who asks for admission, for logs and for `Cancel`.
@@ -67,7 +69,7 @@ impl Shared {
             core: Some(core),
             now,
             admitted: BTreeSet::new(),
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
             touched: Vec::new(),
         }
     }
@@ -84,13 +86,29 @@ impl<'s> CoreGuard<'s> {
         let objects = accesses.iter().map(|access| access.fid).collect();
         let now = self.now;
         self.table.request(now, asker.session, key, accesses);
+        self.admission(asker, key, objects)
+    }
+
+    /// Asks the table to admit what the session did under its leases.
+    pub(crate) fn admit_covered(&mut self, asker: Asker, covered: Covered) -> Admission {
+        let key = OpKey(self.new_key());
+        let objects = covered.held.clone();
+        let now = self.now;
+        self.table.request_covered(now, asker.session, key, covered);
+        self.admission(asker, key, objects)
+    }
+
+    fn admission(&mut self, asker: Asker, key: OpKey, objects: Vec<Fid>) -> Admission {
         self.settle();
         if self.admitted.remove(&key) {
             return Admission::Admitted(key);
         }
-        if self.refused.remove(&key) {
-            return Admission::SessionEnded;
+        match self.refused.remove(&key) {
+            Some(Refusal::SessionEnded) => return Admission::SessionEnded,
+            Some(Refusal::NotHeld(fid)) => return Admission::NotHeld(fid),
+            None => {}
         }
+        let now = self.now;
         let (wake, verdict) = oneshot::channel();
         let waiting = Waiting {
             session: asker.session,
@@ -161,9 +179,13 @@ impl<'s> CoreGuard<'s> {
                         self.admitted.insert(key);
                     }
                 }
-                Output::Refuse(key, Refusal::SessionEnded) => {
-                    if !self.wake(key, Verdict::SessionEnded) {
-                        self.refused.insert(key);
+                Output::Refuse(key, refusal) => {
+                    let verdict = match refusal {
+                        Refusal::SessionEnded => Verdict::SessionEnded,
+                        Refusal::NotHeld(fid) => Verdict::NotHeld(fid),
+                    };
+                    if !self.wake(key, verdict) {
+                        self.refused.insert(key, refusal);
                     }
                 }
                 Output::Recall { session, recall } => match recalls.iter_mut().find(|(to, _)| *to == session)
@@ -212,6 +234,7 @@ impl<'s> CoreGuard<'s> {
         }
         self.forget_lock_waits_of(session);
         self.shared.register.note_end(session);
+        self.shared.space.forget(session);
         let freed = self.opens.remove_session(session);
         for fid in freed {
             self.drop_if_unused(fid);

@@ -5,7 +5,7 @@ use crate::link::Incoming;
 use soda_lease::locks::IfBusy;
 use soda_protocol::{Answer, Failure, Reclaim, ReclaimStep};
 use soda_storage::crash;
-use soda_types::{Fid, Grant, SessionId, Version};
+use soda_types::{Fid, Grant, Mode, SessionId, Version};
 
 /// Takes one batch. Batches may be repeated: a lease that is held already is answered with what it is now.
 pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
@@ -13,7 +13,7 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
     let shared = &incoming.link.shared;
     // Nobody else changes these inodes before the grace period ends, so this needs no lock.
     let unchanged: Vec<bool> =
-        reclaim.leases.iter().map(|(grant, version)| incoming.is_at(grant.fid, *version)).collect();
+        reclaim.leases.iter().map(|(grant, version)| incoming.is_at(grant, *version)).collect();
     let open: Vec<Fid> =
         reclaim.open.iter().copied().filter(|fid| shared.volume.getattr(*fid).is_ok()).collect();
 
@@ -62,9 +62,13 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
 }
 
 impl Incoming {
-    /// Whether the store has the version that the client's cache has. A power cut may have taken the last changes.
-    fn is_at(&self, fid: Fid, version: Version) -> bool {
-        self.link.shared.volume.getattr(fid).is_ok_and(|attr| attr.version == version)
+    /// Whether the store has the version that the client's cache has. A power cut may have taken the last changes. What came after
+    /// that version under a write lease was the client's own, told in digests whose answers it has not got.
+    fn is_at(&self, grant: &Grant, version: Version) -> bool {
+        self.link.shared.volume.getattr(grant.fid).is_ok_and(|attr| match grant.mode {
+            Mode::Read => attr.version == version,
+            Mode::Write => attr.version >= version,
+        })
     }
 }
 

@@ -166,8 +166,13 @@ pub(crate) fn start_writer(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()
 fn forget_session(meta: &dyn MetaStore, session: SessionId) -> FsResult<()> {
     let replies = records::reply_keys(meta, session);
     let replies = replies.map_err(|error| FsError::new(Errno::Io, error.to_string()))?;
+    let reserved = records::reservation_keys(meta, session);
+    let reserved = reserved.map_err(|error| FsError::new(Errno::Io, error.to_string()))?;
     let mut batch = Batch::releasing();
     batch.delete(Table::Session, records::session_key(session));
+    for key in reserved {
+        batch.delete(Table::Reservation, key);
+    }
     for key in replies {
         batch.delete(Table::Reply, key);
     }

@@ -7,6 +7,7 @@ use crate::durability::Durability;
 use crate::error::StartError;
 use crate::session::Session;
 use crate::session::records::{self, ServerRecord};
+use crate::space::Space;
 use soda_lease::locks::LockTable;
 use soda_lease::table::{self, BackOff, Table, TableConfig};
 use soda_storage::{Batch, DataStore, MetaStore, crash};
@@ -70,6 +71,7 @@ pub(crate) fn restore(
     volume: &Volume,
     path: &Path,
     run: &Run,
+    space: &Space,
 ) -> Result<Core, StartError> {
     let now = clock::monotonic();
     let mut table_config = table_config(config, volume)?;
@@ -81,6 +83,7 @@ pub(crate) fn restore(
     let mut known = Vec::new();
     for stored in records::load_sessions(volume.meta())? {
         known.push(stored.id);
+        space.restore(stored.id, stored.space);
         let session = Arc::new(Session::restore(stored, config.limits.slots, &run.durability));
         core.sessions.insert(session.id, Entry::new(session, Standing::Reclaiming, now));
     }

@@ -11,6 +11,7 @@ use crate::random::random;
 use crate::register;
 use crate::restore::{Stores, begin_run, open_volume, restore};
 use crate::shared::Shared;
+use crate::space::Space;
 use crate::starting::Starting;
 use crate::sync::GroupSync;
 use crate::upkeep;
@@ -85,7 +86,8 @@ impl Server {
         starting.step("recording the start");
         let run = begin_run(volume.meta(), &config)?;
         starting.step("reading sessions and orphans");
-        let core = restore(&config, &volume, &stores.path, &run)?;
+        let space = Arc::new(Space::default());
+        let core = restore(&config, &volume, &stores.path, &run, &space)?;
         starting.step("starting threads");
         let metrics = Arc::new(Metrics::default());
         let (durability, synced, data) = (run.durability.clone(), volume.clone(), stores.data.clone());
@@ -106,6 +108,7 @@ impl Server {
             sync,
             durability: run.durability.clone(),
             data: stores.data,
+            space,
             janitor: Janitor::default(),
             timer: Timer::default(),
             places: Places::new(config.threads),

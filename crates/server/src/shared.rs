@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::durability::Durability;
 use crate::metrics::Metrics;
 use crate::places::Places;
+use crate::space::Space;
 use crate::sync::GroupSync;
 use soda_storage::DataStore;
 use soda_types::{Monotonic, Timestamp};
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) sync: GroupSync,
     pub(crate) durability: Arc<Durability>,
     pub(crate) data: Arc<dyn DataStore>,
+    pub(crate) space: Arc<Space>,
     pub(crate) janitor: Janitor,
     pub(crate) timer: Timer,
     pub(crate) places: Places,

@@ -160,7 +160,7 @@ async fn drop_orphan(shared: &Shared, fid: Fid) -> FsResult<()> {
             Ok(Verdict::Admitted) => key,
             _ => return Ok(()),
         },
-        Admission::SessionEnded => return Ok(()),
+        Admission::SessionEnded | Admission::NotHeld(_) => return Ok(()),
     };
     let unused = {
         let core = shared.core();

@@ -72,13 +72,17 @@ impl Link {
     fn dispatch(&self, incoming: Incoming) {
         match &incoming.request.call {
             Call::Hello(_) | Call::Admin(_) => incoming.unsupported("not on a session's connection"),
-            Call::Reclaim(_) | Call::Goodbye if self.lane != Lane::Control => {
+            Call::Reclaim(_) | Call::Goodbye | Call::Digest { .. } if self.lane != Lane::Control => {
                 incoming.unsupported("only on the control connection");
             }
             Call::Reclaim(reclaim) => reclaim::run(&incoming, reclaim),
             Call::Goodbye => self.goodbye(&incoming),
             Call::StatFs { .. } => {
-                let stats = self.shared.volume.statfs();
+                let mut stats = self.shared.volume.statfs();
+                if let Ok(stats) = &mut stats {
+                    let others = self.shared.space.of_others(self.session.id);
+                    stats.free_bytes = stats.free_bytes.saturating_sub(others);
+                }
                 incoming.answer(&stats.map(Answer::Stats).map_err(Failure::Fs));
             }
             Call::Sync { .. } => self.shared.clone().sync.request(move |result| {
@@ -107,6 +111,9 @@ impl Link {
                     Arrival::New => {}
                     Arrival::Answered(result) => {
                         self.shared.metrics.retries.add(1);
+                        if let Call::Digest { .. } = incoming.request.call {
+                            return call::digest::answer_again(&incoming, &result);
+                        }
                         // Without leases: whatever the first reply granted may have been recalled since.
                         self.outbox.push(respond::reply(incoming.tag, &result, &[], Bytes::new()));
                         self.outbox.flush();
@@ -175,7 +182,8 @@ fn changes(call: &Call) -> Changes {
         | Call::Allocate { .. }
         | Call::CopyRange { .. }
         | Call::SetXattr { .. }
-        | Call::RemoveXattr { .. } => Changes::Something,
+        | Call::RemoveXattr { .. }
+        | Call::Digest { .. } => Changes::Something,
         _ => Changes::Nothing,
     }
 }

@@ -44,6 +44,11 @@ pub const ALL: &[&str] = &[
     "server.lock-taken",
     "server.locks-freed",
     "server.goodbye",
+    "server.reserved",
+    "server.digest-staged",
+    "server.digest-admitted",
+    "server.digest-applied",
+    "server.digest-committed",
 ];
 
 struct Armed {

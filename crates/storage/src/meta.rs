@@ -28,6 +28,8 @@ pub enum Table {
     Reply = 9,
     /// Anything else of the server: epochs, clients' identities (owned by the server).
     Server = 10,
+    /// What sessions have set aside: inode numbers, space (owned by the server).
+    Reservation = 11,
 }
 
 impl Table {
@@ -43,6 +45,7 @@ impl Table {
         Table::Session,
         Table::Reply,
         Table::Server,
+        Table::Reservation,
     ];
 
     /// Its name in messages.
@@ -59,6 +62,7 @@ impl Table {
             Table::Session => "session",
             Table::Reply => "reply",
             Table::Server => "server",
+            Table::Reservation => "reservation",
         }
     }
 }

@@ -37,7 +37,7 @@ mod writing;
 mod xattr;
 
 pub use cache::CacheUse;
-pub use namespace::{DirEntry, Listing, NewKind, NewNode};
+pub use namespace::{DirEntry, Listing, NewKind, NewNode, Number};
 pub use orphan::Progress;
 pub use reading::SeekTarget;
 pub use record::RecordError;

@@ -111,8 +111,21 @@ fn decode_entry(volume: &Volume, key: &[u8], value: &[u8]) -> FsResult<DirEntry>
     Ok(DirEntry { name, fid: Fid::new(volume.id, dirent.ino), kind: dirent.kind, attr: None })
 }
 
+/// The number of a new inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Number {
+    Next,
+    /// One from [`Volume::reserve_numbers`] that was not used yet, the caller sees to that.
+    Given(Ino),
+}
+
 impl Txn<'_> {
     pub fn create(&mut self, parent: Fid, name: &Name, node: NewNode) -> FsResult<Node> {
+        self.create_as(parent, name, node, Number::Next)
+    }
+
+    /// [`create`](Txn::create) with a number.
+    pub fn create_as(&mut self, parent: Fid, name: &Name, node: NewNode, number: Number) -> FsResult<Node> {
         self.atomically(|txn| {
             txn.takes_space();
             let parent = txn.living_directory(parent)?;
@@ -120,7 +133,7 @@ impl Txn<'_> {
                 return Err(Errno::Exists.into());
             }
             let kind = node.kind.kind();
-            let ino = txn.new_inode(parent, node, Names::One)?;
+            let ino = txn.new_inode(parent, node, Names::One, number)?;
             txn.put_dirent(parent, name, Dirent { ino, kind })?;
             txn.node_of(ino)
         })
@@ -129,13 +142,18 @@ impl Txn<'_> {
     /// A file without a name (`O_TMPFILE`): an orphan until it is linked. `parent` decides where it may be and what it
     /// inherits.
     pub fn tmpfile(&mut self, parent: Fid, node: NewNode) -> FsResult<Node> {
+        self.tmpfile_as(parent, node, Number::Next)
+    }
+
+    /// [`tmpfile`](Txn::tmpfile) with a number.
+    pub fn tmpfile_as(&mut self, parent: Fid, node: NewNode, number: Number) -> FsResult<Node> {
         self.atomically(|txn| {
             txn.takes_space();
             if node.kind != NewKind::File {
                 return Err(Errno::Invalid.into());
             }
             let parent = txn.living_directory(parent)?;
-            let ino = txn.new_inode(parent, node, Names::None)?;
+            let ino = txn.new_inode(parent, node, Names::None, number)?;
             txn.make_orphan(ino);
             txn.node_of(ino)
         })
@@ -198,7 +216,7 @@ impl Txn<'_> {
     }
 
     /// Makes an inode; its name, if it gets one, comes next.
-    fn new_inode(&mut self, parent: Ino, node: NewNode, names: Names) -> FsResult<Ino> {
+    fn new_inode(&mut self, parent: Ino, node: NewNode, names: Names, number: Number) -> FsResult<Ino> {
         let kind = node.kind.kind();
         let rdev = match node.kind {
             NewKind::CharDevice(rdev) | NewKind::BlockDevice(rdev) => rdev,
@@ -226,7 +244,10 @@ impl Txn<'_> {
             size,
             names,
         };
-        let ino = Ino(self.volume.new_number()?);
+        let ino = match number {
+            Number::Next => Ino(self.volume.new_number()?),
+            Number::Given(ino) => ino,
+        };
         let attr = Attr::created(&parent_inode.attr(parent), ino, &new, self.now());
         self.set_inode(ino, Some(Inode::new(&attr, parent, target)))?;
         for (name, value) in inherited.xattrs() {

@@ -26,7 +26,9 @@ impl Volume {
         self.stage(size, data)
     }
 
-    pub(crate) fn stage(&self, size: u64, data: Bytes) -> FsResult<Staged> {
+    /// [`stage_write`](Volume::stage_write) for a file that may not exist yet and has `size` bytes by then. The size decides how the
+    /// data is kept, nothing else depends on it.
+    pub fn stage(&self, size: u64, data: Bytes) -> FsResult<Staged> {
         let mut staged = Staged { store: self.data.clone(), pieces: Vec::new(), len: data.len() as u64 };
         if data.is_empty() {
             return Ok(staged);
@@ -78,6 +80,11 @@ impl Staged {
 
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether some of it is not with the metadata: has to be synced by itself.
+    pub fn has_chunks(&self) -> bool {
+        chunks(&self.pieces).next().is_some()
     }
 
     /// Hands the chunks over to a transaction.

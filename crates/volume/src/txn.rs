@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use soda_storage::{Batch, ChunkRef, SpaceUse, StorageError, Table, Visit, crash};
 use soda_types::semantics::Moment;
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, Ino, Name, Timestamp, VolumeId};
+use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, Name, Timestamp, Version, VolumeId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, PoisonError};
@@ -56,7 +56,7 @@ type RawKey = (Table, Bytes);
 #[derive(Debug)]
 pub struct Txn<'v> {
     pub(crate) volume: &'v Volume,
-    now: Timestamp,
+    now: Moment,
     inodes: HashMap<Ino, InodeChange>,
     records: BTreeMap<RawKey, Option<Bytes>>,
     dirents: HashMap<(Ino, Name), Option<Dirent>>,
@@ -93,7 +93,7 @@ impl<'v> Txn<'v> {
     pub(crate) fn new(volume: &'v Volume, now: Timestamp) -> Txn<'v> {
         Txn {
             volume,
-            now,
+            now: Moment::now(now, volume.first_version),
             inodes: HashMap::new(),
             records: BTreeMap::new(),
             dirents: HashMap::new(),
@@ -106,6 +106,35 @@ impl<'v> Txn<'v> {
         }
     }
 
+    /// What follows was done at that time, somewhere else ([`Moment::logged`]).
+    pub fn logged_at(&mut self, time: Timestamp) {
+        self.now = Moment::logged(time, self.volume.first_version);
+    }
+
+    /// Gives an inode that the transaction has changed these versions, as who did it elsewhere has counted them. What would not
+    /// be above what the inode had before is left as it is.
+    pub fn set_versions(&mut self, fid: Fid, version: Version, data_version: Version) -> FsResult<()> {
+        let first = self.volume.first_version;
+        let before = self.inodes.get(&fid.ino).and_then(|change| change.before.clone());
+        let (last, last_data) =
+            before.map_or_else(Default::default, |inode| (inode.version, inode.data_version));
+        let inode = self.inode_mut(fid.ino)?;
+        if version > last && version >= first {
+            inode.version = version;
+        }
+        if data_version > last_data && data_version >= first {
+            inode.data_version = data_version;
+        }
+        Ok(())
+    }
+
+    /// What a name stands for as the transaction sees it, without a look at the inode.
+    pub fn resolve(&self, parent: Fid, name: &Name) -> FsResult<Option<(Fid, FileKind)>> {
+        self.directory(parent)?;
+        let dirent = self.dirent(parent.ino, name)?;
+        Ok(dirent.map(|dirent| (Fid::new(self.volume.id, dirent.ino), dirent.kind)))
+    }
+
     /// Attributes as the transaction sees them.
     pub fn attr(&self, fid: Fid) -> FsResult<Attr> {
         Ok(self.inode(fid)?.attr(fid.ino))
@@ -114,6 +143,10 @@ impl<'v> Txn<'v> {
     /// How many extended attributes an inode has, as the transaction sees it.
     pub fn xattr_count(&self, fid: Fid) -> FsResult<u32> {
         Ok(self.inode(fid)?.xattrs)
+    }
+
+    pub fn volume_id(&self) -> VolumeId {
+        self.volume.id
     }
 
     /// A name as the transaction sees it.
@@ -208,7 +241,7 @@ impl<'v> Txn<'v> {
 
     /// When its changes happen.
     pub(crate) fn now(&self) -> Moment {
-        Moment::now(self.now, self.volume.first_version)
+        self.now
     }
 
     /// Notes that the transaction is not one that leads to space being freed.

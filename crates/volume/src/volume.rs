@@ -245,11 +245,26 @@ impl Volume {
         Node { fid: Fid::new(self.id, ino), attr: inode.attr(ino) }
     }
 
+    /// The lowest version that a change may give in this run.
+    pub fn first_version(&self) -> Version {
+        self.first_version
+    }
+
+    /// Inode numbers for [`Number::Given`](crate::Number), given out for good: the first of `count`, at most 65,536.
+    pub fn reserve_numbers(&self, count: u32) -> FsResult<Ino> {
+        self.take_numbers(u64::from(count).min(INODE_RANGE)).map(Ino)
+    }
+
     /// An inode (or stream) number that was never given out before.
     pub(crate) fn new_number(&self) -> FsResult<u64> {
+        self.take_numbers(1)
+    }
+
+    /// The first of so many numbers in a row.
+    fn take_numbers(&self, count: u64) -> FsResult<u64> {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        if numbers.next == numbers.end {
-            let end = numbers.next + INODE_RANGE;
+        if numbers.end - numbers.next < count {
+            let end = numbers.end + INODE_RANGE;
             let mut batch = Batch::new();
             batch.put(Table::Meta, key::inode_mark(self.id), record::encode(&InodeMark { next: end }));
             self.meta.commit(batch)?;
@@ -258,9 +273,14 @@ impl Volume {
             crash::point("volume.inodes-reserved");
             numbers.end = end;
         }
-        let number = numbers.next;
-        numbers.next += 1;
-        Ok(number)
+        let first = numbers.next;
+        numbers.next += count;
+        Ok(first)
+    }
+
+    /// Makes all chunks durable that were stored before.
+    pub fn sync_data(&self) -> FsResult<()> {
+        Ok(self.data.sync()?)
     }
 
     /// The first number that was never given out.

@@ -19,6 +19,24 @@ pub(super) struct Operation {
     pub(super) state: OpState,
     /// A change of a holder has gone ahead of it.
     pub(super) overtaken: bool,
+    pub(super) terms: Terms,
+}
+
+/// On what terms an operation is admitted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Terms {
+    /// What is in its way is recalled.
+    Recalling,
+    /// As long as its session holds what it has to hold: what each object is to it.
+    Covered(Vec<Part>),
+}
+
+/// What an object is to a covered operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Part {
+    Held,
+    Made,
+    Alone,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,8 +87,21 @@ impl Table {
             accesses.iter().map(|access| self.store.find_or_insert(access.fid)).collect();
         self.ops.insert(
             op,
-            Operation { session, accesses, objects, arrived: now, state: OpState::Waiting, overtaken: false },
+            Operation {
+                session,
+                accesses,
+                objects,
+                arrived: now,
+                state: OpState::Waiting,
+                overtaken: false,
+                terms: Terms::Recalling,
+            },
         );
+        self.enter(now, op);
+    }
+
+    /// Admits a new operation or has it wait.
+    pub(super) fn enter(&mut self, now: Monotonic, op: OpKey) {
         if self.examine(now, op) == Verdict::Waits {
             self.counters.waits += 1;
             self.enqueue(op);
@@ -161,6 +192,10 @@ impl Table {
         if !op.is_waiting() {
             return Some(Verdict::Gone);
         }
+        if let Terms::Covered(parts) = &op.terms {
+            let standing = self.standing_of(now, op, parts);
+            return Some(self.examine_told(now, key, standing));
+        }
         let mut pairs = op.objects.iter().zip(&op.accesses);
         // One without accesses conflicts with nothing, in the grace period neither: nobody would look at it at its end.
         let covered = pairs.all(|(object, access)| {
@@ -179,7 +214,7 @@ impl Table {
     }
 
     /// A covered operation goes ahead: of those who wait for what it changes.
-    fn note_overtaken(&mut self, key: OpKey) {
+    pub(super) fn note_overtaken(&mut self, key: OpKey) {
         let Some(op) = self.ops.get(&key) else { return };
         let changed =
             op.objects.iter().zip(&op.accesses).filter(|(_, access)| access.intent == Intent::Change);
@@ -256,7 +291,7 @@ impl Table {
             .map_or(Cause::Reclaim, |access| access.cause.clone())
     }
 
-    fn admit(&mut self, now: Monotonic, key: OpKey) -> Verdict {
+    pub(super) fn admit(&mut self, now: Monotonic, key: OpKey) -> Verdict {
         let Some(op) = self.ops.get_mut(&key) else { return Verdict::Gone };
         op.state = OpState::Admitted;
         let waited = now.since(op.arrived);
@@ -304,7 +339,7 @@ impl Table {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+pub(super) enum Verdict {
     Admitted,
     Waits,
     /// Not waiting (any more).

@@ -15,6 +15,9 @@
 //! * *needed* operations, which use an object that their session has been asked for, go before those who asked
 //!   (`precedence.rs` says why nobody starves and nothing waits in a circle).
 //!
+//! What a session did already under its write leases (`covered.rs`) is only ever covered: it never has anything recalled, and is
+//! refused if a lease is missing.
+//!
 //! And policy has one exception:
 //! * *Who changes what it caches* ends with a write lease, whatever policy says. Another session may read the new state
 //!   only after the changer's own caches show it too; the recall of the write lease is that handshake ("new, then old"
@@ -26,6 +29,7 @@
 mod admission;
 mod config;
 mod counters;
+mod covered;
 mod grace;
 mod grants;
 mod index;
@@ -40,7 +44,7 @@ mod view;
 
 pub use config::{TableConfig, WriteLeases};
 pub use counters::Counters;
-pub use output::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Want};
+pub use output::{Access, Covered, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Want};
 pub use rates::{BackOff, Equation8, Intent, Usage};
 pub use soda_types::ObjectTerm;
 pub use view::{HolderInfo, LeaseView, Policy, SessionInfo, WaitInfo};

@@ -34,6 +34,17 @@ impl Access {
     }
 }
 
+/// What a session has done already under write leases of its own, and tells the server now.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Covered {
+    /// Changed: the session must hold a write lease on each.
+    pub held: Vec<Fid>,
+    /// Made: nobody else knows them yet.
+    pub made: Vec<Fid>,
+    /// Changed without leases: things of the server's own that no other operation may use meanwhile.
+    pub alone: Vec<Fid>,
+}
+
 /// Whether the session can be given a lease with the answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Want {
@@ -72,6 +83,9 @@ pub enum Output {
 pub enum Refusal {
     #[error("the session has ended")]
     SessionEnded,
+    /// Of a [`Covered`] operation: nothing of it may be done any more.
+    #[error("the session has no write lease on {0}")]
+    NotHeld(Fid),
 }
 
 /// Why a session was ended by the server.

@@ -140,6 +140,7 @@ impl Shared {
             ("waiting", "Operations that wait for admission", core.table.waiting_count() as u64),
             ("sessions", "Sessions known", core.sessions.len() as u64),
             ("sessions_connected", "Sessions with a control connection", connected as u64),
+            ("reserved_bytes", "Bytes that sessions have reserved", self.space.total()),
             ("lock_waits", "Lock requests that wait", core.lock_waits.len() as u64),
             ("orphans", "Inodes without a name that are open", core.orphans.len() as u64),
             (

@@ -15,7 +15,7 @@ use soda_protocol::{
     Allocate, Answer, Call, Failure, IfExists, Node, OpId, Rename, SetXattr, Unlink, WriteAt,
 };
 use soda_storage::{Batch, Table, crash};
-use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, InUse, Name};
+use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, InUse, Name, SessionId};
 use soda_volume::{
     FallocateMode, Fate, IfOpen, KillPriv, NewKind, NewNode, Removed, RenameMode, Renamed, Staged, Txn,
     Volume,
@@ -52,7 +52,7 @@ pub(super) fn run(
     let encoded = respond::encode(&result);
     let key = records::reply_key(incoming.session(), op.slot);
     // Its chunks are all appended.
-    let record = shared.reply_record(&incoming.link.session, op, encoded.clone());
+    let record = reply_record(shared, &incoming.link.session, op, encoded.clone());
     txn.put_extra(Table::Reply, &key, records::encode(&record));
     shared.write_ends();
     if let Err(error) = txn.commit() {
@@ -67,7 +67,7 @@ pub(super) fn run(
     if incoming.link.session.has_ended() {
         // Fenced while the change was under way. It stays: whoever waits for its objects comes after it. Its reply has
         // no session any more.
-        shared.forget_reply(key);
+        forget_reply_of(shared, incoming.session(), op);
     }
     Ok(Conclusion {
         result,
@@ -79,39 +79,38 @@ pub(super) fn run(
     })
 }
 
-impl Shared {
-    /// Keeps the reply of an operation that failed: who sends it again after a restart must get the same
-    /// answer, whatever has changed since.
-    pub(super) fn store_failure(&self, session: &Session, op: OpId, encoded: &Bytes) -> Kept {
-        let record = self.reply_record(session, op, encoded.clone());
-        let session = session.id;
-        let mut batch = Batch::releasing();
-        batch.put(Table::Reply, records::reply_key(session, op.slot), records::encode(&record));
-        self.write_ends();
-        match self.volume.meta().commit(batch) {
-            Ok(()) => {
-                crash::point("server.failure-stored");
-                self.sync.dirty();
-                Kept::InStore(record.round)
-            }
-            Err(error) => {
-                tracing::warn!(%session, %error, "the reply of a failed operation is kept in memory only");
-                Kept::InMemory
-            }
+/// Keeps the reply of an operation that failed: who sends it again after a restart must get the same
+/// answer, whatever has changed since.
+pub(super) fn store_failure(shared: &Shared, session: &Session, op: OpId, encoded: &Bytes) -> Kept {
+    let record = reply_record(shared, session, op, encoded.clone());
+    let session = session.id;
+    let mut batch = Batch::releasing();
+    batch.put(Table::Reply, records::reply_key(session, op.slot), records::encode(&record));
+    shared.write_ends();
+    match shared.volume.meta().commit(batch) {
+        Ok(()) => {
+            crash::point("server.failure-stored");
+            shared.sync.dirty();
+            Kept::InStore(record.round)
+        }
+        Err(error) => {
+            tracing::warn!(%session, %error, "the reply of a failed operation is kept in memory only");
+            Kept::InMemory
         }
     }
+}
 
-    fn reply_record(&self, session: &Session, op: OpId, result: Bytes) -> ReplyRecord {
-        let durable = session.slots().durable(op.slot, self.durability.synced());
-        ReplyRecord { sequence: op.sequence, result, round: self.durability.round(), durable }
-    }
+pub(super) fn reply_record(shared: &Shared, session: &Session, op: OpId, result: Bytes) -> ReplyRecord {
+    let durable = session.slots().durable(op.slot, shared.durability.synced());
+    ReplyRecord { sequence: op.sequence, result, round: shared.durability.round(), durable }
+}
 
-    fn forget_reply(&self, key: Bytes) {
-        let mut batch = Batch::releasing();
-        batch.delete(Table::Reply, key);
-        if let Err(error) = self.volume.meta().commit(batch) {
-            tracing::warn!(%error, "a reply of an ended session stays in the store");
-        }
+/// Deletes the reply of a session that has ended.
+pub(super) fn forget_reply_of(shared: &Shared, session: SessionId, op: OpId) {
+    let mut batch = Batch::releasing();
+    batch.delete(Table::Reply, records::reply_key(session, op.slot));
+    if let Err(error) = shared.volume.meta().commit(batch) {
+        tracing::warn!(%error, "a reply of an ended session stays in the store");
     }
 }
 
@@ -165,13 +164,9 @@ fn apply(
             Done::new(Answer::Written { offset: copied.offset, len: copied.len, attr: copied.attr })
         }
         Call::SetXattr { fid, name, value, how, kill_sgid } => {
-            let how = match how {
-                SetXattr::Either => soda_volume::SetXattr::Any,
-                SetXattr::Create => soda_volume::SetXattr::Create,
-                SetXattr::Replace => soda_volume::SetXattr::Replace,
-            };
             let privileges = if *kill_sgid { KillPriv::Drop } else { KillPriv::Keep };
-            txn.set_xattr(*fid, name, Bytes::copy_from_slice(value), how, privileges)?;
+            let value = Bytes::copy_from_slice(value);
+            txn.set_xattr(*fid, name, value, set_xattr_how(*how), privileges)?;
             Done::new(changed(txn, *fid, &[])?)
         }
         Call::RemoveXattr { fid, name } => {
@@ -317,7 +312,7 @@ fn removed_node(txn: &Txn<'_>, removed: &Removed) -> Node {
     Node { fid: removed.fid, attr: removed.attr, xattrs: summary(xattrs) }
 }
 
-fn new_node(new: &soda_protocol::NewNode) -> FsResult<NewNode> {
+pub(super) fn new_node(new: &soda_protocol::NewNode) -> FsResult<NewNode> {
     let kind = match new.kind {
         FileKind::File => NewKind::File,
         FileKind::Directory => NewKind::Directory,
@@ -330,7 +325,15 @@ fn new_node(new: &soda_protocol::NewNode) -> FsResult<NewNode> {
     Ok(NewNode { kind, perm: new.perm, umask: new.umask, creds: new.creds })
 }
 
-fn fallocate_mode(how: Allocate) -> FallocateMode {
+pub(super) fn set_xattr_how(how: SetXattr) -> soda_volume::SetXattr {
+    match how {
+        SetXattr::Either => soda_volume::SetXattr::Any,
+        SetXattr::Create => soda_volume::SetXattr::Create,
+        SetXattr::Replace => soda_volume::SetXattr::Replace,
+    }
+}
+
+pub(super) fn fallocate_mode(how: Allocate) -> FallocateMode {
     match how {
         Allocate::Extend => FallocateMode::Allocate,
         Allocate::KeepSize => FallocateMode::AllocateKeepSize,

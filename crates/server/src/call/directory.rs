@@ -54,6 +54,6 @@ fn admit_idle(incoming: &Incoming, fids: impl Iterator<Item = Fid>, keys: &mut V
         Admission::Admitted(key) => keys.push(key),
         // The grace period, in which no new leases are given.
         Admission::Waits(key, _) => core.withdraw(key),
-        Admission::SessionEnded => {}
+        Admission::SessionEnded | Admission::NotHeld(_) => {}
     }
 }

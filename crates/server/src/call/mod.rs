@@ -6,18 +6,21 @@
 
 mod change;
 mod conclusion;
+pub(crate) mod digest;
 mod directory;
 mod node;
 mod plan;
 mod read;
+mod reserve;
 
 use crate::core::Verdict;
 use crate::guard::Admission;
 use crate::link::Incoming;
 use crate::respond;
+use crate::space::Taking;
 use bytes::Bytes;
 use conclusion::{Conclusion, Stop};
-use plan::Found;
+use plan::{Found, tree_of};
 use soda_lease::table::{OpKey, Outcome, Want};
 use soda_protocol::{Answer, Call, Failure};
 use soda_types::{Errno, FsError, Grant};
@@ -30,7 +33,12 @@ const PLANS_MAX: u32 = 1000;
 
 /// Carries out a call that arrived.
 pub(crate) fn start(incoming: Incoming) {
-    let mut operation = Operation { incoming, staged: None, plans: 0 };
+    match incoming.request.call {
+        Call::Digest { .. } => return digest::start(incoming),
+        Call::Reserve { inodes, bytes } => return reserve::run(incoming, inodes, bytes),
+        _ => {}
+    }
+    let mut operation = Operation { incoming, staged: None, taking: None, plans: 0 };
     if let Err(error) = operation.stage() {
         operation.conclude(&[], Conclusion::failed(Failure::Fs(error)));
         return;
@@ -51,7 +59,7 @@ async fn wait(mut operation: Operation, mut waiting: Waiting) {
                 let _place = link.shared.places.enter().await;
                 operation.carry_out(waiting.key, waiting.found)
             }
-            Verdict::SessionEnded => {
+            Verdict::SessionEnded | Verdict::NotHeld(_) => {
                 operation.conclude(&[], Conclusion::failed(Failure::SessionEnded));
                 break;
             }
@@ -75,6 +83,7 @@ struct Operation {
     incoming: Incoming,
     /// The data of a write, already stored.
     staged: Option<Staged>,
+    taking: Option<Taking>,
     plans: u32,
 }
 
@@ -94,6 +103,13 @@ enum Step {
 impl Operation {
     /// Stores the data of a write before anybody has to wait for it.
     fn stage(&mut self) -> Result<(), FsError> {
+        let shared = &self.incoming.link.shared;
+        if let Some(bytes) =
+            reserve::space_for(&self.incoming.request.call, self.incoming.payload.len() as u64)
+        {
+            let taking = shared.space.take(self.incoming.session(), bytes, || shared.free_space())?;
+            self.taking = Some(taking);
+        }
         if let Call::Write { fid, .. } = &self.incoming.request.call {
             if self.incoming.payload.len() > soda_protocol::MAX_IO as usize {
                 return Err(FsError::new(Errno::Invalid, "a write of more than max_io bytes"));
@@ -132,7 +148,7 @@ impl Operation {
                     let waiting = Waiting { key, found: plan.found, verdict };
                     return Step::Waits(Box::new(self), waiting);
                 }
-                Admission::SessionEnded => {
+                Admission::SessionEnded | Admission::NotHeld(_) => {
                     self.conclude(&[], Conclusion::failed(Failure::SessionEnded));
                     return Step::Done;
                 }
@@ -189,7 +205,7 @@ impl Operation {
         log_trouble(incoming, &result);
         let shared = &incoming.link.shared;
         if let (Some(op), Err(Failure::Fs(_))) = (incoming.request.op, &result) {
-            kept = shared.store_failure(&incoming.link.session, op, &encoded);
+            kept = change::store_failure(shared, &incoming.link.session, op, &encoded);
         }
         let mut core = shared.core();
         let now = core.now;

@@ -46,7 +46,7 @@ pub(crate) struct Found {
 
 /// Stands for the shape of a volume's tree: moves of directories change it, so they exclude each other, or two of them could
 /// put two directories into each other. No inode has the number 0.
-fn tree_of(volume: VolumeId) -> Fid {
+pub(super) fn tree_of(volume: VolumeId) -> Fid {
     Fid::new(volume, Ino(0))
 }
 

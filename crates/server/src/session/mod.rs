@@ -1,5 +1,6 @@
 //! Sessions: who they are, their slots, what they have open, what of them is on disk.
 
+pub(crate) mod numbers;
 mod opens;
 pub(crate) mod records;
 mod slots;
@@ -10,6 +11,7 @@ pub(crate) use slots::{Arrival, Kept, Slots};
 use crate::durability::Durability;
 use crate::net::Outbox;
 use crate::rounds::Round;
+use numbers::Numbers;
 use records::{SessionRecord, StoredSession};
 use soda_protocol::SessionKey;
 use soda_types::SessionId;
@@ -22,6 +24,7 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) record: SessionRecord,
     slots: Mutex<Slots<ReplyTo>>,
+    numbers: Mutex<Numbers>,
     ended: AtomicBool,
 }
 
@@ -34,7 +37,13 @@ pub(crate) struct ReplyTo {
 
 impl Session {
     pub(crate) fn new(id: SessionId, record: SessionRecord, slots: u16) -> Session {
-        Session { id, record, slots: Mutex::new(Slots::new(slots)), ended: AtomicBool::new(false) }
+        Session {
+            id,
+            record,
+            slots: Mutex::new(Slots::new(slots)),
+            numbers: Mutex::default(),
+            ended: AtomicBool::new(false),
+        }
     }
 
     /// A session of an earlier run.
@@ -51,12 +60,18 @@ impl Session {
             id: stored.id,
             record: stored.record,
             slots: Mutex::new(restored),
+            numbers: Mutex::new(Numbers::restore(stored.numbers)),
             ended: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn slots(&self) -> MutexGuard<'_, Slots<ReplyTo>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locked through a change that uses some of them.
+    pub(crate) fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn key(&self) -> SessionKey {

@@ -3,13 +3,14 @@
 //! Every record is a version byte and a postcard body. A change's reply travels in the batch of the change, so that both
 //! are there after a crash, or neither.
 
+use super::numbers::NumbersRecord;
 use crate::random::random;
 use crate::rounds::{DurabilityRecord, Round};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use soda_storage::{MetaRead, MetaStore, StorageError, Table};
-use soda_types::{ClientId, Sequence, SessionId, Slot, Timestamp};
+use soda_types::{ClientId, Ino, Sequence, SessionId, Slot, Timestamp};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -72,6 +73,19 @@ pub(crate) fn reply_key(session: SessionId, slot: Slot) -> Bytes {
     key.into()
 }
 
+/// Of the bytes that a session has reserved.
+pub(crate) fn space_key(session: SessionId) -> Bytes {
+    session_key(session)
+}
+
+/// Of a block of inode numbers that a session has reserved.
+pub(crate) fn numbers_key(session: SessionId, first: Ino) -> Bytes {
+    let mut key = Vec::with_capacity(16);
+    key.extend_from_slice(&session.0.to_be_bytes());
+    key.extend_from_slice(&first.0.to_be_bytes());
+    key.into()
+}
+
 pub(crate) fn server_key() -> Bytes {
     Bytes::from_static(SERVER_KEY)
 }
@@ -113,13 +127,22 @@ pub(crate) fn load_sessions(meta: &dyn MetaStore) -> Result<Vec<StoredSession>, 
             continue;
         };
         let record = decode(Table::Session, &key, &value);
-        let stored =
-            record.and_then(|record| Ok(StoredSession { id, record, replies: replies_of(meta, id)? }));
+        let stored = record.and_then(|record| {
+            let (space, numbers) = reservations_of(meta, id)?;
+            Ok(StoredSession { id, record, replies: replies_of(meta, id)?, space, numbers })
+        });
         match stored {
             Ok(stored) => sessions.push(stored),
             Err(error @ RecordError::Damaged { .. }) => {
                 tracing::error!(session = %id, %error, "the session cannot go on");
-                sessions.push(StoredSession { id, record: unprovable()?, replies: Vec::new() });
+                let record = unprovable()?;
+                sessions.push(StoredSession {
+                    id,
+                    record,
+                    replies: Vec::new(),
+                    space: 0,
+                    numbers: Vec::new(),
+                });
             }
             Err(error) => return Err(error),
         }
@@ -147,6 +170,34 @@ pub(crate) struct StoredSession {
     pub(crate) id: SessionId,
     pub(crate) record: SessionRecord,
     pub(crate) replies: Vec<(Slot, ReplyRecord)>,
+    /// Bytes that it has reserved.
+    pub(crate) space: u64,
+    /// Inode numbers that it has reserved.
+    pub(crate) numbers: Vec<(u64, NumbersRecord)>,
+}
+
+/// Keys of all that a session has reserved, to delete them with it.
+pub(crate) fn reservation_keys(meta: &dyn MetaStore, session: SessionId) -> Result<Vec<Bytes>, RecordError> {
+    let (start, end) = reply_range(session);
+    Ok(scan(meta, Table::Reservation, &start, &end)?.into_iter().map(|(key, _)| key).collect())
+}
+
+fn reservations_of(
+    meta: &dyn MetaStore,
+    session: SessionId,
+) -> Result<(u64, Vec<(u64, NumbersRecord)>), RecordError> {
+    let (start, end) = reply_range(session);
+    let (mut space, mut numbers) = (0, Vec::new());
+    for (key, value) in scan(meta, Table::Reservation, &start, &end)? {
+        match key.get(8..).unwrap_or_default() {
+            [] => space = decode(Table::Reservation, &key, &value)?,
+            first => {
+                let first = number(first).ok_or_else(|| damaged(Table::Reservation, &key))?;
+                numbers.push((first, decode(Table::Reservation, &key, &value)?));
+            }
+        }
+    }
+    Ok((space, numbers))
 }
 
 fn replies_of(meta: &dyn MetaStore, session: SessionId) -> Result<Vec<(Slot, ReplyRecord)>, RecordError> {

@@ -428,7 +428,7 @@ impl Server {
                     let delay = context.about(Duration::from_micros(mean));
                     context.after(delay, Event::ServerStep { life, op, step: Step::Apply });
                 }
-                Output::Refuse(op, Refusal::SessionEnded) => {
+                Output::Refuse(op, Refusal::SessionEnded | Refusal::NotHeld(_)) => {
                     if let Some(operation) = running.ops.remove(&op) {
                         if let Some(op) = operation.op {
                             running.by_slot.remove(&(operation.session, op.slot));

@@ -1,0 +1,140 @@
+//! What a session did under its write leases and tells afterwards: nobody is asked for anything, and nothing is done unless the
+//! session holds, at that moment, all the leases it did it under.
+//!
+//! That is the fence. A message of a session that has ended, or about something whose lease has been given away since, may be
+//! as late as it likes: it is refused. A lease that is being recalled still counts, for this is how its holder gets to the answer.
+
+use super::Table;
+use super::admission::{OpState, Operation, Part, Terms, Verdict};
+use super::index::ObjectId;
+use super::output::{Access, Covered, OpKey, Output, Refusal};
+use super::rates::Intent;
+use soda_types::{Cause, Fid, Grant, Mode, Monotonic, SessionId, Term};
+
+/// Whether a covered operation can run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    Clear,
+    /// An admitted operation uses one of its objects.
+    Busy,
+    NotHeld(Fid),
+}
+
+impl Table {
+    /// The session tells what it did under its leases. [`Output::Admit`] follows, at once or when admitted operations have
+    /// finished, or [`Output::Refuse`]. It ends with [`Table::finish_covered`].
+    pub fn request_covered(&mut self, now: Monotonic, session: SessionId, op: OpKey, covered: Covered) {
+        debug_assert!(!self.ops.contains_key(&op), "{op:?} is in use");
+        if !self.sessions.get(&session).is_some_and(|session| session.is_good()) {
+            self.outputs.push_back(Output::Refuse(op, Refusal::SessionEnded));
+            return;
+        }
+        let all = [(covered.made, Part::Made), (covered.alone, Part::Alone), (covered.held, Part::Held)];
+        let mut all: Vec<(Fid, Part)> =
+            all.into_iter().flat_map(|(fids, part)| fids.into_iter().map(move |fid| (fid, part))).collect();
+        all.sort_unstable();
+        all.dedup_by_key(|(fid, _)| *fid);
+        let objects: Vec<ObjectId> = all.iter().map(|(fid, _)| self.store.find_or_insert(*fid)).collect();
+        let (accesses, parts) = all
+            .into_iter()
+            .map(|(fid, part)| (Access::change(fid, Cause::Data).without_lease(), part))
+            .unzip();
+        let operation = Operation {
+            session,
+            accesses,
+            objects,
+            arrived: now,
+            state: OpState::Waiting,
+            overtaken: false,
+            terms: Terms::Covered(parts),
+        };
+        self.ops.insert(op, operation);
+        self.enter(now, op);
+    }
+
+    /// A covered operation is over. Its session gets write leases on those of what it made that exist, whatever policy says:
+    /// it serves them as its own already, and nobody else can know them.
+    pub fn finish_covered(&mut self, now: Monotonic, key: OpKey, made: &[Fid]) -> Vec<Grant> {
+        if self.ops.get(&key).is_none_or(|op| op.state != OpState::Admitted) {
+            return Vec::new();
+        }
+        let Some(op) = self.ops.remove(&key) else { return Vec::new() };
+        for object in &op.objects {
+            if let Some(found) = self.store.object_mut(*object) {
+                found.running.leave();
+            }
+            self.unsettled.push_back(*object);
+        }
+        let mut grants = Vec::with_capacity(made.len());
+        for fid in made {
+            let object = self.store.find_or_insert(*fid);
+            // Whoever guessed the number has cached that there is nothing.
+            let guesses: Vec<_> = self.store.holders(object).collect();
+            guesses.into_iter().for_each(|lease| self.end_lease(lease));
+            grants.extend(self.grant_made(now, op.session, object));
+            self.unsettled.push_back(object);
+        }
+        self.settle(now);
+        // It had expired, and one that was waiting for it has ended it.
+        if !self.sessions.contains_key(&op.session) {
+            grants.clear();
+        }
+        grants
+    }
+
+    /// The lease on something that the session made in an operation whose answer it has not got: as it is, or given again
+    /// after a restart, if nobody else has come to know it.
+    pub fn made_before(&mut self, now: Monotonic, session: SessionId, fid: Fid) -> Option<Grant> {
+        if let Some(grant) = self.lease(session, fid) {
+            return Some(grant);
+        }
+        let object = self.store.find_or_insert(fid);
+        let found = self.store.object(object)?;
+        let grant = match !found.has_holders() && found.running.lets_in(Intent::Change) {
+            true => self.grant_made(now, session, object),
+            false => None,
+        };
+        self.unsettled.push_back(object);
+        self.settle(now);
+        grant
+    }
+
+    fn grant_made(&mut self, now: Monotonic, session: SessionId, object: ObjectId) -> Option<Grant> {
+        let fid = self.store.object(object)?.fid;
+        // For what is too much, others are asked back.
+        self.make_room(now, session);
+        self.counters.write_grants += 1;
+        let term = self.config.term_of(fid.volume).term().unwrap_or(Term::Session);
+        self.insert_lease(now, session, object, Mode::Write, term)
+    }
+
+    pub(super) fn standing_of(&self, now: Monotonic, op: &Operation, parts: &[Part]) -> Standing {
+        let mut standing = Standing::Clear;
+        for ((object, access), part) in op.objects.iter().zip(&op.accesses).zip(parts) {
+            let lease = self.store.lease_of(*object, op.session).and_then(|id| self.store.lease(id));
+            let held = lease.is_some_and(|lease| lease.mode == Mode::Write && lease.expires > now);
+            if *part == Part::Held && !held {
+                return Standing::NotHeld(access.fid);
+            }
+            if !self.store.object(*object).is_some_and(|found| found.running.lets_in(access.intent)) {
+                standing = Standing::Busy;
+            }
+        }
+        standing
+    }
+
+    pub(super) fn examine_told(&mut self, now: Monotonic, key: OpKey, standing: Standing) -> Verdict {
+        match standing {
+            Standing::Clear => {
+                self.counters.admissions_covered += 1;
+                self.admit(now, key)
+            }
+            Standing::Busy => Verdict::Waits,
+            Standing::NotHeld(fid) => {
+                self.remove_waiting(key);
+                self.outputs.push_back(Output::Refuse(key, Refusal::NotHeld(fid)));
+                Verdict::Gone
+            }
+        }
+    }
+}

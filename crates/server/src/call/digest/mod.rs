@@ -1,0 +1,277 @@
+//! Digests: what a client did under its write leases, carried out here afterwards, whole or not at all.
+//!
+//! plan and staging ([`plan`]) → ask the table, which recalls nothing and refuses what is not covered by the session's write leases
+//! → (wait for operations in progress) → carry out in one transaction with the reply ([`apply`]) → finish: the session gets write
+//! leases on what it created. A digest that is sent again gets the stored reply and the leases once more: its client does not know
+//! that it was applied, and serves what it created as its own all the while.
+
+mod apply;
+mod plan;
+
+use super::change::{forget_reply_of, reply_record, store_failure};
+use crate::clock;
+use crate::core::Verdict;
+use crate::guard::Admission;
+use crate::link::Incoming;
+use crate::respond;
+use crate::rounds::Round;
+use crate::session::numbers::Taken;
+use crate::session::{Kept, records};
+use crate::shared::Shared;
+use crate::space::Taking;
+use apply::{Applied, End};
+use bytes::Bytes;
+use plan::{Plan, created};
+use soda_lease::table::OpKey;
+use soda_protocol::{Answer, Call, Failure, Lsn, OpId, Record};
+use soda_storage::{Table, crash};
+use soda_types::{Errno, Fid, FsError, Grant, Version};
+use soda_volume::Staged;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+/// Carries out a digest that arrived.
+pub(super) fn start(incoming: Incoming) {
+    let Some(op) = incoming.request.op else {
+        return incoming.invalid("a digest needs a slot and a sequence");
+    };
+    let mut telling = Telling { incoming, op, staged: Vec::new(), _taking: None };
+    match telling.prepare() {
+        Ok(plan) => telling.ask(plan),
+        Err(failure) => telling.conclude(None, Conclusion::failed(failure)),
+    }
+}
+
+/// Answers a digest that was answered before.
+pub(crate) fn answer_again(incoming: &Incoming, encoded: &Bytes) {
+    let shared = &incoming.link.shared;
+    let Call::Digest { records, .. } = &incoming.request.call else { return };
+    let made: Vec<Fid> = match postcard::from_bytes(encoded) {
+        Ok(Ok::<Answer, Failure>(Answer::Digested { attrs })) => {
+            let created: HashSet<Fid> = created(records).collect();
+            let existed = attrs.into_iter().map(|(fid, _)| fid).filter(|fid| created.contains(fid));
+            existed.filter(|fid| shared.volume.getattr(*fid).is_ok()).collect()
+        }
+        _ => Vec::new(),
+    };
+    let mut core = shared.core();
+    let (now, session) = (core.now, incoming.session());
+    let grants: Vec<Grant> =
+        made.into_iter().filter_map(|fid| core.table.made_before(now, session, fid)).collect();
+    core.send(&incoming.link.outbox, respond::reply(incoming.tag, encoded, &grants, Bytes::new()));
+    core.settle();
+}
+
+/// A digest under way.
+#[derive(Debug)]
+struct Telling {
+    incoming: Incoming,
+    op: OpId,
+    /// The data of its writes, in their order.
+    staged: Vec<Staged>,
+    _taking: Option<Taking>,
+}
+
+/// The end of a digest.
+struct Conclusion {
+    result: Result<Answer, Failure>,
+    /// `result`, encoded.
+    encoded: Bytes,
+    kept: Kept,
+    applied: Applied,
+}
+
+impl Conclusion {
+    fn failed(failure: Failure) -> Conclusion {
+        let result = Err(failure);
+        let encoded = respond::encode(&result);
+        Conclusion { result, encoded, kept: Kept::InMemory, applied: Applied::default() }
+    }
+}
+
+impl Telling {
+    fn records(&self) -> &[Record] {
+        match &self.incoming.request.call {
+            Call::Digest { records, .. } => records,
+            _ => &[],
+        }
+    }
+
+    fn versions(&self) -> &[(Fid, Version, Version)] {
+        match &self.incoming.request.call {
+            Call::Digest { versions, .. } => versions,
+            _ => &[],
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.incoming.link.shared
+    }
+
+    /// Plans, and stores the data of writes before anybody has to wait for it.
+    fn prepare(&mut self) -> Result<Plan, Failure> {
+        let shared = self.incoming.link.shared.clone();
+        let plan = plan::plan(&shared.volume, self.records(), self.versions())?;
+        let first = self.first();
+        let whole = |error| Failure::Digest { lsn: first, error };
+        let taking = shared.space.take(self.incoming.session(), plan.bytes, || shared.free_space());
+        self._taking = Some(taking.map_err(whole)?);
+        self.staged = plan::stage(&shared.volume, self.records())?;
+        // So a reply that survives a power cut means that all of the digest did: its client forgets the records then.
+        if self.staged.iter().any(Staged::has_chunks) {
+            shared.volume.sync_data().map_err(whole)?;
+        }
+        crash::point("server.digest-staged");
+        Ok(plan)
+    }
+
+    /// The record that is named where no single one is to blame.
+    fn first(&self) -> Lsn {
+        self.records().first().map_or(Lsn(0), |record| record.lsn)
+    }
+
+    /// Asks for admission, and goes on if it is given at once.
+    fn ask(self, plan: Plan) {
+        let admission = self.shared().core().admit_covered(self.incoming.asker(), plan.covered());
+        match admission {
+            Admission::Admitted(key) => self.carry_out(key, &plan),
+            Admission::Waits(key, verdict) => {
+                tokio::spawn(async move {
+                    let link = self.incoming.link.clone();
+                    link.waiting.fetch_add(1, Ordering::Relaxed);
+                    // The sender is dropped only when the server stops.
+                    if let Ok(verdict) = verdict.await {
+                        let _place = link.shared.places.enter().await;
+                        self.follow(key, verdict, &plan);
+                    }
+                    link.waiting.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            Admission::SessionEnded => self.conclude(None, Conclusion::failed(Failure::SessionEnded)),
+            Admission::NotHeld(fid) => self.conclude(None, Conclusion::failed(self.not_held(fid))),
+        }
+    }
+
+    fn follow(self, key: OpKey, verdict: Verdict, plan: &Plan) {
+        match verdict {
+            Verdict::Admitted => self.carry_out(key, plan),
+            Verdict::SessionEnded => self.conclude(None, Conclusion::failed(Failure::SessionEnded)),
+            Verdict::NotHeld(fid) => self.conclude(None, Conclusion::failed(self.not_held(fid))),
+            Verdict::Cancelled => {
+                // The client does not want it any more.
+                self.incoming.answer_undone(&Err(Failure::Fs(Errno::Interrupted.into())));
+            }
+        }
+    }
+
+    fn not_held(&self, fid: Fid) -> Failure {
+        let touches = |record: &&Record| plan::inodes(record).any(|touched| touched == fid);
+        let lsn = self.records().iter().find(touches).map_or(self.first(), |record| record.lsn);
+        let context = format!("the session holds no write lease on {fid} (any more)");
+        Failure::Digest { lsn, error: FsError::new(Errno::Stale, context) }
+    }
+
+    fn carry_out(mut self, key: OpKey, plan: &Plan) {
+        crash::point("server.digest-admitted");
+        if self.incoming.link.session.has_ended() {
+            return self.conclude(Some(key), Conclusion::failed(Failure::SessionEnded));
+        }
+        let conclusion = self.run(plan).unwrap_or_else(Conclusion::failed);
+        self.conclude(Some(key), conclusion);
+    }
+
+    /// Makes the changes and commits them together with the reply.
+    fn run(&mut self, plan: &Plan) -> Result<Conclusion, Failure> {
+        let link = self.incoming.link.clone();
+        let (shared, session) = (&*link.shared, &*link.session);
+        let first = self.first();
+        let whole = |error| Failure::Digest { lsn: first, error };
+        let mut numbers = session.numbers();
+        let mut taken = Taken::default();
+        let mut txn = shared.volume.begin(clock::calendar());
+        let staged = std::mem::take(&mut self.staged);
+        let users = apply::Users::of(shared, session.id, self.records());
+        let mut applied =
+            apply::apply(&mut txn, self.records(), staged, &users, |ino| numbers.take(&mut taken, ino))?;
+        apply::set_versions(&mut txn, plan, self.versions()).map_err(whole)?;
+        applied.attrs = apply::attributes(&txn, plan).map_err(whole)?;
+        let result = Ok(Answer::Digested { attrs: std::mem::take(&mut applied.attrs) });
+        let encoded = respond::encode(&result);
+        let mut record = reply_record(shared, session, self.op, encoded.clone());
+        // Its data is on the medium already.
+        record.round = Round::default();
+        txn.put_extra(Table::Reply, &records::reply_key(session.id, self.op.slot), records::encode(&record));
+        for (block, numbers) in taken.blocks() {
+            let key = records::numbers_key(session.id, block);
+            txn.put_extra(Table::Reservation, &key, records::encode(numbers));
+        }
+        crash::point("server.digest-applied");
+        shared.write_ends();
+        txn.commit().map_err(whole)?;
+        numbers.committed(taken);
+        drop(numbers);
+        crash::point("server.digest-committed");
+        shared.metrics.commits.add(1);
+        shared.metrics.digests.add(1);
+        shared.metrics.digest_records.add(self.records().len() as u64);
+        shared.metrics.digest_bytes.add(plan.bytes);
+        shared.sync.dirty();
+        if session.has_ended() {
+            // Fenced while the digest was under way. It stays: whoever waits for its objects comes after it.
+            forget_reply_of(shared, session.id, self.op);
+        }
+        Ok(Conclusion { result, encoded, kept: Kept::InStore(record.round), applied })
+    }
+
+    /// Ends the call: the reply leaves with the leases on what was created.
+    fn conclude(&self, key: Option<OpKey>, conclusion: Conclusion) {
+        let Conclusion { result, encoded, mut kept, applied } = conclusion;
+        let incoming = &self.incoming;
+        let shared = self.shared();
+        if let Err(Failure::Digest { lsn, error }) = &result {
+            log_trouble(incoming, *lsn, error);
+            kept = store_failure(shared, &incoming.link.session, self.op, &encoded);
+        }
+        let mut core = shared.core();
+        let (now, session) = (core.now, incoming.session());
+        let grants = key.map_or_else(Vec::new, |key| core.table.finish_covered(now, key, &applied.created()));
+        for (fid, end) in applied.ends {
+            match end {
+                End::Named => drop(core.orphans.remove(&fid)),
+                End::Kept => {
+                    core.orphans.insert(fid);
+                    if !incoming.link.session.has_ended() {
+                        core.opens.add(session, fid, incoming.order);
+                    }
+                    core.drop_if_unused(fid);
+                }
+                End::KeptForOthers => {
+                    core.orphans.insert(fid);
+                    core.opens.close(session, fid, incoming.order);
+                    core.drop_if_unused(fid);
+                }
+                End::Gone => {
+                    core.orphans.remove(&fid);
+                    core.opens.close(session, fid, incoming.order);
+                    core.give_up_lease(session, fid);
+                }
+            }
+        }
+        core.send(&incoming.link.outbox, respond::reply(incoming.tag, &encoded, &grants, Bytes::new()));
+        let waiters = incoming.link.session.slots().done(self.op, encoded.clone(), kept);
+        for waiter in waiters {
+            // Sent again while it was under way, so the first connection is gone, and the grants with it.
+            core.send(&waiter.outbox, respond::reply(waiter.tag, &encoded, &grants, Bytes::new()));
+        }
+        core.settle();
+        incoming.count(&result);
+    }
+}
+
+/// A client that keeps the rules is never told of a failure: what it did it has done.
+fn log_trouble(incoming: &Incoming, lsn: Lsn, error: &FsError) {
+    tracing::error!(session = %incoming.session(), %lsn, %error, "a digest cannot be applied");
+    if error.errno == Errno::NoSpace {
+        incoming.link.shared.janitor.want_space();
+    }
+}

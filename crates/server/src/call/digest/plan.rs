@@ -1,0 +1,132 @@
+//! What a digest touches, and where its data goes.
+
+use soda_lease::table::Covered;
+use soda_protocol::digest::{INODES_MAX, RECORDS_MAX};
+use soda_protocol::{Change, Failure, Lsn, Object, Record};
+use soda_types::{Errno, Fid, FsError, FsResult, SetAttr, Version};
+use soda_volume::{Staged, Volume};
+use std::collections::{BTreeSet, HashMap};
+
+/// Versions that clients may count in a run, as a power of two: the other half is the server's, so that it cannot be brought to
+/// the versions of the next run.
+const COUNTED_VERSIONS: u32 = 43;
+
+/// What a digest touches, each once, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Plan {
+    pub(super) held: Vec<Fid>,
+    pub(super) made: Vec<Fid>,
+    alone: Vec<Fid>,
+    /// Bytes of file data.
+    pub(super) bytes: u64,
+}
+
+impl Plan {
+    pub(super) fn covered(&self) -> Covered {
+        Covered { held: self.held.clone(), made: self.made.clone(), alone: self.alone.clone() }
+    }
+
+    pub(super) fn has(&self, fid: Fid) -> bool {
+        self.held.binary_search(&fid).is_ok() || self.made.binary_search(&fid).is_ok()
+    }
+}
+
+/// The inodes that a record touches.
+pub(super) fn inodes(record: &Record) -> impl Iterator<Item = Fid> {
+    record.change.touches().into_iter().filter_map(|(object, _)| match object {
+        Object::Inode(fid) => Some(fid),
+        Object::Name(_) | Object::Tree => None,
+    })
+}
+
+/// What records create.
+pub(super) fn created(records: &[Record]) -> impl Iterator<Item = Fid> {
+    records.iter().filter_map(|record| match record.change {
+        Change::Create { fid, .. } | Change::TmpFile { fid, .. } => Some(fid),
+        _ => None,
+    })
+}
+
+/// Plans a digest.
+///
+/// # Errors
+/// It breaks a limit or a rule.
+pub(super) fn plan(
+    volume: &Volume,
+    records: &[Record],
+    versions: &[(Fid, Version, Version)],
+) -> Result<Plan, Failure> {
+    let first = records.first().map_or(Lsn(0), |record| record.lsn);
+    let refuse = |lsn, errno, why: &str| Err(Failure::Digest { lsn, error: FsError::new(errno, why) });
+    if records.len() > RECORDS_MAX || versions.len() > INODES_MAX {
+        return refuse(first, Errno::TooBig, "a digest of too many records");
+    }
+    let made: BTreeSet<Fid> = created(records).collect();
+    let (mut held, mut alone, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for record in records {
+        if record.at.nanos >= 1_000_000_000 {
+            return refuse(record.lsn, Errno::Invalid, "a time that is none");
+        }
+        for (object, _) in record.change.touches() {
+            match object {
+                Object::Inode(fid) => drop(held.insert(fid)),
+                Object::Tree => drop(alone.insert(crate::call::tree_of(volume.id()))),
+                Object::Name(_) => {}
+            }
+        }
+        bytes += match &record.change {
+            Change::Write { data, .. } => data.len() as u64,
+            _ => 0,
+        };
+    }
+    let most = Version(volume.first_version().0 + (1 << COUNTED_VERSIONS));
+    for (fid, version, data_version) in versions {
+        if *version >= most || *data_version >= most {
+            return refuse(first, Errno::Invalid, "versions that nobody can have counted to");
+        }
+        // Of changes that cancelled each other out there is no record, and of what was made by them no inode.
+        if !held.contains(fid) && volume.getattr(*fid).is_ok() {
+            held.insert(*fid);
+        }
+    }
+    held.retain(|fid| !made.contains(fid));
+    if held.len() + made.len() > INODES_MAX {
+        return refuse(first, Errno::TooBig, "a digest of too many inodes");
+    }
+    let vec = |set: BTreeSet<Fid>| set.into_iter().collect();
+    Ok(Plan { held: vec(held), made: vec(made), alone: vec(alone), bytes })
+}
+
+/// Stores the data of all writes, in their order.
+///
+/// # Errors
+/// Of the record that could not be.
+pub(super) fn stage(volume: &Volume, records: &[Record]) -> Result<Vec<Staged>, Failure> {
+    // Small files keep their data beside the metadata: as large as they are by then.
+    let mut sizes: HashMap<Fid, u64> = HashMap::new();
+    let mut staged = Vec::new();
+    for record in records {
+        let stage = |sizes: &mut HashMap<Fid, u64>| -> FsResult<Option<Staged>> {
+            match &record.change {
+                Change::Create { fid, .. } | Change::TmpFile { fid, .. } => drop(sizes.insert(*fid, 0)),
+                Change::SetAttr { fid, set: SetAttr { size: Some(size), .. } } => {
+                    sizes.insert(*fid, *size);
+                }
+                Change::Write { fid, offset, data, .. } => {
+                    let known = sizes.get(fid).copied();
+                    let size = match known {
+                        Some(size) => size,
+                        None => volume.getattr(*fid)?.size,
+                    };
+                    sizes.insert(*fid, size.max(offset.saturating_add(data.len() as u64)));
+                    return Ok(Some(volume.stage(size, data.clone())?));
+                }
+                _ => {}
+            }
+            Ok(None)
+        };
+        let piece = stage(&mut sizes).map_err(|error| Failure::Digest { lsn: record.lsn, error })?;
+        staged.extend(piece);
+    }
+    Ok(staged)
+}

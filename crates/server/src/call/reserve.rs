@@ -1,0 +1,85 @@
+//! What a client needs to be sure that its digests cannot fail for want of it: inode numbers, space.
+
+use crate::link::Incoming;
+use crate::session::numbers::{BLOCK_MAX, NumbersRecord};
+use crate::session::records;
+use crate::shared::Shared;
+use soda_protocol::{Answer, Call, Failure};
+use soda_storage::{Batch, Table, crash};
+use soda_types::{FsResult, Ino, SessionId};
+
+/// What an operation takes besides data, about: records, their place in the journal, what the engine writes of them later.
+const RECORDS: u64 = 4096;
+
+/// Sets aside what was asked for, durably: numbers that were told to a client have to be known to be its own for as long as it can
+/// tell what it created.
+pub(super) fn run(incoming: Incoming, inodes: u32, bytes: u64) {
+    let shared = incoming.link.shared.clone();
+    match reserve(&incoming, inodes, bytes) {
+        Ok(answer) => shared.sync.request(move |synced| {
+            incoming.answer(&synced.map(|()| answer).map_err(Failure::Fs));
+        }),
+        Err(error) => incoming.answer(&Err(Failure::Fs(error))),
+    }
+}
+
+fn reserve(incoming: &Incoming, inodes: u32, bytes: u64) -> FsResult<Answer> {
+    let (shared, session) = (&incoming.link.shared, &incoming.link.session);
+    let mut numbers = session.numbers();
+    let before = shared.space.of(session.id);
+    let bytes = shared.space.reserve(session.id, bytes, || shared.free_space())?;
+    let mut batch = Batch::releasing();
+    if bytes != before {
+        batch.put(Table::Reservation, records::space_key(session.id), records::encode(&bytes));
+    }
+    let (mut first, count) = (Ino(0), inodes.min(BLOCK_MAX));
+    if count > 0 {
+        first = shared.volume.reserve_numbers(count)?;
+        let block = NumbersRecord::new(count);
+        batch.put(Table::Reservation, records::numbers_key(session.id, first), records::encode(&block));
+        if let Some(forgotten) = numbers.add(first, block) {
+            batch.delete(Table::Reservation, records::numbers_key(session.id, forgotten));
+        }
+    }
+    if !batch.is_empty() {
+        shared.write_ends();
+        shared.volume.meta().commit(batch)?;
+        crash::point("server.reserved");
+        shared.sync.dirty();
+    }
+    if session.has_ended() {
+        shared.space.forget(session.id);
+        shared.forget_reservations(session.id);
+    }
+    Ok(Answer::Reserved { first, count, bytes, version: shared.volume.first_version() })
+}
+
+impl Shared {
+    /// Bytes that are free, whoever may have them.
+    pub(crate) fn free_space(&self) -> FsResult<u64> {
+        Ok(self.data.space()?.free)
+    }
+
+    fn forget_reservations(&self, session: SessionId) {
+        let deleted = records::reservation_keys(self.volume.meta(), session).map(|keys| {
+            let mut batch = Batch::releasing();
+            keys.into_iter().for_each(|key| batch.delete(Table::Reservation, key));
+            self.volume.meta().commit(batch)
+        });
+        if !matches!(deleted, Ok(Ok(()))) {
+            tracing::warn!(%session, "a reservation of an ended session stays in the store");
+        }
+    }
+}
+
+/// What a call may take of the space that is free, bytes; `None` if it leads to space being freed or takes none.
+pub(super) fn space_for(call: &Call, payload: u64) -> Option<u64> {
+    let data = match call {
+        Call::Write { .. } => payload,
+        Call::CopyRange { len, .. } | Call::Allocate { len, .. } => *len,
+        Call::SetXattr { value, .. } => value.len() as u64,
+        Call::Create { .. } | Call::TmpFile { .. } | Call::Link { .. } => 0,
+        _ => return None,
+    };
+    Some(data.saturating_add(RECORDS))
+}

@@ -1,0 +1,142 @@
+//! Inode numbers that a session may give to what it creates: each once, in any order.
+//!
+//! They are kept with the session in the store, one record for each block, in the batch that uses some of them. A client may tell
+//! of its creations much later, after a restart of the server too, so the store has to know whose a number is and whether it was
+//! used: a number that came twice would be taken for the inode it was before by whoever has cached that.
+
+use serde::{Deserialize, Serialize};
+use soda_types::{Errno, FsError, FsResult, Ino};
+use std::collections::BTreeMap;
+
+/// Numbers in a block.
+pub(crate) const BLOCK_MAX: u32 = 16_384;
+/// Blocks of a session. Of what was created and removed again before it was told, nobody hears: the numbers stay unused, and the
+/// oldest blocks are forgotten when there are too many. Four million creations later no log holds one that is still to be told.
+const BLOCKS_MAX: usize = 256;
+
+/// A block of numbers; the first is its key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct NumbersRecord {
+    count: u32,
+    /// A bit for each that was used, up to the last one.
+    used: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    blocks: BTreeMap<u64, NumbersRecord>,
+}
+
+/// Blocks as they are once a transaction is committed.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    blocks: BTreeMap<u64, NumbersRecord>,
+}
+
+impl NumbersRecord {
+    pub(crate) fn new(count: u32) -> NumbersRecord {
+        NumbersRecord { count, used: Vec::new() }
+    }
+
+    fn take(&mut self, offset: u64) -> bool {
+        let Ok(word) = usize::try_from(offset / 64) else { return false };
+        if offset >= u64::from(self.count) {
+            return false;
+        }
+        if self.used.len() <= word {
+            self.used.resize(word + 1, 0);
+        }
+        let bit = 1 << (offset % 64);
+        let free = self.used[word] & bit == 0;
+        self.used[word] |= bit;
+        free
+    }
+}
+
+impl Numbers {
+    pub(crate) fn restore(blocks: impl IntoIterator<Item = (u64, NumbersRecord)>) -> Numbers {
+        Numbers { blocks: blocks.into_iter().collect() }
+    }
+
+    /// A new block. Returns the one that is forgotten for it.
+    pub(crate) fn add(&mut self, first: Ino, block: NumbersRecord) -> Option<Ino> {
+        self.blocks.insert(first.0, block);
+        let surplus = self.blocks.len() > BLOCKS_MAX;
+        surplus.then(|| self.blocks.pop_first().map(|(first, _)| Ino(first))).flatten()
+    }
+
+    /// Notes that a number is used.
+    ///
+    /// # Errors
+    /// It is not the session's, or was used before.
+    pub(crate) fn take(&self, taken: &mut Taken, ino: Ino) -> FsResult<()> {
+        let not_reserved =
+            || FsError::new(Errno::Invalid, format!("number {ino} is not reserved for the session"));
+        let (first, known) = self.blocks.range(..=ino.0).next_back().ok_or_else(not_reserved)?;
+        if ino.0 - first >= u64::from(known.count) {
+            return Err(not_reserved());
+        }
+        match taken.blocks.entry(*first).or_insert_with(|| known.clone()).take(ino.0 - first) {
+            true => Ok(()),
+            false => Err(FsError::new(Errno::Exists, format!("number {ino} was used before"))),
+        }
+    }
+
+    /// The transaction is committed.
+    pub(crate) fn committed(&mut self, taken: Taken) {
+        self.blocks.extend(taken.blocks);
+    }
+}
+
+impl Taken {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (Ino, &NumbersRecord)> {
+        self.blocks.iter().map(|(first, block)| (Ino(*first), block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(numbers: &mut Numbers, ino: u64) -> Result<(), Errno> {
+        let mut taken = Taken::default();
+        let result = numbers.take(&mut taken, Ino(ino)).map_err(|error| error.errno);
+        numbers.committed(taken);
+        result
+    }
+
+    #[test]
+    fn each_number_is_good_once_and_only_those_of_the_block() {
+        let mut numbers = Numbers::default();
+        numbers.add(Ino(100), NumbersRecord::new(70));
+        for good in [169, 100, 130] {
+            assert_eq!(take(&mut numbers, good), Ok(()));
+            assert_eq!(take(&mut numbers, good), Err(Errno::Exists));
+        }
+        for foreign in [0, 99, 170, 1000, u64::MAX] {
+            assert_eq!(take(&mut numbers, foreign), Err(Errno::Invalid));
+        }
+    }
+
+    #[test]
+    fn what_was_not_committed_was_not_used() {
+        let mut numbers = Numbers::default();
+        numbers.add(Ino(100), NumbersRecord::new(10));
+        let mut taken = Taken::default();
+        numbers.take(&mut taken, Ino(101)).unwrap();
+        assert!(numbers.take(&mut taken, Ino(101)).is_err());
+        drop(taken);
+        assert_eq!(take(&mut numbers, 101), Ok(()));
+    }
+
+    #[test]
+    fn the_oldest_block_is_forgotten() {
+        let mut numbers = Numbers::default();
+        let forgotten: Vec<Ino> = (0..BLOCKS_MAX as u64 + 2)
+            .filter_map(|block| numbers.add(Ino(block * 100 + 1), NumbersRecord::new(100)))
+            .collect();
+        assert_eq!(forgotten, [Ino(1), Ino(101)]);
+        assert_eq!(take(&mut numbers, 150), Err(Errno::Invalid));
+        assert_eq!(take(&mut numbers, 250), Ok(()));
+    }
+}
