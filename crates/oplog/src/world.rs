@@ -11,14 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
-    kind: FileKind,
-    perm: u16,
-    links: u32,
-    data: Vec<u8>,
-    names: BTreeMap<Name, Fid>,
-    xattrs: BTreeMap<Vec<u8>, Bytes>,
-    mtime: Timestamp,
-    ctime: Timestamp,
+    pub kind: FileKind,
+    pub perm: u16,
+    /// Names of it; those of a directory's own `.` and `..` are not counted.
+    pub links: u32,
+    pub data: Vec<u8>,
+    pub names: BTreeMap<Name, Fid>,
+    pub xattrs: BTreeMap<Vec<u8>, Bytes>,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,7 +57,8 @@ pub fn record(lsn: u64, change: Change) -> Record {
 }
 
 impl Tree {
-    pub fn new() -> Tree {
+    /// The root, number 1.
+    pub fn empty() -> Tree {
         let mut tree = Tree { inodes: BTreeMap::new() };
         tree.make(fid(1), FileKind::Directory, Timestamp::new(0, 0), 1);
         tree
@@ -188,6 +190,11 @@ impl Tree {
         self
     }
 
+    /// All inodes, in the order of their numbers.
+    pub fn inodes(&self) -> impl Iterator<Item = (Fid, &Inode)> {
+        self.inodes.iter().map(|(fid, inode)| (*fid, inode))
+    }
+
     fn directories(&self) -> Vec<Fid> {
         self.of_kind(|kind| kind == FileKind::Directory)
     }
@@ -275,8 +282,10 @@ impl Author {
                     && let Some(other) = there
                     && !self.tree.is_below(at.directory, other)
                 {
+                    let subtree = subtree || is_directory(other) && target.directory != at.directory;
+                    let what = if subtree { Moved::Subtree } else { Moved::Leaf };
                     let (one, other) = ((at, moved), (target, other));
-                    self.add(Change::Exchange { one, other, what: what_moves });
+                    self.add(Change::Exchange { one, other, what });
                     return Some(());
                 }
                 let replaced = match there {
@@ -307,7 +316,7 @@ impl Author {
                 self.add(Change::SetAttr { fid, set });
             }
             10 if d % 4 == 0 => {
-                let (fid, name) = (file?, vec![b % 2]);
+                let (fid, name) = (file?, format!("user.{}", b % 2).into_bytes());
                 if self.tree.inodes[&fid].xattrs.contains_key(&name) && a % 2 == 0 {
                     self.add(Change::RemoveXattr { fid, name });
                 } else {
@@ -326,9 +335,18 @@ impl Author {
     }
 }
 
+/// A history that begins with an empty root and numbers what it creates from `first`; with the tree that it leads to.
+pub fn history_from(first: u64, dice: &[[u8; 5]]) -> (Vec<Record>, Tree) {
+    let mut author = Author { tree: Tree::empty(), open: BTreeSet::new(), history: Vec::new(), next: first };
+    for dice in dice {
+        let _ = author.step(*dice);
+    }
+    (author.history, author.tree)
+}
+
 /// A tree that was there before, what happened to it, and what it is after that.
 pub fn history(dice: &[[u8; 5]]) -> (Tree, Vec<Record>, Tree) {
-    let mut author = Author { tree: Tree::new(), open: BTreeSet::new(), history: Vec::new(), next: 2 };
+    let mut author = Author { tree: Tree::empty(), open: BTreeSet::new(), history: Vec::new(), next: 2 };
     let (before, after) = dice.split_at(dice.len() / 3);
     for dice in before {
         let _ = author.step(*dice);

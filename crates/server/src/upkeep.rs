@@ -147,8 +147,16 @@ pub(crate) async fn run_janitor(shared: Arc<Shared>) {
 
 async fn drop_orphan(shared: &Shared, fid: Fid) -> FsResult<()> {
     let asker = Asker { session: OWN_SESSION, kind: CallKind::Unlink, op: None, tag: 0 };
+    // Who comes back says what it has open. Its lease on that is not asked for: it may have things to tell under it.
+    loop {
+        let Some(left) = shared.core().grace_left() else { break };
+        tokio::time::sleep(left.max(SHORTEST)).await;
+    }
     let admission = {
         let mut core = shared.core();
+        if core.opens.is_used(fid) {
+            return Ok(());
+        }
         let now = core.now;
         // The server's own session does not expire: it is renewed whenever it is used.
         core.table.open_session(now, OWN_SESSION);

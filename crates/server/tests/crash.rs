@@ -6,21 +6,19 @@
 mod common;
 
 use bytes::Bytes;
+use common::dying::*;
 use common::*;
 use soda_protocol::{
     Answer, Call, Failure, LockWait, Note, OpId, Reclaim, ReclaimStep, SessionKey, Standing, Unlink, WriteAt,
 };
-use soda_server::{Server, ServerConfig};
-use soda_storage::{DataDirectory, StoreOptions, crash};
+use soda_server::Server;
+use soda_storage::crash;
 use soda_types::{
-    Errno, Fid, FileKind, Grant, InUse, Lock, LockFamily, LockMode, LockOwner, SetAttr, Timestamp, Version,
+    Errno, Fid, FileKind, Grant, InUse, Lock, LockFamily, LockMode, LockOwner, SetAttr, Version,
 };
-use soda_volume::fsck::{DataCheck, FsckOptions, Repair, fsck};
-use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const STEPS: u32 = 12;
@@ -40,15 +38,26 @@ const NOT_FROM_NOTHING: &[&str] = &[
     "server.grace-ended",
     "server.lock-taken",
     "server.locks-freed",
+    // `digest_crash.rs`
+    "server.reserved",
+    "server.digest-staged",
+    "server.digest-admitted",
+    "server.digest-applied",
+    "server.digest-committed",
 ];
 /// Crash points of what has been done when somebody comes back, and of what is done to larger files than these
 /// (`crates/volume/tests/crash.rs`).
-const NOT_WITH_SURVIVORS: &[&str] =
-    &["format.written", "volume.created", "volume.reclaim.step", "segment.deleted"];
-
-fn short(dir: &Path) -> ServerConfig {
-    config(dir).with_term(Duration::from_secs(2))
-}
+const NOT_WITH_SURVIVORS: &[&str] = &[
+    "format.written",
+    "volume.created",
+    "volume.reclaim.step",
+    "segment.deleted",
+    "server.reserved",
+    "server.digest-staged",
+    "server.digest-admitted",
+    "server.digest-applied",
+    "server.digest-committed",
+];
 
 /// What a client knows when its server dies.
 #[derive(Default)]
@@ -82,34 +91,10 @@ async fn what_was_answered_survives_every_crash_point_and_what_was_not_happens_o
     }
 }
 
-fn spawn(dir: &Path, point: &str) -> (Child, BufReader<ChildStdout>) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--ignored", "--nocapture"])
-        .env("SODA_CRASH_POINT", point)
-        .env("SODA_CRASH_DIRECTORY", dir)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let output = BufReader::new(child.stdout.take().unwrap());
-    (child, output)
-}
-
-fn address(output: &mut impl BufRead) -> Option<std::net::SocketAddr> {
-    let lines = output.lines().map_while(Result::ok);
-    let mut found = lines.filter_map(|line| line.split("listening on ").nth(1)?.parse().ok());
-    found.next()
-}
-
 #[test]
 #[ignore = "run by the test above, in a process that is going to die"]
 fn child() {
-    let Some(dir) = std::env::var_os("SODA_CRASH_DIRECTORY") else { return };
-    let server = Server::start(short(Path::new(&dir))).unwrap();
-    println!("\nlistening on {}", server.local_addr());
-    // Until the test lets go of the other end.
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    serve_until_let_go();
 }
 
 /// Works until the server is gone or all is done.
@@ -455,11 +440,4 @@ async fn after(dir: &Path, survivors: Survivors, what: &str) {
     assert_eq!(prober.ask(lock_of(keeper.kept)).await.result, Ok(Answer::Done), "{what}");
     server.shutdown().await;
     check_stores(dir, what);
-}
-
-fn check_stores(dir: &Path, what: &str) {
-    let stores = DataDirectory::open(dir, StoreOptions::default()).unwrap();
-    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
-    let report = fsck(stores.meta.clone(), stores.data.clone(), options, &mut |_| {}).unwrap();
-    assert!(report.problems.is_empty(), "{what}: {:#?}", report.problems);
 }

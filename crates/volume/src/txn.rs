@@ -111,19 +111,21 @@ impl<'v> Txn<'v> {
         self.now = Moment::logged(time, self.volume.first_version);
     }
 
-    /// Gives an inode that the transaction has changed these versions, as who did it elsewhere has counted them. What would not
-    /// be above what the inode had before is left as it is.
+    /// Gives an inode these versions, as who changed it elsewhere has counted them. What is not above what the inode had before the
+    /// transaction is left as it is.
     pub fn set_versions(&mut self, fid: Fid, version: Version, data_version: Version) -> FsResult<()> {
         let first = self.volume.first_version;
-        let before = self.inodes.get(&fid.ino).and_then(|change| change.before.clone());
+        let before = match self.inodes.get(&fid.ino) {
+            Some(change) => change.before.clone(),
+            None => self.volume.inode_record(fid.ino)?,
+        };
         let (last, last_data) =
             before.map_or_else(Default::default, |inode| (inode.version, inode.data_version));
-        let inode = self.inode_mut(fid.ino)?;
         if version > last && version >= first {
-            inode.version = version;
+            self.inode_mut(fid.ino)?.version = version;
         }
         if data_version > last_data && data_version >= first {
-            inode.data_version = data_version;
+            self.inode_mut(fid.ino)?.data_version = data_version;
         }
         Ok(())
     }

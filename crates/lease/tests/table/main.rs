@@ -2,6 +2,7 @@
 
 mod admission;
 mod conflicts;
+mod covered;
 mod fairness;
 mod grace;
 mod grants;

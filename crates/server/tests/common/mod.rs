@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test file uses its part")]
 
+pub mod dying;
+pub mod teller;
+
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
     Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN, Hello, IfExists, NewNode,
