@@ -1,5 +1,5 @@
-//! A file system that is obviously right, and random histories that are legal in it: for tests, of the log and of a server that is
-//! told such histories. What is not legal panics.
+//! A file system that is obviously right, and random histories that are legal in it: for tests, of the log and
+//! of a server that is told such histories. What is not legal panics.
 
 #![allow(clippy::unwrap_used, reason = "for tests")]
 

@@ -21,7 +21,8 @@
 //!
 //! * Tools: `clock`, `random`, `config`, `starting`, `metrics`, `net` (sockets), `respond` (how a reply is encoded),
 //!   `places`, `sync` (group commit).
-//! * State: `rounds`, `session` (slots, open files, inode numbers, records), `space` (reserved), `durability` (which changes are known to be on the medium),
+//! * State: `rounds`, `session` (slots, open files, inode numbers, records), `space` (reserved), `durability`
+//!   (which changes are known to be on the medium),
 //!   `core` (what the one lock guards), `agenda` (what is noted for others to do), `shared` (all that every part knows).
 //! * The lock: `guard` locks the core and carries out what the table decides; `lock_waits` and `register` (the store's list of
 //!   sessions) stand on it.

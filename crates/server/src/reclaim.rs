@@ -62,7 +62,8 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
 }
 
 impl Incoming {
-    /// Whether the store has the version that the client's cache has. A power cut may have taken the last changes. What came after
+    /// Whether the store has the version that the client's cache has. A power cut may have taken the last
+    /// changes. What came after
     /// that version under a write lease was the client's own, told in digests whose answers it has not got.
     fn is_at(&self, grant: &Grant, version: Version) -> bool {
         self.link.shared.volume.getattr(grant.fid).is_ok_and(|attr| match grant.mode {

@@ -1,5 +1,5 @@
-//! The server's process dies at every crash point that digests pass. Its client, which has gone on with what it did by itself, tells
-//! it again: all of it is there once, and fsck finds nothing.
+//! The server's process dies at every crash point that digests pass. Its client, which has gone on with what
+//! it did by itself, tells it again: all of it is there once, and fsck finds nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

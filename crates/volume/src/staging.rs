@@ -26,8 +26,8 @@ impl Volume {
         self.stage(size, data)
     }
 
-    /// [`stage_write`](Volume::stage_write) for a file that may not exist yet and has `size` bytes by then. The size decides how the
-    /// data is kept, nothing else depends on it.
+    /// [`stage_write`](Volume::stage_write) for a file that may not exist yet and has `size` bytes by then.
+    /// The size decides how the data is kept, nothing else depends on it.
     pub fn stage(&self, size: u64, data: Bytes) -> FsResult<Staged> {
         let mut staged = Staged { store: self.data.clone(), pieces: Vec::new(), len: data.len() as u64 };
         if data.is_empty() {

@@ -111,8 +111,8 @@ impl<'v> Txn<'v> {
         self.now = Moment::logged(time, self.volume.first_version);
     }
 
-    /// Gives an inode these versions, as who changed it elsewhere has counted them. What is not above what the inode had before the
-    /// transaction is left as it is.
+    /// Gives an inode these versions, as who changed it elsewhere has counted them. What is not above what the
+    /// inode had before the transaction is left as it is.
     pub fn set_versions(&mut self, fid: Fid, version: Version, data_version: Version) -> FsResult<()> {
         let first = self.volume.first_version;
         let before = match self.inodes.get(&fid.ino) {

@@ -2,7 +2,8 @@
 //! session holds, at that moment, all the leases it did it under.
 //!
 //! That is the fence. A message of a session that has ended, or about something whose lease has been given away since, may be
-//! as late as it likes: it is refused. A lease that is being recalled still counts, for this is how its holder gets to the answer.
+//! as late as it likes: it is refused. A lease that is being recalled still counts, for this is how its holder
+//! gets to the answer.
 
 use super::Table;
 use super::admission::{OpState, Operation, Part, Terms, Verdict};

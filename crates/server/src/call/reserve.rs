@@ -11,8 +11,8 @@ use soda_types::{FsResult, Ino, SessionId};
 /// What an operation takes besides data, about: records, their place in the journal, what the engine writes of them later.
 const RECORDS: u64 = 4096;
 
-/// Sets aside what was asked for, durably: numbers that were told to a client have to be known to be its own for as long as it can
-/// tell what it created.
+/// Sets aside what was asked for, durably: numbers that were told to a client have to be known to be its own
+/// for as long as it can tell what it created.
 pub(super) fn run(incoming: Incoming, inodes: u32, bytes: u64) {
     let shared = incoming.link.shared.clone();
     match reserve(&incoming, inodes, bytes) {

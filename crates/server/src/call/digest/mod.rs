@@ -1,9 +1,10 @@
 //! Digests: what a client did under its write leases, carried out here afterwards, whole or not at all.
 //!
-//! plan and staging ([`plan`]) → ask the table, which recalls nothing and refuses what is not covered by the session's write leases
+//! plan and staging ([`plan`]) → ask the table, which recalls nothing and refuses what is not covered by the
+//! session's write leases
 //! → (wait for operations in progress) → carry out in one transaction with the reply ([`apply`]) → finish: the session gets write
-//! leases on what it created. A digest that is sent again gets the stored reply and the leases once more: its client does not know
-//! that it was applied, and serves what it created as its own all the while.
+//! leases on what it created. A digest that is sent again gets the stored reply and the leases once more: its
+//! client does not know that it was applied, and serves what it created as its own all the while.
 
 mod apply;
 mod plan;
