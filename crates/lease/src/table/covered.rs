@@ -105,7 +105,7 @@ impl Table {
         // For what is too much, others are asked back.
         self.make_room(now, session);
         self.counters.write_grants += 1;
-        let term = self.config.term_of(fid.volume).term().unwrap_or(Term::Session);
+        let term = self.term_of(session, fid).term().unwrap_or(Term::Session);
         self.insert_lease(now, session, object, Mode::Write, term)
     }
 
