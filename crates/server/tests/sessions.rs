@@ -143,8 +143,9 @@ async fn after_a_restart_clients_reclaim_what_they_held() {
         other.connection().send(None, Call::GetAttr { fid: file.fid }, Default::default()).await;
 
     let on = |fid| *grants.iter().find(|grant| grant.fid == fid).unwrap();
-    let mut stale = root.attr.version;
-    stale.0 -= 1;
+    // As after a power cut that took its last change.
+    let mut lost = root.attr.version;
+    lost.0 += 1;
     let reclaim =
         |leases, step| back.ask(Call::Reclaim(Reclaim { leases, open: vec![], locks: vec![], step }));
     let first = reclaim(vec![(on(file.fid), file.attr.version)], ReclaimStep::More).await;
@@ -153,8 +154,8 @@ async fn after_a_restart_clients_reclaim_what_they_held() {
     assert_eq!((regranted.fid, regranted.mode), (file.fid, Mode::Write));
     assert!(regranted.epoch > on(file.fid).epoch);
     assert!(blocked.try_recv().is_err(), "the grace period is not over");
-    let last = reclaim(vec![(on(back.root), stale)], ReclaimStep::Last).await;
-    assert_eq!(last.result, Ok(Answer::Reclaimed(vec![None])), "of another version");
+    let last = reclaim(vec![(on(back.root), lost)], ReclaimStep::Last).await;
+    assert_eq!(last.result, Ok(Answer::Reclaimed(vec![None])), "of a version that the store has not");
     // The only known session is back, so the grace period ends early; then its write lease is asked down.
     assert!(blocked.await.unwrap().0.result.is_ok());
     assert_eq!(back.next_recall().await.to, Some(Mode::Read));
