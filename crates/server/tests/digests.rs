@@ -394,3 +394,73 @@ async fn histories_lead_to_the_tree_that_they_led_to_before() {
         end(server, dir.path()).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_reserved_is_free_for_its_owner_only_and_until_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, other) = (Client::connect(&server).await, Client::connect(&server).await);
+    let free = async |client: &Client| match client.ask(Call::StatFs { fid: client.root }).await.result {
+        Ok(Answer::Stats(stats)) => stats.free_bytes,
+        answer => panic!("{answer:?}"),
+    };
+    let reserve =
+        async |client: &Client, bytes| match client.ask(Call::Reserve { inodes: 0, bytes }).await.result {
+            Ok(Answer::Reserved { count: 0, bytes, .. }) => bytes,
+            answer => panic!("{answer:?}"),
+        };
+    // The disk is also everybody else's.
+    let slack = 1 << 30;
+    let all = free(&one).await;
+    assert_eq!(reserve(&one, 64 << 20).await, 64 << 20);
+    assert_eq!(reserve(&one, 64 << 20).await, 64 << 20);
+    let got = reserve(&one, u64::MAX).await;
+    assert!(got > all / 2 && got <= all + slack, "{got} of {all}");
+    assert!(free(&other).await <= slack && free(&one).await > all / 2);
+    let file = other.create(other.root, "file").await;
+    assert!(matches!(file, Err(Errno::NoSpace)) || reserve(&other, u64::MAX).await <= slack);
+    // It outlives the server, not the session.
+    server.shutdown().await;
+    let server = start(dir.path());
+    let one = Client::resume(&server, one.key()).await;
+    let other = Client::resume(&server, other.key()).await;
+    assert!(free(&other).await <= slack);
+    one.ask(Call::Goodbye).await.result.unwrap();
+    assert!(free(&other).await > all / 2);
+    drop((one, other));
+    end(server, dir.path()).await;
+}
+
+/// `cargo test --release -p soda-server --test digests -- --ignored --nocapture rate`
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures"]
+async fn rate_of_digests() {
+    const FILES: usize = 1000;
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let mut teller = Teller::connect(&server).await;
+    let cpu = || {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        // Ticks of 10 ms.
+        (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
+    };
+    let rounds = 8;
+    let (begun, cpu_begun) = (std::time::Instant::now(), cpu());
+    for round in 0..rounds {
+        let mut records = Vec::new();
+        for file in 0..FILES {
+            records.extend(teller.file(&format!("r{round} f{file}"), &[7; 4000]).1);
+        }
+        digested(&teller.tell(records).await);
+    }
+    let (took, used) = (begun.elapsed() / rounds, (cpu() - cpu_begun) / u64::from(rounds));
+    println!("{FILES} files in a digest: {took:?}, {used} ms of CPU, this client's included");
+    let (begun, cpu_begun) = (std::time::Instant::now(), cpu());
+    let root = teller.client.root;
+    for file in 0..FILES {
+        let fid = teller.client.create(root, &format!("one {file}")).await.unwrap().fid;
+        teller.client.write(fid, soda_protocol::WriteAt::Offset(0), &[7; 4000]).await.unwrap();
+    }
+    println!("one by one: {:?}, {} ms of CPU", begun.elapsed(), cpu() - cpu_begun);
+}

@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::teller::*;
 use common::*;
 use soda_protocol::{Answer, Call, Failure, OpId, Reclaim, ReclaimStep, Standing, WriteAt};
 use soda_server::{BootId, RunningServer, Server, ServerConfig, Stores};
@@ -13,7 +14,7 @@ use soda_storage::{
     Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
     StorageResult, Table, Visit,
 };
-use soda_types::{Errno, Fid, FileKind, Sequence};
+use soda_types::{Errno, Fid, FileKind, Sequence, Version};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -211,6 +212,53 @@ async fn what_was_synced_is_whole_and_the_rest_is_a_prefix() {
         let after = machine.after_power_cut(kept, &mut numbers);
         drop(server);
         check(seed, &after, &client, &works, synced).await;
+    }
+}
+
+/// A digest that counts as stored is there with its data, whatever of the data was synced; the others are done again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_is_stored_with_its_data_or_can_be_done_again() {
+    for seed in 0..30 {
+        let mut numbers = Numbers(seed);
+        let machine = Machine::default();
+        let config = |boot: &str| ServerConfig {
+            boot_id: Some(BootId::new(boot)),
+            sync_interval: Duration::from_secs(3600),
+            ..power_config()
+        };
+        let server = Server::start_on(machine.stores(), config("before")).unwrap();
+        let mut teller = Teller::connect(&server).await;
+        let (grant, _) = root_lease(&teller.client).await.unwrap();
+        teller.client.sync().await;
+        let mut digests = Vec::new();
+        for index in 0..8u8 {
+            let name = format!("f{index}");
+            let data = vec![index + 1; [20, 5_000, 300_000][numbers.below(3)]];
+            let (fid, records) = teller.file(&name, &data);
+            let told = teller.next(records);
+            digested(&teller.send(&told).await);
+            digests.push((told, fid, data));
+        }
+        let after = machine.after_power_cut(numbers.below(machine.unsynced() + 1), &mut numbers);
+        drop(server);
+
+        let server = Server::start_on(after.stores(), config("after")).unwrap();
+        teller.client = Client::resume(&server, teller.client.key()).await;
+        assert_eq!(teller.client.session.standing, Standing::Reclaim);
+        let stored = &teller.client.session.stored;
+        let stored = stored.iter().find(|(slot, _)| *slot == DIGESTS).map_or(0, |(_, sequence)| sequence.0);
+        // It can do again what is lost, so any version will do.
+        let leases = vec![(grant, Version(0))];
+        let held = reclaim(&teller.client, leases, vec![], ReclaimStep::Last).await.unwrap();
+        assert!(held[0].is_some());
+        for (told, fid, data) in &digests {
+            let exists = teller.client.exists(*fid).await;
+            assert_eq!(exists, told.sequence <= stored, "seed {seed}: {}", told.sequence);
+            if !exists {
+                digested(&teller.send(told).await);
+            }
+            assert!(teller.client.read(*fid, 0, 1 << 20).await.unwrap() == *data, "seed {seed}");
+        }
     }
 }
 
