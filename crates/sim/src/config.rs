@@ -154,13 +154,17 @@ pub enum Sabotage {
     ForgetDigests,
     /// A lease is reclaimed although the server has lost what it covered.
     ReclaimAnyState,
+    /// Leases are given back unasked while a power cut can still take what they cover.
+    ReleaseUnsynced,
+    /// After a power cut the log is sent as if nothing had gone through the server in between.
+    ForgetThrough,
     /// Operations of a client's former life go on after it has come back.
     KeepFormerLife,
 }
 
 impl Sabotage {
     /// Found with [`SimConfig::behind`].
-    pub const BEHIND: [Sabotage; 13] = [
+    pub const BEHIND: [Sabotage; 15] = [
         Sabotage::AnswerBeforeFlush,
         Sabotage::ChangeWhileRecalled,
         Sabotage::ChangeAfterTerm,
@@ -173,6 +177,8 @@ impl Sabotage {
         Sabotage::NoLeasesOnMade,
         Sabotage::ForgetDigests,
         Sabotage::ReclaimAnyState,
+        Sabotage::ReleaseUnsynced,
+        Sabotage::ForgetThrough,
         Sabotage::KeepFormerLife,
     ];
 

@@ -1,6 +1,7 @@
 //! The harness finds mistakes: each one that is put in on purpose breaks the property it should, within a few seeds.
 
-use soda_sim::{Property, Sabotage, Show, SimConfig, run};
+use soda_sim::{Behind, Property, Sabotage, Show, SimConfig, Writes, run};
+use std::time::Duration;
 
 /// The first violation in the first seeds.
 fn found(change: impl Fn(SimConfig) -> SimConfig) -> Option<(u64, Property)> {
@@ -32,17 +33,22 @@ fn expected(sabotage: Sabotage) -> &'static [Property] {
         Sabotage::ForgetReplies => &[Property::Once],
         Sabotage::EpochsStartAnew => &[Property::Epochs],
         Sabotage::NoResend => &[Property::Patience],
-        Sabotage::AnswerBeforeFlush | Sabotage::ChangeAfterTerm => USED_TOO_LONG,
+        Sabotage::ChangeAfterTerm => USED_TOO_LONG,
         Sabotage::ThroughBeforeFlush => &[Property::Fresh],
         Sabotage::SyncBeforeFlush => &[Property::Synced],
         Sabotage::ApplyWithoutLeases => &[Property::Prefix],
         // The server refuses what it should not get, and so acknowledged changes are lost; or something is seen before.
-        Sabotage::ChangeWhileRecalled
+        Sabotage::AnswerBeforeFlush
+        | Sabotage::ChangeWhileRecalled
         | Sabotage::SendPart
         | Sabotage::ForgetLost
         | Sabotage::ReclaimNothing
         | Sabotage::NoLeasesOnMade
-        | Sabotage::ReclaimAnyState => &[Property::Durable, Property::Fresh, Property::Prefix],
+        | Sabotage::ReleaseUnsynced
+        | Sabotage::ForgetThrough
+        | Sabotage::ReclaimAnyState => {
+            &[Property::Durable, Property::Fresh, Property::Prefix, Property::Synced]
+        }
         Sabotage::ForgetDigests => &[Property::Synced, Property::Durable, Property::Prefix],
         // What is left over of the former life is in the way of what comes in its slot.
         Sabotage::KeepFormerLife => &[Property::Progress, Property::Fresh, Property::Prefix],
@@ -61,10 +67,32 @@ fn every_mistake_is_found() {
 #[test]
 fn every_mistake_with_delayed_writes_is_found() {
     for sabotage in Sabotage::BEHIND {
-        let found = found_in(SimConfig::behind, |config| config.with_sabotage(sabotage));
+        // In every second run the server is harsh.
+        let shape = |seed: u64| {
+            if seed.is_multiple_of(2) { SimConfig::behind(seed / 2) } else { harsh(seed / 2 + 1) }
+        };
+        let found = found_in(shape, |config| config.with_sabotage(sabotage));
         let Some((seed, property)) = found else { panic!("{sabotage} was not found") };
         assert!(expected(sabotage).contains(&property), "{sabotage} showed as {property:?} with seed {seed}");
     }
+}
+
+/// A server that seldom syncs and often fails: more is lost in power cuts.
+fn harsh(seed: u64) -> SimConfig {
+    let config = SimConfig::behind(seed);
+    let term = config.table.session_term;
+    let writes = match config.writes {
+        Writes::Through => Writes::Through,
+        Writes::Behind(behind) => {
+            Writes::Behind(Behind { age: term / 20, records: 4, sync_every: term * 10, ..behind })
+        }
+    };
+    SimConfig { fault_every: term / 5, think: Duration::from_millis(30), writes, ..config }
+}
+
+#[test]
+fn nothing_goes_wrong_with_a_harsh_server() {
+    assert_eq!(found_in(harsh, |config| config), None);
 }
 
 /// The margin is what keeps drifting clocks safe: beyond it they are not.

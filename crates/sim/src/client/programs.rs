@@ -300,7 +300,7 @@ impl Client {
     fn release_one(&mut self, context: &mut Context) {
         let now = self.clock.read(context.now);
         let idle = self.holder.idle(now, Duration::ZERO);
-        let Some(fid) = idle.into_iter().find(|fid| !self.is_logged(*fid)) else { return };
+        let Some(fid) = idle.into_iter().find(|fid| !self.is_logged(context, *fid)) else { return };
         self.forget(fid);
         let release = self.holder.release(now, fid);
         if let (Some(release), Link::Up(_)) = (release, &self.link) {

@@ -89,7 +89,10 @@ impl Client {
 
     /// The server's disk may lack something of the object's. Its lease is not given back unasked: what a power cut takes can
     /// only be sent again under it.
-    pub(in crate::client) fn is_logged(&self, fid: Fid) -> bool {
+    pub(in crate::client) fn is_logged(&self, context: &Context, fid: Fid) -> bool {
+        if context.config.sabotage == Sabotage::ReleaseUnsynced {
+            return self.delayed.as_ref().is_some_and(|delayed| delayed.kept.log.concerns(fid));
+        }
         let mut written = self.delayed.iter().flat_map(|delayed| delayed.kept.written.values());
         written.any(|written| written.touches(object_of(fid)))
     }

@@ -18,11 +18,11 @@ impl Client {
         boot: u64,
         stored: DigestId,
     ) {
+        let sabotage = context.config.sabotage;
         let Some(delayed) = &mut self.delayed else { return };
         delayed.kept.session = Some(session);
-        if std::mem::replace(&mut delayed.kept.boot, boot) == boot
-            || context.config.sabotage == Sabotage::ForgetLost
-        {
+        let is_new_run = std::mem::replace(&mut delayed.kept.boot, boot) != boot;
+        if !is_new_run || sabotage == Sabotage::ForgetLost {
             return;
         }
         let first_lost = DigestId(stored.0 + 1);
@@ -43,7 +43,9 @@ impl Client {
             .map(|object| fid_of(*object))
             .collect();
         delayed.kept.lost(first_lost);
-        uncovered.extend(delayed.kept.chains().1.into_iter().map(fid_of));
+        if sabotage != Sabotage::ForgetThrough {
+            uncovered.extend(delayed.kept.chains().1.into_iter().map(fid_of));
+        }
         if !uncovered.is_empty() {
             self.give_up(context, &uncovered);
         }

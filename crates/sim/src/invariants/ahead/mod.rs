@@ -110,14 +110,7 @@ impl Ahead {
         effects: &[(Register, Value)],
     ) -> Found {
         for (register, value) in before {
-            let line = self.lines.entry(*register).or_default();
-            // What was in limbo is lost: this comes in its place.
-            let overtaken = if line.is_in_limbo(line.end()) && line.get(line.applied()) == Some(*value) {
-                line.cut(line.applied() + 1)
-            } else {
-                Vec::new()
-            };
-            self.lose(&overtaken);
+            self.drop_lost_end(*register, Some(*value));
             let line = self.lines.entry(*register).or_default();
             if line.last() != *value {
                 return violation(
@@ -135,16 +128,12 @@ impl Ahead {
             self.limbo.extend(&objects);
         }
         for (register, value) in effects {
+            if !before.iter().any(|(of, _)| of == register) {
+                self.drop_lost_end(*register, None);
+            }
             let line = self.lines.entry(*register).or_default();
             if is_in_limbo {
                 line.begin_limbo();
-            }
-            // What is lost stays at the end only as long as somebody may still see it.
-            let is_lost =
-                |value: Value| self.ops.get(&value.stamp.by).is_some_and(|op| op.state == State::Lost);
-            let is_seen = before.iter().any(|(of, _)| of == register);
-            while !is_seen && line.end() > line.applied() && is_lost(line.last()) {
-                line.cut(line.end());
             }
             line.push(*value);
             line.require(line.end());
@@ -152,6 +141,18 @@ impl Ahead {
         self.local.entry(session).or_default().insert(uid);
         self.ops.insert(uid, Op { session, effects: effects.to_vec(), objects, state: State::Local });
         None
+    }
+
+    /// What a power cut took stays at the end of its line as long as somebody may still have it in a cache. Who is `found` to
+    /// have what was before has not.
+    fn drop_lost_end(&mut self, register: Register, found: Option<Value>) {
+        let line = self.lines.entry(register).or_default();
+        while line.end() > line.applied()
+            && Some(line.last()) != found
+            && self.ops.get(&line.last().stamp.by).is_some_and(|op| op.state == State::Lost)
+        {
+            line.cut(line.end());
+        }
     }
 
     /// The server has made the change for a client.
