@@ -1,14 +1,14 @@
 //! A server in a process of its own, which dies at a crash point.
 
-use super::config;
+use super::{PATIENCE, config};
 use soda_server::{Server, ServerConfig};
-use soda_storage::{DataDirectory, StoreOptions};
+use soda_storage::{DataDirectory, StorageError, StoreOptions};
 use soda_types::Timestamp;
 use soda_volume::fsck::{DataCheck, FsckOptions, Repair, fsck};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub fn short(dir: &Path) -> ServerConfig {
     config(dir).with_term(Duration::from_secs(2))
@@ -44,7 +44,16 @@ pub fn serve_until_let_go() {
 }
 
 pub fn check_stores(dir: &Path, what: &str) {
-    let stores = DataDirectory::open(dir, StoreOptions::default()).unwrap();
+    let end = Instant::now() + PATIENCE;
+    let stores = loop {
+        match DataDirectory::open(dir, StoreOptions::default()) {
+            // A process that another test is about to start has the lock's descriptor, until it is a program of its own.
+            Err(StorageError::InUse { .. }) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => break other.unwrap(),
+        }
+    };
     let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
     let report = fsck(stores.meta.clone(), stores.data.clone(), options, &mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{what}: {:#?}", report.problems);
