@@ -93,6 +93,15 @@ impl Line {
         self.values.split_off(at)
     }
 
+    /// What comes after what the server has is lost, and what comes after that is not.
+    pub(super) fn remove_next(&mut self) {
+        let next = self.applied + 1;
+        self.values.remove(next);
+        if self.required >= next {
+            self.required -= 1;
+        }
+    }
+
     /// The server has only so much; returns what it has lost.
     pub(super) fn roll_back(&mut self, at: usize) -> Vec<Value> {
         let lost = self.values[at + 1..=self.applied].to_vec();

@@ -15,7 +15,7 @@
 mod line;
 
 use super::{Property, Violation};
-use crate::message::{Object, OpUid, Register, Value};
+use crate::message::{Content, Object, OpUid, Register, Value};
 use line::Line;
 use soda_types::SessionId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -210,6 +210,7 @@ impl Ahead {
     ) -> Found {
         let mut touched = BTreeSet::new();
         for uid in uids {
+            self.remove_despite_loss(*uid);
             let Some(op) = self.ops.get_mut(uid) else { continue };
             if op.state != State::Local {
                 let state = op.state;
@@ -234,6 +235,19 @@ impl Ahead {
             }
         }
         touched.into_iter().find_map(|register| self.compare(register, stored(register)))
+    }
+
+    /// A file is removed whatever is in it, also without a change of it that was lost in between.
+    fn remove_despite_loss(&mut self, uid: OpUid) {
+        let Some(op) = self.ops.get(&uid) else { return };
+        for (register, _) in op.effects.iter().filter(|(_, value)| value.content == Content::Gone) {
+            let Some(line) = self.lines.get_mut(register) else { continue };
+            let is_lost =
+                |value: Value| self.ops.get(&value.stamp.by).is_some_and(|op| op.state == State::Lost);
+            while line.get(line.applied() + 1).is_some_and(is_lost) {
+                line.remove_next();
+            }
+        }
     }
 
     fn compare(&self, register: Register, stored: Value) -> Found {
