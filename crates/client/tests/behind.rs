@@ -1,0 +1,263 @@
+//! Delayed writes: nobody else sees that the server hears of them later, and nothing is lost in silence.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::*;
+use soda_client::{Client, ClientConfig, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy};
+use soda_protocol::{SetXattr, WriteAt};
+use soda_types::{Errno, Fid, FileKind, SetAttr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Nothing is told before somebody asks.
+fn patient(cell: &Cell) -> ClientConfig {
+    let behind = WriteBehind { max_age: Duration::from_secs(3600), ..WriteBehind::default() };
+    ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() }
+}
+
+async fn writer(cell: &Cell) -> Arc<Client> {
+    let client = Client::connect(patient(cell), Box::new(NoKernel)).await.unwrap();
+    // The first change goes through and brings the lease on the directory, and the server sets numbers aside.
+    mkdir(&client, client.root(), "warm").await;
+    wait_until("a reservation", || async {
+        mkdir(&client, client.root(), "try").await;
+        client.rmdir(client.root(), &name("try")).await.unwrap();
+        client.stats().count("here") > 0
+    })
+    .await;
+    client.sync_all().await.unwrap();
+    client
+}
+
+async fn wait_until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    for _ in 0..2000 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("no {what}");
+}
+
+async fn mkdir(client: &Arc<Client>, parent: Fid, text: &str) -> Fid {
+    let entry = client.create(parent, &name(text), new_node(FileKind::Directory)).await.unwrap();
+    entry.node.unwrap().fid
+}
+
+async fn make(client: &Arc<Client>, parent: Fid, text: &str, data: &str) -> Fid {
+    let new = new_node(FileKind::File);
+    let (_, file) = client.create_open(parent, &name(text), new, OpenMode::ReadWrite).await.unwrap();
+    write(client, &file, 0, data.to_owned()).await;
+    file.fid()
+}
+
+async fn find(client: &Arc<Client>, path: &[&str]) -> Option<Fid> {
+    let mut at = client.root();
+    for text in path {
+        at = client.lookup(at, &name(text)).await.unwrap().node?.fid;
+    }
+    Some(at)
+}
+
+async fn contents(client: &Arc<Client>, path: &[&str]) -> String {
+    let fid = find(client, path).await.expect("no such file");
+    let file = client.open(fid, OpenMode::Read).await.unwrap();
+    String::from_utf8(read(client, &file).await.to_vec()).unwrap()
+}
+
+fn sent(client: &Client) -> u64 {
+    client.stats().requests() - client.stats().count("msg_renew")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_tree_costs_no_message_until_somebody_looks() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let before = sent(&a);
+    let top = mkdir(&a, a.root(), "tree").await;
+    for directory in ["x", "y"] {
+        let dir = mkdir(&a, top, directory).await;
+        for file in ["1", "2", "3"] {
+            make(&a, dir, file, &format!("{directory}{file}")).await;
+        }
+    }
+    assert_eq!(contents(&a, &["tree", "x", "2"]).await, "x2");
+    assert_eq!(sent(&a), before, "all of it is done here");
+    assert_eq!(contents(&b, &["tree", "x", "2"]).await, "x2");
+    assert_eq!(contents(&b, &["tree", "y", "3"]).await, "y3");
+    let told = a.stats();
+    assert!(told.count("msg_digest") > 0 && told.count("msg_create") < 3, "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_change_is_as_the_server_would_have_made_it() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let before = sent(&a);
+    let dir = mkdir(&a, a.root(), "d").await;
+    let other = mkdir(&a, a.root(), "e").await;
+    let file = make(&a, dir, "f", "hello world").await;
+    a.link(file, other, &name("second")).await.unwrap();
+    a.setattr(file, SetAttr { perm: Some(0o600), size: Some(5), ..SetAttr::default() }).await.unwrap();
+    a.setxattr(file, b"user.colour", b"red", SetXattr::Create, KillPriv::Keep).await.unwrap();
+    make(&a, dir, "gone", "nobody will ever see this").await;
+    a.unlink(dir, &name("gone")).await.unwrap();
+    make(&a, dir, "old", "renamed").await;
+    a.rename(dir, &name("old"), other, &name("new"), RenameHow::Plain).await.unwrap();
+    mkdir(&a, dir, "empty").await;
+    a.rmdir(dir, &name("empty")).await.unwrap();
+    mkdir(&a, dir, "moved").await;
+    a.rename(dir, &name("moved"), other, &name("moved"), RenameHow::NoReplace).await.unwrap();
+    let missing = a.rename(dir, &name("none"), other, &name("x"), RenameHow::Plain).await.unwrap_err();
+    assert_eq!(missing.errno, Errno::NoEntry);
+    assert_eq!(sent(&a), before, "{:?}", a.stats());
+    let mine: Vec<_> = [dir, other, file].to_vec();
+    let mut shown = Vec::new();
+    for fid in &mine {
+        shown.push(a.getattr(*fid).await.unwrap().value);
+    }
+    for (fid, mine) in mine.iter().zip(&shown) {
+        let theirs = b.getattr(*fid).await.unwrap().value;
+        assert_eq!(&theirs, mine, "as it was shown here before the server knew");
+        assert_eq!(a.getattr(*fid).await.unwrap().value, theirs);
+    }
+    assert_eq!(contents(&b, &["e", "second"]).await, "hello");
+    assert_eq!(contents(&b, &["e", "new"]).await, "renamed");
+    assert_eq!(find(&b, &["d", "gone"]).await, None);
+    assert_eq!(find(&b, &["d", "empty"]).await, None);
+    assert!(find(&b, &["e", "moved"]).await.is_some());
+    assert_eq!(b.getxattr(file, b"user.colour").await.unwrap(), "red");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conflict_flushes_only_what_it_needs() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let (busy, wanted) = (mkdir(&a, a.root(), "busy").await, mkdir(&a, a.root(), "wanted").await);
+    make(&a, wanted, "f", "this").await;
+    a.sync_all().await.unwrap();
+    for number in 0..500 {
+        make(&a, busy, &number.to_string(), "much").await;
+    }
+    make(&a, wanted, "g", "that").await;
+    let pending = a.session().backlog.records;
+    assert_eq!(contents(&b, &["wanted", "g"]).await, "that");
+    let left = a.session().backlog.records;
+    assert!(left > pending - 20, "{left} of {pending}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_machines_that_write_by_turns_see_each_other() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, writer(&cell).await);
+    let fid = make(&a, a.root(), "log", "").await;
+    let (mine, theirs) =
+        (a.open(fid, OpenMode::ReadWrite).await.unwrap(), open(&b, "log").await);
+    let mut all = String::new();
+    for round in 0..50 {
+        let (client, file) = if round % 2 == 0 { (&a, &mine) } else { (&b, &theirs) };
+        let text = format!("{round} ");
+        client.write(file, WriteAt::End, text.clone().into(), KillPriv::Keep).await.unwrap();
+        all.push_str(&text);
+        for (reader, file) in [(&a, &mine), (&b, &theirs)] {
+            assert_eq!(read(reader, file).await, all);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unlinked_file_stays_while_it_is_open() {
+    let cell = Cell::start();
+    let a = writer(&cell).await;
+    let new = new_node(FileKind::File);
+    let (_, file) = a.create_open(a.root(), &name("t"), new, OpenMode::ReadWrite).await.unwrap();
+    write(&a, &file, 0, "still here").await;
+    a.unlink(a.root(), &name("t")).await.unwrap();
+    assert_eq!(read(&a, &file).await, "still here");
+    a.sync_all().await.unwrap();
+    assert_eq!(read(&a, &file).await, "still here");
+    let fid = file.fid();
+    drop(file);
+    a.sync_all().await.unwrap();
+    let b = cell.client().await;
+    wait_until("deletion", || async { b.getattr(fid).await.is_err() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_far_apart_reads_as_a_file_with_holes() {
+    let cell = Cell::start();
+    let a = writer(&cell).await;
+    let new = new_node(FileKind::File);
+    let (_, file) = a.create_open(a.root(), &name("sparse"), new, OpenMode::ReadWrite).await.unwrap();
+    write(&a, &file, 100_000, "end").await;
+    write(&a, &file, 10, "start").await;
+    let all = read(&a, &file).await;
+    assert_eq!(all.len(), 100_003);
+    assert_eq!((&all[10..15], &all[100_000..]), (&b"start"[..], &b"end"[..]));
+    assert!(all[15..100_000].iter().all(|byte| *byte == 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fsync_makes_a_file_durable_and_what_it_depends_on() {
+    let mut cell = Cell::syncing_when_asked();
+    let a = writer(&cell).await;
+    let dir = mkdir(&a, a.root(), "d").await;
+    let fid = make(&a, dir, "f", "durable").await;
+    make(&a, a.root(), "other", "not asked for").await;
+    a.fsync(fid).await.unwrap();
+    let backlog = a.session().backlog;
+    assert!(backlog.records > 0, "the other file is not told: {backlog:?}");
+    drop(a);
+    cell.power_cut();
+    cell.restart();
+    let b = cell.client().await;
+    assert_eq!(contents(&b, &["d", "f"]).await, "durable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_power_cut_of_the_server_takes_nothing_from_a_client_that_is_alive() {
+    let mut cell = Cell::syncing_when_asked();
+    let a = writer(&cell).await;
+    let dir = mkdir(&a, a.root(), "d").await;
+    let fid = make(&a, dir, "f", "told, not durable").await;
+    a.sync_all().await.unwrap();
+    make(&a, dir, "g", "not told").await;
+    cell.power_cut();
+    cell.restart();
+    make(&a, dir, "h", "afterwards").await;
+    a.fsync(fid).await.unwrap();
+    let b = cell.client().await;
+    for (path, text) in [("f", "told, not durable"), ("g", "not told"), ("h", "afterwards")] {
+        assert_eq!(contents(&b, &["d", path]).await, text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_lost_session_takes_is_said() {
+    let mut cell = Cell::start();
+    let a = writer(&cell).await;
+    let fid = make(&a, a.root(), "f", "before").await;
+    a.sync_all().await.unwrap();
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    write(&a, &file, 0, "after!").await;
+    // Another data directory: the server knows nothing of the session.
+    cell.forget_sessions();
+    cell.restart();
+    wait_until("loss", || async { a.stats().count("lost_records") > 0 }).await;
+    assert_eq!(a.fsync(fid).await.unwrap_err().errno, Errno::Io, "said once");
+    assert_eq!(read(&a, &file).await, "before", "the server's truth");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_client_tells_everything() {
+    let cell = Cell::start();
+    let a = writer(&cell).await;
+    for number in 0..2500 {
+        make(&a, a.root(), &number.to_string(), "x").await;
+    }
+    a.shutdown().await;
+    let b = cell.client().await;
+    assert_eq!(contents(&b, &["2499"]).await, "x");
+}
