@@ -62,6 +62,8 @@ pub(crate) struct Directory {
     cleared: Monotonic,
     /// No validity for the kernel until then: other machines change the directory, too.
     pub(crate) contended_until: Monotonic,
+    /// Its names have been asked for, or it turned out too large: not again before that.
+    pub(crate) learning_until: Monotonic,
     /// For `..`.
     pub(crate) parent: Option<Fid>,
     /// Inodes in it that this machine changed and nobody else has asked for since.

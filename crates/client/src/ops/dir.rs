@@ -14,10 +14,14 @@ use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
 use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Mutex;
 
 /// Entries that are asked for at once.
 const PAGE: u32 = 1024;
+/// So many pages are read to know a directory that is written into, and not again before that time.
+const MOST_LEARNED: usize = 16;
+const LEARN_AGAIN: Duration = Duration::from_secs(5);
 /// A directory with more entries is not kept completely.
 const MOST_COMPLETE: usize = 1 << 18;
 
@@ -193,6 +197,44 @@ impl Listing {
 }
 
 impl Inner {
+    /// Asks what decides whether changes can be made here, of a directory that this client alone changes: which names are not
+    /// there, and whether there are access lists.
+    pub(crate) fn learn_names(self: &Arc<Inner>, dir: Fid) {
+        {
+            let (mut state, now) = self.locked();
+            let alone = state.may_change_here(now, dir).is_ok();
+            let inode = state.inode(dir);
+            let lists_known = inode.summary().is_some();
+            let names = inode.directory();
+            let known = lists_known && names.complete == Complete::Yes;
+            if !alone || known || names.learning_until > now {
+                return;
+            }
+            names.learning_until = now + LEARN_AGAIN;
+        }
+        let inner = Arc::clone(self);
+        self.runtime.spawn(async move {
+            if inner.ask_attr(dir).result().await.is_err() {
+                return;
+            }
+            let (mut after, mut began) = (None, None);
+            for _ in 0..MOST_LEARNED {
+                if inner.flush(&[dir]).await.is_err() {
+                    return;
+                }
+                let Ok(page) = inner.ask_page(dir, after, began).result().await else { return };
+                began.get_or_insert(page.began);
+                after = page.entries.last().map(|last| last.name.clone());
+                if page.end == End::Reached {
+                    // If it was changed while it was read, the next change asks again.
+                    let (mut state, now) = inner.locked();
+                    state.inode(dir).directory().learning_until = now;
+                    return;
+                }
+            }
+        });
+    }
+
     fn complete_listing(&self, dir: Fid) -> Option<Listing> {
         if self.config.consistency != Consistency::Lease {
             return None;

@@ -181,6 +181,15 @@ impl Client {
         waiting.result().await
     }
 
+    /// Tells the server everything that was done here, and has it made durable: sync(2).
+    ///
+    /// # Errors
+    /// ENOSPC if the server has no room for it; EIO if it was lost.
+    pub async fn sync_all(&self) -> FsResult<()> {
+        self.inner.flush_all().await?;
+        self.fsync(self.root()).await
+    }
+
     /// Says once that changes of the inode were lost.
     ///
     /// # Errors

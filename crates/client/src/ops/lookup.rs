@@ -26,6 +26,9 @@ impl Client {
         }
         self.inner.stats.name_misses.one();
         self.inner.introduce(parent).await?;
+        if self.inner.writes_behind() {
+            self.inner.learn_names(parent);
+        }
         let ticket = {
             let (mut state, now) = self.inner.locked();
             state.holder.begin_request(now)

@@ -139,6 +139,9 @@ impl Client {
         open: impl FnOnce(&mut Arrived<'_>, Fid) -> T + Send + 'static,
     ) -> FsResult<(Entry, T)> {
         self.inner.stats.op_create.one();
+        if self.inner.writes_behind() {
+            self.inner.learn_names(parent);
+        }
         let slot = self.slot().await?;
         let (ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[parent]).await?;
