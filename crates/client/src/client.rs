@@ -99,6 +99,7 @@ impl Client {
         tokio::spawn(session::keep_house(Arc::clone(&inner)));
         if inner.writes_behind() {
             tokio::spawn(crate::behind::digest::keep_log(Arc::clone(&inner)));
+            inner.pump();
         }
         tokio::spawn(session::watch_overruns(Arc::clone(&inner)));
         tokio::spawn(session::watch_suspend(Arc::clone(&inner)));
