@@ -20,18 +20,13 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
     let mut core = shared.core();
     let now = core.now;
     let standing = core.sessions.get(&session).map(|entry| entry.standing);
-    let valid: Vec<Grant> = reclaim
-        .leases
-        .iter()
-        .zip(&unchanged)
-        .filter_map(|((grant, _), unchanged)| unchanged.then_some(*grant))
-        .collect();
-    let result = match core.table.handle_reclaim(now, session, &valid) {
+    // Also those of what is not as the client has it: its caches, the kernel's among them, show that until the answer has
+    // come and they are dropped. Whoever needs the inode before asks for the lease, and waits for that.
+    let claimed: Vec<Grant> = reclaim.leases.iter().map(|(grant, _)| *grant).collect();
+    let result = match core.table.handle_reclaim(now, session, &claimed) {
         Ok(held) => {
-            let mut held = held.into_iter();
-            let each =
-                unchanged.iter().map(|unchanged| if *unchanged { held.next().flatten() } else { None });
-            Ok(Answer::Reclaimed(each.collect()))
+            let each = held.into_iter().zip(&unchanged);
+            Ok(Answer::Reclaimed(each.map(|(held, unchanged)| held.filter(|_| *unchanged)).collect()))
         }
         Err(_) => Err(Failure::SessionEnded),
     };

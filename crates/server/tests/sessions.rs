@@ -159,6 +159,13 @@ async fn after_a_restart_clients_reclaim_what_they_held() {
     // The only known session is back, so the grace period ends early; then its write lease is asked down.
     assert!(blocked.await.unwrap().0.result.is_ok());
     assert_eq!(back.next_recall().await.to, Some(Mode::Read));
+    // What was refused is shown by its holder's caches until they are dropped: who changes it asks for it first.
+    let (_, mut changing) = other.send_change(create(other.root, "other", soda_types::FileKind::File)).await;
+    let recall = back.next_recall().await;
+    assert_eq!(recall.fid, back.root);
+    assert!(changing.try_recv().is_err(), "not before the answer");
+    back.answer_recall(&recall, InUse::No).await;
+    assert!(changing.await.unwrap().0.result.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]
