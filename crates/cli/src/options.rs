@@ -33,8 +33,8 @@ pub(crate) struct MountOptions {
 /// When the server hears of changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum WriteMode {
-    Through,
     #[default]
+    Through,
     Behind,
 }
 

@@ -29,6 +29,7 @@ pub struct Story {
     readers: usize,
     network: Network,
     kernel: Option<OldKernel>,
+    options: &'static [&'static str],
     seed: u64,
 }
 
@@ -91,7 +92,7 @@ pub struct Stage<'a> {
 
 impl Story {
     pub fn of(mounts: usize) -> Story {
-        Story { mounts, readers: 0, network: Network::Loopback, kernel: None, seed: 1 }
+        Story { mounts, readers: 0, network: Network::Loopback, kernel: None, options: &[], seed: 1 }
     }
 
     /// On the first so many mounts the threads only look.
@@ -107,6 +108,11 @@ impl Story {
     /// The mounts do what they would do there.
     pub fn on_kernel(self, kernel: OldKernel) -> Story {
         Story { kernel: Some(kernel), ..self }
+    }
+
+    /// The mounts tell the server later what nobody else looks at.
+    pub fn writing_behind(self) -> Story {
+        Story { options: &["-o", "write=behind"], ..self }
     }
 
     pub fn with_seed(self, seed: u64) -> Story {
@@ -162,7 +168,7 @@ impl Story {
 
     fn cell(&self) -> Cell {
         match self.kernel {
-            None => Cell::start(self.network, self.mounts),
+            None => Cell::start_with(self.network, self.mounts, self.options),
             Some(kernel) => Cell::start_pretending(kernel.version(), self.mounts),
         }
     }

@@ -17,6 +17,29 @@ fn four_mounts_are_one_copy() {
 
 // SEMANTICS 1-6
 #[test]
+fn two_mounts_that_write_behind_are_one_copy() {
+    Story::of(2).writing_behind().with_seed(51).undisturbed(2500);
+}
+
+// SEMANTICS 1-6
+#[test]
+fn four_mounts_that_write_behind_are_one_copy() {
+    Story::of(4).writing_behind().with_seed(52).undisturbed(1500);
+}
+
+/// The log is sent again: nothing that was acknowledged is lost, whether the server had heard of it or not.
+#[test]
+fn server_crashes_take_nothing_from_mounts_that_write_behind() {
+    Story::of(2).writing_behind().with_seed(53).disturbed(|stage| {
+        for _ in 0..3 {
+            stage.suffer(&[Fault::ServerCrash]);
+        }
+        stage.suffer(&[Fault::ServerFrozen]);
+    });
+}
+
+// SEMANTICS 1-6
+#[test]
 fn before_linux_6_16_two_mounts_are_one_copy() {
     Story::of(2).on_kernel(OldKernel::Linux6_15).with_seed(41).undisturbed(800);
 }
