@@ -3,7 +3,7 @@
 #
 #   on_soda.sh [SUITE...]     pjdfstest fsx git openssh sqlite semantics (all, unless some are named)
 #
-# SODA_BIN is the program (target/debug/soda unless set). Prints one line for each suite and a total.
+# SODA_BIN is the program (target/debug/soda unless set), SODA_MOUNT_OPTIONS what the mounts get as -o. Prints one line for each suite and a total.
 . "$(dirname "$0")/lib.sh"
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -37,7 +37,7 @@ for _ in $(seq 200); do
   sleep 0.05
 done
 for mount in "$dir/one" "$dir/two"; do
-  timeout 30 "$soda" mount "127.0.0.1:$port/main" "$mount" || { tail -20 "$dir/server.log"; die "mount failed"; }
+  timeout 30 "$soda" mount "127.0.0.1:$port/main" "$mount" -o "${SODA_MOUNT_OPTIONS:-rw}" || { tail -20 "$dir/server.log"; die "mount failed"; }
 done
 
 passed=0 failed=0
