@@ -44,9 +44,8 @@ impl State {
         let before = attr.size;
         attr.set(set, moment);
         if let Some(size) = set.size {
-            if size == 0 {
-                attr.allocated = 0;
-            }
+            // Exact for a file without holes; the server's answer to the digest says how it is.
+            attr.allocated = attr.allocated.min(size);
             // Past the new end, and from the old one on, is nothing: the server is asked when it is read.
             self.memory.cut(fid, size.min(before), attr.data_version);
         }
