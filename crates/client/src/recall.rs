@@ -113,7 +113,8 @@ impl Inner {
                 }
                 Begun::Gone(ack)
             }
-            RecallStep::Working => Begun::Running,
+            // This client never says what a deep lease covers (`handle_reply_covered`), so nothing is.
+            RecallStep::Working | RecallStep::DropPart { .. } => Begun::Running,
             RecallStep::Drop { fid, epoch, keep } => {
                 state.inode(fid).recalling += 1;
                 state.repin(fid);

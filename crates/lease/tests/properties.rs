@@ -132,7 +132,8 @@ impl Watched {
             Event::Request { session, accesses } => {
                 self.ops += 1;
                 let op = OpKey(self.ops);
-                let make = |(ino, intent, want)| Access { fid: fid(ino), intent, cause: Cause::Data, want };
+                let make =
+                    |(ino, intent, want)| Access { intent, want, ..Access::change(fid(ino), Cause::Data) };
                 let accesses: Vec<Access> = accesses.into_iter().map(make).collect();
                 self.accesses.insert(op, (SessionId(session), accesses.clone()));
                 self.waiting.insert(op);
@@ -158,7 +159,8 @@ impl Watched {
             Event::Release { session, ino } => {
                 if let Some(lease) = self.table.lease(SessionId(session), fid(ino)) {
                     let (epoch, in_use) = (lease.epoch, InUse::No);
-                    let release = RecallAck { fid: fid(ino), epoch, kept: None, in_use, uses: 1 };
+                    let release =
+                        RecallAck { fid: fid(ino), epoch, kept: None, in_use, uses: 1, object: None };
                     self.table.handle_release(now, SessionId(session), &[release]);
                 }
             }
@@ -202,7 +204,14 @@ impl Watched {
     }
 
     fn ack(&mut self, session: SessionId, recall: &Recall, kept: Option<Mode>) {
-        let ack = RecallAck { fid: recall.fid, epoch: recall.epoch, kept, in_use: InUse::No, uses: 2 };
+        let ack = RecallAck {
+            fid: recall.fid,
+            epoch: recall.epoch,
+            kept,
+            in_use: InUse::No,
+            uses: 2,
+            object: recall.object,
+        };
         self.table.handle_acks(self.now, session, &[ack]);
     }
 

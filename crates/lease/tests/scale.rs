@@ -142,8 +142,14 @@ fn a_million_leases_of_a_thousand_sessions() {
     assert_eq!(recalled.len() as u64, SESSIONS);
     for (session, recall) in recalled {
         assert_eq!(driver.table.poll_output(), None);
-        let ack =
-            RecallAck { fid: hot, epoch: recall.epoch, kept: None, in_use: Default::default(), uses: 0 };
+        let ack = RecallAck {
+            fid: hot,
+            epoch: recall.epoch,
+            kept: None,
+            in_use: Default::default(),
+            uses: 0,
+            object: None,
+        };
         driver.table.handle_acks(at(3), session, &[ack]);
     }
     assert_eq!(driver.table.poll_output(), Some(Output::Admit(writer)));

@@ -147,7 +147,8 @@ impl<'s> CoreGuard<'s> {
     pub(crate) fn give_up_lease(&mut self, session: SessionId, fid: Fid) {
         if let Some(grant) = self.table.lease(session, fid) {
             let now = self.now;
-            let given_up = RecallAck { fid, epoch: grant.epoch, kept: None, in_use: InUse::No, uses: 0 };
+            let given_up =
+                RecallAck { fid, epoch: grant.epoch, kept: None, in_use: InUse::No, uses: 0, object: None };
             self.table.handle_release(now, session, &[given_up]);
         }
     }

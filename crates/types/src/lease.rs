@@ -74,6 +74,11 @@ pub struct Recall {
     /// What the holder may keep.
     pub to: Option<Mode>,
     pub cause: Cause,
+    /// `None`: the node lease on `fid`. Else what is asked for is part of the deep lease on `fid`, and `epoch` names the
+    /// question, not the lease: there can be many at a time. To keep reading: this object alone. To keep nothing: the object
+    /// and all below it, because who may change a directory's names may move things in and out. With the directory of the
+    /// lease itself, that is the whole lease.
+    pub object: Option<Fid>,
 }
 
 /// Why a lease is recalled: what the waiting operation is about to do. A hint; the lease goes all the same.
@@ -102,6 +107,19 @@ pub struct RecallAck {
     pub in_use: InUse,
     /// How often the cache was used under this lease, for the server's rates (equation 8 of the SODA paper).
     pub uses: u32,
+    /// As in the [`Recall`]. A deep lease that is given back unasked names itself: `fid` again, under its own epoch.
+    pub object: Option<Fid>,
+}
+
+/// Beside an answer about an object: the deep lease of the session on `root` covers it. Deep leases cover only what the
+/// server has said so of, object by object, as the client meets them: so holes and hard links need no words of their own.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Covered {
+    pub fid: Fid,
+    pub root: Fid,
+    pub mode: Mode,
+    /// The directories from the object's parent up to and with `root`; empty for `root` itself.
+    pub above: Vec<Fid>,
 }
 
 /// Whether some process has the inode open.

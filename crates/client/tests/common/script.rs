@@ -129,7 +129,7 @@ impl Peer {
     }
 
     pub(crate) async fn recall(&mut self, fid: Fid, epoch: u64, to: Option<Mode>) {
-        let recall = Recall { fid, epoch: Epoch(epoch), to, cause: Cause::Data };
+        let recall = Recall { fid, epoch: Epoch(epoch), to, cause: Cause::Data, object: None };
         self.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
     }
 

@@ -45,6 +45,13 @@ pub(super) struct Bar {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Holding(pub Epoch);
 
+impl Holding {
+    /// Of an object that a deep lease covers: numbered by the holder, in a range that no server's epoch reaches.
+    pub(super) fn of_member(number: u64) -> Holding {
+        Holding(Epoch(number | 1 << 63))
+    }
+}
+
 /// A lease held, for tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldInfo {
@@ -70,20 +77,27 @@ impl Holder {
     /// While a recall is being worked on, reading what is cached stays allowed: the server waits for the answer. New
     /// writes under the lease do not.
     pub fn valid_until(&self, now: Monotonic, fid: Fid, mode: Mode) -> Option<Monotonic> {
-        let held = self.leases.get(&fid)?;
-        let allowed = match held.recall {
-            None => mode <= held.mode,
-            Some(_) => mode == Mode::Read,
-        };
-        let end = held.own_end.min(self.session_end());
-        (allowed && end > now).then_some(end)
+        let by_node = self.leases.get(&fid).and_then(|held| {
+            let allowed = match held.recall {
+                None => mode <= held.mode,
+                Some(_) => mode == Mode::Read,
+            };
+            let end = held.own_end.min(self.session_end());
+            (allowed && end > now).then_some(end)
+        });
+        by_node.or_else(|| {
+            let end = self.session_end();
+            (self.deep.allows(fid, mode) && end > now).then_some(end)
+        })
     }
 
     /// As [`Holder::valid_until`] for reading, and counts the use: for the server's rates and for
     /// [`Holder::idle`].
     pub fn touch(&mut self, now: Monotonic, fid: Fid) -> Option<Monotonic> {
         let end = self.session_end();
-        let held = self.leases.get_mut(&fid)?;
+        let Some(held) = self.leases.get_mut(&fid) else {
+            return (end > now && self.deep.use_it(now, fid, 1)).then_some(end);
+        };
         let end = held.own_end.min(end);
         if end <= now {
             return None;
@@ -97,7 +111,11 @@ impl Holder {
     /// [`Holder::valid_until`] for reading, but `None` once the lease is being recalled. What is told after the caches
     /// began to be dropped would be told for too long.
     pub fn promise_until(&self, now: Monotonic, fid: Fid) -> Option<Monotonic> {
-        let held = self.leases.get(&fid)?;
+        let Some(held) = self.leases.get(&fid) else {
+            let end = self.session_end();
+            let quiet = self.deep.members.get(&fid).is_some_and(|member| member.recalls == 0);
+            return (quiet && end > now).then_some(end);
+        };
         let end = held.own_end.min(self.session_end());
         (held.recall.is_none() && end > now).then_some(end)
     }
@@ -107,6 +125,8 @@ impl Holder {
         if let Some(held) = self.leases.get_mut(&fid) {
             held.uses = held.uses.saturating_add(uses);
             held.last_used = now;
+        } else {
+            self.deep.use_it(now, fid, uses);
         }
     }
 
@@ -118,8 +138,10 @@ impl Holder {
     /// own change may have been made and not yet answered: a cache also remembers the newest version it has seen of an
     /// object, never goes back behind it, and drops what is older as soon as any answer shows a newer one.
     pub fn cacheable(&self, ticket: Ticket, fid: Fid) -> Option<Holding> {
-        let held = self.leases.get(&fid)?;
         let same_session = ticket.session == self.session();
+        let Some(held) = self.leases.get(&fid) else {
+            return self.deep.cacheable(ticket, fid).filter(|_| same_session);
+        };
         let covered = held.began < ticket.number || held.granted_by == ticket.number;
         (same_session && held.recall.is_none() && covered).then_some(held.holding)
     }
@@ -127,12 +149,14 @@ impl Holder {
     /// The present holding of a lease on the object, recalling or expired ones included. What is cached with another
     /// holding is void.
     pub fn holding(&self, fid: Fid) -> Option<Holding> {
-        self.leases.get(&fid).map(|held| held.holding)
+        let by_node = self.leases.get(&fid).map(|held| held.holding);
+        by_node.or_else(|| self.deep.members.get(&fid).map(|member| member.holding))
     }
 
     /// Mode of the lease on the object, whether or not it is still valid.
     pub fn mode(&self, fid: Fid) -> Option<Mode> {
-        self.leases.get(&fid).map(|held| held.mode)
+        let by_node = self.leases.get(&fid).map(|held| held.mode);
+        by_node.max(self.deep.members.get(&fid).map(|member| member.mode))
     }
 
     /// Gives a lease back unasked. The caches must be empty of the object first. `None`: not held, or its recall is
@@ -143,7 +167,14 @@ impl Holder {
         }
         let held = self.leases.remove(&fid)?;
         self.bar(fid, held.epoch);
-        Some(RecallAck { fid, epoch: held.epoch, kept: None, in_use: InUse::No, uses: held.uses })
+        Some(RecallAck {
+            fid,
+            epoch: held.epoch,
+            kept: None,
+            in_use: InUse::No,
+            uses: held.uses,
+            object: None,
+        })
     }
 
     /// The server has lost the object, and with it the lease: nothing is to be given back.
@@ -163,7 +194,14 @@ impl Holder {
         // As after a recall: what is on the way may be of before a change of our own that others can see from now on.
         held.began = began;
         let uses = std::mem::take(&mut held.uses);
-        Some(RecallAck { fid, epoch: held.epoch, kept: Some(Mode::Read), in_use: InUse::No, uses })
+        Some(RecallAck {
+            fid,
+            epoch: held.epoch,
+            kept: Some(Mode::Read),
+            in_use: InUse::No,
+            uses,
+            object: None,
+        })
     }
 
     /// Leases not used for so long, the least recently used first. Candidates for [`Holder::release`].
@@ -187,7 +225,8 @@ impl Holder {
     /// [`Call::Reclaim`]: # "in soda-protocol"
     pub fn reclaim_list(&self, now: Monotonic) -> Vec<Grant> {
         let fids = self.sorted_fids(|held| held.own_end > now);
-        fids.iter().filter_map(|fid| self.leases.get(fid).map(|held| held.grant(*fid))).collect()
+        let nodes = fids.iter().filter_map(|fid| self.leases.get(fid).map(|held| held.grant(*fid)));
+        self.deep.roots.values().map(|root| root.grant).chain(nodes).collect()
     }
 
     /// The answer to a reclaim of `asked`. Returns the objects whose leases were refused: their caches are void.
@@ -206,14 +245,21 @@ impl Holder {
         let mut refused = Vec::new();
         for (at, grant) in asked.iter().enumerate() {
             let is_refused = answers.get(at).is_none_or(Option::is_none);
+            if is_refused && grant.scope == Scope::Subtree {
+                refused.extend(self.lose_deep(grant));
+                continue;
+            }
             // A lease that was granted anew since the list was made is not the one that was refused.
             if is_refused && self.leases.get(&grant.fid).is_some_and(|held| held.epoch <= grant.epoch) {
                 self.leases.remove(&grant.fid);
                 refused.push(grant.fid);
             }
         }
-        let known =
-            granted.iter().filter(|grant| self.leases.contains_key(&grant.fid)).copied().collect::<Vec<_>>();
+        let is_held = |grant: &&Grant| match grant.scope {
+            Scope::Node => self.leases.contains_key(&grant.fid),
+            Scope::Subtree => self.deep.roots.contains_key(&grant.fid),
+        };
+        let known = granted.iter().filter(is_held).copied().collect::<Vec<_>>();
         self.handle_reply(now, ticket, &known);
         refused
     }
@@ -231,10 +277,20 @@ impl Holder {
                 state: if held.recall.is_some() { HeldState::Recalling } else { HeldState::Held },
             })
         };
-        fids.iter().filter_map(info).collect()
+        let deep = self.deep.roots.values().map(|root| HeldInfo {
+            grant: root.grant,
+            holding: Holding::of_member(root.began),
+            left: self.session_end().since(now),
+            uses: 0,
+            state: if root.is_asked { HeldState::Recalling } else { HeldState::Held },
+        });
+        deep.chain(fids.iter().filter_map(info)).collect()
     }
 
     pub(super) fn accept(&mut self, now: Monotonic, ticket: Ticket, grant: &Grant) {
+        if grant.scope == Scope::Subtree {
+            return self.accept_deep(now, ticket, grant);
+        }
         if self.bars.get(&grant.fid).is_some_and(|bar| grant.epoch <= bar.epoch) {
             return;
         }
@@ -269,7 +325,8 @@ impl Holder {
             epoch: grant.epoch,
             term: grant.term,
             own_end,
-            holding: Holding(grant.epoch),
+            // What a deep lease covers already stays cached.
+            holding: self.deep.members.get(&grant.fid).map_or(Holding(grant.epoch), |member| member.holding),
             began,
             granted_by: ticket.number,
             recall: None,
@@ -291,6 +348,7 @@ impl Holder {
 
     pub(super) fn lift_bars(&mut self) {
         let oldest = self.oldest_on_the_way();
+        self.deep.lift_bars(oldest);
         while let Some((until, fid)) = self.bar_order.front().copied()
             && until < oldest
         {

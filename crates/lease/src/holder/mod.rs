@@ -12,6 +12,7 @@
 //! ([`Holder::holding`]), not the epoch.
 
 mod config;
+mod deep;
 mod leases;
 mod recall;
 mod session;
@@ -23,6 +24,7 @@ pub use leases::{HeldInfo, HeldState, Holding};
 pub use recall::RecallStep;
 pub use session::Ticket;
 
+use deep::Deep;
 use leases::{Bar, Held};
 use session::Standing;
 use soda_types::{Fid, Monotonic};
@@ -42,6 +44,7 @@ pub struct Holder {
     bars: BTreeMap<Fid, Bar>,
     /// Bars in the order in which they can be lifted.
     bar_order: VecDeque<(u64, Fid)>,
+    deep: Deep,
 }
 
 impl Holder {
@@ -54,16 +57,17 @@ impl Holder {
             on_the_way: BTreeSet::new(),
             bars: BTreeMap::new(),
             bar_order: VecDeque::new(),
+            deep: Deep::default(),
         }
     }
 
     /// Leases held, the expired ones included.
     pub fn len(&self) -> usize {
-        self.leases.len()
+        self.leases.len() + self.deep.roots.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.leases.is_empty()
+        self.len() == 0
     }
 
     fn tick(&mut self) -> u64 {
@@ -80,7 +84,11 @@ impl Holder {
 
     /// Nothing held, nothing remembered.
     fn forget_everything(&mut self) -> Vec<Fid> {
-        let fids = self.sorted_fids(|_| true);
+        let mut fids = self.sorted_fids(|_| true);
+        fids.extend(self.deep.members.keys().copied());
+        fids.sort_unstable();
+        fids.dedup();
+        self.deep = Deep::default();
         self.leases = BTreeMap::new();
         self.on_the_way.clear();
         self.bars.clear();

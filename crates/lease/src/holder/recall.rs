@@ -5,7 +5,7 @@ use super::leases::{Asked, Held};
 use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
 
 /// What to do about a recall.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum RecallStep {
     /// Nothing cached depends on it (any more): send this at once.
@@ -13,6 +13,9 @@ pub enum RecallStep {
     /// Bring the caches down to `keep` (the kernel's first), then call [`Holder::finish_recall`] with this epoch and
     /// send its answer. Until then what is cached may be read, but nothing new may be cached.
     Drop { fid: Fid, epoch: Epoch, keep: Option<Mode> },
+    /// Part of the deep lease on `lease`, or all of it: bring the caches of all these objects down to `keep`, then call
+    /// [`Holder::finish_part`] and send its answer. What a node lease covers besides may stay.
+    DropPart { lease: Fid, epoch: Epoch, keep: Option<Mode>, inside: Vec<Fid> },
     /// It came again, and is being worked on.
     Working,
 }
@@ -20,8 +23,17 @@ pub enum RecallStep {
 impl Holder {
     /// The server asks for a lease. Recalls may come twice, late, and before the grant they mean.
     pub fn handle_recall(&mut self, now: Monotonic, recall: &Recall) -> RecallStep {
+        if let Some(object) = recall.object {
+            return self.handle_part_recall(recall, object);
+        }
+        if !self.leases.contains_key(&recall.fid)
+            && let Some(step) = self.handle_recall_of_member(recall)
+        {
+            self.bar(recall.fid, recall.epoch);
+            return step;
+        }
         let Recall { fid, epoch, to, .. } = *recall;
-        let gone = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0 };
+        let gone = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object: None };
         let Some(held) = self.leases.get_mut(&fid) else {
             // Perhaps its grant is on the way: refuse it when it comes.
             self.bar(fid, epoch);
@@ -45,7 +57,9 @@ impl Holder {
         };
         let steps = held.recall.map_or(0, |asked| asked.steps) + u32::from(step != RecallStep::Working);
         let first = held.recall.map_or(epoch, |asked| asked.first);
-        held.recall = Some(Asked { epoch, first, to: keep, steps });
+        // One that comes late, of before an own change, is not what the server waits for.
+        let latest = held.recall.map_or(epoch, |asked| asked.epoch.max(epoch));
+        held.recall = Some(Asked { epoch: latest, first, to: keep, steps });
         self.bar(fid, epoch);
         step
     }
@@ -64,7 +78,7 @@ impl Holder {
     /// If the server has asked for more in the meantime, this answers for the first step only.
     pub fn finish_recall(&mut self, _now: Monotonic, fid: Fid, epoch: Epoch, in_use: InUse) -> RecallAck {
         let began = self.tick();
-        let gone = RecallAck { fid, epoch, kept: None, in_use, uses: 0 };
+        let gone = RecallAck { fid, epoch, kept: None, in_use, uses: 0, object: None };
         let Some(held) = self.leases.get_mut(&fid) else { return gone };
         let Some(asked) = held.recall.filter(|asked| asked.first <= epoch) else {
             // Replaced by a newer lease: the recall was of the one before.
@@ -97,6 +111,10 @@ impl Holder {
 
     /// Objects whose recall is being worked on: to be reported as progress while it takes long.
     pub fn recalling(&self) -> Vec<Fid> {
-        self.sorted_fids(|held| held.recall.is_some())
+        let mut fids = self.sorted_fids(|held| held.recall.is_some());
+        fids.extend(self.deep.recalling());
+        fids.sort_unstable();
+        fids.dedup();
+        fids
     }
 }

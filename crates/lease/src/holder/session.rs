@@ -1,7 +1,7 @@
 //! The session: renewed by every answer, counted from when its request was sent.
 
 use super::Holder;
-use soda_types::{Grant, Monotonic, SessionId};
+use soda_types::{Covered, Grant, Monotonic, SessionId};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -64,6 +64,17 @@ impl Holder {
     /// The answer, with the leases that came with it. Renews the session and takes the leases that were not asked for,
     /// given back or replaced in the meantime.
     pub fn handle_reply(&mut self, now: Monotonic, ticket: Ticket, grants: &[Grant]) {
+        self.handle_reply_covered(now, ticket, grants, &[]);
+    }
+
+    /// As [`Holder::handle_reply`], with what the server said of deep leases.
+    pub fn handle_reply_covered(
+        &mut self,
+        now: Monotonic,
+        ticket: Ticket,
+        grants: &[Grant],
+        covered: &[Covered],
+    ) {
         if ticket.session.is_some()
             && ticket.session == self.session()
             && self.on_the_way.contains(&ticket.number)
@@ -72,11 +83,17 @@ impl Holder {
             for grant in grants {
                 self.accept(now, ticket, grant);
             }
+            for covered in covered {
+                self.accept_covered(ticket, covered);
+            }
         }
+        let until = self.clock;
+        self.deep.end_move(ticket.number, until);
         self.fail_request(ticket);
     }
 
-    /// No answer will come (given up), or it was an error of the transport's. Nothing is renewed.
+    /// No answer will come (given up), or it was an error of the transport's. Nothing is renewed. A move that was given up may
+    /// still be made.
     pub fn fail_request(&mut self, ticket: Ticket) {
         self.on_the_way.remove(&ticket.number);
         self.lift_bars();

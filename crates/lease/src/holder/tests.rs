@@ -23,11 +23,11 @@ fn grant(mode: Mode, ino: u64, epoch: u64) -> Grant {
 }
 
 fn recall(ino: u64, epoch: u64, to: Option<Mode>) -> Recall {
-    Recall { fid: f(ino), epoch: Epoch(epoch), to, cause: Cause::Data }
+    Recall { fid: f(ino), epoch: Epoch(epoch), to, cause: Cause::Data, object: None }
 }
 
 fn ack(ino: u64, epoch: u64, kept: Option<Mode>) -> RecallAck {
-    RecallAck { fid: f(ino), epoch: Epoch(epoch), kept, in_use: InUse::No, uses: 0 }
+    RecallAck { fid: f(ino), epoch: Epoch(epoch), kept, in_use: InUse::No, uses: 0, object: None }
 }
 
 fn drop_to(ino: u64, epoch: u64, keep: Option<Mode>) -> RecallStep {
@@ -170,6 +170,19 @@ fn a_recall_that_comes_again_while_it_is_worked_on() {
     assert_eq!(finish(&mut holder, 7, 1), ack(7, 1, None));
     let again = holder.handle_recall(secs(3.0), &recall(7, 1, None));
     assert_eq!(again, RecallStep::AlreadyGone(ack(7, 1, None)));
+}
+
+/// Found by `tests/deep`: the server waits for the answer to the later one.
+#[test]
+fn a_late_recall_does_not_rename_the_work_on_a_later_one() {
+    let mut holder = holder();
+    get(&mut holder, 0.0, &[grant(Mode::Write, 7, 1)]);
+    assert_eq!(
+        holder.handle_recall(secs(1.0), &recall(7, 5, Some(Mode::Read))),
+        drop_to(7, 5, Some(Mode::Read))
+    );
+    assert_eq!(holder.handle_recall(secs(1.0), &recall(7, 1, Some(Mode::Read))), RecallStep::Working);
+    assert_eq!(finish(&mut holder, 7, 5), ack(7, 5, Some(Mode::Read)));
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use super::Table;
 use super::index::ObjectId;
-use super::output::{Access, FenceReason, OpKey, Output, Refusal, Want};
+use super::output::{Access, Ancestors, FenceReason, OpKey, Output, Refusal, Want};
 use super::rates::Intent;
 use super::recalls::Blocked;
 use super::sessions::SessionStanding;
-use super::store::Waiter;
+use super::store::{LeaseId, Waiter};
 use soda_types::{Cause, Mode, Monotonic, SessionId};
 
 #[derive(Debug)]
@@ -85,6 +85,9 @@ impl Table {
         let accesses = merged(accesses);
         let objects: Vec<ObjectId> =
             accesses.iter().map(|access| self.store.find_or_insert(access.fid)).collect();
+        for (object, access) in objects.iter().zip(&accesses) {
+            self.place(*object, &access.ancestors);
+        }
         self.ops.insert(
             op,
             Operation {
@@ -136,6 +139,7 @@ impl Table {
             self.retire_rates(now, object);
             self.store.tidy(object);
         }
+        self.store.tidy_all();
     }
 
     fn settle_object(&mut self, now: Monotonic, object: ObjectId) {
@@ -199,10 +203,10 @@ impl Table {
         let mut pairs = op.objects.iter().zip(&op.accesses);
         // One without accesses conflicts with nothing, in the grace period neither: nobody would look at it at its end.
         let covered = pairs.all(|(object, access)| {
-            self.store
-                .lease_of(*object, op.session)
-                .and_then(|id| self.store.lease(id))
-                .is_some_and(|lease| lease.mode >= mode_for(access.intent) && lease.expires > now)
+            let lease = self.store.lease_of(*object, op.session).and_then(|id| self.store.lease(id));
+            let by_node =
+                lease.is_some_and(|lease| lease.mode >= mode_for(access.intent) && lease.expires > now);
+            (by_node || self.is_covered_deep(*object, op.session, access.intent))
                 && self.store.object(*object).is_some_and(|found| found.running.lets_in(access.intent))
         });
         if !covered {
@@ -258,33 +262,45 @@ impl Table {
             .inspect(|_| *examined += 1)
             .filter_map(|id| Some((id, self.store.lease(id)?)))
             .filter(|(_, lease)| lease.session != session && Some(lease.mode) > keep)
-            .map(|(id, lease)| (id, lease.session, lease.expires))
+            .map(|(id, _)| id)
             .collect();
         let mut blocked = Blocked::No;
-        for (id, holder, expires) in in_the_way {
-            if expires <= now {
-                self.counters.expiries += 1;
-                self.end_lease(id);
-                continue;
+        for id in in_the_way {
+            if self.still_holds(now, id, object) {
+                let cause = self.cause_of(asker);
+                self.recall(now, id, keep, cause);
+                blocked = Blocked::Yes;
             }
-            let Some(held_by) = self.sessions.get(&holder) else { continue };
-            if held_by.expires <= now {
-                let fid = self.store.object(object).map(|found| found.fid).unwrap_or_default();
-                let reason = match held_by.standing {
-                    SessionStanding::Good => FenceReason::Expired(fid),
-                    SessionStanding::Condemned(reason) => reason,
-                };
-                self.fence(holder, reason);
-                continue;
-            }
-            let cause = self.cause_of(asker);
-            self.recall(now, id, keep, cause);
-            blocked = Blocked::Yes;
         }
-        blocked
+        match self.clear_deep(now, session, object, keep, asker) {
+            Blocked::No => blocked,
+            Blocked::Yes => Blocked::Yes,
+        }
     }
 
-    fn cause_of(&self, (key, at): (OpKey, usize)) -> Cause {
+    /// Ends a lease in the way of whoever needs the object, if its time is over or its session's is.
+    pub(super) fn still_holds(&mut self, now: Monotonic, id: LeaseId, object: ObjectId) -> bool {
+        let Some(lease) = self.store.lease(id) else { return false };
+        let holder = lease.session;
+        if lease.expires <= now {
+            self.counters.expiries += 1;
+            self.end_lease(id);
+            return false;
+        }
+        let Some(held_by) = self.sessions.get(&holder) else { return false };
+        if held_by.expires <= now {
+            let fid = self.store.object(object).map(|found| found.fid).unwrap_or_default();
+            let reason = match held_by.standing {
+                SessionStanding::Good => FenceReason::Expired(fid),
+                SessionStanding::Condemned(reason) => reason,
+            };
+            self.fence(holder, reason);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn cause_of(&self, (key, at): (OpKey, usize)) -> Cause {
         self.ops
             .get(&key)
             .and_then(|op| op.accesses.get(at))
@@ -353,6 +369,9 @@ fn merged(mut accesses: Vec<Access>) -> Vec<Access> {
             let same = weaker.fid == stronger.fid;
             if same && weaker.want == Want::Lease {
                 stronger.want = Want::Lease;
+            }
+            if same && stronger.ancestors == Ancestors::Unknown {
+                stronger.ancestors = std::mem::take(&mut weaker.ancestors);
             }
             if same && let (Cause::Names(more), Cause::Names(names)) = (&weaker.cause, &mut stronger.cause) {
                 names.extend(more.iter().filter(|name| !names.contains(name)).cloned().collect::<Vec<_>>());

@@ -26,6 +26,7 @@ pub struct TableConfig {
     pub equation_8: Equation8,
     pub write_leases: WriteLeases,
     pub back_off: BackOff,
+    pub deep_leases: DeepLeases,
     /// Most leases of one session; its least recently granted one is recalled when a further one is given.
     pub max_leases_per_session: usize,
     /// Most leases of the table; beyond, the session that asks gives up its least recently granted one.
@@ -52,6 +53,7 @@ impl TableConfig {
             equation_8: Equation8::On { half_life: term, min_writes: 8 },
             write_leases: WriteLeases::Grant,
             back_off: BackOff::On { first: term / 100, longest: term },
+            deep_leases: DeepLeases::Off,
             max_leases_per_session: 1_000_000,
             max_leases: 8_000_000,
         }
@@ -72,4 +74,23 @@ pub enum WriteLeases {
     /// Only to who caches the object already: its caches have to be brought to the new state before anybody else sees
     /// it, which is what the recall of a write lease is for.
     OnlyToHolders,
+}
+
+/// Whether one lease may cover a whole subtree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeepLeases {
+    /// Where objects lie is neither asked nor remembered.
+    Off,
+    On {
+        /// A session that holds so many read leases below a directory where nobody else may write gets one for all of it; as
+        /// many write leases where nobody else holds anything, one for writing. A deep lease below counts for a quarter of
+        /// that. What is held now decides, not when it was granted: a deep lease pays by what it stands for.
+        after: u32,
+        /// With more holes than this a deep lease is given up: its directory is shared, node leases cost less.
+        max_holes: usize,
+    },
+}
+
+impl DeepLeases {
+    pub const DEFAULT_ON: DeepLeases = DeepLeases::On { after: 16, max_holes: 1024 };
 }

@@ -32,12 +32,20 @@ counters! {
     read_grants,
     /// Write leases given, upgrades of read leases included.
     write_grants,
+    /// Deep leases given, those in place of a weaker one included.
+    deep_grants,
     /// Leases given again, under a new epoch, to the session that held them.
     regrants,
     /// Session leases renewed by traffic: one for each client message, however many leases hang on it.
     renewals,
     /// Recalls sent for the first time.
     recalls,
+    /// Of these, recalls of part of a deep lease.
+    recalls_inside,
+    /// Objects taken out of deep leases by such a recall.
+    holes,
+    /// Objects back under the deep lease that they were taken out of.
+    holes_healed,
     /// Recalls sent again because no answer came.
     recall_resends,
     /// Recalls answered.

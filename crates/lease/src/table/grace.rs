@@ -3,11 +3,11 @@
 //! Until all known sessions have done so, or their time is over, nothing is admitted but operations that a reclaimed
 //! lease covers: those cannot conflict with a lease that is not reclaimed yet.
 
-use super::output::{FenceReason, SessionEnded};
+use super::output::{Ancestors, FenceReason, SessionEnded};
 use super::sessions::SessionStanding;
 use super::store::{Lease, RecallState};
 use super::{OpKey, Table};
-use soda_types::{Grant, Mode, Monotonic, Scope, SessionId};
+use soda_types::{Grant, Mode, Monotonic, ObjectTerm, Scope, SessionId, Term};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -52,13 +52,34 @@ impl Table {
         session: SessionId,
         held: &[Grant],
     ) -> Result<Vec<Option<Grant>>, SessionEnded> {
+        let unplaced: Vec<_> = held.iter().map(|grant| (*grant, Ancestors::Unknown)).collect();
+        self.handle_reclaim_placed(now, session, &unplaced)
+    }
+
+    /// As [`Table::handle_reclaim`], with the directories above each object. A deep lease comes back only with these; its holes
+    /// nobody has to tell: they are where others reclaim what would be in its way.
+    ///
+    /// # Errors
+    /// The session is not known; all it held is void.
+    pub fn handle_reclaim_placed(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        held: &[(Grant, Ancestors)],
+    ) -> Result<Vec<Option<Grant>>, SessionEnded> {
         if !self.sessions.get(&session).is_some_and(|session| session.is_good()) {
             return Err(SessionEnded);
         }
         if let Some(batch) = self.grace.as_mut().and_then(|grace| grace.missing.get_mut(&session)) {
             *batch = Some(now);
         }
-        Ok(held.iter().map(|grant| self.reclaim_one(now, session, grant)).collect())
+        Ok(held
+            .iter()
+            .map(|(grant, ancestors)| match grant.scope {
+                Scope::Node => self.reclaim_one(now, session, grant, ancestors),
+                Scope::Subtree => self.reclaim_deep(now, session, grant, ancestors),
+            })
+            .collect())
     }
 
     /// The session has reclaimed all it wants.
@@ -75,31 +96,75 @@ impl Table {
         self.grace.as_ref().map(|grace| grace.wake.since(now))
     }
 
-    fn reclaim_one(&mut self, now: Monotonic, session: SessionId, held: &Grant) -> Option<Grant> {
+    fn reclaim_one(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        held: &Grant,
+        ancestors: &Ancestors,
+    ) -> Option<Grant> {
         let object = self.store.find(held.fid);
         if let Some(id) = object.and_then(|object| self.store.lease_of(object, session)) {
             let lease = self.store.lease(id)?;
             let quiet = lease.recall == RecallState::Quiet && lease.expires > now;
             return if quiet { self.regrant(now, id) } else { None };
         }
-        let waits = self.grace.as_ref().is_some_and(|grace| grace.missing.contains_key(&session));
-        // No earlier start can have given out such an epoch: whoever claims it is wrong about more than this lease.
-        let impossible = held.epoch >= self.first_epoch;
-        let allowed = waits && !impossible && held.scope == Scope::Node;
+        let allowed = self.may_reclaim(session, held);
         let Some(term) = self.term_of(session, held.fid).term().filter(|_| allowed) else {
             self.counters.reclaims_refused += 1;
             return None;
         };
         let object = self.store.find_or_insert(held.fid);
         let excludes = |lease: &Lease| held.mode == Mode::Write || lease.mode == Mode::Write;
+        self.place(object, ancestors);
         let conflict = self.store.first_holder(object).is_some_and(excludes);
-        if conflict {
+        if conflict || (held.mode == Mode::Write && self.is_deep_for_others(object, session, Mode::Write)) {
             self.counters.reclaims_refused += 1;
             self.store.tidy(object);
             return None;
         }
         self.counters.reclaims += 1;
-        self.insert_lease(now, session, object, held.mode, term)
+        let lease = (Scope::Node, held.mode);
+        let grant = self.insert_lease(now, session, object, lease, term);
+        self.leave_holes_for(object);
+        grant
+    }
+
+    fn may_reclaim(&self, session: SessionId, held: &Grant) -> bool {
+        let waits = self.grace.as_ref().is_some_and(|grace| grace.missing.contains_key(&session));
+        // No earlier start can have given out such an epoch: whoever claims it is wrong about more than this lease.
+        let impossible = held.epoch >= self.first_epoch;
+        waits && !impossible
+    }
+
+    /// Leases did not conflict before the restart, so where others have reclaimed something inside there was a hole.
+    fn reclaim_deep(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        held: &Grant,
+        ancestors: &Ancestors,
+    ) -> Option<Grant> {
+        let known = self.store.find(held.fid).and_then(|object| self.store.deep_lease_of(object, session));
+        if let Some(id) = known {
+            return self.store.lease(id).map(|lease| self.grant_of(lease));
+        }
+        let object = self.store.find_or_insert(held.fid);
+        self.place(object, ancestors);
+        // On the directory itself a hole keeps reading at least: without that there is no lease.
+        let taken = self.store.held_on_by_others(object, session).writes > 0
+            || self.is_deep_for_others(object, session, held.mode);
+        let placed = self.store.as_branch(object).is_some();
+        let long = self.term_of(session, held.fid) == ObjectTerm::Session;
+        if !self.may_reclaim(session, held) || !long || !placed || taken {
+            self.counters.reclaims_refused += 1;
+            self.store.tidy(object);
+            return None;
+        }
+        self.counters.reclaims += 1;
+        let grant = self.insert_lease(now, session, object, (Scope::Subtree, held.mode), Term::Session);
+        self.leave_holes_inside(object, session);
+        grant
     }
 
     pub(super) fn wake_grace(&mut self, now: Monotonic) {

@@ -4,13 +4,21 @@ use super::Table;
 use super::admission::OpState;
 use super::config::WriteLeases;
 use super::index::ObjectId;
-use super::output::{Access, OpKey, Outcome, Want};
+use super::output::{Access, Created, OpKey, Outcome, TreeChanges, Want};
 use super::rates::{BackOff, Equation8, Intent, Rates};
 use super::store::{LeaseId, NewLease, RecallState};
-use soda_types::{Cause, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use soda_types::{Cause, Covered, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 
 /// Objects that are remembered for their rates only.
 const MAX_COLD: usize = 65_536;
+
+/// The leases that go with an operation's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Granted {
+    pub leases: Vec<Grant>,
+    /// Its objects that a deep lease covers.
+    pub covered: Vec<Covered>,
+}
 
 impl Table {
     /// The admitted operation is over: lets the next ones in and says which leases go with the answer. At most one
@@ -27,15 +35,31 @@ impl Table {
         outcome: Outcome,
         created: &[Fid],
     ) -> Vec<Grant> {
+        let new = |fid: &Fid| Created { fid: *fid, kind: FileKind::File, parent: None };
+        let created = created.iter().map(new).collect();
+        self.finish_tree(now, key, outcome, &TreeChanges { created, ..TreeChanges::default() }).leases
+    }
+
+    /// As [`Table::finish_with`], with deep leases: says what the operation did to the tree, and hears which of its objects,
+    /// the new ones included, a deep lease of the session covers.
+    pub fn finish_tree(
+        &mut self,
+        now: Monotonic,
+        key: OpKey,
+        outcome: Outcome,
+        changes: &TreeChanges,
+    ) -> Granted {
         if self.ops.get(&key).is_none_or(|op| op.state != OpState::Admitted) {
-            return Vec::new();
+            return Granted::default();
         }
-        let Some(op) = self.ops.remove(&key) else { return Vec::new() };
+        let Some(op) = self.ops.remove(&key) else { return Granted::default() };
         let mut grants = Vec::new();
+        self.apply_to_tree(changes);
         for (access, object) in op.accesses.iter().zip(&op.objects) {
             if let Some(found) = self.store.object_mut(*object) {
                 found.running.leave();
             }
+            let held = self.store.lease_count();
             let changed = access.intent == Intent::Change && outcome == Outcome::Applied;
             let grant = if changed {
                 self.grant_changer(now, op.session, *object, access)
@@ -43,22 +67,49 @@ impl Table {
                 self.grant_reader(now, op.session, *object, access)
             };
             grants.extend(grant);
+            if self.store.lease_count() > held {
+                grants.extend(self.offer_deep(now, op.session, *object));
+            }
             self.unsettled.push_back(*object);
         }
-        for fid in created {
-            let object = self.store.find_or_insert(*fid);
-            if !self.store.object(object).is_some_and(|found| found.has_holders()) {
-                let made = Access::change(*fid, Cause::Data);
-                grants.extend(self.grant_changer(now, op.session, object, &made));
+        let mut objects = op.objects;
+        for created in &changes.created {
+            let object = self.store.find_or_insert(created.fid);
+            if let Some(parent) = created.parent {
+                self.store.place_new(object, parent);
             }
+            if !self.store.object(object).is_some_and(|found| found.has_holders()) {
+                grants.extend(self.grant_created(now, op.session, object, created));
+            }
+            objects.push(object);
             self.unsettled.push_back(object);
         }
+        let covered = objects.iter().filter_map(|object| self.covered(op.session, *object)).collect();
         self.settle(now);
         // It had expired, and one that was waiting for it has ended it.
         if !self.sessions.contains_key(&op.session) {
-            grants.clear();
+            return Granted::default();
         }
-        grants
+        Granted { leases: grants, covered }
+    }
+
+    /// A new directory is its maker's with all that it will put there.
+    fn grant_created(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        created: &Created,
+    ) -> Option<Grant> {
+        let made = Access::change(created.fid, Cause::Data);
+        let covered = self.own_reach(object, session) == Some(Mode::Write);
+        if created.kind == FileKind::Directory && !covered && self.store.as_branch(object).is_some() {
+            let deep = self.grant_deep(now, session, object, Mode::Write);
+            if deep.is_some() {
+                return deep;
+            }
+        }
+        self.grant_changer(now, session, object, &made)
     }
 
     /// As [`Table::finish_with`] for a digest, first time or again: who made an inode in it has been going on with it as
@@ -98,14 +149,15 @@ impl Table {
             let held = lease.recall == RecallState::Quiet && lease.mode == Mode::Write && lease.expires > now;
             return if held { self.regrant(now, id) } else { None };
         }
-        if found.has_holders() || self.is_wanted(object, session, Mode::Write) {
+        let taken = found.has_holders() || self.is_excluded(object, session, Mode::Write);
+        if taken || self.is_wanted(object, session, Mode::Write) {
             return None;
         }
         let fid = found.fid;
         let term = self.term_of(session, fid).term()?;
         let _ = self.make_room(now, session);
         self.counters.write_grants += 1;
-        self.insert_lease(now, session, object, Mode::Write, term)
+        self.insert_lease(now, session, object, (Scope::Node, Mode::Write), term)
     }
 
     fn grant_changer(
@@ -118,12 +170,15 @@ impl Table {
         if !self.sessions.contains_key(&session) {
             return None;
         }
+        self.ask_anew_inside(now, session, object);
+        self.heal(now, session, object);
         if let Some(id) = self.store.lease_of(object, session) {
-            let lease = self.store.lease_mut(id)?;
+            let lease = self.store.lease(id)?;
             if lease.recall == RecallState::Recalled {
                 // No new promise while the old one is asked for. But who reads next has to wait for an answer that was
                 // given after this change, when this session's own caches show it.
-                lease.mode = Mode::Write;
+                self.store.set_mode(id, Mode::Write);
+                self.leave_holes_for(object);
                 self.ask_anew(now, id);
                 return None;
             }
@@ -131,10 +186,21 @@ impl Table {
                 return None;
             }
             if lease.mode == Mode::Read {
-                lease.mode = Mode::Write;
+                self.store.set_mode(id, Mode::Write);
+                self.leave_holes_for(object);
                 self.counters.write_grants += 1;
             }
             return self.regrant(now, id).filter(|_| access.want == Want::Lease);
+        }
+        if self.own_reach(object, session) == Some(Mode::Write) {
+            return None;
+        }
+        if self.may_reach(object, session) {
+            // It may read the object from its caches: they have to show the change before anybody else sees it.
+            self.counters.write_grants += 1;
+            let grant = self.insert_lease(now, session, object, (Scope::Node, Mode::Write), Term::Session);
+            self.leave_holes_for(object);
+            return grant.filter(|_| access.want == Want::Lease);
         }
         if access.want == Want::Nothing || self.config.write_leases == WriteLeases::OnlyToHolders {
             return None;
@@ -165,6 +231,10 @@ impl Table {
             let quiet = self.store.lease(id)?.recall == RecallState::Quiet;
             return if quiet { self.regrant(now, id) } else { None };
         }
+        self.heal(now, session, object);
+        if self.own_reach(object, session).is_some() {
+            return None;
+        }
         if self.is_wanted(object, session, Mode::Read) {
             self.counters.refusals_contended += 1;
             return None;
@@ -185,6 +255,11 @@ impl Table {
         if self.sessions.get(&session).is_none_or(|session| !session.is_good()) {
             return None;
         }
+        // Given while this operation was under way.
+        if self.is_excluded(object, session, mode) {
+            self.counters.refusals_contended += 1;
+            return None;
+        }
         if !self.leases_pay(now, object) {
             self.counters.refusals_equation_8 += 1;
             return None;
@@ -197,7 +272,7 @@ impl Table {
             Mode::Read => self.counters.read_grants += 1,
             Mode::Write => self.counters.write_grants += 1,
         }
-        self.insert_lease(now, session, object, mode, term)
+        self.insert_lease(now, session, object, (Scope::Node, mode), term)
     }
 
     pub(super) fn insert_lease(
@@ -205,15 +280,15 @@ impl Table {
         now: Monotonic,
         session: SessionId,
         object: ObjectId,
-        mode: Mode,
+        (scope, mode): (Scope, Mode),
         term: Term,
     ) -> Option<Grant> {
         let epoch = self.take_epoch();
         let fid = self.store.object(object)?.fid;
         let holder = self.sessions.get_mut(&session)?;
-        let new = NewLease { session, object, mode, epoch, now, expires: end_of(term, now) };
+        let new = NewLease { session, object, scope, mode, epoch, now, expires: end_of(term, now) };
         self.store.add_lease(&mut holder.leases, new);
-        Some(Grant { fid, scope: Scope::Node, mode, epoch, term })
+        Some(Grant { fid, scope, mode, epoch, term })
     }
 
     /// The same lease under a new epoch and with its term from now.

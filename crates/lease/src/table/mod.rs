@@ -27,13 +27,17 @@
 //! were overtaken by a newer grant are told apart, and a lease's epoch is its name.
 
 mod admission;
+mod ancestry;
 mod config;
 mod counters;
 mod covered;
+mod deep;
 mod grace;
 mod grants;
 mod index;
 mod output;
+mod parts;
+mod placing;
 mod precedence;
 mod rates;
 mod recalls;
@@ -42,14 +46,19 @@ mod slab;
 mod store;
 mod view;
 
-pub use config::{TableConfig, WriteLeases};
+pub use config::{DeepLeases, TableConfig, WriteLeases};
 pub use counters::Counters;
-pub use output::{Access, Covered, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Want};
+pub use grants::Granted;
+pub use output::{
+    Access, Ancestors, Covered, Created, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, TreeChanges,
+    TreeVersion, Want,
+};
 pub use rates::{BackOff, Equation8, Intent, Usage};
 pub use soda_types::ObjectTerm;
 pub use view::{HolderInfo, LeaseView, Policy, SessionInfo, WaitInfo};
 
 use admission::Operation;
+use ancestry::Ancestry;
 use grace::Grace;
 use index::ObjectId;
 use recalls::Recalls;
@@ -73,6 +82,8 @@ pub struct Table {
     ops: BTreeMap<OpKey, Operation>,
     recalls: Recalls,
     grace: Option<Grace>,
+    /// Counts the moves that the table has heard of.
+    tree_version: u64,
     /// Objects whose queue may have to move.
     unsettled: VecDeque<ObjectId>,
     /// Objects kept for their rates only; looked through when there is work anyway.
@@ -84,15 +95,20 @@ pub struct Table {
 impl Table {
     /// `first_epoch` is larger than every epoch that an earlier table of the same data directory gave out.
     pub fn new(config: TableConfig, first_epoch: Epoch, _now: Monotonic) -> Table {
+        let ancestry = match config.deep_leases {
+            DeepLeases::Off => None,
+            DeepLeases::On { .. } => Some(Ancestry::new()),
+        };
         Table {
             config,
             first_epoch,
             next_epoch: first_epoch,
             sessions: BTreeMap::new(),
-            store: Store::new(),
+            store: Store::new(ancestry),
             ops: BTreeMap::new(),
             recalls: Recalls::default(),
             grace: None,
+            tree_version: 0,
             unsettled: VecDeque::new(),
             cold: VecDeque::new(),
             outputs: VecDeque::new(),

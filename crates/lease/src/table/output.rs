@@ -1,7 +1,7 @@
 //! What goes into the table with an operation, and what comes out of it.
 
 use super::rates::Intent;
-use soda_types::{Cause, Fid, Recall, SessionId};
+use soda_types::{Cause, Fid, FileKind, Recall, SessionId};
 
 /// An operation of a session, by a key that the server chooses; not used again while the operation is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -15,22 +15,76 @@ pub struct Access {
     /// What holders are told if their lease is recalled for this.
     pub cause: Cause,
     pub want: Want,
+    /// Where it lies, for deep leases.
+    pub ancestors: Ancestors,
+}
+
+/// The directories above an object, as the volume had them when the operation was planned. What moves later the table hears
+/// with [`TreeChanges`]; a plan that is older than such a change is not believed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Ancestors {
+    /// The caller cannot say, or does not use deep leases. It may lie below every deep lease of the volume: each is asked.
+    #[default]
+    Unknown,
+    /// From the parent to the root; of the root itself none.
+    Chain(TreeVersion, Vec<Fid>),
+    /// A file with several names (hard links) has several chains: no deep lease covers it.
+    Several(TreeVersion),
+}
+
+/// Tells whether names have moved in between. Take it from [`super::Table::tree_version`] before looking at the volume.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct TreeVersion(pub(super) u64);
+
+/// What an operation has done to the tree, for [`super::Table::finish_tree`]. Chains are from the parent to the root.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TreeChanges {
+    pub created: Vec<Created>,
+    /// Has another parent now. Moves of directories exclude each other, so what is above one stands still.
+    pub moved: Vec<(Fid, Vec<Fid>)>,
+    /// Has more or fewer names than before, and still one.
+    pub relinked: Vec<Fid>,
+}
+
+/// A new inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Created {
+    pub fid: Fid,
+    pub kind: FileKind,
+    /// The directory that it is in, an object of the same operation; none yet for a temporary file.
+    pub parent: Option<Fid>,
 }
 
 impl Access {
     /// Reads the object and caches it.
     pub fn read(fid: Fid) -> Access {
-        Access { fid, intent: Intent::Read, cause: Cause::Read, want: Want::Lease }
+        Access {
+            fid,
+            intent: Intent::Read,
+            cause: Cause::Read,
+            want: Want::Lease,
+            ancestors: Ancestors::Unknown,
+        }
     }
 
     /// Changes the object and caches it.
     pub fn change(fid: Fid, cause: Cause) -> Access {
-        Access { fid, intent: Intent::Change, cause, want: Want::Lease }
+        Access { fid, intent: Intent::Change, cause, want: Want::Lease, ancestors: Ancestors::Unknown }
     }
 
     /// The same without asking for a lease.
     pub fn without_lease(self) -> Access {
         Access { want: Want::Nothing, ..self }
+    }
+
+    /// The same with its directories, from the parent to the root.
+    pub fn below(self, as_of: TreeVersion, chain: Vec<Fid>) -> Access {
+        Access { ancestors: Ancestors::Chain(as_of, chain), ..self }
+    }
+
+    /// The same for what no deep lease covers: a file with several names, or what is no inode of the tree.
+    pub fn not_deep(self, as_of: TreeVersion) -> Access {
+        Access { ancestors: Ancestors::Several(as_of), ..self }
     }
 }
 

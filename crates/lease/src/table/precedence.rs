@@ -48,6 +48,8 @@ impl Table {
                         .recalls
                         .get(lease.epoch)
                         .is_some_and(|asked| now < asked.since + self.config.recall_deadline)
+            }) || self.owed_for(*object, op.session).into_iter().any(|epoch| {
+                self.recalls.get(epoch).is_some_and(|asked| now < asked.since + self.config.recall_deadline)
             })
         })
     }
@@ -57,9 +59,10 @@ impl Table {
         op.session != other.session
             && op.objects.iter().zip(&op.accesses).any(|(object, access)| {
                 other.objects.contains(object)
-                    && self
+                    && (self
                         .live_lease(now, *object, other.session)
                         .is_some_and(|lease| Some(lease.mode) > others_keep(access.intent))
+                        || self.own_reach(*object, other.session) > others_keep(access.intent))
             })
     }
 

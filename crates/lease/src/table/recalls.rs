@@ -2,14 +2,16 @@
 
 use super::index::ObjectId;
 use super::output::{FenceReason, Output};
+use super::parts::Part;
 use super::sessions::SessionStanding;
 use super::store::{Lease, LeaseId, RecallState};
 use super::{Intent, Table};
-use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck, SessionId};
+use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck, Scope, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Recalls that have not been answered, by the epoch of the lease: there are few of them at any time.
+/// Recalls that have not been answered, by the epoch of the lease, or of the question if only part of a deep lease is asked
+/// for: there are few of them at any time.
 #[derive(Debug, Default)]
 pub(super) struct Recalls {
     by_epoch: BTreeMap<Epoch, Outstanding>,
@@ -19,16 +21,42 @@ pub(super) struct Recalls {
 
 #[derive(Debug)]
 pub(super) struct Outstanding {
-    lease: LeaseId,
+    pub(super) lease: LeaseId,
+    /// Of the lease.
     fid: Fid,
+    /// `None`: a node lease.
+    pub(super) part: Option<Part>,
     /// What the holder may keep.
     pub(super) to: Option<Mode>,
-    cause: Cause,
+    pub(super) cause: Cause,
     pub(super) since: Monotonic,
     last_sent: Monotonic,
     /// Moves on with every sign of progress.
     pub(super) deadline: Monotonic,
     wake: Monotonic,
+}
+
+impl Outstanding {
+    fn new(now: Monotonic, lease: LeaseId, fid: Fid, to: Option<Mode>, cause: Cause) -> Outstanding {
+        let (since, last_sent, deadline, wake) = (now, now, now, Monotonic::NEVER);
+        Outstanding { lease, fid, part: None, to, cause, since, last_sent, deadline, wake }
+    }
+
+    pub(super) fn of_part(
+        now: Monotonic,
+        lease: LeaseId,
+        fid: Fid,
+        to: Option<Mode>,
+        cause: Cause,
+        part: Part,
+    ) -> Outstanding {
+        Outstanding { part: Some(part), ..Outstanding::new(now, lease, fid, to, cause) }
+    }
+
+    fn message(&self, epoch: Epoch) -> Recall {
+        let object = self.part.map(|part| part.fid);
+        Recall { fid: self.fid, epoch, to: self.to, cause: self.cause.clone(), object }
+    }
 }
 
 /// Whether a lease is still in the way.
@@ -52,12 +80,12 @@ impl Recalls {
         self.by_epoch.values().map(|outstanding| outstanding.lease)
     }
 
-    fn insert(&mut self, epoch: Epoch, outstanding: Outstanding) {
+    pub(super) fn insert(&mut self, epoch: Epoch, outstanding: Outstanding) {
         self.wakes.insert((outstanding.wake, epoch));
         self.by_epoch.insert(epoch, outstanding);
     }
 
-    fn remove(&mut self, epoch: Epoch) -> Option<Outstanding> {
+    pub(super) fn remove(&mut self, epoch: Epoch) -> Option<Outstanding> {
         let outstanding = self.by_epoch.remove(&epoch)?;
         self.wakes.remove(&(outstanding.wake, epoch));
         Some(outstanding)
@@ -88,16 +116,17 @@ impl Table {
 
     /// The holder is at work on the recalls of these objects (a flush): their deadline starts anew.
     pub fn handle_progress(&mut self, now: Monotonic, session: SessionId, fids: &[Fid]) {
-        for fid in fids {
-            let lease = self.store.find(*fid).and_then(|object| self.store.lease_of(object, session));
-            let Some(epoch) = lease.and_then(|id| self.store.lease(id)).map(|lease| lease.epoch) else {
-                continue;
-            };
-            if let Some(outstanding) = self.recalls.by_epoch.get_mut(&epoch) {
-                outstanding.deadline = now + self.config.recall_deadline;
-                outstanding.last_sent = now;
-                self.counters.progress_reports += 1;
-                self.plan(now, epoch);
+        for object in fids.iter().filter_map(|fid| self.store.find(*fid)).collect::<Vec<_>>() {
+            let lease = self.store.lease_of(object, session).and_then(|id| self.store.lease(id));
+            let mut epochs = self.owed_for(object, session);
+            epochs.extend(lease.map(|lease| lease.epoch));
+            for epoch in epochs {
+                if let Some(outstanding) = self.recalls.by_epoch.get_mut(&epoch) {
+                    outstanding.deadline = now + self.config.recall_deadline;
+                    outstanding.last_sent = now;
+                    self.counters.progress_reports += 1;
+                    self.plan(now, epoch);
+                }
             }
         }
     }
@@ -120,6 +149,9 @@ impl Table {
     }
 
     fn handle_given_back(&mut self, now: Monotonic, session: SessionId, ack: &RecallAck) {
+        if let Some(object) = ack.object {
+            return self.handle_part_given_back(now, session, ack, object);
+        }
         let object = self.store.find(ack.fid);
         if ack.in_use == InUse::Yes && self.sessions.contains_key(&session) {
             self.outputs.push_back(Output::SessionInUse { session, fid: ack.fid });
@@ -156,11 +188,7 @@ impl Table {
                     self.end_lease(id);
                     return;
                 }
-                Some(kept) => {
-                    if let Some(lease) = self.store.lease_mut(id) {
-                        lease.mode = kept;
-                    }
-                }
+                Some(kept) => self.store.set_mode(id, kept),
             }
         }
         if self.recalls.get(ack.epoch).is_some_and(|outstanding| ack.kept <= outstanding.to) {
@@ -174,6 +202,9 @@ impl Table {
     pub(super) fn recall(&mut self, now: Monotonic, id: LeaseId, to: Option<Mode>, cause: Cause) {
         let Some(lease) = self.store.lease_mut(id) else { return };
         let (session, epoch, object, mode) = (lease.session, lease.epoch, lease.object, lease.mode);
+        if lease.scope == Scope::Subtree {
+            return self.recall_part(now, id, object, to, cause);
+        }
         if let Some(outstanding) = self.recalls.by_epoch.get_mut(&epoch) {
             if outstanding.to <= to {
                 return;
@@ -188,27 +219,27 @@ impl Table {
         let Some(found) = self.store.object_mut(object) else { return };
         found.unanswered += 1;
         let fid = found.fid;
-        let recall = Recall { fid, epoch, to, cause: cause.clone() };
-        self.outputs.push_back(Output::Recall { session, recall });
         self.counters.recalls += 1;
-        let outstanding = Outstanding {
-            lease: id,
-            fid,
-            to,
-            cause,
-            since: now,
-            last_sent: now,
-            deadline: now + self.config.recall_deadline,
-            wake: Monotonic::NEVER,
-        };
-        self.recalls.insert(epoch, outstanding);
-        self.plan(now, epoch);
+        self.send_new(now, session, epoch, Outstanding::new(now, id, fid, to, cause));
         self.look_again_for(session, object);
         self.note_contention(now, object, session, mode);
     }
 
+    pub(super) fn send_new(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        epoch: Epoch,
+        mut asked: Outstanding,
+    ) {
+        asked.deadline = now + self.config.recall_deadline;
+        self.outputs.push_back(Output::Recall { session, recall: asked.message(epoch) });
+        self.recalls.insert(epoch, asked);
+        self.plan(now, epoch);
+    }
+
     /// An operation of the holder that waits for the object may be what its answer waits for: it goes first from now on.
-    fn look_again_for(&mut self, session: SessionId, object: ObjectId) {
+    pub(super) fn look_again_for(&mut self, session: SessionId, object: ObjectId) {
         let Some(found) = self.store.object(object) else { return };
         let mut waiting = found.queue().filter_map(|waiter| self.ops.get(&waiter.op));
         if waiting.any(|op| op.session == session) {
@@ -235,17 +266,16 @@ impl Table {
         }
     }
 
-    fn resend(&mut self, now: Monotonic, session: SessionId, epoch: Epoch) {
+    pub(super) fn resend(&mut self, now: Monotonic, session: SessionId, epoch: Epoch) {
         let Some(outstanding) = self.recalls.by_epoch.get_mut(&epoch) else { return };
         outstanding.last_sent = now;
-        let Outstanding { fid, to, ref cause, .. } = *outstanding;
-        let recall = Recall { fid, epoch, to, cause: cause.clone() };
+        let recall = outstanding.message(epoch);
         self.outputs.push_back(Output::Recall { session, recall });
         self.counters.recall_resends += 1;
     }
 
     /// Sets the time at which the recall is looked at again: resend, end of the lease or of its session, deadline.
-    fn plan(&mut self, now: Monotonic, epoch: Epoch) {
+    pub(super) fn plan(&mut self, now: Monotonic, epoch: Epoch) {
         let Some(outstanding) = self.recalls.by_epoch.get(&epoch) else { return };
         let Some(lease) = self.store.lease(outstanding.lease) else { return };
         let mut wake = (outstanding.last_sent + self.config.recall_resend).min(lease.expires);
@@ -270,7 +300,7 @@ impl Table {
 
     fn wake_recall(&mut self, now: Monotonic, epoch: Epoch) {
         let Some(outstanding) = self.recalls.get(epoch) else { return };
-        let (id, fid) = (outstanding.lease, outstanding.fid);
+        let (id, fid, part) = (outstanding.lease, outstanding.fid, outstanding.part);
         let (deadline, resend) = (outstanding.deadline, outstanding.last_sent + self.config.recall_resend);
         let Some(lease) = self.store.lease(id) else {
             self.recalls.remove(epoch);
@@ -287,8 +317,11 @@ impl Table {
             // Whoever still waits for the lease finds its holder expired and fences it. If nobody does any more, the
             // lease stays by courtesy.
             self.recalls.remove(epoch);
-            self.quiet(id);
-            self.unsettled.push_back(object);
+            match part {
+                None => self.quiet(id),
+                Some(part) => self.withdraw_question(id, part),
+            }
+            self.unsettled.push_back(part.map_or(object, |part| part.object));
             return;
         }
         if deadline <= now && holder.is_good() {
@@ -308,7 +341,7 @@ impl Table {
         self.one_answer(object);
     }
 
-    fn one_answer(&mut self, object: ObjectId) {
+    pub(super) fn one_answer(&mut self, object: ObjectId) {
         if let Some(found) = self.store.object_mut(object) {
             found.unanswered = found.unanswered.saturating_sub(1);
             // With a thousand readers of one object, only the last answer can let anybody in; or the last but one, if the
@@ -322,6 +355,7 @@ impl Table {
     /// Removes a lease. The object's queue is not looked at unless this was the last answer it waited for.
     pub(super) fn end_lease(&mut self, id: LeaseId) {
         let Some(session) = self.store.lease(id).map(|lease| lease.session) else { return };
+        self.end_questions(id);
         let Some(holder) = self.sessions.get_mut(&session) else { return };
         if let Some(lease) = self.store.remove_lease(&mut holder.leases, id) {
             self.after_lease_gone(&lease);

@@ -146,6 +146,7 @@ impl Table {
 
     /// Removes a lease whose session is taken out of the table at the moment.
     fn forget_lease(&mut self, list: &mut super::store::LeaseList, id: LeaseId) {
+        self.end_questions(id);
         if let Some(lease) = self.store.remove_lease(list, id) {
             self.after_lease_gone(&lease);
         }

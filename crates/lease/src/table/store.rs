@@ -1,11 +1,13 @@
 //! Objects and the leases on them: the part of the table that is large, so every byte counts here.
 
+use super::ancestry::{Ancestry, By, PackedPosition, Position, Tally};
+use super::deep::Deep;
 use super::index::{FidIndex, ObjectId};
 use super::rates::Rates;
 use super::slab::Slab;
 use super::{Intent, OpKey};
-use soda_types::{Epoch, Fid, Mode, Monotonic, SessionId};
-use std::collections::VecDeque;
+use soda_types::{Epoch, Fid, Mode, Monotonic, Scope, SessionId};
+use std::collections::{BTreeMap, VecDeque};
 
 pub(super) type LeaseId = u32;
 
@@ -22,7 +24,9 @@ pub(super) struct Lease {
     /// Neighbours in the session's list: least recently granted first.
     older: Link,
     newer: Link,
+    pub(super) scope: Scope,
     pub(super) mode: Mode,
+    /// Of a node lease. What has been asked of a deep one is in its [`Deep`].
     pub(super) recall: RecallState,
 }
 
@@ -85,6 +89,7 @@ pub(super) struct Object {
     pub(super) running: Running,
     /// Recalls sent and not answered.
     pub(super) unanswered: u32,
+    pub(super) position: PackedPosition,
 }
 
 #[derive(Debug)]
@@ -180,11 +185,49 @@ pub(super) struct Store {
     objects: Slab<Object>,
     index: FidIndex,
     leases: Slab<Lease>,
+    /// What only deep leases have.
+    deep: BTreeMap<LeaseId, Deep>,
+    /// Absent while deep leases are off.
+    ancestry: Option<Ancestry>,
+    /// Directories that something was moved out of.
+    untidy: Vec<ObjectId>,
 }
 
 impl Store {
-    pub(super) fn new() -> Store {
-        Store { objects: Slab::new(), index: FidIndex::default(), leases: Slab::new() }
+    pub(super) fn new(ancestry: Option<Ancestry>) -> Store {
+        let (objects, leases) = (Slab::new(), Slab::new());
+        Store {
+            objects,
+            index: FidIndex::default(),
+            leases,
+            deep: BTreeMap::new(),
+            ancestry,
+            untidy: Vec::new(),
+        }
+    }
+
+    pub(super) fn ancestry(&self) -> Option<&Ancestry> {
+        self.ancestry.as_ref()
+    }
+
+    pub(super) fn ancestry_mut(&mut self) -> Option<&mut Ancestry> {
+        self.ancestry.as_mut()
+    }
+
+    pub(super) fn deep_count(&self) -> usize {
+        self.deep.len()
+    }
+
+    pub(super) fn deep_ids(&self) -> impl Iterator<Item = LeaseId> {
+        self.deep.keys().copied()
+    }
+
+    pub(super) fn deep(&self, id: LeaseId) -> Option<&Deep> {
+        self.deep.get(&id)
+    }
+
+    pub(super) fn deep_mut(&mut self, id: LeaseId) -> Option<&mut Deep> {
+        self.deep.get_mut(&id)
     }
 
     pub(super) fn lease_count(&self) -> usize {
@@ -209,6 +252,7 @@ impl Store {
                 rates: None,
                 running: Running::Readers(0),
                 unanswered: 0,
+                position: Position::Unknown.into(),
             })
         })
     }
@@ -234,16 +278,45 @@ impl Store {
         self.leases.iter()
     }
 
-    /// Forgets an object that nothing refers to.
+    /// Forgets an object that nothing refers to, and the directories above that were known for its sake.
     pub(super) fn tidy(&mut self, id: ObjectId) {
-        if let Some(object) = self.objects.get(id)
+        let mut next = Some(id);
+        while let Some(id) = next
+            && let Some(object) = self.objects.get(id)
             && object.is_idle()
         {
+            let up = match object.position.into() {
+                Position::Unknown | Position::Several => None,
+                Position::In(up) => Some(up),
+                Position::Is(branch) => {
+                    let Some(ancestry) = &mut self.ancestry else { return };
+                    if ancestry.get(branch).is_some_and(|branch| !branch.is_empty()) {
+                        return;
+                    }
+                    ancestry.remove(branch).and_then(|branch| branch.up)
+                }
+            };
             self.index.remove(object.fid);
             self.objects.remove(id);
+            next = up.and_then(|up| self.ancestry.as_mut()?.get_mut(up)).map(|branch| {
+                branch.inside = branch.inside.saturating_sub(1);
+                branch.object
+            });
         }
     }
 
+    /// To be tidied when nobody holds the id who has not said so yet.
+    pub(super) fn note_untidy(&mut self, id: ObjectId) {
+        self.untidy.push(id);
+    }
+
+    pub(super) fn tidy_all(&mut self) {
+        while let Some(id) = self.untidy.pop() {
+            self.tidy(id);
+        }
+    }
+
+    /// The session's node lease on an object.
     pub(super) fn lease_of(&self, object: ObjectId, session: SessionId) -> Option<LeaseId> {
         match &self.objects.get(object)?.holders {
             Holders::None => None,
@@ -255,7 +328,7 @@ impl Store {
         }
     }
 
-    /// Leases on an object, by session.
+    /// Node leases on an object, by session.
     pub(super) fn holders(&self, object: ObjectId) -> HoldersIter<'_> {
         match self.objects.get(object).map(|object| &object.holders) {
             None | Some(Holders::None) => HoldersIter::Few(None),
@@ -269,7 +342,7 @@ impl Store {
         self.holders(object).find_map(|id| self.lease(id))
     }
 
-    /// The session must hold none on the object.
+    /// The session must hold none of this scope on the object.
     pub(super) fn add_lease(&mut self, list: &mut LeaseList, new: NewLease) -> LeaseId {
         let id = self.leases.insert(Lease {
             session: new.session,
@@ -279,10 +352,17 @@ impl Store {
             object: new.object,
             older: Link::NONE,
             newer: Link::NONE,
+            scope: new.scope,
             mode: new.mode,
             recall: RecallState::Quiet,
         });
         self.append(list, id);
+        self.count(new.object, new.session, Tally::one(new.mode, new.scope), By::Adding);
+        if new.scope == Scope::Subtree {
+            self.deep.insert(id, Deep::default());
+            self.put_on_branch(new.object, |deep| deep.push(id));
+            return id;
+        }
         let first = match self.objects.get(new.object).map(|object| &object.holders) {
             Some(Holders::One(first)) => self.leases.get(*first).map(|lease| (lease.session, *first)),
             _ => None,
@@ -308,6 +388,12 @@ impl Store {
     pub(super) fn remove_lease(&mut self, list: &mut LeaseList, id: LeaseId) -> Option<Lease> {
         self.unlink(list, id);
         let lease = self.leases.remove(id)?;
+        self.count(lease.object, lease.session, Tally::one(lease.mode, lease.scope), By::Taking);
+        if lease.scope == Scope::Subtree {
+            self.deep.remove(&id);
+            self.put_on_branch(lease.object, |deep| deep.retain(|held| *held != id));
+            return Some(lease);
+        }
         if let Some(object) = self.objects.get_mut(lease.object) {
             match &mut object.holders {
                 Holders::None => {}
@@ -325,6 +411,14 @@ impl Store {
             }
         }
         Some(lease)
+    }
+
+    fn put_on_branch(&mut self, object: ObjectId, change: impl FnOnce(&mut Vec<LeaseId>)) {
+        let position = self.objects.get(object).map(|found| Position::from(found.position));
+        let (Some(Position::Is(branch)), Some(ancestry)) = (position, &mut self.ancestry) else { return };
+        if let Some(branch) = ancestry.get_mut(branch) {
+            change(&mut branch.deep);
+        }
     }
 
     /// Makes it the most recently granted of its session.
@@ -371,6 +465,7 @@ impl Store {
 pub(super) struct NewLease {
     pub(super) session: SessionId,
     pub(super) object: ObjectId,
+    pub(super) scope: Scope,
     pub(super) mode: Mode,
     pub(super) epoch: Epoch,
     pub(super) now: Monotonic,

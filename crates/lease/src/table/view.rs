@@ -1,9 +1,10 @@
 //! Getters for tools: who holds what, who waits for whom and how long, and what policy says.
 
+use super::placing::Reaching;
 use super::rates::{Equation8, Intent, Usage};
 use super::store::Lease;
 use super::{Counters, ObjectTerm, OpKey, Table, TableConfig};
-use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, SessionId, Term};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -127,7 +128,7 @@ impl Table {
             .collect()
     }
 
-    /// The session's lease on an object.
+    /// The session's node lease on an object.
     pub fn lease(&self, session: SessionId, fid: Fid) -> Option<Grant> {
         let id = self.store.lease_of(self.store.find(fid)?, session)?;
         self.store.lease(id).map(|lease| self.grant_of(lease))
@@ -136,15 +137,58 @@ impl Table {
     /// Whether an operation of the session that reads the object would be admitted without asking or waiting for
     /// anybody. Grace periods are left out.
     pub fn reads_at_once(&self, session: SessionId, fid: Fid) -> bool {
-        let Some(id) = self.store.find(fid) else { return true };
+        let Some(id) = self.store.find(fid) else { return self.store.deep_count() == 0 };
         let Some(object) = self.store.object(id) else { return true };
         let in_the_way = |lease: &Lease| lease.session != session && lease.mode == Mode::Write;
+        if self.is_excluded(id, session, Mode::Read) {
+            return false;
+        }
         object.queue_len() == 0
             && object.running.lets_in(Intent::Read)
             && !self.store.first_holder(id).is_some_and(in_the_way)
     }
 
-    /// Leases on an object, by session.
+    /// The session's deep lease on a directory.
+    pub fn deep_lease(&self, session: SessionId, fid: Fid) -> Option<Grant> {
+        let id = self.store.deep_lease_of(self.store.find(fid)?, session)?;
+        self.store.lease(id).map(|lease| self.grant_of(lease))
+    }
+
+    /// Deep leases that reach an object, the nearest first, with what they allow there: holes are left out. Of an object that
+    /// the table does not know, nothing is known.
+    pub fn deep_holders(&self, now: Monotonic, fid: Fid) -> Vec<(Grant, HolderInfo)> {
+        let Some(object) = self.store.find(fid) else { return Vec::new() };
+        let info = |reach: Reaching| {
+            let lease = self.store.lease(reach.lease)?;
+            let asked =
+                self.owed_for(object, reach.session).into_iter().find_map(|epoch| self.recalls.get(epoch));
+            let recalled_for = asked.map(|asked| now.since(asked.since));
+            let info = HolderInfo { mode: reach.allows, recalled_for, ..self.holder_info(now, lease) };
+            Some((self.grant_of(lease), info))
+        };
+        self.store.reaching(object).into_iter().filter_map(info).collect()
+    }
+
+    /// Objects taken out of a session's deep lease on a directory, and what it may still do with each.
+    pub fn holes(&self, session: SessionId, fid: Fid) -> Vec<(Fid, Option<Mode>)> {
+        let lease = self.store.find(fid).and_then(|object| self.store.deep_lease_of(object, session));
+        let deep = lease.and_then(|id| self.store.deep(id));
+        deep.into_iter().flat_map(|deep| deep.holes().iter().map(|(fid, kept)| (*fid, *kept))).collect()
+    }
+
+    /// The directories above an object, from its parent to the root, if the table knows the object and where it lies.
+    pub fn ancestors(&self, fid: Fid) -> Option<Vec<Fid>> {
+        let object = self.store.find(fid)?;
+        self.store.nearest_branch(object)?;
+        Some(self.store.path(object).split_off(1))
+    }
+
+    /// Directories that the table knows for what is leased below them; none with deep leases off.
+    pub fn branch_count(&self) -> usize {
+        self.store.ancestry().map_or(0, |ancestry| ancestry.len())
+    }
+
+    /// Node leases on an object, by session.
     pub fn holders(&self, now: Monotonic, fid: Fid) -> Vec<HolderInfo> {
         let Some(object) = self.store.find(fid) else { return Vec::new() };
         let leases = self.store.holders(object).filter_map(|id| self.store.lease(id));
@@ -193,14 +237,14 @@ impl Table {
         rates.backs_off(now).map_or(Policy::Grants, Policy::BacksOff)
     }
 
-    fn grant_of(&self, lease: &Lease) -> Grant {
+    pub(super) fn grant_of(&self, lease: &Lease) -> Grant {
         let fid = self.store.object(lease.object).map(|object| object.fid).unwrap_or_default();
         let term = if lease.expires == Monotonic::NEVER {
             Term::Session
         } else {
             self.term_of(lease.session, fid).term().unwrap_or(Term::Session)
         };
-        Grant { fid, scope: Scope::Node, mode: lease.mode, epoch: lease.epoch, term }
+        Grant { fid, scope: lease.scope, mode: lease.mode, epoch: lease.epoch, term }
     }
 
     fn holder_info(&self, now: Monotonic, lease: &Lease) -> HolderInfo {
@@ -224,6 +268,14 @@ impl Table {
                 blocked_by.push(lease.session);
                 let end = self.end_at_latest(now, lease);
                 at_latest = Some(at_latest.map_or(end, |latest| latest.max(end)));
+            }
+            let deep = self.store.reaching(*object).into_iter();
+            for reach in deep.filter(|reach| reach.session != op.session && Some(reach.allows) > keep) {
+                blocked_by.push(reach.session);
+                if let Some(lease) = self.store.lease(reach.lease) {
+                    let end = self.end_at_latest(now, lease);
+                    at_latest = Some(at_latest.map_or(end, |latest| latest.max(end)));
+                }
             }
             blocked_by.extend(self.ahead_of(now, key, *object, access.intent).map(|ahead| ahead.session));
         }

@@ -245,7 +245,13 @@ fn an_answer_to_keep_reading_does_not_count_when_all_is_wanted() {
     assert_eq!(bench.ack(1, kept(7, 1)), []);
     // No room for another lease: the table asks for the only one.
     assert_eq!(bench.request(1, 2, &[read(10)]), [admit(2)]);
-    let reclaim = soda_types::Recall { fid: f(7), epoch: e(1), to: None, cause: soda_types::Cause::Reclaim };
+    let reclaim = soda_types::Recall {
+        fid: f(7),
+        epoch: e(1),
+        to: None,
+        cause: soda_types::Cause::Reclaim,
+        object: None,
+    };
     let reclaim = soda_lease::Output::Recall { session: s(1), recall: reclaim };
     assert_eq!(bench.finish(2), (vec![], vec![reclaim]));
     assert_eq!(bench.request(1, 3, &[change(7)]), [admit(3)]);

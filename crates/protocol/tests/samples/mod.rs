@@ -174,8 +174,14 @@ pub(crate) fn samples() -> Vec<Message> {
     let replies = answers().into_iter().map(Ok).chain(failures().into_iter().map(Err));
     let replies = replies.map(|result| Message::Reply(Reply { result, grants: vec![grant()] }));
     let pushes = [Push::Stopping, Push::Recalls(recalls())].map(Message::Push);
-    let acks =
-        vec![RecallAck { fid: fid(1), epoch: Epoch(7), kept: Some(Mode::Read), in_use: InUse::Yes, uses: 5 }];
+    let acks = vec![RecallAck {
+        fid: fid(1),
+        epoch: Epoch(7),
+        kept: Some(Mode::Read),
+        in_use: InUse::Yes,
+        uses: 5,
+        object: None,
+    }];
     let notes = [
         Note::RecallAcks(acks.clone()),
         Note::Release(acks),
@@ -449,7 +455,9 @@ fn recalls() -> Vec<Recall> {
         Cause::Data,
         Cause::Reclaim,
     ];
-    causes.map(|cause| Recall { fid: fid(3), epoch: Epoch(2), to: Some(Mode::Read), cause }).into()
+    causes
+        .map(|cause| Recall { fid: fid(3), epoch: Epoch(2), to: Some(Mode::Read), cause, object: None })
+        .into()
 }
 
 fn grant() -> Grant {

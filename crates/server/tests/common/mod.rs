@@ -217,6 +217,7 @@ impl Client {
                 kept: recall.to,
                 in_use: if opened.lock().unwrap().contains(&recall.fid) { InUse::Yes } else { InUse::No },
                 uses: 0,
+                object: recall.object,
             };
             if recalls == Recalls::Answer {
                 let _ = acks.send(list.iter().map(ack_of).collect());
@@ -351,7 +352,14 @@ impl Client {
     }
 
     pub async fn answer_recall(&self, recall: &Recall, in_use: InUse) {
-        let ack = RecallAck { fid: recall.fid, epoch: recall.epoch, kept: recall.to, in_use, uses: 0 };
+        let ack = RecallAck {
+            fid: recall.fid,
+            epoch: recall.epoch,
+            kept: recall.to,
+            in_use,
+            uses: 0,
+            object: recall.object,
+        };
         self.note(Note::RecallAcks(vec![ack])).await;
     }
 }

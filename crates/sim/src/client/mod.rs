@@ -468,13 +468,14 @@ impl Client {
         let now = self.clock.read(context.now);
         if context.config.sabotage == Sabotage::NoBarForLateGrants && self.holder.mode(recall.fid).is_none() {
             let Recall { fid, epoch, .. } = *recall;
-            let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0 };
+            let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object: None };
             self.tell(context, ToServer::Acks(vec![ack]));
             return;
         }
         match self.holder.handle_recall(now, recall) {
             RecallStep::AlreadyGone(ack) => self.nothing_held(context, ack),
-            RecallStep::Working => {}
+            // No deep leases here so far.
+            RecallStep::Working | RecallStep::DropPart { .. } => {}
             RecallStep::Drop { fid, epoch, keep } => {
                 let term = context.config.table.session_term;
                 let mean = match context.rng.below(100) {

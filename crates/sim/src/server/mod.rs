@@ -446,6 +446,7 @@ impl Server {
                             kept: recall.to,
                             in_use: InUse::No,
                             uses: 0,
+                            object: recall.object,
                         };
                         running.table.handle_acks(now, session, &[ack]);
                     }

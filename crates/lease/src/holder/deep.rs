@@ -1,0 +1,435 @@
+//! Deep leases held: which objects they cover, and what to do when one of these is asked for.
+//!
+//! A deep lease covers what the server has said so of ([`Covered`]), and what this client has made below it
+//! ([`Holder::adopt_new`]): its *members*. So a question about an object costs one look-up, however deep it lies, and with node
+//! leases alone nothing. The directories between a member and its lease are kept as links; a recall that keeps nothing of a
+//! directory takes what is linked below it, and costs as many steps as there is to drop.
+//!
+//! Own renames: see [`Holder::begin_move`].
+
+use super::leases::Holding;
+use super::{Holder, RecallStep, Ticket};
+use soda_types::{Covered, Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, Scope};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// All that a client holds by deep leases.
+#[derive(Debug, Default)]
+pub(super) struct Deep {
+    pub(super) roots: BTreeMap<Fid, Root>,
+    pub(super) members: BTreeMap<Fid, Member>,
+    links: Links,
+    work: BTreeMap<Epoch, Work>,
+    bars: BTreeMap<Fid, PartBar>,
+    bar_order: VecDeque<(u64, Fid)>,
+    /// What own requests that are on the way move.
+    moving: BTreeMap<u64, Vec<Fid>>,
+}
+
+/// A deep lease.
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) grant: Grant,
+    pub(super) began: u64,
+    granted_by: u64,
+    /// All of it was asked for.
+    pub(super) is_asked: bool,
+    pub(super) last_used: Monotonic,
+}
+
+/// An object that a deep lease covers.
+#[derive(Debug)]
+pub(super) struct Member {
+    root: Fid,
+    pub(super) mode: Mode,
+    pub(super) holding: Holding,
+    began: u64,
+    granted_by: u64,
+    /// Recalls that are being worked on and concern it.
+    pub(super) recalls: u32,
+    uses: u32,
+}
+
+/// A recall that is being worked on.
+#[derive(Debug)]
+struct Work {
+    answer: RecallAck,
+    inside: Vec<Fid>,
+    /// All of the lease that began then.
+    whole: Option<u64>,
+}
+
+/// Answers to requests sent until then say nothing any more of what is covered.
+#[derive(Debug, Default)]
+struct PartBar {
+    until: u64,
+    /// The same of all that is below.
+    below_until: u64,
+    /// And grants of a deep lease on it up to this epoch are refused.
+    epoch: Epoch,
+}
+
+/// Directories and what is in them, both ways.
+#[derive(Debug, Default)]
+struct Links {
+    down: BTreeSet<(Fid, Fid)>,
+    up: BTreeSet<(Fid, Fid)>,
+}
+
+impl Links {
+    fn add(&mut self, directory: Fid, fid: Fid) {
+        self.down.insert((directory, fid));
+        self.up.insert((fid, directory));
+    }
+
+    fn of(set: &BTreeSet<(Fid, Fid)>, fid: Fid) -> impl Iterator<Item = Fid> {
+        set.range((fid, Fid::default())..).take_while(move |(from, _)| *from == fid).map(|(_, to)| *to)
+    }
+
+    /// The object and all that is linked below it.
+    fn below(&self, fid: Fid) -> BTreeSet<Fid> {
+        let mut found = BTreeSet::from([fid]);
+        let mut next = vec![fid];
+        while let Some(fid) = next.pop() {
+            next.extend(Links::of(&self.down, fid).filter(|child| found.insert(*child)));
+        }
+        found
+    }
+
+    /// Forgets how to get to what nobody wants to get to.
+    fn prune(&mut self, fid: Fid, wanted: impl Fn(Fid) -> bool) {
+        let mut next = vec![fid];
+        while let Some(fid) = next.pop() {
+            if wanted(fid) || Links::of(&self.down, fid).next().is_some() {
+                continue;
+            }
+            for directory in Links::of(&self.up, fid).collect::<Vec<_>>() {
+                self.up.remove(&(fid, directory));
+                self.down.remove(&(directory, fid));
+                next.push(directory);
+            }
+        }
+    }
+}
+
+impl Deep {
+    fn remove_member(&mut self, fid: Fid) -> Option<Member> {
+        let member = self.members.remove(&fid)?;
+        self.links.prune(fid, |fid| self.members.contains_key(&fid));
+        Some(member)
+    }
+
+    /// Members by this lease among the object and all below it, sorted.
+    fn members_below(&self, fid: Fid, root: Fid) -> Vec<Fid> {
+        let by_it = |fid: &Fid| self.members.get(fid).is_some_and(|member| member.root == root);
+        self.links.below(fid).into_iter().filter(by_it).collect()
+    }
+
+    fn members_of(&self, root: Fid) -> Vec<Fid> {
+        self.members.iter().filter(|(_, member)| member.root == root).map(|(fid, _)| *fid).collect()
+    }
+
+    fn remove_root(&mut self, root: Fid) -> Vec<Fid> {
+        self.roots.remove(&root);
+        let members = self.members_of(root);
+        for fid in &members {
+            self.remove_member(*fid);
+        }
+        members
+    }
+
+    fn bar(&mut self, fid: Fid, until: u64, scope: Scope) {
+        let bar = self.bars.entry(fid).or_default();
+        bar.until = bar.until.max(until);
+        if scope == Scope::Subtree {
+            bar.below_until = bar.below_until.max(until);
+        }
+        self.bar_order.push_back((until, fid));
+    }
+
+    pub(super) fn lift_bars(&mut self, oldest: u64) {
+        while let Some((until, fid)) = self.bar_order.front().copied()
+            && until < oldest
+        {
+            self.bar_order.pop_front();
+            if self.bars.get(&fid).is_some_and(|bar| bar.until <= until) {
+                self.bars.remove(&fid);
+            }
+        }
+    }
+
+    fn is_barred(&self, ticket: Ticket, covered: &Covered) -> bool {
+        let moves = |fid: &Fid| self.moving.values().flatten().any(|moving| moving == fid);
+        let below = |fid: &Fid| self.bars.get(fid).is_some_and(|bar| ticket.number <= bar.below_until);
+        self.bars.get(&covered.fid).is_some_and(|bar| ticket.number <= bar.until)
+            || moves(&covered.fid)
+            || covered.above.iter().any(|fid| below(fid) || moves(fid))
+    }
+
+    pub(super) fn allows(&self, fid: Fid, mode: Mode) -> bool {
+        self.members
+            .get(&fid)
+            .is_some_and(|member| if member.recalls == 0 { mode <= member.mode } else { mode == Mode::Read })
+    }
+
+    pub(super) fn use_it(&mut self, now: Monotonic, fid: Fid, times: u32) -> bool {
+        let Some(member) = self.members.get_mut(&fid) else { return false };
+        member.uses = member.uses.saturating_add(times);
+        if let Some(root) = self.roots.get_mut(&member.root) {
+            root.last_used = now;
+        }
+        true
+    }
+
+    pub(super) fn cacheable(&self, ticket: Ticket, fid: Fid) -> Option<Holding> {
+        let member = self.members.get(&fid)?;
+        let covered = member.began < ticket.number || member.granted_by == ticket.number;
+        (member.recalls == 0 && covered).then_some(member.holding)
+    }
+
+    /// What recalls are being worked on for.
+    pub(super) fn recalling(&self) -> impl Iterator<Item = Fid> {
+        self.work.values().filter_map(|work| work.answer.object.or(Some(work.answer.fid)))
+    }
+
+    /// The request has its answer: what it moved may have been told of by those that were on the way with it.
+    pub(super) fn end_move(&mut self, number: u64, until: u64) {
+        for fid in self.moving.remove(&number).unwrap_or_default() {
+            self.bar(fid, until, Scope::Subtree);
+        }
+    }
+}
+
+impl Holder {
+    /// What came with an answer beside its grants. [`Holder::handle_reply_covered`] calls it while the request still counts as
+    /// on the way.
+    pub(super) fn accept_covered(&mut self, ticket: Ticket, covered: &Covered) {
+        let Some(root) = self.deep.roots.get(&covered.root) else { return };
+        let since = root.began < ticket.number || root.granted_by == ticket.number;
+        if !since || root.is_asked || self.deep.is_barred(ticket, covered) {
+            return;
+        }
+        let mode = covered.mode.min(root.grant.mode);
+        match self.deep.members.get_mut(&covered.fid) {
+            Some(member) if member.recalls > 0 => return,
+            Some(member) => {
+                if mode > member.mode {
+                    member.root = covered.root;
+                    member.mode = mode;
+                }
+                member.granted_by = ticket.number;
+            }
+            None => {
+                let member = self.new_member(covered.fid, covered.root, mode, ticket.number);
+                self.deep.members.insert(covered.fid, member);
+            }
+        }
+        let mut below = covered.fid;
+        for directory in &covered.above {
+            self.deep.links.add(*directory, below);
+            below = *directory;
+        }
+    }
+
+    fn new_member(&mut self, fid: Fid, root: Fid, mode: Mode, granted_by: u64) -> Member {
+        // What a node lease covers at the same time stays covered when that one is given back.
+        let held = self.leases.get(&fid).filter(|held| held.recall.is_none()).map(|held| held.holding);
+        let holding = held.unwrap_or_else(|| Holding::of_member(self.tick()));
+        Member { root, mode, holding, began: self.clock, granted_by, recalls: 0, uses: 0 }
+    }
+
+    pub(super) fn accept_deep(&mut self, now: Monotonic, ticket: Ticket, grant: &Grant) {
+        if self.deep.bars.get(&grant.fid).is_some_and(|bar| grant.epoch <= bar.epoch) {
+            return;
+        }
+        let (began, granted_by) = (self.clock, ticket.number);
+        match self.deep.roots.get_mut(&grant.fid) {
+            Some(root) if grant.epoch <= root.grant.epoch => {}
+            Some(root) if !root.is_asked => {
+                root.grant = *grant;
+                root.granted_by = granted_by;
+            }
+            _ => {
+                let root = Root { grant: *grant, began, granted_by, is_asked: false, last_used: now };
+                self.deep.roots.insert(grant.fid, root);
+            }
+        }
+    }
+
+    /// This client has made an inode in a directory that a deep write lease of its covers, and the server does not know it
+    /// yet: nobody else can have it. `None`: the directory is not covered like that.
+    pub fn adopt_new(&mut self, now: Monotonic, parent: Fid, fid: Fid) -> Option<Holding> {
+        let directory = self.deep.members.get(&parent)?;
+        let root = directory.root;
+        if directory.recalls > 0 || directory.mode != Mode::Write || self.session_end() <= now {
+            return None;
+        }
+        let member = self.new_member(fid, root, Mode::Write, 0);
+        let holding = member.holding;
+        self.deep.members.insert(fid, member);
+        self.deep.links.add(parent, fid);
+        Some(holding)
+    }
+
+    /// Call before a request is sent that moves `fid` into the directory `to`, or gives it another name there, or with `None`
+    /// takes a name from it: its ticket. Until the answer, and for all that was on the way with it, nothing that the server says
+    /// of the object and what is below is taken for covered: it may be of before the move.
+    ///
+    /// Within one deep lease what is cached stays. Else the deep leases cover nothing of it any more: returns what was, whose
+    /// caches are void unless a node lease covers it. Own delayed changes there must be with the server before.
+    pub fn begin_move(&mut self, ticket: Ticket, fid: Fid, to: Option<Fid>) -> Vec<Fid> {
+        self.deep.moving.entry(ticket.number).or_default().push(fid);
+        let target = to.and_then(|to| Some((to, self.deep.members.get(&to)?.root)));
+        let linked = self.deep.links.below(fid);
+        let leaves = |member: &Member| {
+            !linked.contains(&member.root) && target.is_none_or(|(_, root)| root != member.root)
+        };
+        let members = linked.iter().filter(|fid| self.deep.members.get(fid).is_some_and(leaves));
+        let lost: Vec<Fid> = members.copied().collect();
+        for fid in &lost {
+            self.deep.remove_member(*fid);
+        }
+        if let Some((to, _)) = target {
+            // Beside its old place: whoever asks for either directory asks for it.
+            self.deep.links.add(to, fid);
+            let members = &self.deep.members;
+            self.deep.links.prune(fid, |fid| members.contains_key(&fid));
+        }
+        lost
+    }
+
+    /// The server asks for part of a deep lease, or all of it.
+    pub(super) fn handle_part_recall(&mut self, recall: &Recall, object: Fid) -> RecallStep {
+        let Recall { fid: lease, epoch, to, .. } = *recall;
+        let answer =
+            RecallAck { fid: lease, epoch, kept: to, in_use: InUse::No, uses: 0, object: Some(object) };
+        if self.deep.work.contains_key(&epoch) {
+            return RecallStep::Working;
+        }
+        let until = self.clock;
+        let scope = if to.is_none() { Scope::Subtree } else { Scope::Node };
+        self.deep.bar(object, until, scope);
+        let Some(root) = self.deep.roots.get_mut(&lease) else {
+            // Perhaps its grant is on the way: refuse it when it comes, and say so.
+            self.deep.bar(lease, until, Scope::Subtree);
+            if let Some(bar) = self.deep.bars.get_mut(&lease) {
+                bar.epoch = bar.epoch.max(epoch);
+            }
+            return RecallStep::AlreadyGone(RecallAck { kept: None, object: Some(lease), ..answer });
+        };
+        let whole = (object == lease && to.is_none() && epoch > root.grant.epoch).then_some(root.began);
+        root.is_asked |= whole.is_some();
+        if whole.is_some()
+            && let Some(bar) = self.deep.bars.get_mut(&lease)
+        {
+            bar.epoch = bar.epoch.max(epoch);
+        }
+        let lowered = |fid: &Fid| {
+            self.deep.members.get(fid).is_some_and(|member| member.root == lease && Some(member.mode) > to)
+        };
+        let inside = match (whole, to) {
+            (Some(_), _) => self.deep.members_of(lease),
+            (None, None) => self.deep.members_below(object, lease),
+            (None, Some(_)) => Some(object).filter(lowered).into_iter().collect(),
+        };
+        if inside.is_empty() {
+            if whole.is_some() {
+                self.deep.remove_root(lease);
+            }
+            return RecallStep::AlreadyGone(answer);
+        }
+        self.start_work(epoch, Work { answer, inside, whole })
+    }
+
+    /// A node lease is recalled that this client has not heard of; but a deep one covers the object, and what was cached
+    /// under that has to show this client's own change before anybody else sees it.
+    pub(super) fn handle_recall_of_member(&mut self, recall: &Recall) -> Option<RecallStep> {
+        let Recall { fid, epoch, to, .. } = *recall;
+        self.deep.members.get(&fid)?;
+        if self.deep.work.contains_key(&epoch) {
+            return Some(RecallStep::Working);
+        }
+        let answer = RecallAck { fid, epoch, kept: to, in_use: InUse::No, uses: 0, object: None };
+        let until = self.clock;
+        self.deep.bar(fid, until, Scope::Node);
+        Some(self.start_work(epoch, Work { answer, inside: vec![fid], whole: None }))
+    }
+
+    fn start_work(&mut self, epoch: Epoch, work: Work) -> RecallStep {
+        for fid in &work.inside {
+            if let Some(member) = self.deep.members.get_mut(fid) {
+                member.recalls += 1;
+            }
+        }
+        let (lease, keep, inside) = (work.answer.fid, work.answer.kept, work.inside.clone());
+        self.deep.work.insert(epoch, work);
+        RecallStep::DropPart { lease, epoch, keep, inside }
+    }
+
+    /// The caches of all objects that [`RecallStep::DropPart`] named are down to what it said. The answer to send. `in_use` is
+    /// about the object that was asked for.
+    pub fn finish_part(&mut self, lease: Fid, epoch: Epoch, in_use: InUse) -> RecallAck {
+        let began = self.tick();
+        let Some(work) = self.deep.work.remove(&epoch) else {
+            // Of a session before this one.
+            return RecallAck { fid: lease, epoch, kept: None, in_use, uses: 0, object: Some(lease) };
+        };
+        let mut uses = 0_u32;
+        for fid in &work.inside {
+            let Some(member) = self.deep.members.get_mut(fid) else { continue };
+            member.recalls = member.recalls.saturating_sub(1);
+            uses = uses.saturating_add(std::mem::take(&mut member.uses));
+            match work.answer.kept {
+                // What is on the way may be of before a change of our own that others can see from now on.
+                Some(mode) => (member.mode, member.began) = (member.mode.min(mode), began),
+                None => drop(self.deep.remove_member(*fid)),
+            }
+        }
+        let ends = self.deep.roots.get(&lease).is_some_and(|root| work.whole == Some(root.began));
+        if ends {
+            self.deep.remove_root(lease);
+        }
+        RecallAck { in_use, uses, ..work.answer }
+    }
+
+    /// What a deep lease covers, sorted: to be dropped before it is given back.
+    pub fn covered_by(&self, lease: Fid) -> Vec<Fid> {
+        self.deep.members_of(lease)
+    }
+
+    /// Gives a deep lease back unasked. Caches of what only it covers must be empty first. `None`: not held, or part of it is
+    /// being asked for.
+    pub fn release_deep(&mut self, lease: Fid) -> Option<RecallAck> {
+        let root = self.deep.roots.get(&lease)?;
+        if root.is_asked || self.deep.work.values().any(|work| work.answer.fid == lease) {
+            return None;
+        }
+        let epoch = root.grant.epoch;
+        let until = self.clock;
+        self.deep.bar(lease, until, Scope::Subtree);
+        if let Some(bar) = self.deep.bars.get_mut(&lease) {
+            bar.epoch = bar.epoch.max(epoch);
+        }
+        self.deep.remove_root(lease);
+        Some(RecallAck { fid: lease, epoch, kept: None, in_use: InUse::No, uses: 0, object: Some(lease) })
+    }
+
+    /// Deep leases of which nothing was used for so long. Candidates for [`Holder::release_deep`].
+    pub fn idle_deep(&self, now: Monotonic, older_than: Duration) -> Vec<Fid> {
+        let idle = |root: &Root| !root.is_asked && now.since(root.last_used) >= older_than;
+        self.deep.roots.iter().filter(|(_, root)| idle(root)).map(|(fid, _)| *fid).collect()
+    }
+
+    /// Objects that deep leases cover, those being asked for included.
+    pub fn covered_count(&self) -> usize {
+        self.deep.members.len()
+    }
+
+    /// The deep lease was refused after a restart.
+    pub(super) fn lose_deep(&mut self, asked: &Grant) -> Vec<Fid> {
+        if self.deep.roots.get(&asked.fid).is_none_or(|root| root.grant.epoch > asked.epoch) {
+            return Vec::new();
+        }
+        self.deep.remove_root(asked.fid)
+    }
+}

@@ -1,0 +1,390 @@
+//! Deep leases: what one covers, what is in its way, its holes, and who gets one.
+//!
+//! A deep lease is beside the node leases of its session, never in their place: it may be a read lease on a tree in which the
+//! session holds write leases on single objects. It is given by policy only, when nothing conflicts, so nobody is ever
+//! asked for the sake of one; and it keeps its epoch, it is not given again.
+//!
+//! * *Holes.* Who needs an object inside asks for that object alone. A hole that keeps reading is that object; a hole that
+//!   keeps nothing is the object and all below it: its new user may change its names, that is, move things in and out
+//!   without another word. So both ends of a rename by another session are holes, and so is what it moves.
+//! * *Said object by object.* A session believes to be covered what it has been told of ([`Covered`], with the answer of an
+//!   operation that was admitted for the object), so it need not know the holes; they heal in the table alone, when the
+//!   session comes by and contention there has ended. What comes to lie in the reach of a lease otherwise (a rename, a link
+//!   less, a place that becomes known) gets a hole without a question: its session has not been told of it.
+//! * *Moves under way.* An operation that was admitted before a lease is given or a hole heals may move what is inside
+//!   afterwards. So neither happens while another session changes something there. (A session keeps its own moves apart, see
+//!   [`crate::Holder::begin_move`].)
+
+use super::admission::Operation;
+use super::ancestry::Position;
+use super::config::{DeepLeases, WriteLeases};
+use super::index::ObjectId;
+use super::output::{Ancestors, TreeChanges, TreeVersion};
+use super::placing::Reaching;
+use super::store::LeaseId;
+use super::{Intent, Table};
+use crate::conflict::{Concession, Place, Reach, concession};
+use soda_types::ObjectTerm;
+use soda_types::{Covered, Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use std::collections::BTreeMap;
+
+/// What a deep lease has beside what every lease has.
+#[derive(Debug, Default)]
+pub(super) struct Deep {
+    /// What its session may still do there.
+    holes: BTreeMap<Fid, Option<Mode>>,
+    /// Questions that are not answered: the epoch that names each, and what may be kept.
+    asked: BTreeMap<Fid, (Epoch, Option<Mode>)>,
+}
+
+impl Deep {
+    /// What a lease of this mode allows on the first object of the path, whose other elements are the directories above it up
+    /// to the lease's own.
+    pub(super) fn allows(&self, mode: Mode, path: &[Fid]) -> Option<Mode> {
+        let (object, above) = path.split_first()?;
+        if above.iter().any(|directory| self.holes.get(directory) == Some(&None)) {
+            return None;
+        }
+        self.holes.get(object).map_or(Some(mode), |kept| kept.map(|kept| kept.min(mode)))
+    }
+
+    /// The questions whose answers may change what is allowed on the first object of the path.
+    pub(super) fn owed<'a>(&'a self, path: &'a [Fid]) -> impl Iterator<Item = Epoch> + 'a {
+        path.iter().enumerate().filter_map(|(at, fid)| {
+            let (epoch, to) = self.asked.get(fid)?;
+            (at == 0 || to.is_none()).then_some(*epoch)
+        })
+    }
+
+    pub(super) fn asked(&self, fid: Fid) -> Option<(Epoch, Option<Mode>)> {
+        self.asked.get(&fid).copied()
+    }
+
+    pub(super) fn questions(&self) -> impl Iterator<Item = Epoch> {
+        self.asked.values().map(|(epoch, _)| *epoch)
+    }
+
+    pub(super) fn ask(&mut self, fid: Fid, epoch: Epoch, to: Option<Mode>) {
+        self.asked.insert(fid, (epoch, to));
+    }
+
+    pub(super) fn forget_question(&mut self, fid: Fid) {
+        self.asked.remove(&fid);
+    }
+
+    pub(super) fn add_hole(&mut self, fid: Fid, kept: Option<Mode>) {
+        let hole = self.holes.entry(fid).or_insert(kept);
+        *hole = kept.min(*hole);
+    }
+
+    pub(super) fn holes(&self) -> &BTreeMap<Fid, Option<Mode>> {
+        &self.holes
+    }
+}
+
+impl Table {
+    /// Names the state of the tree that the table has heard of. Take it before a plan looks at the volume.
+    pub fn tree_version(&self) -> TreeVersion {
+        TreeVersion(self.tree_version)
+    }
+
+    /// Learns where an object lies.
+    pub(super) fn place(&mut self, object: ObjectId, ancestors: &Ancestors) {
+        if self.store.ancestry().is_none() {
+            return;
+        }
+        match ancestors {
+            Ancestors::Chain(as_of, chain) if as_of.0 == self.tree_version => {
+                for leased in self.store.place(object, chain) {
+                    self.leave_holes_for(leased);
+                }
+            }
+            Ancestors::Several(as_of) if as_of.0 == self.tree_version => self.store.place_several(object),
+            _ => {}
+        }
+    }
+
+    pub(super) fn apply_to_tree(&mut self, changes: &TreeChanges) {
+        if self.store.ancestry().is_none() || (changes.moved.is_empty() && changes.relinked.is_empty()) {
+            return;
+        }
+        self.tree_version += 1;
+        for (fid, chain) in &changes.moved {
+            if let Some(object) = self.store.find(*fid) {
+                self.store.move_object(object, chain);
+                self.leave_holes_for(object);
+            }
+        }
+        for object in changes.relinked.iter().filter_map(|fid| self.store.find(*fid)).collect::<Vec<_>>() {
+            self.store.place_several(object);
+        }
+    }
+
+    /// What the session may certainly do with the object under deep leases.
+    pub(super) fn own_reach(&self, object: ObjectId, session: SessionId) -> Option<Mode> {
+        if self.store.deep_count() == 0 || self.store.nearest_branch(object).is_none() {
+            return None;
+        }
+        let own = self.store.reaching(object).into_iter().filter(|reach| reach.session == session);
+        own.map(|reach| reach.allows).max()
+    }
+
+    /// The session may believe that a deep lease covers the object.
+    pub(super) fn may_reach(&self, object: ObjectId, session: SessionId) -> bool {
+        self.store.deep_count() > 0
+            && self.store.reaching(object).into_iter().any(|reach| reach.session == session)
+    }
+
+    /// A deep lease of another session excludes a lease of this mode on the object.
+    pub(super) fn is_excluded(&self, object: ObjectId, session: SessionId, mode: Mode) -> bool {
+        self.store.deep_count() > 0
+            && self.store.reaching(object).into_iter().any(|reach| {
+                let held = Reach { scope: Scope::Subtree, mode: reach.allows };
+                let asked = Reach { scope: Scope::Node, mode };
+                reach.session != session && concession(held, Place::Above, asked) != Concession::Nothing
+            })
+    }
+
+    /// The deep lease by which the session is covered on an object that an operation of it was admitted for.
+    pub(super) fn covered(&self, session: SessionId, object: ObjectId) -> Option<Covered> {
+        let known = self.grace.is_none() && self.store.nearest_branch(object).is_some();
+        if self.store.deep_count() == 0 || !known {
+            return None;
+        }
+        let path = self.store.path(object);
+        let settled = |reach: &Reaching| {
+            let deep = self.store.deep(reach.lease);
+            reach.session == session && deep.is_some_and(|deep| deep.owed(&path).next().is_none())
+        };
+        let reaching: Vec<Reaching> = self.store.reaching(object).into_iter().filter(settled).collect();
+        let best = reaching.iter().rev().max_by_key(|reach| reach.allows)?;
+        let root = self.store.object(self.store.lease(best.lease)?.object)?.fid;
+        let end = path.iter().position(|fid| *fid == root)?;
+        Some(Covered { fid: path[0], root, mode: best.allows, above: path[1..=end].to_vec() })
+    }
+
+    /// Leases of others on the object, or below it, are none of the session's business: it has not been told of the object.
+    pub(super) fn leave_holes_for(&mut self, object: ObjectId) {
+        if self.store.deep_count() == 0 {
+            return;
+        }
+        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
+        for reach in self.store.reaching(object) {
+            let Some(mode) = self.store.lease(reach.lease).map(|lease| lease.mode) else { continue };
+            let below = self.store.below_of_others(object, reach.session);
+            let here = self.store.held_on_by_others(object, reach.session);
+            let kept = if below.conflicts(mode) || here.writes > 0 {
+                None
+            } else if here.conflicts(mode) {
+                Some(Mode::Read)
+            } else {
+                continue;
+            };
+            if let Some(deep) = self.store.deep_mut(reach.lease) {
+                deep.add_hole(fid, kept);
+            }
+        }
+    }
+
+    /// Another session holds a deep lease on the directory itself that excludes a lease of this mode.
+    pub(super) fn is_deep_for_others(&self, object: ObjectId, session: SessionId, mode: Mode) -> bool {
+        self.store
+            .deep_on(object)
+            .any(|lease| lease.session != session && (mode == Mode::Write || lease.mode == Mode::Write))
+    }
+
+    /// The session's deep lease on the directory was held when the leases that others have inside were: so it had holes there,
+    /// and those above it had one here.
+    pub(super) fn leave_holes_inside(&mut self, object: ObjectId, session: SessionId) {
+        let Some(id) = self.store.deep_lease_of(object, session) else { return };
+        let Some((fid, mode)) =
+            self.store.object(object).and_then(|found| Some((found.fid, self.store.lease(id)?.mode)))
+        else {
+            return;
+        };
+        for reach in self.store.reaching_into(object, Scope::Subtree) {
+            let conflicts = mode == Mode::Write || reach.allows == Mode::Write;
+            if reach.session != session
+                && conflicts
+                && let Some(deep) = self.store.deep_mut(reach.lease)
+            {
+                deep.add_hole(fid, None);
+            }
+        }
+        let here = self.store.held_on_by_others(object, session).conflicts(mode);
+        if !here
+            && !self.store.below_of_others(object, session).conflicts(mode)
+            && !self.store.unplaced_of_others(fid.volume, session).conflicts(mode)
+        {
+            return;
+        }
+        let inside = |other: ObjectId| {
+            let path = self.store.path(other);
+            let unknown = self.store.position(other) == Position::Unknown;
+            path.contains(&fid) || (unknown && path.first().is_some_and(|found| found.volume == fid.volume))
+        };
+        let theirs = self.store.leases().filter(|lease| lease.session != session && inside(lease.object));
+        let holes: Vec<(Fid, Option<Mode>)> = theirs
+            .filter(|lease| mode == Mode::Write || lease.mode == Mode::Write)
+            .filter_map(|lease| {
+                let alone = lease.mode == Mode::Read && lease.scope == Scope::Node;
+                Some((self.store.object(lease.object)?.fid, alone.then_some(Mode::Read)))
+            })
+            .collect();
+        for (fid, kept) in holes {
+            if let Some(deep) = self.store.deep_mut(id) {
+                deep.add_hole(fid, kept);
+            }
+        }
+    }
+
+    /// Holes of the session's deep leases that keep it from the object are closed where contention has ended.
+    pub(super) fn heal(&mut self, now: Monotonic, session: SessionId, object: ObjectId) {
+        // In a grace period not everybody has said what it holds.
+        let known = self.grace.is_none() && self.store.nearest_branch(object).is_some();
+        if self.store.deep_count() == 0 || !known {
+            return;
+        }
+        let path = self.store.path(object);
+        for lease in self.store.deep_on_path(object, session) {
+            // From the top: what is in a hole cannot heal before it.
+            for (at, fid) in path.iter().enumerate().rev() {
+                let hole = self.store.deep(lease).and_then(|deep| deep.holes.get(fid).copied());
+                let Some(kept) = hole.filter(|kept| at == 0 || kept.is_none()) else { continue };
+                if !self.has_healed(now, session, lease, *fid, kept) {
+                    break;
+                }
+                if let Some(deep) = self.store.deep_mut(lease) {
+                    deep.holes.remove(fid);
+                    self.counters.holes_healed += 1;
+                }
+            }
+        }
+    }
+
+    fn has_healed(
+        &self,
+        now: Monotonic,
+        session: SessionId,
+        lease: LeaseId,
+        fid: Fid,
+        kept: Option<Mode>,
+    ) -> bool {
+        let Some(mode) = self.store.lease(lease).map(|lease| lease.mode) else { return false };
+        let asked = self.store.deep(lease).is_some_and(|deep| deep.asked.contains_key(&fid));
+        let Some(object) = self.store.find(fid) else {
+            return !asked && !self.store.unplaced_of_others(fid.volume, session).conflicts(mode);
+        };
+        let scope = if kept.is_none() { Scope::Subtree } else { Scope::Node };
+        !asked && self.nobody_minds(now, session, object, scope, mode)
+    }
+
+    /// The session may cover the object, or all below it, without asking anybody.
+    fn nobody_minds(
+        &self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        scope: Scope,
+        mode: Mode,
+    ) -> bool {
+        let Some(found) = self.store.object(object) else { return false };
+        let asked = Reach { scope, mode };
+        let in_the_way = |held: Scope, mode: Mode, place: Place| {
+            concession(Reach { scope: held, mode }, place, asked) != Concession::Nothing
+        };
+        let above = self.store.reaching_into(object, scope).into_iter();
+        let backs_off = found.rates.as_deref().is_some_and(|rates| rates.backs_off(now).is_some());
+        self.grace.is_none()
+            && self.store.nearest_branch(object).is_some()
+            && !backs_off
+            && !self.store.held_on_by_others(object, session).conflicts(mode)
+            && (scope == Scope::Node || !self.store.below_of_others(object, session).conflicts(mode))
+            && !self.store.unplaced_of_others(found.fid.volume, session).conflicts(mode)
+            && !above
+                .filter(|reach| reach.session != session)
+                .any(|reach| in_the_way(Scope::Subtree, reach.allows, Place::Above))
+            && !self.is_wanted(object, session, mode)
+            && !self.others_change_below(session, object)
+    }
+
+    /// An admitted operation of another session changes the object or something below it.
+    fn others_change_below(&self, session: SessionId, object: ObjectId) -> bool {
+        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return false };
+        let inside = |changed: ObjectId| {
+            let unknown = self.store.nearest_branch(changed).is_none();
+            let path = self.store.path(changed);
+            path.contains(&fid) || (unknown && path.first().is_some_and(|found| found.volume == fid.volume))
+        };
+        let at_work = |op: &&Operation| !op.is_waiting() && op.session != session;
+        self.ops.values().filter(at_work).any(|op| {
+            let mut pairs = op.objects.iter().zip(&op.accesses);
+            pairs.any(|(changed, access)| access.intent == Intent::Change && inside(*changed))
+        })
+    }
+
+    /// The session has got a new lease on the object. If it holds many in one subtree, a deep one will spare it the next.
+    pub(super) fn offer_deep(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+    ) -> Option<Grant> {
+        let DeepLeases::On { after, .. } = self.config.deep_leases else { return None };
+        let ancestry = self.store.ancestry()?;
+        let parent = match self.store.position(object) {
+            Position::Is(branch) => ancestry.get(branch)?.up,
+            _ => self.store.nearest_branch(object),
+        };
+        let weight = after.div_ceil(4).max(1);
+        let score = |leases: u32, deep: u32| leases + deep.min(leases) * (weight - 1);
+        let mut candidate = None;
+        for (_, branch) in ancestry.up_from(parent) {
+            let (own, others) = (branch.below.of(session), branch.below.of_others(session));
+            // Who is in the way here is so further up.
+            if others.conflicts(Mode::Read) {
+                break;
+            }
+            if !others.conflicts(Mode::Write) && score(own.writes, own.deep) >= after {
+                candidate = Some((branch.object, Mode::Write));
+            } else if score(own.all(), own.deep) >= after {
+                candidate = Some((branch.object, Mode::Read));
+            }
+            if candidate.is_some() {
+                break;
+            }
+        }
+        let (object, mode) = candidate?;
+        self.grant_deep(now, session, object, mode)
+    }
+
+    /// A deep lease, if nothing is in its way.
+    pub(super) fn grant_deep(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        mode: Mode,
+    ) -> Option<Grant> {
+        let fid = self.store.object(object)?.fid;
+        let wanted = self.term_of(session, fid) == ObjectTerm::Session
+            && (mode == Mode::Read || self.config.write_leases == WriteLeases::Grant);
+        let good = self.sessions.get(&session).is_some_and(|session| session.is_good());
+        if !wanted || !good || !self.nobody_minds(now, session, object, Scope::Subtree, mode) {
+            return None;
+        }
+        if let Some(id) = self.store.deep_lease_of(object, session) {
+            let busy = self.store.deep(id).is_none_or(|deep| !deep.asked.is_empty());
+            if busy || self.store.lease(id)?.mode >= mode {
+                return None;
+            }
+            self.end_lease(id);
+        }
+        if !self.make_room(now, session) {
+            self.counters.refusals_full += 1;
+            return None;
+        }
+        self.counters.deep_grants += 1;
+        self.insert_lease(now, session, object, (Scope::Subtree, mode), Term::Session)
+    }
+}

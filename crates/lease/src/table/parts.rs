@@ -1,0 +1,208 @@
+//! Recalls of part of a deep lease: one object, or one object and all below it. There can be many for one lease, so each is a
+//! question with an epoch of its own as its name, and is never altered: a question for more is a new one.
+
+use super::admission::mode_for;
+use super::config::DeepLeases;
+use super::index::ObjectId;
+use super::recalls::{Blocked, Outstanding};
+use super::store::LeaseId;
+use super::{Intent, OpKey, Table};
+use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, RecallAck, SessionId};
+
+/// Which part of a deep lease is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Part {
+    pub(super) object: ObjectId,
+    pub(super) fid: Fid,
+}
+
+impl Table {
+    /// Makes sure that every deep lease of others that reaches the object in the way is being asked, or is gone.
+    pub(super) fn clear_deep(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        keep: Option<Mode>,
+        asker: (OpKey, usize),
+    ) -> Blocked {
+        if self.store.deep_count() == 0 {
+            return Blocked::No;
+        }
+        let mut blocked = Blocked::No;
+        for reach in self.store.reaching(object) {
+            self.counters.leases_examined += 1;
+            if reach.session == session || Some(reach.allows) <= keep {
+                continue;
+            }
+            if self.still_holds(now, reach.lease, object) {
+                let cause = self.cause_of(asker);
+                self.recall_part(now, reach.lease, object, keep, cause);
+                blocked = Blocked::Yes;
+            }
+        }
+        blocked
+    }
+
+    /// Asks for an object out of a deep lease, or for the whole lease if it is the lease's own and nothing may be kept.
+    pub(super) fn recall_part(
+        &mut self,
+        now: Monotonic,
+        id: LeaseId,
+        object: ObjectId,
+        to: Option<Mode>,
+        cause: Cause,
+    ) {
+        let Some(lease) = self.store.lease(id) else { return };
+        let (session, root, mode) = (lease.session, lease.object, lease.mode);
+        let root = self.store.object(root).map(|found| found.fid).unwrap_or_default();
+        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
+        if let Some((epoch, asked)) = self.store.deep(id).and_then(|deep| deep.asked(fid)) {
+            if asked > to {
+                self.ask_for(now, epoch, to, cause);
+                self.look_again_for(session, object);
+            }
+            return;
+        }
+        if let Some(found) = self.store.object_mut(object) {
+            found.unanswered += 1;
+        }
+        let epoch = self.take_epoch();
+        if let Some(deep) = self.store.deep_mut(id) {
+            deep.ask(fid, epoch, to);
+        }
+        self.counters.recalls += 1;
+        self.counters.recalls_inside += 1;
+        self.send_new(
+            now,
+            session,
+            epoch,
+            Outstanding::of_part(now, id, root, to, cause, Part { object, fid }),
+        );
+        self.look_again_for(session, object);
+        self.note_contention(now, object, session, mode);
+    }
+
+    /// Puts a question in another's place: answers to that one do not count any more.
+    fn ask_for(&mut self, now: Monotonic, old: Epoch, to: Option<Mode>, cause: Cause) {
+        let Some(mut outstanding) = self.recalls.remove(old) else { return };
+        let Some(session) = self.store.lease(outstanding.lease).map(|lease| lease.session) else { return };
+        let epoch = self.take_epoch();
+        if let (Some(part), Some(deep)) = (outstanding.part, self.store.deep_mut(outstanding.lease)) {
+            deep.ask(part.fid, epoch, to);
+        }
+        outstanding.to = to;
+        outstanding.cause = cause;
+        self.recalls.insert(epoch, outstanding);
+        self.resend(now, session, epoch);
+        self.plan(now, epoch);
+    }
+
+    /// As [`Table::ask_anew`] for deep leases of the session that reach the object.
+    pub(super) fn ask_anew_inside(&mut self, now: Monotonic, session: SessionId, object: ObjectId) {
+        if self.store.deep_count() == 0 {
+            return;
+        }
+        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
+        for lease in self.store.deep_on_path(object, session) {
+            let asked = self.store.deep(lease).and_then(|deep| deep.asked(fid));
+            if let Some((epoch, Some(to))) = asked {
+                let cause = self.recalls.get(epoch).map_or(Cause::Reclaim, |asked| asked.cause.clone());
+                self.ask_for(now, epoch, Some(to), cause);
+            }
+        }
+    }
+
+    /// The epochs of the questions about the object that the session has not answered.
+    pub(super) fn owed_for(&self, object: ObjectId, session: SessionId) -> Vec<Epoch> {
+        let leases = self.store.deep_on_path(object, session);
+        if leases.is_empty() {
+            return Vec::new();
+        }
+        let path = self.store.path(object);
+        let deep = leases.iter().filter_map(|id| self.store.deep(*id));
+        deep.flat_map(|deep| deep.owed(&path).collect::<Vec<_>>()).collect()
+    }
+
+    /// A deep lease of the session allows the access. In a grace period it may have holes that nobody has told of.
+    pub(super) fn is_covered_deep(&self, object: ObjectId, session: SessionId, intent: Intent) -> bool {
+        self.grace.is_none() && self.own_reach(object, session) >= Some(mode_for(intent))
+    }
+
+    pub(super) fn handle_part_given_back(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        ack: &RecallAck,
+        fid: Fid,
+    ) {
+        if ack.in_use == InUse::Yes && self.sessions.contains_key(&session) {
+            self.outputs.push_back(super::Output::SessionInUse { session, fid });
+        }
+        let all_of_it = fid == ack.fid && ack.kept.is_none();
+        let asked = self.recalls.get(ack.epoch).and_then(|asked| {
+            let held_by = self.store.lease(asked.lease).map(|lease| lease.session);
+            (held_by == Some(session)).then_some((asked.lease, asked.part?, asked.to))
+        });
+        let Some((lease, part, to)) = asked else {
+            let held = self.store.find(ack.fid).and_then(|object| self.store.deep_lease_of(object, session));
+            match held.filter(|id| self.store.lease(*id).is_some_and(|lease| lease.epoch == ack.epoch)) {
+                Some(id) if all_of_it => {
+                    self.counters.releases += 1;
+                    self.end_lease(id);
+                }
+                _ => self.counters.stale_acks += 1,
+            }
+            return;
+        };
+        if all_of_it {
+            self.counters.acks += 1;
+            self.end_lease(lease);
+            return;
+        }
+        if part.fid != fid || ack.kept > to {
+            self.counters.stale_acks += 1;
+            return;
+        }
+        self.counters.acks += 1;
+        self.counters.reported_uses += u64::from(ack.uses);
+        if ack.uses > 0 {
+            self.note_use(now, part.object, session, Intent::Read, ack.uses);
+        }
+        self.recalls.remove(ack.epoch);
+        let Some(deep) = self.store.deep_mut(lease) else { return };
+        deep.forget_question(fid);
+        deep.add_hole(fid, ack.kept);
+        self.counters.holes += 1;
+        let holes = deep.holes().len();
+        self.one_answer(part.object);
+        self.give_up_if_too_full(now, lease, holes);
+    }
+
+    fn give_up_if_too_full(&mut self, now: Monotonic, lease: LeaseId, holes: usize) {
+        if let DeepLeases::On { max_holes, .. } = self.config.deep_leases
+            && holes > max_holes
+            && let Some(root) = self.store.lease(lease).map(|lease| lease.object)
+        {
+            self.recall_part(now, lease, root, None, Cause::Reclaim);
+        }
+    }
+
+    /// Nobody needs the answer any more, or it will not come.
+    pub(super) fn withdraw_question(&mut self, lease: LeaseId, part: Part) {
+        if let Some(deep) = self.store.deep_mut(lease) {
+            deep.forget_question(part.fid);
+        }
+        self.one_answer(part.object);
+    }
+
+    /// The lease is about to end, and what was asked of it has its answer.
+    pub(super) fn end_questions(&mut self, lease: LeaseId) {
+        let Some(deep) = self.store.deep(lease) else { return };
+        for epoch in deep.questions().collect::<Vec<_>>() {
+            if let Some(part) = self.recalls.remove(epoch).and_then(|asked| asked.part) {
+                self.one_answer(part.object);
+            }
+        }
+    }
+}

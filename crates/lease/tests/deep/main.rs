@@ -1,0 +1,61 @@
+//! Deep leases in a small world of clients with caches: see `world`. `SEED` repeats one run, `SEEDS` says how many.
+
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use world::{Mistake, World};
+
+const STEPS: usize = 2500;
+
+fn run(seed: u64, mistake: Mistake) -> World {
+    let mut world = World::new(seed, mistake);
+    (0..STEPS).for_each(|_| world.step());
+    world.wind_up();
+    world
+}
+
+#[test]
+fn nobody_reads_what_is_old_and_nobody_waits_for_ever() {
+    let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let first = number("SEED");
+    let seeds = first.map_or(0..number("SEEDS").unwrap_or(100), |seed| seed..seed + 1);
+    let (mut reads, mut writes, mut deep, mut holes, mut healed) = (0, 0, 0, 0, 0);
+    for seed in seeds {
+        let done = catch_unwind(AssertUnwindSafe(|| run(seed, Mistake::None)));
+        let world = done.unwrap_or_else(|_| panic!("SEED={seed} cargo test -p soda-lease --test deep"));
+        reads += world.cached_reads;
+        writes += world.local_writes;
+        deep += world.deep_grants;
+        holes += world.holes;
+        healed += world.healed;
+    }
+    println!(
+        "{reads} reads from caches, {writes} local writes, {deep} deep leases, {holes} holes, {healed} healed"
+    );
+    if first.is_none() {
+        assert!(reads > 1000 && writes > 1000 && deep > 300 && holes > 300 && healed > 20);
+    }
+}
+
+/// The world would notice: each mistake breaks a promise before long.
+#[test]
+fn mistakes_are_caught() {
+    let mistakes = [
+        Mistake::MovesUnsaid,
+        Mistake::MovesUntold,
+        Mistake::LinksUntold,
+        Mistake::StalePlans,
+        Mistake::DropsOne,
+        Mistake::AnswersUnflushed,
+        Mistake::BelievesLate,
+    ];
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let caught = mistakes
+        .map(|mistake| (0..400).find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed, mistake))).is_err()));
+    std::panic::set_hook(hook);
+    for (mistake, seed) in mistakes.into_iter().zip(caught) {
+        println!("{mistake:?}: seed {seed:?}");
+        assert!(seed.is_some(), "{mistake:?} is not noticed");
+    }
+}
