@@ -111,8 +111,7 @@ impl Table {
         self.tree_version += 1;
         for (fid, chain) in &changes.moved {
             if let Some(object) = self.store.find(*fid) {
-                self.store.move_object(object, chain);
-                self.leave_holes_for(object);
+                self.move_object(object, chain);
             }
         }
         for object in changes.relinked.iter().filter_map(|fid| self.store.find(*fid)).collect::<Vec<_>>() {
@@ -163,25 +162,37 @@ impl Table {
         Some(Covered { fid: path[0], root, mode: best.allows, above: path[1..=end].to_vec() })
     }
 
-    /// Leases of others on the object, or below it, are none of the session's business: it has not been told of the object.
+    /// Leases of others on the object are none of the business of whose deep lease reaches it: it has not been told of it.
     pub(super) fn leave_holes_for(&mut self, object: ObjectId) {
         if self.store.deep_count() == 0 {
             return;
         }
         let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
         for reach in self.store.reaching(object) {
-            let Some(mode) = self.store.lease(reach.lease).map(|lease| lease.mode) else { continue };
-            let below = self.store.below_of_others(object, reach.session);
             let here = self.store.held_on_by_others(object, reach.session);
-            let kept = if below.conflicts(mode) || here.writes > 0 {
-                None
-            } else if here.conflicts(mode) {
-                Some(Mode::Read)
-            } else {
-                continue;
-            };
-            if let Some(deep) = self.store.deep_mut(reach.lease) {
+            let kept = if here.writes > 0 { None } else { Some(Mode::Read) };
+            if here.conflicts(reach.allows)
+                && let Some(deep) = self.store.deep_mut(reach.lease)
+            {
                 deep.add_hole(fid, kept);
+            }
+        }
+    }
+
+    /// The object moves with what others hold on it and below: whose deep lease did not reach it before has not been told of
+    /// any of it.
+    fn move_object(&mut self, object: ObjectId, chain: &[Fid]) {
+        let before = self.store.reaching_into(object, Scope::Subtree);
+        self.store.move_object(object, chain);
+        self.leave_holes_for(object);
+        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
+        for reach in self.store.reaching_into(object, Scope::Subtree) {
+            let is_new = before.iter().all(|old| old.lease != reach.lease);
+            if is_new
+                && self.store.below_of_others(object, reach.session).conflicts(reach.allows)
+                && let Some(deep) = self.store.deep_mut(reach.lease)
+            {
+                deep.add_hole(fid, None);
             }
         }
     }
