@@ -389,9 +389,9 @@ impl Table {
             if busy || self.store.lease(id)?.mode >= mode {
                 return None;
             }
+            // The stronger one takes its place, so there is room.
             self.end_lease(id);
-        }
-        if !self.make_room(now, session) {
+        } else if !self.make_room(now, session) {
             self.counters.refusals_full += 1;
             return None;
         }
