@@ -21,7 +21,7 @@ use super::config::{DeepLeases, WriteLeases};
 use super::index::ObjectId;
 use super::output::{Ancestors, TreeChanges, TreeVersion};
 use super::placing::Reaching;
-use super::store::LeaseId;
+use super::store::{LeaseId, Running};
 use super::{Intent, Table};
 use crate::conflict::{Concession, Place, Reach, concession};
 use soda_types::ObjectTerm;
@@ -159,7 +159,10 @@ impl Table {
         let best = reaching.iter().rev().max_by_key(|reach| reach.allows)?;
         let root = self.store.object(self.store.lease(best.lease)?.object)?.fid;
         let end = path.iter().position(|fid| *fid == root)?;
-        Some(Covered { fid: path[0], root, mode: best.allows, above: path[1..=end].to_vec() })
+        // Who reads it at this moment may get a lease with what was read: nobody writes in between.
+        let alone = self.store.object(object)?.running == Running::Readers(0);
+        let mode = if alone { best.allows } else { Mode::Read };
+        Some(Covered { fid: path[0], root, mode, above: path[1..=end].to_vec() })
     }
 
     /// Leases of others on the object are none of the business of whose deep lease reaches it: it has not been told of it.
