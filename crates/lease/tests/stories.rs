@@ -5,10 +5,14 @@
 //! `UPDATE=1 cargo test -p soda-lease --test stories` writes down what happens now; read the difference before you
 //! commit it.
 
-use soda_lease::table::{Access, BackOff, Equation8, ObjectTerm, OpKey, Outcome, Output, Table, TableConfig};
+use soda_lease::table::{
+    Access, BackOff, Created, DeepLeases, Equation8, ObjectTerm, OpKey, Outcome, Output, Table, TableConfig,
+    TreeChanges,
+};
 use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
 use soda_types::{
-    Cause, Epoch, Fid, Grant, InUse, Ino, Mode, Monotonic, Recall, RecallAck, SessionId, VolumeId,
+    Cause, Covered, Epoch, Fid, FileKind, Grant, InUse, Ino, Mode, Monotonic, Recall, RecallAck, SessionId,
+    VolumeId,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -67,6 +71,11 @@ struct Cell {
     /// The last recall of each client and object, and the epoch of the work on it.
     recalls: BTreeMap<(u64, u64), Recall>,
     working: BTreeMap<(u64, u64), Epoch>,
+    /// The same of what is asked out of a deep lease, by the object.
+    parts: BTreeMap<(u64, u64), (Fid, Epoch)>,
+    /// Where things lie, once deep leases are on.
+    parents: BTreeMap<u64, u64>,
+    covered: BTreeMap<u64, Vec<Covered>>,
     /// Answers that were given and have not arrived.
     acks: BTreeMap<(u64, u64), RecallAck>,
     ops: u64,
@@ -99,6 +108,14 @@ fn keeps(mode: Option<Mode>) -> &'static str {
     }
 }
 
+fn named(lease: Fid, epoch: Epoch, object: Option<Fid>) -> String {
+    match object {
+        None => format!("{lease} {epoch}"),
+        Some(object) if object == lease => format!("deep {lease} ({epoch})"),
+        Some(object) => format!("{object} out of deep {lease} ({epoch})"),
+    }
+}
+
 impl Cell {
     fn new() -> Cell {
         let config = TableConfig {
@@ -116,6 +133,9 @@ impl Cell {
             answers: BTreeMap::new(),
             recalls: BTreeMap::new(),
             working: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            parents: BTreeMap::new(),
+            covered: BTreeMap::new(),
             acks: BTreeMap::new(),
             ops: 0,
             lines: Vec::new(),
@@ -137,6 +157,23 @@ impl Cell {
                 self.config.object_term = ObjectTerm::For(secs(term));
                 self.table = Table::new(self.config.clone(), Epoch(1), self.now);
             }
+            ["deep-leases", "after", number] => {
+                let after = number.parse().expect("a number");
+                self.config.deep_leases = DeepLeases::On { after, max_holes: 8 };
+                self.table = Table::new(self.config.clone(), Epoch(1), self.now);
+            }
+            ["tree", paths @ ..] => {
+                for path in paths {
+                    let inodes: Vec<u64> = path.split('/').map(|word| fid(word).ino.0).collect();
+                    self.parents.extend(inodes.windows(2).map(|pair| (pair[1], pair[0])));
+                }
+            }
+            ["holes", who, what] => {
+                let holes = self.table.holes(SessionId(session(who)), fid(what));
+                let list: Vec<String> =
+                    holes.iter().map(|(fid, kept)| format!("{fid} keeps {}", keeps(*kept))).collect();
+                self.say(format!("server: {who}'s deep lease on {} has {list:?}", fid(what)));
+            }
             ["open", sessions @ ..] => {
                 for word in sessions {
                     let margin = HolderConfig { drift_margin: DriftMargin::NONE };
@@ -151,18 +188,23 @@ impl Cell {
                 self.table = Table::new(self.config.clone(), Epoch(1000), self.now);
                 self.table.begin_grace(self.now, known.iter().map(|word| SessionId(session(word))));
             }
-            ["finish", word] => {
-                let grants = self.table.finish(self.now, OpKey(op(word)), Outcome::Applied);
-                let list: Vec<String> = grants.iter().map(Grant::to_string).collect();
-                let with = if list.is_empty() { "no lease".to_owned() } else { list.join(", ") };
-                self.say(format!("server: answers {word} with {with}"));
-                self.answers.insert(op(word), grants);
+            ["finish", word] => self.finish(word, &TreeChanges::default()),
+            ["finish", word, "making", what, "in", parent] => {
+                self.parents.insert(fid(what).ino.0, fid(parent).ino.0);
+                let made = Created { fid: fid(what), kind: FileKind::Directory, parent: Some(fid(parent)) };
+                self.finish(word, &TreeChanges { created: vec![made], ..TreeChanges::default() });
+            }
+            ["finish", word, "moving", what, "to", parent] => {
+                self.parents.insert(fid(what).ino.0, fid(parent).ino.0);
+                let moved = vec![(fid(what), self.above(fid(what)))];
+                self.finish(word, &TreeChanges { moved, ..TreeChanges::default() });
             }
             ["reply", word] => {
                 let (number, ticket) = self.tickets[&op(word)];
                 let grants = self.answers.remove(&op(word)).unwrap_or_default();
+                let covered = self.covered.remove(&op(word)).unwrap_or_default();
                 let now = self.now;
-                self.holder(number).handle_reply(now, ticket, &grants);
+                self.holder(number).handle_reply_covered(now, ticket, &grants, &covered);
             }
             ["recalled", who, what] => self.recalled(session(who), what),
             ["dropped", who, what] => {
@@ -216,14 +258,35 @@ impl Cell {
         self.outputs();
     }
 
+    fn above(&self, what: Fid) -> Vec<Fid> {
+        let up = |fid: &Fid| Some(Fid::new(VolumeId(1), Ino(*self.parents.get(&fid.ino.0)?)));
+        std::iter::successors(up(&what), up).collect()
+    }
+
+    fn finish(&mut self, word: &str, changes: &TreeChanges) {
+        let granted = self.table.finish_tree(self.now, OpKey(op(word)), Outcome::Applied, changes);
+        let list: Vec<String> = granted.leases.iter().map(Grant::to_string).collect();
+        let with = if list.is_empty() { "no lease".to_owned() } else { list.join(", ") };
+        let says =
+            |covered: &Covered| format!("; {} {} is under {}", covered.mode, covered.fid, covered.root);
+        let covered: String = granted.covered.iter().map(says).collect();
+        self.say(format!("server: answers {word} with {with}{covered}"));
+        self.answers.insert(op(word), granted.leases);
+        self.covered.insert(op(word), granted.covered);
+    }
+
     fn request(&mut self, number: u64, how: &str, what: &str) {
         self.ops += 1;
         let now = self.now;
         let ticket = self.holder(number).begin_request(now);
         self.tickets.insert(self.ops, (number, ticket));
-        let access = |word: &str| match how {
-            "reads" => Access::read(fid(word)),
-            _ => Access::change(fid(word), Cause::Data),
+        let as_of = self.table.tree_version();
+        let access = |word: &str| {
+            let access = match how {
+                "reads" => Access::read(fid(word)),
+                _ => Access::change(fid(word), Cause::Data),
+            };
+            if self.parents.is_empty() { access } else { access.below(as_of, self.above(fid(word))) }
         };
         let accesses = what.split(',').map(access).collect();
         let _ = self.table.handle_traffic(now, SessionId(number));
@@ -240,15 +303,15 @@ impl Cell {
         let now = self.now;
         match self.holder(number).handle_recall(now, &recall) {
             RecallStep::AlreadyGone(ack) => {
-                self.say(format!(
-                    "s{number}: {} {} is gone already, keeps {}",
-                    ack.fid,
-                    ack.epoch,
-                    keeps(ack.kept)
-                ));
+                let what = named(ack.fid, ack.epoch, ack.object);
+                self.say(format!("s{number}: {what} is gone already, keeps {}", keeps(ack.kept)));
                 self.table.handle_acks(now, SessionId(number), &[ack]);
             }
             RecallStep::Working => self.say(format!("s{number}: is at work on that")),
+            RecallStep::DropPart { lease, epoch, keep, inside } => {
+                self.parts.insert((number, fid(what).ino.0), (lease, epoch));
+                self.say(format!("s{number}: brings its caches of {inside:?} down to {}", keeps(keep)));
+            }
             RecallStep::Drop { fid, epoch, keep } => {
                 self.working.insert((number, fid.ino.0), epoch);
                 self.say(format!("s{number}: brings its caches of {fid} down to {}", keeps(keep)));
@@ -258,9 +321,15 @@ impl Cell {
 
     fn drops(&mut self, number: u64, what: &str) {
         let (now, key) = (self.now, (number, fid(what).ino.0));
-        let epoch = self.working[&key];
-        let ack = self.holder(number).finish_recall(now, fid(what), epoch, InUse::No);
-        self.say(format!("s{number}: answers {} {}, keeps {}", ack.fid, ack.epoch, keeps(ack.kept)));
+        let ack = match self.parts.remove(&key) {
+            Some((lease, epoch)) => self.holder(number).finish_part(lease, epoch, InUse::No),
+            None => {
+                let epoch = self.working[&key];
+                self.holder(number).finish_recall(now, fid(what), epoch, InUse::No)
+            }
+        };
+        let asked = named(ack.fid, ack.epoch, ack.object);
+        self.say(format!("s{number}: answers {asked}, keeps {}", keeps(ack.kept)));
         self.acks.insert(key, ack);
     }
 
@@ -307,14 +376,10 @@ impl Cell {
                 Output::Admit(op) => format!("op{} runs", op.0),
                 Output::Refuse(op, refusal) => format!("op{} is refused: {refusal}", op.0),
                 Output::Recall { session, recall } => {
-                    let line = format!(
-                        "asks s{} for {} {}, to keep {}",
-                        session.0,
-                        recall.fid,
-                        recall.epoch,
-                        keeps(recall.to)
-                    );
-                    self.recalls.insert((session.0, recall.fid.ino.0), recall);
+                    let what = named(recall.fid, recall.epoch, recall.object);
+                    let line = format!("asks s{} for {what}, to keep {}", session.0, keeps(recall.to));
+                    let object = recall.object.unwrap_or(recall.fid);
+                    self.recalls.insert((session.0, object.ino.0), recall);
                     line
                 }
                 Output::Fence { session, reason } => format!("ends s{}: {reason}", session.0),

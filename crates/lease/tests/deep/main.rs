@@ -1,5 +1,7 @@
 //! Deep leases in a small world of clients with caches: see `world`. `SEED` repeats one run, `SEEDS` says how many.
 
+mod checks;
+mod clients;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
