@@ -11,7 +11,7 @@ use soda_lease::table::{
 };
 use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
 use soda_types::{
-    Cause, Covered, Epoch, Fid, FileKind, Grant, InUse, Ino, Mode, Monotonic, Recall, RecallAck, SessionId,
+    Cause, Coverage, Epoch, Fid, FileKind, Grant, InUse, Ino, Mode, Monotonic, Recall, RecallAck, SessionId,
     VolumeId,
 };
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ struct Cell {
     parts: BTreeMap<(u64, u64), (Fid, Epoch)>,
     /// Where things lie, once deep leases are on.
     parents: BTreeMap<u64, u64>,
-    covered: BTreeMap<u64, Vec<Covered>>,
+    covered: BTreeMap<u64, Vec<Coverage>>,
     /// Answers that were given and have not arrived.
     acks: BTreeMap<(u64, u64), RecallAck>,
     ops: u64,
@@ -268,7 +268,7 @@ impl Cell {
         let list: Vec<String> = granted.leases.iter().map(Grant::to_string).collect();
         let with = if list.is_empty() { "no lease".to_owned() } else { list.join(", ") };
         let says =
-            |covered: &Covered| format!("; {} {} is under {}", covered.mode, covered.fid, covered.root);
+            |covered: &Coverage| format!("; {} {} is under {}", covered.mode, covered.fid, covered.root);
         let covered: String = granted.covered.iter().map(says).collect();
         self.say(format!("server: answers {word} with {with}{covered}"));
         self.answers.insert(op(word), granted.leases);

@@ -114,7 +114,7 @@ pub struct RecallAck {
 /// Beside an answer about an object: the deep lease of the session on `root` covers it. Deep leases cover only what the
 /// server has said so of, object by object, as the client meets them: so holes and hard links need no words of their own.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Covered {
+pub struct Coverage {
     pub fid: Fid,
     pub root: Fid,
     pub mode: Mode,

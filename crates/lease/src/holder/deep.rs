@@ -1,6 +1,6 @@
 //! Deep leases held: which objects they cover, and what to do when one of these is asked for.
 //!
-//! A deep lease covers what the server has said so of ([`Covered`]), and what this client has made below it
+//! A deep lease covers what the server has said so of ([`Coverage`]), and what this client has made below it
 //! ([`Holder::adopt_new`]): its *members*. So a question about an object costs one look-up, however deep it lies, and with node
 //! leases alone nothing. The directories between a member and its lease are kept as links; a recall that keeps nothing of a
 //! directory takes what is linked below it, and costs as many steps as there is to drop.
@@ -9,7 +9,7 @@
 
 use super::leases::Holding;
 use super::{Holder, RecallStep, Ticket};
-use soda_types::{Covered, Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, Scope};
+use soda_types::{Coverage, Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -158,7 +158,7 @@ impl Deep {
         }
     }
 
-    fn is_barred(&self, ticket: Ticket, covered: &Covered) -> bool {
+    fn is_barred(&self, ticket: Ticket, covered: &Coverage) -> bool {
         let moves = |fid: &Fid| self.moving.values().flatten().any(|moving| moving == fid);
         let below = |fid: &Fid| self.bars.get(fid).is_some_and(|bar| ticket.number <= bar.below_until);
         self.bars.get(&covered.fid).is_some_and(|bar| ticket.number <= bar.until)
@@ -203,7 +203,7 @@ impl Deep {
 impl Holder {
     /// What came with an answer beside its grants. [`Holder::handle_reply_covered`] calls it while the request still counts as
     /// on the way.
-    pub(super) fn accept_covered(&mut self, ticket: Ticket, covered: &Covered) {
+    pub(super) fn accept_covered(&mut self, ticket: Ticket, covered: &Coverage) {
         let Some(root) = self.deep.roots.get(&covered.root) else { return };
         let since = root.began < ticket.number || root.granted_by == ticket.number;
         if !since || root.is_asked || self.deep.is_barred(ticket, covered) {
@@ -433,3 +433,6 @@ impl Holder {
         self.deep.remove_root(asked.fid)
     }
 }
+
+#[cfg(test)]
+mod tests;

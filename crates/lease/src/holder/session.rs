@@ -1,7 +1,7 @@
 //! The session: renewed by every answer, counted from when its request was sent.
 
 use super::Holder;
-use soda_types::{Covered, Grant, Monotonic, SessionId};
+use soda_types::{Coverage, Grant, Monotonic, SessionId};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Holder {
         now: Monotonic,
         ticket: Ticket,
         grants: &[Grant],
-        covered: &[Covered],
+        covered: &[Coverage],
     ) {
         if ticket.session.is_some()
             && ticket.session == self.session()

@@ -7,7 +7,7 @@
 //! * *Holes.* Who needs an object inside asks for that object alone. A hole that keeps reading is that object; a hole that
 //!   keeps nothing is the object and all below it: its new user may change its names, that is, move things in and out
 //!   without another word. So both ends of a rename by another session are holes, and so is what it moves.
-//! * *Said object by object.* A session believes to be covered what it has been told of ([`Covered`], with the answer of an
+//! * *Said object by object.* A session believes to be covered what it has been told of ([`Coverage`], with the answer of an
 //!   operation that was admitted for the object), so it need not know the holes; they heal in the table alone, when the
 //!   session comes by and contention there has ended. What comes to lie in the reach of a lease otherwise (a rename, a link
 //!   less, a place that becomes known) gets a hole without a question: its session has not been told of it.
@@ -25,7 +25,7 @@ use super::store::{LeaseId, Running};
 use super::{Intent, Table};
 use crate::conflict::{Concession, Place, Reach, concession};
 use soda_types::ObjectTerm;
-use soda_types::{Covered, Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use soda_types::{Coverage, Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
 use std::collections::BTreeMap;
 
 /// What a deep lease has beside what every lease has.
@@ -145,7 +145,7 @@ impl Table {
     }
 
     /// The deep lease by which the session is covered on an object that an operation of it was admitted for.
-    pub(super) fn covered(&self, session: SessionId, object: ObjectId) -> Option<Covered> {
+    pub(super) fn covered(&self, session: SessionId, object: ObjectId) -> Option<Coverage> {
         let known = self.grace.is_none() && self.store.nearest_branch(object).is_some();
         if self.store.deep_count() == 0 || !known {
             return None;
@@ -162,7 +162,7 @@ impl Table {
         // Who reads it at this moment may get a lease with what was read: nobody writes in between.
         let alone = self.store.object(object)?.running == Running::Readers(0);
         let mode = if alone { best.allows } else { Mode::Read };
-        Some(Covered { fid: path[0], root, mode, above: path[1..=end].to_vec() })
+        Some(Coverage { fid: path[0], root, mode, above: path[1..=end].to_vec() })
     }
 
     /// Leases of others on the object are none of the business of whose deep lease reaches it: it has not been told of it.
@@ -361,7 +361,7 @@ impl Table {
             }
             if !others.conflicts(Mode::Write) && score(own.writes, own.deep) >= after {
                 candidate = Some((branch.object, Mode::Write));
-            } else if score(own.all(), own.deep) >= after {
+            } else if score(own.reads, own.deep) >= after {
                 candidate = Some((branch.object, Mode::Read));
             }
             if candidate.is_some() {

@@ -7,7 +7,7 @@ use super::index::ObjectId;
 use super::output::{Access, Created, OpKey, Outcome, TreeChanges, Want};
 use super::rates::{BackOff, Equation8, Intent, Rates};
 use super::store::{LeaseId, NewLease, RecallState};
-use soda_types::{Cause, Covered, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use soda_types::{Cause, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 
 /// Objects that are remembered for their rates only.
 const MAX_COLD: usize = 65_536;
@@ -17,7 +17,7 @@ const MAX_COLD: usize = 65_536;
 pub struct Granted {
     pub leases: Vec<Grant>,
     /// Its objects that a deep lease covers.
-    pub covered: Vec<Covered>,
+    pub covered: Vec<Coverage>,
 }
 
 impl Table {

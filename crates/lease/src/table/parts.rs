@@ -11,7 +11,7 @@ use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, RecallAck, SessionId
 
 /// Which part of a deep lease is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Part {
+pub(super) struct DeepPart {
     pub(super) object: ObjectId,
     pub(super) fid: Fid,
 }
@@ -77,7 +77,7 @@ impl Table {
             now,
             session,
             epoch,
-            Outstanding::of_part(now, id, root, to, cause, Part { object, fid }),
+            Outstanding::of_part(now, id, root, to, cause, DeepPart { object, fid }),
         );
         self.look_again_for(session, object);
         self.note_contention(now, object, session, mode);
@@ -189,7 +189,7 @@ impl Table {
     }
 
     /// Nobody needs the answer any more, or it will not come.
-    pub(super) fn withdraw_question(&mut self, lease: LeaseId, part: Part) {
+    pub(super) fn withdraw_question(&mut self, lease: LeaseId, part: DeepPart) {
         if let Some(deep) = self.store.deep_mut(lease) {
             deep.forget_question(part.fid);
         }

@@ -2,7 +2,7 @@
 
 use super::index::ObjectId;
 use super::output::{FenceReason, Output};
-use super::parts::Part;
+use super::parts::DeepPart;
 use super::sessions::SessionStanding;
 use super::store::{Lease, LeaseId, RecallState};
 use super::{Intent, Table};
@@ -25,7 +25,7 @@ pub(super) struct Outstanding {
     /// Of the lease.
     fid: Fid,
     /// `None`: a node lease.
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<DeepPart>,
     /// What the holder may keep.
     pub(super) to: Option<Mode>,
     pub(super) cause: Cause,
@@ -48,7 +48,7 @@ impl Outstanding {
         fid: Fid,
         to: Option<Mode>,
         cause: Cause,
-        part: Part,
+        part: DeepPart,
     ) -> Outstanding {
         Outstanding { part: Some(part), ..Outstanding::new(now, lease, fid, to, cause) }
     }

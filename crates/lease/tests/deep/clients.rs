@@ -2,7 +2,7 @@
 
 use crate::world::{Cached, Client, Does, Mistake, Op, Reply, SESSIONS, World, f};
 use soda_lease::RecallStep;
-use soda_types::{Fid, FileKind, InUse, Mode};
+use soda_types::{Fid, FileKind, InUse, Mode, Recall, RecallAck};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl World {
         let (Some(one), Some(to)) = (one, to) else { return };
         let inode = self.tree[&one].clone();
         let parent = self.random.pick(&inode.parents);
-        let does = match (self.random.below(20), parent, inode.is_dir) {
+        let does = match (self.whim(), parent, inode.is_dir) {
             (0..=1, _, _) if self.tree.len() < 40 => {
                 let kind = if self.random.below(2) == 0 { FileKind::Directory } else { FileKind::File };
                 Does::Create(to, kind)
@@ -74,23 +74,25 @@ impl World {
         self.planned.push(planned);
     }
 
+    /// What somebody feels like. In some worlds much is moved, in some much is linked.
+    fn whim(&mut self) -> usize {
+        let habit = self.random.below(3) == 0;
+        match (self.habits, habit) {
+            (1, true) => 2,
+            (2, true) => 4 + self.random.below(2),
+            _ => self.random.below(20),
+        }
+    }
+
     pub(crate) fn hear_reply(&mut self) {
         if self.replies.is_empty() {
             return;
         }
         let at = self.random.below(self.replies.len());
-        let Reply { op, grants, mut covered } = self.replies.swap_remove(at);
-        let (now, mistake) = (self.now, self.mistake);
+        let Reply { op, grants, covered } = self.replies.swap_remove(at);
+        let now = self.now;
         let client = self.clients.get_mut(&op.session).expect("a session");
-        if mistake == Mistake::BelievesLate {
-            client.late.append(&mut covered);
-            // Under the ticket of a request that it never sent.
-            let ticket = client.holder.begin_request(now);
-            client.holder.handle_reply(now, op.ticket, &grants);
-            client.holder.handle_reply_covered(now, ticket, &[], &std::mem::take(&mut client.late));
-        } else {
-            client.holder.handle_reply_covered(now, op.ticket, &grants, &covered);
-        }
+        client.holder.handle_reply_covered(now, op.ticket, &grants, &covered);
         for (fid, version) in &op.seen {
             let newest = client.newest.entry(*fid).or_default();
             *newest = (*newest).max(*version);
@@ -122,7 +124,14 @@ impl World {
         match self.client(session).holder.handle_recall(now, &recall) {
             RecallStep::AlreadyGone(ack) => self.acks.push((session, ack)),
             RecallStep::Working => {}
-            step => self.client(session).dropping.push(step),
+            step => {
+                if self.mistake == Mistake::AnswersEarly {
+                    let Recall { fid, epoch, to: kept, object, .. } = recall;
+                    self.acks
+                        .push((session, RecallAck { fid, epoch, kept, in_use: InUse::No, uses: 0, object }));
+                }
+                self.client(session).dropping.push(step);
+            }
         }
     }
 
@@ -132,14 +141,13 @@ impl World {
         let Some(session) = self.random.pick(&busy) else { return };
         let at = self.random.below(self.clients[&session].dropping.len());
         let step = self.client(session).dropping.swap_remove(at);
-        let (now, mistake) = (self.now, self.mistake);
+        let now = self.now;
         let ack = match step {
             RecallStep::Drop { fid, epoch, keep } => {
                 self.bring_down(session, fid, keep);
                 self.client(session).holder.finish_recall(now, fid, epoch, InUse::No)
             }
             RecallStep::DropPart { lease, epoch, keep, inside } => {
-                let inside = if mistake == Mistake::DropsOne { &inside[..1] } else { &inside[..] };
                 inside.iter().for_each(|fid| self.bring_down(session, *fid, keep));
                 self.client(session).holder.finish_part(lease, epoch, InUse::No)
             }
@@ -156,7 +164,7 @@ impl World {
         let changing = self.all_in_flight().any(|op| {
             op.session == session && !matches!(op.does, Does::Read(_)) && op.floors.contains_key(&fid)
         });
-        if (keep.is_none() || changing) && self.mistake != Mistake::DropsOne {
+        if keep.is_none() || changing {
             self.client(session).cache.remove(&fid);
         }
     }

@@ -7,7 +7,7 @@ use soda_lease::table::{
 };
 use soda_lease::{DriftMargin, Holder, HolderConfig, Holding, RecallStep, Ticket};
 use soda_types::{
-    Cause, Covered, Epoch, Fid, FileKind, Grant, Ino, Monotonic, Recall, RecallAck, SessionId, VolumeId,
+    Cause, Coverage, Epoch, Fid, FileKind, Grant, Ino, Monotonic, Recall, RecallAck, SessionId, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,16 +23,12 @@ pub(crate) enum Mistake {
     MovesUnsaid,
     /// The server does not tell the table of renames.
     MovesUntold,
-    /// Nor that a file has one name more or less.
-    LinksUntold,
     /// It says that a plan is of now which is of before.
     StalePlans,
-    /// The client answers a recall for a directory when only that directory is dropped.
-    DropsOne,
+    /// The client answers before its caches are dropped.
+    AnswersEarly,
     /// The client answers before what it wrote is with the server.
     AnswersUnflushed,
-    /// The client takes what it hears for covered although it was asked for it in between.
-    BelievesLate,
 }
 
 pub(crate) fn f(ino: u64) -> Fid {
@@ -103,7 +99,7 @@ impl Op {
 pub(crate) struct Reply {
     pub(crate) op: Op,
     pub(crate) grants: Vec<Grant>,
-    pub(crate) covered: Vec<Covered>,
+    pub(crate) covered: Vec<Coverage>,
 }
 
 pub(crate) struct Cached {
@@ -118,7 +114,6 @@ pub(crate) struct Client {
     /// The newest version that an answer has shown.
     pub(crate) newest: BTreeMap<Fid, u64>,
     pub(crate) dropping: Vec<RecallStep>,
-    pub(crate) late: Vec<Covered>,
 }
 
 pub(crate) struct World {
@@ -126,6 +121,7 @@ pub(crate) struct World {
     pub(crate) random: Random,
     /// Of so many places one is not said.
     pub(crate) unsaid: usize,
+    pub(crate) habits: usize,
     pub(crate) now: Monotonic,
     pub(crate) config: TableConfig,
     pub(crate) table: Table,
@@ -164,10 +160,12 @@ impl World {
             ..TableConfig::with_term(TERM)
         };
         let now = Monotonic::ZERO + second;
+        let habits = random.below(3);
         let unsaid = [0, 0, 20, 100][random.below(4)];
         let mut world = World {
             mistake,
             random,
+            habits,
             unsaid,
             now,
             table: Table::new(config.clone(), Epoch(1), now),
@@ -201,7 +199,7 @@ impl World {
             holder.start_session(now, now, s(session), TERM);
             world.table.open_session(now, s(session));
             let (cache, newest) = (BTreeMap::new(), BTreeMap::new());
-            let client = Client { holder, cache, newest, dropping: Vec::new(), late: Vec::new() };
+            let client = Client { holder, cache, newest, dropping: Vec::new() };
             world.clients.insert(session, client);
         }
         world
@@ -384,9 +382,6 @@ impl World {
                 fine
             }
         };
-        if self.mistake == Mistake::LinksUntold {
-            changes.relinked.clear();
-        }
         let writes = done && !matches!(op.does, Does::Read(_));
         let mut seen = Vec::new();
         for access in op.accesses.iter().filter(|access| access.fid != f(0)) {

@@ -3,6 +3,7 @@
 mod admission;
 mod conflicts;
 mod covered;
+mod deep;
 mod fairness;
 mod grace;
 mod grants;

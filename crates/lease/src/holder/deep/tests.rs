@@ -1,0 +1,247 @@
+//! Directory 1 with 2 and 3 in it, 4 in 3; session 1 has a deep lease on 1.
+
+use super::*;
+use crate::{DriftMargin, HolderConfig};
+use soda_types::{Cause, Ino, SessionId, Term, VolumeId};
+
+const TERM: Duration = Duration::from_secs(10);
+
+fn f(ino: u64) -> Fid {
+    Fid::new(VolumeId(1), Ino(ino))
+}
+
+fn secs(secs: u64) -> Monotonic {
+    Monotonic::ZERO + Duration::from_secs(secs)
+}
+
+fn above(ino: u64) -> Vec<Fid> {
+    match ino {
+        1 => vec![],
+        4 => vec![f(3), f(1)],
+        _ => vec![f(1)],
+    }
+}
+
+fn covered(mode: Mode, ino: u64) -> Coverage {
+    Coverage { fid: f(ino), root: f(1), mode, above: above(ino) }
+}
+
+fn deep(mode: Mode, epoch: u64) -> Grant {
+    Grant { fid: f(1), scope: Scope::Subtree, mode, epoch: Epoch(epoch), term: Term::Session }
+}
+
+fn node(mode: Mode, ino: u64, epoch: u64) -> Grant {
+    Grant { fid: f(ino), scope: Scope::Node, ..deep(mode, epoch) }
+}
+
+fn question(ino: u64, epoch: u64, to: Option<Mode>) -> Recall {
+    Recall { fid: f(1), epoch: Epoch(epoch), to, cause: Cause::Data, object: Some(f(ino)) }
+}
+
+fn answer(ino: u64, epoch: u64, kept: Option<Mode>) -> RecallAck {
+    RecallAck { fid: f(1), epoch: Epoch(epoch), kept, in_use: InUse::No, uses: 0, object: Some(f(ino)) }
+}
+
+fn drop_part(epoch: u64, keep: Option<Mode>, inside: &[u64]) -> RecallStep {
+    let inside = inside.iter().map(|ino| f(*ino)).collect();
+    RecallStep::DropPart { lease: f(1), epoch: Epoch(epoch), keep, inside }
+}
+
+fn get(holder: &mut Holder, grants: &[Grant], covered: &[Coverage]) -> Ticket {
+    let ticket = holder.begin_request(secs(0));
+    holder.handle_reply_covered(secs(0), ticket, grants, covered);
+    ticket
+}
+
+/// With a deep write lease that covers everything.
+fn holder() -> Holder {
+    let mut holder = Holder::new(HolderConfig { drift_margin: DriftMargin::NONE });
+    holder.start_session(secs(0), secs(0), SessionId(1), TERM);
+    let all: Vec<Coverage> = (1..=4).map(|ino| covered(Mode::Write, ino)).collect();
+    get(&mut holder, &[deep(Mode::Write, 5)], &all);
+    holder
+}
+
+fn may(holder: &Holder, ino: u64) -> Option<Mode> {
+    let modes = [Mode::Write, Mode::Read];
+    modes.into_iter().find(|mode| holder.valid_until(secs(1), f(ino), *mode).is_some())
+}
+
+fn all(holder: &Holder) -> [Option<Mode>; 4] {
+    [1, 2, 3, 4].map(|ino| may(holder, ino))
+}
+
+const R: Option<Mode> = Some(Mode::Read);
+const W: Option<Mode> = Some(Mode::Write);
+
+#[test]
+fn what_the_server_said_is_covered_and_nothing_else() {
+    let mut holder = holder();
+    assert_eq!((all(&holder), may(&holder, 5)), ([W; 4], None));
+    assert_eq!(holder.valid_until(secs(1), f(4), Mode::Read), Some(secs(10)), "as long as the session");
+    assert_eq!(holder.valid_until(secs(10), f(4), Mode::Read), None);
+    // Without the lease it says nothing.
+    let other = Coverage { root: f(9), ..covered(Mode::Read, 5) };
+    get(&mut holder, &[], &[other]);
+    assert_eq!(may(&holder, 5), None);
+    // Another answer's data may be cached if it was covered all the time.
+    let before = holder.begin_request(secs(0));
+    get(&mut holder, &[], &[covered(Mode::Read, 6)]);
+    holder.handle_reply(secs(0), before, &[]);
+    assert_eq!((holder.cacheable(before, f(6)), holder.cacheable(before, f(2)).is_some()), (None, true));
+}
+
+#[test]
+fn to_keep_reading_is_about_one_object() {
+    let mut holder = holder();
+    let step = holder.handle_recall(secs(1), &question(3, 9, R));
+    assert_eq!(step, drop_part(9, R, &[3]));
+    assert_eq!((may(&holder, 3), holder.recalling()), (R, vec![f(3)]), "no new writes");
+    assert_eq!(holder.handle_recall(secs(1), &question(3, 9, R)), RecallStep::Working);
+    assert_eq!(holder.finish_part(f(1), Epoch(9), InUse::No), answer(3, 9, R));
+    assert_eq!(all(&holder), [W, W, R, W]);
+    // The answer was lost and the question comes again.
+    let again = holder.handle_recall(secs(1), &question(3, 9, R));
+    assert_eq!(again, RecallStep::AlreadyGone(answer(3, 9, R)));
+}
+
+#[test]
+fn to_keep_nothing_is_about_all_below() {
+    let mut holder = holder();
+    assert_eq!(holder.handle_recall(secs(1), &question(3, 9, None)), drop_part(9, None, &[3, 4]));
+    assert_eq!(all(&holder), [W, W, R, R], "until the answer the old state may be read");
+    assert_eq!(holder.promise_until(secs(1), f(4)), None);
+    assert_eq!(holder.finish_part(f(1), Epoch(9), InUse::No), answer(3, 9, None));
+    assert_eq!(all(&holder), [W, W, None, None]);
+    // Of the lease's own directory, that is everything.
+    assert_eq!(holder.handle_recall(secs(1), &question(1, 10, None)), drop_part(10, None, &[1, 2]));
+    assert_eq!(holder.finish_part(f(1), Epoch(10), InUse::No), answer(1, 10, None));
+    assert!(holder.is_empty());
+}
+
+#[test]
+fn a_question_overtakes_what_it_is_about() {
+    let mut holder = holder();
+    let late = holder.begin_request(secs(0));
+    // Nothing is known of 7, and the answer that tells of it is on the way.
+    let step = holder.handle_recall(secs(1), &question(7, 9, R));
+    assert_eq!(step, RecallStep::AlreadyGone(answer(7, 9, R)));
+    let _ = holder.handle_recall(secs(1), &question(3, 10, None));
+    holder.finish_part(f(1), Epoch(10), InUse::No);
+    let below = Coverage { above: vec![f(3), f(1)], ..covered(Mode::Write, 8) };
+    holder.handle_reply_covered(secs(1), late, &[], &[covered(Mode::Write, 7), below.clone()]);
+    assert_eq!((may(&holder, 7), may(&holder, 8)), (None, None));
+    // Who asks now hears of now.
+    get(&mut holder, &[], &[covered(Mode::Read, 7), below]);
+    assert_eq!((may(&holder, 7), may(&holder, 8)), (R, W));
+}
+
+#[test]
+fn a_question_overtakes_the_lease() {
+    let mut holder = Holder::new(HolderConfig { drift_margin: DriftMargin::NONE });
+    holder.start_session(secs(0), secs(0), SessionId(1), TERM);
+    let ticket = holder.begin_request(secs(0));
+    let step = holder.handle_recall(secs(0), &question(2, 9, R));
+    assert_eq!(step, RecallStep::AlreadyGone(answer(1, 9, None)), "all of it is refused");
+    holder.handle_reply_covered(secs(0), ticket, &[deep(Mode::Write, 5)], &[covered(Mode::Write, 1)]);
+    assert!(holder.is_empty() && may(&holder, 1).is_none());
+    get(&mut holder, &[deep(Mode::Read, 10)], &[covered(Mode::Read, 1)]);
+    assert_eq!(may(&holder, 1), R);
+}
+
+#[test]
+fn own_moves_out_of_a_lease_take_what_is_moved_with_them() {
+    let mut holder = holder();
+    let moving = holder.begin_request(secs(0));
+    assert_eq!(holder.begin_move(moving, f(3), Some(f(9))), [f(3), f(4)]);
+    assert_eq!(all(&holder), [W, W, None, None]);
+    // What the server says of it may be of before the move, until the answer and for all that was on the way with it.
+    let on_the_way = holder.begin_request(secs(0));
+    get(&mut holder, &[], &[covered(Mode::Write, 4)]);
+    holder.handle_reply(secs(0), moving, &[]);
+    holder.handle_reply_covered(secs(0), on_the_way, &[], &[covered(Mode::Write, 4)]);
+    assert_eq!(may(&holder, 4), None);
+    get(&mut holder, &[], &[covered(Mode::Write, 4)]);
+    assert_eq!(may(&holder, 4), W);
+}
+
+#[test]
+fn own_moves_within_a_lease_keep_what_is_cached() {
+    let mut holder = holder();
+    let moving = holder.begin_request(secs(0));
+    assert_eq!(holder.begin_move(moving, f(3), Some(f(2))), []);
+    assert_eq!(all(&holder), [W; 4]);
+    // Whoever asks for the new directory gets it with what has moved there, though the answer has not come.
+    assert_eq!(holder.handle_recall(secs(1), &question(2, 9, None)), drop_part(9, None, &[2, 3, 4]));
+}
+
+#[test]
+fn a_link_is_a_way_out() {
+    let mut holder = holder();
+    let linking = holder.begin_request(secs(0));
+    assert_eq!(holder.begin_move(linking, f(2), None), [f(2)]);
+    // It was given up, and may still be made.
+    holder.fail_request(linking);
+    get(&mut holder, &[], &[covered(Mode::Write, 2)]);
+    assert_eq!(may(&holder, 2), None);
+}
+
+#[test]
+fn what_is_made_here_is_covered_until_somebody_asks() {
+    let mut holder = holder();
+    assert!(holder.adopt_new(secs(1), f(3), f(20)).is_some());
+    assert_eq!(may(&holder, 20), W);
+    assert_eq!(holder.adopt_new(secs(1), f(30), f(31)), None, "not covered");
+    assert_eq!(holder.handle_recall(secs(1), &question(3, 9, None)), drop_part(9, None, &[3, 4, 20]));
+    assert_eq!(holder.adopt_new(secs(1), f(3), f(21)), None, "it is being asked for");
+}
+
+#[test]
+fn a_node_lease_beside_keeps_the_holding() {
+    let mut holder = holder();
+    let holding = holder.holding(f(2));
+    get(&mut holder, &[node(Mode::Write, 2, 7)], &[]);
+    assert_eq!(holder.holding(f(2)), holding);
+    assert!(holder.release(secs(1), f(2)).is_some());
+    assert_eq!((holder.holding(f(2)), may(&holder, 2)), (holding, W));
+    // What was taken out and told again is another time of holding.
+    let _ = holder.handle_recall(secs(1), &question(2, 9, None));
+    holder.finish_part(f(1), Epoch(9), InUse::No);
+    get(&mut holder, &[], &[covered(Mode::Write, 2)]);
+    assert_ne!(holder.holding(f(2)), holding);
+}
+
+#[test]
+fn a_recall_of_a_node_lease_that_was_not_heard_of_drops_what_is_covered() {
+    let mut holder = holder();
+    let recall = Recall { object: None, ..question(2, 9, R) };
+    let recall = Recall { fid: f(2), ..recall };
+    let RecallStep::DropPart { lease, epoch, keep, inside } = holder.handle_recall(secs(1), &recall) else {
+        panic!("not dropped")
+    };
+    assert_eq!((lease, epoch, keep, inside), (f(2), Epoch(9), R, vec![f(2)]));
+    let ack = holder.finish_part(f(2), Epoch(9), InUse::No);
+    assert_eq!((ack.fid, ack.object, ack.kept), (f(2), None, R));
+}
+
+#[test]
+fn a_deep_lease_is_given_back_and_reclaimed() {
+    let mut kept = holder();
+    let list = kept.reclaim_list(secs(1));
+    assert_eq!(list, [deep(Mode::Write, 5)]);
+    let ticket = kept.begin_request(secs(1));
+    assert_eq!(kept.handle_reclaimed(secs(1), ticket, &list, &[Some(deep(Mode::Write, 1000))]), []);
+    assert_eq!(all(&kept), [W; 4], "what is cached stays");
+    let ticket = kept.begin_request(secs(1));
+    let list = kept.reclaim_list(secs(1));
+    assert_eq!(kept.handle_reclaimed(secs(1), ticket, &list, &[None]), [f(1), f(2), f(3), f(4)]);
+
+    let mut given = holder();
+    assert_eq!(given.idle_deep(secs(9), Duration::from_secs(5)), [f(1)]);
+    assert_eq!(given.covered_by(f(1)).len(), 4);
+    assert_eq!(given.release_deep(f(1)), Some(answer(1, 5, None)));
+    assert_eq!(all(&given), [None; 4]);
+    // The grant comes once more.
+    get(&mut given, &[], &[covered(Mode::Write, 2)]);
+    assert_eq!(may(&given, 2), None);
+}

@@ -1,0 +1,285 @@
+//! Deep leases: who gets one, what is asked of its holder, what comes to lie in its reach.
+//!
+//! The tree of these tests: 1 is the root, 2 a directory in it, 3 one in that; everything else is in 3.
+
+use crate::support::*;
+use soda_lease::table::{
+    Access, Created, DeepLeases, FenceReason, Granted, OpKey, Outcome, Output, TableConfig, TreeChanges,
+    TreeVersion,
+};
+use soda_types::{Cause, FileKind, Grant, InUse, Mode, Recall, RecallAck, Scope};
+
+fn deep(after: u32) -> Bench {
+    let deep_leases = DeepLeases::On { after, max_holes: 2 };
+    Bench::with(TableConfig { deep_leases, ..plain() })
+}
+
+fn place(access: Access, as_of: TreeVersion) -> Access {
+    let chain = match access.fid.ino.0 {
+        1 => vec![],
+        2 => vec![f(1)],
+        3 => vec![f(2), f(1)],
+        _ => vec![f(3), f(2), f(1)],
+    };
+    access.below(as_of, chain)
+}
+
+impl Bench {
+    fn here(&self, access: Access) -> Access {
+        place(access, self.table.tree_version())
+    }
+
+    fn go(&mut self, session: u64, access: Access) -> Granted {
+        let op = 2_000_000 + self.table.counters().admissions;
+        let access = self.here(access);
+        assert_eq!(self.request(session, op, &[access]), [admit(op)]);
+        self.end(op, &TreeChanges::default())
+    }
+
+    fn end(&mut self, op: u64, changes: &TreeChanges) -> Granted {
+        let granted = self.table.finish_tree(self.now, OpKey(op), Outcome::Applied, changes);
+        assert_eq!(self.outputs(), []);
+        granted
+    }
+
+    /// Session 1 has a deep lease on directory 3 and has read 10 and 11 under it, 12 and 13 before.
+    fn with_deep(mode: Mode) -> Bench {
+        let mut bench = deep(2);
+        let access = |ino| if mode == Mode::Read { read(ino) } else { change(ino) };
+        bench.go(1, access(12));
+        let granted = bench.go(1, access(13));
+        assert_eq!(granted.leases[1], subtree(mode, 3, 3));
+        for ino in [10, 11] {
+            let granted = bench.go(1, read(ino));
+            assert_eq!((granted.leases.len(), granted.covered[0].mode), (0, mode));
+        }
+        bench
+    }
+}
+
+fn subtree(mode: Mode, ino: u64, epoch: u64) -> Grant {
+    Grant { scope: Scope::Subtree, ..grant(mode, ino, epoch) }
+}
+
+fn asked(ino: u64, epoch: u64, to: Option<Mode>) -> Output {
+    let cause = if to.is_some() { Cause::Read } else { Cause::Data };
+    let recall = Recall { fid: f(3), epoch: e(epoch), to, cause, object: Some(f(ino)) };
+    Output::Recall { session: s(1), recall }
+}
+
+fn answer(ino: u64, epoch: u64, kept: Option<Mode>) -> RecallAck {
+    RecallAck { fid: f(3), epoch: e(epoch), kept, in_use: InUse::No, uses: 0, object: Some(f(ino)) }
+}
+
+#[test]
+fn who_reads_much_gets_a_deep_read_lease() {
+    let mut bench = deep(3);
+    assert_eq!(bench.go(1, read(10)).leases, [grant(Mode::Read, 10, 1)]);
+    assert_eq!(bench.go(1, read(11)).leases, [grant(Mode::Read, 11, 2)]);
+    assert_eq!(bench.go(1, read(12)).leases, [grant(Mode::Read, 12, 3), subtree(Mode::Read, 3, 4)]);
+    // From now on it costs the table nothing.
+    assert_eq!(bench.go(1, read(13)).leases, []);
+    assert_eq!(bench.table.len(), 4);
+    // Another reader gets one, too.
+    (10..=12).for_each(|ino| drop(bench.go(2, read(ino))));
+    assert_eq!(bench.table.deep_lease(s(2), f(3)).map(|lease| lease.mode), Some(Mode::Read));
+}
+
+#[test]
+fn not_where_somebody_else_may_write() {
+    let mut bench = deep(2);
+    bench.go(2, change(19));
+    for ino in 10..=13 {
+        assert_eq!(bench.go(1, read(ino)).leases.len(), 1);
+    }
+    // Nor below a directory that somebody else covers.
+    let mut bench = Bench::with_deep(Mode::Write);
+    let access = bench.here(read(10));
+    assert_eq!(bench.request(2, 1, &[access]), [asked(10, 4, Some(Mode::Read))]);
+    assert_eq!(bench.ack(1, answer(10, 4, Some(Mode::Read))), [admit(1)]);
+    assert_eq!(bench.end(1, &TreeChanges::default()).leases, [grant(Mode::Read, 10, 5)]);
+}
+
+#[test]
+fn who_is_alone_in_a_subtree_gets_it_for_writing() {
+    let mut bench = deep(2);
+    bench.go(1, change(10));
+    assert_eq!(bench.go(1, change(11)).leases, [grant(Mode::Write, 11, 2), subtree(Mode::Write, 3, 3)]);
+    let mut bench = deep(2);
+    bench.go(2, read(19));
+    bench.go(1, change(10));
+    assert_eq!(bench.go(1, change(11)).leases.len(), 1, "somebody reads there");
+}
+
+#[test]
+fn a_new_directory_is_its_makers() {
+    let mut bench = deep(16);
+    let access = bench.here(change(3));
+    assert_eq!(bench.request(1, 1, &[access]), [admit(1)]);
+    let made = Created { fid: f(20), kind: FileKind::Directory, parent: Some(f(3)) };
+    let granted = bench.end(1, &TreeChanges { created: vec![made], ..TreeChanges::default() });
+    assert_eq!(granted.leases, [grant(Mode::Write, 3, 1), subtree(Mode::Write, 20, 2)]);
+    assert_eq!((granted.covered[0].fid, granted.covered[0].mode), (f(20), Mode::Write));
+}
+
+#[test]
+fn a_conflict_takes_one_object_out() {
+    let mut bench = Bench::with_deep(Mode::Read);
+    let access = bench.here(change(10));
+    assert_eq!(bench.request(2, 1, &[access]), [asked(10, 4, None)]);
+    assert_eq!(bench.ack(1, answer(10, 4, None)), [admit(1)]);
+    assert_eq!(bench.end(1, &TreeChanges::default()).leases, [grant(Mode::Write, 10, 5)]);
+    assert_eq!(bench.table.holes(s(1), f(3)), [(f(10), None)]);
+    // The rest stays, and the next conflict there is none.
+    let access = bench.here(change(10));
+    assert_eq!(bench.request(2, 2, &[access]), [admit(2)]);
+    assert!(!bench.go(1, read(11)).covered.is_empty());
+}
+
+#[test]
+fn too_many_holes_and_the_lease_is_given_up() {
+    let mut bench = Bench::with_deep(Mode::Read);
+    for (op, ino) in [(1, 10), (2, 11)] {
+        let access = bench.here(change(ino));
+        let asks = bench.request(2, op, &[access]);
+        let [Output::Recall { recall, .. }] = asks.as_slice() else { panic!("{asks:?}") };
+        assert_eq!(bench.ack(1, answer(ino, recall.epoch.0, None)), [admit(op)]);
+        bench.end(op, &TreeChanges::default());
+    }
+    let access = bench.here(change(15));
+    bench.request(2, 3, &[access]);
+    let epoch = bench.table.last_epoch();
+    let outputs = bench.ack(1, answer(15, epoch.0, None));
+    let whole =
+        Recall { fid: f(3), epoch: e(epoch.0 + 1), to: None, cause: Cause::Reclaim, object: Some(f(3)) };
+    assert!(outputs.contains(&Output::Recall { session: s(1), recall: whole }), "{outputs:?}");
+    bench.ack(1, answer(3, epoch.0 + 1, None));
+    assert_eq!(bench.table.deep_lease(s(1), f(3)), None);
+}
+
+#[test]
+fn who_wants_more_asks_anew() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let reads = bench.here(read(10));
+    assert_eq!(bench.request(2, 1, &[reads]), [asked(10, 4, Some(Mode::Read))]);
+    // The reader goes, a writer comes.
+    bench.cancel(1);
+    let changes = bench.here(change(10));
+    assert_eq!(bench.request(3, 2, &[changes]), [asked(10, 5, None)]);
+    assert_eq!(bench.ack(1, answer(10, 4, Some(Mode::Read))), [], "an answer of before");
+    assert_eq!(bench.ack(1, answer(10, 5, None)), [admit(2)]);
+}
+
+#[test]
+fn after_an_own_change_an_earlier_answer_does_not_count() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let reads = bench.here(read(10));
+    assert_eq!(bench.request(2, 1, &[reads]), [asked(10, 4, Some(Mode::Read))]);
+    // The holder's own change goes first, and its caches may not show it when it answers the question that it knows.
+    let changes = bench.here(change(10));
+    assert_eq!(bench.request(1, 2, &[changes]), [admit(2)]);
+    let granted = bench.table.finish_tree(bench.now, OpKey(2), Outcome::Applied, &TreeChanges::default());
+    assert_eq!((granted, bench.outputs()), (Granted::default(), vec![asked(10, 5, Some(Mode::Read))]));
+    assert_eq!(bench.ack(1, answer(10, 4, Some(Mode::Read))), []);
+    assert_eq!(bench.ack(1, answer(10, 5, Some(Mode::Read))), [admit(1)]);
+}
+
+#[test]
+fn a_holder_that_is_gone_is_fenced() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    bench.pass(20.0, &[2]);
+    let access = bench.here(read(10));
+    assert_eq!(bench.request(2, 1, &[access]), [fence(1, FenceReason::Expired(f(10))), admit(1)]);
+}
+
+#[test]
+fn a_lease_that_ends_answers_all_that_was_asked() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    for (op, ino, epoch) in [(1, 10, 4), (2, 11, 5)] {
+        let access = bench.here(read(ino));
+        assert_eq!(bench.request(2, op, &[access]), [asked(ino, epoch, Some(Mode::Read))]);
+    }
+    let release = answer(3, 3, None);
+    assert_eq!(bench.ack(1, release), [admit(1), admit(2)]);
+    assert_eq!(bench.table.poll_timeout(), None);
+}
+
+#[test]
+fn an_object_of_unknown_place_is_asked_of_all() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    assert_eq!(bench.request(2, 1, &[read(99)]), [asked(99, 4, Some(Mode::Read))]);
+    assert_eq!(bench.ack(1, answer(99, 4, Some(Mode::Read))), [admit(1)]);
+    assert_eq!(bench.end(1, &TreeChanges::default()).leases, [grant(Mode::Read, 99, 5)]);
+    // And while it is held nobody can say that a subtree is free of it.
+    bench.go(3, change(2));
+    assert_eq!(bench.table.deep_lease(s(3), f(1)), None);
+}
+
+#[test]
+fn a_plan_of_before_a_move_is_not_believed() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let planned = bench.table.tree_version();
+    // 10 moves to the root, by its holder; the parents are not told of here.
+    let own = bench.here(change(10));
+    assert_eq!(bench.request(1, 1, &[own]), [admit(1)]);
+    bench.end(1, &TreeChanges { moved: vec![(f(10), vec![f(1)])], ..TreeChanges::default() });
+    let late = place(read(98), planned);
+    assert_eq!(bench.request(1, 2, &[late]), [admit(2)]);
+    let granted = bench.end(2, &TreeChanges::default());
+    assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0), "a lease of its own");
+}
+
+#[test]
+fn hard_links_need_leases_of_their_own() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let planned = bench.table.tree_version();
+    let linked = change(10).not_deep(planned);
+    assert_eq!(bench.request(2, 1, &[linked]), [admit(1)], "the deep lease does not cover it");
+    bench.end(1, &TreeChanges::default());
+    // A file with one name when the read of it was planned, and two when it is carried out.
+    let (link, plan) = (bench.here(change(11)), bench.here(read(11)));
+    assert_eq!(bench.request(1, 2, &[link]), [admit(2)]);
+    assert_eq!(bench.request(1, 3, &[plan]), []);
+    let linked = TreeChanges { relinked: vec![f(11)], ..TreeChanges::default() };
+    bench.table.finish_tree(bench.now, OpKey(2), Outcome::Applied, &linked);
+    assert_eq!(bench.outputs(), [admit(3)]);
+    let granted = bench.end(3, &TreeChanges::default());
+    assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0));
+}
+
+#[test]
+fn to_write_is_not_said_of_what_somebody_reads_at_the_moment() {
+    let mut bench = deep(2);
+    let (mine, theirs) = (bench.here(read(10)), bench.here(read(10)));
+    assert_eq!(bench.request(2, 1, &[theirs]), [admit(1)]);
+    bench.go(1, change(12));
+    assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
+    assert_eq!(bench.request(1, 2, &[mine]), [admit(2)]);
+    assert_eq!(bench.end(2, &TreeChanges::default()).covered[0].mode, Mode::Read);
+    // Who read it gets no lease with what it has read.
+    assert_eq!(bench.end(1, &TreeChanges::default()), Granted::default());
+}
+
+#[test]
+fn after_a_restart_holes_are_where_others_reclaim() {
+    for deep_first in [true, false] {
+        let config = TableConfig { deep_leases: DeepLeases::On { after: 2, max_holes: 9 }, ..plain() };
+        let mut table = soda_lease::Table::new(config, e(1000), secs(0.0));
+        table.begin_grace(secs(0.0), [s(1), s(2)]);
+        let as_of = table.tree_version();
+        let placed = |grant: Grant| (grant, place(Access::read(grant.fid), as_of).ancestors);
+        let wide = placed(subtree(Mode::Write, 3, 7));
+        let narrow = [placed(grant(Mode::Read, 10, 8)), placed(grant(Mode::Write, 11, 9))];
+        let mut reclaim =
+            |session, held: &[_]| table.handle_reclaim_placed(secs(1.0), s(session), held).unwrap();
+        let answers = if deep_first {
+            let first = reclaim(1, std::slice::from_ref(&wide));
+            [first, reclaim(2, &narrow)].concat()
+        } else {
+            let first = reclaim(2, &narrow);
+            [reclaim(1, std::slice::from_ref(&wide)), first].concat()
+        };
+        assert!(answers.iter().all(Option::is_some), "{answers:?}");
+        assert_eq!(table.holes(s(1), f(3)), [(f(10), Some(Mode::Read)), (f(11), None)]);
+    }
+}
