@@ -15,20 +15,36 @@
 //! what it moves from the old ancestors to the new ones, which is why renames across the edge of a deep lease recall
 //! both sides, and why hard-linked files, which have several chains of ancestors, are never covered by a deep lease.
 //!
-//! # Where deep leases go into the table
-//! Node leases are all that the table grants so far. What a deep lease adds, and where:
+//! # Deep leases in the table and the holder
+//! `table/ancestry.rs` is the ancestry table, `table/deep.rs` says what a deep lease covers and who gets one, `table/parts.rs`
+//! asks for single objects, `holder/deep.rs` is the client's side. The stories `testdata/D_*` and `E_*` tell it, and
+//! `tests/deep` holds the table against these rules on trees that change. What was chosen:
 //!
-//! * An access names its object; it will also name the chain of ancestors, from the parent to the root, as the volume has it
-//!   while the operation is planned. The table does not keep the tree.
-//! * `store.rs`: a lease gets its [`Scope`], an object the ancestry counts of each session; `add_lease` and `remove_lease` are
-//!   the only places where leases come and go, so the counts are kept there. A lease is looked up by (object, session), so one
-//!   session holds at most one lease on an object: the wider scope takes the narrower one's place.
-//! * `admission.rs`: `clear_leases` is the only place that decides which leases are in the way. It looks at the object
-//!   ([`Place::Same`]) and will look at the ancestors with deep leases ([`Place::Above`]) and, for a deep one, at the counts
-//!   ([`Place::Below`]). `examine_covered_or` asks [`covers`] of the ancestors in the same way. `precedence.rs` has to
-//!   count an answer that is owed for an ancestor too.
-//! * A hole is a recall that names another object than the lease's own. So `Recall` and `RecallAck` will have a field
-//!   for it, and the outstanding recalls, which are found by the epoch of the lease, will be found by (epoch, object).
+//! * *A hole that keeps nothing is the object and all below it.* Whoever may change a directory's names may move things in
+//!   and out of it without another word; so what is below is covered no longer, and both ends of a rename are holes before it
+//!   is made. A hole that keeps reading is that object alone: its names stay, so what is below stays below.
+//! * *Covered is what the server has said so of*, with the answers (`Covered`), object by object. So the client need not know
+//!   the holes, hard links need no word of their own, and holes heal in the table alone.
+//! * *Each question has an epoch of its own.* A deep lease keeps its epoch, the questions about its parts are named by theirs.
+//!   So an answer of before an own change, or to a weaker question, does not count.
+//! * *A deep lease is beside the node leases of its session,* not in their place: a session may read a whole tree under a
+//!   deep lease and hold write leases on objects of it.
+//!
+//! # What a server and a client have to do before [`DeepLeases`](crate::table::DeepLeases) can be on
+//! * *Places.* A plan takes [`Table::tree_version`](crate::Table::tree_version) first, then the chain of each object from the
+//!   volume, and says `Access::below`. Directories have their parent in the volume. A file's is known where it was reached by
+//!   name (look-up, create, unlink, rename); for calls by fid alone the volume needs the parent in the inodes of files with one
+//!   name. `Access::not_deep` for files with several names, for orphans and for the object that stands for the tree's
+//!   shape. What has no place is asked of every deep lease of the volume, and while a lease is held on such an object nobody
+//!   else gets a deep one there: right, and useless if it happens often.
+//! * *Ends.* `finish_tree` in place of `finish_with`, with what was created (kind and parent), moved and linked; its `covered`
+//!   goes into the reply, which needs a field for it. A digest says the same of each of its records, and asks `finish_digest`
+//!   for no lease on what a deep one covers. After rmdir `give_up_lease` also for the deep lease.
+//! * *Restart.* `handle_reclaim_placed`; the client has to send the parent of what it reclaims, or the inode knows it.
+//! * *Client.* `handle_reply_covered`; `begin_move` before every rename, link and unlink of one name of several, while
+//!   changes made under the lease are flushed first; `adopt_new` for what the log makes; `RecallStep::DropPart` drops and
+//!   flushes a list of objects; `release_deep` when idle. Node leases that a member has besides can be released without
+//!   dropping anything.
 //!
 //! For node leases the object itself is the only place to look. The table does so in its own words (`clear_leases`), and
 //! `tests/table/conflicts.rs` holds these rules against them.

@@ -10,7 +10,7 @@ use super::admission::{OpState, Operation, Part, Terms, Verdict};
 use super::index::ObjectId;
 use super::output::{Access, Covered, OpKey, Output, Refusal};
 use super::rates::Intent;
-use soda_types::{Cause, Fid, Grant, Mode, Monotonic, SessionId, Term};
+use soda_types::{Cause, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
 
 /// Whether a covered operation can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,14 +106,17 @@ impl Table {
         self.make_room(now, session);
         self.counters.write_grants += 1;
         let term = self.term_of(session, fid).term().unwrap_or(Term::Session);
-        self.insert_lease(now, session, object, Mode::Write, term)
+        let grant = self.insert_lease(now, session, object, (Scope::Node, Mode::Write), term);
+        self.leave_holes_for(object);
+        grant
     }
 
     pub(super) fn standing_of(&self, now: Monotonic, op: &Operation, parts: &[Part]) -> Standing {
         let mut standing = Standing::Clear;
         for ((object, access), part) in op.objects.iter().zip(&op.accesses).zip(parts) {
             let lease = self.store.lease_of(*object, op.session).and_then(|id| self.store.lease(id));
-            let held = lease.is_some_and(|lease| lease.mode == Mode::Write && lease.expires > now);
+            let by_node = lease.is_some_and(|lease| lease.mode == Mode::Write && lease.expires > now);
+            let held = by_node || self.is_covered_deep(*object, op.session, Intent::Change);
             if *part == Part::Held && !held {
                 return Standing::NotHeld(access.fid);
             }

@@ -50,8 +50,8 @@ pub use config::{DeepLeases, TableConfig, WriteLeases};
 pub use counters::Counters;
 pub use grants::Granted;
 pub use output::{
-    Access, Ancestors, Covered, Created, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, TreeChanges,
-    TreeVersion, Want,
+    Access, Ancestors, Covered, Created, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded,
+    TreeChanges, TreeVersion, Want,
 };
 pub use rates::{BackOff, Equation8, Intent, Usage};
 pub use soda_types::ObjectTerm;
