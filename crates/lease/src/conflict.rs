@@ -38,8 +38,9 @@
 //!   shape. What has no place is asked of every deep lease of the volume, and while a lease is held on such an object nobody
 //!   else gets a deep one there: right, and useless if it happens often.
 //! * *Ends.* `finish_tree` in place of `finish_with`, with what was created (kind and parent), moved and linked; its `covered`
-//!   goes into the reply, which needs a field for it. A digest says the same of each of its records, and asks `finish_digest`
-//!   for no lease on what a deep one covers. After rmdir `give_up_lease` also for the deep lease.
+//!   goes into the reply, which needs a field for it. A digest says the same of its records
+//!   (`finish_covered` gives node leases on all that was made: not needed where a deep one covers). After rmdir
+//!   `give_up_lease` is also for the deep lease.
 //! * *Restart.* `handle_reclaim_placed`; the client has to send the parent of what it reclaims, or the inode knows it.
 //! * *Client.* `handle_reply_covered`; `begin_move` before every rename, link and unlink of one name of several, while
 //!   changes made under the lease are flushed first; `adopt_new` for what the log makes; `RecallStep::DropPart` drops and
