@@ -2,7 +2,7 @@
 //! every byte that is allocated.
 #![allow(unsafe_code)]
 
-use soda_lease::table::{Access, OpKey, Outcome, Output, Table, TableConfig};
+use soda_lease::table::{Access, DeepLeases, OpKey, Outcome, Output, Table, TableConfig};
 use soda_types::{Cause, Epoch, Fid, Ino, Monotonic, RecallAck, SessionId, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -54,9 +54,21 @@ struct Driver {
 
 impl Driver {
     fn new() -> Driver {
-        let mut table = Table::new(TableConfig::default(), Epoch(1), at(0));
+        Driver::with(DeepLeases::Off)
+    }
+
+    fn with(deep_leases: DeepLeases) -> Driver {
+        let config = TableConfig { deep_leases, ..TableConfig::default() };
+        let mut table = Table::new(config, Epoch(1), at(0));
         (1..=SESSIONS).for_each(|session| table.open_session(at(0), SessionId(session)));
         Driver { table, ops: 0 }
+    }
+
+    /// A hundred files in a directory, a hundred of these in another, these in the root.
+    fn placed(&self, number: u64) -> Access {
+        let directory = |ino| Fid::new(VolumeId(1), Ino(100 * LEASES + ino));
+        let chain = vec![directory(1000 + number / 100), directory(1 + number / 10_000), directory(0)];
+        Access::read(fid(number)).below(self.table.tree_version(), chain)
     }
 
     /// Request, admission and finish of an operation that nothing is in the way of.
@@ -168,5 +180,34 @@ fn a_million_leases_of_a_thousand_sessions() {
     });
     println!("a thousand on each object: {per_lease:.0} bytes per lease");
     assert!(per_lease < 200.0, "{per_lease} bytes per lease");
+    drop(driver);
+
+    // Where things lie is known and counted, and every lease is on an object of its own: a hundred files in a directory.
+    let (driver, per_lease) = measured(|| {
+        let mut driver = Driver::with(DeepLeases::On { after: u32::MAX, max_holes: 0 });
+        for number in 0..LEASES {
+            let access = driver.placed(number);
+            assert_eq!(driver.free(number / 100 % SESSIONS + 1, access), 1);
+        }
+        driver
+    });
+    println!("each counted in its directories: {per_lease:.0} bytes per lease");
+    assert!(per_lease < 200.0, "{per_lease} bytes per lease");
+    drop(driver);
+
+    // One session reads it all under deep leases.
+    let (driver, per_object) = measured(|| {
+        let mut driver = Driver::with(DeepLeases::DEFAULT_ON);
+        for number in 0..LEASES {
+            let access = driver.placed(number);
+            driver.free(1, access);
+        }
+        driver
+    });
+    println!(
+        "a million files read under deep leases: {} leases, {per_object:.1} bytes each",
+        driver.table.len()
+    );
+    assert!(driver.table.len() < 5_000 && per_object < 4.0);
     drop(driver);
 }
