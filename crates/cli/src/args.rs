@@ -18,6 +18,20 @@ const EXIT_CODES: &str = "Exit codes:
   7  the mount is in use
   8  fsck found damage that is still there";
 
+const SYNC_HELP: &str = "A server that is away is waited for until the session's lease has run out, and ten seconds at \
+least; then the command fails with exit code 3. Without room at the server it fails with exit code 1. Either way, and \
+after Ctrl-C, the mount keeps what it has, and goes on trying. Stores to mapped memory are not included: msync(2) has \
+the kernel hand them over.";
+
+const MOUNT_HELP: &str = "Delayed writes (write=behind): where no other machine has anything to do with a file or a \
+directory, changes of it are made here at once and told to the server later, in order; other machines see them as if \
+they had been told at once, because the server asks for them first. fsync, sync, umount and `soda sync` wait until \
+they are on the server's disk. They are told after dirty-age at the latest (default 1s), and make whoever writes \
+wait when dirty-size bytes have not been told (default 64M). `soda status` shows how much it is, `soda lease why PATH` why \
+a file is not written so. If this machine crashes, what was not told is lost, as with a local disk; if it cannot reach \
+the server for longer than the session's lease and somebody else needs the files, too, and then the next write, fsync or \
+close of them fails with EIO.";
+
 /// One file system for many machines, as fast as a local disk and never stale.
 #[derive(Parser, Debug)]
 #[command(name = "soda", version, after_long_help = EXIT_CODES, max_term_width = 100)]
@@ -53,8 +67,10 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Mount a volume; returns when it can be used
     Mount(MountArgs),
-    /// Unmount, also with the server gone
+    /// Unmount, also with the server gone; what a mount has not told the server yet is told first
     Umount(UmountArgs),
+    /// Wait until everything that was done in a mount is on the server's disk
+    Sync(SyncArgs),
     /// Show the server and the mounts of this machine
     Status(StatusArgs),
     /// Show who holds which lease, and who waits for whom
@@ -140,6 +156,7 @@ pub(crate) enum SwitchArg {
 }
 
 #[derive(Args, Debug)]
+#[command(after_long_help = MOUNT_HELP)]
 pub(crate) struct MountArgs {
     /// What to mount
     #[arg(value_name = "HOST:PORT/VOLUME")]
@@ -173,6 +190,16 @@ pub(crate) struct UmountArgs {
     /// Cut off whoever uses it: their operations fail, mapped memory that was not synced is lost
     #[arg(long, short = 'f', conflicts_with = "lazy")]
     pub force: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_long_help = SYNC_HELP)]
+pub(crate) struct SyncArgs {
+    /// A path in a mount: of that mount [default: all mounts of this machine]
+    pub path: Option<PathBuf>,
+    /// Print JSON: what each mount began with, what is left, and how it ended
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -282,6 +309,8 @@ mod tests {
             "soda mount 127.0.0.1:1/main /m -o soft,ro --cache-dir /c --foreground",
             "soda mount 127.0.0.1:1/main /m -o consistency=ttl=3 -o hard",
             "soda umount /m",
+            "soda sync",
+            "soda sync /m/dir --json",
             "soda status --json",
             "soda lease ls",
             "soda lease why /m/file --json",

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use soda_client::{Client, ClientStanding, SessionView};
 use soda_fuse::Monitor;
+use soda_types::{Errno, FsError};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -16,16 +17,39 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
-/// How long a daemon may take to answer. It never waits for the server for it.
+/// How long a daemon may take to answer what it need not ask the server for.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest question, bytes.
 const LINE_MAX: u64 = 4096;
+/// What the names of figures of the backlog begin with, among the counters.
+pub(crate) const BACKLOG: &str = "backlog_";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Question {
     Status,
     Leases,
+    /// Tell the server everything and have it made durable. Answered when that is done, whoever still listens.
+    Sync,
+}
+
+/// How a sync that a daemon was asked for ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SyncAnswer {
+    Synced,
+    /// The server has no room for what it is told. The daemon keeps it, and tries again.
+    NoRoom,
+    Failed(String),
+}
+
+impl From<FsError> for SyncAnswer {
+    fn from(error: FsError) -> SyncAnswer {
+        match error.errno {
+            Errno::NoSpace | Errno::Quota => SyncAnswer::NoRoom,
+            _ => SyncAnswer::Failed(error.to_string()),
+        }
+    }
 }
 
 /// What a daemon says of its mount.
@@ -44,6 +68,15 @@ pub(crate) struct MountStatus {
 impl MountStatus {
     pub(crate) fn is_connected(&self) -> bool {
         self.session.standing == ClientStanding::Connected
+    }
+
+    /// The value of one of its options; `None` if it has none, or was not given.
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        self.options.split(',').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    pub(crate) fn writes_behind(&self) -> bool {
+        self.option("write") == Some("behind")
     }
 
     /// 0 if nothing counts under this name.
@@ -157,6 +190,10 @@ impl Answers {
         let answer = match serde_json::from_str(&line) {
             Ok(Question::Status) => serde_json::to_value(self.status()),
             Ok(Question::Leases) => serde_json::to_value(self.client.leases()),
+            Ok(Question::Sync) => {
+                let done = self.client.sync_all().await;
+                serde_json::to_value(done.map_or_else(SyncAnswer::from, |()| SyncAnswer::Synced))
+            }
             Err(error) => Err(error),
         };
         let answer = answer.unwrap_or_else(|error| serde_json::json!({ "error": error.to_string() }));
@@ -171,20 +208,39 @@ impl Answers {
                 .filter_map(|(name, value)| Some((format!("kernel_{name}"), value.as_u64()?)));
             counters.extend(figures);
         }
+        let session = self.client.session();
+        let backlog = session.backlog;
+        counters.extend(
+            [
+                ("records", backlog.records),
+                ("bytes", backlog.bytes),
+                ("age_ms", u64::try_from(backlog.age.as_millis()).unwrap_or(u64::MAX)),
+                ("not_durable", backlog.not_durable),
+            ]
+            .map(|(name, figure)| (format!("{BACKLOG}{name}"), figure)),
+        );
         MountStatus {
             dir: self.dir.clone(),
             source: self.source.clone(),
             options: self.options.clone(),
             pid: std::process::id(),
-            session: self.client.session(),
+            session,
             counters,
         }
     }
 }
 
+/// A mount's daemon that answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Daemon {
+    pub socket: PathBuf,
+    /// What it said when it was found.
+    pub status: MountStatus,
+}
+
 /// All mounts of this user whose daemons answer.
 pub(crate) fn mounts() -> Vec<MountStatus> {
-    daemons().into_iter().map(|(_, status)| status).collect()
+    daemons().into_iter().map(|daemon| daemon.status).collect()
 }
 
 /// The daemon that serves the mount on `dir`.
@@ -192,31 +248,41 @@ pub(crate) fn mount_on(dir: &Path) -> Option<MountStatus> {
     mounts().into_iter().find(|mount| mount.dir == dir)
 }
 
+/// As [`mount_on`], to ask it more.
+pub(crate) fn daemon_on(dir: &Path) -> Option<Daemon> {
+    daemons().into_iter().find(|daemon| daemon.status.dir == dir)
+}
+
 /// The socket of the daemon that serves the mount on `dir`, for [`status`].
 pub(crate) fn socket_of(dir: &Path) -> Option<PathBuf> {
-    daemons().into_iter().find_map(|(socket, mount)| (mount.dir == dir).then_some(socket))
+    daemon_on(dir).map(|daemon| daemon.socket)
 }
 
 /// What one daemon says.
 pub(crate) fn status(socket: &Path) -> Option<MountStatus> {
-    serde_json::from_value(ask(socket, Question::Status)?).ok()
+    serde_json::from_value(ask(socket, Question::Status, Some(PATIENCE))?).ok()
+}
+
+/// Waits until the daemon has synced, for ever if need be. `None`: it has ended.
+pub(crate) fn sync(socket: &Path) -> Option<SyncAnswer> {
+    serde_json::from_value(ask(socket, Question::Sync, None)?).ok()
 }
 
 /// All are asked at once: one that is stopped holds nobody else up.
-fn daemons() -> Vec<(PathBuf, MountStatus)> {
+pub(crate) fn daemons() -> Vec<Daemon> {
     let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
     let asked: Vec<_> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .map(|path| std::thread::spawn(move || status(&path).map(|status| (path, status))))
+        .map(|path| std::thread::spawn(move || status(&path).map(|status| Daemon { socket: path, status })))
         .collect();
     let mut found: Vec<_> = asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect();
-    found.sort_by(|(_, a), (_, b)| a.dir.cmp(&b.dir));
+    found.sort_by(|a, b| a.status.dir.cmp(&b.status.dir));
     found
 }
 
 /// `None`: it does not answer. A socket that nobody listens on any more is removed.
-fn ask(socket: &Path, question: Question) -> Option<Value> {
+fn ask(socket: &Path, question: Question, patience: Option<Duration>) -> Option<Value> {
     let stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -225,7 +291,7 @@ fn ask(socket: &Path, question: Question) -> Option<Value> {
         }
         Err(_) => return None,
     };
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(patience).ok()?;
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
     let question = serde_json::to_string(&question).ok()?;
     (&stream).write_all(format!("{question}\n").as_bytes()).ok()?;
@@ -235,8 +301,47 @@ fn ask(socket: &Path, question: Question) -> Option<Value> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use soda_types::SessionId;
+
+    /// A mount's daemon, connected, with nothing to tell.
+    pub(crate) fn mount_status() -> MountStatus {
+        let session = SessionView {
+            server: "127.0.0.1:2".into(),
+            volume: "main".into(),
+            session: Some(SessionId(1)),
+            standing: ClientStanding::Connected,
+            left: Duration::ZERO,
+            connections: 1,
+            waiting: 0,
+            leases: 0,
+            cached_inodes: 0,
+            cached_bytes: 0,
+            open_files: 0,
+            locks: 0,
+            unsynced: 0,
+            backlog: soda_client::BacklogView::default(),
+        };
+        let counters = [("attr_hits", 3), ("attr_misses", 1), ("kernel_requests", 12)];
+        MountStatus {
+            dir: "/mnt".into(),
+            source: "127.0.0.1:2/main".into(),
+            options: "hard".into(),
+            pid: 77,
+            session,
+            counters: BTreeMap::from(counters.map(|(name, count)| (name.to_string(), count))),
+        }
+    }
+
+    #[test]
+    fn options_are_found_by_name() {
+        let options = "hard,write=behind,dirty-age=1us".into();
+        let mount = MountStatus { options, ..mount_status() };
+        assert!(mount.writes_behind());
+        assert_eq!((mount.option("dirty-age"), mount.option("dirty")), (Some("1us"), None));
+        assert!(!mount_status().writes_behind());
+    }
 
     #[test]
     fn mounts_have_logs_of_their_own() {

@@ -54,6 +54,11 @@ pub(crate) enum CliError {
          cut it off with --force"
     )]
     BusyAndSilent(PathBuf),
+    #[error(
+        "the server {server} has not answered for longer than its session's lease: {left} of {dir} wait for it. Nothing is \
+         lost by waiting: they are told when it is back, unless their session has ended there by then"
+    )]
+    ServerGone { dir: PathBuf, server: String, left: String },
     #[error("{what}: {cause}")]
     Io { what: String, cause: io::Error },
     #[error(transparent)]
@@ -118,7 +123,7 @@ impl CliError {
         let exit = match self {
             CliError::Daemon { code, .. } => return *code,
             CliError::Usage(_) => Exit::Usage,
-            CliError::Unreachable { .. } => Exit::Unreachable,
+            CliError::Unreachable { .. } | CliError::ServerGone { .. } => Exit::Unreachable,
             CliError::Refused(_) => Exit::Refused,
             CliError::Mount { .. } | CliError::Mounted { .. } => Exit::Mount,
             CliError::NotMounted(_) => Exit::NotMounted,

@@ -2,6 +2,7 @@
 
 mod admin;
 mod args;
+mod backlog;
 mod commands;
 mod control;
 mod error;
@@ -12,6 +13,7 @@ mod progress;
 mod spec;
 mod table;
 mod units;
+mod within;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -47,6 +49,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Serve(arguments) => commands::serve::run(arguments),
         Command::Mount(arguments) => commands::mount::run(arguments, &cli.log),
         Command::Umount(arguments) => commands::umount::run(&arguments),
+        Command::Sync(arguments) => commands::sync::run(&arguments),
         Command::Status(arguments) => commands::status::run(&arguments),
         Command::Lease(arguments) => commands::lease::run(&arguments),
         Command::Stats(arguments) => commands::stats::run(&arguments),

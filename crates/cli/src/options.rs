@@ -127,19 +127,39 @@ impl MountOptions {
         })
     }
 
+    /// As they are in effect, for people and scripts: also those that were not given, where it matters.
+    pub(crate) fn in_effect(&self) -> MountOptions {
+        match self.write_policy() {
+            WritePolicy::Behind(behind) => MountOptions {
+                dirty_age: Some(behind.max_age),
+                dirty_size: Some(behind.max_bytes),
+                ..self.clone()
+            },
+            WritePolicy::Through => {
+                MountOptions { write: WriteMode::Through, dirty_age: None, dirty_size: None, ..self.clone() }
+            }
+        }
+    }
+
     /// What is wrong with the options together.
     ///
     /// # Errors
     /// A text that names them.
     pub(crate) fn check(&self) -> Result<(), String> {
-        match (&self.cache_dir, self.cache_size) {
-            (None, Some(_)) => {
-                Err("mount option `cache-size` bounds the cache directory, and there is none: add \
-                                    cache-dir=DIR. The cache in memory is bounded by memory=SIZE"
-                    .into())
-            }
-            _ => Ok(()),
+        if self.cache_dir.is_none() && self.cache_size.is_some() {
+            return Err("mount option `cache-size` bounds the cache directory, and there is none: add \
+                        cache-dir=DIR. The cache in memory is bounded by memory=SIZE"
+                .into());
         }
+        let bounds_delay = self.dirty_age.is_some() || self.dirty_size.is_some();
+        if self.write == WriteMode::Through && bounds_delay {
+            return Err(
+                "mount options `dirty-age` and `dirty-size` bound delayed writes, and there are none: add \
+                        write=behind"
+                    .into(),
+            );
+        }
+        Ok(())
     }
 
     fn add_one(&mut self, option: &str) -> Result<(), String> {
@@ -222,11 +242,9 @@ impl MountOptions {
             Consistency::Verify => list.push("consistency=verify".into()),
             Consistency::Ttl(time) => list.push(format!("consistency=ttl={}ms", time.as_millis())),
         }
-        if self.write != WriteMode::default() {
-            list.push(self.write.to_option().into());
-        }
+        list.push(self.write.to_option().into());
         if let Some(age) = self.dirty_age {
-            list.push(format!("dirty-age={}ms", age.as_millis()));
+            list.push(format!("dirty-age={}us", age.as_micros()));
         }
         if let Some(size) = self.dirty_size {
             list.push(format!("dirty-size={size}"));
@@ -332,6 +350,32 @@ mod tests {
         }
         assert_eq!(parse("hard").unwrap().lease_term, None);
         assert!(parse("lease-term=long").unwrap_err().contains("`lease-term=long`"));
+    }
+
+    #[test]
+    fn bounds_of_delayed_writes_read_back_and_need_them() {
+        let options = parse("write=behind,dirty-age=1500ms,dirty-size=8M").unwrap();
+        assert_eq!(options.check(), Ok(()));
+        let WritePolicy::Behind(behind) = options.write_policy() else { panic!("{options:?}") };
+        assert_eq!((behind.max_age, behind.max_bytes), (Duration::from_millis(1500), 8 << 20));
+        assert_eq!(parse(&options.to_list()), Ok(options));
+        for list in ["write=through,dirty-age=1s", "write=through,dirty-size=1M"] {
+            assert!(parse(list).unwrap().check().unwrap_err().contains("write=behind"), "{list}");
+        }
+        assert!(parse("write=later").unwrap_err().contains("`write=later`"));
+        assert!(parse("dirty-age=soon").unwrap_err().contains("`dirty-age=soon`"));
+        assert!(parse("dirty-size").unwrap_err().contains("dirty-size"));
+    }
+
+    #[test]
+    fn what_is_in_effect_says_the_defaults_of_delayed_writes() {
+        let list = |given: &str| parse(given).unwrap().in_effect().to_list();
+        assert_eq!(list("write=through"), "hard,write=through");
+        let defaults = WriteBehind::default();
+        let bounds =
+            format!("dirty-age={}us,dirty-size={}", defaults.max_age.as_micros(), defaults.max_bytes);
+        assert_eq!(list("write=behind"), format!("hard,write=behind,{bounds}"));
+        assert!(list("write=behind,consistency=verify").ends_with("write=through"), "nothing is delayed");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! No long silence: what takes longer than a moment says what it waits for.
 
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What takes no longer is not worth a word.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -50,5 +50,52 @@ impl Drop for Waiting {
         if let Some(speaker) = self.speaker.take() {
             let _ = speaker.join();
         }
+    }
+}
+
+/// How far something is whose size is known, from the first second on: a bar on a terminal, a line at each new reason
+/// elsewhere.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    what: String,
+    start: Instant,
+    bar: ProgressBar,
+    said: Option<String>,
+}
+
+impl Progress {
+    /// `what` is waited for, as in `3 changes of /m to reach the disk`.
+    pub(crate) fn new(what: impl Into<String>, total: u64) -> Progress {
+        // Draws to standard error, and only if that is a terminal.
+        let bar = ProgressBar::hidden();
+        bar.set_length(total);
+        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta}  {msg}");
+        let bar = style.map_or(bar.clone(), |style| bar.with_style(style));
+        Progress { what: what.into(), start: Instant::now(), bar, said: None }
+    }
+
+    /// `instead`: something else that has to happen first.
+    pub(crate) fn show(&mut self, done: u64, instead: Option<String>) {
+        if self.start.elapsed() < SILENCE {
+            return;
+        }
+        let waits_for = instead.unwrap_or_else(|| self.what.clone());
+        let is_new = self.said.as_ref() != Some(&waits_for);
+        if std::io::stderr().is_terminal() {
+            if self.said.is_none() {
+                self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            }
+            self.bar.set_position(done);
+            self.bar.set_message(format!("waiting for {waits_for}"));
+        } else if is_new {
+            eprintln!("soda: waiting for {waits_for}");
+        }
+        self.said = Some(waits_for);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }

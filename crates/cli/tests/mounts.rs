@@ -146,6 +146,41 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+// Here every place has daemons of its own: elsewhere "all mounts" are those of other tests, too.
+#[test]
+fn a_sync_of_all_mounts_names_those_that_cannot_be_asked() {
+    let Some(place) = place() else { return };
+    assert_eq!(String::from_utf8_lossy(&place.soda(&["sync"]).stdout), "No mounts here.\n");
+    place.mount(&["-o", "write=behind,dirty-age=1h"]);
+    let dir = place.mount_point();
+    let backlog = || {
+        let output = place.soda(&["status", "--json"]);
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["mounts"][0]["session"]["backlog"]["records"].as_u64().unwrap()
+    };
+    let mut number = 0;
+    eventually("changes are delayed", || {
+        fs::write(dir.join(format!("file {number}")), "x").unwrap();
+        number += 1;
+        backlog() > 0
+    });
+    let output = place.soda(&["sync"]);
+    succeeded(&output);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let synced = format!("{}: everything is on the server's disk (", dir.display());
+    assert!(said.starts_with(&synced) && said.lines().count() == 1, "{said}");
+    assert_eq!(backlog(), 0);
+    let daemon = place.daemon().to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &daemon]).status().unwrap().success());
+    signal("-STOP");
+    let (all, one) = (place.soda(&["sync"]), place.soda(&["sync", dir.to_str().unwrap()]));
+    signal("-CONT");
+    succeeded(&all);
+    let silent = format!("{} is not synced", dir.display());
+    assert!(String::from_utf8_lossy(&all.stderr).contains(&silent), "{all:?}");
+    failed_with(&one, 1, "does not answer");
+}
+
 // SEMANTICS 40
 #[test]
 fn a_dead_mount_is_taken_away_and_mounted_again() {

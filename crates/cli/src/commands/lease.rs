@@ -7,11 +7,11 @@ use crate::error::CliError;
 use crate::spec::Spec;
 use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
-use soda_fuse::MountEntry;
+use crate::within::in_mount;
 use soda_protocol::{LeaseInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
 use soda_types::{Mode, Name, SessionId};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 pub(crate) fn run(command: &LeaseCommand) -> Result<(), CliError> {
     match command {
@@ -55,38 +55,6 @@ fn resolve(path: &Path) -> Result<(String, ObjectRef), CliError> {
     }
     from_spec(path).ok_or_else(|| {
         CliError::Usage(format!("{} is neither in a Soda mount nor HOST:PORT/VOLUME/PATH", path.display()))
-    })
-}
-
-/// The mount that a path leads into, and what is left of the path there. Nothing in the mount is touched: who asks why
-/// others wait must not wait with them.
-fn in_mount<'a>(
-    path: &Path,
-    mounts: &'a [MountEntry],
-) -> Result<Option<(&'a MountEntry, PathBuf)>, CliError> {
-    let absolute =
-        without_dots(&std::path::absolute(path).map_err(CliError::io(path.display().to_string()))?);
-    let mut above = absolute.ancestors().collect::<Vec<_>>();
-    above.reverse();
-    for prefix in above {
-        // Symbolic links on the way are followed up to the mount's root, which is a directory and asks nobody.
-        let Ok(real) = prefix.canonicalize() else { break };
-        if let Some(mount) = mounts.iter().rev().find(|mount| mount.dir == real) {
-            let rest = absolute.strip_prefix(prefix).unwrap_or(Path::new(""));
-            return Ok(Some((mount, rest.to_path_buf())));
-        }
-    }
-    Ok(None)
-}
-
-/// `a/../b` is `b`: by its text, as a shell's `cd` takes it.
-fn without_dots(path: &Path) -> PathBuf {
-    path.components().fold(PathBuf::new(), |mut plain, component| {
-        match component {
-            Component::ParentDir => drop(plain.pop()),
-            other => plain.push(other),
-        }
-        plain
     })
 }
 

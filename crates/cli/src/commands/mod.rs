@@ -9,6 +9,7 @@ pub(crate) mod mount;
 pub(crate) mod serve;
 pub(crate) mod stats;
 pub(crate) mod status;
+pub(crate) mod sync;
 pub(crate) mod umount;
 
 use crate::error::CliError;

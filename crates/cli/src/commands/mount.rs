@@ -145,7 +145,7 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
     let control = ControlServer::start(Answers {
         dir: mount.dir().to_path_buf(),
         source: plan.spec.to_string(),
-        options: plan.options.to_list(),
+        options: plan.options.in_effect().to_list(),
         client: client.clone(),
         monitor: mount.monitor(),
     })?;

@@ -3,9 +3,10 @@
 use crate::admin::{Admin, server_or_default};
 use crate::args::StatsArgs;
 use crate::commands::{hit_ratio, print, print_json};
-use crate::control;
+use crate::control::{self, BACKLOG};
 use crate::error::CliError;
 use crate::table::Table;
+use crate::units::{count, show_duration, show_size};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -65,9 +66,10 @@ fn take(arguments: &StatsArgs) -> Result<Sample, CliError> {
 fn text(sample: &Sample, before: Option<(Duration, &Sample)>) -> String {
     let mut out = String::new();
     for (who, counters) in &sample.0 {
-        out.push_str(&format!("{who}   cache hits {}\n", hit_ratio(counters)));
+        out.push_str(&format!("{who}   cache hits {}{}\n", hit_ratio(counters), backlog_text(counters)));
         let mut table = Table::new(["counter", "total", "per second"]);
-        for (name, value) in counters.iter().filter(|(_, value)| **value > 0) {
+        for (name, value) in counters.iter().filter(|(name, value)| **value > 0 && !name.starts_with(BACKLOG))
+        {
             let earlier = before.and_then(|(time, sample)| Some((time, *sample.0.get(who)?.get(name)?)));
             let rate = earlier.map(|(time, old)| value.saturating_sub(old) as f64 / time.as_secs_f64());
             table.row([
@@ -81,6 +83,24 @@ fn text(sample: &Sample, before: Option<(Duration, &Sample)>) -> String {
     out
 }
 
+/// What a mount has not told its server, unless that is nothing.
+fn backlog_text(counters: &Counters) -> String {
+    let figure = |name: &str| counters.get(&format!("{BACKLOG}{name}")).copied().unwrap_or(0);
+    let mut out = String::new();
+    if figure("records") > 0 {
+        out.push_str(&format!(
+            "   not told {}, {}, the oldest {}",
+            count(figure("records"), "change"),
+            show_size(figure("bytes")),
+            show_duration(Duration::from_millis(figure("age_ms"))),
+        ));
+    }
+    if figure("not_durable") > 0 {
+        out.push_str(&format!("   not durable {}", count(figure("not_durable"), "change")));
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +109,19 @@ mod tests {
         let counters = [("op_read", reads), ("data_hits", 1), ("data_misses", 1), ("op_write", 0)];
         let counters = counters.map(|(name, count)| (name.to_string(), count));
         Sample(BTreeMap::from([("/mnt".to_string(), Counters::from(counters))]))
+    }
+
+    #[test]
+    fn a_backlog_stands_at_the_head() {
+        let figures = [("records", 120), ("bytes", 1536), ("age_ms", 250), ("not_durable", 1)];
+        let figures = figures.map(|(name, figure)| (format!("{BACKLOG}{name}"), figure));
+        let sample = Sample(BTreeMap::from([("/mnt".to_string(), Counters::from(figures))]));
+        let expected = "\
+/mnt   cache hits -   not told 120 changes, 1.5 KiB, the oldest 250.0 ms   not durable 1 change
+COUNTER  TOTAL  PER SECOND
+
+";
+        assert_eq!(text(&sample, None), expected);
     }
 
     #[test]

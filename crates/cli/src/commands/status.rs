@@ -6,8 +6,9 @@ use crate::commands::{hit_ratio, print, print_json};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use crate::table::Table;
-use crate::units::{count, show_duration, show_size};
+use crate::units::{count, parse_duration, parse_size, show_duration, show_size};
 use serde::Serialize;
+use soda_client::BacklogView;
 use soda_protocol::ServerStatus;
 use std::time::Duration;
 
@@ -67,7 +68,8 @@ fn text(status: &Status) -> String {
             mount.pid.to_string(),
         ]);
     }
-    if !table.is_empty() {
+    let behind = backlog_table(&status.mounts);
+    for table in [table, behind].iter().filter(|table| !table.is_empty()) {
         out.push_str(&format!("\n{table}"));
     }
     for dead in &status.dead_mounts {
@@ -77,6 +79,33 @@ fn text(status: &Status) -> String {
         ));
     }
     out
+}
+
+/// Of the mounts whose server hears of changes later, or that have some which its disk may lack.
+fn backlog_table(mounts: &[MountStatus]) -> Table {
+    let mut table =
+        Table::new(["mount", "not told", "size", "oldest", "not durable", "dirty-age", "dirty-size", "lost"]);
+    let shows =
+        |mount: &&MountStatus| mount.writes_behind() || mount.session.backlog != BacklogView::default();
+    for mount in mounts.iter().filter(shows) {
+        let backlog = &mount.session.backlog;
+        let option = |name: &str| mount.option(name).map(str::to_owned);
+        table.row([
+            mount.dir.display().to_string(),
+            backlog.records.to_string(),
+            show_size(backlog.bytes),
+            if backlog.records == 0 { "-".into() } else { show_duration(backlog.age) },
+            backlog.not_durable.to_string(),
+            option("dirty-age")
+                .and_then(|age| Some(show_duration(parse_duration(&age).ok()?)))
+                .unwrap_or_else(|| "-".into()),
+            option("dirty-size")
+                .and_then(|size| Some(show_size(parse_size(&size).ok()?)))
+                .unwrap_or_else(|| "-".into()),
+            mount.count("lost_records").to_string(),
+        ]);
+    }
+    table
 }
 
 fn server_text(server: &ServerStatus) -> String {
@@ -127,10 +156,9 @@ fn server_text(server: &ServerStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use soda_client::{ClientStanding, SessionView};
+    use crate::control::tests::mount_status;
     use soda_protocol::SessionInfo;
     use soda_types::{FsStats, SessionId, Timestamp};
-    use std::collections::BTreeMap;
 
     fn server() -> ServerStatus {
         let stats = FsStats { total_bytes: 4 << 30, free_bytes: 3 << 30, total_inodes: 100, free_inodes: 99 };
@@ -159,38 +187,10 @@ mod tests {
         }
     }
 
-    fn mount() -> MountStatus {
-        let session = SessionView {
-            server: "127.0.0.1:2".into(),
-            volume: "main".into(),
-            session: Some(SessionId(1)),
-            standing: ClientStanding::Connected,
-            left: Duration::ZERO,
-            connections: 1,
-            waiting: 0,
-            leases: 0,
-            cached_inodes: 0,
-            cached_bytes: 0,
-            open_files: 0,
-            locks: 0,
-            unsynced: 0,
-            backlog: soda_client::BacklogView::default(),
-        };
-        let counters = [("attr_hits", 3), ("attr_misses", 1), ("kernel_requests", 12)];
-        MountStatus {
-            dir: "/mnt".into(),
-            source: "127.0.0.1:2/main".into(),
-            options: "hard".into(),
-            pid: 77,
-            session,
-            counters: BTreeMap::from(counters.map(|(name, count)| (name.to_string(), count))),
-        }
-    }
-
     #[test]
     fn a_server_and_its_mounts() {
         let status =
-            Status { server: Some(server()), mounts: vec![mount()], dead_mounts: vec!["/old".into()] };
+            Status { server: Some(server()), mounts: vec![mount_status()], dead_mounts: vec!["/old".into()] };
         let expected = "\
 Server soda 1 at 127.0.0.1:2, up 1m01s
   data /srv
@@ -206,6 +206,23 @@ MOUNT  VOLUME            CONNECTED  REQUESTS  WAITING  HITS    PID
 /old: its daemon does not answer. It is dead (`soda umount /old` takes the mount away), stopped, or another user's.
 ";
         assert_eq!(text(&status), expected);
+    }
+
+    #[test]
+    fn what_a_mount_has_not_told_its_server() {
+        let mut behind = mount_status();
+        behind.options = "hard,write=behind,dirty-age=1000000us,dirty-size=67108864".into();
+        behind.session.backlog =
+            BacklogView { records: 120, bytes: 1536, age: Duration::from_millis(250), not_durable: 7 };
+        let mut idle = MountStatus { dir: "/idle".into(), ..behind.clone() };
+        idle.session.backlog = BacklogView::default();
+        let through = MountStatus { options: "hard,write=through".into(), ..mount_status() };
+        let expected = "\
+MOUNT  NOT TOLD  SIZE     OLDEST    NOT DURABLE  DIRTY-AGE  DIRTY-SIZE  LOST
+/mnt        120  1.5 KiB  250.0 ms            7      1.0 s    64.0 MiB     0
+/idle         0      0 B  -                   0      1.0 s    64.0 MiB     0
+";
+        assert_eq!(backlog_table(&[behind, through, idle]).to_string(), expected);
     }
 
     #[test]

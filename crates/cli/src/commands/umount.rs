@@ -4,7 +4,8 @@
 //! off by itself: a mount whose server is silent for longer than the session's lease and the patience of this command.
 
 use crate::args::UmountArgs;
-use crate::control::{self, MountStatus};
+use crate::backlog::{self, Outcome, PATIENCE, Until, left_text};
+use crate::control::{self, Daemon, MountStatus};
 use crate::error::CliError;
 use crate::progress::Waiting;
 use rustix::io::Errno;
@@ -15,8 +16,6 @@ use std::process::Command;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How long a server that is gone is waited for, at least.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks at what is waited for.
 const PAUSE: Duration = Duration::from_millis(200);
 /// A dead mount says so at once; any other answer may take for ever.
@@ -28,7 +27,13 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     let failed = || CliError::io(format!("cannot unmount {}", arguments.dir.display()));
     let mount = soda_fuse::find_mount(&arguments.dir).map_err(failed())?;
     let mount = mount.ok_or_else(|| CliError::NotMounted(arguments.dir.clone()))?;
-    let daemon = control::mount_on(&mount.dir);
+    let start = Instant::now();
+    let daemon = control::daemon_on(&mount.dir);
+    let is_plain = !arguments.force && !arguments.lazy;
+    if let Some(daemon) = daemon.clone().filter(|daemon| is_plain && daemon.status.writes_behind()) {
+        tell_first(daemon)?;
+    }
+    let daemon = daemon.map(|daemon| daemon.status);
     if arguments.force {
         // Whoever waits in the mount goes on with an error, so nothing keeps it busy for long.
         abort(&mount, daemon.as_ref());
@@ -36,7 +41,7 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     } else if arguments.lazy {
         return detach(&mount.dir).map_err(failed());
     } else {
-        unmount_or_give_up(&mount, daemon.as_ref())?;
+        unmount_or_give_up(&mount, daemon.as_ref(), start)?;
     }
     if let Some(daemon) = daemon {
         wait_for_end(daemon.pid);
@@ -44,9 +49,31 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-fn unmount_or_give_up(mount: &MountEntry, daemon: Option<&MountStatus>) -> Result<(), CliError> {
+/// While the mount is there: its daemon waits for its server only for some time once it is not.
+fn tell_first(daemon: Daemon) -> Result<(), CliError> {
+    for told in backlog::sync(vec![daemon], Until::Told) {
+        let dir = told.dir.display();
+        match &told.outcome {
+            // Unmounted, it could only lose what the server has no room for.
+            Outcome::NoRoom => return told.into_result(),
+            Outcome::ServerGone => eprintln!(
+                "soda: the server of {dir} is gone: {} of {dir} that it has not heard of are lost",
+                left_text(&told.left)
+            ),
+            Outcome::Failed(why) => eprintln!("soda: not everything of {dir} is at the server: {why}"),
+            Outcome::Synced | Outcome::Told | Outcome::DaemonEnded => {}
+        }
+    }
+    Ok(())
+}
+
+/// `start`: when the command began, which its patience is counted from.
+fn unmount_or_give_up(
+    mount: &MountEntry,
+    daemon: Option<&MountStatus>,
+    start: Instant,
+) -> Result<(), CliError> {
     let failed = || CliError::io(format!("cannot unmount {}", mount.dir.display()));
-    let start = Instant::now();
     let _waiting = Waiting::new(format!("{}, or for its server", mount.dir.display()));
     let mut attempt = Attempt::start(&mount.dir);
     loop {

@@ -1,0 +1,214 @@
+//! What people see of delayed writes: the options, the backlog, `soda sync`, and an unmount that loses nothing.
+
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+use rustix::process::Signal;
+use soda_system_tests::cell::{Cell, Network, PATIENCE, is_mounted, prerequisites, soda_binary};
+use soda_system_tests::wait::{self, Finish};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// Nothing is told before somebody asks.
+const BEHIND: [&str; 2] = ["-o", "write=behind,dirty-age=1h,dirty-size=8M"];
+/// The server's term, the patience with a server that is gone, and some more.
+const GONE: Duration = Duration::from_secs(30);
+
+fn soda(arguments: &[&str]) -> Command {
+    let mut command = Command::new(soda_binary());
+    command.args(arguments);
+    command
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn json(arguments: &[&str]) -> serde_json::Value {
+    let output = wait::run(&mut soda(arguments), PATIENCE).expect_success(&arguments.join(" "));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What `soda status` says of a mount.
+fn mount_status(dir: &Path) -> serde_json::Value {
+    let status = json(&["status", "--json"]);
+    let mounts = status["mounts"].as_array().unwrap();
+    mounts.iter().find(|mount| mount["dir"] == text(dir)).unwrap_or_else(|| panic!("{status}")).clone()
+}
+
+fn backlog(dir: &Path) -> u64 {
+    mount_status(dir)["session"]["backlog"]["records"].as_u64().unwrap()
+}
+
+/// Mounts with a backlog on the first: files `0`, `1`, … in `dir`, each with its number. How many there are.
+fn cell_with_backlog(clients: usize) -> (Cell, usize) {
+    let cell = Cell::start_with(Network::Loopback, clients, &BEHIND);
+    let dir = cell.root(0).join("dir");
+    fs::create_dir(&dir).unwrap();
+    let mut files = 0;
+    // The first changes go through, and bring the leases.
+    let is_behind = wait::until(PATIENCE, || {
+        fs::write(dir.join(files.to_string()), files.to_string()).unwrap();
+        files += 1;
+        backlog(cell.root(0)) >= 10
+    });
+    assert!(is_behind, "nothing is delayed: {}", mount_status(cell.root(0)));
+    (cell, files)
+}
+
+fn has_all(dir: &Path, files: usize) -> bool {
+    (0..files).all(|number| {
+        fs::read_to_string(dir.join("dir").join(number.to_string()))
+            .is_ok_and(|content| content == number.to_string())
+    })
+}
+
+fn failed(finish: Finish) -> (Output, String) {
+    let Finish::Exited(output) = finish else { panic!("{finish:?}") };
+    assert!(!output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, said)
+}
+
+#[test]
+fn the_options_and_the_backlog_are_shown() {
+    if !prerequisites() {
+        return;
+    }
+    let (cell, _) = cell_with_backlog(1);
+    let status = mount_status(cell.root(0));
+    let options = status["options"].as_str().unwrap();
+    for option in ["write=behind", "dirty-age=3600000000us", "dirty-size=8388608"] {
+        assert!(options.contains(option), "no `{option}` in `{options}`");
+    }
+    let table = wait::run(&mut soda(&["status"]), PATIENCE).expect_success("status");
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    let columns = table.lines().position(|line| line.contains("NOT TOLD")).expect(&table);
+    let row = table.lines().skip(columns).find(|line| line.starts_with(text(cell.root(0)))).expect(&table);
+    assert!(row.contains("1h00m") && row.contains("8.0 MiB"), "{table}");
+    let stats =
+        wait::run(&mut soda(&["stats", "--once", text(cell.root(0))]), PATIENCE).expect_success("stats");
+    let stats = String::from_utf8_lossy(&stats.stdout).into_owned();
+    assert!(stats.lines().next().unwrap().contains("not told"), "{stats}");
+    let counters = json(&["stats", "--once", "--json", text(cell.root(0))]);
+    assert!(counters[text(cell.root(0))]["backlog_records"].as_u64() >= Some(10), "{counters}");
+}
+
+#[test]
+fn a_mount_is_told_what_its_delayed_writes_lack() {
+    for (list, word) in [
+        ("write=through,dirty-age=1s", "write=behind"),
+        ("write=sometimes", "choose behind or through"),
+        ("write=behind,dirty-size=much", "dirty-size=much"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mount =
+            wait::run(&mut soda(&["mount", "127.0.0.1:1/main", text(dir.path()), "-o", list]), PATIENCE);
+        let (output, said) = failed(mount);
+        assert!(output.status.code() == Some(2) && said.contains(word), "{said}");
+    }
+}
+
+#[test]
+fn a_sync_ends_with_an_empty_backlog() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, files) = cell_with_backlog(2);
+    let inside = cell.root(0).join("dir/1");
+    let synced = json(&["sync", "--json", text(&inside)]);
+    assert_eq!(synced[0]["dir"], text(cell.root(0)), "{synced}");
+    assert_eq!(synced[0]["outcome"], "synced", "{synced}");
+    assert!(synced[0]["began"]["records"].as_u64() >= Some(10), "{synced}");
+    let left = mount_status(cell.root(0))["session"]["backlog"].clone();
+    assert_eq!((left["records"].as_u64(), left["not_durable"].as_u64()), (Some(0), Some(0)), "{left}");
+    // What is on the server's disk needs nobody here.
+    cell.mounts[0].kill();
+    assert!(has_all(cell.root(1), files));
+}
+
+#[test]
+fn a_sync_outside_of_mounts_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, said) = failed(wait::run(&mut soda(&["sync", text(dir.path())]), PATIENCE));
+    assert!(output.status.code() == Some(6) && said.contains("not a Soda mount"), "{said}");
+}
+
+#[test]
+fn a_sync_that_waits_for_its_server_can_be_interrupted() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, files) = cell_with_backlog(2);
+    cell.server.kill();
+    let mut sync = soda(&["sync", text(cell.root(0))]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(sync.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits = said.find(|line| line.contains("to come back"));
+    wait::signal(&sync, Signal::INT);
+    assert!(waits.is_some_and(|line| line.contains(&cell.server.address())));
+    assert!(wait::until(PATIENCE, || matches!(sync.try_wait(), Ok(Some(_)))), "it goes on after Ctrl-C");
+    assert!(backlog(cell.root(0)) >= 10, "{}", mount_status(cell.root(0)));
+    cell.server.restart();
+    wait::run(&mut soda(&["sync", text(cell.root(0))]), PATIENCE).expect_success("sync");
+    assert_eq!(backlog(cell.root(0)), 0);
+    assert!(has_all(cell.root(1), files));
+}
+
+#[test]
+fn a_sync_says_that_the_server_is_gone() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, _) = cell_with_backlog(1);
+    cell.server.kill();
+    let (output, said) = failed(wait::run(&mut soda(&["sync", text(cell.root(0)), "--json"]), GONE));
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains(&cell.server.address()) && said.contains("changes ("), "{said}");
+    let synced: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(synced[0]["outcome"], "server_gone", "{synced}");
+    assert!(synced[0]["left"]["records"].as_u64() >= Some(10), "{synced}");
+}
+
+#[test]
+fn an_unmount_loses_nothing() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, files) = cell_with_backlog(2);
+    cell.mounts[0].unmount();
+    assert!(has_all(cell.root(1), files));
+}
+
+#[test]
+fn an_unmount_waits_for_a_server_that_restarts() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, files) = cell_with_backlog(2);
+    cell.server.kill();
+    let mut umount = soda(&["umount", text(cell.root(0))]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(umount.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("to come back")));
+    assert!(is_mounted(cell.root(0)), "unmounted before its changes were told");
+    cell.server.restart();
+    let ended = wait::until(PATIENCE, || matches!(umount.try_wait(), Ok(Some(_))));
+    assert!(ended && umount.wait().unwrap().success());
+    assert!(!is_mounted(cell.root(0)));
+    assert!(has_all(cell.root(1), files));
+}
+
+#[test]
+fn an_unmount_says_what_a_server_that_is_gone_has_not_heard_of() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, _) = cell_with_backlog(1);
+    cell.server.kill();
+    let umount = wait::run(&mut soda(&["umount", text(cell.root(0))]), GONE).expect_success("umount");
+    let said = String::from_utf8_lossy(&umount.stderr).into_owned();
+    assert!(said.contains("is gone") && said.contains("changes (") && said.contains("are lost"), "{said}");
+    assert!(!is_mounted(cell.root(0)));
+}
