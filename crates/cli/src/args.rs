@@ -222,7 +222,7 @@ pub(crate) struct StatusArgs {
 pub(crate) enum LeaseCommand {
     /// List leases, of one object or of all
     Ls(LeaseLsArgs),
-    /// Why is this slow, or not cached: holders, waiters, rates, policy
+    /// Why is this slow, or not cached, or not written later: holders, waiters, rates, policy
     Why(LeaseWhyArgs),
 }
 

@@ -3,9 +3,9 @@
 use crate::error::CliError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use soda_client::{Client, ClientStanding, SessionView};
+use soda_client::{ChangesView, Client, ClientStanding, SessionView};
 use soda_fuse::Monitor;
-use soda_types::{Errno, FsError};
+use soda_types::{Errno, FsError, Name};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -19,16 +19,18 @@ use tokio::net::UnixListener;
 
 /// How long a daemon may take to answer what it need not ask the server for.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest question, bytes.
-const LINE_MAX: u64 = 4096;
+/// Longest question, bytes: a path of 4096, with each byte as a number of its own.
+const LINE_MAX: u64 = 32 << 10;
 /// What the names of figures of the backlog begin with, among the counters.
 pub(crate) const BACKLOG: &str = "backlog_";
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Question {
     Status,
     Leases,
+    /// How changes of what the names mean, from the mount's root, reach the server.
+    Changes(Vec<Name>),
     /// Tell the server everything and have it made durable. Answered when that is done, whoever still listens.
     Sync,
 }
@@ -190,6 +192,7 @@ impl Answers {
         let answer = match serde_json::from_str(&line) {
             Ok(Question::Status) => serde_json::to_value(self.status()),
             Ok(Question::Leases) => serde_json::to_value(self.client.leases()),
+            Ok(Question::Changes(path)) => serde_json::to_value(self.client.changes_of(&path)),
             Ok(Question::Sync) => {
                 let done = self.client.sync_all().await;
                 serde_json::to_value(done.map_or_else(SyncAnswer::from, |()| SyncAnswer::Synced))
@@ -261,6 +264,12 @@ pub(crate) fn socket_of(dir: &Path) -> Option<PathBuf> {
 /// What one daemon says.
 pub(crate) fn status(socket: &Path) -> Option<MountStatus> {
     serde_json::from_value(ask(socket, Question::Status, Some(PATIENCE))?).ok()
+}
+
+/// How the mount on `dir` tells its server of changes of what the names mean there. `None`: its daemon does not answer.
+pub(crate) fn changes(dir: &Path, names: &[Name]) -> Option<ChangesView> {
+    let question = Question::Changes(names.to_vec());
+    serde_json::from_value(ask(&daemon_on(dir)?.socket, question, Some(PATIENCE))?).ok()
 }
 
 /// Waits until the daemon has synced, for ever if need be. `None`: it has ended.

@@ -1,9 +1,12 @@
 //! What `soda status` and `soda lease` show of a client.
 
+use crate::behind::here::Why;
+use crate::cache::names::Known;
+use crate::client::Client;
 use crate::inner::{Inner, Phase};
 use serde::{Deserialize, Serialize};
 use soda_lease::holder::HeldState;
-use soda_types::{Fid, Grant, InUse, SessionId};
+use soda_types::{Fid, Grant, InUse, Name, SessionId};
 use std::time::Duration;
 
 /// A lease that this client holds.
@@ -50,6 +53,22 @@ pub struct BacklogView {
     pub age: Duration,
     /// Changes that the server has applied and may lose in a power cut; they are kept here until it cannot.
     pub not_durable: u64,
+}
+
+/// How changes of an inode reach the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChangesView {
+    pub told: Told,
+    /// Changes of it that the server has not heard of.
+    pub waiting: u32,
+}
+
+/// When the server hears of the next change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    Later,
+    AtOnce(Why),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -105,5 +124,36 @@ pub(crate) fn session(inner: &Inner) -> SessionView {
             age: backlog.age,
             not_durable: backlog.not_durable,
         },
+    }
+}
+
+impl Client {
+    /// Whether changes of the inode are told to the server later.
+    ///
+    /// # Errors
+    /// Why they are not. For a single change there may be further reasons, such as its size.
+    pub fn write_behind_standing(&self, fid: Fid) -> Result<(), Why> {
+        let (state, now) = self.inner.locked();
+        state.may_change_here(now, fid)
+    }
+
+    /// How changes of what a path means reach the server. Only the caches are asked: of what they do not know nothing can
+    /// be done later.
+    pub fn changes_of(&self, path: &[Name]) -> ChangesView {
+        let Some(fid) = self.cached_path(path) else {
+            let why = if self.inner.writes_behind() { Why::Unknown } else { Why::Policy };
+            return ChangesView { told: Told::AtOnce(why), waiting: 0 };
+        };
+        let told = self.write_behind_standing(fid).map_or_else(Told::AtOnce, |()| Told::Later);
+        let waiting = crate::lock(&self.inner.state).peek(fid).map_or(0, |inode| inode.records);
+        ChangesView { told, waiting }
+    }
+
+    fn cached_path(&self, path: &[Name]) -> Option<Fid> {
+        let (mut state, now) = self.inner.locked();
+        path.iter().try_fold(self.root(), |dir, name| match state.peek_name(now, dir, name)? {
+            Known::Present { fid, .. } => Some(fid),
+            Known::Absent => None,
+        })
     }
 }

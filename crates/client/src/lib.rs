@@ -60,7 +60,7 @@ pub use config::{Access, CacheConfig, ClientConfig, Consistency, Retry, WriteBeh
 pub use connection::{Stream, TcpTransport, Transport};
 pub use error::ConnectError;
 pub use hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock, NoKernel};
-pub use introspect::{BacklogView, ClientStanding, HeldLease, SessionView};
+pub use introspect::{BacklogView, ChangesView, ClientStanding, HeldLease, SessionView, Told};
 pub use ops::{Detail, DirEntry, Entry, KillPriv, OpenDir, OpenFile, OpenMode, ReadData, RenameHow, Written};
 /// The wire's words that operations take and give, for users that see nothing else of the protocol.
 pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, SetXattr, Whence, WriteAt};

@@ -212,3 +212,28 @@ fn an_unmount_says_what_a_server_that_is_gone_has_not_heard_of() {
     assert!(said.contains("is gone") && said.contains("changes (") && said.contains("are lost"), "{said}");
     assert!(!is_mounted(cell.root(0)));
 }
+
+#[test]
+fn why_a_file_is_or_is_not_told_later() {
+    if !prerequisites() {
+        return;
+    }
+    let (cell, files) = cell_with_backlog(2);
+    let last = format!("dir/{}", files - 1);
+    let changes = |number: usize, path: &str| {
+        json(&["lease", "why", "--json", text(&cell.root(number).join(path))])["changes"].clone()
+    };
+    let waiting = changes(0, &last);
+    assert!(waiting["told"] == "later" && waiting["waiting"].as_u64() > Some(0), "{waiting}");
+    assert_eq!(changes(1, "dir")["told"]["at_once"], "Unknown", "nobody has looked at it there");
+    let why = wait::run(&mut soda(&["lease", "why", text(&cell.root(0).join(&last))]), PATIENCE);
+    let said = String::from_utf8_lossy(&why.expect_success("lease why").stdout).into_owned();
+    assert!(said.starts_with("It was made here") && said.contains("not told yet"), "{said}");
+    assert!(has_all(cell.root(1), files));
+    let read_by_another = changes(0, &last);
+    assert_eq!(read_by_another["told"]["at_once"], "NoLease", "{read_by_another}");
+    assert_eq!(read_by_another["waiting"], 0, "{read_by_another}");
+    let (_, said) =
+        failed(wait::run(&mut soda(&["lease", "why", text(&cell.root(0).join("none"))]), PATIENCE));
+    assert!(said.contains("none") || said.contains("No"), "{said}");
+}

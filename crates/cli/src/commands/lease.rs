@@ -3,15 +3,18 @@
 use crate::admin::{Admin, server_or_default};
 use crate::args::{LeaseCommand, LeaseLsArgs, LeaseWhyArgs};
 use crate::commands::{print, print_json};
+use crate::control;
 use crate::error::CliError;
 use crate::spec::Spec;
 use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
 use crate::within::in_mount;
+use serde::Serialize;
+use soda_client::{ChangesView, Told, Why};
 use soda_protocol::{LeaseInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
 use soda_types::{Mode, Name, SessionId};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 pub(crate) fn run(command: &LeaseCommand) -> Result<(), CliError> {
     match command {
@@ -23,8 +26,8 @@ pub(crate) fn run(command: &LeaseCommand) -> Result<(), CliError> {
 fn ls(arguments: &LeaseLsArgs) -> Result<(), CliError> {
     let (server, object) = match &arguments.path {
         Some(path) => {
-            let (server, object) = resolve(path)?;
-            (server, Some(object))
+            let place = resolve(path)?;
+            (place.server.clone(), Some(place.object()))
         }
         None => (server_or_default(arguments.server.server.as_deref())?, None),
     };
@@ -37,35 +40,59 @@ fn ls(arguments: &LeaseLsArgs) -> Result<(), CliError> {
 }
 
 fn why(arguments: &LeaseWhyArgs) -> Result<(), CliError> {
-    let (server, object) = resolve(&arguments.path)?;
-    let mut admin = Admin::connect(&server)?;
-    let info = admin.why(object)?;
+    let place = resolve(&arguments.path)?;
+    let mut admin = Admin::connect(&place.server)?;
+    let changes = place.mount.as_ref().and_then(|dir| control::changes(dir, &place.names));
+    let explained = match (admin.why(place.object()), &changes) {
+        (Ok(info), _) => Explained { sessions: admin.status()?.sessions, info: Some(info), changes },
+        // Made here: the server has not heard of it.
+        (Err(_), Some(waiting)) if waiting.waiting > 0 => {
+            Explained { info: None, sessions: Vec::new(), changes }
+        }
+        (Err(error), _) => return Err(error),
+    };
     match arguments.json {
-        true => print_json(&info),
-        false => print(&Explained { info, sessions: admin.status()?.sessions }.text()),
+        true => print_json(&explained),
+        false => print(&explained.text()),
+    }
+}
+
+/// What a path means.
+struct Place {
+    server: String,
+    volume: String,
+    names: Vec<Name>,
+    /// Where it is mounted, if the path leads there.
+    mount: Option<PathBuf>,
+}
+
+impl Place {
+    fn object(&self) -> ObjectRef {
+        ObjectRef::Path { volume: self.volume.clone(), names: self.names.clone() }
     }
 }
 
 /// A path in a mount of this machine, or `HOST:PORT/VOLUME/PATH`.
-fn resolve(path: &Path) -> Result<(String, ObjectRef), CliError> {
+fn resolve(path: &Path) -> Result<Place, CliError> {
     let mounts = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
     if let Some((mount, rest)) = in_mount(path, &mounts)? {
         let spec: Spec = mount.source.parse().map_err(CliError::Usage)?;
-        return Ok((spec.server, ObjectRef::Path { volume: spec.volume, names: names(&rest)? }));
+        let mount = Some(mount.dir.clone());
+        return Ok(Place { server: spec.server, volume: spec.volume, names: names(&rest)?, mount });
     }
     from_spec(path).ok_or_else(|| {
         CliError::Usage(format!("{} is neither in a Soda mount nor HOST:PORT/VOLUME/PATH", path.display()))
     })
 }
 
-fn from_spec(path: &Path) -> Option<(String, ObjectRef)> {
+fn from_spec(path: &Path) -> Option<Place> {
     let text = path.to_str()?;
     let mut parts = text.splitn(3, '/');
     // Without a port it would look like a path that was mistyped.
     let server = parts.next().filter(|server| server.contains(':'))?;
     let spec: Spec = format!("{server}/{}", parts.next()?).parse().ok()?;
     let names = names(Path::new(parts.next().unwrap_or(""))).ok()?;
-    Some((spec.server, ObjectRef::Path { volume: spec.volume, names }))
+    Some(Place { server: spec.server, volume: spec.volume, names, mount: None })
 }
 
 fn names(path: &Path) -> Result<Vec<Name>, CliError> {
@@ -94,16 +121,30 @@ fn lease_table(leases: &[LeaseInfo]) -> Table {
     table
 }
 
-/// What the server says of an object, and of the sessions that have to do with it.
+/// What the server says of an object, and of the sessions that have to do with it; and this machine's mount.
+#[derive(Serialize)]
 struct Explained {
-    info: WhyInfo,
+    /// `None`: the server has not heard of it.
+    #[serde(flatten)]
+    info: Option<WhyInfo>,
+    #[serde(skip)]
     sessions: Vec<SessionInfo>,
+    /// `None`: the path does not lead into a mount of this machine whose daemon answers.
+    changes: Option<ChangesView>,
 }
 
 impl Explained {
     /// From what is asked most often to what explains it: who waits, who holds it, whether caching it pays.
     fn text(&self) -> String {
-        let info = &self.info;
+        let changes = self.changes.as_ref().map(|changes| format!("writes  {}\n", changes_text(changes)));
+        let changes = changes.unwrap_or_default();
+        match &self.info {
+            Some(info) => format!("{}{changes}", self.server_text(info)),
+            None => format!("It was made here, and the server has not heard of it yet.\n\n{changes}"),
+        }
+    }
+
+    fn server_text(&self, info: &WhyInfo) -> String {
         let mut out = format!(
             "{} ({} {}, {})\n\n",
             info.path.as_deref().unwrap_or("an object without a known path"),
@@ -113,7 +154,7 @@ impl Explained {
         );
         match info.waiting.is_empty() {
             true => out.push_str("Nobody waits for it.\n"),
-            false => info.waiting.iter().for_each(|wait| out.push_str(&wait_text(wait, self))),
+            false => info.waiting.iter().for_each(|wait| out.push_str(&wait_text(wait, info, self))),
         }
         match info.holders.is_empty() {
             true => out.push_str("\nNobody holds a lease on it: whoever reads it asks the server.\n"),
@@ -123,12 +164,12 @@ impl Explained {
         out
     }
 
-    fn blocker_text(&self, session: SessionId) -> String {
+    fn blocker_text(&self, info: &WhyInfo, session: SessionId) -> String {
         let left = self.sessions.iter().find(|status| status.session == session).map(|status| status.left);
         let ends = left.map_or_else(String::new, |left| {
             format!(" Should it be gone, its leases end in {}.", show_duration(left))
         });
-        match self.info.holders.iter().find(|holder| holder.session == session) {
+        match info.holders.iter().find(|holder| holder.session == session) {
             Some(LeaseInfo { holder, grant, recalled_for: Some(since), .. }) => format!(
                 "  {holder} was asked {} ago to give its {} lease up, and has not answered.{ends}\n",
                 show_duration(*since),
@@ -152,7 +193,7 @@ fn mode_text(mode: Mode) -> &'static str {
     }
 }
 
-fn wait_text(wait: &WaitInfo, explained: &Explained) -> String {
+fn wait_text(wait: &WaitInfo, info: &WhyInfo, explained: &Explained) -> String {
     let mut out = format!(
         "{} waits to {}: {} so far{}.\n",
         wait.name,
@@ -169,8 +210,36 @@ fn wait_text(wait: &WaitInfo, explained: &Explained) -> String {
             "  It is not its turn yet: operations on one object go in the order of their arrival.\n",
         );
     }
-    wait.blocked_by.iter().for_each(|session| out.push_str(&explained.blocker_text(*session)));
+    wait.blocked_by.iter().for_each(|session| out.push_str(&explained.blocker_text(info, *session)));
     out
+}
+
+/// What this machine does with changes of it.
+fn changes_text(changes: &ChangesView) -> String {
+    let told = match changes.told {
+        Told::Later => "changes made here are told to the server later".into(),
+        Told::AtOnce(why) => format!("changes made here go to the server at once: {}", why_text(why)),
+    };
+    match changes.waiting {
+        0 => told,
+        waiting => format!("{told}; {} of it not told yet", count(waiting, "change")),
+    }
+}
+
+fn why_text(why: Why) -> &'static str {
+    match why {
+        Why::Policy => "the mount has write=through, or takes no leases",
+        Why::NoLease => {
+            "this machine has no write lease on it. It gets one when it changes it and nobody else has it cached"
+        }
+        Why::Recalled => "another machine has just asked for it",
+        Why::Contended => "another operation on it is on its way to the server",
+        Why::Unknown => "this machine knows nothing of it, as nobody has used it here lately",
+        Why::AccessList => "access control lists are the server's business",
+        Why::Reservation => "the server has to set inode numbers or space aside first",
+        Why::Large => "so much data is faster by itself",
+        Why::Kind => "only the server can do it",
+    }
 }
 
 fn holder_table(holders: &[LeaseInfo]) -> Table {
@@ -266,7 +335,7 @@ mod tests {
 
     #[test]
     fn an_object_that_nobody_waits_for() {
-        let text = Explained { info: why(), sessions: Vec::new() }.text();
+        let text = Explained { info: Some(why()), sessions: Vec::new(), changes: None }.text();
         let expected = "\
 /f (file 1:3, 2.0 KiB)
 
@@ -278,6 +347,25 @@ lately  3.00 reads/s and 0.00 writes/s came to the server, from 1 client
 policy  leases are given
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn whether_changes_are_told_later() {
+        let text = |told, waiting| {
+            let changes = Some(ChangesView { told, waiting });
+            Explained { info: Some(why()), sessions: Vec::new(), changes }.text()
+        };
+        assert!(text(Told::Later, 0).ends_with("\nwrites  changes made here are told to the server later\n"));
+        assert!(text(Told::Later, 1).ends_with("told to the server later; 1 change of it not told yet\n"));
+        let at_once = text(Told::AtOnce(Why::Policy), 0);
+        assert!(at_once.contains("go to the server at once: the mount has write=through"), "{at_once}");
+        let changes = Some(ChangesView { told: Told::Later, waiting: 2 });
+        let made_here = Explained { info: None, sessions: Vec::new(), changes };
+        assert!(made_here.text().starts_with("It was made here"));
+        assert_eq!(
+            serde_json::to_value(&made_here).unwrap(),
+            serde_json::json!({ "changes": { "told": "later", "waiting": 2 } })
+        );
     }
 
     #[test]
@@ -298,7 +386,8 @@ policy  leases are given
             clients: 2,
             ..why()
         };
-        let text = Explained { info, sessions: vec![session(2, Duration::from_millis(2200))] }.text();
+        let sessions = vec![session(2, Duration::from_millis(2200))];
+        let text = Explained { info: Some(info), sessions, changes: None }.text();
         let expected = "\
 /f (file 1:3, 2.0 KiB)
 
@@ -331,10 +420,10 @@ OBJECT  LEASE  HELD FOR  SESSION  HOLDER    RECALL              PATH
 
     #[test]
     fn a_path_can_be_named_with_its_server() {
-        let (server, object) = resolve(Path::new("h:1/main/a/b")).unwrap();
-        assert_eq!(server, "h:1");
+        let place = resolve(Path::new("h:1/main/a/b")).unwrap();
+        assert_eq!((place.server.as_str(), &place.mount), ("h:1", &None));
         let names = vec![Name::try_from("a").unwrap(), Name::try_from("b").unwrap()];
-        assert_eq!(object, ObjectRef::Path { volume: "main".into(), names });
+        assert_eq!(place.object(), ObjectRef::Path { volume: "main".into(), names });
         assert!(resolve(Path::new("/etc/hostname")).is_err());
         assert!(resolve(Path::new("no/such/path")).is_err());
     }
