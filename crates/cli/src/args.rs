@@ -23,14 +23,15 @@ least; then the command fails with exit code 3. Without room at the server it fa
 after Ctrl-C, the mount keeps what it has, and goes on trying. Stores to mapped memory are not included: msync(2) has \
 the kernel hand them over.";
 
-const MOUNT_HELP: &str = "Delayed writes (write=behind): where no other machine has anything to do with a file or a \
-directory, changes of it are made here at once and told to the server later, in order; other machines see them as if \
-they had been told at once, because the server asks for them first. fsync, sync, umount and `soda sync` wait until \
-they are on the server's disk. They are told after dirty-age at the latest (default 1s), and make whoever writes \
-wait when dirty-size bytes have not been told (default 64M). `soda status` shows how much it is, `soda lease why PATH` why \
-a file is not written so. If this machine crashes, what was not told is lost, as with a local disk; if it cannot reach \
-the server for longer than the session's lease and somebody else needs the files, too, and then the next write, fsync or \
-close of them fails with EIO.";
+const MOUNT_HELP: &str = "Delayed writes (write=behind): where no other machine has anything to do with a file or a directory, \
+changes of it are made here at once and told to the server later, in order; other machines see them as \
+if they had been told at once, because the server asks for them first. fsync and `soda sync` wait until \
+they are on the server's disk, an unmount until they are told; sync(1) does not, as the kernel does not \
+pass it on to FUSE. They are told after dirty-age at the latest (default 1s), and make whoever writes \
+wait when dirty-size bytes have not been told (default 64M). `soda status` shows how much it is, `soda \
+lease why PATH` why a file is not written so. If this machine crashes, what was not told is lost, as \
+with a local disk; if it cannot reach the server for longer than the session's lease and somebody else \
+needs the files, too, and then the next write, fsync or close of them fails with EIO.";
 
 /// One file system for many machines, as fast as a local disk and never stale.
 #[derive(Parser, Debug)]

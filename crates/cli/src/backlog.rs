@@ -92,9 +92,14 @@ fn away(jobs: &[Job]) -> Option<String> {
     Some(format!("the server {} to come back", away.last.session.server))
 }
 
-/// `3 changes (1.0 KiB)`, with those that the server may still lose.
-pub(crate) fn left_text(backlog: &BacklogView) -> String {
-    let pending = format!("{} ({})", count(backlog.records, "change"), show_size(backlog.bytes));
+/// Of what the server has not heard: `3 changes (1.0 KiB)`.
+pub(crate) fn show_changes(backlog: &BacklogView) -> String {
+    format!("{} ({})", count(backlog.records, "change"), show_size(backlog.bytes))
+}
+
+/// As [`show_changes`], with those that the server may still lose.
+fn left_text(backlog: &BacklogView) -> String {
+    let pending = show_changes(backlog);
     match backlog.not_durable {
         0 => pending,
         more => format!("{pending}, and {} that its disk may not have,", count(more, "change")),

@@ -4,7 +4,7 @@
 //! off by itself: a mount whose server is silent for longer than the session's lease and the patience of this command.
 
 use crate::args::UmountArgs;
-use crate::backlog::{self, Outcome, PATIENCE, Until, left_text};
+use crate::backlog::{self, Outcome, PATIENCE, Until, show_changes};
 use crate::control::{self, Daemon, MountStatus};
 use crate::error::CliError;
 use crate::progress::Waiting;
@@ -57,8 +57,8 @@ fn tell_first(daemon: Daemon) -> Result<(), CliError> {
             // Unmounted, it could only lose what the server has no room for.
             Outcome::NoRoom => return told.into_result(),
             Outcome::ServerGone => eprintln!(
-                "soda: the server of {dir} is gone: {} of {dir} that it has not heard of are lost",
-                left_text(&told.left)
+                "soda: the server of {dir} is gone: {} that it has not heard of are lost",
+                show_changes(&told.left)
             ),
             Outcome::Failed(why) => eprintln!("soda: not everything of {dir} is at the server: {why}"),
             Outcome::Synced | Outcome::Told | Outcome::DaemonEnded => {}
