@@ -14,6 +14,7 @@ use crate::session::{self, HandshakeError};
 use crate::stats::{Stats, StatsSnapshot};
 use crate::validity::{Answering, Answers};
 use bytes::Bytes;
+use soda_oplog::Applied;
 use soda_protocol::{Call, Frame, FrameKind, Request};
 use soda_types::{Errno, Fid, FsError};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -62,7 +63,7 @@ impl Client {
         let state = State::new(
             &config.cache,
             config.consistency,
-            config.write,
+            config.write_policy(),
             Arc::clone(&answers),
             Arc::clone(&hooks),
         );
@@ -113,15 +114,15 @@ impl Client {
         Ok(client)
     }
 
-    /// Gives everything back and says goodbye, which never takes longer than two seconds. Afterwards every operation fails
-    /// with EIO.
+    /// Tells the server what it has not heard of, gives everything back and says goodbye. The last takes two seconds at most,
+    /// the first half a minute. Afterwards every operation fails with EIO.
     pub async fn shutdown(&self) {
         let inner = &self.inner;
         if inner.is_closed() {
             return;
         }
+        self.tell_everything().await;
         if *inner.phase.borrow() == Phase::Connected {
-            self.tell_everything().await;
             let ticket = {
                 let mut state = crate::lock(&inner.state);
                 state.holder.begin_request(inner.now())
@@ -135,9 +136,12 @@ impl Client {
 
     /// What the server has not heard of yet.
     async fn tell_everything(&self) {
-        let told = tokio::time::timeout(LAST_DIGESTS, self.inner.flush_all()).await;
+        if !crate::lock(&self.inner.state).behind.has_backlog() {
+            return;
+        }
+        let told = tokio::time::timeout(LAST_DIGESTS, self.sync_all()).await;
         if !matches!(told, Ok(Ok(()))) {
-            let lost = crate::lock(&self.inner.state).lose_log();
+            let lost = crate::lock(&self.inner.state).lose_log(Applied::Kept);
             self.inner.report_loss(lost, "the server did not take them before the end");
         }
     }
@@ -146,9 +150,13 @@ impl Client {
         self.inner.phase.send_replace(Phase::Closed);
         self.inner.slots.close();
         // Nothing is covered any more.
-        let lost = crate::lock(&self.inner.state).lose_log();
+        let lost = {
+            let mut state = crate::lock(&self.inner.state);
+            let lost = state.lose_log(Applied::Kept);
+            state.holder.handle_session_lost(self.inner.now());
+            lost
+        };
         self.inner.report_loss(lost, "the client is shut down");
-        crate::lock(&self.inner.state).holder.handle_session_lost(self.inner.now());
         for (_, pending) in self.inner.link.close() {
             let error = FsError::new(Errno::Io, "the client is shut down");
             self.inner.complete(pending.ticket, pending.completion, Err(error));

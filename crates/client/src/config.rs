@@ -44,6 +44,16 @@ impl ClientConfig {
     }
 }
 
+impl ClientConfig {
+    /// Who cannot write, or has no leases, has nothing to delay.
+    pub(crate) fn write_policy(&self) -> WritePolicy {
+        match (self.access, self.consistency) {
+            (Access::ReadWrite, Consistency::Lease) => self.write,
+            _ => WritePolicy::Through,
+        }
+    }
+}
+
 /// `RandomState` is seeded by the operating system: no need of another source for a name that only must be unique.
 fn random_client_id() -> ClientId {
     let mut id = [0; 16];

@@ -109,6 +109,9 @@ impl Inner {
                     tracing::debug!(tag, "a reply that nobody waits for");
                     return;
                 };
+                if let Err(Failure::Digest { lsn, .. }) = &result {
+                    crate::lock(&self.state).behind.note_refused(*lsn);
+                }
                 let result =
                     result.map(|answer| (answer, payload)).map_err(|failure| failed(failure, &pending));
                 self.finish(channel, pending, &reply.grants, result);

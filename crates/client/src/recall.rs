@@ -17,7 +17,7 @@ use crate::inner::{Inner, said_open};
 use plan::Plan;
 use soda_lease::holder::RecallStep;
 use soda_protocol::Note;
-use soda_types::{Epoch, Errno, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
+use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,6 +27,8 @@ use tokio::sync::oneshot;
 /// or up to twice this.
 const STUCK: Duration = Duration::from_secs(1);
 
+/// Between a flush that failed and the next.
+const FLUSH_AGAIN: Duration = Duration::from_millis(100);
 /// How often the server hears that a flush is getting on.
 const PROGRESS: Duration = Duration::from_secs(1);
 
@@ -91,7 +93,16 @@ impl Inner {
         self.watch_names(&job);
         self.watch_stuck(&job);
         let inner = Arc::clone(self);
-        self.recall_pool.run(Box::new(move || inner.work_on(job)));
+        if !crate::lock(&self.state).is_ahead(&[job.fid]) {
+            self.recall_pool.run(Box::new(move || inner.work_on(job)));
+            return;
+        }
+        // Not in the pool: its threads are for what does not wait for the server.
+        self.runtime.spawn(async move {
+            inner.flush_for_recall(job.fid).await;
+            let pool = inner.recall_pool.clone();
+            pool.run(Box::new(move || inner.work_on(job)));
+        });
     }
 
     fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
@@ -162,6 +173,7 @@ impl Inner {
         let (inner, mut job) = (Arc::clone(self), job.aside());
         self.runtime.spawn(async move {
             tokio::time::sleep(NAMES_RUN_OUT).await;
+            inner.flush_for_recall(job.fid).await;
             if job.progress.done.load(Ordering::Acquire) {
                 return;
             }
@@ -219,7 +231,6 @@ impl Inner {
 
     fn work_on(self: &Arc<Inner>, mut job: Job) {
         let mut neighbours = std::mem::take(&mut job.neighbours);
-        self.flush_for_recall(job.fid);
         let of_directory =
             crate::lock(&self.state).existing(job.fid).is_some_and(|inode| inode.dir.is_some());
         if of_directory {
@@ -229,24 +240,20 @@ impl Inner {
         self.lower_all(&neighbours);
     }
 
-    /// Nobody else may see it before the server knows what was done here. Blocks.
-    fn flush_for_recall(self: &Arc<Inner>, fid: Fid) {
-        self.runtime.block_on(async {
-            let mut digests = self.stats.digests.get();
-            loop {
-                match tokio::time::timeout(PROGRESS, self.flush(&[fid])).await {
-                    Ok(Err(error)) if error.errno == Errno::NoSpace => {}
-                    // Or it was lost with the session, and nobody waits for an answer.
-                    Ok(_) => return,
-                    Err(_) => {
-                        let now = self.stats.digests.get();
-                        if std::mem::replace(&mut digests, now) != now {
-                            self.note(&Note::RecallProgress(vec![fid]));
-                        }
-                    }
-                }
+    /// Nobody else may see it before the server knows what was done here.
+    async fn flush_for_recall(self: &Arc<Inner>, fid: Fid) {
+        let mut digests = self.stats.digests.get();
+        while crate::lock(&self.state).is_ahead(&[fid]) {
+            // It fails where the server has no room, which may change, or if all is lost: then nothing is ahead any more.
+            let flushed = tokio::time::timeout(PROGRESS, self.flush(&[fid])).await;
+            if matches!(flushed, Ok(Err(_))) {
+                tokio::time::sleep(FLUSH_AGAIN).await;
             }
-        });
+            let now = self.stats.digests.get();
+            if flushed.is_err() && std::mem::replace(&mut digests, now) != now {
+                self.note(&Note::RecallProgress(vec![fid]));
+            }
+        }
     }
 
     fn answer(self: &Arc<Inner>, mut job: Job) {
@@ -262,6 +269,8 @@ impl Inner {
                 Finished::Before => return,
                 Finished::NotYet(plan) => job.plan = plan,
             }
+            // The server may have come back with less than it had.
+            self.runtime.block_on(self.flush_for_recall(job.fid));
         }
     }
 
@@ -276,6 +285,10 @@ impl Inner {
             && let Some(plan) = job.plan.overtaken(&mut state, now, fid)
         {
             return Finished::NotYet(plan);
+        }
+        if !job.progress.done.load(Ordering::Acquire) && state.is_ahead(&[fid]) {
+            // Nobody may see it before the server knows what was done here.
+            return Finished::NotYet(job.plan.clone());
         }
         if job.progress.done.swap(true, Ordering::AcqRel) {
             return Finished::Before;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Number of a digest; digests are numbered in the order in which the server applies them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct DigestId(pub u64);
 
 /// What is sent to the server at once, and applied there whole or not at all.
@@ -38,6 +38,15 @@ pub struct Backlog {
     pub age: Duration,
     /// Records that the server has applied and may lose in a power cut.
     pub not_durable: u64,
+}
+
+/// What is known of what the server has applied and not made durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Applied {
+    /// It is the same server: it has it.
+    Kept,
+    /// It is another run, which may have less.
+    MayBeLost,
 }
 
 /// See the [crate]. One digest is under way at a time: the next one is taken when it is answered.
@@ -123,6 +132,16 @@ impl Log {
         self.sent.iter().flat_map(|sent| &sent.records).map(|(_, pending)| &pending.record)
     }
 
+    /// The first record that is not in a digest yet.
+    pub fn first_pending(&self) -> Option<Lsn> {
+        self.pending.keys().next().copied()
+    }
+
+    /// The last record.
+    pub fn last_lsn(&self) -> Lsn {
+        Lsn(self.last_lsn)
+    }
+
     /// How many [`Log::pending`] are.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
@@ -138,9 +157,12 @@ impl Log {
         !self.applied.is_empty()
     }
 
-    /// The session is over and with it what the log was for: forgets everything, and returns what the server is not
-    /// known to have on its disk, in order. Numbers are not used again.
-    pub fn abandon(&mut self) -> Vec<Record> {
+    /// The session is over and with it what the log was for: forgets everything, and returns what the server does not have,
+    /// in order. Numbers are not used again.
+    pub fn abandon(&mut self, applied: Applied) -> Vec<Record> {
+        if applied == Applied::Kept {
+            self.applied.clear();
+        }
         let left = self.unsaved().cloned().collect();
         *self = Log { last_lsn: self.last_lsn, last_digest: self.last_digest, ..Log::default() };
         left
@@ -169,7 +191,7 @@ impl Log {
         self.take_these(lsns, limits)
     }
 
-    /// How many pending records [`Log::take_for`] would take, without limits.
+    /// The pending records that [`Log::take_for`] would take, without limits.
     pub fn needed_for(&self, fids: &[Fid]) -> Vec<Lsn> {
         let tips = fids.iter().filter_map(|fid| self.objects.get(&Object::Inode(*fid)));
         let mut to_visit: Vec<Lsn> =
@@ -247,8 +269,16 @@ impl Log {
     /// the server. Those records are taken out, and with them all that depend on them. Returns them in order, for
     /// recovery. What is under way is left alone: its outcome is not known.
     pub fn give_up(&mut self, fids: &[Fid]) -> Vec<Record> {
-        let mut lost: HashMap<Object, Touch> =
-            fids.iter().map(|fid| (Object::Inode(*fid), Touch::Exclusive)).collect();
+        let lost = fids.iter().map(|fid| (Object::Inode(*fid), Touch::Exclusive)).collect();
+        self.give_up_from(None, lost)
+    }
+
+    /// The server will never take this record. It is taken out, and with it all that depend on it. Returns them in order.
+    pub fn give_up_record(&mut self, lsn: Lsn) -> Vec<Record> {
+        self.give_up_from(Some(lsn), HashMap::new())
+    }
+
+    fn give_up_from(&mut self, first: Option<Lsn>, mut lost: HashMap<Object, Touch>) -> Vec<Record> {
         let (mut given_up, mut kept) = (Vec::new(), BTreeMap::new());
         for (lsn, pending) in std::mem::take(&mut self.pending) {
             let touches = pending.record.change.touches();
@@ -256,7 +286,7 @@ impl Log {
             let depends = |(object, touch): &(Object, Touch)| {
                 lost.get(object).is_some_and(|lost| [*lost, *touch].contains(&Touch::Exclusive))
             };
-            if !touches.iter().any(depends) {
+            if first != Some(lsn) && !touches.iter().any(depends) {
                 kept.insert(lsn, pending);
                 continue;
             }
@@ -441,6 +471,15 @@ mod tests {
         );
         assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [3, 4, 5]);
         assert_eq!(log.handle_durable(one.id), Lsn(3));
+    }
+
+    #[test]
+    fn a_record_that_is_refused_takes_only_what_depends_on_it_along() {
+        let mut log = two_branches();
+        let numbers = |records: Vec<Record>| records.iter().map(|record| record.lsn.0).collect::<Vec<_>>();
+        assert_eq!(numbers(log.give_up_record(Lsn(2))), [2, 3], "its directory stays");
+        assert_eq!(numbers(log.give_up_record(Lsn(5))), [5]);
+        assert_eq!(log.pending_count(), 2);
     }
 
     #[test]

@@ -15,6 +15,8 @@ use std::sync::Arc;
 /// The server's limits are larger; what could come near them is its business. Bytes.
 const LARGEST_VALUE: usize = 4096;
 const LARGEST_LIST: usize = 32 << 10;
+/// Namespaces that the server knows (xattr(7)); it refuses others.
+const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// What the kernel lets through as a name.
 const LONGEST_NAME: usize = 255;
 
@@ -39,7 +41,9 @@ impl State {
             }
             semantics::checked_end(size, 0).map_err(NotHere::Fails)?;
         }
-        self.room_here()?;
+        if set.size.is_none_or(|size| size > attr.size) {
+            self.room_here()?;
+        }
         let moment = self.moment(calendar, &[&attr]);
         let before = attr.size;
         attr.set(set, moment);
@@ -127,7 +131,8 @@ impl State {
         if name.starts_with(b"system.") {
             return Err(Why::AccessList.into());
         }
-        if name.len() > LONGEST_NAME {
+        let known = PREFIXES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+        if !known || name.contains(&0) || name.len() > LONGEST_NAME {
             return Err(Why::Kind.into());
         }
         match &self.peek(fid).ok_or(Why::Unknown)?.xattrs {

@@ -1,42 +1,37 @@
-//! Telling the server: digests, one after the other, and who waits for them.
+//! Telling the server: digests, one after the other.
 
 use super::here::Origin;
-use super::{Behind, Draining, STALL};
+use super::{Behind, STALL};
 use crate::cache::State;
+use crate::cache::inode::Inode;
 use crate::call::{Arrived, GiveUp, Order, unexpected};
 use crate::config::WritePolicy;
 use crate::inner::{Inner, Phase};
 use bytes::Bytes;
 use soda_oplog::{Change, Digest, DigestId, DigestLimits, Fate};
-use soda_protocol::{Answer, Call};
+use soda_protocol::{Answer, Call, Lsn};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Version};
 use std::collections::BTreeSet;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// Most of one digest: some milliseconds of the server's time, so that who waits for another one is not kept long.
 pub(super) const LIMITS: DigestLimits = DigestLimits { records: 1000, bytes: 1 << 20 };
 /// So long after the last digest the server is asked to make all durable, which lets the log forget.
 const SYNC_AFTER: Duration = Duration::from_secs(2);
+/// Or after so many: until then the log keeps them.
+const SYNC_DIGESTS: u64 = 64;
 
 /// A digest without an answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct UnderWay {
     id: DigestId,
     /// Inodes, as often as its records touch them.
     touched: Vec<Fid>,
-    /// Inodes that lose their last name while a process has them open.
+    /// Inodes that may be left without a name while a process has them open.
     kept: Vec<Fid>,
-}
-
-/// Somebody who waits until the server knows all of these inodes that it did not when the waiting began.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    fids: Vec<Fid>,
-    /// The digest that brings the last of it, once it is under way.
-    last: Option<DigestId>,
-    done: oneshot::Sender<FsResult<()>>,
+    /// Inodes that are removed.
+    gone: Vec<Fid>,
 }
 
 /// Version and data version of an inode, as they have been counted here.
@@ -55,20 +50,20 @@ impl State {
         if behind.due_at().is_none_or(|due| due > now) {
             return None;
         }
-        behind.waiting.retain(|waiter| !waiter.done.is_closed());
-        let wanted: Vec<Fid> = behind.waiting.iter().flat_map(|waiter| waiter.fids.iter().copied()).collect();
+        let wanted = behind.waiting.wanted();
         let digest = behind.log.take_for(&wanted, LIMITS).or_else(|| behind.log.take(LIMITS))?;
-        for waiter in behind.waiting.iter_mut().filter(|waiter| waiter.last.is_none()) {
-            if behind.log.needed_for(&waiter.fids).is_empty() {
-                waiter.last = Some(digest.id);
-            }
-        }
-        let mut under_way = UnderWay { id: digest.id, touched: Vec::new(), kept: Vec::new() };
+        behind.waiting.note_taken(&behind.log, digest.id);
+        let mut under_way = UnderWay { id: digest.id, ..UnderWay::default() };
         for record in behind.log.under_way_records() {
             under_way.touched.extend(Behind::inodes_of(&record.change));
             match &record.change {
-                Change::Unlink { fid, then: Fate::Stays, .. }
+                Change::TmpFile { fid, .. }
+                | Change::Unlink { fid, then: Fate::Stays, .. }
                 | Change::Rename { replaced: Some((fid, Fate::Stays)), .. } => under_way.kept.push(*fid),
+                Change::Unlink { fid, then: Fate::Gone, .. }
+                | Change::Rename { replaced: Some((fid, Fate::Gone)), .. }
+                | Change::RemoveDirectory { fid, .. }
+                | Change::Release { fid } => under_way.gone.push(*fid),
                 _ => {}
             }
         }
@@ -119,21 +114,23 @@ impl State {
                 self.memory.rename_version(*fid, attr.data_version);
             }
         }
-        for fid in under_way.touched.iter().collect::<BTreeSet<_>>() {
-            // Made and gone within the digest: the server has never heard of it.
+        let alive: BTreeSet<Fid> = attrs.iter().map(|(fid, _)| *fid).collect();
+        for fid in under_way.gone.iter().filter(|fid| !alive.contains(*fid)) {
             let inode = self.inode(*fid);
-            if inode.origin == Origin::Here && inode.records == 0 && inode.opens == 0 {
+            if inode.records == 0 {
                 inode.origin = Origin::AtServer;
                 self.void(*fid);
+                self.holder.forget(*fid);
             }
-            self.repin(*fid);
         }
+        under_way.touched.iter().for_each(|fid| self.repin(*fid));
+        let nameless = |inode: &Inode| inode.attr.is_some_and(|attr| attr.nlink == 0);
         for fid in under_way.kept {
-            if self.peek(fid).is_some_and(|inode| inode.released == Released::No) {
+            if self.peek(fid).is_some_and(|inode| inode.released == Released::No && nameless(inode)) {
                 self.told_open(fid);
             }
         }
-        self.behind.wake(|waiter| waiter.last.is_some_and(|last| last <= id), &Ok(()));
+        self.behind.waiting.note_applied(id);
         kernel_is_wrong
     }
 
@@ -142,19 +139,17 @@ impl State {
         if self.behind.under_way.as_ref().is_none_or(|under_way| under_way.id != id) {
             return Refused::Overtaken;
         }
-        match error.errno {
-            // Others may give space back.
-            Errno::NoSpace => {
-                self.digests_lost(id);
+        let refused = self.behind.refused.take();
+        let touched = self.behind.under_way.take().map(|under_way| under_way.touched);
+        self.behind.waiting.note_failed(id, error);
+        self.digests_lost(id);
+        match (error.errno, refused) {
+            // Others may give space back; and what a disk refuses once it may take later.
+            (Errno::NoSpace | Errno::Io, _) | (_, None) => {
                 self.behind.stalled_until = now + STALL;
-                self.behind.wake(|_| true, &Err(error.clone()));
                 Refused::Later
             }
-            _ => {
-                let touched = self.behind.under_way.take().map(|under_way| under_way.touched);
-                self.digests_lost(id);
-                Refused::ForGood(Refusal { touched: touched.unwrap_or_default() })
-            }
+            (_, Some(record)) => Refused::ForGood(Refusal { record, touched: touched.unwrap_or_default() }),
         }
     }
 
@@ -166,7 +161,9 @@ impl State {
             before.into_iter().for_each(|(fid, version)| self.inode(fid).told = version);
         }
         self.count_records();
-        self.behind.waiting.iter_mut().for_each(|waiter| waiter.last = None);
+        self.behind.losses += 1;
+        self.behind.waiting.note_lost();
+        self.behind.news.notify_one();
     }
 
     fn inodes_told(&self, fid: Fid) -> Option<Version> {
@@ -175,11 +172,18 @@ impl State {
 
     /// Notes again which inodes the server lacks something of.
     pub(super) fn count_records(&mut self) {
-        let changes: Vec<Change> = self.behind.log.pending().map(|record| record.change.clone()).collect();
+        let log = &self.behind.log;
+        let under_way: Vec<Change> = log.under_way_records().map(|record| record.change.clone()).collect();
+        let pending: Vec<Change> = log.pending().map(|record| record.change.clone()).collect();
         let ahead: Vec<Fid> =
             self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
         ahead.iter().for_each(|fid| self.inode(*fid).records = 0);
-        for change in &changes {
+        for change in &under_way {
+            for fid in Behind::inodes_of(change) {
+                self.inode(fid).records += 1;
+            }
+        }
+        for change in &pending {
             if let Change::Create { fid, .. } | Change::TmpFile { fid, .. } = change {
                 let now_here = self.inode(*fid);
                 now_here.origin = Origin::Here;
@@ -209,6 +213,8 @@ enum Refused {
 /// A digest that the server will never apply.
 #[derive(Debug)]
 pub(crate) struct Refusal {
+    /// Because of this one.
+    pub(super) record: Lsn,
     pub(super) touched: Vec<Fid>,
 }
 
@@ -221,35 +227,22 @@ pub(crate) enum Released {
 }
 
 impl Behind {
-    fn wake(&mut self, which: impl Fn(&Waiter) -> bool, result: &FsResult<()>) {
-        let (served, rest) = std::mem::take(&mut self.waiting).into_iter().partition(|waiter| which(waiter));
-        self.waiting = rest;
-        let served: Vec<Waiter> = served;
-        for waiter in served {
-            let _ = waiter.done.send(result.clone());
-        }
-    }
-
-    /// All who wait are told that it will not be.
-    pub(super) fn fail_waiting(&mut self, error: &FsError) {
-        self.wake(|_| true, &Err(error.clone()));
-    }
-
-    pub(super) fn wait_for(&mut self, fids: Vec<Fid>) -> oneshot::Receiver<FsResult<()>> {
-        let (done, is_done) = oneshot::channel();
-        // What is not pending any more is on its way.
-        let on_its_way = self.log.needed_for(&fids).is_empty();
-        let last = if on_its_way { self.log.under_way() } else { None };
-        self.waiting.push(Waiter { fids, last, done });
-        is_done
-    }
-
     /// The digest in which everything is that was logged so far and applied.
     pub(crate) fn applied_up_to(&self) -> DigestId {
         match self.log.under_way() {
             Some(DigestId(under_way)) => DigestId(under_way.saturating_sub(1)),
             None => self.log.last_digest(),
         }
+    }
+
+    /// How often a server turned out to have less than it had been told.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// A digest is about to be refused because of this record.
+    pub(crate) fn note_refused(&mut self, record: Lsn) {
+        self.refused = Some(record);
     }
 
     /// The server's disk has what it had applied up to this digest.
@@ -289,114 +282,6 @@ impl Inner {
     fn send_digest(self: &Arc<Inner>, Dispatch { order, id }: Dispatch) {
         drop(self.send(order, move |arrived, result| handle_answer(arrived, id, result)));
     }
-
-    /// The caches, when the server knows of all that was done here to these inodes: whatever is sent now comes after it.
-    ///
-    /// # Errors
-    /// ENOSPC if the server has no room for it; EIO if it was lost with the session.
-    pub(crate) async fn settled(
-        self: &Arc<Inner>,
-        fids: &[Fid],
-    ) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
-        loop {
-            let waiting = {
-                let (mut state, now) = self.locked();
-                if !state.is_ahead(fids) {
-                    return Ok((state, now));
-                }
-                GoingThrough::begin(self, &mut state, fids)
-            };
-            self.pump();
-            waiting.wait().await?;
-        }
-    }
-
-    /// Waits until the server knows all that was done here to these inodes until now.
-    ///
-    /// # Errors
-    /// As [`Inner::settled`].
-    pub(crate) async fn flush(self: &Arc<Inner>, fids: &[Fid]) -> FsResult<()> {
-        let receiver = {
-            let (mut state, _) = self.locked();
-            if !state.is_ahead(fids) {
-                return Ok(());
-            }
-            state.behind.wait_for(fids.to_vec())
-        };
-        self.pump();
-        received(receiver.await)
-    }
-
-    /// Waits until the server knows everything.
-    ///
-    /// # Errors
-    /// As [`Inner::settled`].
-    pub(crate) async fn flush_all(self: &Arc<Inner>) -> FsResult<()> {
-        loop {
-            let fids: Vec<Fid> = {
-                let (mut state, _) = self.locked();
-                state.behind.draining = Draining::Yes;
-                state.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect()
-            };
-            let flushed = if fids.is_empty() { Ok(()) } else { self.flush(&fids).await };
-            let ended = fids.is_empty() || flushed.is_err();
-            if ended {
-                self.locked().0.behind.draining = Draining::No;
-                return flushed;
-            }
-        }
-    }
-
-    /// Waits until there is room in the log.
-    pub(crate) async fn wait_for_room(self: &Arc<Inner>) -> FsResult<()> {
-        self.stats.log_full.one();
-        let receiver = {
-            let (mut state, _) = self.locked();
-            let oldest =
-                state.behind.log.pending().next().map(|record| Behind::inodes_of(&record.change).collect());
-            let Some(fids) = oldest else { return Ok(()) };
-            state.behind.wait_for(fids)
-        };
-        self.pump();
-        received(receiver.await)
-    }
-}
-
-/// Somebody is about to go through to the server with these inodes: they are not changed here until it has begun, so that
-/// it ever does.
-struct GoingThrough<'a> {
-    inner: &'a Arc<Inner>,
-    fids: Vec<Fid>,
-    receiver: Option<oneshot::Receiver<FsResult<()>>>,
-}
-
-impl<'a> GoingThrough<'a> {
-    fn begin(inner: &'a Arc<Inner>, state: &mut State, fids: &[Fid]) -> GoingThrough<'a> {
-        fids.iter().for_each(|fid| state.inode(*fid).going_through += 1);
-        let receiver = state.behind.wait_for(fids.to_vec());
-        GoingThrough { inner, fids: fids.to_vec(), receiver: Some(receiver) }
-    }
-
-    async fn wait(mut self) -> FsResult<()> {
-        match self.receiver.take() {
-            Some(receiver) => received(receiver.await),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for GoingThrough<'_> {
-    fn drop(&mut self) {
-        let mut state = crate::lock(&self.inner.state);
-        for fid in &self.fids {
-            let inode = state.inode(*fid);
-            inode.going_through = inode.going_through.saturating_sub(1);
-        }
-    }
-}
-
-fn received(result: Result<FsResult<()>, oneshot::error::RecvError>) -> FsResult<()> {
-    result.unwrap_or_else(|_| Err(FsError::new(Errno::Io, "the client is shut down")))
 }
 
 fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answer, Bytes)>) -> FsResult<()> {
@@ -407,6 +292,7 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
     });
     match applied {
         Ok(attrs) => {
+            state.behind.stalled_until = Monotonic::ZERO;
             let kernel_is_wrong = state.digest_applied(now, id, &attrs);
             if !kernel_is_wrong.is_empty() {
                 let hooks = Arc::clone(&inner.hooks);
@@ -419,13 +305,14 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
                 tracing::warn!(%error, "the server has no room for delayed writes: trying again")
             }
             Refused::ForGood(refusal) => {
-                let (lost, inner) = (state.give_up_uncovered(Some(refusal)), Arc::clone(inner));
+                let (lost, inner) = (state.give_up_uncovered(Some(&refusal)), Arc::clone(inner));
                 // Under the lock of the caches nobody is told anything.
                 inner.runtime.clone().spawn(async move { inner.report_loss(lost, &error.to_string()) });
             }
             Refused::Overtaken => {}
         },
     }
+    state.behind.news.notify_one();
     let inner = Arc::clone(inner);
     // Under the lock of the caches nothing is sent.
     inner.runtime.clone().spawn(async move { inner.pump() });
@@ -437,13 +324,15 @@ pub(crate) async fn keep_log(inner: Arc<Inner>) {
     let mut phase = inner.phase.subscribe();
     let news = crate::lock(&inner.state).behind.news();
     let mut last_sync = inner.now();
+    let mut synced = 0;
     loop {
-        let (due, undurable) = {
-            let (state, _) = inner.locked();
-            (state.behind.due_at(), state.behind.log.has_undurable())
+        let (due, undurable, digests, now) = {
+            let (state, now) = inner.locked();
+            let log = &state.behind.log;
+            (state.behind.due_at(), log.has_undurable(), log.last_digest().0, now)
         };
-        let now = inner.now();
-        let sync_at = undurable.then(|| last_sync + SYNC_AFTER);
+        let many = digests.saturating_sub(synced) >= SYNC_DIGESTS;
+        let sync_at = undurable.then(|| if many { now } else { last_sync + SYNC_AFTER });
         let pause =
             due.into_iter().chain(sync_at).min().map(|next| next.since(now).max(Duration::from_millis(1)));
         tokio::select! {
@@ -454,6 +343,7 @@ pub(crate) async fn keep_log(inner: Arc<Inner>) {
         inner.pump();
         if sync_at.is_some_and(|at| at <= inner.now()) {
             last_sync = inner.now();
+            synced = digests;
             inner.forget_durable();
         }
     }
@@ -484,6 +374,6 @@ impl Inner {
 
     /// Whether writes are told to the server later.
     pub(crate) fn writes_behind(&self) -> bool {
-        matches!(self.config.write, WritePolicy::Behind(_))
+        matches!(self.config.write_policy(), WritePolicy::Behind(_))
     }
 }

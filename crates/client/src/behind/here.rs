@@ -99,7 +99,10 @@ impl State {
     /// Attributes of an inode that may be changed here.
     pub(super) fn attr_here(&mut self, now: Monotonic, fid: Fid) -> Here<Attr> {
         self.may_change_here(now, fid)?;
-        Ok(self.peek_attr(now, fid).ok_or(Why::Unknown)?)
+        let attr = self.peek_attr(now, fid).ok_or(Why::Unknown)?;
+        let open = self.peek(fid).is_some_and(|inode| inode.opens > 0);
+        // Without a name, and nobody who keeps it: the server may have deleted it.
+        if attr.nlink == 0 && !open { Err(Why::Kind.into()) } else { Ok(attr) }
     }
 
     /// What a name means in a directory whose names may be changed here.
@@ -121,9 +124,9 @@ impl State {
         }
     }
 
-    /// There is room in the log.
+    /// There is room in the log. Not asked by what frees space.
     pub(super) fn room_here(&mut self) -> Here<()> {
-        if self.behind.reserve.bytes() == 0 {
+        if self.behind.reserve.bytes() == 0 || self.behind.stalled_until > Monotonic::ZERO {
             return Err(Why::Reservation.into());
         }
         if self.behind.is_full() { Err(NotHere::Full) } else { Ok(()) }

@@ -5,7 +5,7 @@ use super::digest::Refusal;
 use super::here::Origin;
 use crate::cache::State;
 use crate::inner::Inner;
-use soda_oplog::{Change, DigestId, Object, Place, Record};
+use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::SessionWelcome;
 use soda_types::{Errno, Fid, FsError, Mode, Monotonic, Recall, Version};
 use std::collections::BTreeSet;
@@ -21,8 +21,8 @@ pub(crate) struct Lost {
 impl State {
     /// The leases under which the log was written are gone: nothing of it may be applied any more. What it touched is
     /// forgotten, and the next write, fsync or close of each of these files fails.
-    pub(crate) fn lose_log(&mut self) -> Lost {
-        let records = self.behind.log.abandon();
+    pub(crate) fn lose_log(&mut self, applied: Applied) -> Lost {
+        let records = self.behind.log.abandon(applied);
         self.behind.under_way = None;
         self.behind.reserve.start_over();
         self.behind.before.clear();
@@ -34,14 +34,14 @@ impl State {
         }
         let lost = self.forget_lost(records);
         let error = FsError::new(Errno::Io, "delayed writes were lost with the session");
-        self.behind.fail_waiting(&error);
+        self.behind.waiting.fail_all(&error);
         lost
     }
 
     /// What is pending of inodes that no lease covers can never be applied: somebody else may have changed them. It is lost, with
     /// all that depends on it. `refused`: a digest that the server would not apply; if it lacks no lease that is known
-    /// here, all of it goes.
-    pub(crate) fn give_up_uncovered(&mut self, refused: Option<Refusal>) -> Lost {
+    /// here, the record that it was refused for goes.
+    pub(crate) fn give_up_uncovered(&mut self, refused: Option<&Refusal>) -> Lost {
         let mut touched = BTreeSet::new();
         let pending = self.behind.log.pending();
         pending.for_each(|record| touched.extend(Behind::inodes_of(&record.change)));
@@ -49,16 +49,19 @@ impl State {
             let at_server = self.peek(**fid).is_none_or(|inode| inode.origin == Origin::AtServer);
             at_server && self.holder.mode(**fid) != Some(Mode::Write)
         };
-        let mut uncovered: Vec<Fid> = touched.iter().filter(uncovered).copied().collect();
-        if uncovered.is_empty() {
-            uncovered.extend(refused.into_iter().flat_map(|refusal| refusal.touched));
+        let uncovered: Vec<Fid> = touched.iter().filter(uncovered).copied().collect();
+        let mut records = self.behind.log.give_up(&uncovered);
+        if let Some(refusal) = refused.filter(|_| records.is_empty()) {
+            records = self.behind.log.give_up_record(refusal.record);
         }
-        if uncovered.is_empty() {
-            return Lost { records: Vec::new(), inodes: Vec::new() };
+        if let Some(refusal) = refused.filter(|_| records.is_empty()) {
+            // It was left out as one that cancels out: then all that it was sent with.
+            records = self.behind.log.give_up(&refusal.touched);
         }
-        let records = self.behind.log.give_up(&uncovered);
         self.count_records();
-        self.forget_lost(records)
+        let lost = self.forget_lost(records);
+        self.behind.waiting.note_given_up(&self.behind.log);
+        lost
     }
 
     /// What these changes touched is forgotten: the caches show what will never be.
@@ -139,7 +142,9 @@ impl Inner {
             why,
             "delayed writes were lost: the next write, fsync or close of each file concerned fails"
         );
-        drop(self.drop_kernel_caches(lost.inodes));
+        // Of what is still ahead only the caches know.
+        let known = |fid: &Fid| !crate::lock(&self.state).is_ahead(&[*fid]);
+        drop(self.drop_kernel_caches(lost.inodes.into_iter().filter(known).collect()));
     }
 
     /// Before anything else is sent to a server that has started anew.

@@ -17,8 +17,8 @@
 //! creates it brings its own write lease.
 //!
 //! # The parts
-//! `here` says what may be done here; `names`, `data` and `attrs` do it; `digest` tells the server, `reserve` sets aside what
-//! that will need, `loss` is about sessions that end, and servers that come back with less.
+//! `here` says what may be done here; `names`, `data` and `attrs` do it; `digest` tells the server, `wait` is for those who need
+//! that done, `reserve` sets aside what it will need, `loss` is about sessions that end, and servers that come back with less.
 
 pub(crate) mod attrs;
 pub(crate) mod data;
@@ -27,16 +27,19 @@ pub(crate) mod here;
 pub(crate) mod loss;
 pub(crate) mod names;
 pub(crate) mod reserve;
+pub(crate) mod wait;
 
 use crate::config::WritePolicy;
-use digest::{UnderWay, Waiter};
+use digest::UnderWay;
 use reserve::Reserve;
 use soda_oplog::{DigestId, Log};
+use soda_protocol::Lsn;
 use soda_types::{Fid, Monotonic, Timestamp, Version};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use wait::Waiting;
 
 /// The operation log of the client and what goes with it; under the lock of the caches.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ pub(crate) struct Behind {
     log: Log,
     reserve: Reserve,
     under_way: Option<UnderWay>,
-    waiting: Vec<Waiter>,
+    waiting: Waiting,
     /// For digests that the server's disk may not have: the versions that it had before each of them.
     before: BTreeMap<DigestId, Vec<(Fid, Version)>>,
     /// The lowest version that a change may give.
@@ -54,18 +57,12 @@ pub(crate) struct Behind {
     last_at: Timestamp,
     /// The server had no room: nothing is sent before that.
     stalled_until: Monotonic,
-    /// Everything is to be sent, whatever its age.
-    draining: Draining,
+    /// The record that a digest is refused for, while its answer is worked on.
+    refused: Option<Lsn>,
+    /// Grows when a server turns out to have less than it had been told.
+    losses: u64,
     /// Something is in the log that was not.
     news: Arc<Notify>,
-}
-
-/// Whether all that is in the log is to leave.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Draining {
-    #[default]
-    No,
-    Yes,
 }
 
 impl Behind {
@@ -75,12 +72,13 @@ impl Behind {
             log: Log::default(),
             reserve: Reserve::default(),
             under_way: None,
-            waiting: Vec::new(),
+            waiting: Waiting::default(),
             before: BTreeMap::new(),
             first_version: Version(0),
             last_at: Timestamp::new(0, 0),
             stalled_until: Monotonic::ZERO,
-            draining: Draining::No,
+            refused: None,
+            losses: 0,
             news: Arc::default(),
         }
     }
@@ -98,7 +96,7 @@ impl Behind {
             return None;
         }
         let oldest = self.log.oldest_pending()?;
-        let at_once = self.draining == Draining::Yes || !self.waiting.is_empty() || self.is_long();
+        let at_once = !self.waiting.is_empty() || self.is_long();
         let due = if at_once { Monotonic::ZERO } else { oldest + behind.max_age };
         Some(due.max(self.stalled_until))
     }
@@ -115,11 +113,16 @@ impl Behind {
         self.log.pending_bytes() >= bytes || self.log.pending_count() >= behind.max_records
     }
 
+    /// Whether anything is not known to be on the server's disk.
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.log.first_pending().is_some() || self.log.under_way().is_some() || self.log.has_undurable()
+    }
+
     /// For `soda status`.
     pub(crate) fn backlog(&self, now: Monotonic) -> soda_oplog::Backlog {
         self.log.backlog(now)
     }
 }
 
-/// How long the log waits after the server had no room.
+/// How long the log waits after the server did not take a digest.
 const STALL: Duration = Duration::from_millis(500);

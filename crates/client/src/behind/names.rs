@@ -109,7 +109,6 @@ impl State {
             return Err(Errno::IsDirectory.into());
         }
         let attr = self.attr_here(now, fid)?;
-        self.room_here()?;
         let moment = self.moment(calendar, &[&parent, &attr]);
         let then = self.lose_name(now, fid, in_use, moment);
         self.remove_name(now, at, kind, moment);
@@ -125,7 +124,6 @@ impl State {
         }
         let attr = self.attr_here(now, fid)?;
         attr.check_empty().map_err(NotHere::Fails)?;
-        self.room_here()?;
         let moment = self.moment(calendar, &[&parent, &attr]);
         self.lose_name(now, fid, InUse::No, moment);
         self.remove_name(now, at, kind, moment);

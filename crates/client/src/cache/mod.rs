@@ -298,6 +298,12 @@ impl State {
 
     /// A name from a reply to a question that was sent with the ticket.
     pub(crate) fn learn_name(&mut self, now: Monotonic, ticket: Ticket, dir: Fid, name: &Name, known: Known) {
+        // What was changed here the server may not know: what is known of its names is newer than any answer.
+        let ahead = self.is_ahead(&[dir]);
+        let found = |inode: &Inode| inode.dir.as_ref()?.find(name, Monotonic::ZERO);
+        if ahead && self.peek(dir).and_then(found).is_some() {
+            return;
+        }
         if self.enter(ticket, dir) {
             self.with_names(now, dir, |names| names.learn(now, ticket.sent_at(), name, known));
         }

@@ -218,6 +218,7 @@ impl Directory {
     /// Nothing is known any more, except what the kernel may hold and which names are in flight.
     pub(crate) fn clear(&mut self) {
         self.complete = Complete::No;
+        self.parent = None;
         self.sorted = None;
         let kept_by_kernel = self.names.values().map(|dentry| dentry.kernel_until).max().unwrap_or_default();
         self.kernel_all_until = self.kernel_all_until.max(kept_by_kernel);

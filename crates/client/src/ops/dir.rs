@@ -13,7 +13,7 @@ use soda_lease::holder::Holding;
 use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
 use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
@@ -87,7 +87,6 @@ enum End {
 struct Began {
     sent: Monotonic,
     holding: Option<Holding>,
-    changes: u64,
 }
 
 /// A page as it goes into a listing.
@@ -151,8 +150,8 @@ impl Client {
         while listing.end == End::NotYet && listing.len() < from.saturating_add(max) {
             let after = listing.window.back().map(|last| last.name.clone());
             let after = after.or_else(|| listing.pages.last().and_then(|(_, after)| after.clone()));
-            self.inner.flush(&[open.dir]).await?;
-            let page = self.inner.ask_page(open.dir, after.clone(), listing.began).result().await?;
+            let known = self.inner.settled(&[open.dir]).await?;
+            let page = self.inner.ask_page(known, open.dir, after.clone(), listing.began).result().await?;
             let position = listing.len();
             if listing.pages.last().is_none_or(|(first, _)| *first != position) {
                 listing.pages.push((position, after));
@@ -219,10 +218,8 @@ impl Inner {
             }
             let (mut after, mut began) = (None, None);
             for _ in 0..MOST_LEARNED {
-                if inner.flush(&[dir]).await.is_err() {
-                    return;
-                }
-                let Ok(page) = inner.ask_page(dir, after, began).result().await else { return };
+                let Ok(known) = inner.settled(&[dir]).await else { return };
+                let Ok(page) = inner.ask_page(known, dir, after, began).result().await else { return };
                 began.get_or_insert(page.began);
                 after = page.entries.last().map(|last| last.name.clone());
                 if page.end == End::Reached {
@@ -246,15 +243,16 @@ impl Inner {
         Some(Listing { whole: Some(names.list()?), parent: Some(parent), ..Listing::default() })
     }
 
+    /// `settled`: with nothing of the directory that the server does not know.
     fn ask_page(
         self: &Arc<Inner>,
+        settled: (MutexGuard<'_, State>, Monotonic),
         dir: Fid,
         after: Option<Name>,
         began: Option<Began>,
     ) -> crate::call::Waiting<Page> {
-        let (mut state, now) = self.locked();
+        let (mut state, now) = settled;
         let ticket = state.holder.begin_request(now);
-        let changes_before = state.existing(dir).map_or(0, |inode| inode.change_count);
         drop(state);
         let first = after.is_none();
         let call = Call::ReadDir { dir, after, limit: PAGE };
@@ -273,15 +271,14 @@ impl Inner {
                 }
             }
             let holding = if enterable { state.inode(dir).holding } else { None };
-            let here = Began { sent: ticket.sent_at(), holding, changes: changes_before };
+            let here = Began { sent: ticket.sent_at(), holding };
             let began = if first { here } else { began.unwrap_or(here) };
             let end = if page.rest == Rest::End { End::Reached } else { End::NotYet };
             let lease = arrived.inner.config.consistency == Consistency::Lease;
             if end == End::Reached && lease && holding.is_some() && began.holding == holding {
-                let inode = state.inode(dir);
-                let quiet = inode.changes == 0 && inode.change_count == began.changes;
-                let names = inode.directory();
-                if quiet && names.cleared() < began.sent && names.len() <= MOST_COMPLETE {
+                // Own changes in between do not matter: what they made of a name is in the table, and newer than the page.
+                let names = state.inode(dir).directory();
+                if names.cleared() < began.sent && names.len() <= MOST_COMPLETE {
                     names.complete = Complete::Yes;
                     names.parent = Some(page.parent);
                 }

@@ -136,6 +136,12 @@ impl Client {
                 && state.holder.valid_until(now, fid, Mode::Read).is_some()
             // An own unlink may be on its way that was told that nobody here has it open.
             && state.inode(fid).changes == 0;
+            let gone = state.inode(fid).attr.is_some_and(|attr| attr.nlink == 0);
+            if gone && state.inode(fid).opens == 1 && state.may_change_here(now, fid).is_ok() {
+                // Its last name was removed here, and with it perhaps the inode.
+                drop(state);
+                return Err(FsError::new(Errno::Stale, "removed meanwhile"));
+            }
             let here = state.inode(fid).origin == Origin::Here;
             if covered || here || state.inode(fid).open_at_server == InUse::Yes {
                 return Ok(file);
@@ -160,7 +166,18 @@ impl Client {
     pub async fn fsync(&self, fid: Fid) -> FsResult<()> {
         self.inner.stats.op_fsync.one();
         self.check_loss(fid)?;
-        self.inner.flush(&[fid]).await?;
+        loop {
+            let losses = self.inner.locked().0.behind.losses();
+            self.inner.flush(&[fid]).await?;
+            self.sync(fid).await?;
+            // A server that came back with less has synced what it has, not what it is going to be told again.
+            if self.inner.locked().0.behind.losses() == losses {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn sync(&self, fid: Fid) -> FsResult<()> {
         let (ticket, mark, applied) = {
             let (mut state, now) = self.inner.locked();
             if state.unsynced.take_lost(fid) {

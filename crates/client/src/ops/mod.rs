@@ -76,7 +76,7 @@ impl Inner {
         (state, now)
     }
 
-    fn patience(&self) -> Option<std::time::Duration> {
+    pub(crate) fn patience(&self) -> Option<std::time::Duration> {
         match self.config.retry {
             crate::config::Retry::Hard => None,
             crate::config::Retry::Soft { timeout } => Some(timeout),
@@ -87,6 +87,9 @@ impl Inner {
 impl State {
     /// The entry for a node that was just learned under a name.
     fn entry(&mut self, now: Monotonic, names: Validity, node: Node) -> Entry {
+        // What was changed here the server does not know.
+        let ahead = self.peek(node.fid).filter(|inode| inode.records > 0).and_then(|inode| inode.attr);
+        let node = Node { attr: ahead.unwrap_or(node.attr), ..node };
         let attr = self.attr_validity(now, node.fid, &node.attr);
         Entry { node: Some(node), names, attr }
     }

@@ -139,9 +139,6 @@ impl Client {
         open: impl FnOnce(&mut Arrived<'_>, Fid) -> T + Send + 'static,
     ) -> FsResult<(Entry, T)> {
         self.inner.stats.op_create.one();
-        if self.inner.writes_behind() {
-            self.inner.learn_names(parent);
-        }
         let slot = self.slot().await?;
         let (ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[parent]).await?;
@@ -173,7 +170,12 @@ impl Client {
             let entry = arrived.state.entry(now, names, node);
             Ok((entry, open(arrived, node.fid)))
         });
-        waiting.result().await
+        let made = waiting.result().await;
+        if self.inner.writes_behind() {
+            // So that the next one need not go through. Not before: it would be asked while the names change.
+            self.inner.learn_names(parent);
+        }
+        made
     }
 
     /// O_TMPFILE: a file without a name, open.
@@ -290,6 +292,10 @@ impl Client {
         let asked_hooks = self.inner.hooks.in_use(fid);
         let (in_use, ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[parent, fid]).await?;
+            let means = state.peek_name(now, parent, name);
+            if means.is_some_and(|known| !matches!(known, Known::Present { fid: now, .. } if now == fid)) {
+                return Err(FsError::new(Errno::Stale, "the name was changed meanwhile"));
+            }
             self.names_may_change(&mut state, now, &[parent])?;
             let in_use = if state.inode(fid).opens > 0 { InUse::Yes } else { asked_hooks };
             let ticket = state.holder.begin_request(now);

@@ -123,7 +123,7 @@ impl Client {
         data: &Bytes,
         kill: KillPriv,
     ) -> FsResult<Option<Written>> {
-        let WritePolicy::Behind(policy) = &self.inner.config.write else { return Ok(None) };
+        let WritePolicy::Behind(policy) = self.inner.config.write_policy() else { return Ok(None) };
         // As it came it may be a small part of a large buffer.
         let small = data.len() <= policy.largest_write;
         let data = if small { Bytes::copy_from_slice(data) } else { data.clone() };

@@ -4,6 +4,7 @@ use crate::cache::inode::Inode;
 use crate::connection::{FrameReader, Writer};
 use crate::inner::Inner;
 use crate::session::handshake::{HandshakeError, exchange};
+use soda_oplog::Applied;
 use soda_protocol::{Answer, Call, Reclaim, ReclaimStep, SessionWelcome, Standing};
 use soda_types::{Errno, Fid, FsError, Grant, InUse, Monotonic, Version};
 use std::sync::Arc;
@@ -66,6 +67,7 @@ pub(crate) fn after_restore(inner: &Arc<Inner>, standing: Standing) {
         inner.closed(closed);
     }
     inner.register_opens();
+    inner.pump();
 }
 
 fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotonic, restarted: Restarted) {
@@ -88,7 +90,8 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
             "changes that were not synced may be lost; fsync of the files concerned will fail once"
         );
     }
-    let lost = state.lose_log();
+    let applied = if restarted == Restarted::Yes { Applied::MayBeLost } else { Applied::Kept };
+    let lost = state.lose_log(applied);
     state.unsynced.start_session();
     let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
     for fid in state.locks.lose_all() {
