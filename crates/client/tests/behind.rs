@@ -220,6 +220,7 @@ async fn what_was_written_far_apart_reads_as_a_file_with_holes() {
     assert!(all[15..100_000].iter().all(|byte| *byte == 0));
 }
 
+// SEMANTICS 48
 #[tokio::test(flavor = "multi_thread")]
 async fn fsync_makes_a_file_durable_and_what_it_depends_on() {
     let mut cell = Cell::syncing_when_asked();
@@ -260,6 +261,7 @@ async fn a_power_cut_of_the_server_takes_nothing_from_a_client_that_is_alive() {
     }
 }
 
+// SEMANTICS 49
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_lost_session_takes_is_said() {
     let cell = Cell::with_term(Duration::from_secs(1));

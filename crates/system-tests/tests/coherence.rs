@@ -15,19 +15,20 @@ fn four_mounts_are_one_copy() {
     Story::of(4).with_seed(12).undisturbed(1500);
 }
 
-// SEMANTICS 1-6
+// SEMANTICS 46
 #[test]
 fn two_mounts_that_write_behind_are_one_copy() {
     Story::of(2).writing_behind().with_seed(51).undisturbed(2500);
 }
 
-// SEMANTICS 1-6
+// SEMANTICS 46
 #[test]
 fn four_mounts_that_write_behind_are_one_copy() {
     Story::of(4).writing_behind().with_seed(52).undisturbed(1500);
 }
 
 /// The log is sent again: nothing that was acknowledged is lost, whether the server had heard of it or not.
+// SEMANTICS 47
 #[test]
 fn server_crashes_take_nothing_from_mounts_that_write_behind() {
     Story::of(2).writing_behind().with_seed(53).disturbed(|stage| {
