@@ -231,8 +231,11 @@ impl Inner {
 
             // data
             Op::Open(request) => run!(fs, header, async move { fs.open(fid, request, reply).await }),
-            Op::FSyncDir | Op::SyncFs => {
+            Op::FSyncDir => {
                 run!(fs, header, async move { fs.finish("fsync", fs.client.fsync(fid).await, reply) })
+            }
+            Op::SyncFs => {
+                run!(fs, header, async move { fs.finish("syncfs", fs.client.sync_all().await, reply) })
             }
             op => fs.start_on_file(header, op, payload, reply),
         }
