@@ -200,6 +200,7 @@ class Soda(Target):
     name = "soda"
     program = PROJECT / "target/release/soda"
     clients = 8
+    mount_options: tuple[str, ...] = ()
 
     def __init__(self, base: Path):
         super().__init__(base)
@@ -211,7 +212,7 @@ class Soda(Target):
             run("cargo", "build", "--release", "--locked", "-p", "soda-cli", cwd=PROJECT)
         self.server.start()
         for root in self.roots:
-            self.server.mount(root)
+            self.server.mount(root, *self.mount_options)
 
     def cold(self) -> None:
         self.stop()
@@ -233,3 +234,10 @@ class Soda(Target):
 
     def requests(self) -> int:
         return self.counters(self.roots[0])["kernel_requests"]
+
+
+class SodaBehind(Soda):
+    """The same with delayed writes."""
+
+    name = "soda-behind"
+    mount_options = ("write=behind",)
