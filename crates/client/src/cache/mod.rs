@@ -286,7 +286,10 @@ impl State {
 
     pub(crate) fn learn_node(&mut self, now: Monotonic, ticket: Ticket, node: &Node) {
         self.learn_attr(now, ticket, node.fid, &node.attr);
-        let current = |inode: &Inode| inode.attr.is_some_and(|attr| attr.version == node.attr.version);
+        // What was changed here is at another version, but if its attributes were among that they would be known.
+        let ahead = |inode: &Inode| inode.records > 0 && matches!(inode.xattrs, Xattrs::Unknown);
+        let current =
+            |inode: &Inode| ahead(inode) || inode.attr.is_some_and(|attr| attr.version == node.attr.version);
         if let Some(inode) = self.inodes.get_mut(&node.fid).filter(|inode| current(inode)) {
             match (node.xattrs, &inode.xattrs) {
                 (XattrSummary::None, _) => inode.xattrs = Xattrs::None,
