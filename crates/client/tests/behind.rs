@@ -8,7 +8,9 @@ mod proxy;
 
 use common::*;
 use proxy::{Proxy, Weather};
-use soda_client::{Client, ClientConfig, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy};
+use soda_client::{
+    Client, ClientConfig, ClientStanding, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy,
+};
 use soda_protocol::{SetXattr, WriteAt};
 use soda_types::{Attr, Errno, Fid, FileKind, SetAttr};
 use std::future::Future;
@@ -302,7 +304,8 @@ async fn a_digest_whose_answer_was_lost_is_applied_once() {
     wait_until("a digest", || async { a.session().waiting > 0 }).await;
     write(&a, &file, 3, " two").await;
     proxy.set(Weather::Cut);
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    let cut_off = || async { a.session().standing != ClientStanding::Connected };
+    wait_until("the end of the connection", cut_off).await;
     proxy.set(Weather::Fine);
     assert_eq!(contents(&b, &["d", "f"]).await, "one two");
     flushing.await.unwrap().unwrap();

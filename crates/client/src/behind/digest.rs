@@ -141,15 +141,19 @@ impl State {
         }
         let refused = self.behind.refused.take();
         let touched = self.behind.under_way.take().map(|under_way| under_way.touched);
-        self.behind.waiting.note_failed(id, error);
-        self.digests_lost(id);
         match (error.errno, refused) {
             // Others may give space back; and what a disk refuses once it may take later.
             (Errno::NoSpace | Errno::Io, _) | (_, None) => {
+                self.behind.waiting.note_failed(id, error);
+                self.digests_lost(id);
                 self.behind.stalled_until = now + STALL;
                 Refused::Later
             }
-            (_, Some(record)) => Refused::ForGood(Refusal { record, touched: touched.unwrap_or_default() }),
+            // Who waits for what is not given up with it waits on.
+            (_, Some(record)) => {
+                self.digests_lost(id);
+                Refused::ForGood(Refusal { record, touched: touched.unwrap_or_default() })
+            }
         }
     }
 
@@ -302,7 +306,7 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
         }
         Err(error) => match state.digest_refused(now, id, &error) {
             Refused::Later => {
-                tracing::warn!(%error, "the server has no room for delayed writes: trying again")
+                tracing::warn!(%error, "the server does not take delayed writes now: trying again")
             }
             Refused::ForGood(refusal) => {
                 let (lost, inner) = (state.give_up_uncovered(Some(&refusal)), Arc::clone(inner));

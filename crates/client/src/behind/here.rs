@@ -126,7 +126,9 @@ impl State {
 
     /// There is room in the log. Not asked by what frees space.
     pub(super) fn room_here(&mut self) -> Here<()> {
-        if self.behind.reserve.bytes() == 0 || self.behind.stalled_until > Monotonic::ZERO {
+        let refused =
+            self.behind.stalled_until > Monotonic::ZERO && self.behind.log.first_pending().is_some();
+        if self.behind.reserve.bytes() == 0 || refused {
             return Err(Why::Reservation.into());
         }
         if self.behind.is_full() { Err(NotHere::Full) } else { Ok(()) }

@@ -99,7 +99,6 @@ impl Drop for OpenFile {
         if by_log && !registered && state.may_change_here(now, self.fid).is_ok() {
             state.release_here(now, self.inner.clock.calendar(), self.fid);
         } else if registered {
-            let now = self.inner.now();
             state.note_closed(now, self.fid);
             let closed = Note::Closed(vec![self.fid]);
             // Under the lock: whoever opens it from now on says so behind this.
