@@ -6,6 +6,9 @@ use soda_types::{Fid, Monotonic, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+/// Of what gives space back so much is looked at for one digest.
+const MOST_FREEING: usize = 64;
+
 /// Number of a digest; digests are numbered in the order in which the server applies them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct DigestId(pub u64);
@@ -58,7 +61,7 @@ pub struct Log {
     pending_weight: u64,
     objects: HashMap<Object, Uses>,
     sent: Option<Sent>,
-    applied: BTreeMap<DigestId, Vec<(Lsn, Pending)>>,
+    applied: BTreeMap<DigestId, Sent>,
 }
 
 #[derive(Debug)]
@@ -81,6 +84,8 @@ struct Uses {
 struct Sent {
     id: DigestId,
     records: Vec<(Lsn, Pending)>,
+    /// Bytes.
+    weight: u64,
 }
 
 impl Log {
@@ -152,6 +157,18 @@ impl Log {
         self.pending_weight
     }
 
+    /// Bytes that the digest under way weighs.
+    pub fn under_way_bytes(&self) -> u64 {
+        self.sent.as_ref().map_or(0, |sent| sent.weight)
+    }
+
+    /// Bytes of all that is kept: pending, under way, or applied and not known to be on the server's disk.
+    pub fn kept_bytes(&self) -> u64 {
+        self.pending_weight
+            + self.under_way_bytes()
+            + self.applied.values().map(|sent| sent.weight).sum::<u64>()
+    }
+
     /// Whether anything was applied that the server's disk is not known to have.
     pub fn has_undurable(&self) -> bool {
         !self.applied.is_empty()
@@ -191,11 +208,35 @@ impl Log {
         self.take_these(lsns, limits)
     }
 
+    /// The next digest of those that give space back and bring no data: what would make room at a full server must not
+    /// stand behind what that has no room for. `None` if there are none, or one digest is under way.
+    pub fn take_freeing(&mut self, limits: DigestLimits) -> Option<Digest> {
+        if self.sent.is_some() {
+            return None;
+        }
+        let freeing = self.pending.iter().filter(|(_, pending)| pending.record.change.frees_space());
+        let mut lsns = BTreeSet::new();
+        for (lsn, _) in freeing.take(MOST_FREEING) {
+            let needed = self.closed_under_dependencies(vec![*lsn]);
+            let records =
+                needed.iter().filter_map(|lsn| Some(self.pending.get(lsn)?.record.clone())).collect();
+            let brings_data = coalesce(records).iter().any(|record| record.change.brings_data());
+            if !brings_data && (lsns.is_empty() || lsns.len() + needed.len() <= limits.records) {
+                lsns.extend(needed);
+            }
+        }
+        // Of data nothing is left.
+        self.take_these(lsns.into_iter().collect(), DigestLimits { records: usize::MAX, bytes: u64::MAX })
+    }
+
     /// The pending records that [`Log::take_for`] would take, without limits.
     pub fn needed_for(&self, fids: &[Fid]) -> Vec<Lsn> {
         let tips = fids.iter().filter_map(|fid| self.objects.get(&Object::Inode(*fid)));
-        let mut to_visit: Vec<Lsn> =
-            tips.flat_map(|uses| uses.exclusive.into_iter().chain(uses.shared.iter().copied())).collect();
+        let tips = tips.flat_map(|uses| uses.exclusive.into_iter().chain(uses.shared.iter().copied()));
+        self.closed_under_dependencies(tips.collect()).into_iter().collect()
+    }
+
+    fn closed_under_dependencies(&self, mut to_visit: Vec<Lsn>) -> BTreeSet<Lsn> {
         let mut found = BTreeSet::new();
         while let Some(lsn) = to_visit.pop() {
             if let Some(pending) = self.pending.get(&lsn)
@@ -204,7 +245,7 @@ impl Log {
                 to_visit.extend(&pending.after);
             }
         }
-        found.into_iter().collect()
+        found
     }
 
     fn take_these(&mut self, lsns: Vec<Lsn>, limits: DigestLimits) -> Option<Digest> {
@@ -223,15 +264,17 @@ impl Log {
             }
             taken.extend(self.pending.remove(&lsn).map(|pending| (lsn, pending)));
         }
+        let mut weight = 0;
         for (lsn, pending) in &taken {
-            self.pending_weight -= pending.record.change.weight();
+            weight += pending.record.change.weight();
             self.forget_uses(*lsn, &pending.record.change);
         }
+        self.pending_weight -= weight;
         self.last_digest += 1;
         let id = DigestId(self.last_digest);
         let lsns = taken.iter().map(|(lsn, _)| *lsn).collect();
         let records = coalesce(taken.iter().map(|(_, pending)| pending.record.clone()).collect());
-        self.sent = Some(Sent { id, records: taken });
+        self.sent = Some(Sent { id, records: taken, weight });
         Some(Digest { id, lsns, records })
     }
 
@@ -240,7 +283,7 @@ impl Log {
     /// Answers to digests that are not under way (any more) are ignored.
     pub fn handle_applied(&mut self, id: DigestId) {
         if let Some(sent) = self.sent.take_if(|sent| sent.id == id) {
-            self.applied.insert(id, sent.records);
+            self.applied.insert(id, sent);
         }
     }
 
@@ -254,7 +297,8 @@ impl Log {
     /// The server does not have this digest nor any later one: the connection broke, or a power cut took them. Their
     /// records are pending again.
     pub fn handle_lost(&mut self, id: DigestId) {
-        let mut lost: Vec<(Lsn, Pending)> = self.applied.split_off(&id).into_values().flatten().collect();
+        let mut lost: Vec<(Lsn, Pending)> =
+            self.applied.split_off(&id).into_values().flat_map(|sent| sent.records).collect();
         lost.extend(self.sent.take_if(|sent| sent.id >= id).into_iter().flat_map(|sent| sent.records));
         if lost.is_empty() {
             return;
@@ -331,7 +375,7 @@ impl Log {
             records: self.pending.len() as u64 + sent_records,
             bytes: self.pending_weight + sent_bytes,
             age: oldest.map_or(Duration::ZERO, |since| now.since(since)),
-            not_durable: self.applied.values().map(|records| records.len() as u64).sum(),
+            not_durable: self.applied.values().map(|sent| sent.records.len() as u64).sum(),
         }
     }
 
@@ -344,7 +388,7 @@ impl Log {
     /// What the server is not known to have on disk, in order: for recovery, when the session is lost.
     pub fn unsaved(&self) -> impl Iterator<Item = &Record> {
         let sent = self.sent.iter().flat_map(|sent| &sent.records);
-        let applied = self.applied.values().flatten();
+        let applied = self.applied.values().flat_map(|sent| &sent.records);
         let all: BTreeMap<Lsn, &Record> = applied
             .chain(sent)
             .map(|(lsn, pending)| (*lsn, &pending.record))
@@ -357,7 +401,7 @@ impl Log {
     fn floor(&self) -> Lsn {
         let pending = self.pending.keys().next();
         let sent = self.sent.iter().flat_map(|sent| sent.records.first()).map(|(lsn, _)| lsn);
-        let applied = self.applied.values().filter_map(|records| records.first()).map(|(lsn, _)| lsn);
+        let applied = self.applied.values().filter_map(|sent| sent.records.first()).map(|(lsn, _)| lsn);
         applied.chain(sent).chain(pending).min().copied().unwrap_or(Lsn(self.last_lsn + 1))
     }
 
@@ -381,216 +425,4 @@ fn touches(pending: &Pending, fid: Fid) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::world::{Tree, fid, history, new, place};
-    use bytes::Bytes;
-    use proptest::prelude::*;
-    use soda_types::FileKind;
-
-    const ALL: DigestLimits = DigestLimits { records: usize::MAX, bytes: u64::MAX };
-
-    fn at(secs: u64) -> Monotonic {
-        Monotonic::from_nanos(secs * 1_000_000_000)
-    }
-
-    fn numbers(lsns: &[Lsn]) -> Vec<u64> {
-        lsns.iter().map(|lsn| lsn.0).collect()
-    }
-
-    /// mkdir 2, creat 2/a = 3, write 3, creat 1/b = 4, write 4.
-    fn two_branches() -> Log {
-        let mut log = Log::default();
-        let create = |directory, number, ino, kind| Change::Create {
-            place: place(fid(directory), number),
-            fid: fid(ino),
-            new: new(kind),
-        };
-        let write = |ino| Change::Write {
-            fid: fid(ino),
-            offset: 0,
-            data: Bytes::from_static(b"data"),
-            kill_suid_sgid: false,
-        };
-        let changes = [
-            create(1, 0, 2, FileKind::Directory),
-            create(2, 0, 3, FileKind::File),
-            write(3),
-            create(1, 1, 4, FileKind::File),
-            write(4),
-        ];
-        for (second, change) in (1..).zip(changes) {
-            log.append(at(second), Timestamp::new(second as i64, 0), change);
-        }
-        log
-    }
-
-    #[test]
-    fn who_waits_for_a_file_gets_what_it_depends_on_and_no_more() {
-        let mut log = two_branches();
-        assert_eq!(numbers(&log.needed_for(&[fid(4)])), [4, 5]);
-        assert_eq!(numbers(&log.needed_for(&[fid(3)])), [1, 2, 3]);
-        // Who reads the root sees both names in it, but not yet what is in them.
-        assert_eq!(numbers(&log.needed_for(&[fid(1)])), [1, 4]);
-        let digest = log.take_for(&[fid(4)], ALL).unwrap();
-        assert_eq!(numbers(&digest.lsns), [4, 5]);
-        assert!(log.take(ALL).is_none(), "one at a time");
-        assert!(log.concerns(fid(4)));
-        log.handle_applied(digest.id);
-        assert!(!log.concerns(fid(4)) && log.concerns(fid(3)));
-        assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [1, 2, 3]);
-    }
-
-    #[test]
-    fn the_backlog_is_what_the_server_lacks() {
-        let mut log = two_branches();
-        assert_eq!((log.backlog(at(11)).records, log.backlog(at(11)).age), (5, Duration::from_secs(10)));
-        let digest = log.take(DigestLimits { records: 2, bytes: u64::MAX }).unwrap();
-        assert_eq!(log.backlog(at(11)).records, 5);
-        log.handle_applied(digest.id);
-        let backlog = log.backlog(at(11));
-        assert_eq!((backlog.records, backlog.not_durable, backlog.age), (3, 2, Duration::from_secs(8)));
-        assert_eq!(log.handle_durable(digest.id), Lsn(3));
-        assert_eq!(log.backlog(at(11)).not_durable, 0);
-    }
-
-    #[test]
-    fn what_a_power_cut_took_is_sent_again_first() {
-        let mut log = two_branches();
-        let limits = DigestLimits { records: 2, bytes: u64::MAX };
-        let one = log.take(limits).unwrap();
-        log.handle_applied(one.id);
-        let two = log.take(limits).unwrap();
-        log.handle_applied(two.id);
-        assert_eq!(log.unsaved().count(), 5);
-        log.handle_lost(two.id);
-        assert_eq!(
-            numbers(&log.needed_for(&[fid(4)])),
-            [4, 5],
-            "dependencies of what was appended before the loss"
-        );
-        assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [3, 4, 5]);
-        assert_eq!(log.handle_durable(one.id), Lsn(3));
-    }
-
-    #[test]
-    fn a_record_that_is_refused_takes_only_what_depends_on_it_along() {
-        let mut log = two_branches();
-        let numbers = |records: Vec<Record>| records.iter().map(|record| record.lsn.0).collect::<Vec<_>>();
-        assert_eq!(numbers(log.give_up_record(Lsn(2))), [2, 3], "its directory stays");
-        assert_eq!(numbers(log.give_up_record(Lsn(5))), [5]);
-        assert_eq!(log.pending_count(), 2);
-    }
-
-    #[test]
-    fn what_is_given_up_takes_along_what_depends_on_it() {
-        let mut log = two_branches();
-        let given_up = |log: &mut Log, ino| {
-            log.give_up(&[fid(ino)]).iter().map(|record| record.lsn.0).collect::<Vec<_>>()
-        };
-        assert_eq!(given_up(&mut log, 2), [1, 2, 3], "the directory, the file in it, and its data");
-        assert_eq!(log.needed_for(&[fid(1)]).len(), 1, "names beside it stay");
-        assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [4, 5]);
-        assert_eq!(given_up(&mut log, 4), [0_u64; 0], "its outcome is not known");
-
-        let mut log = two_branches();
-        let remove = Change::RemoveDirectory { place: place(fid(1), 0), fid: fid(2) };
-        log.append(at(6), Timestamp::new(6, 0), remove);
-        assert_eq!(given_up(&mut log, 3), [2, 3, 6], "a directory cannot go before the names in it");
-        assert_eq!(log.backlog(at(6)).records, 3);
-    }
-
-    /// What a test does with a log between appends.
-    #[derive(Clone, Copy, Debug)]
-    enum Event {
-        Take(usize),
-        TakeFor(u64),
-        Applied,
-        Lost,
-        PowerCut,
-        Durable,
-    }
-
-    fn event() -> impl Strategy<Value = Event> {
-        prop_oneof![
-            (1usize..20).prop_map(Event::Take),
-            (1u64..20).prop_map(Event::TakeFor),
-            Just(Event::Applied),
-            Just(Event::Applied),
-            Just(Event::Lost),
-            Just(Event::PowerCut),
-            Just(Event::Durable),
-        ]
-    }
-
-    /// A server: what it has applied, and what of that is on its disk.
-    struct Server {
-        durable: (DigestId, Tree),
-        state: (DigestId, Tree),
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
-
-        /// Whatever goes ahead and whatever is lost, each digest is legal where it is applied (the tree panics
-        /// otherwise), who was waited for is served, and in the end the server has the state that the client has.
-        #[test]
-        fn the_server_can_follow(
-            dice in prop::collection::vec(any::<[u8; 5]>(), 1..100),
-            events in prop::collection::vec((0usize..6, event()), 0..60),
-        ) {
-            let (start, records, end) = history(&dice);
-            let mut server = Server {
-                durable: (DigestId(0), start.clone()),
-                state: (DigestId(0), start),
-            };
-            let mut log = Log::default();
-            let mut under_way: Option<Digest> = None;
-            let mut records = records.into_iter();
-            for (appends, event) in events {
-                for record in records.by_ref().take(appends) {
-                    log.append(at(1), record.at, record.change);
-                }
-                match event {
-                    Event::Take(records) => {
-                        under_way = log.take(DigestLimits { records, bytes: u64::MAX }).or(under_way);
-                    }
-                    Event::TakeFor(ino) => under_way = log.take_for(&[fid(ino)], ALL).or(under_way),
-                    Event::Applied => {
-                        if let Some(digest) = under_way.take() {
-                            digest.records.iter().for_each(|record| server.state.1.apply(record));
-                            server.state.0 = digest.id;
-                            log.handle_applied(digest.id);
-                        }
-                    }
-                    Event::Lost => {
-                        if let Some(digest) = under_way.take() {
-                            log.handle_lost(digest.id);
-                        }
-                    }
-                    Event::PowerCut => {
-                        under_way = None;
-                        server.state = server.durable.clone();
-                        log.handle_lost(DigestId(server.state.0.0 + 1));
-                    }
-                    Event::Durable => {
-                        server.durable = server.state.clone();
-                        log.handle_durable(server.durable.0);
-                    }
-                }
-            }
-            if let Some(digest) = under_way.take() {
-                log.handle_lost(digest.id);
-            }
-            for record in records {
-                log.append(at(1), record.at, record.change);
-            }
-            while let Some(digest) = log.take(DigestLimits { records: 7, bytes: u64::MAX }) {
-                digest.records.iter().for_each(|record| server.state.1.apply(record));
-                log.handle_applied(digest.id);
-            }
-            prop_assert_eq!(server.state.1.without_times(), end.without_times());
-            prop_assert_eq!(log.backlog(at(1)).records, 0);
-        }
-    }
-}
+mod tests;

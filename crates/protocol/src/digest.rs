@@ -218,6 +218,23 @@ impl Change {
         };
         RECORD + extra as u64
     }
+
+    /// Whether space may be given back by it.
+    pub fn frees_space(&self) -> bool {
+        match self {
+            Change::Unlink { then, .. } | Change::Rename { replaced: Some((_, then)), .. } => {
+                *then == Fate::Gone
+            }
+            Change::SetAttr { set, .. } => set.size.is_some(),
+            Change::Release { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the server needs room for file data, or for what is like it.
+    pub fn brings_data(&self) -> bool {
+        matches!(self, Change::Write { .. } | Change::Allocate { .. } | Change::SetXattr { .. })
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Who may have the space that is free: what sessions have reserved, for what they did already and will tell later, nobody else
-//! gets.
+//! gets: not even themselves, for what they do not tell but have done at once.
 
 use soda_types::{Errno, FsError, FsResult, SessionId};
 use std::collections::HashMap;
@@ -14,6 +14,8 @@ pub(crate) struct Space {
 #[derive(Debug, Default)]
 struct Ledger {
     reserved: HashMap<SessionId, u64>,
+    /// As the store has it: at least what is left of a reservation.
+    stored: HashMap<SessionId, u64>,
     total: u64,
     /// What operations under way may take that were let pass; some of it may be taken already.
     under_way: u64,
@@ -23,7 +25,19 @@ struct Ledger {
 #[derive(Debug)]
 pub(crate) struct Taking {
     space: Arc<Space>,
+    session: SessionId,
     bytes: u64,
+}
+
+/// What an operation takes space for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// Data that nobody was promised room for.
+    Data,
+    /// About a name or an attribute: so little that the session may have it of its own reservation.
+    Little,
+    /// What the session did already, which it made its reservation for.
+    Told,
 }
 
 impl Space {
@@ -34,20 +48,26 @@ impl Space {
     pub(crate) fn take(
         self: &Arc<Self>,
         session: SessionId,
-        bytes: u64,
+        (bytes, purpose): (u64, Purpose),
         free: impl FnOnce() -> FsResult<u64>,
     ) -> FsResult<Taking> {
         let mut ledger = self.ledger();
-        let others = ledger.others(session);
-        if others > 0 {
+        let reserved = match purpose {
+            Purpose::Data => ledger.total,
+            Purpose::Little | Purpose::Told => ledger.others(session),
+        };
+        // What brings no data may be what gives space back.
+        if reserved > 0 && bytes > 0 {
             let free = free()?;
-            if free < others.saturating_add(ledger.under_way).saturating_add(bytes) {
-                let context = format!("{free} bytes are free, {others} of them reserved for other clients");
+            if free < reserved.saturating_add(ledger.under_way).saturating_add(bytes) {
+                let context = format!(
+                    "{free} bytes are free, {reserved} of them reserved for what clients did already"
+                );
                 return Err(FsError::new(Errno::NoSpace, context));
             }
         }
         ledger.under_way += bytes;
-        Ok(Taking { space: self.clone(), bytes })
+        Ok(Taking { space: self.clone(), session, bytes })
     }
 
     /// Makes the session's reservation as large as asked for, as far as others leave it. Returns what it is.
@@ -71,12 +91,24 @@ impl Space {
 
     /// As it was before a restart.
     pub(crate) fn restore(&self, session: SessionId, bytes: u64) {
+        self.note_stored(session, bytes);
         self.ledger().set(session, bytes);
     }
 
+    /// The store has this for the session.
+    pub(crate) fn note_stored(&self, session: SessionId, bytes: u64) {
+        self.ledger().stored.insert(session, bytes);
+    }
+
+    /// What the store has for the session.
+    pub(crate) fn stored(&self, session: SessionId) -> u64 {
+        self.ledger().stored.get(&session).copied().unwrap_or(0)
+    }
+
     /// What the session has reserved.
-    pub(crate) fn of(&self, session: SessionId) -> u64 {
-        self.ledger().reserved.get(&session).copied().unwrap_or(0)
+    #[cfg(test)]
+    fn of(&self, session: SessionId) -> u64 {
+        self.ledger().of(session)
     }
 
     /// What everybody else has reserved.
@@ -90,7 +122,9 @@ impl Space {
 
     /// The session has ended.
     pub(crate) fn forget(&self, session: SessionId) {
-        self.ledger().set(session, 0);
+        let mut ledger = self.ledger();
+        ledger.set(session, 0);
+        ledger.stored.remove(&session);
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -99,8 +133,12 @@ impl Space {
 }
 
 impl Ledger {
+    fn of(&self, session: SessionId) -> u64 {
+        self.reserved.get(&session).copied().unwrap_or(0)
+    }
+
     fn others(&self, session: SessionId) -> u64 {
-        self.total - self.reserved.get(&session).copied().unwrap_or(0)
+        self.total - self.of(session)
     }
 
     fn set(&mut self, session: SessionId, bytes: u64) {
@@ -109,6 +147,15 @@ impl Ledger {
             _ => self.reserved.insert(session, bytes),
         };
         self.total = self.total - before.unwrap_or(0) + bytes;
+    }
+}
+
+impl Taking {
+    /// What the session has told of is done: of its reservation so much is used up.
+    pub(crate) fn used(&self) {
+        let mut ledger = self.space.ledger();
+        let left = ledger.of(self.session).saturating_sub(self.bytes);
+        ledger.set(self.session, left);
     }
 }
 
@@ -142,20 +189,25 @@ mod tests {
     fn nobody_takes_what_another_has_reserved_not_even_several_at_once() {
         let space = Arc::new(Space::default());
         space.reserve(ONE, 60, || Ok(100)).unwrap();
-        let take = |session, bytes| space.take(session, bytes, || Ok(100));
+        let take = |session, bytes| space.take(session, (bytes, Purpose::Data), || Ok(100));
         let first = take(OTHER, 30).unwrap();
         assert_eq!(take(OTHER, 30).unwrap_err().errno, Errno::NoSpace);
         drop(first);
         drop(take(OTHER, 40).unwrap());
         assert_eq!(take(OTHER, 41).unwrap_err().errno, Errno::NoSpace);
-        // Its own.
-        drop(take(ONE, 100).unwrap());
+        // What the session has done already has its room, whatever it does besides.
+        drop(take(ONE, 40).unwrap());
+        assert_eq!(take(ONE, 41).unwrap_err().errno, Errno::NoSpace);
+        let told = space.take(ONE, (100, Purpose::Told), || Ok(100)).unwrap();
+        drop(space.take(OTHER, (0, Purpose::Told), || Ok(0)).unwrap());
+        told.used();
+        assert_eq!(space.of(ONE), 0, "used up");
     }
 
     #[test]
     fn what_is_under_way_cannot_be_reserved() {
         let space = Arc::new(Space::default());
-        let _taking = space.take(OTHER, 30, || Ok(100)).unwrap();
+        let _taking = space.take(OTHER, (30, Purpose::Data), || Ok(100)).unwrap();
         assert_eq!(space.reserve(ONE, 100, || Ok(100)).unwrap(), 70);
     }
 }

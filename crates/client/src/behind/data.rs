@@ -1,7 +1,6 @@
 //! Data, here.
 
-use super::digest::Released;
-use super::here::{Here, NotHere, Why};
+use super::here::{Here, Keeping, NotHere, Why};
 use crate::cache::State;
 use crate::config::WritePolicy;
 use crate::ops::{KillPriv, Written};
@@ -58,7 +57,7 @@ impl State {
     pub(crate) fn release_here(&mut self, now: Monotonic, calendar: Timestamp, fid: Fid) {
         let Some(attr) = self.peek(fid).and_then(|inode| inode.attr) else { return };
         let moment = self.moment(calendar, &[&attr]);
-        self.inode(fid).released = Released::Yes;
+        self.inode(fid).keeping = Keeping::Closed;
         self.log_change(now, moment, Change::Release { fid });
     }
 }

@@ -1,10 +1,10 @@
 //! Telling the server: digests, one after the other.
 
-use super::here::Origin;
+use super::here::{Keeping, Origin};
 use super::{Behind, STALL};
 use crate::cache::State;
 use crate::cache::inode::Inode;
-use crate::call::{Arrived, GiveUp, Order, unexpected};
+use crate::call::{Arrived, GiveUp, Order, Waiting, unexpected};
 use crate::config::WritePolicy;
 use crate::inner::{Inner, Phase};
 use bytes::Bytes;
@@ -26,12 +26,37 @@ const SYNC_DIGESTS: u64 = 64;
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
     id: DigestId,
+    chosen: Chosen,
     /// Inodes, as often as its records touch them.
     touched: Vec<Fid>,
     /// Inodes that may be left without a name while a process has them open.
     kept: Vec<Fid>,
     /// Inodes that are removed.
     gone: Vec<Fid>,
+}
+
+/// Why a digest holds what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Chosen {
+    /// Its records came first.
+    #[default]
+    InOrder,
+    /// Somebody waits for them.
+    Wanted,
+    /// They give space back.
+    Freeing,
+}
+
+/// Whether the server has room for what it is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Room {
+    #[default]
+    Enough,
+    /// It refused a digest for want of space. What gives space back goes first; then each who waits has a digest alone, so
+    /// that nobody fails for what another one has written.
+    Short,
+    /// It refused what gives space back.
+    None,
 }
 
 /// Version and data version of an inode, as they have been counted here.
@@ -50,10 +75,9 @@ impl State {
         if behind.due_at().is_none_or(|due| due > now) {
             return None;
         }
-        let wanted = behind.waiting.wanted();
-        let digest = behind.log.take_for(&wanted, LIMITS).or_else(|| behind.log.take(LIMITS))?;
+        let (digest, chosen) = behind.choose()?;
         behind.waiting.note_taken(&behind.log, digest.id);
-        let mut under_way = UnderWay { id: digest.id, ..UnderWay::default() };
+        let mut under_way = UnderWay { id: digest.id, chosen, ..UnderWay::default() };
         for record in behind.log.under_way_records() {
             under_way.touched.extend(Behind::inodes_of(&record.change));
             match &record.change {
@@ -85,7 +109,7 @@ impl State {
         let Some(under_way) = self.behind.under_way.take_if(|under_way| under_way.id == id) else {
             return Vec::new();
         };
-        self.behind.log.handle_applied(id);
+        self.behind.handle_applied(&under_way);
         for fid in &under_way.touched {
             let inode = self.inode(*fid);
             inode.records = inode.records.saturating_sub(1);
@@ -126,7 +150,7 @@ impl State {
         under_way.touched.iter().for_each(|fid| self.repin(*fid));
         let nameless = |inode: &Inode| inode.attr.is_some_and(|attr| attr.nlink == 0);
         for fid in under_way.kept {
-            if self.peek(fid).is_some_and(|inode| inode.released == Released::No && nameless(inode)) {
+            if self.peek(fid).is_some_and(|inode| inode.keeping != Keeping::Closed && nameless(inode)) {
                 self.told_open(fid);
             }
         }
@@ -140,10 +164,19 @@ impl State {
             return Refused::Overtaken;
         }
         let refused = self.behind.refused.take();
-        let touched = self.behind.under_way.take().map(|under_way| under_way.touched);
+        let under_way = self.behind.under_way.take().unwrap_or_default();
         match (error.errno, refused) {
+            (Errno::NoSpace, _) if self.behind.room == Room::Enough => {
+                self.behind.room = Room::Short;
+                self.digests_lost(id);
+                Refused::Later
+            }
             // Others may give space back; and what a disk refuses once it may take later.
             (Errno::NoSpace | Errno::Io, _) | (_, None) => {
+                if self.behind.room != Room::Enough {
+                    let freeing = under_way.chosen == Chosen::Freeing;
+                    self.behind.room = if freeing { Room::None } else { Room::Short };
+                }
                 self.behind.waiting.note_failed(id, error);
                 self.digests_lost(id);
                 self.behind.stalled_until = now + STALL;
@@ -152,7 +185,7 @@ impl State {
             // Who waits for what is not given up with it waits on.
             (_, Some(record)) => {
                 self.digests_lost(id);
-                Refused::ForGood(Refusal { record, touched: touched.unwrap_or_default() })
+                Refused::ForGood(Refusal { record, touched: under_way.touched })
             }
         }
     }
@@ -222,15 +255,34 @@ pub(crate) struct Refusal {
     pub(super) touched: Vec<Fid>,
 }
 
-/// Whether the server is going to be told by the log that nobody has an inode without a name open any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Released {
-    #[default]
-    No,
-    Yes,
-}
-
 impl Behind {
+    /// Takes what is sent next out of the log.
+    fn choose(&mut self) -> Option<(Digest, Chosen)> {
+        let wanted = match self.room {
+            Room::Enough => self.waiting.wanted(),
+            Room::Short | Room::None => {
+                let freeing = if self.room == Room::Short { self.log.take_freeing(LIMITS) } else { None };
+                if let Some(digest) = freeing {
+                    return Some((digest, Chosen::Freeing));
+                }
+                self.waiting.wanted_by_one(&self.log)
+            }
+        };
+        let (digest, chosen) = match self.log.take_for(&wanted, LIMITS) {
+            Some(digest) => (digest, Chosen::Wanted),
+            None => (self.log.take(LIMITS)?, Chosen::InOrder),
+        };
+        self.waiting.note_sent(digest.id);
+        Some((digest, chosen))
+    }
+
+    fn handle_applied(&mut self, under_way: &UnderWay) {
+        self.reserve.note_used(self.log.under_way_bytes());
+        self.log.handle_applied(under_way.id);
+        let has_room = under_way.chosen == Chosen::InOrder || self.log.first_pending().is_none();
+        self.room = if has_room { Room::Enough } else { self.room };
+    }
+
     /// The digest in which everything is that was logged so far and applied.
     pub(crate) fn applied_up_to(&self) -> DigestId {
         match self.log.under_way() {
@@ -276,7 +328,7 @@ impl Inner {
             (dispatch, reservation)
         };
         if let Some(order) = reservation {
-            self.send_reservation(order);
+            drop(self.send_reservation(order));
         }
         if let Some(dispatch) = dispatch {
             self.send_digest(dispatch);
@@ -330,12 +382,12 @@ pub(crate) async fn keep_log(inner: Arc<Inner>) {
     let mut last_sync = inner.now();
     let mut synced = 0;
     loop {
-        let (due, undurable, digests, now) = {
+        let (due, undurable, heavy, digests, now) = {
             let (state, now) = inner.locked();
-            let log = &state.behind.log;
-            (state.behind.due_at(), log.has_undurable(), log.last_digest().0, now)
+            let (behind, log) = (&state.behind, &state.behind.log);
+            (behind.due_at(), log.has_undurable(), behind.is_heavy(), log.last_digest().0, now)
         };
-        let many = digests.saturating_sub(synced) >= SYNC_DIGESTS;
+        let many = heavy || digests.saturating_sub(synced) >= SYNC_DIGESTS;
         let sync_at = undurable.then(|| if many { now } else { last_sync + SYNC_AFTER });
         let pause =
             due.into_iter().chain(sync_at).min().map(|next| next.since(now).max(Duration::from_millis(1)));
@@ -363,17 +415,22 @@ async fn pause_for(pause: Option<Duration>) {
 impl Inner {
     /// Has the server make everything durable, so that the log need not keep it.
     fn forget_durable(self: &Arc<Inner>) {
-        let Some(root) = self.root.get().copied() else { return };
+        drop(self.make_durable());
+    }
+
+    /// As [`Inner::forget_durable`], for who waits for it. `None`: there is no server yet.
+    pub(super) fn make_durable(self: &Arc<Inner>) -> Option<Waiting<()>> {
+        let root = self.root.get().copied()?;
         let (ticket, mark, applied) = {
             let (mut state, now) = self.locked();
             (state.holder.begin_request(now), state.unsynced.mark(), state.behind.applied_up_to())
         };
-        drop(self.send(Order::question(Call::Sync { fid: root }, ticket), move |arrived, result| {
+        Some(self.send(Order::question(Call::Sync { fid: root }, ticket), move |arrived, result| {
             result?;
             arrived.state.unsynced.synced(mark);
             arrived.state.behind.handle_durable(applied);
             Ok(())
-        }));
+        }))
     }
 
     /// Whether writes are told to the server later.

@@ -1,6 +1,7 @@
 //! What may be done here.
 
 use super::Behind;
+use super::digest::Room;
 use crate::cache::State;
 use crate::cache::inode::Xattrs;
 use crate::cache::names::Known;
@@ -21,6 +22,18 @@ pub(crate) enum Origin {
     /// Made here. The server has heard of it, but the lease that came with its answer was lost with a connection, and is asked
     /// for already: its recall tells of it.
     Told,
+}
+
+/// Whether the server keeps an inode without a name for this session, as the log tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Keeping {
+    /// It has a name, or nobody had it open when it lost the last one: then the server deletes it, and the lease with it.
+    #[default]
+    No,
+    /// It was open here when it lost its last name.
+    Open,
+    /// It was closed since, which is logged, too.
+    Closed,
 }
 
 /// Why an operation is not carried out here.
@@ -126,8 +139,9 @@ impl State {
 
     /// There is room in the log. Not asked by what frees space.
     pub(super) fn room_here(&mut self) -> Here<()> {
-        let refused =
+        let stalled =
             self.behind.stalled_until > Monotonic::ZERO && self.behind.log.first_pending().is_some();
+        let refused = stalled || self.behind.room != Room::Enough;
         if self.behind.reserve.bytes() == 0 || refused {
             return Err(Why::Reservation.into());
         }

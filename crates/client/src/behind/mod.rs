@@ -30,7 +30,7 @@ pub(crate) mod reserve;
 pub(crate) mod wait;
 
 use crate::config::WritePolicy;
-use digest::UnderWay;
+use digest::{Room, UnderWay};
 use reserve::Reserve;
 use soda_oplog::{DigestId, Log};
 use soda_protocol::Lsn;
@@ -55,8 +55,9 @@ pub(crate) struct Behind {
     first_version: Version,
     /// The time of the last record: each one is later.
     last_at: Timestamp,
-    /// The server had no room: nothing is sent before that.
+    /// The server did not take a digest: nothing is sent before that.
     stalled_until: Monotonic,
+    room: Room,
     /// The record that a digest is refused for, while its answer is worked on.
     refused: Option<Lsn>,
     /// Grows when a server turns out to have less than it had been told.
@@ -77,6 +78,7 @@ impl Behind {
             first_version: Version(0),
             last_at: Timestamp::new(0, 0),
             stalled_until: Monotonic::ZERO,
+            room: Room::default(),
             refused: None,
             losses: 0,
             news: Arc::default(),
@@ -96,7 +98,7 @@ impl Behind {
             return None;
         }
         let oldest = self.log.oldest_pending()?;
-        let at_once = !self.waiting.is_empty() || self.is_long();
+        let at_once = !self.waiting.is_empty() || self.is_long() || self.room != Room::Enough;
         let due = if at_once { Monotonic::ZERO } else { oldest + behind.max_age };
         Some(due.max(self.stalled_until))
     }
@@ -109,8 +111,20 @@ impl Behind {
     /// Whether as much is pending as may be.
     fn is_full(&self) -> bool {
         let WritePolicy::Behind(behind) = &self.policy else { return false };
-        let bytes = behind.max_bytes.min(self.reserve.bytes());
-        self.log.pending_bytes() >= bytes || self.log.pending_count() >= behind.max_records
+        self.untold_bytes() >= behind.max_bytes.min(self.reserve.bytes())
+            || self.log.pending_count() >= behind.max_records
+            || self.is_heavy()
+    }
+
+    /// What the server is going to be told.
+    pub(crate) fn untold_bytes(&self) -> u64 {
+        self.log.pending_bytes() + self.log.under_way_bytes()
+    }
+
+    /// The server has to make durable what it has before more is kept in memory for it.
+    fn is_heavy(&self) -> bool {
+        let WritePolicy::Behind(behind) = &self.policy else { return false };
+        self.log.has_undurable() && self.log.kept_bytes() >= behind.max_bytes.saturating_mul(2)
     }
 
     /// Whether anything is not known to be on the server's disk.

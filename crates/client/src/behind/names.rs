@@ -1,7 +1,7 @@
 //! Names, here: create, link, unlink, rename. Rules and attributes are those of [`soda_types::semantics`], which the server's
 //! volume follows, too; what they do not decide (access lists, loops of directories that are not known here) goes through.
 
-use super::here::{Here, NotHere, Origin, Why};
+use super::here::{Here, Keeping, NotHere, Origin, Why};
 use crate::cache::State;
 use crate::cache::inode::{Inode, Xattrs};
 use crate::cache::names::{Complete, Known};
@@ -63,6 +63,7 @@ impl State {
         let parent = self.attr_here(now, dir)?;
         alive(&parent)?;
         let (fid, moment) = self.make_here(now, calendar, (dir, &parent), new, Names::None)?;
+        self.inode(fid).keeping = Keeping::Open;
         self.log_change(now, moment, Change::TmpFile { directory: dir, fid, new: new.clone() });
         Ok(self.entry_here(now, None, fid)?)
     }
@@ -322,6 +323,9 @@ impl State {
         let inode = self.inode(fid);
         let named = inode.attr.is_some_and(|attr| attr.nlink > 0);
         let used = inode.opens > 0 || in_use == InUse::Yes;
+        if !named {
+            inode.keeping = if used { Keeping::Open } else { Keeping::No };
+        }
         if named || used { Fate::Stays } else { Fate::Gone }
     }
 
@@ -369,6 +373,7 @@ fn moved(kind: FileKind, from: At<'_>, to: At<'_>) -> Moved {
 impl Inode {
     /// Whether the last close of it is to be told by the log.
     pub(crate) fn is_released_by_log(&self) -> bool {
-        self.records > 0 && self.attr.is_some_and(|attr| attr.nlink == 0)
+        let nameless = self.attr.is_some_and(|attr| attr.nlink == 0);
+        self.records > 0 && nameless && self.keeping == Keeping::Open
     }
 }

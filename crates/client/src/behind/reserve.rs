@@ -2,7 +2,7 @@
 //! a full disk shows when a program writes, not later.
 
 use crate::cache::State;
-use crate::call::{Order, unexpected};
+use crate::call::{Order, Waiting, unexpected};
 use crate::config::WritePolicy;
 use crate::inner::Inner;
 use soda_protocol::{Answer, Call};
@@ -21,7 +21,10 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Reserve {
     numbers: Range<u64>,
+    /// What is left of what was set aside.
     bytes: u64,
+    /// Bytes that were used up since the server was last asked.
+    used: u64,
     asking: Asking,
     not_before: Monotonic,
 }
@@ -44,9 +47,27 @@ impl Reserve {
         self.numbers.next().map(|number| Fid::new(volume, Ino(number)))
     }
 
-    fn is_low(&self, now: Monotonic) -> bool {
-        let short = self.numbers.end - self.numbers.start < LOW || self.bytes == 0;
+    fn lacks_numbers(&self) -> bool {
+        self.numbers.end - self.numbers.start < LOW
+    }
+
+    /// `most`: the bytes that are set aside at best.
+    fn is_low(&self, now: Monotonic, most: u64) -> bool {
+        let short = self.lacks_numbers() || self.bytes <= most / 2;
         self.asking == Asking::No && short && now >= self.not_before
+    }
+
+    /// What the server was told takes so much of its space now, and not of what it set aside.
+    pub(super) fn note_used(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.used += bytes;
+    }
+
+    /// Nothing more is done here until the server has been asked again: others need the space. `None`: none is set aside.
+    fn give_up(&mut self, now: Monotonic) -> Option<()> {
+        let had = std::mem::take(&mut self.bytes);
+        self.not_before = now + ASK_AGAIN;
+        (had > 0).then_some(())
     }
 
     /// Another session: what was set aside for the last one is gone.
@@ -54,10 +75,11 @@ impl Reserve {
         *self = Reserve { asking: self.asking, ..Reserve::default() };
     }
 
-    fn handle_reserved(&mut self, now: Monotonic, numbers: Range<u64>, bytes: u64) {
+    fn handle_reserved(&mut self, now: Monotonic, numbers: Range<u64>, (bytes, most): (u64, u64)) {
         self.asking = Asking::No;
-        self.bytes = bytes;
-        if bytes == 0 {
+        // The server may have set it aside before it was told what used it up.
+        self.bytes = bytes.saturating_sub(self.used);
+        if bytes <= most / 2 {
             self.not_before = now + ASK_AGAIN;
         }
         if !numbers.is_empty() {
@@ -80,24 +102,61 @@ impl State {
     pub(super) fn next_reservation(&mut self, now: Monotonic) -> Option<Order> {
         let WritePolicy::Behind(policy) = &self.behind.policy else { return None };
         let bytes = policy.max_bytes;
-        if !self.behind.reserve.is_low(now) || self.holder.session().is_none() {
+        if !self.behind.reserve.is_low(now, bytes) || self.holder.session().is_none() {
             return None;
         }
-        self.behind.reserve.asking = Asking::Yes;
+        let inodes = if self.behind.reserve.lacks_numbers() { NUMBERS } else { 0 };
+        Some(self.ask_for_reservation(now, inodes, bytes))
+    }
+
+    fn ask_for_reservation(&mut self, now: Monotonic, inodes: u32, bytes: u64) -> Order {
+        let reserve = &mut self.behind.reserve;
+        reserve.asking = Asking::Yes;
+        reserve.used = 0;
         let ticket = self.holder.begin_request(now);
-        Some(Order::question(Call::Reserve { inodes: NUMBERS, bytes }, ticket))
+        Order::question(Call::Reserve { inodes, bytes }, ticket)
     }
 }
 
 impl super::Behind {
     pub(super) fn wants_attention(&self, now: Monotonic) -> bool {
-        self.reserve.is_low(now) || self.due_at().is_some_and(|due| due <= now)
+        let WritePolicy::Behind(policy) = &self.policy else { return false };
+        self.reserve.is_low(now, policy.max_bytes) || self.due_at().is_some_and(|due| due <= now)
     }
 }
 
+/// Whether there is hope that the server takes what it had no room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    Made,
+    None,
+}
+
 impl Inner {
-    pub(super) fn send_reservation(self: &Arc<Inner>, order: Order) {
-        drop(self.send(order, |arrived, result| {
+    /// The server had no room for something that goes through to it. What it keeps for what is done here is given back,
+    /// after all that was done here has been told: then there may be room.
+    pub(crate) async fn make_room(self: &Arc<Inner>) -> Room {
+        let given_up = {
+            let (mut state, now) = self.locked();
+            state.behind.reserve.give_up(now)
+        };
+        if given_up.is_none() || self.flush_all().await.is_err() {
+            return Room::None;
+        }
+        let order = {
+            let (mut state, now) = self.locked();
+            state.ask_for_reservation(now, 0, 0)
+        };
+        let given_back = self.send_reservation(order).result().await;
+        if given_back.is_ok() { Room::Made } else { Room::None }
+    }
+
+    pub(super) fn send_reservation(self: &Arc<Inner>, order: Order) -> Waiting<()> {
+        let most = match self.config.write_policy() {
+            WritePolicy::Behind(policy) => policy.max_bytes,
+            WritePolicy::Through => 0,
+        };
+        self.send(order, move |arrived, result| {
             let reserve = &mut arrived.state.behind.reserve;
             let reserved = result.and_then(|(answer, _)| match answer {
                 Answer::Reserved { first, count, bytes, version } => Ok((first, count, bytes, version)),
@@ -106,7 +165,7 @@ impl Inner {
             match reserved {
                 Ok((first, count, bytes, version)) => {
                     let numbers = first.0..first.0 + u64::from(count);
-                    reserve.handle_reserved(arrived.now, numbers, bytes);
+                    reserve.handle_reserved(arrived.now, numbers, (bytes, most));
                     let behind = &mut arrived.state.behind;
                     behind.first_version = Version(behind.first_version.0.max(version.0));
                     Ok(())
@@ -117,13 +176,15 @@ impl Inner {
                     Err(error)
                 }
             }
-        }));
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MOST: u64 = 1 << 20;
 
     fn at(secs: u64) -> Monotonic {
         Monotonic::from_nanos(secs * 1_000_000_000)
@@ -132,23 +193,38 @@ mod tests {
     #[test]
     fn numbers_are_given_once_and_asked_for_before_they_run_out() {
         let mut reserve = Reserve::default();
-        assert!(reserve.is_low(at(1)));
-        reserve.handle_reserved(at(1), 100..100 + LOW + 1, 1 << 20);
-        assert!(!reserve.is_low(at(1)));
+        assert!(reserve.is_low(at(1), MOST));
+        reserve.handle_reserved(at(1), 100..100 + LOW + 1, (MOST, MOST));
+        assert!(!reserve.is_low(at(1), MOST));
         let first = reserve.number(VolumeId(1)).unwrap();
         let second = reserve.number(VolumeId(1)).unwrap();
         assert_eq!((first.ino, second.ino), (Ino(100), Ino(101)));
-        assert!(reserve.is_low(at(1)));
-        reserve.handle_reserved(at(1), 5000..9000, 1 << 20);
+        assert!(reserve.is_low(at(1), MOST));
+        reserve.handle_reserved(at(1), 5000..9000, (MOST, MOST));
         assert_eq!(reserve.number(VolumeId(1)).unwrap().ino, Ino(5000));
     }
 
     #[test]
     fn a_full_server_is_not_asked_all_the_time() {
         let mut reserve = Reserve::default();
-        reserve.handle_reserved(at(1), 100..9000, 0);
+        reserve.handle_reserved(at(1), 100..9000, (0, MOST));
         assert_eq!(reserve.bytes(), 0);
-        assert!(!reserve.is_low(at(1)));
-        assert!(reserve.is_low(at(3)));
+        assert!(!reserve.is_low(at(1), MOST));
+        assert!(reserve.is_low(at(3), MOST));
+    }
+
+    #[test]
+    fn what_was_used_up_is_asked_for_again() {
+        let mut reserve = Reserve::default();
+        reserve.handle_reserved(at(1), 100..9000, (MOST, MOST));
+        reserve.note_used(MOST / 2 - 1);
+        assert!(!reserve.is_low(at(1), MOST));
+        reserve.note_used(1);
+        assert!(reserve.is_low(at(1), MOST));
+        // Asked; what is applied until the answer may have been taken from what it says.
+        reserve.used = 0;
+        reserve.note_used(100);
+        reserve.handle_reserved(at(1), 0..0, (MOST, MOST));
+        assert_eq!(reserve.bytes(), MOST - 100);
     }
 }

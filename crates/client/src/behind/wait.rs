@@ -18,7 +18,16 @@ struct Waiter {
     what: What,
     /// The digest that brings the last of it, once it is under way.
     last: Option<DigestId>,
+    /// The server has no room for all, and this waiter was chosen to see whether it has room for him.
+    tried: Tried,
     done: oneshot::Sender<FsResult<()>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tried {
+    No,
+    Now,
+    In(DigestId),
 }
 
 #[derive(Debug)]
@@ -53,11 +62,30 @@ impl Waiting {
         self.0.iter().flat_map(fids).collect()
     }
 
+    /// Inodes that the first one waits for, of those whose records are pending; none, if he waits for all that came before.
+    pub(super) fn wanted_by_one(&mut self, log: &Log) -> Vec<Fid> {
+        self.0.retain(|waiter| !waiter.done.is_closed());
+        let mut pending = self.0.iter_mut().filter(|waiter| waiter.last.is_none());
+        let Some(waiter) = pending.find(|waiter| waiter.what.is_pending(log)) else { return Vec::new() };
+        waiter.tried = Tried::Now;
+        match &waiter.what {
+            What::Inodes(fids) => fids.clone(),
+            What::UpTo(_) => Vec::new(),
+        }
+    }
+
+    /// This digest is for whoever was chosen.
+    pub(super) fn note_sent(&mut self, id: DigestId) {
+        for waiter in self.0.iter_mut().filter(|waiter| waiter.tried == Tried::Now) {
+            waiter.tried = Tried::In(id);
+        }
+    }
+
     fn add(&mut self, what: What, log: &Log) -> oneshot::Receiver<FsResult<()>> {
         let (done, is_done) = oneshot::channel();
         // What is not pending any more is on its way.
         let last = if what.is_pending(log) { None } else { log.under_way() };
-        self.0.push(Waiter { what, last, done });
+        self.0.push(Waiter { what, last, tried: Tried::No, done });
         is_done
     }
 
@@ -76,7 +104,8 @@ impl Waiting {
 
     /// The server did not take this digest: who waits for others waits on.
     pub(super) fn note_failed(&mut self, id: DigestId, error: &FsError) {
-        self.wake(|waiter| waiter.last == Some(id), &Err(error.clone()));
+        let concerned = |waiter: &Waiter| waiter.last == Some(id) || waiter.tried == Tried::In(id);
+        self.wake(concerned, &Err(error.clone()));
     }
 
     /// What was under way or applied is pending again.
@@ -176,11 +205,17 @@ impl Inner {
         self.stats.log_full.one();
         let receiver = {
             let (mut state, _) = self.locked();
-            let Some(first) = state.behind.log.first_pending() else { return Ok(()) };
-            state.behind.wait_for(What::UpTo(first))
+            let first = state.behind.log.first_pending().filter(|_| !state.behind.is_heavy());
+            first.map(|first| state.behind.wait_for(What::UpTo(first)))
         };
-        self.pump();
-        self.received(receiver).await
+        if let Some(receiver) = receiver {
+            self.pump();
+            return self.received(receiver).await;
+        }
+        match self.make_durable() {
+            Some(durable) => durable.result().await,
+            None => Ok(()),
+        }
     }
 
     async fn received(&self, receiver: oneshot::Receiver<FsResult<()>>) -> FsResult<()> {

@@ -1,7 +1,6 @@
 //! What is known of one inode, and who needs it to stay.
 
-use crate::behind::digest::Released;
-use crate::behind::here::Origin;
+use crate::behind::here::{Keeping, Origin};
 use crate::cache::lru::Place;
 use crate::cache::names::{Directory, KERNEL_LAG};
 use crate::cache::unseen::Unseen;
@@ -63,7 +62,7 @@ pub(crate) struct Inode {
     pub(crate) records: u32,
     /// Callers that are about to go through to the server with it.
     pub(crate) going_through: u32,
-    pub(crate) released: Released,
+    pub(crate) keeping: Keeping,
 
     pub(crate) opens: u32,
     /// Whether the server has this session in its list of those who have the inode open.

@@ -114,8 +114,11 @@ impl Client {
             state.holder.begin_request(now)
         };
         let call = Call::StatFs { fid: self.root() };
-        let waiting = self.inner.send(Order::question(call, ticket), |_, result| match result?.0 {
-            Answer::Stats(stats) => Ok(stats),
+        let waiting = self.inner.send(Order::question(call, ticket), |arrived, result| match result?.0 {
+            Answer::Stats(stats) => {
+                let untold = arrived.state.behind.untold_bytes();
+                Ok(FsStats { free_bytes: stats.free_bytes.saturating_sub(untold), ..stats })
+            }
             other => unexpected(&other),
         });
         waiting.result().await

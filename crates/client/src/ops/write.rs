@@ -2,6 +2,7 @@
 //! the rest goes through to the server.
 
 use crate::behind::here::NotHere;
+use crate::behind::reserve::Room;
 use crate::cache::extents::{WriteId, WriteOutcome};
 use crate::cache::{Change, State};
 use crate::call::{Arrived, Order, unexpected};
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Allocate, Answer, Call, WriteAt};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic};
+use std::future::Future;
 use std::ops::Range;
 
 /// Whether a write takes the set-uid and set-gid bits away, as the kernel says.
@@ -145,6 +147,26 @@ impl Client {
         data: Bytes,
         kill: KillPriv,
     ) -> FsResult<Written> {
+        self.again_with_room(|| self.write_through(file, at, data.clone(), kill)).await
+    }
+
+    /// An operation that takes space at the server; once more if some was kept for what is done here.
+    async fn again_with_room<T, F: Future<Output = FsResult<T>>>(&self, work: impl Fn() -> F) -> FsResult<T> {
+        match work().await {
+            Err(error) if error.errno == Errno::NoSpace && self.inner.make_room().await == Room::Made => {
+                work().await
+            }
+            result => result,
+        }
+    }
+
+    async fn write_through(
+        &self,
+        file: &OpenFile,
+        at: WriteAt,
+        data: Bytes,
+        kill: KillPriv,
+    ) -> FsResult<Written> {
         let slot = self.slot().await?;
         let fid = file.fid();
         let len = data.len() as u64;
@@ -188,6 +210,10 @@ impl Client {
     /// # Errors
     /// ENOSPC, EOPNOTSUPP, EFBIG.
     pub async fn fallocate(&self, file: &OpenFile, offset: u64, len: u64, how: Allocate) -> FsResult<()> {
+        self.again_with_room(|| self.allocate(file, offset, len, how)).await
+    }
+
+    async fn allocate(&self, file: &OpenFile, offset: u64, len: u64, how: Allocate) -> FsResult<()> {
         self.inner.stats.op_allocate.one();
         let slot = self.slot().await?;
         let fid = file.fid();
@@ -211,6 +237,17 @@ impl Client {
     /// # Errors
     /// EINVAL for overlapping ranges of one file, ENOSPC.
     pub async fn copy_range(
+        &self,
+        from: &OpenFile,
+        from_offset: u64,
+        to: &OpenFile,
+        to_offset: u64,
+        len: u64,
+    ) -> FsResult<u64> {
+        self.again_with_room(|| self.copy(from, from_offset, to, to_offset, len)).await
+    }
+
+    async fn copy(
         &self,
         from: &OpenFile,
         from_offset: u64,

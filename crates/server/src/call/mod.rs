@@ -104,10 +104,10 @@ impl Operation {
     /// Stores the data of a write before anybody has to wait for it.
     fn stage(&mut self) -> Result<(), FsError> {
         let shared = &self.incoming.link.shared;
-        if let Some(bytes) =
+        if let Some(wanted) =
             reserve::space_for(&self.incoming.request.call, self.incoming.payload.len() as u64)
         {
-            let taking = shared.space.take(self.incoming.session(), bytes, || shared.free_space())?;
+            let taking = shared.space.take(self.incoming.session(), wanted, || shared.free_space())?;
             self.taking = Some(taking);
         }
         if let Call::Write { fid, .. } = &self.incoming.request.call {

@@ -4,6 +4,7 @@ use crate::link::Incoming;
 use crate::session::numbers::{BLOCK_MAX, NumbersRecord};
 use crate::session::records;
 use crate::shared::Shared;
+use crate::space::Purpose;
 use soda_protocol::{Answer, Call, Failure};
 use soda_storage::{Batch, Table, crash};
 use soda_types::{FsResult, Ino, SessionId};
@@ -16,20 +17,27 @@ const RECORDS: u64 = 4096;
 pub(super) fn run(incoming: Incoming, inodes: u32, bytes: u64) {
     let shared = incoming.link.shared.clone();
     match reserve(&incoming, inodes, bytes) {
-        Ok(answer) => shared.sync.request(move |synced| {
+        Ok((answer, Stored::Before)) => incoming.answer(&Ok(answer)),
+        Ok((answer, Stored::Now)) => shared.sync.request(move |synced| {
             incoming.answer(&synced.map(|()| answer).map_err(Failure::Fs));
         }),
         Err(error) => incoming.answer(&Err(Failure::Fs(error))),
     }
 }
 
-fn reserve(incoming: &Incoming, inodes: u32, bytes: u64) -> FsResult<Answer> {
+/// Whether what is answered has to be made durable before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stored {
+    Before,
+    Now,
+}
+
+fn reserve(incoming: &Incoming, inodes: u32, bytes: u64) -> FsResult<(Answer, Stored)> {
     let (shared, session) = (&incoming.link.shared, &incoming.link.session);
     let mut numbers = session.numbers();
-    let before = shared.space.of(session.id);
     let bytes = shared.space.reserve(session.id, bytes, || shared.free_space())?;
     let mut batch = Batch::releasing();
-    if bytes != before {
+    if bytes != shared.space.stored(session.id) {
         batch.put(Table::Reservation, records::space_key(session.id), records::encode(&bytes));
     }
     let (mut first, count) = (Ino(0), inodes.min(BLOCK_MAX));
@@ -41,9 +49,11 @@ fn reserve(incoming: &Incoming, inodes: u32, bytes: u64) -> FsResult<Answer> {
             batch.delete(Table::Reservation, records::numbers_key(session.id, forgotten));
         }
     }
-    if !batch.is_empty() {
+    let stored = if batch.is_empty() { Stored::Before } else { Stored::Now };
+    if stored == Stored::Now {
         shared.write_ends();
         shared.volume.meta().commit(batch)?;
+        shared.space.note_stored(session.id, bytes);
         crash::point("server.reserved");
         shared.sync.dirty();
     }
@@ -51,7 +61,7 @@ fn reserve(incoming: &Incoming, inodes: u32, bytes: u64) -> FsResult<Answer> {
         shared.space.forget(session.id);
         shared.forget_reservations(session.id);
     }
-    Ok(Answer::Reserved { first, count, bytes, version: shared.volume.first_version() })
+    Ok((Answer::Reserved { first, count, bytes, version: shared.volume.first_version() }, stored))
 }
 
 impl Shared {
@@ -73,13 +83,13 @@ impl Shared {
 }
 
 /// What a call may take of the space that is free, bytes; `None` if it leads to space being freed or takes none.
-pub(super) fn space_for(call: &Call, payload: u64) -> Option<u64> {
-    let data = match call {
-        Call::Write { .. } => payload,
-        Call::CopyRange { len, .. } | Call::Allocate { len, .. } => *len,
-        Call::SetXattr { value, .. } => value.len() as u64,
-        Call::Create { .. } | Call::TmpFile { .. } | Call::Link { .. } => 0,
+pub(super) fn space_for(call: &Call, payload: u64) -> Option<(u64, Purpose)> {
+    let (data, purpose) = match call {
+        Call::Write { .. } => (payload, Purpose::Data),
+        Call::CopyRange { len, .. } | Call::Allocate { len, .. } => (*len, Purpose::Data),
+        Call::SetXattr { value, .. } => (value.len() as u64, Purpose::Little),
+        Call::Create { .. } | Call::TmpFile { .. } | Call::Link { .. } => (0, Purpose::Little),
         _ => return None,
     };
-    Some(data.saturating_add(RECORDS))
+    Some((data.saturating_add(RECORDS), purpose))
 }

@@ -19,7 +19,7 @@ use crate::rounds::Round;
 use crate::session::numbers::Taken;
 use crate::session::{Kept, records};
 use crate::shared::Shared;
-use crate::space::Taking;
+use crate::space::{Purpose, Taking};
 use apply::{Applied, End};
 use bytes::Bytes;
 use plan::{Plan, created};
@@ -36,7 +36,7 @@ pub(super) fn start(incoming: Incoming) {
     let Some(op) = incoming.request.op else {
         return incoming.invalid("a digest needs a slot and a sequence");
     };
-    let mut telling = Telling { incoming, op, staged: Vec::new(), _taking: None };
+    let mut telling = Telling { incoming, op, staged: Vec::new(), taking: None };
     match telling.prepare() {
         Ok(plan) => telling.ask(plan),
         Err(failure) => telling.conclude(None, Conclusion::failed(failure)),
@@ -70,7 +70,7 @@ struct Telling {
     op: OpId,
     /// The data of its writes, in their order.
     staged: Vec<Staged>,
-    _taking: Option<Taking>,
+    taking: Option<Taking>,
 }
 
 /// The end of a digest.
@@ -115,8 +115,9 @@ impl Telling {
         let plan = plan::plan(&shared.volume, self.records(), self.versions())?;
         let first = self.first();
         let whole = |error| Failure::Digest { lsn: first, error };
-        let taking = shared.space.take(self.incoming.session(), plan.bytes, || shared.free_space());
-        self._taking = Some(taking.map_err(whole)?);
+        let wanted = (plan.bytes, Purpose::Told);
+        let taking = shared.space.take(self.incoming.session(), wanted, || shared.free_space());
+        self.taking = Some(taking.map_err(whole)?);
         self.staged = plan::stage(&shared.volume, self.records())?;
         // So a reply that survives a power cut means that all of the digest did: its client forgets the records then.
         if self.staged.iter().any(Staged::has_chunks) {
@@ -209,6 +210,7 @@ impl Telling {
         crash::point("server.digest-applied");
         shared.write_ends();
         txn.commit().map_err(whole)?;
+        self.taking.iter().for_each(Taking::used);
         numbers.committed(taken);
         drop(numbers);
         crash::point("server.digest-committed");

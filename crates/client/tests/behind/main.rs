@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/proxy.rs"]
+mod full;
+mod nameless;
+#[path = "../common/proxy.rs"]
 mod proxy;
 
 use common::*;

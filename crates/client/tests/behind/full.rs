@@ -1,0 +1,153 @@
+//! A server whose disk gets full. The disk is a small tmpfs in a mount namespace of its own; who is not root may be denied
+//! that, then the tests are skipped.
+
+use super::*;
+use soda_types::FsResult;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Runs an ignored test of this program on a disk of 300 MiB.
+fn on_a_small_disk(test: &str) {
+    let mount_point = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=300m none \"$TMPDIR\" || exit 77; exec \"$0\" --exact \"$SODA_CHILD\" --ignored";
+    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let namespaces: &[&str] = if root { &["--mount"] } else { &["--map-root-user", "--mount"] };
+    let output = Command::new("unshare")
+        .args(namespaces)
+        .args(["sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .env("TMPDIR", mount_point.path())
+        .env("SODA_CHILD", format!("full::{test}"))
+        .output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) if output.status.code() == Some(101) => {
+            panic!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        }
+        other => {
+            assert!(
+                !root && std::env::var_os("SODA_TEST_REQUIRE").is_none(),
+                "no full disk to be had: {other:?}"
+            );
+            eprintln!("SKIPPED: no mount namespace to be had: {other:?}");
+        }
+    }
+}
+
+async fn fill(client: &Arc<Client>, text: &str, len: usize) -> FsResult<Fid> {
+    let new = new_node(FileKind::File);
+    let (_, file) = client.create_open(client.root(), &name(text), new, OpenMode::ReadWrite).await?;
+    client.write(&file, WriteAt::Offset(0), vec![b'x'; len].into(), KillPriv::Keep).await?;
+    Ok(file.fid())
+}
+
+/// Takes the space that others have left on the server's disk, but for what names need.
+fn hog(cell: &Cell) -> std::path::PathBuf {
+    let path = cell.dir.path().join("hog");
+    let free = || {
+        let stat = rustix::fs::statvfs(cell.dir.path()).unwrap();
+        (stat.f_bavail * stat.f_frsize) as usize
+    };
+    let hog = vec![1; free() - 12 * MIB];
+    std::fs::write(&path, hog).unwrap();
+    path
+}
+
+fn empty(path: &Path) {
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn what_was_acknowledged_gets_to_a_server_that_is_full_since() {
+    on_a_small_disk("acknowledged_then_full");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by what_was_acknowledged_gets_to_a_server_that_is_full_since"]
+async fn acknowledged_then_full() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    for number in 0..12 {
+        fill(&a, &format!("before {number}"), 64 * KIB).await.unwrap();
+    }
+    assert!(a.session().backlog.records >= 24, "nobody was told");
+    // Through, until there is no room.
+    let mut large = 0;
+    let full = loop {
+        match fill(&a, &format!("large {large}"), MIB).await {
+            Ok(_) => large += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.errno, Errno::NoSpace, "{full}");
+    assert!(large > 100, "only {large} MiB of it could be used");
+    // What still fits is acknowledged, the rest is not.
+    let mut small = 0;
+    while fill(&a, &format!("small {small}"), 32 * KIB).await.is_ok() {
+        small += 1;
+        assert!(small < 10_000, "it never gets full");
+    }
+    a.sync_all().await.unwrap();
+    for number in 0..12 {
+        assert_eq!(contents(&b, &[&format!("before {number}")]).await.len(), 64 * KIB);
+    }
+    for number in 0..small {
+        assert_eq!(contents(&b, &[&format!("small {number}")]).await.len(), 32 * KIB);
+    }
+    for number in 0..large {
+        a.unlink(a.root(), &name(&format!("large {number}"))).await.unwrap();
+    }
+    wait_until("space", || async { fill(&a, "afterwards", MIB).await.is_ok() }).await;
+    a.sync_all().await.unwrap();
+    assert_eq!(contents(&b, &["afterwards"]).await.len(), MIB);
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
+
+#[test]
+fn what_frees_space_is_done_by_a_server_that_has_no_room_for_the_rest() {
+    on_a_small_disk("full_behind_its_back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by what_frees_space_is_done_by_a_server_that_has_no_room_for_the_rest"]
+async fn full_behind_its_back() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    for number in 0..40 {
+        fill(&a, &format!("old {number}"), MIB).await.unwrap();
+    }
+    let dir = mkdir(&a, a.root(), "d").await;
+    a.sync_all().await.unwrap();
+    for number in 0..40 {
+        fill(&a, &format!("new {number}"), 256 * KIB).await.unwrap();
+    }
+    let last = fill(&a, "last", 256 * KIB).await.unwrap();
+    let hog = hog(&cell);
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace, "it is said");
+    assert_eq!(a.fsync(last).await.unwrap_err().errno, Errno::NoSpace);
+    let refused = fill(&a, "too much", 256 * KIB).await.unwrap_err();
+    assert_eq!(refused.errno, Errno::NoSpace, "when it is written");
+    // Who needs no room does not wait for those who do.
+    mkdir(&a, dir, "e").await;
+    a.fsync(dir).await.unwrap();
+    assert!(find(&b, &["d", "e"]).await.is_some());
+    // Here, and through: another machine looks at the directory.
+    for number in 0..40 {
+        a.unlink(a.root(), &name(&format!("old {number}"))).await.unwrap();
+        if number % 10 == 0 {
+            find(&b, &["old 39"]).await;
+        }
+    }
+    wait_until("room", || async { a.sync_all().await.is_ok() }).await;
+    for number in 0..40 {
+        assert_eq!(contents(&b, &[&format!("new {number}")]).await.len(), 256 * KIB);
+        assert_eq!(find(&b, &[&format!("old {number}")]).await, None);
+    }
+    assert_eq!(contents(&b, &["last"]).await.len(), 256 * KIB);
+    assert_eq!(a.stats().count("lost_records"), 0);
+    empty(&hog);
+}

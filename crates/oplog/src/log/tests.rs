@@ -1,0 +1,231 @@
+use super::*;
+use crate::world::{Tree, fid, history, new, place};
+use bytes::Bytes;
+use proptest::prelude::*;
+use soda_protocol::Fate;
+use soda_types::FileKind;
+
+const ALL: DigestLimits = DigestLimits { records: usize::MAX, bytes: u64::MAX };
+
+fn at(secs: u64) -> Monotonic {
+    Monotonic::from_nanos(secs * 1_000_000_000)
+}
+
+fn numbers(lsns: &[Lsn]) -> Vec<u64> {
+    lsns.iter().map(|lsn| lsn.0).collect()
+}
+
+/// mkdir 2, creat 2/a = 3, write 3, creat 1/b = 4, write 4.
+fn two_branches() -> Log {
+    let mut log = Log::default();
+    let create = |directory, number, ino, kind| Change::Create {
+        place: place(fid(directory), number),
+        fid: fid(ino),
+        new: new(kind),
+    };
+    let write = |ino| Change::Write {
+        fid: fid(ino),
+        offset: 0,
+        data: Bytes::from_static(b"data"),
+        kill_suid_sgid: false,
+    };
+    let changes = [
+        create(1, 0, 2, FileKind::Directory),
+        create(2, 0, 3, FileKind::File),
+        write(3),
+        create(1, 1, 4, FileKind::File),
+        write(4),
+    ];
+    for (second, change) in (1..).zip(changes) {
+        log.append(at(second), Timestamp::new(second as i64, 0), change);
+    }
+    log
+}
+
+#[test]
+fn who_waits_for_a_file_gets_what_it_depends_on_and_no_more() {
+    let mut log = two_branches();
+    assert_eq!(numbers(&log.needed_for(&[fid(4)])), [4, 5]);
+    assert_eq!(numbers(&log.needed_for(&[fid(3)])), [1, 2, 3]);
+    // Who reads the root sees both names in it, but not yet what is in them.
+    assert_eq!(numbers(&log.needed_for(&[fid(1)])), [1, 4]);
+    let digest = log.take_for(&[fid(4)], ALL).unwrap();
+    assert_eq!(numbers(&digest.lsns), [4, 5]);
+    assert!(log.take(ALL).is_none(), "one at a time");
+    assert!(log.concerns(fid(4)));
+    log.handle_applied(digest.id);
+    assert!(!log.concerns(fid(4)) && log.concerns(fid(3)));
+    assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [1, 2, 3]);
+}
+
+#[test]
+fn what_makes_room_does_not_wait_for_what_needs_room() {
+    let mut log = two_branches();
+    let unlink = |directory, number, ino| Change::Unlink {
+        place: place(fid(directory), number),
+        fid: fid(ino),
+        then: Fate::Gone,
+    };
+    assert!(log.take_freeing(ALL).is_none(), "nothing gives space back");
+    log.append(at(6), Timestamp::new(6, 0), unlink(1, 2, 7));
+    log.append(at(7), Timestamp::new(7, 0), unlink(1, 1, 4));
+    // 4 was made and filled here: with its end nothing of it is left.
+    let digest = log.take_freeing(ALL).unwrap();
+    assert_eq!(numbers(&digest.lsns), [4, 5, 6, 7]);
+    assert!(digest.records.iter().all(|record| !record.change.brings_data()), "{digest:?}");
+    log.handle_applied(digest.id);
+    assert!(log.take_freeing(ALL).is_none());
+    assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [1, 2, 3]);
+}
+
+#[test]
+fn the_backlog_is_what_the_server_lacks() {
+    let mut log = two_branches();
+    assert_eq!((log.backlog(at(11)).records, log.backlog(at(11)).age), (5, Duration::from_secs(10)));
+    let digest = log.take(DigestLimits { records: 2, bytes: u64::MAX }).unwrap();
+    assert_eq!(log.backlog(at(11)).records, 5);
+    log.handle_applied(digest.id);
+    let backlog = log.backlog(at(11));
+    assert_eq!((backlog.records, backlog.not_durable, backlog.age), (3, 2, Duration::from_secs(8)));
+    assert_eq!(log.handle_durable(digest.id), Lsn(3));
+    assert_eq!(log.backlog(at(11)).not_durable, 0);
+}
+
+#[test]
+fn what_a_power_cut_took_is_sent_again_first() {
+    let mut log = two_branches();
+    let limits = DigestLimits { records: 2, bytes: u64::MAX };
+    let one = log.take(limits).unwrap();
+    log.handle_applied(one.id);
+    let two = log.take(limits).unwrap();
+    log.handle_applied(two.id);
+    assert_eq!(log.unsaved().count(), 5);
+    log.handle_lost(two.id);
+    assert_eq!(
+        numbers(&log.needed_for(&[fid(4)])),
+        [4, 5],
+        "dependencies of what was appended before the loss"
+    );
+    assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [3, 4, 5]);
+    assert_eq!(log.handle_durable(one.id), Lsn(3));
+}
+
+#[test]
+fn a_record_that_is_refused_takes_only_what_depends_on_it_along() {
+    let mut log = two_branches();
+    let numbers = |records: Vec<Record>| records.iter().map(|record| record.lsn.0).collect::<Vec<_>>();
+    assert_eq!(numbers(log.give_up_record(Lsn(2))), [2, 3], "its directory stays");
+    assert_eq!(numbers(log.give_up_record(Lsn(5))), [5]);
+    assert_eq!(log.pending_count(), 2);
+}
+
+#[test]
+fn what_is_given_up_takes_along_what_depends_on_it() {
+    let mut log = two_branches();
+    let given_up =
+        |log: &mut Log, ino| log.give_up(&[fid(ino)]).iter().map(|record| record.lsn.0).collect::<Vec<_>>();
+    assert_eq!(given_up(&mut log, 2), [1, 2, 3], "the directory, the file in it, and its data");
+    assert_eq!(log.needed_for(&[fid(1)]).len(), 1, "names beside it stay");
+    assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [4, 5]);
+    assert_eq!(given_up(&mut log, 4), [0_u64; 0], "its outcome is not known");
+
+    let mut log = two_branches();
+    let remove = Change::RemoveDirectory { place: place(fid(1), 0), fid: fid(2) };
+    log.append(at(6), Timestamp::new(6, 0), remove);
+    assert_eq!(given_up(&mut log, 3), [2, 3, 6], "a directory cannot go before the names in it");
+    assert_eq!(log.backlog(at(6)).records, 3);
+}
+
+/// What a test does with a log between appends.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Take(usize),
+    TakeFor(u64),
+    Applied,
+    Lost,
+    PowerCut,
+    Durable,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (1usize..20).prop_map(Event::Take),
+        (1u64..20).prop_map(Event::TakeFor),
+        Just(Event::Applied),
+        Just(Event::Applied),
+        Just(Event::Lost),
+        Just(Event::PowerCut),
+        Just(Event::Durable),
+    ]
+}
+
+/// A server: what it has applied, and what of that is on its disk.
+struct Server {
+    durable: (DigestId, Tree),
+    state: (DigestId, Tree),
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Whatever goes ahead and whatever is lost, each digest is legal where it is applied (the tree panics
+    /// otherwise), who was waited for is served, and in the end the server has the state that the client has.
+    #[test]
+    fn the_server_can_follow(
+        dice in prop::collection::vec(any::<[u8; 5]>(), 1..100),
+        events in prop::collection::vec((0usize..6, event()), 0..60),
+    ) {
+        let (start, records, end) = history(&dice);
+        let mut server = Server {
+            durable: (DigestId(0), start.clone()),
+            state: (DigestId(0), start),
+        };
+        let mut log = Log::default();
+        let mut under_way: Option<Digest> = None;
+        let mut records = records.into_iter();
+        for (appends, event) in events {
+            for record in records.by_ref().take(appends) {
+                log.append(at(1), record.at, record.change);
+            }
+            match event {
+                Event::Take(records) => {
+                    under_way = log.take(DigestLimits { records, bytes: u64::MAX }).or(under_way);
+                }
+                Event::TakeFor(ino) => under_way = log.take_for(&[fid(ino)], ALL).or(under_way),
+                Event::Applied => {
+                    if let Some(digest) = under_way.take() {
+                        digest.records.iter().for_each(|record| server.state.1.apply(record));
+                        server.state.0 = digest.id;
+                        log.handle_applied(digest.id);
+                    }
+                }
+                Event::Lost => {
+                    if let Some(digest) = under_way.take() {
+                        log.handle_lost(digest.id);
+                    }
+                }
+                Event::PowerCut => {
+                    under_way = None;
+                    server.state = server.durable.clone();
+                    log.handle_lost(DigestId(server.state.0.0 + 1));
+                }
+                Event::Durable => {
+                    server.durable = server.state.clone();
+                    log.handle_durable(server.durable.0);
+                }
+            }
+        }
+        if let Some(digest) = under_way.take() {
+            log.handle_lost(digest.id);
+        }
+        for record in records {
+            log.append(at(1), record.at, record.change);
+        }
+        while let Some(digest) = log.take(DigestLimits { records: 7, bytes: u64::MAX }) {
+            digest.records.iter().for_each(|record| server.state.1.apply(record));
+            log.handle_applied(digest.id);
+        }
+        prop_assert_eq!(server.state.1.without_times(), end.without_times());
+        prop_assert_eq!(log.backlog(at(1)).records, 0);
+    }
+}
