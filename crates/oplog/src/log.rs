@@ -314,15 +314,32 @@ impl Log {
     /// recovery. What is under way is left alone: its outcome is not known.
     pub fn give_up(&mut self, fids: &[Fid]) -> Vec<Record> {
         let lost = fids.iter().map(|fid| (Object::Inode(*fid), Touch::Exclusive)).collect();
-        self.give_up_from(None, lost)
+        self.give_up_where(|_, _| false, lost)
     }
 
     /// The server will never take this record. It is taken out, and with it all that depend on it. Returns them in order.
     pub fn give_up_record(&mut self, lsn: Lsn) -> Vec<Record> {
-        self.give_up_from(Some(lsn), HashMap::new())
+        self.give_up_where(|record, _| record == lsn, HashMap::new())
     }
 
-    fn give_up_from(&mut self, first: Option<Lsn>, mut lost: HashMap<Object, Touch>) -> Vec<Record> {
+    /// The server has lost changes of these inodes that it was told otherwise, each after the record that is named with it: what
+    /// was done to them since was done on top of that. It is taken out, and with it all that depends on it. Names in a
+    /// directory are not on top of each other.
+    pub fn give_up_after(&mut self, changed: &[(Fid, Lsn)]) -> Vec<Record> {
+        let on_top = |lsn: Lsn, touches: &[(Object, Touch)]| {
+            let is = |(fid, after): &(Fid, Lsn)| {
+                lsn > *after && touches.contains(&(Object::Inode(*fid), Touch::Exclusive))
+            };
+            changed.iter().any(is)
+        };
+        self.give_up_where(on_top, HashMap::new())
+    }
+
+    fn give_up_where(
+        &mut self,
+        first: impl Fn(Lsn, &[(Object, Touch)]) -> bool,
+        mut lost: HashMap<Object, Touch>,
+    ) -> Vec<Record> {
         let (mut given_up, mut kept) = (Vec::new(), BTreeMap::new());
         for (lsn, pending) in std::mem::take(&mut self.pending) {
             let touches = pending.record.change.touches();
@@ -330,7 +347,7 @@ impl Log {
             let depends = |(object, touch): &(Object, Touch)| {
                 lost.get(object).is_some_and(|lost| [*lost, *touch].contains(&Touch::Exclusive))
             };
-            if first != Some(lsn) && !touches.iter().any(depends) {
+            if !first(lsn, &touches) && !touches.iter().any(depends) {
                 kept.insert(lsn, pending);
                 continue;
             }

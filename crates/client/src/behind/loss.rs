@@ -6,10 +6,14 @@ use super::here::Origin;
 use crate::cache::State;
 use crate::inner::Inner;
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
-use soda_protocol::SessionWelcome;
+use soda_protocol::{Lsn, SessionWelcome};
 use soda_types::{Errno, Fid, FsError, Mode, Monotonic, Recall, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the kernel may take to drop what is not so any more.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Changes that the server will never hear of.
 #[derive(Debug)]
@@ -24,6 +28,7 @@ impl State {
     pub(crate) fn lose_log(&mut self, applied: Applied) -> Lost {
         let records = self.behind.log.abandon(applied);
         self.behind.under_way = None;
+        self.behind.restoring = None;
         self.behind.reserve.start_over();
         self.behind.before.clear();
         let ahead: Vec<Fid> =
@@ -58,6 +63,16 @@ impl State {
             // It was left out as one that cancels out: then all that it was sent with.
             records = self.behind.log.give_up(&refusal.touched);
         }
+        self.lose_records(records)
+    }
+
+    /// The server has lost changes of these inodes that were not in the log, each after the record that is named with it.
+    fn give_up_on_top(&mut self, changed: &[(Fid, Lsn)]) -> Lost {
+        let records = self.behind.log.give_up_after(changed);
+        self.lose_records(records)
+    }
+
+    fn lose_records(&mut self, records: Vec<Record>) -> Lost {
         self.count_records();
         let lost = self.forget_lost(records);
         self.behind.waiting.note_given_up(&self.behind.log);
@@ -147,12 +162,45 @@ impl Inner {
         drop(self.drop_kernel_caches(lost.inodes.into_iter().filter(known).collect()));
     }
 
+    /// The server has lost changes of these inodes that had gone through to it: what was cached of them is not so, and what was
+    /// done here on top of that cannot be done any more. To be called when what it lost of the log is pending again.
+    pub(crate) async fn forget_lost_changes(self: &Arc<Inner>, changed: Vec<(Fid, Lsn)>) {
+        if changed.is_empty() {
+            return;
+        }
+        let lost = {
+            let (mut state, _) = self.locked();
+            // Only the log knows what is still to be told of them: nobody may ask the server before it is.
+            let untold = state.behind.log.first_pending().is_some();
+            state.behind.restoring = untold.then(|| state.behind.log.last_lsn());
+            state.give_up_on_top(&changed)
+        };
+        self.report_loss(lost, "they were done on top of changes that the server has lost in a power cut");
+        let dropped = self.drop_kernel_caches(changed.into_iter().map(|(fid, _)| fid).collect());
+        let _ = tokio::time::timeout(KERNEL_PATIENCE, dropped).await;
+    }
+
+    /// Waits until the server has been told again what it lost. Errors of that are those of who waits for it.
+    pub(crate) async fn restored(self: &Arc<Inner>) {
+        let lsn = self.locked().0.behind.restoring;
+        if let Some(lsn) = lsn
+            && let Err(error) = self.told_up_to(lsn).await
+        {
+            tracing::warn!(%error, "not all that the server lost could be told again");
+        }
+        self.locked().0.behind.restoring.take_if(|restoring| Some(*restoring) == lsn);
+    }
+
     /// Before anything else is sent to a server that has started anew.
     pub(crate) fn restore_digests(self: &Arc<Inner>, welcome: &SessionWelcome) {
         let Some(slot) = self.slots.digest_slot() else { return };
         let stored = DigestId(welcome.stored_in(slot).0);
         let mut state = crate::lock(&self.state);
+        state.behind.reserve.note_another_run();
         let again = state.restore_log(stored);
+        if again > 0 {
+            state.behind.restoring = Some(state.behind.log.last_lsn());
+        }
         drop(state);
         if again > 0 {
             tracing::warn!(again, "the server lost delayed writes in a power cut: they are sent again");

@@ -60,6 +60,8 @@ pub(crate) struct Behind {
     room: Room,
     /// The record that a digest is refused for, while its answer is worked on.
     refused: Option<Lsn>,
+    /// The server has lost something up to this record: until it has been told that again it is told nothing else.
+    restoring: Option<Lsn>,
     /// Grows when a server turns out to have less than it had been told.
     losses: u64,
     /// Something is in the log that was not.
@@ -80,6 +82,7 @@ impl Behind {
             stalled_until: Monotonic::ZERO,
             room: Room::default(),
             refused: None,
+            restoring: None,
             losses: 0,
             news: Arc::default(),
         }
@@ -116,6 +119,11 @@ impl Behind {
             || self.is_heavy()
     }
 
+    /// The last record.
+    pub(crate) fn last_lsn(&self) -> Lsn {
+        self.log.last_lsn()
+    }
+
     /// What the server is going to be told.
     pub(crate) fn untold_bytes(&self) -> u64 {
         self.log.pending_bytes() + self.log.under_way_bytes()
@@ -130,6 +138,11 @@ impl Behind {
     /// Whether anything is not known to be on the server's disk.
     pub(crate) fn has_backlog(&self) -> bool {
         self.log.first_pending().is_some() || self.log.under_way().is_some() || self.log.has_undurable()
+    }
+
+    /// Whether the server has to be told again what it lost, before anything else.
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.restoring.is_some()
     }
 
     /// For `soda status`.

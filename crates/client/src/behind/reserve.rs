@@ -75,6 +75,12 @@ impl Reserve {
         *self = Reserve { asking: self.asking, ..Reserve::default() };
     }
 
+    /// Another run of the server counts versions from elsewhere: it is asked before anything is done here again.
+    pub(super) fn note_another_run(&mut self) {
+        self.bytes = 0;
+        self.not_before = Monotonic::ZERO;
+    }
+
     fn handle_reserved(&mut self, now: Monotonic, numbers: Range<u64>, (bytes, most): (u64, u64)) {
         self.asking = Asking::No;
         // The server may have set it aside before it was told what used it up.
@@ -226,5 +232,7 @@ mod tests {
         reserve.note_used(100);
         reserve.handle_reserved(at(1), 0..0, (MOST, MOST));
         assert_eq!(reserve.bytes(), MOST - 100);
+        reserve.note_another_run();
+        assert!(reserve.is_low(at(1), MOST) && reserve.bytes() == 0);
     }
 }

@@ -184,13 +184,21 @@ impl Inner {
     /// # Errors
     /// As [`Inner::settled`].
     pub(crate) async fn flush_all(self: &Arc<Inner>) -> FsResult<()> {
+        let last = self.locked().0.behind.last_lsn();
+        self.told_up_to(last).await
+    }
+
+    /// Waits until the server knows everything up to this record.
+    ///
+    /// # Errors
+    /// As [`Inner::settled`].
+    pub(super) async fn told_up_to(self: &Arc<Inner>, last: Lsn) -> FsResult<()> {
         let receiver = {
             let (mut state, _) = self.locked();
             let log = &state.behind.log;
-            if log.first_pending().is_none() && log.under_way().is_none() {
+            if log.first_pending().is_none_or(|first| first > last) && log.under_way().is_none() {
                 return Ok(());
             }
-            let last = log.last_lsn();
             state.behind.wait_for(What::UpTo(last))
         };
         self.pump();

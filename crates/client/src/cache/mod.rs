@@ -354,7 +354,7 @@ impl State {
         name: Option<&Name>,
         data: Option<std::ops::Range<u64>>,
     ) {
-        self.unsynced.note(fid);
+        self.unsynced.note(fid, self.behind.last_lsn());
         if let Some(inode) = self.inodes.get_mut(&fid) {
             inode.note_recent(now, name, data);
         }

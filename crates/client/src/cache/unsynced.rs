@@ -6,7 +6,7 @@
 //! changes that were done are noted here, so an answer that the server does not store can never look like a loss.
 
 use crate::cache::hash::FastMap;
-use soda_protocol::OpId;
+use soda_protocol::{Lsn, OpId};
 use soda_types::{Fid, Sequence, Slot};
 
 /// Above this many a background sync is due, which empties the list.
@@ -27,6 +27,8 @@ struct Change {
     op: OpId,
     /// Its place in the order of answers.
     number: u64,
+    /// The last that had been logged by then.
+    after: Lsn,
 }
 
 /// A moment in the order of changes.
@@ -39,10 +41,10 @@ impl Unsynced {
         self.answering = op;
     }
 
-    pub(crate) fn note(&mut self, fid: Fid) {
+    pub(crate) fn note(&mut self, fid: Fid, after: Lsn) {
         let Some(op) = self.answering else { return };
         self.next += 1;
-        let change = Change { op, number: self.next };
+        let change = Change { op, number: self.next, after };
         let changes = self.changed.entry(fid).or_default();
         match changes.iter_mut().find(|change| change.op.slot == op.slot) {
             Some(last) => *last = change,
@@ -77,14 +79,16 @@ impl Unsynced {
         concerned
     }
 
-    /// The server has come back with these replies stored. Returns how many inodes have lost changes that were answered.
-    pub(crate) fn lose_after(&mut self, stored: impl Fn(Slot) -> Sequence) -> usize {
-        let is_lost = |change: &Change| change.op.sequence > stored(change.op.slot);
-        let concerned = self.changed.iter().filter(|(_, changes)| changes.iter().any(is_lost));
-        let concerned: Vec<Fid> = concerned.map(|(fid, _)| *fid).collect();
-        self.keep(|change| !is_lost(change));
-        self.lost.extend(concerned.iter().map(|fid| (*fid, ())));
-        concerned.len()
+    /// The server has come back with these replies stored. Returns the inodes that have lost changes which were answered, each
+    /// with the last that had been logged before the first of them.
+    pub(crate) fn lose_after(&mut self, stored: impl Fn(Slot) -> Sequence) -> Vec<(Fid, Lsn)> {
+        let is_lost = |change: &&Change| change.op.sequence > stored(change.op.slot);
+        let first = |changes: &Vec<Change>| changes.iter().filter(is_lost).map(|change| change.after).min();
+        let concerned: Vec<(Fid, Lsn)> =
+            self.changed.iter().filter_map(|(fid, changes)| Some((*fid, first(changes)?))).collect();
+        self.keep(|change| !is_lost(&change));
+        self.lost.extend(concerned.iter().map(|(fid, _)| (*fid, ())));
+        concerned
     }
 
     /// The inode's changes were lost before the server heard of them.
@@ -115,7 +119,7 @@ mod tests {
 
     fn change(unsynced: &mut Unsynced, slot: u16, sequence: u64, fid: Fid) {
         unsynced.answering(Some(OpId { slot: Slot(slot), sequence: Sequence(sequence) }));
-        unsynced.note(fid);
+        unsynced.note(fid, Lsn(sequence));
         unsynced.answering(None);
     }
 
@@ -138,7 +142,7 @@ mod tests {
         change(&mut unsynced, 0, 1, A);
         change(&mut unsynced, 1, 2, B);
         let stored = |slot: Slot| Sequence(if slot == Slot(1) { 2 } else { 0 });
-        assert_eq!(unsynced.lose_after(stored), 1);
+        assert_eq!(unsynced.lose_after(stored), [(A, Lsn(1))]);
         assert!(unsynced.take_lost(A));
         assert!(!unsynced.take_lost(B));
     }
@@ -147,7 +151,7 @@ mod tests {
     fn what_was_kept_can_still_be_lost_the_next_time() {
         let mut unsynced = Unsynced::default();
         change(&mut unsynced, 0, 1, A);
-        assert_eq!(unsynced.lose_after(|_| Sequence(1)), 0);
+        assert!(unsynced.lose_after(|_| Sequence(1)).is_empty());
         assert_eq!(unsynced.len(), 1);
         assert_eq!(unsynced.lose(), 1);
         assert_eq!(unsynced.len(), 0);
@@ -159,7 +163,7 @@ mod tests {
         change(&mut unsynced, 0, 500, A);
         unsynced.start_session();
         change(&mut unsynced, 0, 1, B);
-        assert_eq!(unsynced.lose_after(|_| Sequence(1)), 0);
+        assert!(unsynced.lose_after(|_| Sequence(1)).is_empty());
         assert_eq!(unsynced.lose(), 2);
     }
 
@@ -172,7 +176,7 @@ mod tests {
         assert_eq!(unsynced.changed[&A].len(), 4);
         // Only the last one of slot 0 is gone.
         let stored = |slot: Slot| Sequence(if slot == Slot(0) { 96 } else { 99 });
-        assert_eq!(unsynced.lose_after(stored), 1);
+        assert_eq!(unsynced.lose_after(stored), [(A, Lsn(100))]);
         assert_eq!(unsynced.changed[&A].len(), 3);
     }
 }

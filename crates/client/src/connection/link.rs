@@ -92,6 +92,13 @@ pub(crate) struct Submission {
     pub(crate) touches: Vec<Fid>,
 }
 
+/// Whether a connection is still the one in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Current {
+    Yes,
+    No,
+}
+
 /// A request that is taken out of the list, to be completed or put back.
 pub(crate) type Taken = (u64, Pending);
 
@@ -107,6 +114,8 @@ struct Table {
     control: Option<(ConnId, Arc<Writer>)>,
     /// Whether the session is restored on it, so that requests may follow.
     control_ready: bool,
+    /// Until it is, only what is in this slot.
+    restoring: Option<Slot>,
     data: Vec<(ConnId, Arc<Writer>)>,
     next_conn: u64,
     data_wanted: usize,
@@ -143,7 +152,7 @@ impl Link {
             return Err(Box::new((FrameErrorOrClosed::Closed, submission)));
         }
         let Submission { route, slot, ticket, completion, on_loss, names_of, touches, .. } = submission;
-        let connection = table.pick(route);
+        let connection = table.pick(route).or_else(|| table.pick_restoring(slot.as_ref()));
         let pending = Pending {
             frame: frame.clone(),
             route,
@@ -195,12 +204,11 @@ impl Link {
     pub(crate) fn resend(&self, tag: u64) {
         let mut guard = crate::lock(&self.table);
         let table = &mut *guard;
-        let Some(route) =
-            table.pending.get(&tag).filter(|pending| pending.sent_on.is_none()).map(|p| p.route)
-        else {
+        let Some(waiting) = table.pending.get(&tag).filter(|pending| pending.sent_on.is_none()) else {
             return;
         };
-        let Some((id, writer)) = table.pick(route) else { return };
+        let connection = table.pick(waiting.route).or_else(|| table.pick_restoring(waiting.slot.as_ref()));
+        let Some((id, writer)) = connection else { return };
         let control = table.control.as_ref().map(|(_, writer)| &**writer);
         let Some(pending) = table.pending.get_mut(&tag) else { return };
         pending.send_again(tag, id, &writer, control);
@@ -212,15 +220,35 @@ impl Link {
         let id = table.new_id();
         table.control = Some((id, Arc::clone(writer)));
         table.control_ready = false;
+        table.restoring = None;
         id
     }
 
-    /// The session is restored: all requests that wait are sent, in order.
-    pub(crate) fn control_ready(&self, id: ConnId) {
+    /// The session is restored, but only what is in this slot is sent, until [`Link::control_ready`].
+    pub(crate) fn control_restoring(&self, id: ConnId, slot: Slot) {
         let mut table = crate::lock(&self.table);
-        let Some((_, writer)) = table.control.clone().filter(|(control, _)| *control == id) else { return };
+        if table.control.as_ref().is_none_or(|(control, _)| *control != id) {
+            return;
+        }
+        table.restoring = Some(slot);
+        let waits = |pending: &Pending| pending.sent_on.is_none() && pending.is_in(slot);
+        let tag = table.pending.iter().find(|(_, pending)| waits(pending)).map(|(tag, _)| *tag);
+        drop(table);
+        if let Some(tag) = tag {
+            self.resend(tag);
+        }
+    }
+
+    /// The session is restored: all requests that wait are sent, in order.
+    pub(crate) fn control_ready(&self, id: ConnId) -> Current {
+        let mut table = crate::lock(&self.table);
+        let Some((_, writer)) = table.control.clone().filter(|(control, _)| *control == id) else {
+            return Current::No;
+        };
         table.control_ready = true;
+        table.restoring = None;
         table.send_waiting(Route::Control, id, &writer);
+        Current::Yes
     }
 
     pub(crate) fn data_up(&self, writer: &Arc<Writer>) -> ConnId {
@@ -311,8 +339,7 @@ impl Link {
     /// Takes the digest out that is under way, if there is one: it is not sent again.
     pub(crate) fn take_digest(&self, slot: Slot) -> Option<Pending> {
         let mut table = crate::lock(&self.table);
-        let of_digest = |pending: &Pending| pending.slot.as_ref().is_some_and(|guard| guard.op.slot == slot);
-        let tag = table.pending.iter().find(|(_, pending)| of_digest(pending)).map(|(tag, _)| *tag)?;
+        let tag = table.pending.iter().find(|(_, pending)| pending.is_in(slot)).map(|(tag, _)| *tag)?;
         table.pending.remove(&tag)
     }
 
@@ -362,6 +389,11 @@ impl Table {
         }
     }
 
+    fn pick_restoring(&self, slot: Option<&SlotGuard>) -> Option<(ConnId, Arc<Writer>)> {
+        let restores = slot.is_some_and(|guard| Some(guard.op.slot) == self.restoring);
+        self.control.clone().filter(|_| restores)
+    }
+
     fn least_busy(&self) -> Option<(ConnId, Arc<Writer>)> {
         let outstanding = |id: ConnId| -> usize {
             let on_it = self.pending.values().filter(|pending| pending.sent_on == Some(id));
@@ -390,6 +422,10 @@ impl Table {
 }
 
 impl Pending {
+    fn is_in(&self, slot: Slot) -> bool {
+        self.slot.as_ref().is_some_and(|guard| guard.op.slot == slot)
+    }
+
     /// Who gave it up meanwhile could not tell the server: a lock would be waited for that nobody is there to release.
     fn send_again(&mut self, tag: u64, id: ConnId, writer: &Writer, control: Option<&Writer>) {
         self.sent_on = Some(id);

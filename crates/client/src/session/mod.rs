@@ -62,9 +62,8 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
                     crate::lock(&inner.state).forget_unheld();
                 }
                 pause = Backoff::default();
+                resume::let_go_on(&inner, id, welcome.key, &joinable);
                 inner.phase.send_if_modified(|phase| set_unless_closed(phase, Phase::Connected));
-                inner.link.control_ready(id);
-                joinable.send_replace(key);
                 resume::after_restore(&inner, welcome.standing);
                 serve_control(&inner, &mut reader).await;
                 inner.phase.send_if_modified(|phase| set_unless_closed(phase, Phase::Disconnected));

@@ -1,15 +1,18 @@
 //! What a new control connection has to restore, and what is lost with a session.
 
 use crate::cache::inode::Inode;
-use crate::connection::{FrameReader, Writer};
+use crate::connection::link::Current;
+use crate::connection::{ConnId, FrameReader, Writer};
 use crate::inner::Inner;
+use crate::session::Joinable;
 use crate::session::handshake::{HandshakeError, exchange};
 use soda_oplog::Applied;
-use soda_protocol::{Answer, Call, Reclaim, ReclaimStep, SessionWelcome, Standing};
+use soda_protocol::{Answer, Call, Lsn, Reclaim, ReclaimStep, SessionKey, SessionWelcome, Standing};
 use soda_types::{Errno, Fid, FsError, Grant, InUse, Monotonic, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Leases, opens or locks in one message.
 const RECLAIM_BATCH: usize = 8192;
@@ -44,8 +47,9 @@ pub(crate) async fn restore(
                 welcome.key.session,
                 welcome.term,
             );
-            notice_lost_changes(inner, welcome);
+            let changed = notice_lost_changes(inner, welcome);
             inner.restore_digests(welcome);
+            inner.forget_lost_changes(changed).await;
             reclaim(inner, reader, writer).await?;
             inner.give_up_uncovered();
         }
@@ -119,12 +123,32 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     }
 }
 
-/// After a power cut the server may have less than it acknowledged; what was synced it has.
-fn notice_lost_changes(inner: &Arc<Inner>, welcome: &SessionWelcome) {
-    let mut state = crate::lock(&inner.state);
-    let concerned = state.unsynced.lose_after(|slot| welcome.stored_in(slot));
-    if concerned == 0 {
+/// Lets requests follow: at once, or, if the server has to be told again what it lost, after that.
+pub(super) fn let_go_on(inner: &Arc<Inner>, id: ConnId, key: SessionKey, joinable: &watch::Sender<Joinable>) {
+    let restoring = crate::lock(&inner.state).behind.is_restoring();
+    let Some(slot) = inner.slots.digest_slot().filter(|_| restoring) else {
+        inner.link.control_ready(id);
+        joinable.send_replace(Some(key));
         return;
+    };
+    joinable.send_replace(None);
+    inner.link.control_restoring(id, slot);
+    let (inner, joinable) = (Arc::clone(inner), joinable.clone());
+    tokio::spawn(async move {
+        inner.restored().await;
+        if inner.link.control_ready(id) == Current::Yes {
+            joinable.send_replace(Some(key));
+        }
+    });
+}
+
+/// After a power cut the server may have less than it acknowledged; what was synced it has. Returns the inodes that have lost
+/// changes which had gone through to it.
+fn notice_lost_changes(inner: &Arc<Inner>, welcome: &SessionWelcome) -> Vec<(Fid, Lsn)> {
+    let mut state = crate::lock(&inner.state);
+    let changed = state.unsynced.lose_after(|slot| welcome.stored_in(slot));
+    if changed.is_empty() {
+        return changed;
     }
     // Versions will be used again, for other data.
     state.memory.clear_all();
@@ -134,9 +158,10 @@ fn notice_lost_changes(inner: &Arc<Inner>, welcome: &SessionWelcome) {
         disk.forget_all();
     }
     tracing::error!(
-        concerned,
+        concerned = changed.len(),
         "the server lost acknowledged changes that were not synced; fsync of the files concerned will fail once"
     );
+    changed
 }
 
 async fn reclaim(

@@ -6,6 +6,7 @@
 mod common;
 mod full;
 mod nameless;
+mod power_cut;
 #[path = "../common/proxy.rs"]
 mod proxy;
 
@@ -32,7 +33,11 @@ async fn writer(cell: &Cell) -> Arc<Client> {
 }
 
 async fn writer_at(cell: &Cell, server: SocketAddr) -> Arc<Client> {
-    let config = ClientConfig { server: server.to_string(), ..patient(cell) };
+    writer_with(ClientConfig { server: server.to_string(), ..patient(cell) }).await
+}
+
+async fn writer_with(config: ClientConfig) -> Arc<Client> {
+    let server = config.server.clone();
     let client = Client::connect(config, Box::new(NoKernel)).await.unwrap();
     // The first change goes through and brings the lease on the directory; the server sets numbers aside, and the
     // directory becomes known.

@@ -76,6 +76,22 @@ impl Cell {
         segment.set_len(segment.metadata().unwrap().len() - 1).unwrap();
     }
 
+    /// What the medium has now.
+    pub(crate) fn medium(&self) -> TempDir {
+        let copy = tempfile::tempdir().unwrap();
+        let files = format!("{}/.", self.dir.path().display());
+        let copied = std::process::Command::new("cp").arg("-a").arg(files).arg(copy.path()).status();
+        assert!(copied.unwrap().success());
+        copy
+    }
+
+    /// The power goes, and nothing has reached the medium since.
+    pub(crate) fn power_cut_since(&mut self, medium: TempDir) {
+        self.stop();
+        self.boots += 1;
+        self.dir = medium;
+    }
+
     pub(crate) fn restart(&mut self) {
         self.stop();
         let began = Instant::now();

@@ -1,0 +1,89 @@
+//! The server loses what was applied and not durable, while operations go through to it.
+
+use super::*;
+use tempfile::TempDir;
+
+/// A server that loses what it was told since, and a client that has told it something. Clients have the server sync every
+/// two seconds: then it starts over.
+struct Cut {
+    cell: Cell,
+    a: Arc<Client>,
+    dir: Fid,
+    fid: Fid,
+    medium: TempDir,
+}
+
+async fn a_file_that_may_be_lost() -> Cut {
+    let cell = Cell::syncing_when_asked();
+    let behind = WriteBehind { max_age: Duration::from_millis(10), ..WriteBehind::default() };
+    let config = ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() };
+    let a = writer_with(config).await;
+    let dir = mkdir(&a, a.root(), "d").await;
+    a.sync_all().await.unwrap();
+    let medium = cell.medium();
+    let fid = make(&a, dir, "f", "here").await;
+    wait_until("told", || async { a.session().backlog.records == 0 }).await;
+    Cut { cell, a, dir, fid, medium }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_power_cut_took_is_told_again_before_anything_else() {
+    let Cut { mut cell, a, fid, medium, .. } = loop {
+        let mut cut = a_file_that_may_be_lost().await;
+        cut.cell.stop();
+        if cut.a.session().backlog.not_durable >= 2 {
+            break cut;
+        }
+    };
+    // Through: it waits for the server.
+    let large = vec![b'x'; 5000];
+    let change = tokio::spawn({
+        let (a, large) = (Arc::clone(&a), large.clone());
+        async move { a.setxattr(fid, b"user.large", &large, SetXattr::Either, KillPriv::Keep).await }
+    });
+    wait_until("a change", || async { a.session().waiting > 0 }).await;
+    cell.power_cut_since(medium);
+    cell.restart();
+    change.await.unwrap().expect("the server knows the file again before it is changed");
+    let b = cell.client().await;
+    assert_eq!(contents(&b, &["d", "f"]).await, "here");
+    assert_eq!(b.getxattr(fid, b"user.large").await.unwrap(), large);
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_what_went_through_and_was_lost() {
+    let (mut cut, file) = loop {
+        let mut cut = a_file_that_may_be_lost().await;
+        let a = &cut.a;
+        let file = a.open(cut.fid, OpenMode::ReadWrite).await.unwrap();
+        // Through, after records of the same inodes.
+        let large = vec![b'y'; 5000];
+        a.setxattr(cut.dir, b"user.large", &large, SetXattr::Either, KillPriv::Keep).await.unwrap();
+        write(a, &file, 0, "x".repeat(1 << 20)).await;
+        cut.cell.stop();
+        let session = a.session();
+        if session.backlog.not_durable >= 2 && session.unsynced >= 2 {
+            break (cut, file);
+        }
+    };
+    let (a, dir, fid) = (Arc::clone(&cut.a), cut.dir, cut.fid);
+    // On top of that; and beside it.
+    write(&a, &file, 2, "on top").await;
+    make(&a, dir, "g", "in the same directory").await;
+    cut.cell.power_cut_since(cut.medium);
+    cut.cell.restart();
+    let b = cut.cell.client().await;
+    // Until it has heard of the server again it goes on with what its leases say.
+    for client in [&b, &a] {
+        assert_eq!(find(client, &["d", "f"]).await, Some(fid));
+        assert_eq!(client.getattr(fid).await.unwrap().value.size, 4);
+        assert_eq!(contents(client, &["d", "f"]).await, "here");
+        let large = client.getxattr(dir, b"user.large").await;
+        assert_eq!(large.unwrap_err().errno, Errno::NoData);
+        assert_eq!(contents(client, &["d", "g"]).await, "in the same directory");
+    }
+    assert_eq!(a.fsync(fid).await.unwrap_err().errno, Errno::Io, "it is said");
+    a.fsync(fid).await.expect("once");
+    assert_eq!(a.stats().count("lost_records"), 1, "what was written on top");
+}
