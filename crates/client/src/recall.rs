@@ -83,7 +83,7 @@ impl Inner {
     }
 
     fn may_block(&self, job: &Job) -> bool {
-        let ahead = crate::lock(&self.state).is_ahead(&[job.fid]);
+        let ahead = !crate::lock(&self.state).to_tell_first(job.fid).is_empty();
         ahead || job.plan.needs_kernel() || !job.neighbours.is_empty() || !self.answers.none_inside()
     }
 
@@ -93,7 +93,7 @@ impl Inner {
         self.watch_names(&job);
         self.watch_stuck(&job);
         let inner = Arc::clone(self);
-        if !crate::lock(&self.state).is_ahead(&[job.fid]) {
+        if crate::lock(&self.state).to_tell_first(job.fid).is_empty() {
             self.recall_pool.run(Box::new(move || inner.work_on(job)));
             return;
         }
@@ -231,6 +231,13 @@ impl Inner {
 
     fn work_on(self: &Arc<Inner>, mut job: Job) {
         let mut neighbours = std::mem::take(&mut job.neighbours);
+        let may_go = |state: &crate::cache::State, fid: &Fid| state.may_give_back(*fid);
+        let undurable = {
+            let state = crate::lock(&self.state);
+            let (may_go, undurable) = neighbours.into_iter().partition(|fid| may_go(&state, fid));
+            neighbours = may_go;
+            undurable
+        };
         let of_directory =
             crate::lock(&self.state).existing(job.fid).is_some_and(|inode| inode.dir.is_some());
         if of_directory {
@@ -238,14 +245,19 @@ impl Inner {
         }
         self.answer(job);
         self.lower_all(&neighbours);
+        self.lower_when_durable(undurable);
     }
 
     /// Nobody else may see it before the server knows what was done here.
     async fn flush_for_recall(self: &Arc<Inner>, fid: Fid) {
         let mut digests = self.stats.digests.get();
-        while crate::lock(&self.state).is_ahead(&[fid]) {
+        loop {
+            let untold = crate::lock(&self.state).to_tell_first(fid);
+            if untold.is_empty() {
+                return;
+            }
             // It fails where the server has no room, which may change, or if all is lost: then nothing is ahead any more.
-            let flushed = tokio::time::timeout(PROGRESS, self.flush(&[fid])).await;
+            let flushed = tokio::time::timeout(PROGRESS, self.flush(&untold)).await;
             if matches!(flushed, Ok(Err(_))) {
                 tokio::time::sleep(FLUSH_AGAIN).await;
             }
@@ -286,7 +298,7 @@ impl Inner {
         {
             return Finished::NotYet(plan);
         }
-        if !job.progress.done.load(Ordering::Acquire) && state.is_ahead(&[fid]) {
+        if !job.progress.done.load(Ordering::Acquire) && !state.to_tell_first(fid).is_empty() {
             // Nobody may see it before the server knows what was done here.
             return Finished::NotYet(job.plan.clone());
         }
@@ -390,11 +402,12 @@ impl Inner {
             let now = self.now();
             let plan = {
                 let mut state = crate::lock(&self.state);
+                let may_go = state.may_give_back(fid);
                 let Some(inode) = state.existing(fid) else {
                     acks.extend(state.holder.release(now, fid));
                     continue;
                 };
-                if inode.recalling > 0 || inode.changes > 0 || inode.records > 0 {
+                if inode.recalling > 0 || inode.changes > 0 || !may_go {
                     continue;
                 }
                 inode.recalling += 1;

@@ -127,6 +127,14 @@ impl Log {
         self.pending.insert(lsn, Pending { record, since, after: after.into_iter().collect() });
     }
 
+    /// Directories that have got another parent, as far as the server does not know: the last of those not in a digest yet, which
+    /// comes after the others, and those in the digest under way.
+    pub fn moved_directories(&self) -> Vec<Fid> {
+        let last = self.objects.get(&Object::Tree).and_then(|uses| self.pending.get(&uses.exclusive?));
+        let pending = last.map(|pending| &pending.record).into_iter();
+        pending.chain(self.under_way_records()).flat_map(|record| record.change.moved_directories()).collect()
+    }
+
     /// Records that are not in a digest yet.
     pub fn pending(&self) -> impl Iterator<Item = &Record> {
         self.pending.values().map(|pending| &pending.record)

@@ -219,6 +219,15 @@ impl Change {
         RECORD + extra as u64
     }
 
+    /// What gets another parent, if directories may be among it.
+    pub fn moved_directories(&self) -> Vec<Fid> {
+        match self {
+            Change::Rename { moved, what: Moved::Subtree, .. } => vec![*moved],
+            Change::Exchange { one, other, what: Moved::Subtree } => vec![one.1, other.1],
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether space may be given back by it.
     pub fn frees_space(&self) -> bool {
         match self {

@@ -180,7 +180,10 @@ impl Attr {
         if let Some(atime) = set.atime {
             self.atime = time(atime, self.ctime);
         }
-        if let Some(mtime) = set.mtime {
+        // One that was logged before the last change says how a directory was left before that.
+        if let Some(mtime) = set.mtime
+            && (at.order == Order::AsMade || self.ctime == at.time)
+        {
             self.mtime = time(mtime, self.ctime);
         }
     }
@@ -282,6 +285,17 @@ mod tests {
 
     fn logged(secs: i64) -> Moment {
         Moment::logged(Timestamp::new(secs, 0), Version(1))
+    }
+
+    #[test]
+    fn times_that_were_logged_before_the_last_change_are_overtaken() {
+        let mut dir = directory();
+        dir.entry_added(FileKind::File, logged(9));
+        let set = |secs| SetAttr { mtime: Some(SetTime::At(Timestamp::new(secs, 0))), ..SetAttr::default() };
+        dir.set(&set(7), logged(7));
+        assert_eq!((dir.mtime, dir.ctime), (Timestamp::new(9, 0), Timestamp::new(9, 0)));
+        dir.set(&set(1), logged(10));
+        assert_eq!((dir.mtime, dir.ctime), (Timestamp::new(1, 0), Timestamp::new(10, 0)), "utimensat");
     }
 
     fn newborn(kind: FileKind) -> Newborn {

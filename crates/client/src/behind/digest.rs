@@ -93,6 +93,7 @@ impl State {
         }
         let touched: BTreeSet<Fid> = under_way.touched.iter().copied().collect();
         let before = touched.iter().filter_map(|fid| Some((*fid, self.inodes_told(*fid)?))).collect();
+        touched.iter().for_each(|fid| self.inode(*fid).told_in = digest.id);
         let behind = &mut self.behind;
         behind.before.insert(digest.id, before);
         behind.under_way = Some(under_way);
@@ -303,6 +304,7 @@ impl Behind {
 
     /// The server's disk has what it had applied up to this digest.
     pub(crate) fn handle_durable(&mut self, id: DigestId) {
+        self.durable = self.durable.max(id);
         self.before = self.before.split_off(&DigestId(id.0 + 1));
         self.log.handle_durable(id);
     }
@@ -419,7 +421,7 @@ impl Inner {
     }
 
     /// As [`Inner::forget_durable`], for who waits for it. `None`: there is no server yet.
-    pub(super) fn make_durable(self: &Arc<Inner>) -> Option<Waiting<()>> {
+    pub(crate) fn make_durable(self: &Arc<Inner>) -> Option<Waiting<()>> {
         let root = self.root.get().copied()?;
         let (ticket, mark, applied) = {
             let (mut state, now) = self.locked();

@@ -180,6 +180,21 @@ impl State {
         inode.seen = inode.seen.max(attr.version);
     }
 
+    /// What the server has to be told all of before the lease on the inode may be given to others. That a directory could be
+    /// moved here may have been decided by where those above it lie: they stay there until it is told.
+    pub(crate) fn to_tell_first(&self, fid: Fid) -> Vec<Fid> {
+        let above = self.peek(fid).is_some_and(|inode| inode.dir.is_some());
+        let moved = if above { self.behind.log.moved_directories() } else { Vec::new() };
+        moved.into_iter().chain([fid]).filter(|fid| self.is_ahead(&[*fid])).collect()
+    }
+
+    /// Whether the lease on the inode may be given back unasked: nothing is to be told before, and a power cut of the server
+    /// takes nothing that could not be told again without it.
+    pub(crate) fn may_give_back(&self, fid: Fid) -> bool {
+        let durable = self.peek(fid).is_none_or(|inode| inode.told_in <= self.behind.durable);
+        durable && self.to_tell_first(fid).is_empty()
+    }
+
     /// Whether the server lacks something of one of these.
     pub(crate) fn is_ahead(&self, fids: &[Fid]) -> bool {
         fids.iter().any(|fid| self.peek(*fid).is_some_and(|inode| inode.records > 0))

@@ -4,6 +4,7 @@ use super::Behind;
 use super::digest::Refusal;
 use super::here::Origin;
 use crate::cache::State;
+use crate::cache::inode::Xattrs;
 use crate::inner::Inner;
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::{Lsn, SessionWelcome};
@@ -87,8 +88,13 @@ impl State {
             self.doubt_names(&record.change);
         }
         for fid in &touched {
-            // What is still to be told of it is kept: only its own caches know.
             if self.is_ahead(&[*fid]) {
+                // What is still to be told of its names is kept: only they know. How it is otherwise the server says when it has
+                // been told.
+                self.memory.clear(*fid);
+                let inode = self.inode(*fid);
+                inode.attr = None;
+                inode.xattrs = Xattrs::Unknown;
                 self.unsynced.note_lost(*fid);
                 continue;
             }
@@ -157,9 +163,14 @@ impl Inner {
             why,
             "delayed writes were lost: the next write, fsync or close of each file concerned fails"
         );
-        // Of what is still ahead only the caches know.
-        let known = |fid: &Fid| !crate::lock(&self.state).is_ahead(&[*fid]);
-        drop(self.drop_kernel_caches(lost.inodes.into_iter().filter(known).collect()));
+        let gone = {
+            let (mut state, now) = self.locked();
+            // Of names that are still ahead only the caches know.
+            let (ahead, gone): (Vec<Fid>, _) = lost.inodes.iter().partition(|fid| state.is_ahead(&[**fid]));
+            self.drop_kernel_copies(&mut state, now, &ahead);
+            gone
+        };
+        drop(self.drop_kernel_caches(gone));
     }
 
     /// The server has lost changes of these inodes that had gone through to it: what was cached of them is not so, and what was

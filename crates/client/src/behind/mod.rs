@@ -51,6 +51,8 @@ pub(crate) struct Behind {
     waiting: Waiting,
     /// For digests that the server's disk may not have: the versions that it had before each of them.
     before: BTreeMap<DigestId, Vec<(Fid, Version)>>,
+    /// The server's disk has what it was told up to this digest.
+    durable: DigestId,
     /// The lowest version that a change may give.
     first_version: Version,
     /// The time of the last record: each one is later.
@@ -77,6 +79,7 @@ impl Behind {
             under_way: None,
             waiting: Waiting::default(),
             before: BTreeMap::new(),
+            durable: DigestId::default(),
             first_version: Version(0),
             last_at: Timestamp::new(0, 0),
             stalled_until: Monotonic::ZERO,

@@ -237,6 +237,9 @@ impl State {
             }
             // Where a directory lies is told by the lease on it: who moves it changes it.
             self.served(now, above).ok_or(Why::Unknown)?;
+            if self.peek(above).is_some_and(|inode| inode.recalling > 0) {
+                return Err(Why::Recalled.into());
+            }
             let known = self.peek(above).and_then(|inode| inode.dir.as_ref()?.parent);
             above = known.ok_or(Why::Unknown)?;
         }

@@ -7,6 +7,7 @@ use crate::cache::unseen::Unseen;
 use crate::hooks::Names;
 use bytes::Bytes;
 use soda_lease::holder::Holding;
+use soda_oplog::DigestId;
 use soda_protocol::XattrSummary;
 use soda_types::{Attr, Fid, InUse, Monotonic, Name, Version};
 use std::ops::Range;
@@ -60,6 +61,8 @@ pub(crate) struct Inode {
     pub(crate) origin: Origin,
     /// Records of the log about it that the server has not applied.
     pub(crate) records: u32,
+    /// The last digest that told the server of it.
+    pub(crate) told_in: DigestId,
     /// Callers that are about to go through to the server with it.
     pub(crate) going_through: u32,
     pub(crate) keeping: Keeping,

@@ -38,6 +38,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use unsynced::Unsynced;
 
+/// So many that cannot go yet are looked at for one that can.
+const MOST_PASSED_OVER: u32 = 8;
 /// Names per cached inode, over all directories together.
 const NAMES_PER_INODE: usize = 4;
 /// How long the server may take to notice that a connection broke, and how many files are closed in that time at most.
@@ -494,8 +496,16 @@ impl State {
 
     /// The least recently used inodes go when there are too many, and their leases with them.
     fn evict_for(&mut self, now: Monotonic, newcomer: Fid) {
-        while self.idle.len() > self.max_inodes {
+        let mut passed_over = 0;
+        while self.idle.len() > self.max_inodes && passed_over < MOST_PASSED_OVER {
             let Some(fid) = self.idle.oldest().copied().filter(|fid| *fid != newcomer) else { return };
+            if !self.may_give_back(fid) {
+                passed_over += 1;
+                if let Some(place) = self.inodes.get(&fid).and_then(|inode| inode.place.as_ref()) {
+                    self.idle.touch(place);
+                }
+                continue;
+            }
             if let Some(ack) = self.holder.release(now, fid) {
                 self.given_up.push(ack);
             }

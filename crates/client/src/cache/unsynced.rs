@@ -19,8 +19,27 @@ pub(crate) struct Unsynced {
     next: u64,
     /// The operation whose reply is being applied.
     answering: Option<OpId>,
-    lost: FastMap<Fid, ()>,
+    lost: FastMap<Fid, Loss>,
+    losses: u64,
 }
+
+/// Changes of an inode were lost. Each open file that there was says so once; so does the first that is opened after it, if
+/// nobody has heard of it by then (as errseq_t of Linux).
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    number: u64,
+    told: Told,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    Nobody,
+    Somebody,
+}
+
+/// Up to which loss a program has heard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Heard(u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Change {
@@ -75,7 +94,7 @@ impl Unsynced {
     pub(crate) fn lose(&mut self) -> usize {
         let lost = std::mem::take(&mut self.changed);
         let concerned = lost.len();
-        self.lost.extend(lost.into_keys().map(|fid| (fid, ())));
+        lost.into_keys().for_each(|fid| self.note_lost(fid));
         concerned
     }
 
@@ -87,18 +106,36 @@ impl Unsynced {
         let concerned: Vec<(Fid, Lsn)> =
             self.changed.iter().filter_map(|(fid, changes)| Some((*fid, first(changes)?))).collect();
         self.keep(|change| !is_lost(&change));
-        self.lost.extend(concerned.iter().map(|(fid, _)| (*fid, ())));
+        concerned.iter().for_each(|(fid, _)| self.note_lost(*fid));
         concerned
     }
 
     /// The inode's changes were lost before the server heard of them.
     pub(crate) fn note_lost(&mut self, fid: Fid) {
-        self.lost.insert(fid, ());
+        self.losses += 1;
+        self.lost.insert(fid, Loss { number: self.losses, told: Told::Nobody });
     }
 
-    /// Whether the inode's changes were lost; says so once.
+    /// What whoever opens the inode now need not be told.
+    pub(crate) fn heard(&self, fid: Fid) -> Heard {
+        match self.lost.get(&fid) {
+            Some(Loss { number, told: Told::Nobody }) => Heard(number - 1),
+            _ => Heard(self.losses),
+        }
+    }
+
+    /// Whether changes of the inode were lost that the program has not heard of; says so once.
+    pub(crate) fn take_lost_since(&mut self, fid: Fid, heard: &mut Heard) -> bool {
+        let Some(loss) = self.lost.get_mut(&fid).filter(|loss| loss.number > heard.0) else { return false };
+        *heard = Heard(loss.number);
+        loss.told = Told::Somebody;
+        true
+    }
+
+    /// As [`Unsynced::take_lost_since`] for one who has nothing open: only if nobody has heard of it.
     pub(crate) fn take_lost(&mut self, fid: Fid) -> bool {
-        self.lost.remove(&fid).is_some()
+        let mut heard = self.heard(fid);
+        self.take_lost_since(fid, &mut heard)
     }
 
     fn keep(&mut self, keep: impl Fn(&Change) -> bool) {
@@ -134,6 +171,25 @@ mod tests {
         assert!(!unsynced.take_lost(A));
         assert!(unsynced.take_lost(B));
         assert!(!unsynced.take_lost(B));
+    }
+
+    #[test]
+    fn each_who_had_it_open_hears_of_a_loss_once() {
+        let mut unsynced = Unsynced::default();
+        unsynced.note_lost(B);
+        let (mut one, mut other) = (unsynced.heard(A), unsynced.heard(A));
+        assert!(!unsynced.take_lost_since(A, &mut one), "nothing yet");
+        unsynced.note_lost(A);
+        let mut opened_before_anybody_heard = unsynced.heard(A);
+        for heard in [&mut one, &mut other, &mut opened_before_anybody_heard] {
+            assert!(unsynced.take_lost_since(A, heard));
+            assert!(!unsynced.take_lost_since(A, heard), "once");
+        }
+        let mut opened_after = unsynced.heard(A);
+        assert!(!unsynced.take_lost_since(A, &mut opened_after));
+        assert!(!unsynced.take_lost(A), "somebody has heard");
+        unsynced.note_lost(A);
+        assert!(unsynced.take_lost_since(A, &mut one) && unsynced.take_lost_since(A, &mut opened_after));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::behind::here::{Origin, Why};
 use crate::cache::readahead::Sequence;
+use crate::cache::unsynced::Heard;
 use crate::call::{Arrived, Order};
 use crate::client::Client;
 use crate::config::{Consistency, Retry};
@@ -27,6 +28,8 @@ pub struct OpenFile {
     mode: OpenMode,
     /// Sessions that had been lost when it was opened.
     losses: u64,
+    /// Losses of its own changes that it need not be told of (any more).
+    heard: Mutex<Heard>,
     pub(super) sequence: Mutex<Sequence>,
 }
 
@@ -62,7 +65,12 @@ impl OpenFile {
         state.open.insert(fid);
         state.repin(fid);
         let losses = inner.losses.load(Ordering::SeqCst);
-        Arc::new(OpenFile { inner: Arc::clone(inner), fid, mode, losses, sequence: Mutex::default() })
+        let heard = Mutex::new(state.unsynced.heard(fid));
+        Arc::new(OpenFile { inner: Arc::clone(inner), fid, mode, losses, heard, sequence: Mutex::default() })
+    }
+
+    fn has_lost(&self, state: &mut crate::cache::State) -> bool {
+        state.unsynced.take_lost_since(self.fid, &mut crate::lock(&self.heard))
     }
 
     /// Locks that were lost with a session must not be missed in silence: whoever relied on them gets an error.
@@ -162,17 +170,34 @@ impl Client {
     /// Makes everything durable that was answered before: on the server's disk, not only in its memory.
     ///
     /// # Errors
-    /// EIO once if a power cut of the server lost changes of this inode that it had acknowledged.
+    /// EIO if a power cut of the server lost changes of this inode that it had acknowledged, and nobody was told.
     pub async fn fsync(&self, fid: Fid) -> FsResult<()> {
+        self.fsync_for(fid, |state| state.unsynced.take_lost(fid)).await
+    }
+
+    /// As [`Client::fsync`], for one of those who have the inode open.
+    ///
+    /// # Errors
+    /// EIO if changes of it were lost that this one was not told of.
+    pub async fn fsync_file(&self, file: &OpenFile) -> FsResult<()> {
+        self.fsync_for(file.fid(), |state| file.has_lost(state)).await
+    }
+
+    async fn fsync_for(&self, fid: Fid, has_lost: impl Fn(&mut crate::cache::State) -> bool) -> FsResult<()> {
         self.inner.stats.op_fsync.one();
-        self.check_loss(fid)?;
+        let check = || {
+            let lost = has_lost(&mut crate::lock(&self.inner.state));
+            if lost { Err(FsError::new(Errno::Io, "changes of this file were lost")) } else { Ok(()) }
+        };
+        check()?;
         loop {
             let losses = self.inner.locked().0.behind.losses();
             self.inner.flush(&[fid]).await?;
             self.sync(fid).await?;
             // A server that came back with less has synced what it has, not what it is going to be told again.
             if self.inner.locked().0.behind.losses() == losses {
-                return Ok(());
+                // Lost while this was on its way.
+                return check();
             }
         }
     }
@@ -180,19 +205,12 @@ impl Client {
     async fn sync(&self, fid: Fid) -> FsResult<()> {
         let (ticket, mark, applied) = {
             let (mut state, now) = self.inner.locked();
-            if state.unsynced.take_lost(fid) {
-                return Err(FsError::new(Errno::Io, "the server lost changes in a power cut"));
-            }
             (state.holder.begin_request(now), state.unsynced.mark(), state.behind.applied_up_to())
         };
         let waiting = self.inner.send(Order::question(Call::Sync { fid }, ticket), move |arrived, result| {
             result?;
             arrived.state.unsynced.synced(mark);
             arrived.state.behind.handle_durable(applied);
-            // Lost while this was on its way.
-            if arrived.state.unsynced.take_lost(fid) {
-                return Err(FsError::new(Errno::Io, "the server lost changes in a power cut"));
-            }
             Ok(())
         });
         waiting.result().await
@@ -207,12 +225,15 @@ impl Client {
         self.fsync(self.root()).await
     }
 
-    /// Says once that changes of the inode were lost.
+    /// Says once that changes of the file were lost, to who may have made them.
     ///
     /// # Errors
     /// EIO if they were.
-    pub fn check_loss(&self, fid: Fid) -> FsResult<()> {
-        let lost = crate::lock(&self.inner.state).unsynced.take_lost(fid);
+    pub fn check_loss(&self, file: &OpenFile) -> FsResult<()> {
+        if file.mode() == OpenMode::Read {
+            return Ok(());
+        }
+        let lost = file.has_lost(&mut crate::lock(&self.inner.state));
         if lost { Err(FsError::new(Errno::Io, "changes of this file were lost")) } else { Ok(()) }
     }
 

@@ -43,6 +43,24 @@ impl State {
         NamesInFlight { names: names.iter().map(|(dir, name)| (*dir, (*name).clone())).collect(), changes }
     }
 
+    /// The name still means what it meant before its inode was settled, as far as is known here.
+    ///
+    /// # Errors
+    /// ESTALE: another program has changed it meanwhile. The kernel walks the path again.
+    pub(super) fn check_meaning(&mut self, now: Monotonic, at: At<'_>, means: Option<Fid>) -> FsResult<()> {
+        let known = self.peek_name(now, at.dir, at.name);
+        let now_means = known.map(|known| match known {
+            Known::Present { fid, .. } => Some(fid),
+            Known::Absent => None,
+        });
+        match now_means {
+            Some(other) if other != means => {
+                Err(FsError::new(Errno::Stale, "the name was changed meanwhile"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The change is answered. `outcomes`: what each name is now, in order; missing ones are not known.
     pub(super) fn end_names(
         &mut self,
@@ -290,12 +308,10 @@ impl Client {
         let slot = self.slot().await?;
         let fid = self.meaning(parent, name).await?.ok_or(Errno::NoEntry)?;
         let asked_hooks = self.inner.hooks.in_use(fid);
+        let at = At { dir: parent, name };
         let (in_use, ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[parent, fid]).await?;
-            let means = state.peek_name(now, parent, name);
-            if means.is_some_and(|known| !matches!(known, Known::Present { fid: now, .. } if now == fid)) {
-                return Err(FsError::new(Errno::Stale, "the name was changed meanwhile"));
-            }
+            state.check_meaning(now, at, Some(fid))?;
             self.names_may_change(&mut state, now, &[parent])?;
             let in_use = if state.inode(fid).opens > 0 { InUse::Yes } else { asked_hooks };
             let ticket = state.holder.begin_request(now);

@@ -16,7 +16,7 @@ use soda_lease::holder::Ticket;
 use soda_protocol::{Answer, Call, Whence};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Version};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use tokio::sync::oneshot;
 
 /// So often a read tries to go through the cache before it asks the server for just its bytes.
@@ -83,6 +83,12 @@ struct Wanted<'a> {
     tries: u32,
 }
 
+impl Wanted<'_> {
+    fn is_small(&self) -> bool {
+        self.range.end - self.range.start <= RANDOM_UNIT
+    }
+}
+
 impl Client {
     /// Reads; less than asked for only at the end of the file.
     ///
@@ -103,8 +109,10 @@ impl Client {
                     return Ok(data);
                 }
                 Step::Settle => {
-                    self.inner.flush(&[file.fid()]).await?;
-                    continue;
+                    // Not through the cache: who writes all the time would have it change before it is read.
+                    let (state, now) = self.inner.settled(&[file.fid()]).await?;
+                    let data = self.inner.direct(state, now, &wanted).result().await?;
+                    return self.came(file, data);
                 }
                 Step::Join(other) => self.inner.join(other).await?,
                 Step::Fetch(fetches) => {
@@ -114,16 +122,18 @@ impl Client {
                 }
                 Step::Disk(disk, extent, id) => self.inner.load(file.fid(), disk, extent, id).await,
                 Step::Ask(attr) => drop(attr.result().await?),
-                Step::Direct(data) => {
-                    let data = data.result().await?;
-                    // The session may have ended while it was under way, and a new one asked again.
-                    file.check_locks(&mut crate::lock(&self.inner.state))?;
-                    self.inner.stats.bytes_read.add(data.len() as u64);
-                    return Ok(data);
-                }
+                Step::Direct(data) => return self.came(file, data.result().await?),
             }
             wanted.tries += 1;
         }
+    }
+
+    /// Bytes straight from the server.
+    fn came(&self, file: &OpenFile, data: ReadData) -> FsResult<ReadData> {
+        // The session may have ended while they were under way, and a new one asked again.
+        file.check_locks(&mut crate::lock(&self.inner.state))?;
+        self.inner.stats.bytes_read.add(data.len() as u64);
+        Ok(data)
     }
 
     /// SEEK_DATA and SEEK_HOLE.
@@ -250,23 +260,34 @@ impl Inner {
     /// No lease, or an own write is under way, or the cache does not hold still.
     fn without_cache(
         self: &Arc<Inner>,
-        mut state: std::sync::MutexGuard<'_, State>,
+        state: MutexGuard<'_, State>,
         now: Monotonic,
         wanted: &Wanted<'_>,
         in_flight: bool,
     ) -> Step {
-        let (fid, range) = (wanted.file.fid(), wanted.range.clone());
-        let small = range.end - range.start <= RANDOM_UNIT;
+        let fid = wanted.file.fid();
         let leases = self.config.consistency != Consistency::Verify;
-        if wanted.tries == 0 && !small && leases && !in_flight {
+        if wanted.tries == 0 && !wanted.is_small() && leases && !in_flight {
             drop(state);
             return Step::Ask(self.ask_attr(fid));
         }
+        Step::Direct(self.direct(state, now, wanted))
+    }
+
+    /// Just the bytes that are wanted.
+    fn direct(
+        self: &Arc<Inner>,
+        mut state: MutexGuard<'_, State>,
+        now: Monotonic,
+        wanted: &Wanted<'_>,
+    ) -> Waiting<ReadData> {
+        let (fid, range) = (wanted.file.fid(), wanted.range.clone());
+        let in_flight = state.memory.write_in_flight(fid, &range);
         if wanted.tries == 0 {
             self.stats.data_misses.one();
         }
         // A small read brings the lease along, on the connection that carries leases.
-        let route = if small && !in_flight { Route::Control } else { Route::Data };
+        let route = if wanted.is_small() && !in_flight { Route::Control } else { Route::Data };
         let id = state.memory.begin_fetch(fid, range.clone());
         state.inode(fid).note_fill();
         let ticket = state.holder.begin_request(now);
@@ -274,7 +295,7 @@ impl Inner {
         let len = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
         let call = Call::Read { fid, offset: range.start, len };
         let order = Order { route, ..Order::question(call, ticket) };
-        Step::Direct(self.send(order, move |arrived, result| match data_of(result, len) {
+        self.send(order, move |arrived, result| match data_of(result, len) {
             Ok((attr, bytes)) => {
                 enter(arrived, fid, (range.start, id), &attr, bytes.clone());
                 let chunks = if bytes.is_empty() { Vec::new() } else { vec![bytes] };
@@ -284,7 +305,7 @@ impl Inner {
                 arrived.state.memory.end_fetch(fid, id, None);
                 Err(error)
             }
-        }))
+        })
     }
 
     /// Waits for somebody else's fetch.

@@ -51,6 +51,9 @@ impl Client {
         let (in_use, protocol_how, ticket, flight) = {
             let ahead: Vec<Fid> = [parent, new_parent].into_iter().chain(inodes.iter().copied()).collect();
             let (mut state, now) = self.inner.settled(&ahead).await?;
+            for (dir, name, means) in [(parent, name, Some(moved)), (new_parent, new_name, other)] {
+                state.check_meaning(now, At { dir, name }, means)?;
+            }
             self.names_may_change(&mut state, now, &[parent, new_parent])?;
             let opens = other.map_or(0, |fid| state.inode(fid).opens);
             let in_use = if opens > 0 { InUse::Yes } else { asked_hooks };

@@ -99,7 +99,7 @@ impl Client {
         kill: KillPriv,
     ) -> FsResult<Written> {
         self.inner.stats.op_write.one();
-        self.check_loss(file.fid())?;
+        self.check_loss(file)?;
         if let Some(written) = self.write_behind(file, at, &data, kill).await? {
             return Ok(written);
         }

@@ -39,6 +39,22 @@ impl Inner {
         fids.chunks(BATCH).for_each(|batch| self.lower(batch));
     }
 
+    /// Those that were just told to the server, which may still lose it: only the lease covers telling it again.
+    pub(super) fn lower_when_durable(self: &Arc<Inner>, fids: Vec<Fid>) {
+        if fids.is_empty() {
+            return;
+        }
+        let inner = Arc::clone(self);
+        self.runtime.spawn(async move {
+            if let Some(durable) = inner.make_durable()
+                && durable.result().await.is_ok()
+            {
+                let pool = inner.recall_pool.clone();
+                pool.run(Box::new(move || inner.lower_all(&fids)));
+            }
+        });
+    }
+
     /// Lowers the write leases among those of `fids` that are idle. Blocks until the kernel is up to date.
     fn lower(self: &Arc<Inner>, fids: &[Fid]) {
         let now = self.now();
@@ -46,10 +62,10 @@ impl Inner {
         {
             let mut state = crate::lock(&self.state);
             for fid in fids.iter().copied() {
-                let written = state.holder.mode(fid) == Some(Mode::Write);
+                let written = state.holder.mode(fid) == Some(Mode::Write) && state.may_give_back(fid);
                 let Some(inode) = state.existing(fid).filter(|_| written) else { continue };
                 let busy = inode.changes > 0 || inode.recalling > 0 || inode.opens > 0;
-                if busy || inode.records > 0 {
+                if busy {
                     continue;
                 }
                 inode.recalling += 1;

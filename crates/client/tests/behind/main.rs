@@ -9,6 +9,7 @@ mod nameless;
 mod power_cut;
 #[path = "../common/proxy.rs"]
 mod proxy;
+mod sharing;
 
 use common::*;
 use proxy::{Proxy, Weather};
@@ -34,6 +35,16 @@ async fn writer(cell: &Cell) -> Arc<Client> {
 
 async fn writer_at(cell: &Cell, server: SocketAddr) -> Arc<Client> {
     writer_with(ClientConfig { server: server.to_string(), ..patient(cell) }).await
+}
+
+/// Tells the server soon. What it was told it may still lose.
+async fn prompt_writer(cell: &Cell) -> Arc<Client> {
+    let behind = WriteBehind { max_age: Duration::from_millis(10), ..WriteBehind::default() };
+    writer_with(ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() }).await
+}
+
+async fn told(client: &Arc<Client>) {
+    wait_until("told", || async { client.session().backlog.records == 0 }).await;
 }
 
 async fn writer_with(config: ClientConfig) -> Arc<Client> {
@@ -280,6 +291,8 @@ async fn what_a_lost_session_takes_is_said() {
     let fid = make(&a, a.root(), "f", "before").await;
     a.sync_all().await.unwrap();
     let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    let other = a.open(fid, OpenMode::Write).await.unwrap();
+    let reader = a.open(fid, OpenMode::Read).await.unwrap();
     write(&a, &file, 0, "after!").await;
     make(&a, a.root(), "g", "never told").await;
     proxy.set(Weather::Cut);
@@ -288,8 +301,14 @@ async fn what_a_lost_session_takes_is_said() {
     assert_eq!(find(&b, &["g"]).await, None);
     proxy.set(Weather::Fine);
     wait_until("loss", || async { a.stats().count("lost_records") > 0 }).await;
-    assert_eq!(a.fsync(fid).await.unwrap_err().errno, Errno::Io);
-    a.fsync(fid).await.expect("said once");
+    a.check_loss(&reader).expect("it has written nothing");
+    for file in [&file, &other] {
+        let refused = a.write(file, WriteAt::Offset(0), "x".into(), KillPriv::Keep).await;
+        assert_eq!(refused.unwrap_err().errno, Errno::Io, "to each who may have written it");
+        a.check_loss(file).expect("said once");
+    }
+    assert_eq!(a.fsync_file(&reader).await.unwrap_err().errno, Errno::Io);
+    a.fsync(fid).await.expect("said");
     assert_eq!(read(&a, &file).await, "before", "the server's truth");
     assert_eq!(find(&a, &["g"]).await, None);
     write(&a, &file, 0, "again!").await;

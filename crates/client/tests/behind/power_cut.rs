@@ -15,14 +15,12 @@ struct Cut {
 
 async fn a_file_that_may_be_lost() -> Cut {
     let cell = Cell::syncing_when_asked();
-    let behind = WriteBehind { max_age: Duration::from_millis(10), ..WriteBehind::default() };
-    let config = ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() };
-    let a = writer_with(config).await;
+    let a = prompt_writer(&cell).await;
     let dir = mkdir(&a, a.root(), "d").await;
     a.sync_all().await.unwrap();
     let medium = cell.medium();
     let fid = make(&a, dir, "f", "here").await;
-    wait_until("told", || async { a.session().backlog.records == 0 }).await;
+    told(&a).await;
     Cut { cell, a, dir, fid, medium }
 }
 

@@ -5,7 +5,7 @@ use crate::handles::{Durability, FileHandle, Path, Placement};
 use crate::nodes::Fill;
 use crate::wire::{Reply, abi};
 use bytes::Bytes;
-use soda_client::{Allocate, KillPriv, Whence, WriteAt};
+use soda_client::{Allocate, KillPriv, OpenFile, Whence, WriteAt};
 use soda_types::{Attr, Errno, Fid, FsResult, Version};
 use std::ops::Range;
 use std::sync::Arc;
@@ -177,7 +177,7 @@ impl Inner {
                         self.nodes.pages_filled(file.fid(), attr.data_version);
                     }
                 }
-                if let Err(error) = self.make_durable(file.fid(), write.durability).await {
+                if let Err(error) = self.make_durable(&file.open, write.durability).await {
                     return self.fail("write", &error, reply);
                 }
                 // The kernel never sends more than a megabyte at a time.
@@ -188,10 +188,10 @@ impl Inner {
     }
 
     /// The kernel leaves it to the file system of a direct write to sync.
-    async fn make_durable(&self, fid: Fid, durability: Durability) -> FsResult<()> {
+    async fn make_durable(&self, file: &OpenFile, durability: Durability) -> FsResult<()> {
         match durability {
             Durability::Later => Ok(()),
-            Durability::OnReturn => self.client.fsync(fid).await,
+            Durability::OnReturn => self.client.fsync_file(file).await,
         }
     }
 
@@ -226,7 +226,7 @@ impl Inner {
     async fn range_changed(&self, file: &FileHandle, offset: u64, len: u64) -> FsResult<()> {
         let attr = self.client.getattr(file.fid()).await?;
         self.data_changed(file.fid(), offset..offset.saturating_add(len), &attr.value).await;
-        self.make_durable(file.fid(), file.durability).await
+        self.make_durable(&file.open, file.durability).await
     }
 
     pub(super) async fn copy_range(

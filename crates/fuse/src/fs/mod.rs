@@ -282,7 +282,7 @@ impl Inner {
             Op::FSync { handle, .. } => {
                 let file = file!(handle);
                 run!(fs, header, async move {
-                    let result = fs.client.fsync(file.fid()).await;
+                    let result = fs.client.fsync_file(&file.open).await;
                     fs.finish("fsync", result, reply)
                 })
             }

@@ -1,0 +1,111 @@
+//! What is done here while others, on this machine or another, work with the same files.
+
+use super::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_above_is_not_moved_by_others_before_a_move_here_is_told() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let (l, m) = (mkdir(&a, a.root(), "l").await, mkdir(&a, a.root(), "m").await);
+    let (x, y) = (mkdir(&a, l, "x").await, mkdir(&a, m, "y").await);
+    let (w, z) = (mkdir(&a, x, "w").await, mkdir(&a, y, "z").await);
+    a.sync_all().await.unwrap();
+    let before = a.stats().count("here");
+    a.rename(l, &name("x"), z, &name("x"), RenameHow::Plain).await.unwrap();
+    assert_eq!(a.stats().count("here"), before + 1, "{:?}", a.stats());
+    // With x below z, which is below y, this would put y below itself. It touches nothing that the move above did.
+    let looped = b.rename(m, &name("y"), w, &name("y"), RenameHow::Plain).await;
+    assert_eq!(looped.unwrap_err().errno, Errno::Invalid);
+    a.sync_all().await.unwrap();
+    assert_eq!(find(&b, &["m", "y", "z", "x", "w"]).await, Some(w));
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_are_not_given_back_unasked_before_what_they_covered_is_durable() {
+    let cell = Cell::syncing_when_asked();
+    let (a, b) = (prompt_writer(&cell).await, cell.client().await);
+    let dir = mkdir(&a, a.root(), "d").await;
+    for number in 0..50 {
+        make(&a, dir, &number.to_string(), "x").await;
+    }
+    told(&a).await;
+    // Who reads one reads the others next.
+    assert_eq!(contents(&b, &["d", "0"]).await, "x");
+    wait_until("neighbours", || async { a.stats().count("leases_lowered") > 0 }).await;
+    assert_eq!(a.session().backlog.not_durable, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_what_is_written_all_the_time_gets_it() {
+    let cell = Cell::start();
+    let mut config = patient(&cell);
+    config.cache.memory_bytes = 1 << 20;
+    let a = writer_with(config).await;
+    let fid = make(&a, a.root(), "log", "").await;
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    for _ in 0..4 {
+        a.write(&file, WriteAt::End, vec![b'x'; 1 << 20].into(), KillPriv::Keep).await.unwrap();
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let writing = tokio::spawn({
+        let (a, done) = (Arc::clone(&a), Arc::clone(&done));
+        async move {
+            let mut written = 0;
+            while !done.load(Ordering::Relaxed) {
+                a.write(&file, WriteAt::End, "line\n".into(), KillPriv::Keep).await.unwrap();
+                written += 1;
+                tokio::task::yield_now().await;
+            }
+            written
+        }
+    });
+    let reader = a.open(fid, OpenMode::Read).await.unwrap();
+    for offset in (0..4).map(|block| block << 20) {
+        let read = tokio::time::timeout(Duration::from_secs(10), a.read(&reader, offset, 1000)).await;
+        assert_eq!(read.expect("it never comes to it").unwrap().to_bytes(), vec![b'x'; 1000]);
+    }
+    done.store(true, Ordering::Relaxed);
+    assert!(writing.await.unwrap() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_is_replaced_here_and_through_at_once_loses_nothing() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let (mine, shared) = (mkdir(&a, a.root(), "mine").await, mkdir(&a, a.root(), "shared").await);
+    make(&a, mine, "t", "first").await;
+    let replacing = tokio::spawn({
+        let a = Arc::clone(&a);
+        async move {
+            for number in 0..300 {
+                let fid = make(&a, mine, "n", "here").await;
+                let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+                let moved = a.rename(mine, &name("n"), mine, &name("t"), RenameHow::Plain).await;
+                if let Err(error) = moved {
+                    assert_eq!(error.errno, Errno::Stale, "{number}");
+                    a.unlink(mine, &name("n")).await.unwrap();
+                    continue;
+                }
+                a.write(&file, WriteAt::End, "more".into(), KillPriv::Keep).await.unwrap();
+            }
+        }
+    });
+    let mut number = 0;
+    while !replacing.is_finished() {
+        let text = format!("s{number}");
+        make(&a, shared, &text, "through").await;
+        // Another machine has looked: moves out of it go through.
+        find(&b, &["shared", &text]).await;
+        let moved = a.rename(shared, &name(&text), mine, &name("t"), RenameHow::Plain).await;
+        if let Err(error) = moved {
+            assert_eq!(error.errno, Errno::Stale);
+        }
+        number += 1;
+    }
+    replacing.await.unwrap();
+    a.sync_all().await.unwrap();
+    assert_eq!(a.stats().count("lost_records"), 0);
+    assert!(find(&b, &["mine", "t"]).await.is_some());
+}
