@@ -262,9 +262,9 @@ async fn data_that_a_power_cut_took_is_missed_by_the_next_fsync_and_the_death_of
     eventually("the client is back", || a.stats().count("reconnects") == 2).await;
     a.fsync(safe.fid()).await.unwrap();
     a.fsync(kept.fid()).await.unwrap();
-    assert_eq!(a.fsync(lost.fid()).await.unwrap_err().errno, Errno::Io);
+    assert_eq!(a.fsync_file(&lost).await.unwrap_err().errno, Errno::Io);
     assert_eq!(a.read(&lost, 0, 10).await.unwrap_err().errno, Errno::Io, "nor is it there");
-    a.fsync(lost.fid()).await.unwrap();
+    a.fsync_file(&lost).await.unwrap();
     assert_eq!(a.stats().count("sessions_lost"), 0);
     assert_eq!(read(&a, &safe).await, vec![1; 100_000]);
     assert_eq!(read(&a, &kept).await, vec![3; 100_000]);
