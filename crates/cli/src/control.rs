@@ -147,9 +147,8 @@ impl ControlServer {
         let dir = made_runtime_dir()?;
         let minor = soda_fuse::find_mount(&answers.dir).ok().flatten().map_or(0, |entry| entry.device.1);
         let path = dir.join(format!("mount-{}-{minor}.sock", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path)
-            .map_err(CliError::io(format!("the control socket {}", path.display())))?;
+        let listener =
+            listen(&path).map_err(CliError::io(format!("the control socket {}", path.display())))?;
         let answers = Arc::new(answers);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -163,6 +162,15 @@ impl ControlServer {
         });
         Ok(ControlServer { path, task })
     }
+}
+
+/// The socket has its name only when somebody listens: who finds one that refuses takes it away.
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    let unfinished = path.with_extension("new");
+    let _ = std::fs::remove_file(&unfinished);
+    let listener = UnixListener::bind(&unfinished)?;
+    std::fs::rename(&unfinished, path)?;
+    Ok(listener)
 }
 
 impl Drop for ControlServer {
@@ -350,6 +358,27 @@ pub(crate) mod tests {
         assert!(mount.writes_behind());
         assert_eq!((mount.option("dirty-age"), mount.option("dirty")), (Some("1us"), None));
         assert!(!mount_status().writes_behind());
+    }
+
+    #[tokio::test]
+    async fn who_looks_for_daemons_takes_no_socket_from_one_that_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mount-1-1.sock");
+        let looking = std::sync::atomic::AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while looking.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = ask(&path, Question::Status, Some(Duration::from_millis(1)));
+                }
+            });
+            for _ in 0..300 {
+                let listener = listen(&path).unwrap();
+                assert!(path.exists(), "taken away");
+                drop(listener);
+            }
+            looking.store(false, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(!path.with_extension("new").exists());
     }
 
     #[test]

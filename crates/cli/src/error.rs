@@ -45,6 +45,8 @@ pub(crate) enum CliError {
     Mounted { dir: PathBuf, spec: String },
     #[error("{0} is not a Soda mount; `soda status` lists them")]
     NotMounted(PathBuf),
+    #[error("the daemon of {0} does not answer: it is stopped, or another user's")]
+    Silent(PathBuf),
     #[error(
         "{0} is in use. Close what works there (`fuser -vm {0}` lists it), or detach it with --lazy, or cut it off with --force"
     )]
@@ -129,9 +131,11 @@ impl CliError {
             CliError::NotMounted(_) => Exit::NotMounted,
             CliError::Busy(_) | CliError::BusyAndSilent(_) => Exit::Busy,
             CliError::Damaged(_) => Exit::Damaged,
-            CliError::CacheDir(_) | CliError::Io { .. } | CliError::Server(_) | CliError::Failed(_) => {
-                Exit::Failed
-            }
+            CliError::CacheDir(_)
+            | CliError::Io { .. }
+            | CliError::Server(_)
+            | CliError::Silent(_)
+            | CliError::Failed(_) => Exit::Failed,
         };
         exit as u8
     }

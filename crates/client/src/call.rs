@@ -6,7 +6,7 @@
 
 use crate::cache::State;
 use crate::config::Retry;
-use crate::connection::link::{Cancelled, OnLoss, Pending, Submission};
+use crate::connection::link::{Cancelled, NotTaken, OnLoss, Pending, Refused, Submission};
 use crate::connection::{Route, SlotGuard};
 use crate::inner::Inner;
 use bytes::Bytes;
@@ -111,6 +111,9 @@ impl Order {
     }
 }
 
+/// A request in the list of those without a reply that nothing was done about yet.
+pub(crate) struct Enlisted(Result<u64, Refused>);
+
 /// The result of an [`Order`], on its way.
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
@@ -133,27 +136,51 @@ impl Inner {
         order: Order,
         apply: impl FnOnce(&mut Arrived<'_>, FsResult<(Answer, Bytes)>) -> FsResult<T> + Send + 'static,
     ) -> Waiting<T> {
-        let (sender, receiver) = oneshot::channel();
-        let completion = Box::new(Answering { apply: Some(apply), outcome: None, sender });
         let waits_for_lock = matches!(order.call, Call::LockSet { wait: LockWait::Yes, .. });
         let cancel = waits_for_lock || (order.slot.is_some() && order.give_up == GiveUp::WithCaller);
+        let (submission, receiver) = self.submission(order, apply);
+        let tag = self.link.submit(submission).map_err(|refused| self.complete_refused(*refused)).ok();
+        let patience = if waits_for_lock { Retry::Hard } else { self.config.retry };
+        let tag = tag.filter(|_| cancel);
+        Waiting { receiver, abandon: Abandon { inner: Arc::clone(self), tag }, patience }
+    }
+
+    /// As [`Inner::send`], but nothing is sent and nothing completed before [`Inner::send_enlisted`]: for a request that belongs
+    /// together with what is done under the lock of the caches. Nobody waits for its result.
+    pub(crate) fn enlist(
+        self: &Arc<Inner>,
+        order: Order,
+        apply: impl FnOnce(&mut Arrived<'_>, FsResult<(Answer, Bytes)>) -> FsResult<()> + Send + 'static,
+    ) -> Enlisted {
+        let (submission, _) = self.submission(order, apply);
+        Enlisted(self.link.enlist(submission))
+    }
+
+    pub(crate) fn send_enlisted(self: &Arc<Inner>, enlisted: Enlisted) {
+        match enlisted.0 {
+            Ok(tag) => self.link.resend(tag),
+            Err(refused) => self.complete_refused(*refused),
+        }
+    }
+
+    fn submission<T: Send + 'static>(
+        self: &Arc<Inner>,
+        order: Order,
+        apply: impl FnOnce(&mut Arrived<'_>, FsResult<(Answer, Bytes)>) -> FsResult<T> + Send + 'static,
+    ) -> (Submission, oneshot::Receiver<FsResult<T>>) {
+        let (sender, receiver) = oneshot::channel();
+        let completion = Box::new(Answering { apply: Some(apply), outcome: None, sender });
         self.stats.sent(&order.call, order.payload.len());
         let on_loss = order.on_loss();
         let Order { call, payload, route, slot, ticket, names_of, touches, give_up: _ } = order;
         let submission =
             Submission { call, payload, route, slot, ticket, completion, on_loss, names_of, touches };
-        let tag = match self.link.submit(submission) {
-            Ok(tag) => Some(tag),
-            Err(refused) => {
-                let (error, submission) = *refused;
-                let error = FsError::new(Errno::Io, error.to_string());
-                self.complete(submission.ticket, submission.completion, Err(error));
-                None
-            }
-        };
-        let patience = if waits_for_lock { Retry::Hard } else { self.config.retry };
-        let tag = tag.filter(|_| cancel);
-        Waiting { receiver, abandon: Abandon { inner: Arc::clone(self), tag }, patience }
+        (submission, receiver)
+    }
+
+    fn complete_refused(self: &Arc<Inner>, (error, submission): (NotTaken, Submission)) {
+        let error = FsError::new(Errno::Io, error.to_string());
+        self.complete(submission.ticket, submission.completion, Err(error));
     }
 
     /// Gives a request up: it is not carried out if it waits, here or at the server.

@@ -28,8 +28,8 @@ struct Node {
     pages: Pages,
     /// The newest version of the data that the kernel was given anything of: attributes or pages.
     newest: Option<Version>,
-    /// The version of the data whose size the kernel was made to know.
-    shown: Option<Version>,
+    /// The kernel takes the file to have at least so many bytes.
+    shown: u64,
     /// Names of directories below this one, and when they were last handed out with a time-out.
     subdirectories: HashMap<Box<[u8]>, Instant>,
 }
@@ -156,12 +156,26 @@ impl Nodes {
         self.with(dir, |node| node.subdirectories.clear());
     }
 
-    pub(crate) fn is_size_shown(&self, fid: Fid, version: Version) -> bool {
-        self.with(fid, |node| node.shown == Some(version)).unwrap_or(false)
+    /// Whether the kernel surely knows that the file has so many bytes, or more.
+    pub(crate) fn is_size_shown(&self, fid: Fid, size: u64) -> bool {
+        self.with(fid, |node| node.shown >= size).unwrap_or(false)
     }
 
-    pub(crate) fn size_shown(&self, fid: Fid, version: Version) {
-        self.with(fid, |node| node.shown = Some(version));
+    /// The kernel has been made to know the size of `version`. [`Fill::Overtaken`]: by now it knows of newer data.
+    pub(crate) fn size_shown(&self, fid: Fid, version: Version, size: u64) -> Fill {
+        let shown = self.with(fid, |node| {
+            if node.newest.is_some_and(|newest| newest > version) {
+                return Fill::Overtaken;
+            }
+            node.shown = size;
+            Fill::Fits
+        });
+        shown.unwrap_or(Fill::Fits)
+    }
+
+    /// The kernel is given an answer from which it may conclude that the file has only so many bytes.
+    pub(crate) fn size_may_be(&self, fid: Fid, size: u64) {
+        self.with(fid, |node| node.shown = node.shown.min(size));
     }
 
     // -------- pages
@@ -183,11 +197,6 @@ impl Nodes {
         self.with(fid, |node| node.fill(version));
     }
 
-    /// Whether the kernel was given nothing of a newer version.
-    pub(crate) fn is_newest(&self, fid: Fid, version: Version) -> bool {
-        self.with(fid, |node| node.newest.is_none_or(|newest| newest <= version)).unwrap_or(true)
-    }
-
     pub(crate) fn may_have_pages(&self, fid: Fid) -> bool {
         self.with(fid, |node| node.pages != Pages::None).unwrap_or(false)
     }
@@ -205,8 +214,11 @@ impl Nodes {
 
     /// The kernel is about to be told attributes of `version`: from here on pages of older ones are kept from it, and those
     /// that it may have are to be dropped first.
-    pub(crate) fn announce(&self, fid: Fid, version: Version) -> PageState {
-        self.with(fid, |node| node.newest = node.newest.max(Some(version)));
+    pub(crate) fn announce(&self, fid: Fid, version: Version, size: u64) -> PageState {
+        self.with(fid, |node| {
+            node.newest = node.newest.max(Some(version));
+            node.shown = node.shown.min(size);
+        });
         self.page_state(fid, version)
     }
 
@@ -257,7 +269,7 @@ impl Node {
             attr: Told::No,
             pages: Pages::None,
             newest: None,
-            shown: None,
+            shown: 0,
             subdirectories: HashMap::new(),
         }
     }
@@ -314,12 +326,29 @@ mod tests {
     fn old_data_does_not_follow_new_attributes_into_the_kernel() {
         let nodes = Nodes::new(fid(1));
         nodes.remember(fid(5));
-        assert_eq!(nodes.announce(fid(5), Version(4)), PageState::Current);
+        assert_eq!(nodes.announce(fid(5), Version(4), 10), PageState::Current);
         assert_eq!(nodes.fill_pages(fid(5), Version(3)), Fill::Overtaken);
         assert_eq!(nodes.page_state(fid(5), Version(4)), PageState::Current, "nothing came in");
         assert_eq!(nodes.fill_pages(fid(5), Version(5)), Fill::Fits);
-        assert!(!nodes.is_newest(fid(5), Version(4)) && nodes.is_newest(fid(5), Version(5)));
-        assert_eq!(nodes.announce(fid(5), Version(6)), PageState::Outdated);
+        assert_eq!(nodes.announce(fid(5), Version(6), 10), PageState::Outdated);
+    }
+
+    #[test]
+    fn a_size_is_shown_once_until_the_file_becomes_shorter() {
+        let nodes = Nodes::new(fid(1));
+        nodes.remember(fid(5));
+        nodes.announce(fid(5), Version(4), 10);
+        assert!(!nodes.is_size_shown(fid(5), 10), "the kernel may have thrown the answer away");
+        assert_eq!(nodes.size_shown(fid(5), Version(4), 10), Fill::Fits);
+        nodes.announce(fid(5), Version(5), 10);
+        assert!(nodes.is_size_shown(fid(5), 10), "other data, the same size");
+        nodes.announce(fid(5), Version(6), 3);
+        assert!(nodes.is_size_shown(fid(5), 3) && !nodes.is_size_shown(fid(5), 4));
+        assert_eq!(nodes.size_shown(fid(5), Version(5), 10), Fill::Overtaken);
+        assert!(!nodes.is_size_shown(fid(5), 10));
+        assert_eq!(nodes.size_shown(fid(5), Version(6), 3), Fill::Fits);
+        nodes.size_may_be(fid(5), 2);
+        assert!(!nodes.is_size_shown(fid(5), 3));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! does not know although it was told of it is one whose look-up has been answered a moment ago and not been taken in:
 //! ask again until it is there.
 
+use crate::last_bytes::{MESSAGE_LEN, OnItsWay};
 use crate::nodes::{NameKind, Nodes};
 use crate::wire::Sink;
 use crate::wire::abi::{Record, notify};
@@ -110,15 +111,15 @@ impl Notifier {
         let _ = is_done.await;
     }
 
-    /// Makes the kernel's size of a file at least `size`, by putting its last byte in place. From another thread: waits for
-    /// reads of that page that are being answered.
-    pub(crate) async fn size_elsewhere(self: &Arc<Self>, fid: Fid, size: u64, last: u8) {
+    /// Sends a last byte, which makes the kernel's size of its file what it is. From another thread: waits for reads of that
+    /// page that are being answered.
+    pub(crate) async fn last_byte_elsewhere(self: &Arc<Self>, byte: OnItsWay) {
         let (done, is_done) = tokio::sync::oneshot::channel();
         let notifier = self.clone();
         self.threads.run(Box::new(move || {
-            let node = notifier.nodes.node_of(fid);
-            let head = Record::<24>::new().u64(node.0).u64(size - 1).u32(1).u32(0).done();
-            report("(not) a size", notifier.sink.send(0, notify::STORE, &[&head, &[last]]));
+            let sent = notifier.sink.send_file(notify::STORE, byte.message(), MESSAGE_LEN);
+            report("a size", sent);
+            drop(byte);
             let _ = done.send(());
         }));
         let _ = is_done.await;

@@ -388,6 +388,7 @@ fn a_mount_that_hangs_can_be_asked_about() {
     let file = cell.root(0).join("file");
     let why = wait::run(&mut soda(&["lease", "why", text(&file)]), PATIENCE).expect_success("lease why");
     let status = wait::run(&mut soda(&["status"]), PATIENCE).expect_success("status");
+    refused(&["stats", text(cell.root(0))]).is(1, &["the daemon of", "does not answer"]);
     cell.mounts[0].thaw();
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
     assert!(why.starts_with("/file (file ") && why.contains("Nobody waits for it."), "{why}");

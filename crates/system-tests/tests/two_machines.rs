@@ -78,6 +78,50 @@ fn at_once<T: Send>(cell: &Cell, work: impl Fn(usize, PathBuf) -> T + Sync) -> V
     })
 }
 
+/// A file of one page that all of holds one byte, written again and again by one machine; `change` makes it hold another.
+/// Readers on the other machine ask for more than there is, as programs do who do not know how long it is.
+fn read_beyond_the_end(change: impl Fn(&std::path::Path, &[u8]) + Sync) {
+    const PAGE: usize = 4096;
+    let cell = Cell::start(Network::Loopback, 2);
+    let (here, there) = (cell.root(0).join("file"), cell.root(1).join("file"));
+    fs::write(&here, [0; PAGE]).unwrap();
+    let writing = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut bytes = [0; 2 * PAGE];
+                while writing.load(std::sync::atomic::Ordering::Relaxed) {
+                    let file = File::open(&there).unwrap();
+                    for _ in 0..5 {
+                        let read = rustix::io::pread(&file, &mut bytes[..], 0).unwrap();
+                        assert!(read == 0 || read == PAGE, "{read} bytes of {PAGE}");
+                        let last = bytes[..read].last();
+                        let other = bytes[..read].iter().position(|byte| Some(byte) != last);
+                        assert_eq!(other, None, "a mix of {} and {last:?}", bytes[0]);
+                    }
+                }
+            });
+        }
+        for round in 1..=400_u32 {
+            change(&here, &[(round % 251) as u8; PAGE]);
+        }
+        writing.store(false, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+// SEMANTICS 6
+#[test]
+fn who_reads_beyond_the_end_sees_one_state_of_the_last_page() {
+    if !prerequisites() {
+        return;
+    }
+    read_beyond_the_end(|path, bytes| {
+        let file = File::options().write(true).open(path).unwrap();
+        assert_eq!(rustix::io::pwrite(&file, bytes, 0).unwrap(), bytes.len());
+    });
+    read_beyond_the_end(|path, bytes| fs::write(path, bytes).unwrap());
+}
+
 // SEMANTICS 13
 #[test]
 fn appends_of_two_machines_lose_nothing() {

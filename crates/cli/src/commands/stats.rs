@@ -43,8 +43,8 @@ fn take(arguments: &StatsArgs) -> Result<Sample, CliError> {
     let mut sample = Sample::default();
     if let Some(dir) = &arguments.dir {
         let entry = soda_fuse::find_mount(dir).map_err(CliError::io(dir.display().to_string()))?;
-        let mount = entry.and_then(|entry| control::mount_on(&entry.dir));
-        let mount = mount.ok_or_else(|| CliError::NotMounted(dir.clone()))?;
+        let entry = entry.ok_or_else(|| CliError::NotMounted(dir.clone()))?;
+        let mount = control::mount_on(&entry.dir).ok_or(CliError::Silent(entry.dir))?;
         sample.0.insert(mount.dir.display().to_string(), mount.counters);
         return Ok(sample);
     }

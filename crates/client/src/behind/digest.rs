@@ -62,12 +62,6 @@ pub(super) enum Room {
 /// Version and data version of an inode, as they have been counted here.
 type Counted = (Fid, Version, Version);
 
-/// What is to be sent.
-pub(super) struct Dispatch {
-    order: Order,
-    id: DigestId,
-}
-
 impl State {
     /// Takes the next digest out of the log, if one is due.
     fn next_digest(&mut self, now: Monotonic) -> Option<(Digest, Vec<Counted>)> {
@@ -325,20 +319,17 @@ impl Inner {
                 let call = Call::Digest { records: digest.records, versions };
                 let slot = self.slots.digest(digest.id)?;
                 let order = Order { give_up: GiveUp::Never, ..Order::change(call, slot, ticket, Vec::new()) };
-                Some(Dispatch { order, id: digest.id })
+                // Whoever ends the session from here on finds it in the list.
+                Some(self.enlist(order, move |arrived, result| handle_answer(arrived, digest.id, result)))
             });
             (dispatch, reservation)
         };
         if let Some(order) = reservation {
             drop(self.send_reservation(order));
         }
-        if let Some(dispatch) = dispatch {
-            self.send_digest(dispatch);
+        if let Some(digest) = dispatch {
+            self.send_enlisted(digest);
         }
-    }
-
-    fn send_digest(self: &Arc<Inner>, Dispatch { order, id }: Dispatch) {
-        drop(self.send(order, move |arrived, result| handle_answer(arrived, id, result)));
     }
 }
 

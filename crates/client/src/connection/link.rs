@@ -1,7 +1,7 @@
 //! Requests without a reply, and the connections they travel on.
 
 use crate::call::Completion;
-use crate::connection::{SlotGuard, Writer};
+use crate::connection::{Generation, SlotGuard, Writer};
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Call, Frame, FrameError, FrameKind, Note, Request};
@@ -99,6 +99,11 @@ pub(crate) enum Current {
     No,
 }
 
+type Connection = (ConnId, Arc<Writer>);
+
+/// A request that is not taken on, and why.
+pub(crate) type Refused = Box<(NotTaken, Submission)>;
+
 /// A request that is taken out of the list, to be completed or put back.
 pub(crate) type Taken = (u64, Pending);
 
@@ -118,6 +123,8 @@ struct Table {
     restoring: Option<Slot>,
     data: Vec<(ConnId, Arc<Writer>)>,
     next_conn: u64,
+    /// Requests with a slot of an older session are not taken on.
+    generation: Generation,
     data_wanted: usize,
     closed: bool,
 }
@@ -135,24 +142,44 @@ impl Link {
     /// Takes the request on and sends it if a connection is up. Returns its tag.
     ///
     /// # Errors
-    /// The request, if it does not fit into a frame or the client is closed.
-    pub(crate) fn submit(
+    /// The request, if it does not fit into a frame, its session has ended, or the client is closed.
+    pub(crate) fn submit(&self, submission: Submission) -> Result<u64, Refused> {
+        let (tag, frame, connection) = self.take_on(submission, Table::pick)?;
+        if let Some((_, writer)) = connection {
+            writer.send(&frame);
+        }
+        Ok(tag)
+    }
+
+    /// Takes the request on; [`Link::resend`] sends it.
+    ///
+    /// # Errors
+    /// As [`Link::submit`].
+    pub(crate) fn enlist(&self, submission: Submission) -> Result<u64, Refused> {
+        self.take_on(submission, |_, _, _| None).map(|(tag, ..)| tag)
+    }
+
+    fn take_on(
         &self,
         submission: Submission,
-    ) -> Result<u64, Box<(FrameErrorOrClosed, Submission)>> {
+        pick: impl FnOnce(&Table, Route, Option<&SlotGuard>) -> Option<Connection>,
+    ) -> Result<(u64, Frame, Option<Connection>), Refused> {
         let tag = self.next_tag();
         let op = submission.slot.as_ref().map(|slot| slot.op);
         let request = Request { op, call: submission.call.clone() };
         let frame = match Frame::new(FrameKind::Request, tag, &request, submission.payload.clone()) {
             Ok(frame) => frame,
-            Err(error) => return Err(Box::new((FrameErrorOrClosed::Frame(error), submission))),
+            Err(error) => return Err(Box::new((NotTaken::Frame(error), submission))),
         };
         let mut table = crate::lock(&self.table);
         if table.closed {
-            return Err(Box::new((FrameErrorOrClosed::Closed, submission)));
+            return Err(Box::new((NotTaken::Closed, submission)));
+        }
+        if submission.slot.as_ref().is_some_and(|slot| slot.generation < table.generation) {
+            return Err(Box::new((NotTaken::SessionEnded, submission)));
         }
         let Submission { route, slot, ticket, completion, on_loss, names_of, touches, .. } = submission;
-        let connection = table.pick(route).or_else(|| table.pick_restoring(slot.as_ref()));
+        let connection = pick(&table, route, slot.as_ref());
         let pending = Pending {
             frame: frame.clone(),
             route,
@@ -168,11 +195,7 @@ impl Link {
             refusals: 0,
         };
         table.pending.insert(tag, pending);
-        drop(table);
-        if let Some((_, writer)) = connection {
-            writer.send(&frame);
-        }
-        Ok(tag)
+        Ok((tag, frame, connection))
     }
 
     /// The request that a reply belongs to.
@@ -207,7 +230,7 @@ impl Link {
         let Some(waiting) = table.pending.get(&tag).filter(|pending| pending.sent_on.is_none()) else {
             return;
         };
-        let connection = table.pick(waiting.route).or_else(|| table.pick_restoring(waiting.slot.as_ref()));
+        let connection = table.pick(waiting.route, waiting.slot.as_ref());
         let Some((id, writer)) = connection else { return };
         let control = table.control.as_ref().map(|(_, writer)| &**writer);
         let Some(pending) = table.pending.get_mut(&tag) else { return };
@@ -322,12 +345,21 @@ impl Link {
         changes.map(|(tag, _)| *tag).collect()
     }
 
-    /// The session has ended: takes out what fails with it. The rest gets a new ticket each, for the new session.
-    pub(crate) fn take_lost(&self, mut new_ticket: impl FnMut(Ticket) -> Ticket) -> Vec<Taken> {
+    /// A session has begun that is not the one before: takes out what fails with that. The rest gets a new ticket each, for
+    /// the new one.
+    pub(crate) fn take_lost(
+        &self,
+        generation: Generation,
+        mut new_ticket: impl FnMut(Ticket) -> Ticket,
+    ) -> Vec<Taken> {
         let mut table = crate::lock(&self.table);
+        table.generation = generation;
         let all = std::mem::take(&mut table.pending);
-        let (lost, kept): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(_, pending)| pending.on_loss == OnLoss::Fail);
+        let fails = |pending: &Pending| match &pending.slot {
+            Some(slot) => slot.generation < generation,
+            None => pending.on_loss == OnLoss::Fail,
+        };
+        let (lost, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, pending)| fails(pending));
         for (tag, mut pending) in kept {
             pending.ticket = new_ticket(pending.ticket);
             pending.sent_on = None;
@@ -369,9 +401,11 @@ impl Link {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FrameErrorOrClosed {
+pub(crate) enum NotTaken {
     #[error(transparent)]
     Frame(FrameError),
+    #[error("the session ended before it was sent: it was not done")]
+    SessionEnded,
     #[error("the client is shut down")]
     Closed,
 }
@@ -382,16 +416,12 @@ impl Table {
         ConnId(self.next_conn)
     }
 
-    fn pick(&self, route: Route) -> Option<(ConnId, Arc<Writer>)> {
+    fn pick(&self, route: Route, slot: Option<&SlotGuard>) -> Option<Connection> {
+        let restores = || slot.is_some_and(|guard| Some(guard.op.slot) == self.restoring);
         match route {
             Route::Data if self.data_wanted > 0 => self.least_busy(),
-            _ => self.control.clone().filter(|_| self.control_ready),
+            _ => self.control.clone().filter(|_| self.control_ready || restores()),
         }
-    }
-
-    fn pick_restoring(&self, slot: Option<&SlotGuard>) -> Option<(ConnId, Arc<Writer>)> {
-        let restores = slot.is_some_and(|guard| Some(guard.op.slot) == self.restoring);
-        self.control.clone().filter(|_| restores)
     }
 
     fn least_busy(&self) -> Option<(ConnId, Arc<Writer>)> {
@@ -448,5 +478,57 @@ fn back_off(refusals: u32, tag: u64) -> Duration {
 fn send_note(control: &Writer, note: &Note) {
     if let Ok(frame) = Frame::new(FrameKind::Note, 0, note, Bytes::new()) {
         control.send(&frame);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Arrived;
+    use crate::connection::Slots;
+    use soda_lease::holder::{Holder, HolderConfig};
+    use soda_protocol::Answer;
+    use soda_types::{FsResult, Ino, Monotonic, VolumeId};
+
+    struct Ignored;
+
+    impl Completion for Ignored {
+        fn apply(&mut self, _: Arrived<'_>, _: FsResult<(Answer, Bytes)>) {}
+
+        fn finish(self: Box<Self>) {}
+
+        fn is_wanted(&self) -> bool {
+            true
+        }
+    }
+
+    /// A sequence of the old session would be a new one to the server, and all that follow in its slot old ones.
+    #[test]
+    fn a_slot_of_the_session_before_goes_into_no_other() {
+        let (link, slots) = (Link::new(0), Arc::new(Slots::default()));
+        let mut holder = Holder::new(HolderConfig::default());
+        let mut request = |slot| Submission {
+            call: Call::GetAttr { fid: Fid::new(VolumeId(1), Ino(1)) },
+            payload: Bytes::new(),
+            route: Route::Control,
+            slot: Some(slot),
+            ticket: holder.begin_request(Monotonic::ZERO),
+            completion: Box::new(Ignored),
+            on_loss: OnLoss::Fail,
+            names_of: Vec::new(),
+            touches: Vec::new(),
+        };
+        slots.start_session(3);
+        let (sent, late) = (slots.try_acquire().unwrap(), slots.try_acquire().unwrap());
+        let sent = link.submit(request(sent)).unwrap_or_else(|_| panic!("refused"));
+        let generation = slots.start_session(3);
+        let early = link.submit(request(slots.try_acquire().unwrap())).unwrap_or_else(|_| panic!("refused"));
+        let lost: Vec<u64> =
+            link.take_lost(generation, |ticket| ticket).iter().map(|(tag, _)| *tag).collect();
+        assert_eq!(lost, [sent]);
+        assert!(link.take(early).is_some(), "of the new session already");
+        let refused = link.submit(request(late)).err().map(|refused| refused.0);
+        assert!(matches!(refused, Some(NotTaken::SessionEnded)));
+        assert_eq!(link.waiting(), 0);
     }
 }

@@ -13,6 +13,6 @@ mod writer;
 
 pub(crate) use link::{ConnId, Link, Pending, Route};
 pub(crate) use reader::{FrameReader, ReadError};
-pub(crate) use slots::{SlotGuard, Slots};
+pub(crate) use slots::{Generation, SlotGuard, Slots};
 pub use transport::{Stream, TcpTransport, Transport};
 pub(crate) use writer::Writer;

@@ -16,18 +16,23 @@ pub(crate) struct Slots {
 struct Inner {
     free: Vec<Slot>,
     next: u64,
-    /// Grows with each session: what belongs to an older one is not given back.
-    generation: u64,
+    /// What belongs to an older one is not given back.
+    generation: Generation,
     /// The last slot, for digests: who waits at the server in the others must not keep a flush waiting.
     digests: Option<Slot>,
     waiting: VecDeque<oneshot::Sender<SlotGuard>>,
 }
 
+/// Sessions of this client, in order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Generation(u64);
+
 /// A slot in use with the sequence of its operation; free again when dropped.
 #[derive(Debug)]
 pub(crate) struct SlotGuard {
     pub(crate) op: OpId,
-    generation: u64,
+    /// Only in this session does the sequence mean anything.
+    pub(crate) generation: Generation,
     slots: Arc<Slots>,
     pool: Pool,
 }
@@ -41,15 +46,17 @@ enum Pool {
 
 impl Slots {
     /// A new session begins: slots `0..count`, the last of which is for digests; sequences from 1.
-    pub(crate) fn start_session(self: &Arc<Slots>, count: u16) {
+    pub(crate) fn start_session(self: &Arc<Slots>, count: u16) -> Generation {
         let mut inner = crate::lock(&self.inner);
-        inner.generation += 1;
+        inner.generation.0 += 1;
+        let generation = inner.generation;
         inner.next = 1;
         let last = count.saturating_sub(1);
         inner.digests = (last > 0).then_some(Slot(last));
         inner.free = (0..last.max(1)).rev().map(Slot).collect();
         drop(inner);
         self.serve_waiting();
+        generation
     }
 
     /// `None` when all are in use.
@@ -80,7 +87,7 @@ impl Slots {
     /// Nobody gets a slot any more.
     pub(crate) fn close(&self) {
         let mut inner = crate::lock(&self.inner);
-        inner.generation += 1;
+        inner.generation.0 += 1;
         inner.free.clear();
         inner.waiting.clear();
     }

@@ -106,14 +106,14 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
         state.inode(fid).open_at_server = InUse::No;
     }
     let cached: Vec<Fid> = state.inodes().map(|(fid, _)| *fid).collect();
-    let unanswered = inner.link.take_lost(|old| {
+    let generation = inner.slots.start_session(welcome.slots);
+    let unanswered = inner.link.take_lost(generation, |old| {
         state.holder.fail_request(old);
         state.holder.begin_request(now)
     });
     drop(state);
     drop(inner.drop_kernel_caches(cached));
     inner.report_loss(lost, "the session has ended");
-    inner.slots.start_session(welcome.slots);
     for (_, pending) in unanswered {
         let error = FsError::new(
             Errno::Io,

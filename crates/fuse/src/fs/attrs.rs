@@ -52,30 +52,37 @@ impl Inner {
     /// asked, by the recall for the next change, say, and then reads up to the old size. Nobody would see what another
     /// machine appended, although it was there before the read began. A stored byte is not thrown away.
     ///
-    /// It must be of the same version as the page that it may find in the cache. One that was overtaken on its way is taken
-    /// out again.
+    /// It must not be older than the page that it may find in the cache ([`crate::last_bytes`]).
     async fn show_size(&self, file: &FileHandle, attr: &Attr) -> Shown {
         let (fid, version) = (file.fid(), attr.data_version);
         let Some(last) = attr.size.checked_sub(1) else { return Shown::Yes };
-        if self.nodes.is_size_shown(fid, version) {
+        if self.nodes.is_size_shown(fid, attr.size) {
             return Shown::Yes;
         }
-        self.freshen(fid, version).await;
+        self.freshen(fid, attr).await;
         // An error: then there is nothing to show, and the read asks for itself.
         let Ok(data) = self.client.read(&file.open, last, 1).await else { return Shown::Yes };
+        let Some(byte) = data.chunks().iter().find_map(|chunk| chunk.first().copied()) else {
+            return if data.version() == version { Shown::Yes } else { Shown::Overtaken };
+        };
+        let byte = match self.last_bytes.announce((fid, self.nodes.node_of(fid)), last, byte) {
+            Ok(byte) => byte,
+            Err(error) => {
+                tracing::error!(%error, %fid, "the kernel cannot be told how long a file has become");
+                return Shown::Yes;
+            }
+        };
         if data.version() != version || self.nodes.fill_pages(fid, version) == Fill::Overtaken {
             return Shown::Overtaken;
         }
-        let Some(byte) = data.chunks().iter().find_map(|chunk| chunk.first().copied()) else {
-            return Shown::Yes;
-        };
-        self.notifier.size_elsewhere(fid, attr.size, byte).await;
-        if !self.nodes.is_newest(fid, version) {
-            self.notifier.data_elsewhere(fid, last..attr.size).await;
-            return Shown::Overtaken;
+        self.notifier.last_byte_elsewhere(byte).await;
+        match self.nodes.size_shown(fid, version, attr.size) {
+            Fill::Fits => Shown::Yes,
+            Fill::Overtaken => {
+                self.notifier.data_elsewhere(fid, last..attr.size).await;
+                Shown::Overtaken
+            }
         }
-        self.nodes.size_shown(fid, version);
-        Shown::Yes
     }
 
     pub(super) async fn statx(self: Arc<Self>, fid: Fid, reply: Reply) {

@@ -114,6 +114,13 @@ impl Inner {
                 }
             }
         };
+        if goal == ReadGoal::Pages {
+            let read = data.len() as u64;
+            if read < u64::from(len) {
+                self.nodes.size_may_be(file.fid(), offset + read);
+            }
+            self.last_bytes.correct(file.fid(), offset, data.chunks());
+        }
         let chunks: Vec<&[u8]> = data.chunks().iter().map(|chunk| &chunk[..]).collect();
         reply.data(&chunks);
         if coverage == Coverage::Missing {
@@ -197,7 +204,7 @@ impl Inner {
 
     /// What an own change of data made wrong in the kernel: the pages of the range, and the attributes.
     pub(super) async fn data_changed(&self, fid: Fid, range: Range<u64>, attr: &Attr) {
-        self.nodes.announce(fid, attr.data_version);
+        self.nodes.announce(fid, attr.data_version, attr.size);
         if self.nodes.may_have_pages(fid) {
             self.notifier.data_elsewhere(fid, range).await;
             self.nodes.pages_changed(fid, attr.data_version);

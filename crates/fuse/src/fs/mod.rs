@@ -18,13 +18,14 @@ mod xattrs;
 
 use crate::errno::{errno_of, errno_of_name};
 use crate::handles::{DirHandle, Durability, FileHandle, Handles};
+use crate::last_bytes::LastBytes;
 use crate::nodes::{Nodes, PageState};
 use crate::notify::Notifier;
 use crate::task::{Interrupted, Interruptible, Tasks};
 use crate::wire::device::Agreement;
 use crate::wire::{AttrOut, EntryOut, Handler, Header, NodeId, Op, Reply, Request, Sink, Statfs, Taken};
 use soda_client::{Cached, Client, Entry};
-use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, Name, Version};
+use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, Name};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -38,6 +39,7 @@ pub(crate) struct Inner {
     pub(crate) client: Arc<Client>,
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) notifier: Arc<Notifier>,
+    last_bytes: Arc<LastBytes>,
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) dirs: Handles<DirHandle>,
@@ -62,6 +64,7 @@ impl FileSystem {
             client,
             nodes,
             notifier,
+            last_bytes: Arc::default(),
             tasks: Tasks::new(runtime, sink),
             files: Handles::new(),
             dirs: Handles::new(),
@@ -350,8 +353,8 @@ impl Inner {
 
     /// Drops the kernel's pages if they are not of this version of the data. To be called before attributes are handed out:
     /// while these are believed, pages are used without a question.
-    async fn freshen(&self, fid: Fid, version: Version) {
-        if self.nodes.announce(fid, version) == PageState::Outdated {
+    async fn freshen(&self, fid: Fid, attr: &Attr) {
+        if self.nodes.announce(fid, attr.data_version, attr.size) == PageState::Outdated {
             self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
         }
     }
@@ -376,7 +379,7 @@ impl Inner {
 
     async fn answer_entry(&self, dir: Fid, name: &Name, entry: Entry, reply: Reply) {
         if let Some(node) = &entry.node {
-            self.freshen(node.fid, node.attr.data_version).await;
+            self.freshen(node.fid, &node.attr).await;
         }
         let answering = self.client.answer();
         let mut names = answering.remaining(entry.names);
@@ -415,7 +418,7 @@ impl Inner {
     }
 
     async fn answer_attr(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, reply: Reply) {
-        self.freshen(fid, attr.value.data_version).await;
+        self.freshen(fid, &attr.value).await;
         let answering = self.client.answer();
         let valid = answering.remaining(attr.valid);
         if !valid.is_zero() {

@@ -165,7 +165,7 @@ impl Inner {
     ) {
         let entries = &listing.entries;
         for node in entries.iter().filter_map(|listed| listed.entry.as_ref()?.node) {
-            self.freshen(node.fid, node.attr.data_version).await;
+            self.freshen(node.fid, &node.attr).await;
         }
         for dot in &listing.dots {
             let node = self.nodes.node_of(dot.fid).0;

@@ -153,7 +153,7 @@ impl Inner {
 
     async fn answer_created(&self, entry: Entry, open: Arc<OpenFile>, request: OpenRequest, reply: Reply) {
         if let Some(node) = &entry.node {
-            self.freshen(node.fid, node.attr.data_version).await;
+            self.freshen(node.fid, &node.attr).await;
         }
         self.answer_open_entry(entry, open, request, reply);
     }

@@ -6,7 +6,10 @@ use super::{Handler, MalformedRequest, Op, Reply, Request, Sink, Unique};
 use bytes::Bytes;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, splice};
+use std::fs::File;
 use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -208,11 +211,7 @@ fn wanted_flags() -> u64 {
 impl Sink for Device {
     fn send(&self, unique: Unique, error: i32, parts: &[&[u8]]) -> io::Result<()> {
         let len = abi::OUT_HEADER_LEN + parts.iter().map(|part| part.len()).sum::<usize>();
-        let header = Record::<{ abi::OUT_HEADER_LEN }>::new()
-            .u32(len as u32)
-            .raw(&error.to_ne_bytes())
-            .u64(unique)
-            .done();
+        let header = header(len, error, unique);
         const INLINE: usize = 8;
         if parts.len() < INLINE {
             let mut slices = [IoSlice::new(&[]); INLINE];
@@ -228,6 +227,22 @@ impl Sink for Device {
         }
         Ok(())
     }
+
+    fn send_file(&self, code: i32, message: &File, len: usize) -> io::Result<()> {
+        message.write_all_at(&header(len, code, 0), 0)?;
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let mut from = 0;
+        let filled = splice(message, Some(&mut from), &writer, None, len, SpliceFlags::empty())?;
+        if filled != len {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        splice(&reader, None, &self.fd, None, len, SpliceFlags::empty())?;
+        Ok(())
+    }
+}
+
+fn header(len: usize, error: i32, unique: Unique) -> [u8; abi::OUT_HEADER_LEN] {
+    Record::new().u32(len as u32).raw(&error.to_ne_bytes()).u64(unique).done()
 }
 
 /// The threads of a mount.

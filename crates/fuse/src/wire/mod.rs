@@ -20,7 +20,9 @@ pub use request::{
 };
 
 use std::fmt;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 /// Number of a request, chosen by the kernel.
 pub type Unique = u64;
@@ -34,6 +36,17 @@ pub trait Sink: Send + Sync + fmt::Debug {
     /// `ENOENT`: the request is gone (its process was killed), or the object of a notification is not known to
     /// the kernel. `ENODEV`: unmounted.
     fn send(&self, unique: Unique, error: i32, parts: &[&[u8]]) -> io::Result<()>;
+
+    /// Sends the notification `code` whose `len` bytes are in a memory file, behind room for the header. Where it can be, it
+    /// is not copied before the kernel uses it.
+    ///
+    /// # Errors
+    /// As [`Sink::send`].
+    fn send_file(&self, code: i32, message: &File, len: usize) -> io::Result<()> {
+        let mut parts = vec![0; len - abi::OUT_HEADER_LEN];
+        message.read_exact_at(&mut parts, abi::OUT_HEADER_LEN as u64)?;
+        self.send(0, code, &[&parts])
+    }
 }
 
 /// What requests go to. `handle` must not block: all requests of a thread wait behind it.
