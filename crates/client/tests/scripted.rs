@@ -433,3 +433,32 @@ async fn pages_read_back_during_a_recall_are_dropped_again() {
     assert_eq!(script.control.acks().await[0].kept, None);
     assert_eq!(told.data.lock().unwrap().len(), 2);
 }
+
+/// The server looked the name up before it heard of what had been done here, and the answer came after that was told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_not_answered_with_an_older_inode_than_was_seen_here() {
+    let mut script = Script::start(0, Box::new(NoKernel)).await;
+    script.known_file(5).await;
+    let client = Arc::clone(&script.client);
+    let found = |version| Answer::Found { parent: attr(ROOT, 1, 0), node: Some(node(FILE, version, 1)) };
+    let looking = || {
+        let client = Arc::clone(&client);
+        tokio::spawn(async move { client.lookup(ROOT, &name("other")).await })
+    };
+    let lookup = looking();
+    let (tag, request) = script.control.request().await;
+    assert!(matches!(request.call, Call::Lookup { .. }), "{request:?}");
+    script.control.answer(tag, found(0), &[]).await;
+    let entry = lookup.await.unwrap().unwrap();
+    assert_eq!(entry.node.unwrap().attr.version, Version(1), "of the cache");
+
+    script.control.recall(FILE, 1, None).await;
+    assert_eq!(script.control.acks().await.len(), 1);
+    let lookup = looking();
+    let (tag, _) = script.control.request().await;
+    script.control.answer(tag, found(0), &[]).await;
+    let (tag, request) = script.control.request().await;
+    assert!(matches!(request.call, Call::GetAttr { .. }), "{request:?}");
+    script.control.answer(tag, Answer::Node(node(FILE, 2, 1)), &[]).await;
+    assert_eq!(lookup.await.unwrap().unwrap().node.unwrap().attr.version, Version(2));
+}

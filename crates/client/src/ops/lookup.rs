@@ -45,17 +45,23 @@ impl Client {
             state.learn_name(now, ticket, parent, &name, known);
             let names = state.name_validity(now, parent, &name, known);
             Ok(match node {
-                None => Entry { node: None, names, attr: Validity::NONE },
+                None => (Entry { node: None, names, attr: Validity::NONE }, None),
                 Some(node) => {
                     state.learn_node(now, ticket, &node);
                     if !is_directory(&node) {
                         state.met(node.fid, parent);
                     }
-                    state.entry(now, names, node)
+                    let outdated = state.is_outdated(&node).then_some(node.fid);
+                    (state.entry(now, names, node), outdated)
                 }
             })
         });
-        waiting.result().await
+        let (mut entry, outdated) = waiting.result().await?;
+        if let (Some(fid), Some(node)) = (outdated, &mut entry.node) {
+            let now = self.getattr(fid).await?;
+            (node.attr, entry.attr) = (now.value, now.valid);
+        }
+        Ok(entry)
     }
 
     /// What a name means, if the caches know. Asks nobody.

@@ -21,6 +21,7 @@ pub use rename::RenameHow;
 pub use write::{KillPriv, Written};
 
 use crate::cache::State;
+use crate::cache::inode::Inode;
 use crate::client::Client;
 use crate::config::Access;
 use crate::connection::SlotGuard;
@@ -92,6 +93,13 @@ impl State {
         let node = Node { attr: ahead.unwrap_or(node.attr), ..node };
         let attr = self.attr_validity(now, node.fid, &node.attr);
         Entry { node: Some(node), names, attr }
+    }
+
+    /// Whether the server said what the inode was like before something that was known, or done, here already: it had not heard
+    /// of that yet when it answered, and the answer came here after it had.
+    fn is_outdated(&self, node: &Node) -> bool {
+        let known = |inode: &Inode| inode.records > 0 && inode.attr.is_some();
+        self.peek(node.fid).is_some_and(|inode| node.attr.version < inode.seen && !known(inode))
     }
 
     fn learn_others(&mut self, now: Monotonic, ticket: soda_lease::holder::Ticket, others: &[(Fid, Attr)]) {
