@@ -75,7 +75,11 @@ impl Actor {
             }
             _ => return list(root, &parent, b"directory"),
         };
-        as_answer(result)
+        match result {
+            // The directory was removed, and when Linux looked again another one of that name, before it could be used.
+            Err(Errno::STALE) => Ok(Answer::Missing),
+            result => as_answer(result),
+        }
     }
 }
 
