@@ -9,6 +9,7 @@ use soda_system_tests::cell::{Cell, Network, prerequisites};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// What a daemon may take beside what grows with the directory, bytes.
@@ -17,6 +18,9 @@ const DAEMON_BYTES: u64 = 256 << 20;
 const NAME_BYTES: u64 = 1500;
 
 /// A number from the environment, for longer runs.
+/// Each of these fills the disk's queue, and the other would measure that.
+static DISK: Mutex<()> = Mutex::new(());
+
 fn size(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().unwrap())
 }
@@ -46,6 +50,7 @@ fn a_long_directory_is_listed_whole_with_each_name_once() {
     if !prerequisites() {
         return;
     }
+    let _alone = DISK.lock().unwrap_or_else(PoisonError::into_inner);
     let entries = size("SODA_ENTRIES", 40_000);
     let cell = Cell::start(Network::Loopback, 2);
     let (here, there) = (cell.root(0).join("directory"), cell.root(1).join("directory"));
@@ -98,6 +103,7 @@ fn a_file_of_more_than_four_gibibytes_is_what_was_written() {
     if !prerequisites() {
         return;
     }
+    let _alone = DISK.lock().unwrap_or_else(PoisonError::into_inner);
     // Real data: nothing is sparse.
     let blocks = size("SODA_LARGE_MIB", (4 << 10) + 32);
     let len = blocks * BLOCK as u64;
