@@ -3,7 +3,7 @@
 //!
 //! `SODA_SEED` repeats a run; `SODA_ROUNDS` makes so many of each, with the seeds that follow.
 
-use crate::cell::{Cell, Network, PATIENCE, TERM, prerequisites};
+use crate::cell::{Cell, LONG_TERM, Network, PATIENCE, Setting, TERM, prerequisites};
 use crate::linear::assert_linearizable;
 use crate::workload::{Descriptors, Pieces, Progress, Run, Workload};
 use soda_model::Rng;
@@ -125,7 +125,7 @@ impl Story {
     /// If what was seen is wrong.
     pub fn undisturbed(self, operations: u64) {
         self.each_round(|round| {
-            let cell = round.cell();
+            let cell = round.cell(LONG_TERM);
             let workload = round.workload(operations, Duration::from_micros(200));
             let run = workload.run(&test_name(), &cell.roots(), |progress| {
                 progress.complete(Duration::from_secs(120));
@@ -140,7 +140,7 @@ impl Story {
     /// If what was seen is wrong.
     pub fn disturbed(self, faults: impl Fn(&mut Stage<'_>)) {
         self.each_round(|round| {
-            let mut cell = round.cell();
+            let mut cell = round.cell(TERM);
             let (roots, mut blows) = (cell.roots(), Vec::new());
             let workload = round.workload(20_000, Duration::from_millis(4));
             let run = workload.run(&test_name(), &roots, |progress| {
@@ -166,11 +166,10 @@ impl Story {
         }
     }
 
-    fn cell(&self) -> Cell {
-        match self.kernel {
-            None => Cell::start_with(self.network, self.mounts, self.options),
-            Some(kernel) => Cell::start_pretending(kernel.version(), self.mounts),
-        }
+    fn cell(&self, term: Duration) -> Cell {
+        let (network, mount_options) = (self.network, self.options);
+        let kernel = self.kernel.map(OldKernel::version);
+        Cell::assemble(self.mounts, &Setting { network, mount_options, kernel, term, ..Setting::default() })
     }
 
     fn workload(&self, operations: u64, pause: Duration) -> Workload {

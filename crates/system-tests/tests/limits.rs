@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use rustix::fs::{CWD, FileType, Mode};
-use soda_system_tests::cell::{Cell, Network, prerequisites};
+use soda_system_tests::cell::{Cell, prerequisites};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -52,7 +52,7 @@ fn a_long_directory_is_listed_whole_with_each_name_once() {
     }
     let _alone = DISK.lock().unwrap_or_else(PoisonError::into_inner);
     let entries = size("SODA_ENTRIES", 40_000);
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     let (here, there) = (cell.root(0).join("directory"), cell.root(1).join("directory"));
     fs::create_dir(&here).unwrap();
     let start = Instant::now();
@@ -107,7 +107,7 @@ fn a_file_of_more_than_four_gibibytes_is_what_was_written() {
     // Real data: nothing is sparse.
     let blocks = size("SODA_LARGE_MIB", (4 << 10) + 32);
     let len = blocks * BLOCK as u64;
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     let (here, there) = (cell.root(0).join("large"), cell.root(1).join("large"));
     let writer = File::create_new(&here).unwrap();
     let start = Instant::now();

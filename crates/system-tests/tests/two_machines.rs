@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use soda_model::{Alphabet, Generator, Placement, Rng};
-use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites};
+use soda_system_tests::cell::{Cell, PATIENCE, prerequisites};
 use soda_system_tests::tree::{Comparison, RealTree};
 use soda_system_tests::wait;
 use soda_system_tests::workload::seed;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// One operation after the other, each through a mount chosen by lot; every answer is compared with the model's.
 fn compare(name: &str, seed: u64, alphabet: Alphabet, placement: Placement, operations: usize) {
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     let mut comparison = Comparison::new(RealTree::new(cell.roots()));
     let mut lot = Rng::new(seed ^ 0xff);
     for op in Generator::new(seed, alphabet, placement).take(operations) {
@@ -82,7 +82,7 @@ fn at_once<T: Send>(cell: &Cell, work: impl Fn(usize, PathBuf) -> T + Sync) -> V
 /// Readers on the other machine ask for more than there is, as programs do who do not know how long it is.
 fn read_beyond_the_end(change: impl Fn(&std::path::Path, &[u8]) + Sync) {
     const PAGE: usize = 4096;
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     let (here, there) = (cell.root(0).join("file"), cell.root(1).join("file"));
     fs::write(&here, [0; PAGE]).unwrap();
     let writing = std::sync::atomic::AtomicBool::new(true);
@@ -129,7 +129,7 @@ fn appends_of_two_machines_lose_nothing() {
         return;
     }
     const RECORDS: usize = 1000;
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     File::create(cell.root(0).join("log")).unwrap();
     at_once(&cell, |number, root| {
         let mut log = File::options().append(true).open(root.join("log")).unwrap();
@@ -159,7 +159,7 @@ fn of_two_exclusive_creates_one_wins() {
     if !prerequisites() {
         return;
     }
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     let wins = at_once(&cell, |_, root| {
         let attempts = (0..300).map(|name| File::create_new(root.join(format!("lock{name}"))));
         attempts
@@ -178,7 +178,7 @@ fn of_two_exclusive_creates_one_wins() {
 /// A counter in a file, protected by a lock only: what is read, added to and written is lost if the lock is none.
 fn count_under_lock(lock: &str) {
     const ADDITIONS: u64 = 150;
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     fs::write(cell.root(0).join("counter"), b"0").unwrap();
     let program = format!(
         "import fcntl, os, sys\n\
@@ -223,7 +223,7 @@ fn a_lock_is_free_when_its_holder_is_killed() {
     if !prerequisites() {
         return;
     }
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     File::create(cell.root(0).join("lock")).unwrap();
     let program =
         "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); time.sleep(600)";
@@ -251,7 +251,7 @@ fn a_lock_outlives_the_close_of_an_earlier_descriptor() {
     if !prerequisites() {
         return;
     }
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     fs::write(cell.root(0).join("lock"), b"").unwrap();
     let program = "
 import fcntl, struct, sys
@@ -292,7 +292,7 @@ fn sqlite_on_both_machines() {
     if !prerequisites() {
         return;
     }
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/external/sqlite.py");
     let mut python = Command::new("python3");
     python.arg(script).args(cell.roots());
@@ -306,7 +306,7 @@ fn changes_are_seen_by_the_very_next_call() {
     if !prerequisites() {
         return;
     }
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     let (here, there) = (cell.root(0).to_path_buf(), cell.root(1).to_path_buf());
     let names = |root: &PathBuf| {
         fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
@@ -330,7 +330,7 @@ fn a_directory_that_was_removed_elsewhere_is_at_its_end() {
     if !prerequisites() {
         return;
     }
-    let cell = Cell::start(Network::Loopback, 2);
+    let cell = Cell::unhurried(2);
     let [here, there] = [0, 1].map(|mount| cell.root(mount).join("directory"));
     fs::create_dir(&here).unwrap();
     let listing = fs::read_dir(&here).unwrap();
@@ -343,7 +343,7 @@ fn a_program_that_runs_is_not_cut_off() {
     if !prerequisites() {
         return;
     }
-    let cell = Cell::start(Network::Loopback, 1);
+    let cell = Cell::unhurried(1);
     let program = cell.roots()[0].join("program");
     fs::copy("/bin/sleep", &program).unwrap();
     let size = fs::metadata(&program).unwrap().len();

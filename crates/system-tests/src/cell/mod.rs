@@ -25,12 +25,35 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The session lease's term that the tests ask for: short, because they wait for it.
 pub const TERM: Duration = Duration::from_secs(2);
 
+/// One that no test waits for.
+pub const LONG_TERM: Duration = Duration::from_secs(60);
+
 /// How clients reach the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Network {
     Loopback,
     /// Each in a network namespace of its own, with a cable (veth) to the server's that can be pulled.
     Namespaces,
+}
+
+/// How a [`Cell`] is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    pub network: Network,
+    /// The server's data directory; `None`: a fresh one.
+    pub data: Option<&'a Path>,
+    /// Of `soda mount`.
+    pub mount_options: &'a [&'a str],
+    /// What mounts take the kernel for.
+    pub kernel: Option<&'a str>,
+    /// Of session leases.
+    pub term: Duration,
+}
+
+impl Default for Setting<'_> {
+    fn default() -> Self {
+        Setting { network: Network::Loopback, data: None, mount_options: &[], kernel: None, term: TERM }
+    }
 }
 
 /// A server with mounts of its volume `main`. Fields drop in this order: mounts, server, network, directories.
@@ -48,45 +71,47 @@ impl Cell {
     /// # Panics
     /// If that fails, with the logs.
     pub fn start(network: Network, clients: usize) -> Cell {
-        Cell::start_with(network, clients, &[])
+        Cell::assemble(clients, &Setting { network, ..Setting::default() })
     }
 
     /// As [`Cell::start`], with options of `soda mount`, as `["-o", "soft"]`.
     pub fn start_with(network: Network, clients: usize, mount_options: &[&str]) -> Cell {
-        Cell::assemble(network, None, clients, &[], mount_options)
+        Cell::assemble(clients, &Setting { network, mount_options, ..Setting::default() })
     }
 
     /// As [`Cell::start`] on loopback, where mounts take the kernel for an older one, as `6.1`.
     pub fn start_pretending(kernel: &str, clients: usize) -> Cell {
-        let environment = format!("SODA_FUSE_PRETEND={kernel}");
-        Cell::assemble(Network::Loopback, None, clients, &["env", &environment], &[])
+        Cell::assemble(clients, &Setting { kernel: Some(kernel), ..Setting::default() })
     }
 
     /// As [`Cell::start`] on loopback, with the data where the caller wants it.
     pub fn start_on(data: &Path, clients: usize) -> Cell {
-        Cell::assemble(Network::Loopback, Some(data), clients, &[], &[])
+        Cell::assemble(clients, &Setting { data: Some(data), ..Setting::default() })
     }
 
-    fn assemble(
-        network: Network,
-        data: Option<&Path>,
-        clients: usize,
-        wrapper: &[&str],
-        mount_options: &[&str],
-    ) -> Cell {
+    /// As [`Cell::start`] on loopback, for tests that take nothing away: sessions outlast what an overloaded machine does.
+    pub fn unhurried(clients: usize) -> Cell {
+        Cell::assemble(clients, &Setting { term: LONG_TERM, ..Setting::default() })
+    }
+
+    /// # Panics
+    /// As [`Cell::start`].
+    pub fn assemble(clients: usize, setting: &Setting<'_>) -> Cell {
+        let pretence = setting.kernel.map(|kernel| format!("SODA_FUSE_PRETEND={kernel}"));
+        let wrapper: Vec<&str> = pretence.iter().flat_map(|pretence| ["env", pretence.as_str()]).collect();
         let dir = match tempfile::Builder::new().prefix("soda-cell.").tempdir() {
             Ok(dir) => dir,
             Err(error) => panic!("no temporary directory: {error}"),
         };
-        let namespaces = match network {
+        let namespaces = match setting.network {
             Network::Loopback => None,
             Network::Namespaces => Some(Namespaces::make(clients)),
         };
-        let data = data.map_or_else(|| dir.path().join("data"), Path::to_path_buf);
-        let server = Server::start(dir.path(), data, namespaces.as_ref());
+        let data = setting.data.map_or_else(|| dir.path().join("data"), Path::to_path_buf);
+        let server = Server::start(dir.path(), data, namespaces.as_ref(), setting.term);
         let mut cell = Cell { mounts: Vec::new(), server, namespaces, dir };
         for number in 0..clients {
-            let mount = cell.new_mount(number, wrapper, mount_options);
+            let mount = cell.new_mount(number, &wrapper, setting.mount_options);
             cell.mounts.push(mount);
         }
         cell

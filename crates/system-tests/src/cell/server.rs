@@ -1,13 +1,14 @@
 //! One `soda serve`.
 
 use super::namespaces::Namespaces;
-use super::{PATIENCE, TERM, soda_binary, tail};
+use super::{PATIENCE, soda_binary, tail};
 use crate::wait;
 use rustix::process::Signal;
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// A server process on its own data directory. Killed when dropped.
 #[derive(Debug)]
@@ -21,10 +22,16 @@ pub struct Server {
     listen: String,
     port: u16,
     is_namespaced: bool,
+    term: Duration,
 }
 
 impl Server {
-    pub(super) fn start(dir: &Path, data: PathBuf, namespaces: Option<&Namespaces>) -> Server {
+    pub(super) fn start(
+        dir: &Path,
+        data: PathBuf,
+        namespaces: Option<&Namespaces>,
+        term: Duration,
+    ) -> Server {
         let port = free_port();
         let host = if namespaces.is_some() { "0.0.0.0" } else { "127.0.0.1" };
         let mut server = Server {
@@ -35,6 +42,7 @@ impl Server {
             listen: format!("{host}:{port}"),
             port,
             is_namespaced: namespaces.is_some(),
+            term,
         };
         server.spawn();
         server
@@ -110,7 +118,7 @@ impl Server {
         words.push(soda_binary().display().to_string());
         words.extend(["serve", "--listen", &self.listen, "--data"].map(str::to_owned));
         words.push(self.data.display().to_string());
-        words.extend(["--term".to_owned(), format!("{}s", TERM.as_secs())]);
+        words.extend(["--term".to_owned(), format!("{}s", self.term.as_secs())]);
         if self.is_namespaced {
             words.push("--insecure".to_owned());
         }
