@@ -173,7 +173,9 @@ impl Txn<'_> {
                 txn.unmake_orphan(fid.ino);
             }
             let now = txn.now();
-            let kind = txn.change(fid.ino, |attr| attr.linked(now))?.kind;
+            let attr = txn.change(fid.ino, |attr| attr.linked(now))?;
+            txn.hang(fid.ino, if attr.nlink == 1 { parent } else { Ino::default() })?;
+            let kind = attr.kind;
             txn.put_dirent(parent, new_name, Dirent { ino: fid.ino, kind })?;
             txn.attr(fid)
         })
@@ -249,7 +251,8 @@ impl Txn<'_> {
             Number::Given(ino) => ino,
         };
         let attr = Attr::created(&parent_inode.attr(parent), ino, &new, self.now());
-        self.set_inode(ino, Some(Inode::new(&attr, parent, target)))?;
+        let hangs = if names == Names::None { Ino::default() } else { parent };
+        self.set_inode(ino, Some(Inode::new(&attr, hangs, target)))?;
         for (name, value) in inherited.xattrs() {
             self.put_xattr(ino, name, value)?;
         }
@@ -287,6 +290,9 @@ impl Txn<'_> {
             (1.., _) => Fate::Linked,
             (0, IfOpen::Keep) => {
                 self.make_orphan(dirent.ino);
+                if dirent.kind != FileKind::Directory {
+                    self.hang(dirent.ino, Ino::default())?;
+                }
                 Fate::Orphaned
             }
             (0, IfOpen::Delete) => {

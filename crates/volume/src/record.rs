@@ -61,7 +61,7 @@ pub(crate) struct Inode {
     pub(crate) btime: Timestamp,
     pub(crate) version: Version,
     pub(crate) data_version: Version,
-    /// Of a directory: where it hangs. The root is its own parent.
+    /// Where it hangs, if it has one name; the root is its own parent. 0 of what has several names or none.
     pub(crate) parent: Ino,
     /// Of a directory: the number of its names.
     pub(crate) entries: u64,
@@ -101,7 +101,7 @@ impl Inode {
         }
     }
 
-    /// One with these attributes that holds nothing yet. `parent` is where a directory hangs.
+    /// One with these attributes that holds nothing yet. `parent` is where its name is.
     pub(crate) fn new(attr: &Attr, parent: Ino, target: Bytes) -> Inode {
         let mut inode = Inode {
             kind: attr.kind,
@@ -118,7 +118,7 @@ impl Inode {
             btime: attr.btime,
             version: attr.version,
             data_version: attr.data_version,
-            parent: if attr.kind == FileKind::Directory { parent } else { Ino::default() },
+            parent,
             entries: 0,
             xattrs: 0,
             stream: attr.ino.0,

@@ -131,10 +131,8 @@ impl Txn<'_> {
     fn moved(&mut self, dirent: Dirent, to: Ino) -> FsResult<()> {
         let now = self.now();
         let attr = self.change(dirent.ino, |attr| attr.changed(now))?;
-        if attr.kind == FileKind::Directory {
-            self.inode_mut(dirent.ino)?.parent = to;
-        }
-        Ok(())
+        let known = attr.kind == FileKind::Directory || attr.nlink == 1;
+        self.hang(dirent.ino, if known { to } else { Ino::default() })
     }
 
     /// A directory cannot move into itself or below.

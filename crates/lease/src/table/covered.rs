@@ -8,9 +8,11 @@
 use super::Table;
 use super::admission::{OpState, Operation, Part, Terms, Verdict};
 use super::index::ObjectId;
-use super::output::{Access, Covered, OpKey, Output, Refusal};
+use super::grants::Granted;
+use super::output::{Access, Covered, Created, OpKey, Output, Refusal, TreeChanges};
 use super::rates::Intent;
-use soda_types::{Cause, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use super::store::LeaseId;
+use soda_types::{Cause, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 
 /// Whether a covered operation can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +38,11 @@ impl Table {
         all.sort_unstable();
         all.dedup_by_key(|(fid, _)| *fid);
         let objects: Vec<ObjectId> = all.iter().map(|(fid, _)| self.store.find_or_insert(*fid)).collect();
+        for (fid, ancestors) in &covered.ancestors {
+            if let Some(object) = self.store.find(*fid) {
+                self.place(object, ancestors);
+            }
+        }
         let (accesses, parts) = all
             .into_iter()
             .map(|(fid, part)| (Access::change(fid, Cause::Data).without_lease(), part))
@@ -56,31 +63,128 @@ impl Table {
     /// A covered operation is over. Its session gets write leases on those of what it made that exist, whatever policy says:
     /// it serves them as its own already, and nobody else can know them.
     pub fn finish_covered(&mut self, now: Monotonic, key: OpKey, made: &[Fid]) -> Vec<Grant> {
+        let new = |fid: &Fid| Created { fid: *fid, kind: FileKind::File, parent: None };
+        let created = made.iter().map(new).collect();
+        self.finish_covered_tree(now, key, &TreeChanges { created, ..TreeChanges::default() }).leases
+    }
+
+    /// As [`Table::finish_covered`], with what the operation did to the tree. What the session made in reach of a deep write
+    /// lease of its own that one covers; what it took out of the reach of one it has a node lease on, known or not.
+    pub fn finish_covered_tree(&mut self, now: Monotonic, key: OpKey, changes: &TreeChanges) -> Granted {
         if self.ops.get(&key).is_none_or(|op| op.state != OpState::Admitted) {
-            return Vec::new();
+            return Granted::default();
         }
-        let Some(op) = self.ops.remove(&key) else { return Vec::new() };
+        let Some(op) = self.ops.remove(&key) else { return Granted::default() };
         for object in &op.objects {
             if let Some(found) = self.store.object_mut(*object) {
                 found.running.leave();
             }
             self.unsettled.push_back(*object);
         }
-        let mut grants = Vec::with_capacity(made.len());
-        for fid in made {
-            let object = self.store.find_or_insert(*fid);
-            // Whoever guessed the number has cached that there is nothing.
-            let guesses: Vec<_> = self.store.holders(object).collect();
-            guesses.into_iter().for_each(|lease| self.end_lease(lease));
-            grants.extend(self.grant_made(now, op.session, object));
+        let session = op.session;
+        let mut granted = Granted::default();
+        self.note_tree_changes(changes);
+        for (fid, chain) in &changes.moved {
+            let moved = |table: &mut Table, object| table.move_object(object, chain);
+            granted.leases.extend(self.take_along(now, session, *fid, moved));
+        }
+        for fid in &changes.relinked {
+            let relinked = |table: &mut Table, object| table.store.place_several(object);
+            granted.leases.extend(self.take_along(now, session, *fid, relinked));
+        }
+        let made: Vec<ObjectId> = changes.created.iter().map(|made| self.make_way(made.fid)).collect();
+        self.place_all_new(&changes.created);
+        for (object, made) in made.into_iter().zip(&changes.created) {
+            self.grant_covered_new(now, session, object, made.kind, &mut granted);
             self.unsettled.push_back(object);
         }
         self.settle(now);
         // It had expired, and one that was waiting for it has ended it.
-        if !self.sessions.contains_key(&op.session) {
-            grants.clear();
+        if !self.sessions.contains_key(&session) {
+            return Granted::default();
         }
-        grants
+        granted
+    }
+
+    /// Whoever guessed the number of something new has cached that there is nothing.
+    fn make_way(&mut self, fid: Fid) -> ObjectId {
+        let object = self.store.find_or_insert(fid);
+        let guesses: Vec<_> = self.store.holders(object).collect();
+        guesses.into_iter().for_each(|lease| self.end_lease(lease));
+        object
+    }
+
+    /// Parents before what is in them.
+    fn place_all_new(&mut self, created: &[Created]) {
+        if self.store.ancestry().is_none() {
+            return;
+        }
+        let mut rest: Vec<(Fid, Fid)> =
+            created.iter().filter_map(|made| Some((made.fid, made.parent?))).collect();
+        loop {
+            let new: std::collections::BTreeSet<Fid> = rest.iter().map(|(fid, _)| *fid).collect();
+            let (later, ready): (Vec<_>, Vec<_>) =
+                rest.into_iter().partition(|(_, parent)| new.contains(parent));
+            if ready.is_empty() {
+                return;
+            }
+            for (fid, parent) in ready {
+                if let Some(object) = self.store.find(fid) {
+                    self.store.place_new(object, parent);
+                }
+            }
+            rest = later;
+        }
+    }
+
+    fn grant_covered_new(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        kind: FileKind,
+        granted: &mut Granted,
+    ) {
+        let for_writing = |covered: &Coverage| covered.mode == Mode::Write;
+        let mut covered = self.covered(session, object).filter(for_writing);
+        let directory = kind == FileKind::Directory && self.store.nearest_branch(object).is_some();
+        if covered.is_none()
+            && directory
+            && self.store.as_branch(object).is_some()
+            && let Some(deep) = self.grant_deep(now, session, object, Mode::Write)
+        {
+            granted.leases.push(deep);
+            covered = self.covered(session, object).filter(for_writing);
+        }
+        match covered {
+            Some(covered) => granted.covered.push(covered),
+            None => granted.leases.extend(self.grant_made(now, session, object)),
+        }
+    }
+
+    /// The session goes on with an object as its own that leaves the reach of its deep lease.
+    fn take_along(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        fid: Fid,
+        change: impl FnOnce(&mut Table, ObjectId),
+    ) -> Option<Grant> {
+        let object = self.store.find(fid)?;
+        let own = |table: &Table| -> Vec<LeaseId> {
+            let reaching = table.store.reaching(object).into_iter();
+            reaching.filter(|reach| reach.session == session).map(|reach| reach.lease).collect()
+        };
+        let before = own(self);
+        change(self, object);
+        let after = own(self);
+        if before.iter().all(|lease| after.contains(lease)) {
+            return None;
+        }
+        match self.store.lease_of(object, session) {
+            Some(_) => self.grant_changer(now, session, object, &Access::change(fid, Cause::Attributes)),
+            None => self.grant_made(now, session, object),
+        }
     }
 
     /// The lease on something that the session made in an operation whose answer it has not got: as it is, or given again
@@ -91,7 +195,8 @@ impl Table {
         }
         let object = self.store.find_or_insert(fid);
         let found = self.store.object(object)?;
-        let grant = match !found.has_holders() && found.running.lets_in(Intent::Change) {
+        let unknown = !found.has_holders() && !self.is_excluded(object, session, Mode::Write);
+        let grant = match unknown && found.running.lets_in(Intent::Change) {
             true => self.grant_made(now, session, object),
             false => None,
         };

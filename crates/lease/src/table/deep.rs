@@ -21,6 +21,7 @@ use super::config::{DeepLeases, WriteLeases};
 use super::index::ObjectId;
 use super::output::{Ancestors, TreeChanges, TreeVersion};
 use super::placing::Reaching;
+use super::sessions::Session;
 use super::store::{LeaseId, Running};
 use super::{Intent, Table};
 use crate::conflict::{Concession, Place, Reach, concession};
@@ -105,10 +106,9 @@ impl Table {
     }
 
     pub(super) fn apply_to_tree(&mut self, changes: &TreeChanges) {
-        if self.store.ancestry().is_none() || (changes.moved.is_empty() && changes.relinked.is_empty()) {
+        if !self.note_tree_changes(changes) {
             return;
         }
-        self.tree_version += 1;
         for (fid, chain) in &changes.moved {
             if let Some(object) = self.store.find(*fid) {
                 self.move_object(object, chain);
@@ -117,6 +117,15 @@ impl Table {
         for object in changes.relinked.iter().filter_map(|fid| self.store.find(*fid)).collect::<Vec<_>>() {
             self.store.place_several(object);
         }
+    }
+
+    /// Plans of before are not believed any more. False: nothing has moved.
+    pub(super) fn note_tree_changes(&mut self, changes: &TreeChanges) -> bool {
+        let moves = !changes.moved.is_empty() || !changes.relinked.is_empty();
+        if moves && self.store.ancestry().is_some() {
+            self.tree_version += 1;
+        }
+        moves && self.store.ancestry().is_some()
     }
 
     /// What the session may certainly do with the object under deep leases.
@@ -184,7 +193,7 @@ impl Table {
 
     /// The object moves with what others hold on it and below: whose deep lease did not reach it before has not been told of
     /// any of it.
-    fn move_object(&mut self, object: ObjectId, chain: &[Fid]) {
+    pub(super) fn move_object(&mut self, object: ObjectId, chain: &[Fid]) {
         let before = self.store.reaching_into(object, Scope::Subtree);
         self.store.move_object(object, chain);
         self.leave_holes_for(object);
@@ -383,7 +392,8 @@ impl Table {
         let fid = self.store.object(object)?.fid;
         let wanted = self.term_of(session, fid) == ObjectTerm::Session
             && (mode == Mode::Read || self.config.write_leases == WriteLeases::Grant);
-        let good = self.sessions.get(&session).is_some_and(|session| session.is_good());
+        let takes = |session: &Session| session.is_good() && session.widest == Scope::Subtree;
+        let good = self.sessions.get(&session).is_some_and(takes);
         if !wanted || !good || !self.nobody_minds(now, session, object, Scope::Subtree, mode) {
             return None;
         }

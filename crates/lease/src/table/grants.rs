@@ -160,7 +160,7 @@ impl Table {
         self.insert_lease(now, session, object, (Scope::Node, Mode::Write), term)
     }
 
-    fn grant_changer(
+    pub(super) fn grant_changer(
         &mut self,
         now: Monotonic,
         session: SessionId,

@@ -40,9 +40,10 @@ pub struct TreeVersion(pub(super) u64);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TreeChanges {
     pub created: Vec<Created>,
-    /// Has another parent now. Moves of directories exclude each other, so what is above one stands still.
+    /// Has another parent now, in the order of the moves. Moves of directories exclude each other, so what is above one stands
+    /// still.
     pub moved: Vec<(Fid, Vec<Fid>)>,
-    /// Has more or fewer names than before, and still one.
+    /// Has several names now, or none.
     pub relinked: Vec<Fid>,
 }
 
@@ -97,6 +98,9 @@ pub struct Covered {
     pub made: Vec<Fid>,
     /// Changed without leases: things of the server's own that no other operation may use meanwhile.
     pub alone: Vec<Fid>,
+    /// Where the changed ones lie. A deep lease counts for what has a place only, so with deep leases on no plan that is older
+    /// than a move may be used.
+    pub ancestors: Vec<(Fid, Ancestors)>,
 }
 
 /// Whether the session can be given a lease with the answer.

@@ -147,11 +147,22 @@ impl Store {
         }
     }
 
-    /// Several names: no deep lease covers the object.
+    /// Several names, or none: no deep lease covers the object. A directory that was removed is the top of a tree of its own.
     pub(super) fn place_several(&mut self, object: ObjectId) {
-        if matches!(self.position(object), Position::Unknown | Position::In(_)) {
-            self.relocate(object, Position::Several);
+        match self.position(object) {
+            Position::Unknown | Position::In(_) => self.relocate(object, Position::Several),
+            Position::Is(branch) => self.cut_off(object, branch),
+            Position::Several => {}
         }
+    }
+
+    fn cut_off(&mut self, object: ObjectId, branch: BranchId) {
+        let held = self.held_here(object);
+        for (session, tally) in &held {
+            self.count(object, *session, *tally, By::Taking);
+        }
+        let old = self.ancestry_mut().and_then(|ancestry| ancestry.get_mut(branch)?.up.take());
+        self.leave(old);
     }
 
     /// The object has another parent now.

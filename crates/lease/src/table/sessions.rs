@@ -3,7 +3,7 @@
 use super::output::{FenceReason, Output, Refusal, SessionEnded};
 use super::store::{LeaseId, LeaseList};
 use super::{OpKey, Table};
-use soda_types::{Fid, Monotonic, ObjectTerm, SessionId};
+use soda_types::{Fid, Monotonic, ObjectTerm, Scope, SessionId};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub(super) struct Session {
     pub(super) standing: SessionStanding,
     /// Its own policy, before that of the volume.
     object_term: Option<ObjectTerm>,
+    /// What it takes.
+    pub(super) widest: Scope,
     pub(super) leases: LeaseList,
 }
 
@@ -39,7 +41,8 @@ impl Table {
             None => {
                 self.counters.sessions_opened += 1;
                 let (standing, leases) = (SessionStanding::Good, LeaseList::new());
-                self.sessions.insert(id, Session { expires, standing, object_term: None, leases });
+                let widest = Scope::Subtree;
+                self.sessions.insert(id, Session { expires, standing, object_term: None, widest, leases });
             }
         }
     }
@@ -49,6 +52,13 @@ impl Table {
     pub fn set_object_term(&mut self, id: SessionId, term: Option<ObjectTerm>) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.object_term = term;
+        }
+    }
+
+    /// The widest leases that the session takes from now on. One that knows nothing of deep leases gets none.
+    pub fn set_widest(&mut self, id: SessionId, widest: Scope) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.widest = widest;
         }
     }
 

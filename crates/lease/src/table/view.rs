@@ -1,5 +1,6 @@
 //! Getters for tools: who holds what, who waits for whom and how long, and what policy says.
 
+use super::output::Access;
 use super::placing::Reaching;
 use super::rates::{Equation8, Intent, Usage};
 use super::store::Lease;
@@ -146,6 +147,15 @@ impl Table {
         object.queue_len() == 0
             && object.running.lets_in(Intent::Read)
             && !self.store.first_holder(id).is_some_and(in_the_way)
+    }
+
+    /// As [`Table::reads_at_once`], of an object whose place is said.
+    pub fn reads_at_once_there(&mut self, session: SessionId, access: &Access) -> bool {
+        let object = self.store.find_or_insert(access.fid);
+        self.place(object, &access.ancestors);
+        let at_once = self.reads_at_once(session, access.fid);
+        self.store.note_untidy(object);
+        at_once
     }
 
     /// The session's deep lease on a directory.

@@ -6,7 +6,7 @@ use soda_types::{Fid, Grant, InUse, Mode, Monotonic, RecallAck};
 
 fn told(held: &[u64], made: &[u64]) -> Covered {
     let fids = |inos: &[u64]| inos.iter().map(|ino| f(*ino)).collect::<Vec<Fid>>();
-    Covered { held: fids(held), made: fids(made), alone: Vec::new() }
+    Covered { held: fids(held), made: fids(made), ..Covered::default() }
 }
 
 fn not_held(op: u64, ino: u64) -> Output {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The version of the layout that this program reads and writes. Before a first release older ones are not converted.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 const MAGIC: &str = "soda data directory";
 const FORMAT_FILE: &str = "FORMAT";

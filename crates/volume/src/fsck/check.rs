@@ -38,6 +38,8 @@ struct Names {
     links: HashMap<Ino, u32>,
     entries: HashMap<Ino, u64>,
     subdirectories: HashMap<Ino, u32>,
+    /// Where each other inode is, of several places one.
+    places: HashMap<Ino, Ino>,
     /// Where each directory is, and the place of its name in the census.
     parents: BTreeMap<Ino, (Ino, usize)>,
 }
@@ -74,6 +76,7 @@ fn names(census: &Census, problems: &mut Vec<Problem>) -> Names {
         }
         if inode.kind != FileKind::Directory {
             *names.links.entry(ino).or_default() += 1;
+            names.places.insert(ino, parent);
             continue;
         }
         *names.subdirectories.entry(parent).or_default() += 1;
@@ -138,6 +141,11 @@ fn links(census: &Census, names: &Names, problems: &mut Vec<Problem>) {
             // One without any name gets one first.
             if recorded != actual && (actual > 0 || census.orphans.contains(&ino)) {
                 problems.push(Problem::WrongLinkCount { ino, recorded, actual });
+            }
+            // That it is not known is always right.
+            let place = names.places.get(&ino).copied().filter(|_| actual == 1).unwrap_or_default();
+            if inode.parent != Ino::default() && inode.parent != place {
+                problems.push(Problem::WrongParent { ino, recorded: inode.parent, actual: place });
             }
             continue;
         }

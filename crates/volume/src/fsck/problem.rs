@@ -57,7 +57,7 @@ pub enum Problem {
         ino: Ino,
         kind: FileKind,
     },
-    /// A directory that believes to be elsewhere.
+    /// An inode that believes to be elsewhere; `actual` 0: in several directories, or in none.
     WrongParent {
         ino: Ino,
         recorded: Ino,
@@ -197,7 +197,7 @@ impl fmt::Display for Problem {
             }
             Problem::Unreachable { ino, kind } => write!(f, "no name leads to {ino}, a {kind:?}"),
             Problem::WrongParent { ino, recorded, actual } => {
-                write!(f, "directory {ino} says it is in {recorded}, it is in {actual}")
+                write!(f, "{ino} says it is in {recorded}, it is in {actual}")
             }
             Problem::WrongLinkCount { ino, recorded, actual } => {
                 write!(f, "{ino} says it has {recorded} links, it has {actual}")

@@ -132,9 +132,11 @@ impl Mender<'_> {
         let directory = self.lost_and_found()?;
         let name = entry_name(&format!("#{}", ino.0))?;
         self.put(Table::Dirent, key::dirent(self.volume.id, directory, &name), &Dirent { ino, kind });
-        self.change(ino, |inode| match kind {
-            FileKind::Directory => inode.parent = directory,
-            _ => inode.nlink = 1,
+        self.change(ino, |inode| {
+            inode.parent = directory;
+            if kind != FileKind::Directory {
+                inode.nlink = 1;
+            }
         })
     }
 

@@ -278,6 +278,14 @@ fn counts_that_are_wrong() {
         |problem| matches!(problem, Problem::WrongParent { recorded: Ino(77), actual: Ino::ROOT, .. }),
     );
     spoiled(
+        |lab| lab.change(lab.small, |inode| inode.parent = Ino(77)),
+        |problem| matches!(problem, Problem::WrongParent { recorded: Ino(77), actual: Ino(0), .. }),
+    );
+    spoiled(
+        |lab| lab.change(lab.large, |inode| inode.parent = Ino(77)),
+        |problem| matches!(problem, Problem::WrongParent { recorded: Ino(77), actual, .. } if *actual != Ino(0)),
+    );
+    spoiled(
         |lab| lab.change(lab.small, |inode| inode.xattrs = 4),
         |problem| matches!(problem, Problem::WrongXattrCount { recorded: 4, actual: 1, .. }),
     );
