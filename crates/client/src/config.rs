@@ -1,6 +1,6 @@
 //! What a client is told when it starts.
 
-use soda_types::{ClientId, ObjectTerm};
+use soda_types::{ClientId, ObjectTerm, Scope};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +18,8 @@ pub struct ClientConfig {
     pub consistency: Consistency,
     /// Terms of its leases; `None`: as the server's policy says.
     pub lease_term: Option<ObjectTerm>,
+    /// The widest leases that it takes, if the server gives such: with [`Scope::Node`] no deep ones.
+    pub widest_lease: Scope,
     pub retry: Retry,
     pub write: WritePolicy,
     /// Connections for file data beside the one for everything else.
@@ -36,6 +38,7 @@ impl ClientConfig {
             cache: CacheConfig::default(),
             consistency: Consistency::Lease,
             lease_term: None,
+            widest_lease: Scope::Subtree,
             retry: Retry::Hard,
             write: WritePolicy::Through,
             data_connections: 2,
@@ -50,6 +53,16 @@ impl ClientConfig {
         match (self.access, self.consistency) {
             (Access::ReadWrite, Consistency::Lease) => self.write,
             _ => WritePolicy::Through,
+        }
+    }
+}
+
+impl ClientConfig {
+    /// Who has no leases has no deep ones.
+    pub(crate) fn widest_lease(&self) -> Scope {
+        match self.consistency {
+            Consistency::Lease => self.widest_lease,
+            _ => Scope::Node,
         }
     }
 }

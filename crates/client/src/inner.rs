@@ -12,8 +12,8 @@ use crate::recall::Pool;
 use crate::stats::Stats;
 use crate::validity::Answers;
 use bytes::Bytes;
-use soda_protocol::{Answer, Failure, Note, Push, Reply};
-use soda_types::{Errno, Fid, FsError, FsResult, InUse, Monotonic, RecallAck};
+use soda_protocol::{Answer, Covered, Failure, Note, Push, Reply};
+use soda_types::{Errno, Fid, FsError, FsResult, Grant, InUse, Monotonic, RecallAck};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -114,7 +114,8 @@ impl Inner {
                 }
                 let result =
                     result.map(|answer| (answer, payload)).map_err(|failure| failed(failure, &pending));
-                self.finish(channel, pending, &reply.grants, result);
+                let leases = (reply.grants.as_slice(), reply.covered.as_slice());
+                self.finish(channel, pending, leases, result);
             }
         }
     }
@@ -123,14 +124,14 @@ impl Inner {
         self: &Arc<Inner>,
         channel: Channel,
         pending: Pending,
-        grants: &[soda_types::Grant],
+        leases: (&[Grant], &[Covered]),
         result: FsResult<(Answer, Bytes)>,
     ) {
         let Pending { mut completion, ticket, slot, touches, .. } = pending;
         let now = self.now();
         let mut state = crate::lock(&self.state);
         match channel {
-            Channel::Control => state.accept(now, ticket, grants),
+            Channel::Control => state.accept(now, ticket, leases),
             // Brings no leases. `cacheable` asks for the ticket only by its number.
             Channel::Data => state.holder.fail_request(ticket),
         }
@@ -221,7 +222,7 @@ impl Inner {
 
 /// What the acknowledgements say is in use.
 pub(crate) fn said_open(acks: &[RecallAck]) -> Vec<Fid> {
-    acks.iter().filter(|ack| ack.in_use == InUse::Yes).map(|ack| ack.fid).collect()
+    acks.iter().filter(|ack| ack.in_use == InUse::Yes).map(|ack| ack.object.unwrap_or(ack.fid)).collect()
 }
 
 /// A failure as the caller sees it.

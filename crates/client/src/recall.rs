@@ -11,6 +11,8 @@ mod pool;
 pub(crate) use pool::Pool;
 
 use crate::behind::here::Origin;
+use crate::cache::State;
+use crate::cache::inode::Inode;
 use crate::connection::link::Cancelled;
 use crate::hooks::{NAMES_RUN_OUT, Names, NamesLock};
 use crate::inner::{Inner, said_open};
@@ -35,20 +37,44 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// A recall in progress.
 #[derive(Debug)]
 struct Job {
+    /// The object that is asked for.
     fid: Fid,
     epoch: Epoch,
-    keep: Option<Mode>,
+    of: Of,
     began: Monotonic,
-    plan: Plan,
+    /// What has to be brought down for it.
+    parts: Vec<Part>,
     progress: Arc<Progress>,
     /// What else is lowered on this occasion.
     neighbours: Vec<Fid>,
 }
 
+/// What is recalled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    /// The node lease on the object.
+    Node,
+    /// Part of the deep lease on this directory.
+    Deep(Fid),
+}
+
+/// An inode whose caches are brought down.
+#[derive(Clone, Debug)]
+struct Part {
+    fid: Fid,
+    keep: Option<Mode>,
+    plan: Plan,
+}
+
 impl Job {
     /// For whoever may answer it in the place of the thread that works on it.
     fn aside(&self) -> Job {
-        Job { plan: Plan::default(), neighbours: Vec::new(), progress: Arc::clone(&self.progress), ..*self }
+        let parts = self.parts.iter().map(|part| Part { plan: Plan::default(), ..*part }).collect();
+        Job { parts, neighbours: Vec::new(), progress: Arc::clone(&self.progress), ..*self }
+    }
+
+    fn needs_kernel(&self) -> bool {
+        self.parts.iter().any(|part| part.plan.needs_kernel())
     }
 }
 
@@ -65,6 +91,9 @@ impl Inner {
         let mut acks = Vec::new();
         for recall in recalls {
             self.stats.recalls.one();
+            if recall.object.is_some() && self.defer(recall) {
+                continue;
+            }
             match self.begin_recall(recall) {
                 Begun::Gone(ack) => {
                     self.stats.recalls_gone.one();
@@ -73,18 +102,36 @@ impl Inner {
                 Begun::Running => {}
                 Begun::Job(job) if self.may_block(&job) => self.hand_on(job),
                 Begun::Job(job) => match self.finish_recall(&job, Finish::IfDone) {
-                    Finished::Answer(ack) => acks.push(ack),
+                    Finished::Answer(all) => acks.extend(all),
                     Finished::Before => {}
-                    Finished::NotYet(plan) => self.hand_on(Job { plan, ..job }),
+                    Finished::NotYet(parts) => self.hand_on(Job { parts, ..job }),
                 },
             }
         }
         self.acknowledge(acks);
     }
 
+    /// Part of a deep lease is asked for, and the answer to a digest that made something below is not here yet. It may have been
+    /// lost with a connection, and the server believe that the deep lease covers what it made: no question about that part is
+    /// answered before that is known.
+    fn defer(self: &Arc<Inner>, recall: &Recall) -> bool {
+        let Some(digest) = crate::lock(&self.state).behind.digest_under_way() else { return false };
+        let (inner, recall) = (Arc::clone(self), recall.clone());
+        self.runtime.spawn(async move {
+            while crate::lock(&inner.state).behind.digest_under_way() == Some(digest) {
+                let flushed = tokio::time::timeout(PROGRESS, inner.flush_all()).await;
+                if matches!(flushed, Ok(Err(_))) {
+                    tokio::time::sleep(FLUSH_AGAIN).await;
+                }
+            }
+            inner.handle_recalls(&[recall]);
+        });
+        true
+    }
+
     fn may_block(&self, job: &Job) -> bool {
-        let ahead = !crate::lock(&self.state).to_tell_first(job.fid).is_empty();
-        ahead || job.plan.needs_kernel() || !job.neighbours.is_empty() || !self.answers.none_inside()
+        let ahead = !crate::lock(&self.state).untold(&job.parts).is_empty();
+        ahead || job.needs_kernel() || !job.neighbours.is_empty() || !self.answers.none_inside()
     }
 
     /// To a thread that may block.
@@ -93,13 +140,13 @@ impl Inner {
         self.watch_names(&job);
         self.watch_stuck(&job);
         let inner = Arc::clone(self);
-        if crate::lock(&self.state).to_tell_first(job.fid).is_empty() {
+        if crate::lock(&self.state).untold(&job.parts).is_empty() {
             self.recall_pool.run(Box::new(move || inner.work_on(job)));
             return;
         }
         // Not in the pool: its threads are for what does not wait for the server.
         self.runtime.spawn(async move {
-            inner.flush_for_recall(job.fid).await;
+            inner.flush_for_recall(job.fid, &job.parts).await;
             let pool = inner.recall_pool.clone();
             pool.run(Box::new(move || inner.work_on(job)));
         });
@@ -107,47 +154,58 @@ impl Inner {
 
     fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
         let now = self.now();
+        let asked = recall.object.unwrap_or(recall.fid);
         let mut state = crate::lock(&self.state);
-        match state.peek(recall.fid).map(|inode| inode.origin) {
+        match state.peek(asked).map(|inode| inode.origin) {
             // The answer to the digest that made it is on its way, with the lease that is meant. The server asks again.
             Some(Origin::Here) => return Begun::Running,
-            Some(Origin::Told) => state.adopt_lease(now, recall),
+            Some(Origin::Told) if recall.object.is_none() => state.adopt_lease(now, recall),
             _ => {}
         }
         let step = state.holder.handle_recall(now, recall);
-        let opens = state.existing(recall.fid).map_or(0, |inode| inode.opens);
-        match step {
+        let opens = state.existing(asked).map_or(0, |inode| inode.opens);
+        let (of, keep, inside) = match step {
             RecallStep::AlreadyGone(mut ack) => {
                 ack.in_use = if opens > 0 { InUse::Yes } else { InUse::No };
                 if opens > 0 && ack.kept.is_none() {
-                    state.inode(recall.fid).open_at_server = InUse::Yes;
+                    state.inode(asked).open_at_server = InUse::Yes;
                 }
-                Begun::Gone(ack)
+                return Begun::Gone(ack);
             }
-            // This client never says what a deep lease covers (`handle_reply_covered`), so nothing is.
-            RecallStep::Working | RecallStep::DropPart { .. } => Begun::Running,
-            RecallStep::Drop { fid, epoch, keep } => {
-                state.inode(fid).recalling += 1;
-                state.repin(fid);
-                self.answers.bump();
-                let plan = Plan::new(&mut state, now, fid, keep);
-                if state.names_lock() == NamesLock::Directory {
-                    state.note_contended(now, fid);
-                }
-                let neighbours = if keep == Some(Mode::Read) { state.take_unseen(fid) } else { Vec::new() };
-                Begun::Job(Job { fid, epoch, keep, began: now, plan, progress: Arc::default(), neighbours })
+            RecallStep::Working => return Begun::Running,
+            RecallStep::Drop { fid, keep, .. } => (Of::Node, keep, vec![fid]),
+            RecallStep::DropPart { lease, keep, inside, .. } => (Of::Deep(lease), keep, inside),
+        };
+        self.answers.bump();
+        let mut parts = Vec::with_capacity(inside.len());
+        for fid in inside {
+            // What a node lease covers besides may stay.
+            let keep = if of == Of::Node { keep } else { keep.max(state.holder.node_mode(fid)) };
+            if keep == Some(Mode::Write) {
+                continue;
             }
+            state.inode(fid).recalling += 1;
+            state.repin(fid);
+            let plan = Plan::new(&mut state, now, fid, keep);
+            if state.names_lock() == NamesLock::Directory {
+                state.note_contended(now, fid);
+            }
+            parts.push(Part { fid, keep, plan });
         }
+        let neighbours = if keep == Some(Mode::Read) { state.take_unseen(asked) } else { Vec::new() };
+        let (fid, epoch, progress) = (asked, recall.epoch, Arc::default());
+        Begun::Job(Job { fid, epoch, of, began: now, parts, progress, neighbours })
     }
 
     /// Own changes of a directory that wait at the server behind this recall hold the lock which the kernel needs to
     /// drop the directory's names. Look-ups do, too, but stay: a kernel that asks for a name again takes an error for
     /// "another inode by now", and what is mounted below would come loose. For them there is [`Inner::watch_names`].
     fn take_back_changes(self: &Arc<Inner>, job: &Job) {
-        if job.plan.names.is_none() || self.hooks.names_lock() == NamesLock::None {
+        if self.hooks.names_lock() == NamesLock::None {
             return;
         }
-        let tags = self.link.changing_names_of(job.fid);
+        let dirs = job.parts.iter().filter(|part| part.plan.names.is_some());
+        let tags: Vec<u64> = dirs.flat_map(|part| self.link.changing_names_of(part.fid)).collect();
         if tags.is_empty() {
             return;
         }
@@ -165,15 +223,13 @@ impl Inner {
     /// server for just that. But what the kernel was told before the recall it believes for a moment only, and since then
     /// it was told nothing: when the moment is over nothing old can be used any more, lock or no lock.
     fn watch_names(self: &Arc<Inner>, job: &Job) {
-        let of_directory =
-            crate::lock(&self.state).existing(job.fid).is_some_and(|inode| inode.dir.is_some());
-        if !of_directory || self.hooks.names_lock() == NamesLock::None {
+        if self.hooks.names_lock() == NamesLock::None || !self.concerns_names(job) {
             return;
         }
         let (inner, mut job) = (Arc::clone(self), job.aside());
         self.runtime.spawn(async move {
             tokio::time::sleep(NAMES_RUN_OUT).await;
-            inner.flush_for_recall(job.fid).await;
+            inner.flush_for_recall(job.fid, &job.parts).await;
             if job.progress.done.load(Ordering::Acquire) {
                 return;
             }
@@ -181,15 +237,23 @@ impl Inner {
             // Not in the pool: all of its threads may be waiting for locks.
             runtime.spawn_blocking(move || {
                 let now = inner.now();
-                job.plan = Plan::new(&mut crate::lock(&inner.state), now, job.fid, None).without_names();
-                job.plan.tell(&*inner.hooks, job.fid);
-                if let Finished::Answer(ack) = inner.finish_recall(&job, Finish::Now) {
+                for part in &mut job.parts {
+                    part.plan =
+                        Plan::new(&mut crate::lock(&inner.state), now, part.fid, None).without_names();
+                    part.plan.tell(&*inner.hooks, part.fid);
+                }
+                if let Finished::Answer(acks) = inner.finish_recall(&job, Finish::Now) {
                     tracing::debug!(fid = %job.fid, "recall answered when the kernel's names had run out");
                     inner.stats.recalls_run_out.one();
-                    inner.acknowledge(vec![ack]);
+                    inner.acknowledge(acks);
                 }
             });
         });
+    }
+
+    fn concerns_names(&self, job: &Job) -> bool {
+        let mut state = crate::lock(&self.state);
+        job.parts.iter().any(|part| state.existing(part.fid).is_some_and(|inode| inode.dir.is_some()))
     }
 
     /// The last resort against a deadlock through the kernel: an own change, a page that the kernel must write back before
@@ -198,7 +262,7 @@ impl Inner {
     fn watch_stuck(self: &Arc<Inner>, job: &Job) {
         let inner = Arc::clone(self);
         // Only these wait for something that a change of our own can hold.
-        let can_be_stuck = job.plan.data.is_some();
+        let can_be_stuck = job.parts.iter().any(|part| part.plan.data.is_some());
         let job = job.aside();
         let fid = job.fid;
         let mut was_telling = false;
@@ -213,15 +277,17 @@ impl Inner {
                 was_telling = job.progress.telling.load(Ordering::Acquire);
                 let behind = {
                     let mut state = crate::lock(&inner.state);
-                    // Under a write lease own changes go ahead of the recall: they are not what it waits for.
-                    let covered = state.holder.mode(fid) == Some(Mode::Write);
-                    !covered && state.existing(fid).is_some_and(|inode| inode.changes > 0)
+                    job.parts.iter().any(|Part { fid, .. }| {
+                        // Under a write lease own changes go ahead of the recall: they are not what it waits for.
+                        let covered = state.holder.mode(*fid) == Some(Mode::Write);
+                        !covered && state.existing(*fid).is_some_and(|inode| inode.changes > 0)
+                    })
                 };
                 if stuck && behind {
                     tracing::warn!(%fid, "recall answered before the kernel: a change of its own waits for it");
                     inner.stats.recalls_forced.one();
-                    if let Finished::Answer(ack) = inner.finish_recall(&job, Finish::Now) {
-                        inner.acknowledge(vec![ack]);
+                    if let Finished::Answer(acks) = inner.finish_recall(&job, Finish::Now) {
+                        inner.acknowledge(acks);
                     }
                     return;
                 }
@@ -231,16 +297,14 @@ impl Inner {
 
     fn work_on(self: &Arc<Inner>, mut job: Job) {
         let mut neighbours = std::mem::take(&mut job.neighbours);
-        let may_go = |state: &crate::cache::State, fid: &Fid| state.may_give_back(*fid);
+        let may_go = |state: &State, fid: &Fid| state.may_give_back(*fid);
         let undurable = {
             let state = crate::lock(&self.state);
             let (may_go, undurable) = neighbours.into_iter().partition(|fid| may_go(&state, fid));
             neighbours = may_go;
             undurable
         };
-        let of_directory =
-            crate::lock(&self.state).existing(job.fid).is_some_and(|inode| inode.dir.is_some());
-        if of_directory {
+        if self.concerns_names(&job) {
             neighbours = self.lower_first(neighbours);
         }
         self.answer(job);
@@ -249,10 +313,10 @@ impl Inner {
     }
 
     /// Nobody else may see it before the server knows what was done here.
-    async fn flush_for_recall(self: &Arc<Inner>, fid: Fid) {
+    async fn flush_for_recall(self: &Arc<Inner>, asked: Fid, parts: &[Part]) {
         let mut digests = self.stats.digests.get();
         loop {
-            let untold = crate::lock(&self.state).to_tell_first(fid);
+            let untold = crate::lock(&self.state).untold(parts);
             if untold.is_empty() {
                 return;
             }
@@ -263,7 +327,7 @@ impl Inner {
             }
             let now = self.stats.digests.get();
             if flushed.is_err() && std::mem::replace(&mut digests, now) != now {
-                self.note(&Note::RecallProgress(vec![fid]));
+                self.note(&Note::RecallProgress(vec![asked]));
             }
         }
     }
@@ -271,59 +335,64 @@ impl Inner {
     fn answer(self: &Arc<Inner>, mut job: Job) {
         loop {
             self.answers.wait();
-            if job.plan.needs_kernel() {
+            if job.needs_kernel() {
                 self.stats.recalls_kernel.one();
                 job.progress.telling.store(true, Ordering::Release);
-                job.plan.tell(&*self.hooks, job.fid);
+                job.parts.iter().for_each(|part| part.plan.tell(&*self.hooks, part.fid));
             }
             match self.finish_recall(&job, Finish::IfDone) {
-                Finished::Answer(ack) => return self.acknowledge(vec![ack]),
+                Finished::Answer(acks) => return self.acknowledge(acks),
                 Finished::Before => return,
-                Finished::NotYet(plan) => job.plan = plan,
+                Finished::NotYet(parts) => job.parts = parts,
             }
             // The server may have come back with less than it had.
-            self.runtime.block_on(self.flush_for_recall(job.fid));
+            self.runtime.block_on(self.flush_for_recall(job.fid, &job.parts));
         }
     }
 
     /// The kernel holds nothing any more: brings our own caches down, and makes the answer.
     fn finish_recall(&self, job: &Job, finish: Finish) -> Finished {
-        let Job { fid, epoch, keep, began, .. } = *job;
-        let asked_hooks = self.hooks.in_use(fid);
+        let used: Vec<InUse> = job.parts.iter().map(|part| self.hooks.in_use(part.fid)).collect();
         let now = self.now();
         let mut state = crate::lock(&self.state);
-        if finish == Finish::IfDone
-            && !job.progress.done.load(Ordering::Acquire)
-            && let Some(plan) = job.plan.overtaken(&mut state, now, fid)
-        {
-            return Finished::NotYet(plan);
+        let done = job.progress.done.load(Ordering::Acquire);
+        if finish == Finish::IfDone && !done {
+            let mut parts = job.parts.clone();
+            let mut overtaken = false;
+            for part in &mut parts {
+                let plan = part.plan.overtaken(&mut state, now, part.fid);
+                overtaken |= plan.is_some();
+                part.plan = plan.unwrap_or_else(|| part.plan.clone().told());
+            }
+            if overtaken {
+                return Finished::NotYet(parts);
+            }
         }
-        if !job.progress.done.load(Ordering::Acquire) && !state.to_tell_first(fid).is_empty() {
+        if !done && !state.untold(&job.parts).is_empty() {
             // Nobody may see it before the server knows what was done here.
-            return Finished::NotYet(job.plan.clone());
+            return Finished::NotYet(job.parts.clone());
         }
         if job.progress.done.swap(true, Ordering::AcqRel) {
             return Finished::Before;
         }
-        if keep.is_none() {
-            state.kernel_dropped(fid);
+        let mut in_use = InUse::No;
+        let mut acks = Vec::new();
+        for (part, used) in job.parts.iter().zip(used) {
+            let used = state.bring_down(part, used);
+            if part.fid == job.fid {
+                in_use = used;
+            } else if used == InUse::Yes && part.keep.is_none() {
+                acks.push(said_in_use(job.fid, part.fid));
+            }
         }
-        if keep.is_none() || state.inode(fid).changes > 0 {
-            state.void(fid);
-        }
-        let inode = state.inode(fid);
-        inode.recalling -= 1;
-        // Others may see them before we hear of it.
-        inode.uncovered_changes = inode.changes;
-        let in_use = if inode.opens > 0 { InUse::Yes } else { asked_hooks };
-        if in_use == InUse::Yes && keep.is_none() {
-            inode.open_at_server = InUse::Yes;
-        }
-        let ack = state.holder.finish_recall(now, fid, epoch, in_use);
-        state.repin(fid);
+        acks.push(match job.of {
+            Of::Node => state.holder.finish_recall(now, job.fid, job.epoch, in_use),
+            Of::Deep(lease) => state.holder.finish_part(lease, job.epoch, in_use),
+        });
+        job.parts.iter().for_each(|part| state.repin(part.fid));
         drop(state);
-        self.stats.recall_took(now.since(began));
-        Finished::Answer(ack)
+        self.stats.recall_took(now.since(job.began));
+        Finished::Answer(acks)
     }
 
     fn acknowledge(&self, acks: Vec<RecallAck>) {
@@ -336,12 +405,7 @@ impl Inner {
     }
 
     /// Changes whose callers have gone: nobody will tell the kernel what they did, so it must not go on with what it has.
-    pub(crate) fn drop_kernel_copies(
-        self: &Arc<Inner>,
-        state: &mut crate::cache::State,
-        now: Monotonic,
-        fids: &[Fid],
-    ) {
+    pub(crate) fn drop_kernel_copies(self: &Arc<Inner>, state: &mut State, now: Monotonic, fids: &[Fid]) {
         self.answers.bump();
         let plans: Vec<(Fid, Plan)> =
             fids.iter().map(|fid| (*fid, Plan::new(state, now, *fid, None))).collect();
@@ -388,12 +452,60 @@ impl Inner {
     /// Gives leases back that were not used for a while.
     pub(crate) fn release_idle(self: &Arc<Inner>, idle: Duration) {
         let now = self.now();
-        let fids = crate::lock(&self.state).holder.idle(now, idle);
-        if fids.is_empty() {
+        let (fids, roots) = {
+            let state = crate::lock(&self.state);
+            (state.holder.idle(now, idle), state.holder.idle_deep(now, idle))
+        };
+        if fids.is_empty() && roots.is_empty() {
             return;
         }
         let inner = Arc::clone(self);
-        self.recall_pool.run(Box::new(move || inner.give_back(fids)));
+        self.recall_pool.run(Box::new(move || {
+            inner.give_back(fids);
+            roots.into_iter().for_each(|root| inner.give_back_deep(root));
+        }));
+    }
+
+    /// Gives a deep lease back, unless something is going on in what it covers.
+    fn give_back_deep(self: &Arc<Inner>, root: Fid) {
+        let now = self.now();
+        let parts = {
+            let mut state = crate::lock(&self.state);
+            let covered = state.holder.covered_by(root);
+            let busy = |inode: &Inode| inode.recalling > 0 || inode.changes > 0;
+            let stays = |fid: &Fid| !state.may_give_back(*fid) || state.peek(*fid).is_some_and(busy);
+            if covered.iter().any(stays) {
+                return;
+            }
+            self.answers.bump();
+            let mut part = |fid: Fid| {
+                state.inode(fid).recalling += 1;
+                state.repin(fid);
+                let keep = state.holder.node_mode(fid).map(|_| Mode::Read);
+                Part { fid, keep, plan: Plan::new(&mut state, now, fid, keep) }
+            };
+            covered.into_iter().map(&mut part).collect::<Vec<Part>>()
+        };
+        self.answers.wait();
+        parts.iter().for_each(|part| part.plan.tell(&*self.hooks, part.fid));
+        let used: Vec<InUse> = parts.iter().map(|part| self.hooks.in_use(part.fid)).collect();
+        let mut state = crate::lock(&self.state);
+        let mut acks = Vec::new();
+        for (part, used) in parts.iter().zip(used) {
+            let used = state.bring_down(part, used);
+            if used == InUse::Yes && part.keep.is_none() {
+                acks.push(said_in_use(root, part.fid));
+            }
+        }
+        // Of what was asked for meanwhile, or changed, the answer to that speaks.
+        let quiet =
+            |part: &Part| state.peek(part.fid).is_none_or(|inode| inode.changes == 0 && inode.records == 0);
+        if parts.iter().all(quiet) {
+            acks.extend(state.holder.release_deep(root));
+        }
+        parts.iter().for_each(|part| state.repin(part.fid));
+        drop(state);
+        self.release(acks);
     }
 
     fn give_back(self: &Arc<Inner>, fids: Vec<Fid>) {
@@ -459,11 +571,12 @@ enum Finish {
 }
 
 enum Finished {
-    Answer(RecallAck),
+    /// The last one is the recall's own.
+    Answer(Vec<RecallAck>),
     /// Somebody else has answered it.
     Before,
     /// The kernel has to be told of this, too.
-    NotYet(Plan),
+    NotYet(Vec<Part>),
 }
 
 enum Begun {
@@ -471,4 +584,37 @@ enum Begun {
     /// It is worked on already.
     Running,
     Job(Job),
+}
+
+impl State {
+    /// What the server has to be told before these may be seen by others.
+    fn untold(&self, parts: &[Part]) -> Vec<Fid> {
+        parts.iter().flat_map(|part| self.to_tell_first(part.fid)).collect()
+    }
+
+    /// The kernel holds no more of it than may be kept: neither do we. Says whether it is in use.
+    fn bring_down(&mut self, part: &Part, used: InUse) -> InUse {
+        let Part { fid, keep, .. } = *part;
+        if keep.is_none() {
+            self.kernel_dropped(fid);
+        }
+        if keep.is_none() || self.inode(fid).changes > 0 {
+            self.void(fid);
+        }
+        let inode = self.inode(fid);
+        inode.recalling -= 1;
+        // Others may see them before we hear of it.
+        inode.uncovered_changes = inode.changes;
+        let in_use = if inode.opens > 0 { InUse::Yes } else { used };
+        if in_use == InUse::Yes && keep.is_none() {
+            inode.open_at_server = InUse::Yes;
+        }
+        in_use
+    }
+}
+
+/// Beside the answer about a directory: a file below it is open here, and nothing will be asked for it any more. No epoch: it
+/// answers nothing.
+fn said_in_use(asked: Fid, fid: Fid) -> RecallAck {
+    RecallAck { fid: asked, epoch: Epoch(0), kept: None, in_use: InUse::Yes, uses: 0, object: Some(fid) }
 }

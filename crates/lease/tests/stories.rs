@@ -6,8 +6,8 @@
 //! commit it.
 
 use soda_lease::table::{
-    Access, BackOff, Created, DeepLeases, Equation8, ObjectTerm, OpKey, Outcome, Output, Table, TableConfig,
-    TreeChanges,
+    Access, BackOff, Created, DeepLeases, Equation8, Moved, ObjectTerm, OpKey, Outcome, Output, Table,
+    TableConfig, TreeChanges,
 };
 use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
 use soda_types::{
@@ -196,7 +196,8 @@ impl Cell {
             }
             ["finish", word, "moving", what, "to", parent] => {
                 self.parents.insert(fid(what).ino.0, fid(parent).ino.0);
-                let moved = vec![(fid(what), self.above(fid(what)))];
+                let (kind, above) = (FileKind::Directory, self.above(fid(what)));
+                let moved = vec![Moved { fid: fid(what), kind, above }];
                 self.finish(word, &TreeChanges { moved, ..TreeChanges::default() });
             }
             ["reply", word] => {

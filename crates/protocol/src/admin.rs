@@ -75,6 +75,8 @@ pub struct LeaseInfo {
     /// Since when a recall is waiting for an answer.
     pub recalled_for: Option<Duration>,
     pub held_for: Duration,
+    /// Of a deep lease: how many inodes others have been given out of it.
+    pub holes: u64,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use crate::admin::{AdminAnswer, AdminCall};
 use crate::digest::{Lsn, Record};
 use serde::{Deserialize, Serialize};
 use soda_types::{
-    Attr, ClientId, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Name, ObjectTerm, Recall,
-    RecallAck, Sequence, SessionId, SetAttr, Slot, Version,
+    Attr, ClientId, Coverage, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Mode, Name,
+    ObjectTerm, Recall, RecallAck, Scope, Sequence, SessionId, SetAttr, Slot, Version,
 };
 use std::time::Duration;
 
@@ -34,6 +34,27 @@ pub struct Reply {
     pub result: Result<Answer, Failure>,
     /// Leases that come with the answer; only ever on a control connection.
     pub grants: Vec<Grant>,
+    /// What deep leases of the session cover; with the answer, as the grants.
+    pub covered: Vec<Covered>,
+}
+
+/// Inodes in one directory that a deep lease covers ([`soda_types::Coverage`]).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Covered {
+    /// The deep lease: a client that has not heard of it takes it now.
+    pub lease: Grant,
+    pub mode: Mode,
+    /// The directories from the inodes' parent up to and with that of the lease; empty for that one itself.
+    pub above: Vec<Fid>,
+    pub fids: Vec<Fid>,
+}
+
+impl Covered {
+    /// The same inode by inode.
+    pub fn each(&self) -> impl Iterator<Item = Coverage> + '_ {
+        let (root, mode) = (self.lease.fid, self.mode);
+        self.fids.iter().map(move |fid| Coverage { fid: *fid, root, mode, above: self.above.clone() })
+    }
 }
 
 /// Why there is no answer.
@@ -118,6 +139,8 @@ pub enum Role {
         resume: Option<SessionKey>,
         /// Terms of the leases that it gets from now on; `None`: as the server's policy says.
         lease_term: Option<ObjectTerm>,
+        /// The widest leases that it takes: with [`Scope::Node`] no deep ones.
+        widest_lease: Scope,
     },
     Data(SessionKey),
     Admin,

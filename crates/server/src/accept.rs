@@ -3,7 +3,7 @@
 use crate::admin;
 use crate::hello::{self, Accepted, Room};
 use crate::net::{Connection, ReadError};
-use crate::respond;
+use crate::respond::{self, Leases};
 use crate::shared::Shared;
 use bytes::Bytes;
 use std::net::SocketAddr;
@@ -108,7 +108,7 @@ async fn serve_connection(
         Err(failure) => {
             tracing::info!(%peer, %failure, "connection refused");
             shared.metrics.connections_refused.add(1);
-            outbox.push(respond::reply(tag, &respond::encode(&Err(failure)), &[], Bytes::new()));
+            outbox.push(respond::reply(tag, &respond::encode(&Err(failure)), Leases::NONE, Bytes::new()));
             outbox.flush();
             // Lets the refusal arrive: the peer closes when it has read it.
             let wait = tokio::time::timeout(shared.config.limits.hello, connection.next_frame());

@@ -1,7 +1,7 @@
 //! What a server is told at its start.
 
 use crate::rounds::BootId;
-use soda_lease::table::{ObjectTerm, WriteLeases};
+use soda_lease::table::{DeepLeases, ObjectTerm, WriteLeases};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -28,6 +28,8 @@ pub struct ServerConfig {
     pub volume_terms: BTreeMap<String, ObjectTerm>,
     pub write_leases: WriteLeases,
     pub equation_8: Equation8,
+    /// Whether one lease may cover a whole subtree, for clients that take such leases.
+    pub deep_leases: DeepLeases,
     /// An expired session that nobody was in conflict with is forgotten after this time.
     pub courtesy: Duration,
     /// Memory for caches, bytes.
@@ -95,6 +97,7 @@ impl ServerConfig {
             volume_terms: BTreeMap::new(),
             write_leases: WriteLeases::Grant,
             equation_8: Equation8::On,
+            deep_leases: DeepLeases::Off,
             courtesy: Duration::from_secs(24 * 3600),
             cache: CacheSizes { metadata: 128 << 20, data: 256 << 20 },
             sync_interval: Duration::from_secs(1),

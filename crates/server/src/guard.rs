@@ -8,8 +8,9 @@ use crate::clock;
 use crate::core::{Core, Verdict, Waiting, Warned};
 use crate::metrics::CallKind;
 use crate::net::Outbox;
+use crate::respond::Leases;
 use crate::shared::Shared;
-use soda_lease::table::{Access, Covered, OpKey, Output, Refusal};
+use soda_lease::table::{Access, Covered, Granted, OpKey, Output, Refusal};
 use soda_protocol::{Frame, FrameKind, OpId, Push};
 use soda_types::{Fid, InUse, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,12 +144,29 @@ impl<'s> CoreGuard<'s> {
         self.table.grace_left(self.now)
     }
 
-    /// Forgets a session's lease on an inode that does not exist any more.
+    /// What a reply says of leases that an operation left behind.
+    pub(crate) fn leases(&self, session: SessionId, granted: Granted) -> Leases {
+        let mut leases = Leases::of(granted.leases);
+        for covered in granted.covered {
+            if let Some(lease) = self.table.deep_lease(session, covered.root) {
+                leases.cover(lease, covered);
+            }
+        }
+        leases
+    }
+
+    /// Forgets a session's leases on an inode that does not exist any more.
     pub(crate) fn give_up_lease(&mut self, session: SessionId, fid: Fid) {
         if let Some(grant) = self.table.lease(session, fid) {
             let now = self.now;
             let given_up =
                 RecallAck { fid, epoch: grant.epoch, kept: None, in_use: InUse::No, uses: 0, object: None };
+            self.table.handle_release(now, session, &[given_up]);
+        }
+        if let Some(grant) = self.table.deep_lease(session, fid) {
+            let now = self.now;
+            let (epoch, object) = (grant.epoch, Some(fid));
+            let given_up = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object };
             self.table.handle_release(now, session, &[given_up]);
         }
     }

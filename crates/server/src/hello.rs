@@ -5,7 +5,7 @@ use crate::core::{Entry, Standing};
 use crate::link::{Lane, Link};
 use crate::net::{Backlog, Connection};
 use crate::random::random;
-use crate::respond;
+use crate::respond::{self, Leases};
 use crate::session::Session;
 use crate::session::records::SessionRecord;
 use crate::shared::Shared;
@@ -15,7 +15,7 @@ use soda_protocol::{
     PROTOCOL_VERSION_MIN, Request, Role, SessionKey, SessionWelcome, Standing as WireStanding, Welcome,
 };
 use soda_storage::crash;
-use soda_types::{ClientId, ObjectTerm};
+use soda_types::{ClientId, ObjectTerm, Scope};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -48,12 +48,17 @@ pub(crate) async fn answer(
     match hello.role {
         Role::Admin => {
             let welcome = welcome(shared, None);
-            connection.outbox().push(respond::reply(tag, &respond::encode(&Ok(welcome)), &[], Bytes::new()));
+            connection.outbox().push(respond::reply(
+                tag,
+                &respond::encode(&Ok(welcome)),
+                Leases::NONE,
+                Bytes::new(),
+            ));
             Ok(Accepted::Admin)
         }
         Role::Data(key) => shared.attach_data(connection, tag, &key),
-        Role::Control { client, name, volume, resume, lease_term } => {
-            let asked = Asked { client, name, volume, resume, lease_term, peer };
+        Role::Control { client, name, volume, resume, lease_term, widest_lease } => {
+            let asked = Asked { client, name, volume, resume, lease_term, widest_lease, peer };
             shared.attach_control(connection, tag, asked).await
         }
     }
@@ -96,6 +101,7 @@ struct Asked {
     volume: String,
     resume: Option<SessionKey>,
     lease_term: Option<ObjectTerm>,
+    widest_lease: Scope,
     peer: SocketAddr,
 }
 
@@ -117,7 +123,7 @@ impl Shared {
         let standing = entry.standing.on_wire();
         let welcome = welcome(self, Some(self.session_welcome(&session, standing)));
         let outbox = connection.outbox().clone();
-        core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), &[], Bytes::new()));
+        core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), Leases::NONE, Bytes::new()));
         drop(core);
         Ok(Accepted::Session(self.link(session, connection, Lane::Data)))
     }
@@ -157,6 +163,7 @@ impl Shared {
         let session = entry.session.clone();
         core.table.handle_traffic(now, session.id).ok()?;
         core.table.set_object_term(session.id, asked.lease_term);
+        core.table.set_widest(session.id, asked.widest_lease);
         let entry = core.sessions.get_mut(&key.session)?;
         let older = entry.control.replace(connection.outbox().clone());
         entry.silent_since = None;
@@ -170,7 +177,7 @@ impl Shared {
         tracing::info!(session = %session.id, name = session.record.name, peer = %asked.peer, ?standing, "session goes on");
         let welcome = welcome(self, Some(self.session_welcome(&session, standing)));
         let outbox = connection.outbox().clone();
-        core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), &[], Bytes::new()));
+        core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), Leases::NONE, Bytes::new()));
         core.table.handle_reconnect(now, session.id);
         core.settle();
         crash::point("server.session-resumed");
@@ -202,11 +209,12 @@ impl Shared {
         core.sessions.insert(id, entry);
         core.table.open_session(now, id);
         core.table.set_object_term(id, asked.lease_term);
+        core.table.set_widest(id, asked.widest_lease);
         self.metrics.sessions_opened.add(1);
         tracing::info!(session = %id, name = session.record.name, client = %asked.client, peer = %asked.peer, "session opened");
         let welcome = welcome(self, Some(self.session_welcome(&session, WireStanding::New)));
         let outbox = connection.outbox().clone();
-        core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), &[], Bytes::new()));
+        core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), Leases::NONE, Bytes::new()));
         core.settle();
         Ok(session)
     }

@@ -74,4 +74,4 @@ pub use restore::Stores;
 pub use rounds::BootId;
 pub use server::{RunningServer, Server};
 pub use session::records::RecordError;
-pub use soda_lease::table::{ObjectTerm, WriteLeases};
+pub use soda_lease::table::{DeepLeases, ObjectTerm, WriteLeases};

@@ -3,7 +3,7 @@
 use crate::guard::{Asker, CoreGuard};
 use crate::metrics::CallKind;
 use crate::net::{Backlog, Outbox};
-use crate::respond;
+use crate::respond::{self, Leases};
 use crate::session::{ReplyTo, Session};
 use crate::shared::Shared;
 use bytes::Bytes;
@@ -77,7 +77,7 @@ impl Incoming {
 
     pub(crate) fn answer_with(&self, result: &Result<Answer, Failure>, payload: Bytes) {
         self.count(result);
-        self.link.outbox.push(respond::reply(self.tag, &respond::encode(result), &[], payload));
+        self.link.outbox.push(respond::reply(self.tag, &respond::encode(result), Leases::NONE, payload));
         self.link.outbox.flush();
     }
 
@@ -86,7 +86,7 @@ impl Incoming {
         if let Some(op) = self.request.op {
             let encoded = respond::encode(result);
             for waiter in self.link.session.slots().forget(op) {
-                waiter.outbox.push(respond::reply(waiter.tag, &encoded, &[], Bytes::new()));
+                waiter.outbox.push(respond::reply(waiter.tag, &encoded, Leases::NONE, Bytes::new()));
                 waiter.outbox.flush();
             }
         }
@@ -96,7 +96,10 @@ impl Incoming {
     /// Answers in the order of the table's decisions.
     pub(crate) fn answer_in(&self, core: &mut CoreGuard<'_>, result: &Result<Answer, Failure>) {
         self.count(result);
-        core.send(&self.link.outbox, respond::reply(self.tag, &respond::encode(result), &[], Bytes::new()));
+        core.send(
+            &self.link.outbox,
+            respond::reply(self.tag, &respond::encode(result), Leases::NONE, Bytes::new()),
+        );
     }
 
     /// Notes the time the call took.

@@ -2,7 +2,7 @@
 
 use crate::core::LockWaiting;
 use crate::guard::CoreGuard;
-use crate::respond;
+use crate::respond::{self, Leases};
 use crate::session::ReplyTo;
 use bytes::Bytes;
 use soda_lease::locks::WaitKey;
@@ -82,7 +82,7 @@ impl CoreGuard<'_> {
         let ReplyTo { outbox, tag } = &waiting.reply_to;
         let waited = self.now.since(waiting.since);
         self.shared().metrics.call(waiting.kind).latency.record(waited);
-        let frame = respond::reply(*tag, &respond::encode(result), &[], Bytes::new());
+        let frame = respond::reply(*tag, &respond::encode(result), Leases::NONE, Bytes::new());
         self.send(outbox, frame);
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::link::{Incoming, Lane, Link};
 use crate::metrics::CallKind;
-use crate::respond;
+use crate::respond::{self, Leases};
 use bytes::Bytes;
 use soda_lease::table::SessionEnded;
 use soda_protocol::{Answer, Call, Failure, Frame, FrameKind, Note, Request};
@@ -125,7 +125,12 @@ impl Link {
     }
 
     fn refuse(&self, tag: u64, failure: &Failure) {
-        self.outbox.push(respond::reply(tag, &respond::encode(&Err(failure.clone())), &[], Bytes::new()));
+        self.outbox.push(respond::reply(
+            tag,
+            &respond::encode(&Err(failure.clone())),
+            Leases::NONE,
+            Bytes::new(),
+        ));
         self.outbox.flush();
     }
 }

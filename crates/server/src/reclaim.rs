@@ -1,8 +1,10 @@
 //! After a restart: clients say what they held.
 
+use crate::call::place::ancestors;
 use crate::core::Standing;
 use crate::link::Incoming;
 use soda_lease::locks::IfBusy;
+use soda_lease::table::Ancestors;
 use soda_protocol::{Answer, Failure, Reclaim, ReclaimStep};
 use soda_storage::crash;
 use soda_types::{Fid, Grant, Mode, SessionId, Version};
@@ -17,13 +19,19 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
     let open: Vec<Fid> =
         reclaim.open.iter().copied().filter(|fid| shared.volume.getattr(*fid).is_ok()).collect();
 
+    let as_of = shared.tree_version();
+    let place = |grant: &Grant| {
+        as_of.map_or_else(Default::default, |as_of| ancestors(&shared.volume, as_of, grant.fid))
+    };
+    let claimed: Vec<(Grant, Ancestors)> =
+        reclaim.leases.iter().map(|(grant, _)| (*grant, place(grant))).collect();
+
     let mut core = shared.core();
     let now = core.now;
     let standing = core.sessions.get(&session).map(|entry| entry.standing);
     // Also those of what is not as the client has it: its caches, the kernel's among them, show that until the answer has
     // come and they are dropped. Whoever needs the inode before asks for the lease, and waits for that.
-    let claimed: Vec<Grant> = reclaim.leases.iter().map(|(grant, _)| *grant).collect();
-    let result = match core.table.handle_reclaim(now, session, &claimed) {
+    let result = match core.table.handle_reclaim_placed(now, session, &claimed) {
         Ok(held) => {
             let each = held.into_iter().zip(&unchanged);
             Ok(Answer::Reclaimed(each.map(|(held, unchanged)| held.filter(|_| *unchanged)).collect()))

@@ -2,8 +2,34 @@
 //! bytes.
 
 use bytes::{Bytes, BytesMut};
-use soda_protocol::{Answer, Failure, Frame, FrameKind, MAX_BODY};
-use soda_types::{Errno, FsError, Grant};
+use soda_protocol::{Answer, Covered, Failure, Frame, FrameKind, MAX_BODY};
+use soda_types::{Coverage, Errno, FsError, Grant};
+
+/// What a reply says of leases.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Leases {
+    pub(crate) grants: Vec<Grant>,
+    pub(crate) covered: Vec<Covered>,
+}
+
+impl Leases {
+    pub(crate) const NONE: &'static Leases = &Leases { grants: Vec::new(), covered: Vec::new() };
+
+    pub(crate) fn of(grants: Vec<Grant>) -> Leases {
+        Leases { grants, covered: Vec::new() }
+    }
+
+    /// Neighbours in one directory share their words.
+    pub(crate) fn cover(&mut self, lease: Grant, covered: Coverage) {
+        let Coverage { fid, root: _, mode, above } = covered;
+        match self.covered.last_mut() {
+            Some(last) if (last.lease.fid, last.mode, &last.above) == (lease.fid, mode, &above) => {
+                last.fids.push(fid);
+            }
+            _ => self.covered.push(Covered { lease, mode, above, fids: vec![fid] }),
+        }
+    }
+}
 
 /// Encodes a result for [`reply`].
 pub(crate) fn encode(result: &Result<Answer, Failure>) -> Bytes {
@@ -22,17 +48,18 @@ fn too_long(len: usize) -> Result<Answer, Failure> {
     Err(Failure::Fs(FsError::new(Errno::TooBig, format!("the answer would be {len} bytes long"))))
 }
 
-/// The frame of a reply with an encoded result. (A `Reply` is its result followed by its grants.)
-pub(crate) fn reply(tag: u64, result: &Bytes, grants: &[Grant], payload: Bytes) -> Frame {
-    let body = if grants.is_empty() {
-        let mut body = BytesMut::with_capacity(result.len() + 1);
+/// The frame of a reply with an encoded result. (A `Reply` is its result followed by its grants and what is covered.)
+pub(crate) fn reply(tag: u64, result: &Bytes, leases: &Leases, payload: Bytes) -> Frame {
+    let body = if leases == Leases::NONE {
+        let mut body = BytesMut::with_capacity(result.len() + 2);
         body.extend_from_slice(result);
-        body.extend_from_slice(&[0]);
+        body.extend_from_slice(&[0, 0]);
         body.freeze()
     } else {
-        let encoded = postcard::to_extend(grants, result.to_vec()).map(Bytes::from);
+        let said = (&leases.grants, &leases.covered);
+        let encoded = postcard::to_extend(&said, result.to_vec()).map(Bytes::from);
         encoded.unwrap_or_else(|error| {
-            tracing::error!(%error, "grants could not be encoded");
+            tracing::error!(%error, "leases could not be encoded");
             Bytes::new()
         })
     };
@@ -43,7 +70,7 @@ pub(crate) fn reply(tag: u64, result: &Bytes, grants: &[Grant], payload: Bytes) 
 mod tests {
     use super::*;
     use soda_protocol::Reply;
-    use soda_types::{Epoch, Fid, Mode, Scope, Term};
+    use soda_types::{Epoch, Fid, Ino, Mode, Scope, Term, VolumeId};
 
     #[test]
     fn the_parts_make_a_reply() {
@@ -61,9 +88,17 @@ mod tests {
             Err(Failure::SessionEnded),
         ];
         for result in results {
-            for grants in [vec![], vec![grant], vec![grant; 300]] {
-                let frame = reply(5, &encode(&result), &grants, Bytes::new());
-                let whole = Reply { result: result.clone(), grants };
+            let mut deep = Leases::of(vec![grant; 300]);
+            for ino in 1..4 {
+                let fid = Fid::new(VolumeId(1), Ino(ino));
+                let covered = Coverage { fid, root: grant.fid, mode: Mode::Read, above: vec![grant.fid] };
+                deep.cover(grant, covered);
+            }
+            assert_eq!((deep.covered.len(), deep.covered[0].fids.len()), (1, 3), "said once");
+            for leases in [Leases::default(), Leases::of(vec![grant]), deep] {
+                let frame = reply(5, &encode(&result), &leases, Bytes::new());
+                let Leases { grants, covered } = leases;
+                let whole = Reply { result: result.clone(), grants, covered };
                 assert_eq!(frame.message::<Reply>().unwrap(), whole);
                 assert_eq!(frame.body, postcard::to_stdvec(&whole).unwrap());
             }
@@ -73,7 +108,7 @@ mod tests {
     #[test]
     fn an_answer_that_fits_no_frame_is_a_failure() {
         let long = Ok(Answer::Xattr(vec![0; MAX_BODY as usize]));
-        let frame = reply(5, &encode(&long), &[], Bytes::new());
+        let frame = reply(5, &encode(&long), Leases::NONE, Bytes::new());
         assert_eq!(frame.message::<Reply>().unwrap().result, Err(Failure::Fs(Errno::TooBig.into())));
     }
 }

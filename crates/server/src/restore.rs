@@ -116,6 +116,7 @@ fn table_config(config: &ServerConfig, volume: &Volume) -> Result<TableConfig, S
             Equation8::On => defaults.back_off,
             Equation8::Off => BackOff::Off,
         },
+        deep_leases: config.deep_leases,
         ..defaults
     })
 }

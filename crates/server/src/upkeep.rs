@@ -1,6 +1,7 @@
 //! What the server does without being asked: the table's timer, warnings about long waits, sessions that never come back,
 //! orphans whose last user has gone, space of what was deleted, threads that are stuck.
 
+use crate::call::place::ancestors;
 use crate::clock;
 use crate::core::{Core, OWN_SESSION, Verdict, Waiting, Warned};
 use crate::guard::{Admission, Asker, CoreGuard};
@@ -152,6 +153,10 @@ async fn drop_orphan(shared: &Shared, fid: Fid) -> FsResult<()> {
         let Some(left) = shared.core().grace_left() else { break };
         tokio::time::sleep(left.max(SHORTEST)).await;
     }
+    let mut access = Access::change(fid, Cause::Reclaim).without_lease();
+    if let Some(as_of) = shared.tree_version() {
+        access.ancestors = ancestors(&shared.volume, as_of, fid);
+    }
     let admission = {
         let mut core = shared.core();
         if core.opens.is_used(fid) {
@@ -160,7 +165,7 @@ async fn drop_orphan(shared: &Shared, fid: Fid) -> FsResult<()> {
         let now = core.now;
         // The server's own session does not expire: it is renewed whenever it is used.
         core.table.open_session(now, OWN_SESSION);
-        core.admit(asker, vec![Access::change(fid, Cause::Reclaim).without_lease()])
+        core.admit(asker, vec![access])
     };
     let key = match admission {
         Admission::Admitted(key) => key,

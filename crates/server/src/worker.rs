@@ -6,7 +6,7 @@ use crate::link::{Incoming, Lane, Link};
 use crate::locking;
 use crate::reader::{Task, What};
 use crate::reclaim;
-use crate::respond;
+use crate::respond::{self, Leases};
 use crate::session::Arrival;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, Failure};
@@ -115,7 +115,7 @@ impl Link {
                             return call::digest::answer_again(&incoming, &result);
                         }
                         // Without leases: whatever the first reply granted may have been recalled since.
-                        self.outbox.push(respond::reply(incoming.tag, &result, &[], Bytes::new()));
+                        self.outbox.push(respond::reply(incoming.tag, &result, Leases::NONE, Bytes::new()));
                         self.outbox.flush();
                         return;
                     }

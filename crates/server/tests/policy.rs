@@ -10,7 +10,7 @@ use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, ObjectRef, Reclaim, ReclaimStep, Reply, Role, Standing, WriteAt,
 };
 use soda_server::{CacheSizes, ObjectTerm, RunningServer, Server};
-use soda_types::{Errno, Fid, FileKind, InUse, Mode, Term};
+use soda_types::{Errno, Fid, FileKind, InUse, Mode, Scope, Term};
 use std::time::{Duration, Instant};
 
 async fn admin(server: &RunningServer, call: AdminCall) -> AdminAnswer {
@@ -60,7 +60,7 @@ async fn a_session_has_the_term_that_it_asked_for_also_after_a_restart() {
     let term = Duration::from_secs(3);
     let asking = |resume, term| {
         let Role::Control { client, name, volume, .. } = control(resume) else { unreachable!() };
-        Role::Control { client, name, volume, resume, lease_term: Some(term) }
+        Role::Control { client, name, volume, resume, lease_term: Some(term), widest_lease: Scope::Node }
     };
     let server = start(dir.path());
     let address = server.local_addr();

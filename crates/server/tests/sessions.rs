@@ -10,7 +10,7 @@ use soda_protocol::{
     ReclaimStep, Role, ServerStatus, SessionKey, Standing, WriteAt,
 };
 use soda_server::{Server, ServerConfig};
-use soda_types::{Epoch, Errno, FileKind, Grant, InUse, Mode, RecallAck, SessionId, Version};
+use soda_types::{Epoch, Errno, FileKind, Grant, InUse, Mode, RecallAck, Scope, SessionId, Version};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,7 +66,14 @@ async fn hellos_that_cannot_be_served_are_told_why() {
         "{text}"
     );
     let Role::Control { client, name, .. } = control(None) else { unreachable!() };
-    let elsewhere = Role::Control { client, name, volume: "home".to_owned(), resume: None, lease_term: None };
+    let elsewhere = Role::Control {
+        client,
+        name,
+        volume: "home".to_owned(),
+        resume: None,
+        lease_term: None,
+        widest_lease: Scope::Node,
+    };
     let text = refusal(hello(elsewhere)).await;
     assert!(text.contains("\"home\"") && text.contains("\"main\""), "{text}");
 }

@@ -22,6 +22,11 @@ impl Volume {
     pub fn place(&self, fid: Fid) -> FsResult<Place> {
         place(self, fid)
     }
+
+    /// The directory that an inode lies in; `None`: it has several names, or none, or does not exist.
+    pub fn parent_of(&self, fid: Fid) -> FsResult<Option<Fid>> {
+        Ok(hangs(self, self.ino(fid)?)?.map(|parent| Fid::new(fid.volume, parent)))
+    }
 }
 
 impl Txn<'_> {

@@ -431,6 +431,7 @@ OBJECT  LEASE  HELD FOR  SESSION  HOLDER    RECALL              PATH
     fn lease(session: u64, holder: &str, mode: Mode, recalled_for: Option<Duration>) -> LeaseInfo {
         let grant = Grant { fid: fid(), scope: Scope::Node, mode, epoch: Epoch(7), term: Term::Session };
         LeaseInfo {
+            holes: 0,
             grant,
             session: SessionId(session),
             holder: holder.into(),

@@ -105,6 +105,7 @@ impl State {
             return Vec::new();
         };
         self.behind.handle_applied(&under_way);
+        self.end_moves();
         for fid in &under_way.touched {
             let inode = self.inode(*fid);
             inode.records = inode.records.saturating_sub(1);
@@ -192,6 +193,7 @@ impl State {
         for (_, before) in self.behind.before.split_off(&from).into_iter().rev() {
             before.into_iter().for_each(|(fid, version)| self.inode(fid).told = version);
         }
+        self.begin_lost_moves();
         self.count_records();
         self.behind.losses += 1;
         self.behind.waiting.note_lost();

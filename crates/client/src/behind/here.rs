@@ -2,6 +2,7 @@
 
 use super::Behind;
 use super::digest::Room;
+use super::moves::moved_by;
 use crate::cache::State;
 use crate::cache::inode::Xattrs;
 use crate::cache::names::Known;
@@ -166,7 +167,9 @@ impl State {
             inode.change_count += 1;
             self.repin(fid);
         }
-        self.behind.log.append(now, moment.time(), change);
+        let moved = moved_by(&change);
+        let lsn = self.behind.log.append(now, moment.time(), change);
+        self.begin_moves(lsn, &moved);
         if was_empty {
             self.behind.news.notify_one();
         }

@@ -32,6 +32,7 @@ impl State {
         self.behind.restoring = None;
         self.behind.reserve.start_over();
         self.behind.before.clear();
+        self.behind.moves.clear();
         let ahead: Vec<Fid> =
             self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
         for fid in ahead {
@@ -74,6 +75,7 @@ impl State {
     }
 
     fn lose_records(&mut self, records: Vec<Record>) -> Lost {
+        self.end_moves();
         self.count_records();
         let lost = self.forget_lost(records);
         self.behind.waiting.note_given_up(&self.behind.log);

@@ -25,6 +25,7 @@ pub(crate) mod data;
 pub(crate) mod digest;
 pub(crate) mod here;
 pub(crate) mod loss;
+pub(crate) mod moves;
 pub(crate) mod names;
 pub(crate) mod reserve;
 pub(crate) mod wait;
@@ -66,6 +67,8 @@ pub(crate) struct Behind {
     restoring: Option<Lsn>,
     /// Grows when a server turns out to have less than it had been told.
     losses: u64,
+    /// Names that were moved here and that the server has not been told of, as the lease holder knows them.
+    moves: Vec<(Lsn, u64)>,
     /// Something is in the log that was not.
     news: Arc<Notify>,
 }
@@ -87,6 +90,7 @@ impl Behind {
             refused: None,
             restoring: None,
             losses: 0,
+            moves: Vec::new(),
             news: Arc::default(),
         }
     }
@@ -146,6 +150,11 @@ impl Behind {
     /// Whether the server has to be told again what it lost, before anything else.
     pub(crate) fn is_restoring(&self) -> bool {
         self.restoring.is_some()
+    }
+
+    /// The digest without an answer.
+    pub(crate) fn digest_under_way(&self) -> Option<DigestId> {
+        self.log.under_way().filter(|_| self.under_way.is_some())
     }
 
     /// For `soda status`.

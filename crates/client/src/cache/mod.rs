@@ -31,8 +31,8 @@ use inode::{Inode, Xattrs};
 use lru::Lru;
 use names::{Complete, Directory, Known};
 use soda_lease::holder::{Holder, HolderConfig, Ticket};
-use soda_protocol::{Node, XattrSummary};
-use soda_types::{Attr, Fid, FileKind, Grant, InUse, Mode, Monotonic, Name, RecallAck};
+use soda_protocol::{Covered, Node, XattrSummary};
+use soda_types::{Attr, Coverage, Fid, FileKind, Grant, InUse, Mode, Monotonic, Name, RecallAck};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -232,12 +232,22 @@ impl State {
     // ------------------------------------------------------------ may it be entered
 
     /// Notes the leases that came with a reply; before its values are entered.
-    pub(crate) fn accept(&mut self, now: Monotonic, ticket: Ticket, grants: &[Grant]) {
+    pub(crate) fn accept(
+        &mut self,
+        now: Monotonic,
+        ticket: Ticket,
+        (grants, covered): (&[Grant], &[Covered]),
+    ) {
         // In the modes without leases whatever the server grants is refused, and a recall answered at once.
-        let grants = if self.consistency == Consistency::Lease { grants } else { &[] };
-        self.holder.handle_reply(now, ticket, grants);
-        for grant in grants {
-            self.evict_for(now, grant.fid);
+        let leases = self.consistency == Consistency::Lease;
+        let (grants, covered) = if leases { (grants, covered) } else { (&[] as _, &[] as _) };
+        // The answer that brought a deep lease may have been lost; whatever it covers tells of it.
+        let deep = covered.iter().map(|covered| covered.lease);
+        let all: Vec<Grant> = grants.iter().copied().chain(deep).collect();
+        let each: Vec<Coverage> = covered.iter().flat_map(Covered::each).collect();
+        self.holder.handle_reply_covered(now, ticket, &all, &each);
+        for fid in all.iter().map(|grant| grant.fid).chain(each.iter().map(|covered| covered.fid)) {
+            self.evict_for(now, fid);
         }
     }
 
@@ -509,6 +519,7 @@ impl State {
             if let Some(ack) = self.holder.release(now, fid) {
                 self.given_up.push(ack);
             }
+            self.holder.let_go(fid);
             self.void(fid);
             if let Some(place) = self.inodes.remove(&fid).and_then(|inode| inode.place) {
                 self.idle.remove(place);

@@ -292,7 +292,7 @@ mod tests {
         state.holder.start_session(at(1), at(1), SessionId(1), TERM);
         let ticket = state.holder.begin_request(at(1));
         let (scope, mode, epoch, term) = (Scope::Node, Mode::Read, Epoch(1), Term::Session);
-        state.accept(at(1), ticket, &[Grant { fid, scope, mode, epoch, term }]);
+        state.accept(at(1), ticket, (&[Grant { fid, scope, mode, epoch, term }], &[]));
         state.inode(fid).attr = Some(attr);
         assert!(state.keeps_a_name(at(2), fid));
         assert!(!state.keeps_a_name(at(100), fid), "the lease is over");

@@ -253,6 +253,7 @@ impl Client {
             let (mut state, now) = self.inner.settled(&[fid, parent]).await?;
             self.names_may_change(&mut state, now, &[parent])?;
             let ticket = state.holder.begin_request(now);
+            state.holder.begin_move(ticket, fid, None);
             let flight = state.begin_names(now, &[(parent, name)], &[fid]);
             (ticket, flight)
         };
@@ -315,6 +316,7 @@ impl Client {
             self.names_may_change(&mut state, now, &[parent])?;
             let in_use = if state.inode(fid).opens > 0 { InUse::Yes } else { asked_hooks };
             let ticket = state.holder.begin_request(now);
+            state.holder.begin_move(ticket, fid, None);
             let flight = state.begin_names(now, &[(parent, name)], &[fid]);
             (in_use, ticket, flight)
         };

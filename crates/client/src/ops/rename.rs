@@ -63,6 +63,13 @@ impl Client {
                 RenameHow::Exchange => Rename::Exchange,
             };
             let ticket = state.holder.begin_request(now);
+            if parent != new_parent {
+                state.holder.begin_move(ticket, moved, Some(new_parent));
+            }
+            if let Some(other) = other {
+                let to = (how == RenameHow::Exchange).then_some(parent);
+                state.holder.begin_move(ticket, other, to);
+            }
             let flight = state.begin_names(now, &[(parent, name), (new_parent, new_name)], &inodes);
             move_in_kernel(&mut state, now, (parent, name), (new_parent, new_name));
             (in_use, protocol_how, ticket, flight)

@@ -76,6 +76,11 @@ impl Plan {
         refilled.then(|| Plan { data: Some(0..u64::MAX), change_count, fills, rounds, ..Plan::default() })
     }
 
+    /// The same once the kernel has been told: nothing is left to be told, unless things move.
+    pub(crate) fn told(self) -> Plan {
+        Plan { attr: false, data: None, names: None, ..self }
+    }
+
     pub(crate) fn without_names(self) -> Plan {
         Plan { names: None, ..self }
     }

@@ -50,6 +50,7 @@ pub(crate) async fn open_control(
         volume: config.volume.clone(),
         resume,
         lease_term: config.lease_term,
+        widest_lease: config.widest_lease(),
     };
     let (mut reader, writer) = connect(inner).await?;
     let id = inner.link.control_opened(&writer);

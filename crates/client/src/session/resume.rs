@@ -171,6 +171,7 @@ async fn reclaim(
 ) -> Result<(), HandshakeError> {
     let (leases, open, locks) = {
         let mut state = crate::lock(&inner.state);
+        state.holder.fall_back_to_nodes();
         let grants = state.holder.reclaim_list(inner.now());
         let versioned = |grant: Grant| {
             // With nothing cached any version would do; the newest seen is the likeliest to be taken. Of what was changed here

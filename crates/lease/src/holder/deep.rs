@@ -7,7 +7,7 @@
 //!
 //! Own renames: see [`Holder::begin_move`].
 
-use super::leases::Holding;
+use super::leases::{Held, Holding};
 use super::{Holder, RecallStep, Ticket};
 use soda_types::{Coverage, Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,8 +22,8 @@ pub(super) struct Deep {
     work: BTreeMap<Epoch, Work>,
     bars: BTreeMap<Fid, PartBar>,
     bar_order: VecDeque<(u64, Fid)>,
-    /// What own requests that are on the way move.
-    moving: BTreeMap<u64, Vec<Fid>>,
+    /// What own requests that are on the way move, or changes that the server has not been told.
+    moving: BTreeMap<u64, Vec<Moving>>,
 }
 
 /// A deep lease.
@@ -48,6 +48,13 @@ pub(super) struct Member {
     /// Recalls that are being worked on and concern it.
     pub(super) recalls: u32,
     uses: u32,
+}
+
+/// An object that is being moved, or loses or gets a name beside.
+#[derive(Clone, Copy, Debug)]
+struct Moving {
+    fid: Fid,
+    to: Option<Fid>,
 }
 
 /// A recall that is being worked on.
@@ -119,10 +126,14 @@ impl Deep {
         Some(member)
     }
 
-    /// Members by this lease among the object and all below it, sorted.
-    fn members_below(&self, fid: Fid, root: Fid) -> Vec<Fid> {
-        let by_it = |fid: &Fid| self.members.get(fid).is_some_and(|member| member.root == root);
-        self.links.below(fid).into_iter().filter(by_it).collect()
+    /// Members that do more than may be kept, sorted: with nothing the object and all below it, by whatever lease: what was
+    /// moved may be asked for under another one than it was said to be covered by.
+    fn lowered_by(&self, object: Fid, to: Option<Mode>) -> Vec<Fid> {
+        let lowered = |fid: &Fid| self.members.get(fid).is_some_and(|member| Some(member.mode) > to);
+        match to {
+            None => self.links.below(object).into_iter().filter(lowered).collect(),
+            Some(_) => Some(object).filter(lowered).into_iter().collect(),
+        }
     }
 
     fn members_of(&self, root: Fid) -> Vec<Fid> {
@@ -159,11 +170,9 @@ impl Deep {
     }
 
     fn is_barred(&self, ticket: Ticket, covered: &Coverage) -> bool {
-        let moves = |fid: &Fid| self.moving.values().flatten().any(|moving| moving == fid);
         let below = |fid: &Fid| self.bars.get(fid).is_some_and(|bar| ticket.number <= bar.below_until);
         self.bars.get(&covered.fid).is_some_and(|bar| ticket.number <= bar.until)
-            || moves(&covered.fid)
-            || covered.above.iter().any(|fid| below(fid) || moves(fid))
+            || covered.above.iter().any(below)
     }
 
     pub(super) fn allows(&self, fid: Fid, mode: Mode) -> bool {
@@ -192,10 +201,28 @@ impl Deep {
         self.work.values().filter_map(|work| work.answer.object.or(Some(work.answer.fid)))
     }
 
-    /// The request has its answer: what it moved may have been told of by those that were on the way with it.
+    /// The request has its answer: what it moved may have been told of, as it lay before, by those that were on the way with it.
     pub(super) fn end_move(&mut self, number: u64, until: u64) {
-        for fid in self.moving.remove(&number).unwrap_or_default() {
+        for Moving { fid, .. } in self.moving.remove(&number).unwrap_or_default() {
             self.bar(fid, until, Scope::Subtree);
+        }
+    }
+
+    fn start_move(&mut self, number: u64, fid: Fid, to: Option<Fid>) {
+        self.moving.entry(number).or_default().push(Moving { fid, to });
+        self.link_moving(&[fid]);
+        let members = &self.members;
+        self.links.prune(fid, |fid| members.contains_key(&fid));
+    }
+
+    /// What is being moved is at its new place beside the old one: whoever asks for either directory asks for it.
+    fn link_moving(&mut self, fids: &[Fid]) {
+        let concerned = self.moving.values().flatten().filter(|moving| fids.contains(&moving.fid));
+        let ends = concerned.filter_map(|moving| Some((moving.to?, moving.fid)));
+        for (to, fid) in ends.collect::<Vec<_>>() {
+            if self.members.contains_key(&to) {
+                self.links.add(to, fid);
+            }
         }
     }
 }
@@ -229,6 +256,10 @@ impl Holder {
             self.deep.links.add(*directory, below);
             below = *directory;
         }
+        if !self.deep.moving.is_empty() {
+            let path: Vec<Fid> = std::iter::once(covered.fid).chain(covered.above.iter().copied()).collect();
+            self.deep.link_moving(&path);
+        }
     }
 
     fn new_member(&mut self, fid: Fid, root: Fid, mode: Mode, granted_by: u64) -> Member {
@@ -244,7 +275,9 @@ impl Holder {
         }
         let (began, granted_by) = (self.clock, ticket.number);
         match self.deep.roots.get_mut(&grant.fid) {
-            Some(root) if grant.epoch <= root.grant.epoch => {}
+            Some(root) if grant.epoch < root.grant.epoch => {}
+            // Said again, beside what it covers.
+            Some(root) if grant.epoch == root.grant.epoch => root.granted_by = granted_by,
             Some(root) if !root.is_asked => {
                 root.grant = *grant;
                 root.granted_by = granted_by;
@@ -271,31 +304,70 @@ impl Holder {
         Some(holding)
     }
 
-    /// Call before a request is sent that moves `fid` into the directory `to`, or gives it another name there, or with `None`
-    /// takes a name from it: its ticket. Until the answer, and for all that was on the way with it, nothing that the server says
-    /// of the object and what is below is taken for covered: it may be of before the move.
+    /// Call before a request is sent that moves `fid` into the directory `to`, or with `None` gives it a name beside or takes one
+    /// from it: its ticket.
     ///
-    /// Within one deep lease what is cached stays. Else the deep leases cover nothing of it any more: returns what was, whose
-    /// caches are void unless a node lease covers it. Own delayed changes there must be with the server before.
-    pub fn begin_move(&mut self, ticket: Ticket, fid: Fid, to: Option<Fid>) -> Vec<Fid> {
-        self.deep.moving.entry(ticket.number).or_default().push(fid);
-        let target = to.and_then(|to| Some((to, self.deep.members.get(&to)?.root)));
-        let linked = self.deep.links.below(fid);
-        let leaves = |member: &Member| {
-            !linked.contains(&member.root) && target.is_none_or(|(_, root)| root != member.root)
-        };
-        let members = linked.iter().filter(|fid| self.deep.members.get(fid).is_some_and(leaves));
-        let lost: Vec<Fid> = members.copied().collect();
-        for fid in &lost {
-            self.deep.remove_member(*fid);
+    /// What is cached stays: if it leaves the reach of the deep lease that covers it, the server gives the mover other leases with
+    /// the move, on the object and on what is below, and asks for these what it would have asked for the deep one. Own delayed
+    /// changes of its names must be with the server before, and those of the directories concerned.
+    pub fn begin_move(&mut self, ticket: Ticket, fid: Fid, to: Option<Fid>) {
+        self.deep.start_move(ticket.number, fid, to);
+    }
+
+    /// As [`Holder::begin_move`] for a move that was made here and that the server is told later. Ends with
+    /// [`Holder::end_own_move`].
+    pub fn begin_own_move(&mut self, fid: Fid, to: Option<Fid>) -> u64 {
+        let number = self.tick();
+        self.deep.start_move(number, fid, to);
+        number
+    }
+
+    /// The server has been told, or never will be.
+    pub fn end_own_move(&mut self, number: u64) {
+        let until = self.clock;
+        self.deep.end_move(number, until);
+    }
+
+    /// A deep lease covers the object no more as far as this client is concerned. What is cached of it is void unless a node
+    /// lease covers it: all caches must have dropped it before.
+    pub fn let_go(&mut self, fid: Fid) {
+        if self.deep.members.get(&fid).is_some_and(|member| member.recalls == 0) {
+            self.deep.remove_member(fid);
         }
-        if let Some((to, _)) = target {
-            // Beside its old place: whoever asks for either directory asks for it.
-            self.deep.links.add(to, fid);
-            let members = &self.deep.members;
-            self.deep.links.prune(fid, |fid| members.contains_key(&fid));
+    }
+
+    /// A node lease on it was lowered, or is gone with `None`. It may have been all that stood behind what a deep lease had been
+    /// said to cover (after a move), so no more is done under that.
+    pub(super) fn lower_member(&mut self, fid: Fid, kept: Option<Mode>) {
+        match (self.deep.members.get_mut(&fid), kept) {
+            (None, _) => {}
+            (Some(member), Some(mode)) => member.mode = member.mode.min(mode),
+            (Some(_), None) => self.let_go(fid),
         }
-        lost
+    }
+
+    /// The mode in which a deep lease covers an object that nobody asks for.
+    pub fn covered_deep(&self, fid: Fid) -> Option<Mode> {
+        let member = self.deep.members.get(&fid)?;
+        (member.recalls == 0).then_some(member.mode)
+    }
+
+    /// After a restart of the server: what deep leases covered is claimed object by object, as node leases, so that of each the
+    /// server can see whether it has what is cached. Where there are many it gives a deep lease again by and by.
+    pub fn fall_back_to_nodes(&mut self) {
+        let members = std::mem::take(&mut self.deep.members);
+        let roots = std::mem::take(&mut self.deep.roots);
+        (self.deep.links, self.deep.work) = Default::default();
+        for (fid, member) in members {
+            let Some(root) = roots.get(&member.root) else { continue };
+            match self.leases.get_mut(&fid) {
+                Some(held) => held.mode = held.mode.max(member.mode),
+                None => {
+                    let (epoch, holding) = (root.grant.epoch, member.holding);
+                    self.leases.insert(fid, Held::of_member(epoch, member.mode, holding, member.began));
+                }
+            }
+        }
     }
 
     /// The server asks for part of a deep lease, or all of it.
@@ -310,6 +382,11 @@ impl Holder {
         let scope = if to.is_none() { Scope::Subtree } else { Scope::Node };
         self.deep.bar(object, until, scope);
         let Some(root) = self.deep.roots.get_mut(&lease) else {
+            let inside = self.deep.lowered_by(object, to);
+            if !inside.is_empty() {
+                // It moved, and the server speaks of the lease that it gave with the move.
+                return self.start_work(epoch, Work { answer, inside, whole: None });
+            }
             // Perhaps its grant is on the way: refuse it when it comes, and say so.
             self.deep.bar(lease, until, Scope::Subtree);
             if let Some(bar) = self.deep.bars.get_mut(&lease) {
@@ -324,14 +401,12 @@ impl Holder {
         {
             bar.epoch = bar.epoch.max(epoch);
         }
-        let lowered = |fid: &Fid| {
-            self.deep.members.get(fid).is_some_and(|member| member.root == lease && Some(member.mode) > to)
-        };
-        let inside = match (whole, to) {
-            (Some(_), _) => self.deep.members_of(lease),
-            (None, None) => self.deep.members_below(object, lease),
-            (None, Some(_)) => Some(object).filter(lowered).into_iter().collect(),
-        };
+        let mut inside = self.deep.lowered_by(object, to);
+        if whole.is_some() {
+            inside.extend(self.deep.members_of(lease));
+            inside.sort_unstable();
+            inside.dedup();
+        }
         if inside.is_empty() {
             if whole.is_some() {
                 self.deep.remove_root(lease);

@@ -167,6 +167,7 @@ impl Holder {
         }
         let held = self.leases.remove(&fid)?;
         self.bar(fid, held.epoch);
+        self.lower_member(fid, None);
         Some(RecallAck {
             fid,
             epoch: held.epoch,
@@ -180,6 +181,12 @@ impl Holder {
     /// The server has lost the object, and with it the lease: nothing is to be given back.
     pub fn forget(&mut self, fid: Fid) {
         self.leases.remove(&fid);
+        self.let_go(fid);
+    }
+
+    /// The mode of the node lease on the object, if nobody has asked for it.
+    pub fn node_mode(&self, fid: Fid) -> Option<Mode> {
+        self.leases.get(&fid).filter(|held| held.recall.is_none()).map(|held| held.mode)
     }
 
     /// Lowers a write lease to reading, unasked. What own changes did must be settled as for a recall to read, and none
@@ -193,15 +200,9 @@ impl Holder {
         held.mode = Mode::Read;
         // As after a recall: what is on the way may be of before a change of our own that others can see from now on.
         held.began = began;
-        let uses = std::mem::take(&mut held.uses);
-        Some(RecallAck {
-            fid,
-            epoch: held.epoch,
-            kept: Some(Mode::Read),
-            in_use: InUse::No,
-            uses,
-            object: None,
-        })
+        let (uses, epoch) = (std::mem::take(&mut held.uses), held.epoch);
+        self.lower_member(fid, Some(Mode::Read));
+        Some(RecallAck { fid, epoch, kept: Some(Mode::Read), in_use: InUse::No, uses, object: None })
     }
 
     /// Leases not used for so long, the least recently used first. Candidates for [`Holder::release`].
@@ -374,6 +375,12 @@ impl Held {
             last_used: now,
             uses: 0,
         }
+    }
+
+    /// In the place of a deep lease. Its last grant was told in other words.
+    pub(super) fn of_member(epoch: Epoch, mode: Mode, holding: Holding, began: u64) -> Held {
+        let last_used = Monotonic::ZERO;
+        Held { mode, holding, ..Held::adopted(last_used, epoch, began) }
     }
 
     fn grant(&self, fid: Fid) -> Grant {

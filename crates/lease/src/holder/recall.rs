@@ -77,6 +77,12 @@ impl Holder {
     ///
     /// If the server has asked for more in the meantime, this answers for the first step only.
     pub fn finish_recall(&mut self, _now: Monotonic, fid: Fid, epoch: Epoch, in_use: InUse) -> RecallAck {
+        let answer = self.finish_node_recall(fid, epoch, in_use);
+        self.lower_member(fid, answer.kept);
+        answer
+    }
+
+    fn finish_node_recall(&mut self, fid: Fid, epoch: Epoch, in_use: InUse) -> RecallAck {
         let began = self.tick();
         let gone = RecallAck { fid, epoch, kept: None, in_use, uses: 0, object: None };
         let Some(held) = self.leases.get_mut(&fid) else { return gone };

@@ -7,11 +7,10 @@
 
 use super::Table;
 use super::admission::{OpState, Operation, Part, Terms, Verdict};
-use super::index::ObjectId;
 use super::grants::Granted;
+use super::index::ObjectId;
 use super::output::{Access, Covered, Created, OpKey, Output, Refusal, TreeChanges};
 use super::rates::Intent;
-use super::store::LeaseId;
 use soda_types::{Cause, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 
 /// Whether a covered operation can run.
@@ -82,16 +81,8 @@ impl Table {
             self.unsettled.push_back(*object);
         }
         let session = op.session;
-        let mut granted = Granted::default();
-        self.note_tree_changes(changes);
-        for (fid, chain) in &changes.moved {
-            let moved = |table: &mut Table, object| table.move_object(object, chain);
-            granted.leases.extend(self.take_along(now, session, *fid, moved));
-        }
-        for fid in &changes.relinked {
-            let relinked = |table: &mut Table, object| table.store.place_several(object);
-            granted.leases.extend(self.take_along(now, session, *fid, relinked));
-        }
+        let leases = self.apply_to_tree(now, session, changes);
+        let mut granted = Granted { leases, covered: Vec::new() };
         let made: Vec<ObjectId> = changes.created.iter().map(|made| self.make_way(made.fid)).collect();
         self.place_all_new(&changes.created);
         for (object, made) in made.into_iter().zip(&changes.created) {
@@ -162,31 +153,6 @@ impl Table {
         }
     }
 
-    /// The session goes on with an object as its own that leaves the reach of its deep lease.
-    fn take_along(
-        &mut self,
-        now: Monotonic,
-        session: SessionId,
-        fid: Fid,
-        change: impl FnOnce(&mut Table, ObjectId),
-    ) -> Option<Grant> {
-        let object = self.store.find(fid)?;
-        let own = |table: &Table| -> Vec<LeaseId> {
-            let reaching = table.store.reaching(object).into_iter();
-            reaching.filter(|reach| reach.session == session).map(|reach| reach.lease).collect()
-        };
-        let before = own(self);
-        change(self, object);
-        let after = own(self);
-        if before.iter().all(|lease| after.contains(lease)) {
-            return None;
-        }
-        match self.store.lease_of(object, session) {
-            Some(_) => self.grant_changer(now, session, object, &Access::change(fid, Cause::Attributes)),
-            None => self.grant_made(now, session, object),
-        }
-    }
-
     /// The lease on something that the session made in an operation whose answer it has not got: as it is, or given again
     /// after a restart, if nobody else has come to know it.
     pub fn made_before(&mut self, now: Monotonic, session: SessionId, fid: Fid) -> Option<Grant> {
@@ -205,7 +171,12 @@ impl Table {
         grant
     }
 
-    fn grant_made(&mut self, now: Monotonic, session: SessionId, object: ObjectId) -> Option<Grant> {
+    pub(super) fn grant_made(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+    ) -> Option<Grant> {
         let fid = self.store.object(object)?.fid;
         // For what is too much, others are asked back.
         self.make_room(now, session);

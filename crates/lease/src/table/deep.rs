@@ -19,21 +19,24 @@ use super::admission::Operation;
 use super::ancestry::Position;
 use super::config::{DeepLeases, WriteLeases};
 use super::index::ObjectId;
-use super::output::{Ancestors, TreeChanges, TreeVersion};
+use super::output::{Access, Ancestors, Moved, TreeChanges, TreeVersion};
 use super::placing::Reaching;
 use super::sessions::Session;
 use super::store::{LeaseId, Running};
 use super::{Intent, Table};
 use crate::conflict::{Concession, Place, Reach, concession};
 use soda_types::ObjectTerm;
-use soda_types::{Coverage, Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use soda_types::{Cause, Coverage, Epoch, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 use std::collections::BTreeMap;
+
+/// What a session may still do with single objects, or with a directory and all below it.
+type Holes = BTreeMap<Fid, Option<Mode>>;
 
 /// What a deep lease has beside what every lease has.
 #[derive(Debug, Default)]
 pub(super) struct Deep {
     /// What its session may still do there.
-    holes: BTreeMap<Fid, Option<Mode>>,
+    holes: Holes,
     /// Questions that are not answered: the epoch that names each, and what may be kept.
     asked: BTreeMap<Fid, (Epoch, Option<Mode>)>,
 }
@@ -78,7 +81,7 @@ impl Deep {
         *hole = kept.min(*hole);
     }
 
-    pub(super) fn holes(&self) -> &BTreeMap<Fid, Option<Mode>> {
+    pub(super) fn holes(&self) -> &Holes {
         &self.holes
     }
 }
@@ -105,22 +108,105 @@ impl Table {
         }
     }
 
-    pub(super) fn apply_to_tree(&mut self, changes: &TreeChanges) {
+    /// Names have moved. The session that moved them goes on with what leaves the reach of its deep leases as its own: it gets
+    /// node leases on it. Returns these.
+    pub(super) fn apply_to_tree(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        changes: &TreeChanges,
+    ) -> Vec<Grant> {
         if !self.note_tree_changes(changes) {
-            return;
+            return Vec::new();
         }
-        for (fid, chain) in &changes.moved {
-            if let Some(object) = self.store.find(*fid) {
-                self.move_object(object, chain);
+        let mut leases = Vec::new();
+        for Moved { fid, kind, above } in &changes.moved {
+            let moved = |table: &mut Table, object| table.move_object(object, above);
+            leases.extend(self.take_along(now, session, (*fid, *kind), moved));
+        }
+        for fid in &changes.relinked {
+            let relinked = |table: &mut Table, object| table.store.place_several(object);
+            leases.extend(self.take_along(now, session, (*fid, FileKind::File), relinked));
+        }
+        leases
+    }
+
+    /// A change that may take an object out of reach of the session's deep leases. What it has been told that they cover stays
+    /// covered, in the table's own words: the object by a node lease, what is below a directory by a deep one.
+    fn take_along(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        (fid, kind): (Fid, FileKind),
+        change: impl FnOnce(&mut Table, ObjectId),
+    ) -> Vec<Grant> {
+        let Some(object) = self.store.find(fid) else { return Vec::new() };
+        let own = |table: &Table| table.store.deep_on_path(object, session);
+        let before = own(self);
+        let below = if kind == FileKind::Directory { self.reach_below(object, &before) } else { None };
+        change(self, object);
+        let after = own(self);
+        let holds_on = before.iter().all(|lease| after.contains(lease));
+        if holds_on || !self.sessions.contains_key(&session) {
+            return Vec::new();
+        }
+        let node = match self.store.lease_of(object, session) {
+            Some(_) => self.grant_changer(now, session, object, &Access::change(fid, Cause::Attributes)),
+            None => self.grant_made(now, session, object),
+        };
+        let deep = below.and_then(|below| self.insert_deep(now, session, object, below));
+        node.into_iter().chain(deep).collect()
+    }
+
+    /// What deep leases allow below a directory, together: the strongest mode, and its holes.
+    fn reach_below(&self, object: ObjectId, leases: &[LeaseId]) -> Option<(Mode, Holes)> {
+        let mode = leases.iter().filter_map(|id| Some(self.store.lease(*id)?.mode)).max()?;
+        if let [lease] = leases {
+            return Some((mode, self.store.deep(*lease)?.holes.clone()));
+        }
+        let all = leases.iter().filter_map(|id| self.store.deep(*id)).flat_map(|deep| deep.holes.keys());
+        // Of what the table does not know, nobody has anything.
+        let known = all.filter_map(|fid| Some((*fid, self.store.find(*fid)?)));
+        let directory = self.store.object(object)?.fid;
+        let allowed = |inside: ObjectId| {
+            let path = self.store.path(inside);
+            path.contains(&directory).then_some(())?;
+            let each = leases.iter().filter_map(|id| {
+                let root = self.store.object(self.store.lease(*id)?.object)?.fid;
+                let end = path.iter().position(|fid| *fid == root)?;
+                self.store.deep(*id)?.allows(self.store.lease(*id)?.mode, &path[..=end])
+            });
+            Some(each.max())
+        };
+        let holes = known.filter_map(|(fid, inside)| Some((fid, allowed(inside)?)));
+        Some((mode, holes.filter(|(_, allowed)| *allowed < Some(mode)).collect()))
+    }
+
+    fn insert_deep(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        object: ObjectId,
+        (mode, holes): (Mode, Holes),
+    ) -> Option<Grant> {
+        self.store.as_branch(object)?;
+        let id = match self.store.deep_lease_of(object, session) {
+            Some(id) => {
+                self.store.set_mode(id, mode);
+                id
             }
-        }
-        for object in changes.relinked.iter().filter_map(|fid| self.store.find(*fid)).collect::<Vec<_>>() {
-            self.store.place_several(object);
-        }
+            None => {
+                self.counters.deep_grants += 1;
+                self.insert_lease(now, session, object, (Scope::Subtree, mode), Term::Session)?;
+                self.store.deep_lease_of(object, session)?
+            }
+        };
+        self.store.deep_mut(id)?.holes = holes;
+        self.store.lease(id).map(|lease| self.grant_of(lease))
     }
 
     /// Plans of before are not believed any more. False: nothing has moved.
-    pub(super) fn note_tree_changes(&mut self, changes: &TreeChanges) -> bool {
+    fn note_tree_changes(&mut self, changes: &TreeChanges) -> bool {
         let moves = !changes.moved.is_empty() || !changes.relinked.is_empty();
         if moves && self.store.ancestry().is_some() {
             self.tree_version += 1;
@@ -193,7 +279,7 @@ impl Table {
 
     /// The object moves with what others hold on it and below: whose deep lease did not reach it before has not been told of
     /// any of it.
-    pub(super) fn move_object(&mut self, object: ObjectId, chain: &[Fid]) {
+    fn move_object(&mut self, object: ObjectId, chain: &[Fid]) {
         let before = self.store.reaching_into(object, Scope::Subtree);
         self.store.move_object(object, chain);
         self.leave_holes_for(object);

@@ -54,7 +54,7 @@ impl Table {
         }
         let Some(op) = self.ops.remove(&key) else { return Granted::default() };
         let mut grants = Vec::new();
-        self.apply_to_tree(changes);
+        self.apply_to_tree(now, op.session, changes);
         for (access, object) in op.accesses.iter().zip(&op.objects) {
             if let Some(found) = self.store.object_mut(*object) {
                 found.running.leave();

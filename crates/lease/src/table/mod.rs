@@ -50,7 +50,7 @@ pub use config::{DeepLeases, TableConfig, WriteLeases};
 pub use counters::Counters;
 pub use grants::Granted;
 pub use output::{
-    Access, Ancestors, Covered, Created, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded,
+    Access, Ancestors, Covered, Created, FenceReason, Moved, OpKey, Outcome, Output, Refusal, SessionEnded,
     TreeChanges, TreeVersion, Want,
 };
 pub use rates::{BackOff, Equation8, Intent, Usage};

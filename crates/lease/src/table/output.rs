@@ -42,9 +42,18 @@ pub struct TreeChanges {
     pub created: Vec<Created>,
     /// Has another parent now, in the order of the moves. Moves of directories exclude each other, so what is above one stands
     /// still.
-    pub moved: Vec<(Fid, Vec<Fid>)>,
+    pub moved: Vec<Moved>,
     /// Has several names now, or none.
     pub relinked: Vec<Fid>,
+}
+
+/// An inode in another directory than before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moved {
+    pub fid: Fid,
+    pub kind: FileKind,
+    /// The directories above it, from the parent to the root.
+    pub above: Vec<Fid>,
 }
 
 /// A new inode.

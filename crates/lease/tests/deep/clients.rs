@@ -57,9 +57,7 @@ impl World {
             && mistake != Mistake::MovesUnsaid
         {
             let client = self.client(session);
-            for lost in client.holder.begin_move(ticket, fid, to) {
-                client.cache.remove(&lost);
-            }
+            client.holder.begin_move(ticket, fid, to);
         }
         let op = Op {
             session,

@@ -2,8 +2,8 @@
 //! What a client reads from its cache is compared with what has been read or written anywhere before.
 
 use soda_lease::table::{
-    Access, BackOff, Created, DeepLeases, Equation8, OpKey, Outcome, Output, Table, TableConfig, TreeChanges,
-    TreeVersion,
+    Access, BackOff, Created, DeepLeases, Equation8, Moved, OpKey, Outcome, Output, Table, TableConfig,
+    TreeChanges, TreeVersion,
 };
 use soda_lease::{DriftMargin, Holder, HolderConfig, Holding, RecallStep, Ticket};
 use soda_types::{
@@ -359,7 +359,8 @@ impl World {
                     parents.retain(|parent| parent != from);
                     parents.push(*to);
                     if parents.len() == 1 && self.mistake != Mistake::MovesUntold {
-                        changes.moved.push((*fid, self.chain(*fid)));
+                        let kind = if self.tree[fid].is_dir { FileKind::Directory } else { FileKind::File };
+                        changes.moved.push(Moved { fid: *fid, kind, above: self.chain(*fid) });
                     }
                 }
                 fine

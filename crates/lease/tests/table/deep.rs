@@ -4,8 +4,8 @@
 
 use crate::support::*;
 use soda_lease::table::{
-    Access, Created, DeepLeases, FenceReason, Granted, OpKey, Outcome, Output, TableConfig, TreeChanges,
-    TreeVersion,
+    Access, Created, DeepLeases, FenceReason, Granted, Moved, OpKey, Outcome, Output, TableConfig,
+    TreeChanges, TreeVersion,
 };
 use soda_types::{Cause, FileKind, Grant, InUse, Mode, Recall, RecallAck, Scope};
 
@@ -222,7 +222,8 @@ fn a_plan_of_before_a_move_is_not_believed() {
     // 10 moves to the root, by its holder; the parents are not told of here.
     let own = bench.here(change(10));
     assert_eq!(bench.request(1, 1, &[own]), [admit(1)]);
-    bench.end(1, &TreeChanges { moved: vec![(f(10), vec![f(1)])], ..TreeChanges::default() });
+    let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above: vec![f(1)] }];
+    bench.end(1, &TreeChanges { moved, ..TreeChanges::default() });
     let late = place(read(98), planned);
     assert_eq!(bench.request(1, 2, &[late]), [admit(2)]);
     let granted = bench.end(2, &TreeChanges::default());

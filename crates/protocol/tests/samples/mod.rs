@@ -172,7 +172,8 @@ pub(crate) fn samples() -> Vec<Message> {
     let changes = changes().into_iter().map(|call| Request { op, call });
     let requests = calls.chain(changes).map(Message::Request);
     let replies = answers().into_iter().map(Ok).chain(failures().into_iter().map(Err));
-    let replies = replies.map(|result| Message::Reply(Reply { result, grants: vec![grant()] }));
+    let replies = replies
+        .map(|result| Message::Reply(Reply { result, grants: vec![grant()], covered: vec![covered()] }));
     let pushes = [Push::Stopping, Push::Recalls(recalls())].map(Message::Push);
     let acks = vec![RecallAck {
         fid: fid(1),
@@ -200,6 +201,7 @@ fn calls() -> Vec<Call> {
         volume: "main".into(),
         resume: Some(session),
         lease_term: Some(ObjectTerm::For(Duration::from_secs(3))),
+        widest_lease: Scope::Subtree,
     };
     let hello = |role| {
         Call::Hello(Hello {
@@ -378,6 +380,7 @@ fn answers() -> Vec<Answer> {
 fn admin_answers() -> Vec<AdminAnswer> {
     let second = Duration::from_secs(1);
     let lease = LeaseInfo {
+        holes: 3,
         grant: grant(),
         session: SessionId(4),
         holder: "host:/mnt".into(),
@@ -463,6 +466,11 @@ fn recalls() -> Vec<Recall> {
 fn grant() -> Grant {
     let term = Term::For(Duration::from_millis(1500));
     Grant { fid: fid(5), scope: Scope::Node, mode: Mode::Write, epoch: Epoch(1 << 44), term }
+}
+
+fn covered() -> Covered {
+    let lease = Grant { scope: Scope::Subtree, ..grant() };
+    Covered { lease, mode: Mode::Read, above: vec![fid(7), fid(5)], fids: vec![fid(8), fid(9)] }
 }
 
 fn lock() -> Lock {

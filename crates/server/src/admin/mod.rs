@@ -6,7 +6,7 @@ use crate::core::OWN_SESSION;
 use crate::guard::CoreGuard;
 use crate::metrics::{CallKind, Text};
 use crate::net::{Backlog, Connection, Outbox, ReadError};
-use crate::respond;
+use crate::respond::{self, Leases};
 use crate::shared::Shared;
 use bytes::Bytes;
 use paths::paths_of;
@@ -59,7 +59,7 @@ fn handle(shared: &Arc<Shared>, outbox: &Arc<Outbox>, frame: &Frame) -> ControlF
 }
 
 fn send(outbox: &Outbox, tag: u64, result: &Result<Answer, Failure>) {
-    outbox.push(respond::reply(tag, &respond::encode(result), &[], Bytes::new()));
+    outbox.push(respond::reply(tag, &respond::encode(result), Leases::NONE, Bytes::new()));
     outbox.flush();
 }
 
@@ -234,7 +234,7 @@ impl Shared {
         });
         let usage = core.table.rates(now, fid);
         let mut holders = holders(&core, fid);
-        for holder in &mut holders {
+        for holder in holders.iter_mut().filter(|holder| holder.grant.fid == fid) {
             holder.path = path.clone();
         }
         Ok(WhyInfo {
@@ -279,11 +279,17 @@ fn holders(core: &CoreGuard<'_>, fid: Fid) -> Vec<LeaseInfo> {
         });
         lease_info(core, grant, &holder)
     });
-    leases.collect()
+    let deep = core.table.deep_holders(core.now, fid).into_iter();
+    let deep = deep.map(|(grant, holder)| lease_info(core, grant, &holder));
+    leases.chain(deep).collect()
 }
 
 fn lease_info(core: &CoreGuard<'_>, grant: Grant, holder: &HolderInfo) -> LeaseInfo {
     let name = core.sessions.get(&holder.session).map(|entry| entry.session.record.name.clone());
+    let holes = match grant.scope {
+        Scope::Node => 0,
+        Scope::Subtree => core.table.holes(holder.session, grant.fid).len() as u64,
+    };
     LeaseInfo {
         grant,
         session: holder.session,
@@ -291,5 +297,6 @@ fn lease_info(core: &CoreGuard<'_>, grant: Grant, holder: &HolderInfo) -> LeaseI
         path: None,
         recalled_for: holder.recalled_for,
         held_for: holder.held_for,
+        holes,
     }
 }

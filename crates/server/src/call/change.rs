@@ -2,6 +2,7 @@
 
 use super::conclusion::{Conclusion, Effects, Stop};
 use super::node::summary;
+use super::place::{self, Watched};
 use super::plan::Found;
 use crate::clock;
 use crate::link::Incoming;
@@ -10,7 +11,7 @@ use crate::session::records::{self, ReplyRecord};
 use crate::session::{Kept, Session};
 use crate::shared::Shared;
 use bytes::Bytes;
-use soda_lease::table::Outcome;
+use soda_lease::table::{DeepLeases, Outcome, TreeChanges};
 use soda_protocol::{
     Allocate, Answer, Call, Failure, IfExists, Node, OpId, Rename, SetXattr, Unlink, WriteAt,
 };
@@ -43,7 +44,7 @@ pub(super) fn run(
 ) -> Result<Conclusion, Stop> {
     let shared = &*incoming.link.shared;
     let mut txn = shared.volume.begin(clock::calendar());
-    let done = match apply(shared, incoming, &mut txn, found, staged) {
+    let done = match apply_watched(shared, incoming, &mut txn, found, staged) {
         Ok(done) => done,
         Err(Stop::Failed(error)) => return Ok(Conclusion::failed(Failure::Fs(error))),
         Err(Stop::PlanAnew) => return Err(Stop::PlanAnew),
@@ -112,6 +113,27 @@ pub(super) fn forget_reply_of(shared: &Shared, session: SessionId, op: OpId) {
     if let Err(error) = shared.volume.meta().commit(batch) {
         tracing::warn!(%error, "a reply of an ended session stays in the store");
     }
+}
+
+/// Applies the change, and sees what it moves.
+fn apply_watched(
+    shared: &Shared,
+    incoming: &Incoming,
+    txn: &mut Txn<'_>,
+    found: Found,
+    staged: &mut Option<Staged>,
+) -> Result<Done, Stop> {
+    if shared.config.deep_leases == DeepLeases::Off {
+        return apply(shared, incoming, txn, found, staged);
+    }
+    let linked = match &incoming.request.call {
+        Call::Link { fid, .. } => Some(*fid),
+        _ => None,
+    };
+    let watched = Watched::before(txn, [linked, found.inode, found.target].into_iter().flatten())?;
+    let mut done = apply(shared, incoming, txn, found, staged)?;
+    watched.note_moves(txn, &mut done.effects.tree)?;
+    Ok(done)
 }
 
 fn apply(
@@ -208,14 +230,21 @@ fn create(
         return Ok(Done { answer, outcome: Outcome::Failed, effects });
     }
     let node = txn.create(parent, name, new_node(new)?)?;
-    let effects = Effects { created: Some(node.fid), opened: opened(new, node.fid), ..Effects::default() };
+    let tree = made(txn, node)?;
+    let effects = Effects { tree, opened: opened(new, node.fid), ..Effects::default() };
     Ok(Done { effects, ..Done::new(changed(txn, node.fid, &[parent])?) })
+}
+
+/// Where something new is.
+fn made(txn: &Txn<'_>, node: soda_volume::Node) -> FsResult<TreeChanges> {
+    let created = vec![place::created(txn, node.fid, &node.attr)?];
+    Ok(TreeChanges { created, ..TreeChanges::default() })
 }
 
 fn tmp_file(txn: &mut Txn<'_>, parent: Fid, new: &soda_protocol::NewNode) -> Result<Done, Stop> {
     let node = txn.tmpfile(parent, new_node(new)?)?;
     let effects = Effects {
-        created: Some(node.fid),
+        tree: made(txn, node)?,
         opened: opened(new, node.fid),
         orphaned: Some(node.fid),
         ..Effects::default()

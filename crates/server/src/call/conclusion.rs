@@ -3,7 +3,7 @@
 use crate::respond;
 use crate::session::Kept;
 use bytes::Bytes;
-use soda_lease::table::Outcome;
+use soda_lease::table::{Outcome, TreeChanges};
 use soda_protocol::{Answer, Failure};
 use soda_types::{Errno, Fid, FsError};
 
@@ -22,7 +22,8 @@ pub(super) struct Conclusion {
 /// What a change means for the server's own tables.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
-    pub(super) created: Option<Fid>,
+    /// What it did to the tree.
+    pub(super) tree: TreeChanges,
     /// The session has it open now.
     pub(super) opened: Option<Fid>,
     pub(super) orphaned: Option<Fid>,

@@ -6,12 +6,13 @@
 
 use super::conclusion::Stop;
 use super::node::node;
+use super::place::ancestors;
 use crate::guard::Admission;
 use crate::link::Incoming;
-use soda_lease::table::{Access, OpKey, Want};
+use soda_lease::table::{Access, Ancestors, OpKey, TreeVersion, Want};
 use soda_protocol::{DirPage, Rest};
 use soda_types::{Errno, Fid, Name};
-use soda_volume::Listing;
+use soda_volume::{Listing, Volume};
 
 /// Entries of one answer: bounds its size, and how many leases come at once.
 const PAGE_MAX: usize = 1024;
@@ -29,7 +30,7 @@ pub(super) fn page(
     let listed = volume.read_dir(directory, after, limit, Listing::Names)?;
     let rest = if listed.len() < limit { Rest::End } else { Rest::More };
     if incoming.want() == Want::Lease {
-        admit_idle(incoming, listed.iter().map(|entry| entry.fid), keys);
+        admit_idle(incoming, directory, listed.iter().map(|entry| entry.fid), keys);
     }
     let mut entries = Vec::with_capacity(listed.len());
     for entry in listed {
@@ -46,14 +47,35 @@ pub(super) fn page(
 }
 
 /// Has the inodes admitted that can be read without anybody being asked or waited for.
-fn admit_idle(incoming: &Incoming, fids: impl Iterator<Item = Fid>, keys: &mut Vec<OpKey>) {
-    let mut core = incoming.link.shared.core();
-    let idle = fids.filter(|fid| core.table.reads_at_once(incoming.session(), *fid));
-    let accesses: Vec<Access> = idle.map(Access::read).collect();
+fn admit_idle(incoming: &Incoming, directory: Fid, fids: impl Iterator<Item = Fid>, keys: &mut Vec<OpKey>) {
+    let shared = &incoming.link.shared;
+    let mut accesses: Vec<Access> = fids.map(Access::read).collect();
+    let as_of = shared.tree_version();
+    if let Some(as_of) = as_of {
+        place_entries(&shared.volume, as_of, directory, &mut accesses);
+    }
+    let mut core = shared.core();
+    match as_of {
+        None => accesses.retain(|access| core.table.reads_at_once(incoming.session(), access.fid)),
+        Some(_) => accesses.retain(|access| core.table.reads_at_once_there(incoming.session(), access)),
+    }
     match core.admit(incoming.asker(), accesses) {
         Admission::Admitted(key) => keys.push(key),
         // The grace period, in which no new leases are given.
         Admission::Waits(key, _) => core.withdraw(key),
         Admission::SessionEnded | Admission::NotHeld(_) => {}
+    }
+}
+
+/// What is in a directory lies where it does. The names stand still, but what is above may move: then nothing of it is used.
+fn place_entries(volume: &Volume, as_of: TreeVersion, directory: Fid, accesses: &mut [Access]) {
+    let Ancestors::Chain(_, above) = ancestors(volume, as_of, directory) else { return };
+    let chain: Vec<Fid> = std::iter::once(directory).chain(above).collect();
+    for access in accesses {
+        access.ancestors = match volume.parent_of(access.fid) {
+            Ok(Some(parent)) if parent == directory => Ancestors::Chain(as_of, chain.clone()),
+            Ok(None) => Ancestors::Several(as_of),
+            Ok(Some(_)) | Err(_) => Ancestors::Unknown,
+        };
     }
 }

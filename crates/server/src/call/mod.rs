@@ -9,6 +9,7 @@ mod conclusion;
 pub(crate) mod digest;
 mod directory;
 mod node;
+pub(crate) mod place;
 mod plan;
 mod read;
 mod reserve;
@@ -16,18 +17,20 @@ mod reserve;
 use crate::core::Verdict;
 use crate::guard::Admission;
 use crate::link::Incoming;
-use crate::respond;
+use crate::respond::{self, Leases};
 use crate::space::Taking;
 use bytes::Bytes;
 use conclusion::{Conclusion, Stop};
 use plan::{Found, tree_of};
-use soda_lease::table::{OpKey, Outcome, Want};
+use soda_lease::table::{Granted, OpKey, Outcome, TreeChanges, Want};
 use soda_protocol::{Answer, Call, Failure};
 use soda_types::{Errno, FsError, Grant};
 use soda_volume::Staged;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
+/// After so many plans in which something had moved meanwhile one is used as it is: it may ask for more than it needs.
+const PLACES_MAX: u32 = 20;
 /// After so many plans that did not hold the client is asked to try again.
 const PLANS_MAX: u32 = 1000;
 
@@ -131,14 +134,20 @@ impl Operation {
                 self.incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
                 return Step::Done;
             }
-            let plan = match plan::plan(&shared.volume, &incoming.request.call, incoming.want()) {
+            let as_of = shared.tree_version();
+            let plan = match plan::plan(&shared.volume, &incoming.request.call, incoming.want(), as_of) {
                 Ok(plan) => plan,
                 Err(error) => {
                     self.conclude(&[], Conclusion::failed(Failure::Fs(error)));
                     return Step::Done;
                 }
             };
-            let admission = shared.core().admit(incoming.asker(), plan.accesses);
+            let mut core = shared.core();
+            if as_of.is_some_and(|as_of| as_of != core.table.tree_version()) && self.plans < PLACES_MAX {
+                continue;
+            }
+            let admission = core.admit(incoming.asker(), plan.accesses);
+            drop(core);
             match admission {
                 Admission::Admitted(key) => match self.attempt(key, plan.found) {
                     Attempt::Done => return Step::Done,
@@ -210,13 +219,19 @@ impl Operation {
         let mut core = shared.core();
         let now = core.now;
         let session = incoming.session();
-        let created = match incoming.want() {
-            Want::Lease => effects.created.as_slice(),
-            Want::Nothing => &[],
-        };
-        let mut grants = Vec::new();
+        let mut tree = effects.tree;
+        if incoming.want() == Want::Nothing {
+            tree.created.clear();
+        }
+        let mut granted = Granted::default();
         for key in keys {
-            grants.extend(core.table.finish_with(now, *key, outcome, created));
+            let Granted { leases, covered } = core.table.finish_tree(now, *key, outcome, &tree);
+            granted.leases.extend(leases);
+            granted.covered.extend(covered);
+            tree = TreeChanges::default();
+        }
+        if incoming.want() == Want::Nothing {
+            granted.covered.clear();
         }
         if let Some(fid) = effects.opened
             && !incoming.link.session.has_ended()
@@ -228,18 +243,20 @@ impl Operation {
         }
         if let Some(fid) = effects.gone {
             // Who deletes a million files is not to hold a million leases on what is not there.
-            grants.retain(|grant: &Grant| grant.fid != fid);
+            granted.leases.retain(|grant: &Grant| grant.fid != fid);
+            granted.covered.retain(|covered| covered.fid != fid);
             core.give_up_lease(session, fid);
         }
         if let Some(fid) = effects.orphaned {
             core.orphans.insert(fid);
             core.drop_if_unused(fid);
         }
-        core.send(&incoming.link.outbox, respond::reply(incoming.tag, &encoded, &grants, payload));
+        let leases = core.leases(session, granted);
+        core.send(&incoming.link.outbox, respond::reply(incoming.tag, &encoded, &leases, payload));
         if let Some(op) = incoming.request.op {
             let waiters = incoming.link.session.slots().done(op, encoded.clone(), kept);
             for waiter in waiters {
-                core.send(&waiter.outbox, respond::reply(waiter.tag, &encoded, &[], Bytes::new()));
+                core.send(&waiter.outbox, respond::reply(waiter.tag, &encoded, Leases::NONE, Bytes::new()));
             }
         }
         core.settle();

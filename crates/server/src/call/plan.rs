@@ -23,7 +23,8 @@
 //! A name that is absent is a fact about its directory, so it is read under the directory's lease. `docs/PROTOCOL.md` has
 //! the same table with who may wait for whom.
 
-use soda_lease::table::{Access, Want};
+use super::place::place_all;
+use soda_lease::table::{Access, TreeVersion, Want};
 use soda_protocol::{Call, IfExists, Rename};
 use soda_types::{Cause, Fid, FileKind, FsResult, Ino, Name, VolumeId};
 use soda_volume::Volume;
@@ -50,12 +51,13 @@ pub(super) fn tree_of(volume: VolumeId) -> Fid {
     Fid::new(volume, Ino(0))
 }
 
-/// Plans a call. `want`: whether leases can travel with the answer.
+/// Plans a call. `want`: whether leases can travel with the answer; `as_of`: to say where its objects lie.
 ///
 /// # Errors
 /// What the call fails with, whatever else happens: inodes do not come back, and do not change their kind.
-pub(crate) fn plan(volume: &Volume, call: &Call, want: Want) -> FsResult<Plan> {
+pub(crate) fn plan(volume: &Volume, call: &Call, want: Want, as_of: Option<TreeVersion>) -> FsResult<Plan> {
     let mut plan = plan_with_leases(volume, call)?;
+    place_all(volume, as_of, &mut plan.accesses);
     if want == Want::Nothing {
         for access in &mut plan.accesses {
             access.want = Want::Nothing;

@@ -13,7 +13,7 @@ use soda_protocol::{
 };
 use soda_server::{RunningServer, Server, ServerConfig};
 use soda_types::{
-    ClientId, Creds, Errno, Fid, FileKind, Grant, InUse, Mode, Name, Recall, RecallAck, Sequence, Slot,
+    ClientId, Creds, Errno, Fid, FileKind, Grant, InUse, Mode, Name, Recall, RecallAck, Scope, Sequence, Slot,
 };
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -95,6 +95,7 @@ pub fn control(resume: Option<SessionKey>) -> Role {
         volume: "main".to_owned(),
         resume,
         lease_term: None,
+        widest_lease: Scope::Node,
     }
 }
 

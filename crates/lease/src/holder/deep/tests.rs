@@ -149,41 +149,55 @@ fn a_question_overtakes_the_lease() {
     assert_eq!(may(&holder, 1), R);
 }
 
+/// The server gives the mover other leases with the move, and asks for these.
 #[test]
-fn own_moves_out_of_a_lease_take_what_is_moved_with_them() {
+fn what_moves_out_of_a_lease_is_covered_and_asked_for_under_another_name() {
     let mut holder = holder();
     let moving = holder.begin_request(secs(0));
-    assert_eq!(holder.begin_move(moving, f(3), Some(f(9))), [f(3), f(4)]);
-    assert_eq!(all(&holder), [W, W, None, None]);
-    // What the server says of it may be of before the move, until the answer and for all that was on the way with it.
-    let on_the_way = holder.begin_request(secs(0));
-    get(&mut holder, &[], &[covered(Mode::Write, 4)]);
-    holder.handle_reply(secs(0), moving, &[]);
-    holder.handle_reply_covered(secs(0), on_the_way, &[], &[covered(Mode::Write, 4)]);
-    assert_eq!(may(&holder, 4), None);
-    get(&mut holder, &[], &[covered(Mode::Write, 4)]);
-    assert_eq!(may(&holder, 4), W);
-}
-
-#[test]
-fn own_moves_within_a_lease_keep_what_is_cached() {
-    let mut holder = holder();
-    let moving = holder.begin_request(secs(0));
-    assert_eq!(holder.begin_move(moving, f(3), Some(f(2))), []);
+    holder.begin_move(moving, f(3), Some(f(30)));
     assert_eq!(all(&holder), [W; 4]);
-    // Whoever asks for the new directory gets it with what has moved there, though the answer has not come.
-    assert_eq!(holder.handle_recall(secs(1), &question(2, 9, None)), drop_part(9, None, &[2, 3, 4]));
+    let of_the_new_one = Recall { fid: f(3), ..question(4, 9, R) };
+    let step = RecallStep::DropPart { lease: f(3), epoch: Epoch(9), keep: R, inside: vec![f(4)] };
+    assert_eq!(holder.handle_recall(secs(0), &of_the_new_one), step);
+    assert_eq!(holder.finish_part(f(3), Epoch(9), InUse::No).fid, f(3));
+    assert_eq!(may(&holder, 4), R);
+    // Beside what is left of the move, the object has a node lease now: with that one it goes.
+    holder.handle_reply(secs(0), moving, &[node(Mode::Write, 3, 10)]);
+    let recall = Recall { fid: f(3), object: None, ..question(3, 10, None) };
+    let step = RecallStep::Drop { fid: f(3), epoch: Epoch(10), keep: None };
+    assert_eq!(holder.handle_recall(secs(1), &recall), step);
+    holder.finish_recall(secs(1), f(3), Epoch(10), InUse::No);
+    assert_eq!(may(&holder, 3), None);
 }
 
 #[test]
-fn a_link_is_a_way_out() {
+fn what_was_told_of_before_a_move_counts_until_the_move_is_answered() {
     let mut holder = holder();
-    let linking = holder.begin_request(secs(0));
-    assert_eq!(holder.begin_move(linking, f(2), None), [f(2)]);
-    // It was given up, and may still be made.
-    holder.fail_request(linking);
-    get(&mut holder, &[], &[covered(Mode::Write, 2)]);
-    assert_eq!(may(&holder, 2), None);
+    let moving = holder.begin_request(secs(0));
+    let on_the_way = [holder.begin_request(secs(0)), holder.begin_request(secs(0))];
+    holder.begin_move(moving, f(3), Some(f(2)));
+    let told = Coverage { fid: f(5), root: f(1), mode: Mode::Write, above: vec![f(3), f(1)] };
+    holder.handle_reply_covered(secs(0), on_the_way[0], &[], std::slice::from_ref(&told));
+    holder.handle_reply(secs(0), moving, &[]);
+    let late = Coverage { fid: f(6), ..told };
+    holder.handle_reply_covered(secs(0), on_the_way[1], &[], &[late]);
+    assert_eq!((may(&holder, 5), may(&holder, 6)), (W, None));
+    // Whoever asks for the new place gets it.
+    assert_eq!(holder.handle_recall(secs(1), &question(2, 9, None)), drop_part(9, None, &[2, 3, 4, 5]));
+}
+
+#[test]
+fn a_move_made_here_is_known_by_both_places_from_then_on() {
+    let mut holder = holder();
+    let number = holder.begin_own_move(f(3), Some(f(2)));
+    assert_eq!(holder.handle_recall(secs(1), &question(2, 9, None)), drop_part(9, None, &[2, 3, 4]));
+    holder.end_own_move(number);
+    // After a restart of the server each object is claimed for itself, whatever was asked of it.
+    holder.fall_back_to_nodes();
+    let claimed: Vec<(Fid, Scope, Mode)> =
+        holder.reclaim_list(secs(1)).into_iter().map(|grant| (grant.fid, grant.scope, grant.mode)).collect();
+    assert_eq!(claimed, [1, 2, 3, 4].map(|ino| (f(ino), Scope::Node, Mode::Write)));
+    assert_eq!(all(&holder), [W; 4]);
 }
 
 #[test]
@@ -202,11 +216,9 @@ fn a_node_lease_beside_keeps_the_holding() {
     let holding = holder.holding(f(2));
     get(&mut holder, &[node(Mode::Write, 2, 7)], &[]);
     assert_eq!(holder.holding(f(2)), holding);
+    // The node lease may be all that stands behind it: what is given back, and told again, is another time of holding.
     assert!(holder.release(secs(1), f(2)).is_some());
-    assert_eq!((holder.holding(f(2)), may(&holder, 2)), (holding, W));
-    // What was taken out and told again is another time of holding.
-    let _ = holder.handle_recall(secs(1), &question(2, 9, None));
-    holder.finish_part(f(1), Epoch(9), InUse::No);
+    assert_eq!((holder.holding(f(2)), may(&holder, 2)), (None, None));
     get(&mut holder, &[], &[covered(Mode::Write, 2)]);
     assert_ne!(holder.holding(f(2)), holding);
 }

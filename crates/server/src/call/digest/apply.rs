@@ -2,9 +2,11 @@
 
 use super::plan::Plan;
 use crate::call::change::{fallocate_mode, new_node, set_xattr_how};
+use crate::call::place::{self, Watched};
 use crate::shared::Shared;
 use bytes::Bytes;
-use soda_protocol::{Change, Failure, Fate, Moved, Place, Record};
+use soda_lease::table::TreeChanges;
+use soda_protocol::{Change, Failure, Fate, Lsn, Moved, Place, Record};
 use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, SessionId, Version};
 use soda_volume::{IfOpen, KillPriv, Number, Removed, RenameMode, Renamed, Staged, Txn, WriteAt};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,6 +16,8 @@ use std::vec::IntoIter;
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     made: BTreeSet<Fid>,
+    /// What exists of it, and what was moved and has more or fewer names.
+    pub(super) tree: TreeChanges,
     /// Of inodes that lost a name or had none: what they are in the end.
     pub(super) ends: BTreeMap<Fid, End>,
     /// Of all that was touched and exists.
@@ -32,10 +36,13 @@ pub(super) enum End {
 }
 
 impl Applied {
-    /// What was created and exists.
-    pub(super) fn created(&self) -> Vec<Fid> {
+    /// What was created and exists, where it is in the end.
+    fn note_created(&mut self, txn: &Txn<'_>) -> FsResult<()> {
         let exists = |fid: &&Fid| self.ends.get(fid) != Some(&End::Gone);
-        self.made.iter().filter(exists).copied().collect()
+        for fid in self.made.iter().filter(exists) {
+            self.tree.created.push(place::created(txn, *fid, &txn.attr(*fid)?)?);
+        }
+        Ok(())
     }
 }
 
@@ -105,6 +112,18 @@ fn loses(change: &Change) -> Option<Fid> {
     }
 }
 
+/// The inodes whose place a change may alter.
+fn places(change: &Change) -> [Option<Fid>; 2] {
+    match change {
+        Change::Link { fid, .. } | Change::Unlink { fid, .. } | Change::RemoveDirectory { fid, .. } => {
+            [Some(*fid), None]
+        }
+        Change::Rename { moved, replaced, .. } => [Some(*moved), replaced.map(|(fid, _)| fid)],
+        Change::Exchange { one, other, .. } => [Some(one.1), Some(other.1)],
+        _ => [None, None],
+    }
+}
+
 /// Makes the changes. `number` takes the number of an inode that is made.
 ///
 /// # Errors
@@ -116,12 +135,15 @@ pub(super) fn apply(
     users: &Users,
     number: impl FnMut(Ino) -> FsResult<()>,
 ) -> Result<Applied, Failure> {
+    let last = records.last().map_or(Lsn(0), |record| record.lsn);
     let mut work = Work { txn, users, number, staged: staged.into_iter(), applied: Applied::default() };
     for record in records {
         work.txn.logged_at(record.at);
-        work.apply(&record.change).map_err(|error| Failure::Digest { lsn: record.lsn, error })?;
+        work.apply_watched(&record.change).map_err(|error| Failure::Digest { lsn: record.lsn, error })?;
     }
-    Ok(work.applied)
+    let Work { txn, mut applied, .. } = work;
+    applied.note_created(txn).map_err(|error| Failure::Digest { lsn: last, error })?;
+    Ok(applied)
 }
 
 /// Gives inodes the versions that the client has counted.
@@ -161,6 +183,15 @@ struct Work<'a, 'v, N> {
 }
 
 impl<N: FnMut(Ino) -> FsResult<()>> Work<'_, '_, N> {
+    /// Makes the change, and sees what it moves of what was there before.
+    fn apply_watched(&mut self, change: &Change) -> FsResult<()> {
+        let made = &self.applied.made;
+        let old = places(change).into_iter().flatten().filter(|fid| !made.contains(fid));
+        let watched = Watched::before(self.txn, old)?;
+        self.apply(change)?;
+        watched.note_moves(self.txn, &mut self.applied.tree)
+    }
+
     fn apply(&mut self, change: &Change) -> FsResult<()> {
         let txn = &mut *self.txn;
         match change {

@@ -9,12 +9,13 @@
 mod apply;
 mod plan;
 
+use super::PLANS_MAX;
 use super::change::{forget_reply_of, reply_record, store_failure};
 use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
 use crate::link::Incoming;
-use crate::respond;
+use crate::respond::{self, Leases};
 use crate::rounds::Round;
 use crate::session::numbers::Taken;
 use crate::session::{Kept, records};
@@ -23,7 +24,7 @@ use crate::space::{Purpose, Taking};
 use apply::{Applied, End};
 use bytes::Bytes;
 use plan::{Plan, created};
-use soda_lease::table::OpKey;
+use soda_lease::table::{Ancestors, Granted, OpKey};
 use soda_protocol::{Answer, Call, Failure, Lsn, OpId, Record};
 use soda_storage::{Table, crash};
 use soda_types::{Errno, Fid, FsError, Grant, Version};
@@ -59,7 +60,8 @@ pub(crate) fn answer_again(incoming: &Incoming, encoded: &Bytes) {
     let (now, session) = (core.now, incoming.session());
     let grants: Vec<Grant> =
         made.into_iter().filter_map(|fid| core.table.made_before(now, session, fid)).collect();
-    core.send(&incoming.link.outbox, respond::reply(incoming.tag, encoded, &grants, Bytes::new()));
+    let leases = Leases::of(grants);
+    core.send(&incoming.link.outbox, respond::reply(incoming.tag, encoded, &leases, Bytes::new()));
     core.settle();
 }
 
@@ -134,7 +136,33 @@ impl Telling {
 
     /// Asks for admission, and goes on if it is given at once.
     fn ask(self, plan: Plan) {
-        let admission = self.shared().core().admit_covered(self.incoming.asker(), plan.covered());
+        let admission = self.admission(&plan);
+        match admission {
+            None => {
+                let problem = "what is above the inodes concerned moves too fast";
+                self.incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
+            }
+            Some(admission) => self.go_on(plan, admission),
+        }
+    }
+
+    /// With places that are of now: under a deep lease is only what is known to be below it.
+    fn admission(&self, plan: &Plan) -> Option<Admission> {
+        let shared = self.shared();
+        for _ in 0..PLANS_MAX {
+            let as_of = shared.tree_version();
+            let covered = plan.covered(&shared.volume, as_of);
+            let known = |(_, place): &(Fid, Ancestors)| *place != Ancestors::Unknown;
+            let mut core = shared.core();
+            let is_current = as_of.is_none_or(|as_of| as_of == core.table.tree_version());
+            if is_current && covered.ancestors.iter().all(known) {
+                return Some(core.admit_covered(self.incoming.asker(), covered));
+            }
+        }
+        None
+    }
+
+    fn go_on(self, plan: Plan, admission: Admission) {
         match admission {
             Admission::Admitted(key) => self.carry_out(key, &plan),
             Admission::Waits(key, verdict) => {
@@ -237,7 +265,8 @@ impl Telling {
         }
         let mut core = shared.core();
         let (now, session) = (core.now, incoming.session());
-        let grants = key.map_or_else(Vec::new, |key| core.table.finish_covered(now, key, &applied.created()));
+        let granted =
+            key.map_or_else(Granted::default, |key| core.table.finish_covered_tree(now, key, &applied.tree));
         for (fid, end) in applied.ends {
             match end {
                 End::Named => drop(core.orphans.remove(&fid)),
@@ -260,11 +289,12 @@ impl Telling {
                 }
             }
         }
-        core.send(&incoming.link.outbox, respond::reply(incoming.tag, &encoded, &grants, Bytes::new()));
+        let leases = core.leases(session, granted);
+        core.send(&incoming.link.outbox, respond::reply(incoming.tag, &encoded, &leases, Bytes::new()));
         let waiters = incoming.link.session.slots().done(self.op, encoded.clone(), kept);
         for waiter in waiters {
             // Sent again while it was under way, so the first connection is gone, and the grants with it.
-            core.send(&waiter.outbox, respond::reply(waiter.tag, &encoded, &grants, Bytes::new()));
+            core.send(&waiter.outbox, respond::reply(waiter.tag, &encoded, &leases, Bytes::new()));
         }
         core.settle();
         incoming.count(&result);

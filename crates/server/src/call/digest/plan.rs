@@ -1,6 +1,7 @@
 //! What a digest touches, and where its data goes.
 
-use soda_lease::table::Covered;
+use crate::call::place::ancestors;
+use soda_lease::table::{Covered, TreeVersion};
 use soda_protocol::digest::{INODES_MAX, RECORDS_MAX};
 use soda_protocol::{Change, Failure, Lsn, Object, Record};
 use soda_types::{Errno, Fid, FsError, FsResult, SetAttr, Version};
@@ -22,8 +23,15 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn covered(&self) -> Covered {
-        Covered { held: self.held.clone(), made: self.made.clone(), alone: self.alone.clone() }
+    /// What the table is asked for; `as_of`: to say where it lies.
+    pub(super) fn covered(&self, volume: &Volume, as_of: Option<TreeVersion>) -> Covered {
+        let place = |as_of| self.held.iter().map(move |fid| (*fid, ancestors(volume, as_of, *fid)));
+        Covered {
+            held: self.held.clone(),
+            made: self.made.clone(),
+            alone: self.alone.clone(),
+            ancestors: as_of.into_iter().flat_map(place).collect(),
+        }
     }
 
     pub(super) fn has(&self, fid: Fid) -> bool {
