@@ -126,6 +126,9 @@ pub(crate) struct ServeArgs {
     /// Withhold leases where they cost more than they save (R/W <= N-1)
     #[arg(long, value_enum, default_value_t = SwitchArg::On)]
     pub equation_8: SwitchArg,
+    /// Whether one lease may cover a whole subtree
+    #[arg(long, value_enum, default_value_t = SwitchArg::Off)]
+    pub deep_leases: SwitchArg,
     /// Memory for metadata
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M")]
     pub metadata_cache: u64,
@@ -166,7 +169,8 @@ pub(crate) struct MountArgs {
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// hard | soft[=TIME], ro, cache-dir=DIR, cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS,
-    /// lease-term=TIME|infinite|0, write=behind|through, dirty-age=TIME, dirty-size=SIZE, nosuid, nodev, noexec,
+    /// lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, dirty-age=TIME, dirty-size=SIZE, nosuid, nodev,
+    /// noexec,
     /// allow_other; options of fstab that mean nothing here are ignored
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,

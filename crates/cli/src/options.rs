@@ -3,7 +3,7 @@
 use crate::units::{parse_duration, parse_object_term, parse_size};
 use soda_client::{Access, Consistency, Retry, WriteBehind, WritePolicy};
 use soda_fuse::{MountAccess, MountFlags};
-use soda_types::ObjectTerm;
+use soda_types::{ObjectTerm, Scope};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ pub(crate) struct MountOptions {
     pub dirty_size: Option<u64>,
     /// Of the leases that it gets; otherwise what the server says.
     pub lease_term: Option<ObjectTerm>,
+    /// [`Scope::Node`]: no deep leases.
+    pub widest_lease: Scope,
     pub cache_dir: Option<PathBuf>,
     /// Most bytes in the cache directory.
     pub cache_size: Option<u64>,
@@ -57,6 +59,7 @@ impl Default for MountOptions {
             dirty_age: None,
             dirty_size: None,
             lease_term: None,
+            widest_lease: Scope::Subtree,
             cache_dir: None,
             cache_size: None,
             memory: None,
@@ -194,6 +197,7 @@ impl MountOptions {
             "dirty-age" => self.dirty_age = Some(parse_duration(need()?)?),
             "dirty-size" => self.dirty_size = Some(parse_size(need()?)?),
             "lease-term" => self.lease_term = Some(parse_object_term(need()?)?),
+            "deep-leases" => self.widest_lease = parse_deep_leases(need()?)?,
             "remount" => self.action = MountAction::Remount,
             _ if ACCESS_TIMES.contains(&option) => {
                 return Err(format!(
@@ -206,8 +210,8 @@ impl MountOptions {
                 return Err(format!(
                     "mount option `{option}` is not known. There are: hard, soft[=TIME], ro, rw, cache-dir=DIR, \
                      cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, \
-                     lease-term=TIME|infinite|0, write=behind|through, dirty-age=TIME, dirty-size=SIZE, nosuid, \
-                     nodev, noexec, allow_other"
+                     lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, dirty-age=TIME, \
+                     dirty-size=SIZE, nosuid, nodev, noexec, allow_other"
                 ));
             }
         }
@@ -254,6 +258,9 @@ impl MountOptions {
             Some(ObjectTerm::None) => list.push("lease-term=0".into()),
             Some(ObjectTerm::For(time)) => list.push(format!("lease-term={}us", time.as_micros())),
             Some(ObjectTerm::Session) => list.push("lease-term=infinite".into()),
+        }
+        if self.widest_lease == Scope::Node {
+            list.push("deep-leases=off".into());
         }
         if let Some(dir) = &self.cache_dir {
             list.push(format!("cache-dir={}", dir.display().to_string().replace(',', "\\,")));
@@ -307,6 +314,14 @@ fn parse_write(value: &str) -> Result<WriteMode, String> {
     }
 }
 
+fn parse_deep_leases(value: &str) -> Result<Scope, String> {
+    match value {
+        "on" => Ok(Scope::Subtree),
+        "off" => Ok(Scope::Node),
+        _ => Err(format!("deep-leases={value}: choose on or off")),
+    }
+}
+
 fn parse_consistency(value: &str) -> Result<Consistency, String> {
     match value.split_once('=') {
         None if value == "lease" => Ok(Consistency::Lease),
@@ -348,6 +363,10 @@ mod tests {
             assert_eq!(options.lease_term, Some(term));
             assert_eq!(parse(&options.to_list()), Ok(options));
         }
+        let narrow = parse("deep-leases=off").unwrap();
+        assert_eq!(narrow.widest_lease, Scope::Node);
+        assert_eq!(parse(&narrow.to_list()), Ok(narrow));
+        assert!(parse("deep-leases=no").unwrap_err().contains("on or off"));
         assert_eq!(parse("hard").unwrap().lease_term, None);
         assert!(parse("lease-term=long").unwrap_err().contains("`lease-term=long`"));
     }

@@ -84,7 +84,7 @@ fn welcome(standing: Standing) -> Answer {
 }
 
 async fn answer(stream: &mut TcpStream, tag: u64, answer: Answer) -> Option<()> {
-    let reply = Reply { result: Ok(answer), grants: Vec::new() };
+    let reply = Reply { result: Ok(answer), grants: Vec::new(), covered: Vec::new() };
     send(stream, &Frame::new(FrameKind::Reply, tag, &reply, Bytes::new()).unwrap()).await
 }
 

@@ -12,7 +12,7 @@ use crate::within::in_mount;
 use serde::Serialize;
 use soda_client::{ChangesView, Told, Why};
 use soda_protocol::{LeaseInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
-use soda_types::{Mode, Name, SessionId};
+use soda_types::{Mode, Name, Scope, SessionId};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -110,7 +110,7 @@ fn lease_table(leases: &[LeaseInfo]) -> Table {
     for lease in leases {
         table.row([
             lease.grant.fid.to_string(),
-            format!("{} {}", lease.grant.mode, lease.grant.epoch),
+            scope_text(lease),
             show_duration(lease.held_for),
             lease.session.to_string(),
             lease.holder.clone(),
@@ -247,13 +247,32 @@ fn holder_table(holders: &[LeaseInfo]) -> Table {
     for lease in holders {
         table.row([
             lease.holder.clone(),
-            mode_text(lease.grant.mode).into(),
+            reach_text(lease),
             show_duration(lease.held_for),
             recall_text(lease),
             lease.session.to_string(),
         ]);
     }
     table
+}
+
+/// A lease in few words: how it reaches, its mode and its epoch.
+fn scope_text(lease: &LeaseInfo) -> String {
+    let text = format!("{} {}", lease.grant.mode, lease.grant.epoch);
+    match lease.grant.scope {
+        Scope::Node => text,
+        Scope::Subtree => format!("deep {text}, {}", count(lease.holes, "hole")),
+    }
+}
+
+/// The same to who looks at one object.
+fn reach_text(lease: &LeaseInfo) -> String {
+    let mode = mode_text(lease.grant.mode);
+    let root = lease.path.clone().unwrap_or_else(|| lease.grant.fid.to_string());
+    match lease.grant.scope {
+        Scope::Node => mode.to_owned(),
+        Scope::Subtree => format!("{mode}, of all below {root}; {}", count(lease.holes, "hole")),
+    }
 }
 
 fn recall_text(lease: &LeaseInfo) -> String {
@@ -277,7 +296,7 @@ fn usage_text(info: &WhyInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use soda_types::{Attr, Epoch, Fid, FileKind, Grant, Ino, Scope, Term, Timestamp, Version, VolumeId};
+    use soda_types::{Attr, Epoch, Fid, FileKind, Grant, Ino, Term, Timestamp, Version, VolumeId};
     use std::time::Duration;
 
     fn fid() -> Fid {
@@ -416,6 +435,17 @@ OBJECT  LEASE  HELD FOR  SESSION  HOLDER    RECALL              PATH
 1:3     R e7      1m01s  s12      two:/mnt  no answer for 0 us  /f
 ";
         assert_eq!(lease_table(&leases).to_string(), expected);
+    }
+
+    #[test]
+    fn a_deep_lease_says_how_far_it_reaches() {
+        let node = lease(1, "build-7:/srv", Mode::Write, None);
+        let grant = Grant { scope: Scope::Subtree, ..node.grant };
+        let deep = LeaseInfo { grant, holes: 1, path: Some("/home".into()), ..node };
+        assert_eq!(scope_text(&deep), format!("deep W {}, 1 hole", grant.epoch));
+        assert_eq!(reach_text(&deep), "write, of all below /home; 1 hole");
+        let nowhere = LeaseInfo { path: None, holes: 0, ..deep };
+        assert_eq!(reach_text(&nowhere), format!("write, of all below {}; 0 holes", grant.fid));
     }
 
     #[test]

@@ -113,6 +113,7 @@ fn client_config(plan: &Plan) -> ClientConfig {
     config.name = format!("{host}:{}", plan.dir.display());
     config.consistency = options.consistency;
     config.lease_term = options.lease_term;
+    config.widest_lease = options.widest_lease;
     config.retry = options.retry;
     config.write = options.write_policy();
     config.access = options.access;

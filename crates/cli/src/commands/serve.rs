@@ -5,7 +5,9 @@ use crate::commands::{asked_to_end, runtime};
 use crate::error::CliError;
 use crate::progress::Waiting;
 use crate::units::parse_object_term;
-use soda_server::{CacheSizes, Equation8, Exposure, ObjectTerm, Server, ServerConfig, WriteLeases};
+use soda_server::{
+    CacheSizes, DeepLeases, Equation8, Exposure, ObjectTerm, Server, ServerConfig, WriteLeases,
+};
 
 pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
     let config = config(arguments)?;
@@ -61,6 +63,10 @@ fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
         equation_8: match arguments.equation_8 {
             SwitchArg::On => Equation8::On,
             SwitchArg::Off => Equation8::Off,
+        },
+        deep_leases: match arguments.deep_leases {
+            SwitchArg::On => DeepLeases::DEFAULT_ON,
+            SwitchArg::Off => DeepLeases::Off,
         },
         cache: CacheSizes { metadata: arguments.metadata_cache, data: arguments.data_cache },
         sync_interval: arguments.sync_interval,

@@ -8,7 +8,7 @@ use soda_client::{
     Client, ClientConfig, KernelHooks, KillPriv, Names, NamesLock, NoKernel, OpenFile, OpenMode,
 };
 use soda_protocol::{IfExists, NewNode, WriteAt};
-use soda_server::{BootId, RunningServer, Server, ServerConfig};
+use soda_server::{BootId, DeepLeases, RunningServer, Server, ServerConfig};
 use soda_types::{Creds, Fid, FileKind, InUse, Name};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,6 +26,7 @@ pub(crate) struct Cell {
     pub(crate) term: Duration,
     /// Of what nobody asks to be synced.
     sync_interval: Duration,
+    deep_leases: DeepLeases,
     /// Boots of the server's machine.
     boots: u32,
 }
@@ -44,10 +45,23 @@ impl Cell {
         Cell::with(Duration::from_secs(3), Duration::from_secs(3600))
     }
 
+    /// One lease may cover a whole subtree.
+    pub(crate) fn deep() -> Cell {
+        let mut cell = Cell::start();
+        cell.deep_leases = DeepLeases::DEFAULT_ON;
+        cell.restart();
+        cell
+    }
+
     fn with(term: Duration, sync_interval: Duration) -> Cell {
         let addr = "127.0.0.1:0".parse().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let mut cell = Cell { server: None, dir, addr, term, sync_interval, boots: 1 };
+        // All tests can be run with deep leases, too.
+        let deep_leases = match std::env::var_os("SODA_TEST_DEEP_LEASES") {
+            Some(_) => DeepLeases::DEFAULT_ON,
+            None => DeepLeases::Off,
+        };
+        let mut cell = Cell { server: None, dir, addr, term, sync_interval, deep_leases, boots: 1 };
         cell.restart();
         cell
     }
@@ -57,6 +71,7 @@ impl Cell {
         config.listen = self.addr;
         config.reserve = 0;
         config.sync_interval = self.sync_interval;
+        config.deep_leases = self.deep_leases;
         config.boot_id = Some(BootId::new(self.boots.to_string()));
         config
     }

@@ -114,17 +114,17 @@ impl Peer {
     }
 
     pub(crate) async fn answer(&mut self, tag: u64, answer: Answer, grants: &[Grant]) {
-        let reply = Reply { result: Ok(answer), grants: grants.to_vec() };
+        let reply = Reply { result: Ok(answer), grants: grants.to_vec(), covered: Vec::new() };
         self.send(FrameKind::Reply, tag, &reply, Bytes::new()).await;
     }
 
     pub(crate) async fn fail(&mut self, tag: u64, failure: Failure) {
-        let reply = Reply { result: Err(failure), grants: Vec::new() };
+        let reply = Reply { result: Err(failure), grants: Vec::new(), covered: Vec::new() };
         self.send(FrameKind::Reply, tag, &reply, Bytes::new()).await;
     }
 
     pub(crate) async fn data(&mut self, tag: u64, attr: Attr, bytes: &'static [u8], grants: &[Grant]) {
-        let reply = Reply { result: Ok(Answer::Data { attr }), grants: grants.to_vec() };
+        let reply = Reply { result: Ok(Answer::Data { attr }), grants: grants.to_vec(), covered: Vec::new() };
         self.send(FrameKind::Reply, tag, &reply, Bytes::from_static(bytes)).await;
     }
 

@@ -237,15 +237,22 @@ impl Shared {
         for holder in holders.iter_mut().filter(|holder| holder.grant.fid == fid) {
             holder.path = path.clone();
         }
+        let (waiting, policy) = (waiting.collect(), core.table.policy(now, fid).to_string());
+        drop(core);
+        let deep = holders.iter().filter(|holder| holder.grant.fid != fid).map(|holder| holder.grant.fid);
+        let roots = paths_of(&self.volume, deep);
+        for holder in holders.iter_mut().filter(|holder| holder.grant.fid != fid) {
+            holder.path = roots.get(&holder.grant.fid).cloned();
+        }
         Ok(WhyInfo {
             fid,
             attr,
             holders,
-            waiting: waiting.collect(),
+            waiting,
             reads_per_s: usage.map_or(0.0, |usage| usage.reads_per_s),
             writes_per_s: usage.map_or(0.0, |usage| usage.writes_per_s),
             clients: usage.map_or(0, |usage| usage.clients),
-            policy: core.table.policy(now, fid).to_string(),
+            policy,
             path,
         })
     }

@@ -1,0 +1,298 @@
+//! Deep leases, with the real server: what costs no message, and that nobody sees what is old whatever moves.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::*;
+use soda_client::{Client, ClientConfig, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy};
+use soda_protocol::WriteAt;
+use soda_types::{Fid, FileKind, Mode, Scope, SetAttr};
+use std::sync::Arc;
+use std::time::Duration;
+
+async fn mkdir(client: &Arc<Client>, parent: Fid, text: &str) -> Fid {
+    let entry = client.create(parent, &name(text), new_node(FileKind::Directory)).await.unwrap();
+    entry.node.unwrap().fid
+}
+
+async fn make(client: &Arc<Client>, parent: Fid, text: &str, data: &str) -> Fid {
+    let new = new_node(FileKind::File);
+    let (_, file) = client.create_open(parent, &name(text), new, OpenMode::ReadWrite).await.unwrap();
+    write(client, &file, 0, data.to_owned()).await;
+    file.fid()
+}
+
+async fn find(client: &Arc<Client>, parent: Fid, text: &str) -> Option<Fid> {
+    client.lookup(parent, &name(text)).await.unwrap().node.map(|node| node.fid)
+}
+
+async fn contents(client: &Arc<Client>, fid: Fid) -> String {
+    let file = client.open(fid, OpenMode::Read).await.unwrap();
+    String::from_utf8(read(client, &file).await.to_vec()).unwrap()
+}
+
+async fn overwrite(client: &Arc<Client>, fid: Fid, data: &str) {
+    let file = client.open(fid, OpenMode::ReadWrite).await.unwrap();
+    client.write(&file, WriteAt::Offset(0), data.to_owned().into(), KillPriv::Keep).await.unwrap();
+}
+
+/// All names of a directory, with attributes.
+async fn list(client: &Arc<Client>, dir: Fid) -> usize {
+    let open = client.open_dir(dir).await.unwrap();
+    let mut count = 0;
+    loop {
+        let page = client.read_dir(&open, count as u64, 1024).await.unwrap();
+        if page.is_empty() {
+            return count;
+        }
+        count += page.len();
+    }
+}
+
+fn deep_leases(client: &Client) -> Vec<(Fid, Mode)> {
+    let held = client.leases().into_iter().map(|held| held.grant);
+    held.filter(|grant| grant.scope == Scope::Subtree).map(|grant| (grant.fid, grant.mode)).collect()
+}
+
+/// Questions that the caches could not answer.
+fn messages(client: &Client) -> u64 {
+    let stats = client.stats();
+    ["lookup", "getattr", "readdir", "read"].iter().map(|kind| stats.count(&format!("msg_{kind}"))).sum()
+}
+
+fn patient(cell: &Cell) -> ClientConfig {
+    let behind = WriteBehind { max_age: Duration::from_secs(3600), ..WriteBehind::default() };
+    ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() }
+}
+
+/// A client that delays its writes, and a directory of its own.
+async fn writer(cell: &Cell, text: &str) -> (Arc<Client>, Fid) {
+    let client = Client::connect(patient(cell), Box::new(NoKernel)).await.unwrap();
+    let home = mkdir(&client, client.root(), text).await;
+    client.sync_all().await.unwrap();
+    for number in 0.. {
+        let before = client.stats().count("here");
+        let probe = format!("probe{number}");
+        mkdir(&client, home, &probe).await;
+        client.rmdir(home, &name(&probe)).await.unwrap();
+        if client.stats().count("here") == before + 2 {
+            break;
+        }
+        assert!(number < 2000, "{:?}", client.stats());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    client.sync_all().await.unwrap();
+    (client, home)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_scan_costs_nothing_and_the_first_one_a_few_leases() {
+    let cell = Cell::deep();
+    let maker = cell.client().await;
+    let top = mkdir(&maker, maker.root(), "top").await;
+    let mut dirs = Vec::new();
+    for dir in 0..10 {
+        let fid = mkdir(&maker, top, &format!("d{dir}")).await;
+        for file in 0..40 {
+            make(&maker, fid, &format!("f{file}"), "x").await;
+        }
+        dirs.push(fid);
+    }
+    assert!(deep_leases(&maker).contains(&(top, Mode::Write)), "{:?}", deep_leases(&maker));
+    assert!(maker.leases().len() < 30, "{} leases for 400 files", maker.leases().len());
+    maker.shutdown().await;
+
+    let reader = cell.client().await;
+    let mut fids = Vec::new();
+    let scan = async |reader: &Arc<Client>, fids: &mut Vec<Fid>| {
+        for dir in &dirs {
+            assert_eq!(list(reader, *dir).await, 40);
+            for file in 0..40 {
+                let fid = find(reader, *dir, &format!("f{file}")).await.unwrap();
+                assert_eq!(reader.getattr(fid).await.unwrap().value.size, 1);
+                fids.push(fid);
+            }
+        }
+    };
+    scan(&reader, &mut fids).await;
+    let before = messages(&reader);
+    scan(&reader, &mut fids).await;
+    assert_eq!(messages(&reader), before, "the second time all is known");
+    assert!(reader.leases().len() < 60, "{} leases for 410 inodes", reader.leases().len());
+    assert!(deep_leases(&reader).iter().any(|(_, mode)| *mode == Mode::Read));
+
+    // A change of one is seen at once, and the rest stays known.
+    let writer = cell.client().await;
+    overwrite(&writer, fids[123], "longer").await;
+    assert_eq!(reader.getattr(fids[123]).await.unwrap().value.size, 6);
+    let before = messages(&reader);
+    assert_eq!(reader.getattr(fids[124]).await.unwrap().value.size, 1);
+    assert_eq!(messages(&reader), before);
+    assert_eq!(contents(&reader, fids[123]).await, "longer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delayed_writes_below_a_deep_lease_reach_whoever_looks() {
+    let cell = Cell::deep();
+    let (a, home) = writer(&cell, "home").await;
+    let b = cell.client().await;
+    let sub = mkdir(&a, home, "sub").await;
+    let one = make(&a, sub, "one", "1").await;
+    let two = make(&a, sub, "two", "2").await;
+    a.sync_all().await.unwrap();
+    assert_eq!(deep_leases(&a), [(home, Mode::Write)]);
+    let leases = a.leases().len();
+    let here = a.stats().count("here");
+    // All of this is done here, under the one lease.
+    overwrite(&a, one, "eins").await;
+    a.setattr(two, SetAttr { perm: Some(0o600), ..SetAttr::default() }).await.unwrap();
+    a.rename(sub, &name("two"), home, &name("zwei"), RenameHow::Plain).await.unwrap();
+    make(&a, sub, "three", "3").await;
+    assert!(a.stats().count("here") >= here + 4, "{:?}", a.stats());
+    assert_eq!(a.leases().len(), leases);
+    // The other machine sees it, object by object.
+    assert_eq!(contents(&b, one).await, "eins");
+    assert_eq!(find(&b, home, "zwei").await, Some(two));
+    assert_eq!(b.getattr(two).await.unwrap().value.perm, 0o600);
+    assert_eq!(find(&b, sub, "two").await, None);
+    let three = find(&b, sub, "three").await.unwrap();
+    assert_eq!(contents(&b, three).await, "3");
+    // And what it changes is seen here.
+    overwrite(&b, three, "drei").await;
+    b.unlink(home, &name("zwei")).await.unwrap();
+    assert_eq!(contents(&a, three).await, "drei");
+    assert_eq!(find(&a, home, "zwei").await, None);
+}
+
+/// Out of the reach of the deep lease and into another one, files and directories, through the server and by the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_moves_across_the_edge_is_seen_and_changed_by_all() {
+    for behind in [false, true] {
+        let cell = Cell::deep();
+        let (a, home, other) = if behind {
+            let (a, home) = writer(&cell, "home").await;
+            let other = mkdir(&a, a.root(), "other").await;
+            (a, home, other)
+        } else {
+            let a = cell.client().await;
+            let home = mkdir(&a, a.root(), "home").await;
+            let other = mkdir(&a, a.root(), "other").await;
+            (a, home, other)
+        };
+        let b = cell.client().await;
+        let dir = mkdir(&a, home, "dir").await;
+        let inner = mkdir(&a, dir, "inner").await;
+        let deep = make(&a, inner, "deep", "deep").await;
+        let flat = make(&a, home, "flat", "flat").await;
+        a.sync_all().await.unwrap();
+        assert_eq!(a.getattr(deep).await.unwrap().value.size, 4);
+        a.rename(home, &name("dir"), other, &name("dir"), RenameHow::Plain).await.unwrap();
+        a.rename(home, &name("flat"), a.root(), &name("flat"), RenameHow::Plain).await.unwrap();
+        // What is below still is as it was, and writable.
+        overwrite(&a, deep, "deeper").await;
+        overwrite(&a, flat, "flatter").await;
+        assert_eq!(contents(&b, deep).await, "deeper", "behind: {behind}");
+        assert_eq!(contents(&b, flat).await, "flatter");
+        for round in 0..3 {
+            let text = format!("b{round}");
+            overwrite(&b, deep, &text).await;
+            overwrite(&b, flat, &text).await;
+            assert!(contents(&a, deep).await.starts_with(&text), "behind: {behind}");
+            assert!(contents(&a, flat).await.starts_with(&text));
+            overwrite(&a, deep, &format!("a{round}")).await;
+            assert!(contents(&b, deep).await.starts_with(&format!("a{round}")));
+        }
+        // Names below the moved directory belong to both, too.
+        b.unlink(inner, &name("deep")).await.unwrap();
+        assert_eq!(find(&a, inner, "deep").await, None);
+        make(&b, inner, "new", "n").await;
+        assert!(find(&a, inner, "new").await.is_some());
+        a.rename(other, &name("dir"), home, &name("back"), RenameHow::Plain).await.unwrap();
+        assert_eq!(find(&b, home, "back").await, Some(dir));
+        assert_eq!(find(&b, other, "dir").await, None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hard_links_and_open_files_without_a_name() {
+    let cell = Cell::deep();
+    let (a, home) = writer(&cell, "home").await;
+    let b = cell.client().await;
+    let file = make(&a, home, "file", "one").await;
+    let open = make(&a, home, "open", "open").await;
+    a.sync_all().await.unwrap();
+    a.link(file, a.root(), &name("outside")).await.unwrap();
+    let outside = find(&b, b.root(), "outside").await.unwrap();
+    assert_eq!((outside, contents(&b, outside).await.as_str()), (file, "one"));
+    overwrite(&b, outside, "two").await;
+    assert_eq!(contents(&a, file).await, "two");
+    overwrite(&a, file, "six").await;
+    assert_eq!(contents(&b, outside).await, "six");
+    // Open at the one, unlinked by the other: it stays.
+    let held = a.open(open, OpenMode::ReadWrite).await.unwrap();
+    b.unlink(home, &name("open")).await.unwrap();
+    write(&a, &held, 0, "kept").await;
+    assert_eq!(read(&a, &held).await, "kept");
+    // Unlinked by the one that has it open, and open at the other.
+    let both = make(&a, home, "both", "both").await;
+    let (here, there) =
+        (a.open(both, OpenMode::ReadWrite).await.unwrap(), b.open(both, OpenMode::ReadWrite).await.unwrap());
+    a.unlink(home, &name("both")).await.unwrap();
+    for round in 0..3 {
+        write(&a, &here, 0, format!("a{round}")).await;
+        assert!(read(&b, &there).await.starts_with(format!("a{round}").as_bytes()));
+        write(&b, &there, 0, format!("b{round}")).await;
+        assert!(read(&a, &here).await.starts_with(format!("b{round}").as_bytes()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_is_taken_and_what_is_open_below_stays() {
+    let cell = Cell::deep();
+    let (a, home) = writer(&cell, "home").await;
+    let b = cell.client().await;
+    let dir = mkdir(&a, home, "dir").await;
+    let file = make(&a, dir, "file", "kept").await;
+    a.sync_all().await.unwrap();
+    let held = a.open(file, OpenMode::Read).await.unwrap();
+    // With the directory's names goes all below it: nobody asks for the file any more.
+    make(&b, dir, "mine", "b").await;
+    b.unlink(dir, &name("file")).await.unwrap();
+    b.sync_all().await.unwrap();
+    assert_eq!(read(&a, &held).await, "kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_what_was_covered_is_still_known_and_still_guarded() {
+    let mut cell = Cell::deep();
+    let (a, home) = writer(&cell, "home").await;
+    let b = cell.client().await;
+    let file = make(&a, home, "file", "one").await;
+    let other = make(&a, home, "other", "one").await;
+    a.sync_all().await.unwrap();
+    overwrite(&a, file, "two").await;
+    a.rename(home, &name("other"), a.root(), &name("moved"), RenameHow::Plain).await.unwrap();
+    cell.restart();
+    assert_eq!(contents(&b, file).await, "two", "what was delayed is told");
+    assert_eq!(find(&b, b.root(), "moved").await, Some(other));
+    overwrite(&b, file, "six").await;
+    assert_eq!(contents(&a, file).await, "six");
+    let before = messages(&a);
+    assert_eq!(a.getattr(home).await.unwrap().value.kind, FileKind::Directory);
+    assert!(messages(&a) <= before + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mount_without_deep_leases_is_a_mount() {
+    let cell = Cell::deep();
+    let narrow = ClientConfig { widest_lease: Scope::Node, ..cell.client_config() };
+    let a = Client::connect(narrow, Box::new(NoKernel)).await.unwrap();
+    let b = cell.client().await;
+    let home = mkdir(&a, a.root(), "home").await;
+    let file = make(&a, home, "file", "one").await;
+    assert_eq!(deep_leases(&a), []);
+    assert_eq!(contents(&b, file).await, "one");
+    overwrite(&b, file, "two").await;
+    assert_eq!(contents(&a, file).await, "two");
+}
