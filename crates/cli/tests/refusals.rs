@@ -75,7 +75,7 @@ fn a_server_of_another_version() {
         let hello = header.finish(rest.into()).unwrap();
         let text =
             "no common protocol: the server speaks 8 to 9, the client 1 to 1; update the client".to_string();
-        let reply = Reply { result: Err(Failure::Refused(text)), grants: Vec::new() };
+        let reply = Reply { result: Err(Failure::Refused(text)), grants: Vec::new(), covered: Vec::new() };
         let mut head = BytesMut::new();
         Frame::new(FrameKind::Reply, hello.tag, &reply, Bytes::new()).unwrap().encode_head(&mut head);
         stream.write_all(&head).unwrap();

@@ -30,22 +30,24 @@
 //! * *A deep lease is beside the node leases of its session,* not in their place: a session may read a whole tree under a
 //!   deep lease and hold write leases on objects of it.
 //!
-//! # What a server and a client have to do before [`DeepLeases`](crate::table::DeepLeases) can be on
+//! * *What a session moves it takes along.* An object that its own rename, link or unlink takes out of reach of its deep lease
+//!   stays covered for it, because the table puts another lease in the old one's place in the same step: a node lease on the
+//!   object, and on what is below a directory a deep one with the old one's holes. So it need not be told before, and the
+//!   client drops nothing.
+//!
+//! # What a server and a client have to do
 //! * *Places.* A plan takes [`Table::tree_version`](crate::Table::tree_version) first, then the chain of each object from the
-//!   volume, and says `Access::below`. Directories have their parent in the volume. A file's is known where it was reached by
-//!   name (look-up, create, unlink, rename); for calls by fid alone the volume needs the parent in the inodes of files with one
-//!   name. `Access::not_deep` for files with several names, for orphans and for the object that stands for the tree's
-//!   shape. What has no place is asked of every deep lease of the volume, and while a lease is held on such an object nobody
-//!   else gets a deep one there: right, and useless if it happens often.
-//! * *Ends.* `finish_tree` in place of `finish_with`, with what was created (kind and parent), moved and linked; its `covered`
-//!   goes into the reply, which needs a field for it. A digest says the same of its records
-//!   (`finish_covered` gives node leases on all that was made: not needed where a deep one covers). After rmdir
-//!   `give_up_lease` is also for the deep lease.
-//! * *Restart.* `handle_reclaim_placed`; the client has to send the parent of what it reclaims, or the inode knows it.
-//! * *Client.* `handle_reply_covered`; `begin_move` before every rename, link and unlink of one name of several, while
-//!   changes made under the lease are flushed first; `adopt_new` for what the log makes; `RecallStep::DropPart` drops and
-//!   flushes a list of objects; `release_deep` when idle. Node leases that a member has besides can be released without
-//!   dropping anything.
+//!   volume, which knows the parent of what has one name. `Access::not_deep` is for what has several names or none. What has no
+//!   place is asked of every deep lease of the volume, and while a lease is held on such an object nobody else gets a
+//!   deep one there: right, and useless if it happens often.
+//! * *Ends.* `finish_tree`, and `finish_covered_tree` for digests: with what was created, moved and linked. What is covered goes
+//!   into the reply, together with the deep lease: the reply that brought that one may have been lost.
+//! * *Restart.* A deep lease says nothing of what a power cut may have taken from the server. So clients claim what it covered
+//!   object by object, each with its version, as node leases ([`Holder::fall_back_to_nodes`](crate::Holder::fall_back_to_nodes)).
+//! * *Client.* `handle_reply_covered`; `begin_move` before every rename, link and unlink that goes through, `begin_own_move` for
+//!   those that the log tells later; `RecallStep::DropPart` drops and flushes a list of objects; `release_deep` when idle. A
+//!   question about part of a deep lease is not answered while a digest is under way: its answer, if it was lost with a
+//!   connection, may have said that what it made is covered.
 //!
 //! For node leases the object itself is the only place to look. The table does so in its own words (`clear_leases`), and
 //! `tests/table/conflicts.rs` holds these rules against them.

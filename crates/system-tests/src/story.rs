@@ -30,6 +30,7 @@ pub struct Story {
     network: Network,
     kernel: Option<OldKernel>,
     options: &'static [&'static str],
+    server: &'static [&'static str],
     seed: u64,
 }
 
@@ -92,7 +93,15 @@ pub struct Stage<'a> {
 
 impl Story {
     pub fn of(mounts: usize) -> Story {
-        Story { mounts, readers: 0, network: Network::Loopback, kernel: None, options: &[], seed: 1 }
+        Story {
+            mounts,
+            readers: 0,
+            network: Network::Loopback,
+            kernel: None,
+            options: &[],
+            server: &[],
+            seed: 1,
+        }
     }
 
     /// On the first so many mounts the threads only look.
@@ -113,6 +122,11 @@ impl Story {
     /// The mounts tell the server later what nobody else looks at.
     pub fn writing_behind(self) -> Story {
         Story { options: &["-o", "write=behind"], ..self }
+    }
+
+    /// One lease may cover a whole subtree.
+    pub fn with_deep_leases(self) -> Story {
+        Story { server: &["--deep-leases", "on"], ..self }
     }
 
     pub fn with_seed(self, seed: u64) -> Story {
@@ -167,9 +181,10 @@ impl Story {
     }
 
     fn cell(&self, term: Duration) -> Cell {
-        let (network, mount_options) = (self.network, self.options);
+        let (network, mount_options, server_options) = (self.network, self.options, self.server);
         let kernel = self.kernel.map(OldKernel::version);
-        Cell::assemble(self.mounts, &Setting { network, mount_options, kernel, term, ..Setting::default() })
+        let setting = Setting { network, mount_options, server_options, kernel, term, ..Setting::default() };
+        Cell::assemble(self.mounts, &setting)
     }
 
     fn workload(&self, operations: u64, pause: Duration) -> Workload {

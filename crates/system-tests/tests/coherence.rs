@@ -41,6 +41,29 @@ fn server_crashes_take_nothing_from_mounts_that_write_behind() {
 
 // SEMANTICS 1-6
 #[test]
+fn two_mounts_with_deep_leases_are_one_copy() {
+    Story::of(2).with_deep_leases().with_seed(61).undisturbed(2500);
+}
+
+// SEMANTICS 1-6, 46
+#[test]
+fn four_mounts_with_deep_leases_that_write_behind_are_one_copy() {
+    Story::of(4).with_deep_leases().writing_behind().with_seed(62).undisturbed(1500);
+}
+
+// SEMANTICS 17, 20, 39, 47
+#[test]
+fn with_deep_leases_faults_lose_nothing_and_show_nothing_stale() {
+    Story::of(2).with_deep_leases().writing_behind().with_seed(63).disturbed(|stage| {
+        stage.suffer(&[Fault::ServerCrash]);
+        stage.suffer(&[Fault::ClientFrozen(0)]);
+        stage.suffer(&[Fault::ServerCrash]);
+        stage.suffer(&[Fault::ClientCrash(1)]);
+    });
+}
+
+// SEMANTICS 1-6
+#[test]
 fn before_linux_6_16_two_mounts_are_one_copy() {
     Story::of(2).on_kernel(OldKernel::Linux6_15).with_seed(41).undisturbed(800);
 }

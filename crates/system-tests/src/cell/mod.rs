@@ -44,6 +44,8 @@ pub struct Setting<'a> {
     pub data: Option<&'a Path>,
     /// Of `soda mount`.
     pub mount_options: &'a [&'a str],
+    /// Of `soda serve`.
+    pub server_options: &'a [&'a str],
     /// What mounts take the kernel for.
     pub kernel: Option<&'a str>,
     /// Of session leases.
@@ -52,7 +54,8 @@ pub struct Setting<'a> {
 
 impl Default for Setting<'_> {
     fn default() -> Self {
-        Setting { network: Network::Loopback, data: None, mount_options: &[], kernel: None, term: TERM }
+        let network = Network::Loopback;
+        Setting { network, data: None, mount_options: &[], server_options: &[], kernel: None, term: TERM }
     }
 }
 
@@ -108,7 +111,7 @@ impl Cell {
             Network::Namespaces => Some(Namespaces::make(clients)),
         };
         let data = setting.data.map_or_else(|| dir.path().join("data"), Path::to_path_buf);
-        let server = Server::start(dir.path(), data, namespaces.as_ref(), setting.term);
+        let server = Server::start(dir.path(), data, namespaces.as_ref(), setting);
         let mut cell = Cell { mounts: Vec::new(), server, namespaces, dir };
         for number in 0..clients {
             let mount = cell.new_mount(number, &wrapper, setting.mount_options);

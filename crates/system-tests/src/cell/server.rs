@@ -1,7 +1,7 @@
 //! One `soda serve`.
 
 use super::namespaces::Namespaces;
-use super::{PATIENCE, soda_binary, tail};
+use super::{PATIENCE, Setting, soda_binary, tail};
 use crate::wait;
 use rustix::process::Signal;
 use std::fs::File;
@@ -23,6 +23,7 @@ pub struct Server {
     port: u16,
     is_namespaced: bool,
     term: Duration,
+    options: Vec<String>,
 }
 
 impl Server {
@@ -30,7 +31,7 @@ impl Server {
         dir: &Path,
         data: PathBuf,
         namespaces: Option<&Namespaces>,
-        term: Duration,
+        setting: &Setting<'_>,
     ) -> Server {
         let port = free_port();
         let host = if namespaces.is_some() { "0.0.0.0" } else { "127.0.0.1" };
@@ -42,7 +43,8 @@ impl Server {
             listen: format!("{host}:{port}"),
             port,
             is_namespaced: namespaces.is_some(),
-            term,
+            term: setting.term,
+            options: setting.server_options.iter().map(|word| (*word).to_owned()).collect(),
         };
         server.spawn();
         server
@@ -119,6 +121,7 @@ impl Server {
         words.extend(["serve", "--listen", &self.listen, "--data"].map(str::to_owned));
         words.push(self.data.display().to_string());
         words.extend(["--term".to_owned(), format!("{}s", self.term.as_secs())]);
+        words.extend(self.options.iter().cloned());
         if self.is_namespaced {
             words.push("--insecure".to_owned());
         }
