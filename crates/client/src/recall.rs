@@ -471,6 +471,9 @@ impl Inner {
         let now = self.now();
         let parts = {
             let mut state = crate::lock(&self.state);
+            if state.behind.digest_under_way().is_some() {
+                return;
+            }
             let covered = state.holder.covered_by(root);
             let busy = |inode: &Inode| inode.recalling > 0 || inode.changes > 0;
             let stays = |fid: &Fid| !state.may_give_back(*fid) || state.peek(*fid).is_some_and(busy);
@@ -500,7 +503,8 @@ impl Inner {
         // Of what was asked for meanwhile, or changed, the answer to that speaks.
         let quiet =
             |part: &Part| state.peek(part.fid).is_none_or(|inode| inode.changes == 0 && inode.records == 0);
-        if parts.iter().all(quiet) {
+        // And what a digest makes may be covered by it.
+        if parts.iter().all(quiet) && state.behind.digest_under_way().is_none() {
             acks.extend(state.holder.release_deep(root));
         }
         parts.iter().for_each(|part| state.repin(part.fid));

@@ -22,6 +22,8 @@ pub(super) struct Deep {
     work: BTreeMap<Epoch, Work>,
     bars: BTreeMap<Fid, PartBar>,
     bar_order: VecDeque<(u64, Fid)>,
+    /// Members whose place was said before own moves that are over since: they count as below everything.
+    adrift: BTreeSet<Fid>,
     /// What own requests that are on the way move, or changes that the server has not been told.
     moving: BTreeMap<u64, Vec<Moving>>,
 }
@@ -72,6 +74,8 @@ struct PartBar {
     until: u64,
     /// The same of all that is below.
     below_until: u64,
+    /// And of where it lies: it was moved meanwhile.
+    moved_until: u64,
     /// And grants of a deep lease on it up to this epoch are refused.
     epoch: Epoch,
 }
@@ -122,6 +126,7 @@ impl Links {
 impl Deep {
     fn remove_member(&mut self, fid: Fid) -> Option<Member> {
         let member = self.members.remove(&fid)?;
+        self.adrift.remove(&fid);
         self.links.prune(fid, |fid| self.members.contains_key(&fid));
         Some(member)
     }
@@ -131,7 +136,10 @@ impl Deep {
     fn lowered_by(&self, object: Fid, to: Option<Mode>) -> Vec<Fid> {
         let lowered = |fid: &Fid| self.members.get(fid).is_some_and(|member| Some(member.mode) > to);
         match to {
-            None => self.links.below(object).into_iter().filter(lowered).collect(),
+            None => {
+                let all: BTreeSet<Fid> = self.links.below(object).union(&self.adrift).copied().collect();
+                all.into_iter().filter(lowered).collect()
+            }
             Some(_) => Some(object).filter(lowered).into_iter().collect(),
         }
     }
@@ -163,7 +171,7 @@ impl Deep {
             && until < oldest
         {
             self.bar_order.pop_front();
-            if self.bars.get(&fid).is_some_and(|bar| bar.until <= until) {
+            if self.bars.get(&fid).is_some_and(|bar| bar.until.max(bar.moved_until) <= until) {
                 self.bars.remove(&fid);
             }
         }
@@ -173,6 +181,12 @@ impl Deep {
         let below = |fid: &Fid| self.bars.get(fid).is_some_and(|bar| ticket.number <= bar.below_until);
         self.bars.get(&covered.fid).is_some_and(|bar| ticket.number <= bar.until)
             || covered.above.iter().any(below)
+    }
+
+    /// What was moved here while the answer was on the way the server may have told of as it lay before.
+    fn is_adrift(&self, ticket: Ticket, covered: &Coverage) -> bool {
+        let moved = |fid: &Fid| self.bars.get(fid).is_some_and(|bar| ticket.number <= bar.moved_until);
+        moved(&covered.fid) || covered.above.iter().any(moved)
     }
 
     pub(super) fn allows(&self, fid: Fid, mode: Mode) -> bool {
@@ -204,7 +218,9 @@ impl Deep {
     /// The request has its answer: what it moved may have been told of, as it lay before, by those that were on the way with it.
     pub(super) fn end_move(&mut self, number: u64, until: u64) {
         for Moving { fid, .. } in self.moving.remove(&number).unwrap_or_default() {
-            self.bar(fid, until, Scope::Subtree);
+            let bar = self.bars.entry(fid).or_default();
+            bar.moved_until = bar.moved_until.max(until);
+            self.bar_order.push_back((until, fid));
         }
     }
 
@@ -255,6 +271,9 @@ impl Holder {
         for directory in &covered.above {
             self.deep.links.add(*directory, below);
             below = *directory;
+        }
+        if self.deep.is_adrift(ticket, covered) {
+            self.deep.adrift.insert(covered.fid);
         }
         if !self.deep.moving.is_empty() {
             let path: Vec<Fid> = std::iter::once(covered.fid).chain(covered.above.iter().copied()).collect();
@@ -357,7 +376,7 @@ impl Holder {
     pub fn fall_back_to_nodes(&mut self) {
         let members = std::mem::take(&mut self.deep.members);
         let roots = std::mem::take(&mut self.deep.roots);
-        (self.deep.links, self.deep.work) = Default::default();
+        (self.deep.links, self.deep.work, self.deep.adrift) = Default::default();
         for (fid, member) in members {
             let Some(root) = roots.get(&member.root) else { continue };
             match self.leases.get_mut(&fid) {

@@ -171,7 +171,7 @@ fn what_moves_out_of_a_lease_is_covered_and_asked_for_under_another_name() {
 }
 
 #[test]
-fn what_was_told_of_before_a_move_counts_until_the_move_is_answered() {
+fn what_was_told_of_before_a_move_is_asked_for_wherever_it_is() {
     let mut holder = holder();
     let moving = holder.begin_request(secs(0));
     let on_the_way = [holder.begin_request(secs(0)), holder.begin_request(secs(0))];
@@ -181,8 +181,10 @@ fn what_was_told_of_before_a_move_counts_until_the_move_is_answered() {
     holder.handle_reply(secs(0), moving, &[]);
     let late = Coverage { fid: f(6), ..told };
     holder.handle_reply_covered(secs(0), on_the_way[1], &[], &[late]);
-    assert_eq!((may(&holder, 5), may(&holder, 6)), (W, None));
-    // Whoever asks for the new place gets it.
+    assert_eq!((may(&holder, 5), may(&holder, 6)), (W, W));
+    // Whoever asks for the new place gets it; and what was told too late, whoever asks for any.
+    assert_eq!(holder.handle_recall(secs(1), &question(30, 8, None)), drop_part(8, None, &[6]));
+    holder.finish_part(f(1), Epoch(8), InUse::No);
     assert_eq!(holder.handle_recall(secs(1), &question(2, 9, None)), drop_part(9, None, &[2, 3, 4, 5]));
 }
 
