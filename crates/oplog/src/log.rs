@@ -89,6 +89,11 @@ struct Sent {
 }
 
 impl Log {
+    /// A log that goes on after this digest of its session.
+    pub fn after(last: DigestId) -> Log {
+        Log { last_digest: last.0, ..Log::default() }
+    }
+
     /// Adds a change. Its number is larger than all before.
     pub fn append(&mut self, now: Monotonic, at: Timestamp, change: Change) -> Lsn {
         let lsn = Lsn(self.last_lsn + 1);

@@ -14,24 +14,28 @@
 //! # After a crash
 //! The log ends with its first entry that is not whole. At the end of the last file that is what a crash leaves, and
 //! nothing that was synced is missing. Anywhere else it is damage, and said ([`Found::damage`]): what comes after
-//! it is not taken for a continuation, as the order would have a hole.
+//! it is not taken for a continuation, as the order would have a hole. (With [`Safety::ProcessCrash`] a power cut can
+//! leave that, too: older files are not synced before newer ones are written.)
 
 mod read;
 
 use crate::{Lsn, Record};
 use serde::{Deserialize, Serialize};
 use soda_protocol::{OpId, SessionKey};
-use soda_types::ClientId;
+use soda_types::{ClientId, Fid, Sequence, Version};
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-pub use read::{Damage, Found, read};
+pub use read::{Damage, Digested, Found, read};
 
 const MAGIC: &[u8; 8] = b"SODALOG1";
 /// A file that has reached this many bytes is followed by a new one.
 const FILE_BYTES: u64 = 16 << 20;
+/// A file of less is left, although nothing in it is needed.
+const WORTH_DELETING: u64 = 1 << 20;
 /// No entry is longer: more is damage.
 const LONGEST_ENTRY: usize = 64 << 20;
 
@@ -39,6 +43,11 @@ const LONGEST_ENTRY: usize = 64 << 20;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Entry {
     Header(Header),
+    /// The version that the server has of an inode: the record that follows found it so.
+    Told {
+        fid: Fid,
+        version: Version,
+    },
     Record(Record),
     /// A digest is about to be sent. One is under way at a time, so all before it have been answered. Sent again after a
     /// crash, it is the same operation to the server.
@@ -46,11 +55,21 @@ pub enum Entry {
         op: OpId,
         lsns: Vec<Lsn>,
     },
-    /// The last digest has been answered: the server has applied it.
-    Applied,
-    /// The server's disk has everything below.
+    /// The last digest has been answered: the server has applied it, and is at these versions.
+    Applied {
+        versions: Vec<(Fid, Version)>,
+    },
+    /// The server has neither this digest nor any later one: their records are to be sent again, in others.
+    Lost {
+        from: Sequence,
+    },
+    /// The server will never take these. They are kept elsewhere.
+    GivenUp {
+        lsns: Vec<Lsn>,
+    },
+    /// The server's disk has everything up to this digest.
     Durable {
-        below: Lsn,
+        up_to: Sequence,
     },
 }
 
@@ -62,6 +81,17 @@ pub struct Header {
     pub client: ClientId,
     /// The session under whose leases the records were made.
     pub session: SessionKey,
+    /// The slot of digests, and the last one of them that was sent when the file was begun; sequence 0: none.
+    pub digest: OpId,
+}
+
+/// What the log has to survive without [`Segments::sync`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Safety {
+    /// `kill -9`: what the operating system has is enough.
+    ProcessCrash,
+    /// The order of the files also when the power goes: a file is on the disk before there is a next one.
+    PowerCut,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +109,7 @@ pub enum SegmentError {
 pub struct Segments {
     directory: PathBuf,
     header: Header,
+    safety: Safety,
     current: Open,
     /// Full ones, oldest first.
     full: VecDeque<Full>,
@@ -108,9 +139,10 @@ impl Segments {
     ///
     /// # Errors
     /// The directory cannot be made or written.
-    pub fn create(directory: &Path, header: Header) -> Result<Segments, SegmentError> {
+    pub fn create(directory: &Path, header: Header, safety: Safety) -> Result<Segments, SegmentError> {
         let failed = |source| SegmentError::Io { path: directory.to_owned(), source };
-        std::fs::create_dir_all(directory).map_err(failed)?;
+        // File data is in it: nobody else's business.
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         let mut full = VecDeque::new();
         for (number, path) in read::files(directory)? {
             let read::Extent { bytes, last } = read::extent(&path)?;
@@ -125,14 +157,21 @@ impl Segments {
         }
         let number = full.back().map_or(1, |file| file.number + 1);
         let last = full.back().map_or(Lsn(0), |file| file.last);
-        let current = open(directory, number, &header, last)?;
-        Ok(Segments { directory: directory.to_owned(), header, current, full, buffer: Vec::new() })
+        let current = open(directory, number, &header, last, safety)?;
+        let directory = directory.to_owned();
+        Ok(Segments { directory, header, safety, current, full, buffer: Vec::new() })
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Adds an entry to the buffer.
     pub fn append(&mut self, entry: &Entry) {
-        if let Entry::Record(record) = entry {
-            self.current.last = record.lsn;
+        match entry {
+            Entry::Record(record) => self.current.last = record.lsn,
+            Entry::Sent { op, .. } => self.header.digest = *op,
+            _ => {}
         }
         encode(entry, &mut self.buffer);
     }
@@ -153,12 +192,17 @@ impl Segments {
         }
         self.current.bytes += self.buffer.len() as u64;
         self.buffer.clear();
-        if self.current.bytes >= FILE_BYTES {
+        if self.current.bytes >= FILE_BYTES { self.begin_file() } else { Ok(()) }
+    }
+
+    fn begin_file(&mut self) -> Result<(), SegmentError> {
+        if self.safety == Safety::PowerCut {
             self.sync_file()?;
-            let next = open(&self.directory, self.current.number + 1, &self.header, self.current.last)?;
-            let Open { number, bytes, last, .. } = std::mem::replace(&mut self.current, next);
-            self.full.push_back(Full { number, bytes, last });
         }
+        let (number, last) = (self.current.number + 1, self.current.last);
+        let next = open(&self.directory, number, &self.header, last, self.safety)?;
+        let Open { number, bytes, last, .. } = std::mem::replace(&mut self.current, next);
+        self.full.push_back(Full { number, bytes, last });
         Ok(())
     }
 
@@ -176,17 +220,28 @@ impl Segments {
         self.current.file.sync_data().map_err(|source| SegmentError::Io { path, source })
     }
 
-    /// Deletes files in which no record is needed any more: all are below `floor`.
+    /// Deletes files in which no record is needed any more: all are below `floor`. If that is so of everything, what
+    /// is left is one short file.
     ///
     /// # Errors
     /// A file cannot be deleted. It does no harm.
     pub fn forget_below(&mut self, floor: Lsn) -> Result<(), SegmentError> {
+        if self.current.last < floor && self.current.bytes + self.buffer.len() as u64 >= WORTH_DELETING {
+            // Nor is what could not be written, if the disk is full.
+            self.buffer.clear();
+            self.begin_file()?;
+        }
         while let Some(file) = self.full.front().filter(|file| file.last < floor) {
             let path = path_of(&self.directory, file.number);
             std::fs::remove_file(&path).map_err(|source| SegmentError::Io { path, source })?;
             self.full.pop_front();
         }
         Ok(())
+    }
+
+    /// Whether the operating system has everything.
+    pub fn is_written(&self) -> bool {
+        self.buffer.is_empty()
     }
 
     /// Bytes on the local disk, and about to be.
@@ -196,15 +251,23 @@ impl Segments {
     }
 }
 
-fn open(directory: &Path, number: u64, header: &Header, last: Lsn) -> Result<Open, SegmentError> {
+fn open(
+    directory: &Path,
+    number: u64,
+    header: &Header,
+    last: Lsn,
+    safety: Safety,
+) -> Result<Open, SegmentError> {
     let path = path_of(directory, number);
     let mut first = MAGIC.to_vec();
     encode(&Entry::Header(header.clone()), &mut first);
     let made = || -> io::Result<File> {
-        let mut file = OpenOptions::new().append(true).create_new(true).open(&path)?;
+        let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(&first)?;
-        // The name, too.
-        File::open(directory)?.sync_all()?;
+        if safety == Safety::PowerCut {
+            // The name, too.
+            File::open(directory)?.sync_all()?;
+        }
         Ok(file)
     };
     match made() {

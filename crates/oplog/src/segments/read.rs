@@ -1,9 +1,10 @@
 //! Reading a log after a crash.
 
 use super::{Entry, Header, LONGEST_ENTRY, MAGIC, SegmentError, checksum};
-use crate::{Lsn, Record};
+use crate::{Lsn, Object, Record};
 use soda_protocol::OpId;
-use std::collections::BTreeMap;
+use soda_types::{Fid, Sequence, Version};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// What a log holds.
@@ -11,13 +12,40 @@ use std::path::{Path, PathBuf};
 pub struct Found {
     /// The newest header: whose log it is.
     pub header: Header,
-    /// Applied by the server, but not known to be on its disk; ascending.
-    pub applied: Vec<Record>,
+    /// Digests that the server has applied, and that its disk may lack; ascending.
+    pub applied: Vec<Digested>,
     /// A digest that may have been applied or not, under its identity.
-    pub sent: Option<(OpId, Vec<Record>)>,
-    /// Never sent; ascending.
+    pub sent: Option<Digested>,
+    /// Never sent, or lost by the server; ascending.
     pub pending: Vec<Record>,
+    /// The last digest that was sent; 0: none.
+    pub last_digest: Sequence,
+    /// Versions that the server had of inodes, each from a record on; ascending.
+    pub versions: BTreeMap<Fid, Vec<(Lsn, Version)>>,
     pub damage: Option<Damage>,
+}
+
+/// A digest and its records, ascending.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Digested {
+    pub op: OpId,
+    pub records: Vec<Record>,
+}
+
+impl Found {
+    /// The version of an inode that the server had when the record was made.
+    pub fn version_before(&self, fid: Fid, lsn: Lsn) -> Option<Version> {
+        let known = self.versions.get(&fid)?;
+        known.iter().rev().find(|(from, _)| *from <= lsn).map(|(_, version)| *version)
+    }
+
+    /// Everything that the server's disk may lack, in order.
+    pub fn records(&self) -> Vec<&Record> {
+        let digests = self.applied.iter().chain(&self.sent).flat_map(|digest| &digest.records);
+        let mut all: Vec<&Record> = digests.chain(&self.pending).collect();
+        all.sort_unstable_by_key(|record| record.lsn);
+        all
+    }
 }
 
 /// Where a log is damaged, and what was found behind that place.
@@ -186,39 +214,92 @@ fn split(bytes: &[u8]) -> Option<(Option<Entry>, &[u8])> {
 #[derive(Default)]
 struct State {
     header: Option<Header>,
-    applied: BTreeMap<Lsn, Record>,
-    sent: Option<(OpId, BTreeMap<Lsn, Record>)>,
+    applied: Vec<Batch>,
+    sent: Option<Batch>,
     pending: BTreeMap<Lsn, Record>,
+    last_digest: Sequence,
+    /// Not followed by their record yet.
+    told: Vec<(Fid, Version)>,
+    versions: BTreeMap<Fid, Vec<(Lsn, Version)>>,
+}
+
+struct Batch {
+    op: OpId,
+    records: BTreeMap<Lsn, Record>,
 }
 
 impl State {
     fn add(&mut self, entry: Entry) {
         match entry {
-            Entry::Header(header) => self.header = Some(header),
-            Entry::Record(record) => drop(self.pending.insert(record.lsn, record)),
+            Entry::Header(header) => {
+                self.last_digest = self.last_digest.max(header.digest.sequence);
+                self.header = Some(header);
+            }
+            Entry::Told { fid, version } => self.told.push((fid, version)),
+            Entry::Record(record) => {
+                for (fid, version) in std::mem::take(&mut self.told) {
+                    self.versions.entry(fid).or_default().push((record.lsn, version));
+                }
+                self.pending.insert(record.lsn, record);
+            }
             Entry::Sent { op, lsns } => {
                 self.answered();
                 let records = lsns.iter().filter_map(|lsn| self.pending.remove_entry(lsn)).collect();
-                self.sent = Some((op, records));
+                self.last_digest = self.last_digest.max(op.sequence);
+                self.sent = Some(Batch { op, records });
             }
-            Entry::Applied => self.answered(),
-            Entry::Durable { below } => self.applied = self.applied.split_off(&below),
+            Entry::Applied { versions } => {
+                self.note_versions(versions);
+                self.answered();
+            }
+            Entry::Lost { from } => {
+                let is_lost = |batch: &mut Batch| batch.op.sequence >= from;
+                let lost = self.applied.extract_if(.., is_lost).chain(self.sent.take_if(is_lost));
+                self.pending.extend(lost.flat_map(|batch| batch.records));
+            }
+            Entry::GivenUp { lsns } => {
+                let lsns: BTreeSet<Lsn> = lsns.into_iter().collect();
+                self.pending.retain(|lsn, _| !lsns.contains(lsn));
+            }
+            Entry::Durable { up_to } => self.applied.retain(|batch| batch.op.sequence > up_to),
         }
     }
 
     fn answered(&mut self) {
-        if let Some((_, records)) = self.sent.take() {
-            self.applied.extend(records);
+        self.applied.extend(self.sent.take());
+    }
+
+    /// What the server said is so for the records that come after those of the digest.
+    fn note_versions(&mut self, versions: Vec<(Fid, Version)>) {
+        let Some(sent) = &self.sent else { return };
+        let told: BTreeMap<Fid, Version> = versions.into_iter().collect();
+        let mut last: BTreeMap<Fid, Lsn> = BTreeMap::new();
+        for record in sent.records.values() {
+            for (object, _) in record.change.touches() {
+                if let Object::Inode(fid) = object {
+                    last.insert(fid, record.lsn);
+                }
+            }
+        }
+        for (fid, lsn) in last {
+            if let Some(version) = told.get(&fid) {
+                self.versions.entry(fid).or_default().push((Lsn(lsn.0 + 1), *version));
+            }
         }
     }
 
     fn found(self, damage: Option<Damage>) -> Option<Found> {
         let list = |records: BTreeMap<Lsn, Record>| records.into_values().collect::<Vec<_>>();
+        let digested = |batch: Batch| Digested { op: batch.op, records: list(batch.records) };
+        let mut versions = self.versions;
+        versions.values_mut().for_each(|versions| versions.sort_by_key(|(lsn, _)| *lsn));
         Some(Found {
             header: self.header?,
-            applied: list(self.applied),
-            sent: self.sent.map(|(op, records)| (op, list(records))),
+            applied: self.applied.into_iter().map(digested).collect(),
+            sent: self.sent.map(digested),
             pending: list(self.pending),
+            last_digest: self.last_digest,
+            versions,
             damage,
         })
     }

@@ -13,6 +13,7 @@ fn header() -> Header {
         volume: "main".to_owned(),
         client: ClientId([3; 16]),
         session: SessionKey { session: SessionId(1), secret: [7; 16] },
+        digest: OpId { slot: Slot(0), sequence: Sequence(0) },
     }
 }
 
@@ -26,20 +27,30 @@ fn sent(sequence: u64, lsns: &[u64]) -> Entry {
     Entry::Sent { op, lsns: lsns.iter().map(|lsn| Lsn(*lsn)).collect() }
 }
 
+fn applied() -> Entry {
+    Entry::Applied { versions: Vec::new() }
+}
+
+fn create(directory: &Path) -> Segments {
+    Segments::create(directory, header(), Safety::PowerCut).unwrap()
+}
+
 fn numbers(records: &[Record]) -> Vec<u64> {
     records.iter().map(|record| record.lsn.0).collect()
 }
 
 /// Records 1 to 6; 1 and 2 applied, 1 durable, 4 sent ahead of 3.
 fn sample(directory: &Path) -> PathBuf {
-    let mut segments = Segments::create(directory, header()).unwrap();
+    let mut segments = create(directory);
     for lsn in 1..=4 {
         segments.append(&Entry::Record(write(lsn)));
     }
-    segments.append(&sent(1, &[1, 2]));
-    segments.append(&Entry::Applied);
-    segments.append(&Entry::Durable { below: Lsn(2) });
-    segments.append(&sent(2, &[4]));
+    for digest in 1..=2 {
+        segments.append(&sent(digest, &[digest]));
+        segments.append(&applied());
+    }
+    segments.append(&Entry::Durable { up_to: Sequence(1) });
+    segments.append(&sent(3, &[4]));
     segments.append(&Entry::Record(write(5)));
     segments.append(&Entry::Record(write(6)));
     segments.sync().unwrap();
@@ -53,9 +64,13 @@ fn a_log_tells_what_the_server_has_and_what_it_may_have() {
     sample(directory.path());
     let found = read(directory.path()).unwrap().unwrap();
     assert_eq!(found.header, header());
-    assert_eq!(numbers(&found.applied), [2]);
-    let (op, records) = found.sent.unwrap();
-    assert_eq!((op.sequence, numbers(&records)), (Sequence(2), vec![4]));
+    let applied: Vec<_> =
+        found.applied.iter().map(|one| (one.op.sequence, numbers(&one.records))).collect();
+    assert_eq!(applied, [(Sequence(2), vec![2])]);
+    let sent = found.sent.as_ref().unwrap();
+    assert_eq!((sent.op.sequence, numbers(&sent.records)), (Sequence(3), vec![4]));
+    assert_eq!(found.last_digest, Sequence(3));
+    assert_eq!(found.records().iter().map(|record| record.lsn.0).collect::<Vec<_>>(), [2, 3, 4, 5, 6]);
     assert_eq!(numbers(&found.pending), [3, 5, 6]);
     assert_eq!(found.damage, None);
     assert_eq!(found.pending[0], write(3));
@@ -75,10 +90,7 @@ fn a_log_that_is_cut_anywhere_is_a_prefix() {
             continue;
         };
         assert_eq!(found.damage, None, "cut at {length}");
-        let sent = found.sent.iter().flat_map(|(_, records)| records);
-        let mut all =
-            [numbers(&found.applied), numbers(&found.pending), sent.map(|one| one.lsn.0).collect()].concat();
-        all.sort_unstable();
+        let all: Vec<u64> = found.records().iter().map(|record| record.lsn.0).collect();
         let count = all.last().copied().unwrap_or(0);
         assert!(count >= most, "cut at {length}");
         most = count;
@@ -94,7 +106,7 @@ fn a_log_that_a_crash_cut_goes_on_without_damage() {
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() - 5]).unwrap();
     fs::write(path_of(directory.path(), 2), &MAGIC[..3]).unwrap();
-    let mut segments = Segments::create(directory.path(), header()).unwrap();
+    let mut segments = create(directory.path());
     segments.append(&Entry::Record(write(6)));
     segments.sync().unwrap();
     let found = read(directory.path()).unwrap().unwrap();
@@ -126,8 +138,7 @@ fn a_changed_byte_never_gives_other_records() {
         let Some(found) = read(directory.path()).unwrap() else { continue };
         told += u32::from(found.damage.is_some());
         let beyond = found.damage.iter().flat_map(|damage| &damage.beyond);
-        let sent = found.sent.iter().flat_map(|(_, records)| records);
-        for record in found.applied.iter().chain(sent).chain(&found.pending).chain(beyond) {
+        for record in found.records().into_iter().chain(beyond) {
             assert!(good.contains(record), "byte {at} made {record:?}");
         }
     }
@@ -160,7 +171,7 @@ fn what_is_no_log_is_not_read_as_one() {
 #[test]
 fn files_go_when_nothing_in_them_is_needed() {
     let directory = tempfile::tempdir().unwrap();
-    let mut segments = Segments::create(directory.path(), header()).unwrap();
+    let mut segments = create(directory.path());
     let large = |lsn| {
         let data = Bytes::from(vec![1; 1 << 20]);
         Entry::Record(record(lsn, Change::Write { fid: fid(2), offset: 0, data, kill_suid_sgid: false }))
@@ -180,11 +191,74 @@ fn files_go_when_nothing_in_them_is_needed() {
     // A new process goes on behind it.
     let bytes = segments.bytes();
     drop(segments);
-    let mut segments = Segments::create(directory.path(), header()).unwrap();
+    let mut segments = create(directory.path());
     assert!(segments.bytes() > bytes);
     segments.append(&large(41));
     segments.sync().unwrap();
     assert_eq!(read(directory.path()).unwrap().unwrap().pending.len(), 25);
     segments.forget_below(Lsn(41)).unwrap();
     assert_eq!(count(), 1);
+    let bytes = segments.bytes();
+    segments.forget_below(Lsn(42)).unwrap();
+    assert!(segments.bytes() < bytes && count() == 1, "nothing is needed any more");
+    assert_eq!(read(directory.path()).unwrap().unwrap().pending, []);
+}
+
+#[test]
+fn what_the_server_lost_is_to_be_sent_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = create(directory.path());
+    for lsn in 1..=4 {
+        segments.append(&Entry::Record(write(lsn)));
+        segments.append(&sent(lsn, &[lsn]));
+        if lsn < 4 {
+            segments.append(&applied());
+        }
+    }
+    segments.append(&Entry::Lost { from: Sequence(2) });
+    segments.append(&sent(5, &[2]));
+    segments.append(&Entry::GivenUp { lsns: vec![Lsn(3)] });
+    segments.sync().unwrap();
+    let found = read(directory.path()).unwrap().unwrap();
+    assert_eq!(numbers(&found.applied[0].records), [1]);
+    assert_eq!(numbers(&found.sent.unwrap().records), [2]);
+    assert_eq!(numbers(&found.pending), [4]);
+    assert_eq!(found.last_digest, Sequence(5));
+}
+
+#[test]
+fn the_versions_that_the_server_had_are_known_for_each_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = create(directory.path());
+    let told = |version| Entry::Told { fid: fid(2), version: Version(version) };
+    segments.append(&told(7));
+    segments.append(&Entry::Record(write(1)));
+    segments.append(&sent(1, &[1]));
+    segments.append(&Entry::Record(write(2)));
+    segments.append(&Entry::Applied { versions: vec![(fid(2), Version(9)), (fid(3), Version(1))] });
+    segments.append(&sent(2, &[2]));
+    segments.append(&Entry::Applied { versions: vec![(fid(2), Version(10))] });
+    // Something went through to the server.
+    segments.append(&told(20));
+    segments.append(&Entry::Record(write(3)));
+    segments.write().unwrap();
+    let found = read(directory.path()).unwrap().unwrap();
+    let before: Vec<u64> =
+        (1..=3).map(|lsn| found.version_before(fid(2), Lsn(lsn)).unwrap().0).collect();
+    assert_eq!(before, [7, 9, 20]);
+    assert_eq!(found.version_before(fid(3), Lsn(3)), None);
+}
+
+#[test]
+fn a_later_file_knows_the_last_digest() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = create(directory.path());
+    segments.append(&Entry::Record(write(1)));
+    segments.append(&sent(9, &[1]));
+    segments.write().unwrap();
+    drop(segments);
+    let header = Header { digest: OpId { slot: Slot(0), sequence: Sequence(9) }, ..header() };
+    Segments::create(directory.path(), header, Safety::ProcessCrash).unwrap();
+    std::fs::remove_file(path_of(directory.path(), 1)).unwrap();
+    assert_eq!(read(directory.path()).unwrap().unwrap().last_digest, Sequence(9));
 }
