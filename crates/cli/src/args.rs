@@ -29,9 +29,17 @@ if they had been told at once, because the server asks for them first. fsync and
 they are on the server's disk, an unmount until they are told; sync(1) does not, as the kernel does not \
 pass it on to FUSE. They are told after dirty-age at the latest (default 1s), and make whoever writes \
 wait when dirty-size bytes have not been told (default 64M). `soda status` shows how much it is, `soda \
-lease why PATH` why a file is not written so. If this machine crashes, what was not told is lost, as \
-with a local disk; if it cannot reach the server for longer than the session's lease and somebody else \
-needs the files, too, and then the next write, fsync or close of them fails with EIO.";
+lease why PATH` why a file is not written so.
+
+If this machine crashes (also `kill -9` of the mount), what was not told is lost, as with a local disk; \
+with a cache-dir it is in a log there, and told when the volume is mounted again with the same cache-dir. If \
+this machine cannot reach the server for longer than the session's lease, or is not back by then, and \
+somebody else needs the files, it is not told any more: the next write, fsync or close of them fails with \
+EIO, and with a cache-dir it is kept for `soda recover`.
+
+fsync=local: fsync waits for the log on the local disk instead of the server's. What was synced so survives a power cut \
+of this machine and of the server, but only this machine has it until it is told: if its disk is lost, or somebody \
+else needs the files before it is back, it is lost or left to `soda recover`. `soda sync` still waits for the server.";
 
 /// One file system for many machines, as fast as a local disk and never stale.
 #[derive(Parser, Debug)]
@@ -169,9 +177,8 @@ pub(crate) struct MountArgs {
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// hard | soft[=TIME], ro, cache-dir=DIR, cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS,
-    /// lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, dirty-age=TIME, dirty-size=SIZE, nosuid, nodev,
-    /// noexec,
-    /// allow_other; options of fstab that mean nothing here are ignored
+    /// lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, dirty-age=TIME, dirty-size=SIZE,
+    /// fsync=server|local, nosuid, nodev, noexec, allow_other; options of fstab that mean nothing here are ignored
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Keep file data there, also over a restart

@@ -1,7 +1,7 @@
 //! `-o`: options of a mount, those of fstab(5) that mean something here among them.
 
 use crate::units::{parse_duration, parse_object_term, parse_size};
-use soda_client::{Access, Consistency, Retry, WriteBehind, WritePolicy};
+use soda_client::{Access, Consistency, Fsync, Retry, WriteBehind, WritePolicy};
 use soda_fuse::{MountAccess, MountFlags};
 use soda_types::{ObjectTerm, Scope};
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ pub(crate) struct MountOptions {
     /// How old and how large a backlog of delayed writes may become.
     pub dirty_age: Option<Duration>,
     pub dirty_size: Option<u64>,
+    pub fsync: Fsync,
     /// Of the leases that it gets; otherwise what the server says.
     pub lease_term: Option<ObjectTerm>,
     /// [`Scope::Node`]: no deep leases.
@@ -58,6 +59,7 @@ impl Default for MountOptions {
             write: WriteMode::default(),
             dirty_age: None,
             dirty_size: None,
+            fsync: Fsync::default(),
             lease_term: None,
             widest_lease: Scope::Subtree,
             cache_dir: None,
@@ -162,6 +164,14 @@ impl MountOptions {
                     .into(),
             );
         }
+        let has_log = self.write == WriteMode::Behind && self.cache_dir.is_some();
+        if self.fsync == Fsync::Local && !has_log {
+            return Err(
+                "mount option `fsync=local` waits for the log of delayed writes on the local disk, and \
+                        there is none: add write=behind and cache-dir=DIR"
+                    .into(),
+            );
+        }
         Ok(())
     }
 
@@ -196,6 +206,7 @@ impl MountOptions {
             "write" => self.write = parse_write(need()?)?,
             "dirty-age" => self.dirty_age = Some(parse_duration(need()?)?),
             "dirty-size" => self.dirty_size = Some(parse_size(need()?)?),
+            "fsync" => self.fsync = parse_fsync(need()?)?,
             "lease-term" => self.lease_term = Some(parse_object_term(need()?)?),
             "deep-leases" => self.widest_lease = parse_deep_leases(need()?)?,
             "remount" => self.action = MountAction::Remount,
@@ -211,7 +222,7 @@ impl MountOptions {
                     "mount option `{option}` is not known. There are: hard, soft[=TIME], ro, rw, cache-dir=DIR, \
                      cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, \
                      lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, dirty-age=TIME, \
-                     dirty-size=SIZE, nosuid, nodev, noexec, allow_other"
+                     dirty-size=SIZE, fsync=server|local, nosuid, nodev, noexec, allow_other"
                 ));
             }
         }
@@ -225,6 +236,7 @@ impl MountOptions {
             WriteMode::Behind if self.consistency == Consistency::Lease => WritePolicy::Behind(WriteBehind {
                 max_age: self.dirty_age.unwrap_or(defaults.max_age),
                 max_bytes: self.dirty_size.unwrap_or(defaults.max_bytes),
+                fsync: self.fsync,
                 ..defaults
             }),
             _ => WritePolicy::Through,
@@ -252,6 +264,9 @@ impl MountOptions {
         }
         if let Some(size) = self.dirty_size {
             list.push(format!("dirty-size={size}"));
+        }
+        if self.fsync == Fsync::Local {
+            list.push("fsync=local".into());
         }
         match self.lease_term {
             None => {}
@@ -322,6 +337,14 @@ fn parse_deep_leases(value: &str) -> Result<Scope, String> {
     }
 }
 
+fn parse_fsync(value: &str) -> Result<Fsync, String> {
+    match value {
+        "server" => Ok(Fsync::Server),
+        "local" => Ok(Fsync::Local),
+        _ => Err(format!("fsync={value}: choose server or local")),
+    }
+}
+
 fn parse_consistency(value: &str) -> Result<Consistency, String> {
     match value.split_once('=') {
         None if value == "lease" => Ok(Consistency::Lease),
@@ -369,6 +392,19 @@ mod tests {
         assert!(parse("deep-leases=no").unwrap_err().contains("on or off"));
         assert_eq!(parse("hard").unwrap().lease_term, None);
         assert!(parse("lease-term=long").unwrap_err().contains("`lease-term=long`"));
+    }
+
+    #[test]
+    fn a_local_fsync_reads_back_and_needs_a_log() {
+        let options = parse("write=behind,cache-dir=/c,fsync=local").unwrap();
+        assert_eq!((options.check(), options.fsync), (Ok(()), Fsync::Local));
+        assert_eq!(parse(&options.to_list()), Ok(options));
+        for list in ["write=behind,fsync=local", "cache-dir=/c,fsync=local"] {
+            let refused = parse(list).unwrap().check().unwrap_err();
+            assert!(refused.contains("write=behind and cache-dir"), "{refused}");
+        }
+        assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
+        assert!(parse("fsync=never").unwrap_err().contains("server or local"));
     }
 
     #[test]

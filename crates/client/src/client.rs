@@ -1,6 +1,7 @@
 //! The client as programs see it: connecting, shutting down, and what the kernel knows. Operations are in
 //! [`crate::ops`].
 
+use crate::behind::disk::OnDisk;
 use crate::cache::State;
 use crate::cache::disk::DiskCache;
 use crate::clock::{BootClock, Clock};
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use soda_oplog::Applied;
 use soda_protocol::{Call, Frame, FrameKind, Request};
 use soda_types::{Errno, Fid, FsError};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -87,6 +89,7 @@ impl Client {
             phase: watch::Sender::new(Phase::Connected),
             config,
         });
+        let replayed = crate::replay::replay_left(&inner).await?;
         let first = session::open_control(&inner, None).await.map_err(|error| refused(&inner, error))?;
         let root = first.welcome.root;
         let _ = inner.root.set(root);
@@ -109,20 +112,22 @@ impl Client {
         // Leases that come with answers to questions from before the session's start would be refused.
         let _ = restored.wait_for(Option::is_some).await;
         let client = Arc::new(Client { inner });
-        client.open_disk_cache().await?;
+        client.open_disk_cache(replayed).await?;
         client.wait_for_data_connections().await;
         Ok(client)
     }
 
     /// Tells the server what it has not heard of, gives everything back and says goodbye. The last takes two seconds at most,
-    /// the first half a minute. Afterwards every operation fails with EIO.
+    /// the first half a minute; what the server does not take until then stays in the log on the local disk, if there is one,
+    /// for the next client. Afterwards every operation fails with EIO.
     pub async fn shutdown(&self) {
         let inner = &self.inner;
         if inner.is_closed() {
             return;
         }
         self.tell_everything().await;
-        if *inner.phase.borrow() == Phase::Connected {
+        // The session is what lets the next client send what is left.
+        if *inner.phase.borrow() == Phase::Connected && !self.leaves_a_log() {
             let ticket = {
                 let mut state = crate::lock(&inner.state);
                 state.holder.begin_request(inner.now())
@@ -140,13 +145,20 @@ impl Client {
             return;
         }
         let told = tokio::time::timeout(LAST_DIGESTS, self.sync_all()).await;
-        if !matches!(told, Ok(Ok(()))) {
+        if !matches!(told, Ok(Ok(()))) && !self.leaves_a_log() {
             let lost = crate::lock(&self.inner.state).lose_log(Applied::Kept);
             self.inner.report_loss(lost, "the server did not take them before the end");
         }
     }
 
+    /// Whether there is something on the local disk that the server may lack.
+    fn leaves_a_log(&self) -> bool {
+        let state = crate::lock(&self.inner.state);
+        state.behind.has_backlog() && state.behind.disk().is_some_and(|disk| disk.write() == OnDisk::Yes)
+    }
+
     fn close(&self) {
+        let leaves_a_log = self.leaves_a_log();
         self.inner.phase.send_replace(Phase::Closed);
         self.inner.slots.close();
         // Nothing is covered any more.
@@ -156,7 +168,14 @@ impl Client {
             state.holder.handle_session_lost(self.inner.now());
             lost
         };
-        self.inner.report_loss(lost, "the client is shut down");
+        match lost.disk.as_ref().filter(|_| leaves_a_log).and_then(|disk| disk.leave()) {
+            Some(dir) => tracing::warn!(
+                records = lost.records.len(),
+                ?dir,
+                "the server has not taken all delayed writes: they are sent when this is mounted again with the same cache-dir"
+            ),
+            None => self.inner.report_loss(lost, "the client is shut down"),
+        }
         for (_, pending) in self.inner.link.close() {
             let error = FsError::new(Errno::Io, "the client is shut down");
             self.inner.complete(pending.ticket, pending.completion, Err(error));
@@ -214,7 +233,8 @@ impl Client {
         crate::introspect::session(&self.inner)
     }
 
-    async fn open_disk_cache(&self) -> Result<(), ConnectError> {
+    /// `changed`: inodes of whose versions the server has another idea than the client that filled it.
+    async fn open_disk_cache(&self, changed: BTreeSet<Fid>) -> Result<(), ConnectError> {
         let cache = &self.inner.config.cache;
         let Some(dir) = cache.dir.clone() else { return Ok(()) };
         let path = dir.display().to_string();
@@ -228,7 +248,12 @@ impl Client {
             }
         };
         let limit = cache.dir_bytes;
-        let opened = tokio::task::spawn_blocking(move || DiskCache::open(&dir, root, birth, limit)).await;
+        let open = move || {
+            let disk = DiskCache::open(&dir, root, birth, limit)?;
+            disk.forget(&changed);
+            Ok(disk)
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
         let opened = opened.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
         let disk = opened.map_err(|cause| ConnectError::CacheDir { path, cause })?;
         let _ = self.inner.disk.set(Arc::new(disk));
@@ -251,6 +276,9 @@ impl Drop for Client {
     fn drop(&mut self) {
         if self.inner.is_closed() {
             return;
+        }
+        if self.leaves_a_log() {
+            return self.close();
         }
         // No time for an answer; the server also notices the end of the session's term.
         let goodbye = Request { op: None, call: Call::Goodbye };

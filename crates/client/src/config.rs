@@ -133,6 +133,18 @@ pub struct WriteBehind {
     pub max_records: usize,
     /// Larger writes go to the server at once, beside the log, bytes.
     pub largest_write: usize,
+    pub fsync: Fsync,
+}
+
+/// What fsync waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fsync {
+    /// The server's disk.
+    #[default]
+    Server,
+    /// The disk with this machine's cache directory, where that has everything that the server's disk may lack: what was
+    /// done survives a power cut of either, but only this machine can tell the server of it.
+    Local,
 }
 
 impl Default for WriteBehind {
@@ -142,6 +154,7 @@ impl Default for WriteBehind {
             max_bytes: 64 << 20,
             max_records: 100_000,
             largest_write: 256 << 10,
+            fsync: Fsync::default(),
         }
     }
 }

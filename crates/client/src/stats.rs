@@ -29,9 +29,9 @@ counters! {
     notes_sent, replies, grace_waits, busy_waits,
     recalls, recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, recalls_run_out,
     names_cancelled,
-    here, digests, digested, coalesced, log_full, lost_records,
+    here, digests, digested, coalesced, log_full, lost_records, kept_logs, replayed, fsyncs_local,
     through_no_lease, through_recalled, through_contended, through_unknown, through_access_list, through_reservation,
-    through_large, through_kind,
+    through_large, through_kind, through_local_disk,
     leases_released, leases_lowered, reconnects, sessions_lost, reclaimed, reclaim_refused,
 }
 
@@ -170,6 +170,7 @@ impl Stats {
             Why::Reservation => &self.through_reservation,
             Why::Large => &self.through_large,
             Why::Kind => &self.through_kind,
+            Why::LocalDisk => &self.through_local_disk,
         }
         .one();
     }

@@ -239,6 +239,7 @@ fn why_text(why: Why) -> &'static str {
         Why::Reservation => "the server has to set inode numbers or space aside first",
         Why::Large => "so much data is faster by itself",
         Why::Kind => "only the server can do it",
+        Why::LocalDisk => "the disk with the cache directory has no room for the operation log",
     }
 }
 

@@ -1,5 +1,6 @@
 //! Telling the server: digests, one after the other.
 
+use super::disk::OnDisk;
 use super::here::{Keeping, Origin};
 use super::{Behind, STALL};
 use crate::cache::State;
@@ -8,15 +9,16 @@ use crate::call::{Arrived, GiveUp, Order, Waiting, unexpected};
 use crate::config::WritePolicy;
 use crate::inner::{Inner, Phase};
 use bytes::Bytes;
+use soda_oplog::segments::{Entry, Safety};
 use soda_oplog::{Change, Digest, DigestId, DigestLimits, Fate};
 use soda_protocol::{Answer, Call, Lsn};
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Version};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Sequence, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Most of one digest: some milliseconds of the server's time, so that who waits for another one is not kept long.
-pub(super) const LIMITS: DigestLimits = DigestLimits { records: 1000, bytes: 1 << 20 };
+pub(crate) const LIMITS: DigestLimits = DigestLimits { records: 1000, bytes: 1 << 20 };
 /// So long after the last digest the server is asked to make all durable, which lets the log forget.
 const SYNC_AFTER: Duration = Duration::from_secs(2);
 /// Or after so many: until then the log keeps them.
@@ -70,6 +72,9 @@ impl State {
             return None;
         }
         let (digest, chosen) = behind.choose()?;
+        if let Some(disk) = &behind.disk {
+            disk.push_sent(digest.id, digest.lsns.clone());
+        }
         behind.waiting.note_taken(&behind.log, digest.id);
         let mut under_way = UnderWay { id: digest.id, chosen, ..UnderWay::default() };
         for record in behind.log.under_way_records() {
@@ -106,6 +111,10 @@ impl State {
         };
         self.behind.handle_applied(&under_way);
         self.end_moves();
+        if let Some(disk) = &self.behind.disk {
+            let versions = attrs.iter().map(|(fid, attr)| (*fid, attr.version)).collect();
+            disk.push(Entry::Applied { versions });
+        }
         for fid in &under_way.touched {
             let inode = self.inode(*fid);
             inode.records = inode.records.saturating_sub(1);
@@ -194,6 +203,9 @@ impl State {
             before.into_iter().for_each(|(fid, version)| self.inode(fid).told = version);
         }
         self.begin_lost_moves();
+        if let Some(disk) = &self.behind.disk {
+            disk.push(Entry::Lost { from: Sequence(from.0) });
+        }
         self.count_records();
         self.behind.losses += 1;
         self.behind.waiting.note_lost();
@@ -302,7 +314,11 @@ impl Behind {
     pub(crate) fn handle_durable(&mut self, id: DigestId) {
         self.durable = self.durable.max(id);
         self.before = self.before.split_off(&DigestId(id.0 + 1));
-        self.log.handle_durable(id);
+        let floor = self.log.handle_durable(id);
+        if let Some(disk) = &self.disk {
+            disk.push(Entry::Durable { up_to: Sequence(id.0) });
+            disk.push_forget(floor);
+        }
     }
 }
 
@@ -321,16 +337,28 @@ impl Inner {
                 let call = Call::Digest { records: digest.records, versions };
                 let slot = self.slots.digest(digest.id)?;
                 let order = Order { give_up: GiveUp::Never, ..Order::change(call, slot, ticket, Vec::new()) };
+                // Should this machine crash, it is known that the server may have it.
+                let disk = state.behind.disk.clone().filter(|disk| disk.write() == OnDisk::Yes);
                 // Whoever ends the session from here on finds it in the list.
-                Some(self.enlist(order, move |arrived, result| handle_answer(arrived, digest.id, result)))
+                let digest =
+                    self.enlist(order, move |arrived, result| handle_answer(arrived, digest.id, result));
+                Some((digest, disk))
             });
             (dispatch, reservation)
         };
         if let Some(order) = reservation {
             drop(self.send_reservation(order));
         }
-        if let Some(digest) = dispatch {
-            self.send_enlisted(digest);
+        let Some((digest, disk)) = dispatch else { return };
+        match disk.filter(|disk| disk.safety() == Safety::PowerCut) {
+            Some(disk) => {
+                let inner = Arc::clone(self);
+                drop(self.runtime.spawn_blocking(move || {
+                    let _ = disk.sync();
+                    inner.send_enlisted(digest);
+                }));
+            }
+            None => self.send_enlisted(digest),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Behind;
 use super::digest::Room;
+use super::disk::{self, OnDisk};
 use super::moves::moved_by;
 use crate::cache::State;
 use crate::cache::inode::Xattrs;
@@ -9,9 +10,9 @@ use crate::cache::names::Known;
 use crate::client::Client;
 use crate::config::WritePolicy;
 use serde::{Deserialize, Serialize};
-use soda_oplog::Change;
+use soda_oplog::{Change, Record};
 use soda_types::semantics::Moment;
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, Mode, Monotonic, Name, Timestamp};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, Mode, Monotonic, Name, Timestamp, Version};
 
 /// Whether the server knows an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,6 +70,8 @@ pub enum Why {
     Large,
     /// Only the server does it.
     Kind,
+    /// The local disk has no room for the log.
+    LocalDisk,
 }
 
 pub(crate) type Here<T> = Result<T, NotHere>;
@@ -90,6 +93,9 @@ impl State {
     pub(crate) fn may_change_here(&self, now: Monotonic, fid: Fid) -> Result<(), Why> {
         if self.behind.policy == WritePolicy::Through || !self.caches_own_writes() {
             return Err(Why::Policy);
+        }
+        if self.behind.disk.as_ref().is_some_and(|disk| !disk.has_room()) {
+            return Err(Why::LocalDisk);
         }
         let inode = self.peek(fid).ok_or(Why::Unknown)?;
         if inode.recalling > 0 {
@@ -161,14 +167,22 @@ impl State {
     /// Logs a change that the caches show already.
     pub(super) fn log_change(&mut self, now: Monotonic, moment: Moment, change: Change) {
         let was_empty = self.behind.log.pending_count() == 0;
+        let mut told = Vec::new();
         for fid in Behind::inodes_of(&change) {
             let inode = self.inode(fid);
+            if inode.records == 0 && inode.origin == Origin::AtServer && inode.told > Version(0) {
+                told.push((fid, inode.told));
+            }
             inode.records += 1;
             inode.change_count += 1;
             self.repin(fid);
         }
         let moved = moved_by(&change);
+        let for_disk = self.behind.disk.clone().map(|disk| (disk, change.clone()));
         let lsn = self.behind.log.append(now, moment.time(), change);
+        if let Some((disk, change)) = for_disk {
+            disk.push_record(told.into_iter(), Record { lsn, at: moment.time(), change });
+        }
         self.begin_moves(lsn, &moved);
         if was_empty {
             self.behind.news.notify_one();
@@ -207,10 +221,7 @@ impl State {
 impl Behind {
     /// Inodes that a change touches; each once.
     pub(super) fn inodes_of(change: &Change) -> impl Iterator<Item = Fid> {
-        change.touches().into_iter().filter_map(|(object, _)| match object {
-            soda_oplog::Object::Inode(fid) => Some(fid),
-            _ => None,
-        })
+        disk::inodes_of(change)
     }
 }
 
@@ -224,13 +235,13 @@ impl Client {
         work: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
     ) -> FsResult<Option<T>> {
         loop {
-            let (outcome, due) = {
+            let (outcome, due, disk) = {
                 let (mut state, now) = self.inner.locked();
                 if state.behind.policy == WritePolicy::Through {
                     return Ok(None);
                 }
                 let outcome = work(&mut state, now, self.inner.clock.calendar());
-                (outcome, state.behind.wants_attention(now))
+                (outcome, state.behind.wants_attention(now), state.behind.disk.clone())
             };
             if due {
                 self.inner.pump();
@@ -238,6 +249,10 @@ impl Client {
             match outcome {
                 Ok(done) => {
                     self.inner.stats.here.one();
+                    // Should this machine crash, somebody has it.
+                    if disk.is_some_and(|disk| disk.write() == OnDisk::No) {
+                        self.inner.flush_all().await?;
+                    }
                     return Ok(Some(done));
                 }
                 Err(NotHere::Through(why)) => {

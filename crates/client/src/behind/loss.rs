@@ -2,13 +2,16 @@
 
 use super::Behind;
 use super::digest::Refusal;
+use super::disk::DiskLog;
 use super::here::Origin;
 use crate::cache::State;
 use crate::cache::inode::Xattrs;
+use crate::config::{Fsync, WritePolicy};
 use crate::inner::Inner;
+use soda_oplog::segments::{Entry, Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
-use soda_protocol::{Lsn, SessionWelcome};
-use soda_types::{Errno, Fid, FsError, Mode, Monotonic, Recall, Version};
+use soda_protocol::{Lsn, OpId, SessionWelcome};
+use soda_types::{Errno, Fid, FsError, Mode, Monotonic, Recall, Sequence, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,8 @@ const KERNEL_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Lost {
     pub(crate) records: Vec<Record>,
     pub(crate) inodes: Vec<Fid>,
+    /// Of the session that is lost, if it is.
+    pub(crate) disk: Option<Arc<DiskLog>>,
 }
 
 impl State {
@@ -39,7 +44,7 @@ impl State {
             self.inode(fid).records = 0;
             self.repin(fid);
         }
-        let lost = self.forget_lost(records);
+        let lost = Lost { disk: self.behind.disk.take(), ..self.forget_lost(records) };
         let error = FsError::new(Errno::Io, "delayed writes were lost with the session");
         self.behind.waiting.fail_all(&error);
         lost
@@ -77,6 +82,9 @@ impl State {
     fn lose_records(&mut self, records: Vec<Record>) -> Lost {
         self.end_moves();
         self.count_records();
+        if let Some(disk) = self.behind.disk.as_ref().filter(|_| !records.is_empty()) {
+            disk.push(Entry::GivenUp { lsns: records.iter().map(|record| record.lsn).collect() });
+        }
         let lost = self.forget_lost(records);
         self.behind.waiting.note_given_up(&self.behind.log);
         lost
@@ -108,7 +116,7 @@ impl State {
             self.repin(*fid);
             self.unsynced.note_lost(*fid);
         }
-        Lost { records, inodes: touched.into_iter().collect() }
+        Lost { records, inodes: touched.into_iter().collect(), disk: None }
     }
 
     /// What a lost change made of names is not so; what they mean at the server is to be asked.
@@ -156,13 +164,31 @@ impl Inner {
     /// Says what was lost, and keeps it for recovery.
     pub(crate) fn report_loss(self: &Arc<Inner>, lost: Lost, why: &str) {
         if lost.records.is_empty() {
+            if let Some(disk) = lost.disk {
+                disk.remove();
+            }
             return;
         }
         self.stats.lost_records.add(lost.records.len() as u64);
+        let kept = match &lost.disk {
+            Some(disk) => disk.keep(why),
+            None => {
+                let disk = crate::lock(&self.state).behind.disk().cloned();
+                disk.and_then(|disk| disk.keep_apart(&lost.records, why))
+            }
+        };
+        if kept.is_some() {
+            self.stats.kept_logs.one();
+        }
+        let kept = kept.map_or_else(
+            || "nowhere: they are gone".to_owned(),
+            |kept| format!("{} (see `soda recover`)", kept.display()),
+        );
         tracing::error!(
             records = lost.records.len(),
             inodes = lost.inodes.len(),
             why,
+            kept,
             "delayed writes were lost: the next write, fsync or close of each file concerned fails"
         );
         let gone = {
@@ -204,6 +230,26 @@ impl Inner {
         self.locked().0.behind.restoring.take_if(|restoring| Some(*restoring) == lsn);
     }
 
+    /// A session has begun: its log goes to the local disk, if there is a cache directory.
+    pub(crate) fn begin_disk_log(&self, welcome: &SessionWelcome) {
+        let WritePolicy::Behind(policy) = self.config.write_policy() else { return };
+        let (Some(dir), Some(slot)) = (&self.config.cache.dir, self.slots.digest_slot()) else { return };
+        let mut state = crate::lock(&self.state);
+        let header = Header {
+            server: self.config.server.clone(),
+            volume: self.config.volume.clone(),
+            client: self.config.client_id,
+            session: welcome.key,
+            digest: OpId { slot, sequence: Sequence(state.behind.last_digest().0) },
+        };
+        let safety = match policy.fsync {
+            Fsync::Server => Safety::ProcessCrash,
+            Fsync::Local => Safety::PowerCut,
+        };
+        let disk = DiskLog::new(dir, &self.config.name, header, safety, policy.max_bytes);
+        state.behind.begin_disk(Some(Arc::new(disk)));
+    }
+
     /// Before anything else is sent to a server that has started anew.
     pub(crate) fn restore_digests(self: &Arc<Inner>, welcome: &SessionWelcome) {
         let Some(slot) = self.slots.digest_slot() else { return };
@@ -214,7 +260,10 @@ impl Inner {
         if again > 0 {
             state.behind.restoring = Some(state.behind.log.last_lsn());
         }
+        let disk = state.behind.disk().cloned();
         drop(state);
+        // After the reclaim this is the same session for whoever finds the log: it must not believe that the server has them.
+        let _ = disk.map(|disk| disk.write());
         if again > 0 {
             tracing::warn!(again, "the server lost delayed writes in a power cut: they are sent again");
             // What is under way comes after them.

@@ -19,10 +19,12 @@
 //! # The parts
 //! `here` says what may be done here; `names`, `data` and `attrs` do it; `digest` tells the server, `wait` is for those who need
 //! that done, `reserve` sets aside what it will need, `loss` is about sessions that end, and servers that come back with less.
+//! `disk` is the log on the local disk, which hears of everything that happens to the one in memory.
 
 pub(crate) mod attrs;
 pub(crate) mod data;
 pub(crate) mod digest;
+pub(crate) mod disk;
 pub(crate) mod here;
 pub(crate) mod loss;
 pub(crate) mod moves;
@@ -30,8 +32,9 @@ pub(crate) mod names;
 pub(crate) mod reserve;
 pub(crate) mod wait;
 
-use crate::config::WritePolicy;
+use crate::config::{Fsync, WriteBehind, WritePolicy};
 use digest::{Room, UnderWay};
+use disk::DiskLog;
 use reserve::Reserve;
 use soda_oplog::{DigestId, Log};
 use soda_protocol::Lsn;
@@ -47,6 +50,8 @@ use wait::Waiting;
 pub(crate) struct Behind {
     policy: WritePolicy,
     log: Log,
+    /// The log on the local disk, if there is to be one.
+    disk: Option<Arc<DiskLog>>,
     reserve: Reserve,
     under_way: Option<UnderWay>,
     waiting: Waiting,
@@ -78,6 +83,7 @@ impl Behind {
         Behind {
             policy,
             log: Log::default(),
+            disk: None,
             reserve: Reserve::default(),
             under_way: None,
             waiting: Waiting::default(),
@@ -140,6 +146,25 @@ impl Behind {
     fn is_heavy(&self) -> bool {
         let WritePolicy::Behind(behind) = &self.policy else { return false };
         self.log.has_undurable() && self.log.kept_bytes() >= behind.max_bytes.saturating_mul(2)
+    }
+
+    /// A session begins, and with it its log on the local disk.
+    pub(crate) fn begin_disk(&mut self, disk: Option<Arc<DiskLog>>) {
+        self.disk = disk;
+    }
+
+    pub(crate) fn disk(&self) -> Option<&Arc<DiskLog>> {
+        self.disk.as_ref()
+    }
+
+    /// Whether fsync is to be content with the log on the local disk.
+    pub(crate) fn syncs_here(&self) -> bool {
+        matches!(self.policy, WritePolicy::Behind(WriteBehind { fsync: Fsync::Local, .. }))
+    }
+
+    /// The last digest that was taken out of the log.
+    pub(crate) fn last_digest(&self) -> DigestId {
+        self.log.last_digest()
     }
 
     /// Whether anything is not known to be on the server's disk.

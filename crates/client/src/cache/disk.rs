@@ -12,7 +12,7 @@ use crate::cache::lru::{Lru, Place};
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 use soda_types::{Fid, Ino, Timestamp, Version, VolumeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -199,6 +199,23 @@ impl DiskCache {
         *crate::lock(&self.index) = Index::default();
     }
 
+    /// What is there of these inodes may not be used any more. Blocks.
+    pub(crate) fn forget(&self, fids: &BTreeSet<Fid>) {
+        let gone: Vec<Extent> = {
+            let mut index = crate::lock(&self.index);
+            let extents = |index: &Index, fid: &Fid| -> Vec<u64> {
+                index.files.get(fid).map(|file| file.keys().copied().collect()).unwrap_or_default()
+            };
+            let all =
+                fids.iter().flat_map(|fid| extents(&index, fid).into_iter().map(|offset| (*fid, offset)));
+            let all: Vec<(Fid, u64)> = all.collect();
+            all.into_iter().filter_map(|(fid, offset)| index.remove(fid, offset)).collect()
+        };
+        for extent in gone {
+            let _ = fs::remove_file(self.dir.join(name_of(&extent)));
+        }
+    }
+
     fn write(&self, extent: &Extent, bytes: &[u8]) {
         if self.broken.load(Ordering::Relaxed) {
             return;
@@ -366,6 +383,21 @@ mod tests {
         assert_eq!((read(&cache, 2, 8, 14).unwrap(), cache.bytes()), (Bytes::from_static(b"new"), BLOCK));
         let other = DiskCache::open(dir.path(), fid(1), Timestamp::new(5, 7), 20 * BLOCK).unwrap();
         assert_eq!(other.bytes(), 0, "another volume");
+    }
+
+    #[test]
+    fn what_is_forgotten_is_gone_for_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = open(dir.path(), 20 * BLOCK);
+        for (ino, offset) in [(2, 0), (2, 100), (3, 0)] {
+            keep(&cache, ino, 7, offset, b"hello");
+        }
+        cache.forget(&BTreeSet::from([fid(2), fid(9)]));
+        assert_eq!((read(&cache, 2, 7, 0), read(&cache, 2, 7, 100)), (None, None));
+        drop(cache);
+        let cache = open(dir.path(), 20 * BLOCK);
+        assert_eq!((read(&cache, 2, 7, 0), cache.bytes()), (None, BLOCK));
+        assert_eq!(read(&cache, 3, 7, 0).unwrap(), "hello");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Open files: what keeps an inode that has no name any more.
 
+use crate::behind::disk::OnDisk;
 use crate::behind::here::{Origin, Why};
 use crate::cache::readahead::Sequence;
 use crate::cache::unsynced::Heard;
@@ -167,7 +168,8 @@ impl Client {
         Ok(file)
     }
 
-    /// Makes everything durable that was answered before: on the server's disk, not only in its memory.
+    /// Makes everything durable that was answered before: on the server's disk, not only in its memory; with
+    /// [`Fsync::Local`] here, where that is enough.
     ///
     /// # Errors
     /// EIO if a power cut of the server lost changes of this inode that it had acknowledged, and nobody was told.
@@ -185,19 +187,40 @@ impl Client {
 
     async fn fsync_for(&self, fid: Fid, has_lost: impl Fn(&mut crate::cache::State) -> bool) -> FsResult<()> {
         self.inner.stats.op_fsync.one();
-        let check = || {
-            let lost = has_lost(&mut crate::lock(&self.inner.state));
-            if lost { Err(FsError::new(Errno::Io, "changes of this file were lost")) } else { Ok(()) }
-        };
+        let check = || unless_lost(has_lost(&mut crate::lock(&self.inner.state)));
         check()?;
+        if self.sync_log_here().await {
+            self.inner.stats.fsyncs_local.one();
+        } else {
+            self.fsync_there(fid).await?;
+        }
+        // Lost while this was on its way.
+        check()
+    }
+
+    /// Whether all that the server's disk may lack is in the log, and that is now on the local disk.
+    async fn sync_log_here(&self) -> bool {
+        let disk = {
+            let (state, _) = self.inner.locked();
+            // What went through to the server is not in the log; what is in the log may rest on it.
+            if !state.behind.syncs_here() || state.unsynced.len() > 0 {
+                return false;
+            }
+            state.behind.disk().cloned()
+        };
+        let Some(disk) = disk else { return false };
+        let synced = self.inner.runtime.spawn_blocking(move || disk.sync()).await;
+        matches!(synced, Ok(OnDisk::Yes))
+    }
+
+    async fn fsync_there(&self, fid: Fid) -> FsResult<()> {
         loop {
             let losses = self.inner.locked().0.behind.losses();
             self.inner.flush(&[fid]).await?;
             self.sync(fid).await?;
             // A server that came back with less has synced what it has, not what it is going to be told again.
             if self.inner.locked().0.behind.losses() == losses {
-                // Lost while this was on its way.
-                return check();
+                return Ok(());
             }
         }
     }
@@ -222,7 +245,8 @@ impl Client {
     /// ENOSPC if the server has no room for it; EIO if it was lost.
     pub async fn sync_all(&self) -> FsResult<()> {
         self.inner.flush_all().await?;
-        self.fsync(self.root()).await
+        self.fsync_there(self.root()).await?;
+        unless_lost(crate::lock(&self.inner.state).unsynced.take_lost(self.root()))
     }
 
     /// Says once that changes of the file were lost, to who may have made them.
@@ -233,14 +257,17 @@ impl Client {
         if file.mode() == OpenMode::Read {
             return Ok(());
         }
-        let lost = file.has_lost(&mut crate::lock(&self.inner.state));
-        if lost { Err(FsError::new(Errno::Io, "changes of this file were lost")) } else { Ok(()) }
+        unless_lost(file.has_lost(&mut crate::lock(&self.inner.state)))
     }
 
     /// Whether operations wait for ever for a server that is gone.
     pub fn retry(&self) -> Retry {
         self.inner.config.retry
     }
+}
+
+fn unless_lost(lost: bool) -> FsResult<()> {
+    if lost { Err(FsError::new(Errno::Io, "changes of this file were lost")) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use soda_protocol::{
     Answer, Call, Credentials, Failure, Frame, FrameKind, Hello, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN,
     Push, Reply, Request, Role, SessionKey, SessionWelcome,
 };
-use soda_types::Monotonic;
+use soda_types::{ClientId, Monotonic};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,15 +43,7 @@ pub(crate) async fn open_control(
     inner: &Arc<Inner>,
     resume: Option<SessionKey>,
 ) -> Result<Established, HandshakeError> {
-    let config = &inner.config;
-    let role = Role::Control {
-        client: config.client_id,
-        name: config.name.clone(),
-        volume: config.volume.clone(),
-        resume,
-        lease_term: config.lease_term,
-        widest_lease: config.widest_lease(),
-    };
+    let role = control(inner, inner.config.client_id, resume);
     let (mut reader, writer) = connect(inner).await?;
     let id = inner.link.control_opened(&writer);
     let sent_at = inner.now();
@@ -72,6 +64,13 @@ pub(crate) async fn open_control(
             Err(error)
         }
     }
+}
+
+pub(crate) fn control(inner: &Inner, client: ClientId, resume: Option<SessionKey>) -> Role {
+    let config = &inner.config;
+    let (name, volume) = (config.name.clone(), config.volume.clone());
+    let (lease_term, widest_lease) = (config.lease_term, config.widest_lease());
+    Role::Control { client, name, volume, resume, lease_term, widest_lease }
 }
 
 /// A data connection that has joined the session.
@@ -135,14 +134,14 @@ async fn await_reply(
     }
 }
 
-async fn connect(inner: &Inner) -> Result<(FrameReader, Arc<Writer>), HandshakeError> {
+pub(crate) async fn connect(inner: &Inner) -> Result<(FrameReader, Arc<Writer>), HandshakeError> {
     let connecting = inner.transport.connect(&inner.config.server);
     let stream = tokio::time::timeout(PATIENCE, connecting).await;
     let Stream { read, write } = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     Ok((FrameReader::new(read), Writer::start(write)))
 }
 
-fn hello(role: Role) -> Hello {
+pub(crate) fn hello(role: Role) -> Hello {
     Hello {
         protocol_min: PROTOCOL_VERSION_MIN,
         protocol_max: PROTOCOL_VERSION,

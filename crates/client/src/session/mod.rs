@@ -8,7 +8,7 @@ mod suspend;
 mod tick;
 
 pub(crate) use data::keep_data_connection;
-pub(crate) use handshake::{Established, HandshakeError, open_control};
+pub(crate) use handshake::{Established, HandshakeError, connect, control, hello, open_control};
 pub(crate) use suspend::watch_suspend;
 pub(crate) use tick::{keep_house, watch_overruns};
 

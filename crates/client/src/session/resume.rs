@@ -82,6 +82,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     if !had_session {
         drop(state);
         inner.slots.start_session(welcome.slots);
+        inner.begin_disk_log(welcome);
         return;
     }
     tracing::warn!(server = inner.config.server, "the session was lost: all leases and file locks are gone");
@@ -114,6 +115,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     drop(state);
     drop(inner.drop_kernel_caches(cached));
     inner.report_loss(lost, "the session has ended");
+    inner.begin_disk_log(welcome);
     for (_, pending) in unanswered {
         let error = FsError::new(
             Errno::Io,

@@ -37,6 +37,10 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
         {
             inner.sync_in_background(*root, &syncing);
         }
+        let disk = crate::lock(&inner.state).behind.disk().cloned();
+        if let Some(disk) = disk {
+            disk.look_for_room();
+        }
         inner.register_opens();
         ticks = ticks.wrapping_add(1);
         if ticks.is_multiple_of(IDLE_EVERY) {

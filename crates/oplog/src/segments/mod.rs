@@ -28,6 +28,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use read::{Damage, Digested, Found, read};
 
@@ -120,7 +121,7 @@ pub struct Segments {
 #[derive(Debug)]
 struct Open {
     number: u64,
-    file: File,
+    file: Arc<File>,
     /// Written, not counting the buffer.
     bytes: u64,
     last: Lsn,
@@ -185,7 +186,7 @@ impl Segments {
             return Ok(());
         }
         let path = path_of(&self.directory, self.current.number);
-        if let Err(source) = self.current.file.write_all(&self.buffer) {
+        if let Err(source) = (&*self.current.file).write_all(&self.buffer) {
             // What was written of it would be taken for damage in the middle.
             let _ = self.current.file.set_len(self.current.bytes);
             return Err(SegmentError::Io { path, source });
@@ -239,6 +240,11 @@ impl Segments {
         Ok(())
     }
 
+    /// The file that is written now. To sync it while others write; with [`Safety::PowerCut`] those before it are synced.
+    pub fn file(&self) -> Arc<File> {
+        Arc::clone(&self.current.file)
+    }
+
     /// Whether the operating system has everything.
     pub fn is_written(&self) -> bool {
         self.buffer.is_empty()
@@ -271,7 +277,7 @@ fn open(
         Ok(file)
     };
     match made() {
-        Ok(file) => Ok(Open { number, file, bytes: first.len() as u64, last }),
+        Ok(file) => Ok(Open { number, file: Arc::new(file), bytes: first.len() as u64, last }),
         Err(source) => {
             let _ = std::fs::remove_file(&path);
             Err(SegmentError::Io { path, source })

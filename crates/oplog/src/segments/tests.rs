@@ -64,8 +64,7 @@ fn a_log_tells_what_the_server_has_and_what_it_may_have() {
     sample(directory.path());
     let found = read(directory.path()).unwrap().unwrap();
     assert_eq!(found.header, header());
-    let applied: Vec<_> =
-        found.applied.iter().map(|one| (one.op.sequence, numbers(&one.records))).collect();
+    let applied: Vec<_> = found.applied.iter().map(|one| (one.op.sequence, numbers(&one.records))).collect();
     assert_eq!(applied, [(Sequence(2), vec![2])]);
     let sent = found.sent.as_ref().unwrap();
     assert_eq!((sent.op.sequence, numbers(&sent.records)), (Sequence(3), vec![4]));
@@ -243,8 +242,7 @@ fn the_versions_that_the_server_had_are_known_for_each_record() {
     segments.append(&Entry::Record(write(3)));
     segments.write().unwrap();
     let found = read(directory.path()).unwrap().unwrap();
-    let before: Vec<u64> =
-        (1..=3).map(|lsn| found.version_before(fid(2), Lsn(lsn)).unwrap().0).collect();
+    let before: Vec<u64> = (1..=3).map(|lsn| found.version_before(fid(2), Lsn(lsn)).unwrap().0).collect();
     assert_eq!(before, [7, 9, 20]);
     assert_eq!(found.version_before(fid(3), Lsn(3)), None);
 }

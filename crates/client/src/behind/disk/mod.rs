@@ -1,0 +1,306 @@
+//! The operation log on a local disk: what a crash of this machine leaves of the log, for the next mount (`replay`) or for
+//! people (`recover`).
+//!
+//! `behind` says what happens to its log, in order, while it holds the lock of the caches ([`DiskLog::push`]); that only
+//! queues. Whoever is about to answer a program has the queue written first ([`DiskLog::write`]), for all that wait: so what
+//! a program was told is done survives `kill -9`. A digest is sent only when the files say so: what is found after a crash
+//! may then have been applied, and everything that is not said to have been sent was not. `fsync=local` syncs the files
+//! ([`DiskLog::sync`]), and then also before each digest, so that this holds after a power cut as well.
+//!
+//! Without room on the local disk nothing is lost: changes go through to the server until there is some.
+//!
+//! One log is of one session. When that is lost, so is the log: it is put aside, and the next session begins another.
+
+pub(crate) mod place;
+
+use crate::lock;
+use place::{Note, Place};
+use soda_oplog::segments::{self, Entry, Header, Safety, SegmentError, Segments};
+use soda_oplog::{Change, DigestId, Lsn, Object, Record};
+use soda_protocol::OpId;
+use soda_types::{Fid, Sequence, Version};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Beside what may wait, in bytes: what is told and not durable yet, and what is left of files.
+const BEYOND_PENDING: u64 = 256 << 20;
+
+/// The files of a log, which appear with its first record.
+#[derive(Debug)]
+pub(crate) struct DiskLog {
+    cache_dir: PathBuf,
+    header: Header,
+    /// Of the client, for people.
+    name: String,
+    safety: Safety,
+    /// Most bytes on the disk.
+    bound: u64,
+    queue: Mutex<Vec<Queued>>,
+    /// Entries that were ever queued, written, and synced.
+    queued: AtomicU64,
+    written: AtomicU64,
+    synced: AtomicU64,
+    files: Mutex<Stage>,
+    /// One at a time; who comes meanwhile finds its entries synced.
+    syncing: Mutex<()>,
+    no_room: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    NothingYet,
+    Begun(Files),
+    /// Nothing is written any more.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Files {
+    place: Place,
+    segments: Segments,
+    /// Entries handed to `segments`, written or not.
+    taken: u64,
+}
+
+#[derive(Debug)]
+enum Queued {
+    Entry(Entry),
+    /// Nothing below is needed any more.
+    Forget(Lsn),
+}
+
+/// Whether the operating system, or the disk, has what was queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum OnDisk {
+    Yes,
+    /// No: there is no room, or the disk fails. The server has to hear of it instead.
+    No,
+}
+
+impl DiskLog {
+    /// `pending`: most bytes that wait for the server.
+    pub(crate) fn new(cache_dir: &Path, name: &str, header: Header, safety: Safety, pending: u64) -> DiskLog {
+        DiskLog {
+            cache_dir: cache_dir.to_owned(),
+            header,
+            name: name.to_owned(),
+            safety,
+            bound: pending.saturating_mul(2).saturating_add(BEYOND_PENDING),
+            queue: Mutex::default(),
+            queued: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            files: Mutex::default(),
+            syncing: Mutex::default(),
+            no_room: AtomicBool::new(false),
+        }
+    }
+
+    /// Adds an entry to the queue. Under the lock of the caches, whose order it keeps.
+    pub(crate) fn push(&self, entry: Entry) {
+        self.enqueue([Queued::Entry(entry)]);
+    }
+
+    /// Adds a record, with the versions that the server has of what it touches.
+    pub(crate) fn push_record(&self, told: impl Iterator<Item = (Fid, Version)>, record: Record) {
+        let told = told.map(|(fid, version)| Entry::Told { fid, version });
+        self.enqueue(told.chain([Entry::Record(record)]).map(Queued::Entry));
+    }
+
+    /// A digest is about to be sent.
+    pub(crate) fn push_sent(&self, id: DigestId, lsns: Vec<Lsn>) {
+        let op = OpId { slot: self.header.digest.slot, sequence: Sequence(id.0) };
+        self.push(Entry::Sent { op, lsns });
+    }
+
+    /// Records below are not needed any more.
+    pub(crate) fn push_forget(&self, floor: Lsn) {
+        self.enqueue([Queued::Forget(floor)]);
+    }
+
+    fn enqueue(&self, queued: impl IntoIterator<Item = Queued>) {
+        let mut queue = lock(&self.queue);
+        let before = queue.len();
+        queue.extend(queued);
+        self.queued.fetch_add((queue.len() - before) as u64, Ordering::Release);
+    }
+
+    /// Whether changes may go into the log.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.no_room.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn safety(&self) -> Safety {
+        self.safety
+    }
+
+    /// Has the operating system take everything that was queued until now. Blocks as a write to a local file does.
+    pub(crate) fn write(&self) -> OnDisk {
+        let target = self.queued.load(Ordering::Acquire);
+        if self.written.load(Ordering::Acquire) >= target {
+            return OnDisk::Yes;
+        }
+        let mut files = lock(&self.files);
+        if self.written.load(Ordering::Acquire) >= target {
+            return OnDisk::Yes;
+        }
+        match self.write_out(&mut files) {
+            Ok(()) => OnDisk::Yes,
+            Err(error) => {
+                if !self.no_room.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        %error,
+                        "the operation log cannot be written to the local disk: until it can, changes go to the server at once"
+                    );
+                }
+                OnDisk::No
+            }
+        }
+    }
+
+    /// As [`DiskLog::write`], and waits until the disk has it.
+    pub(crate) fn sync(&self) -> OnDisk {
+        let target = self.queued.load(Ordering::Acquire);
+        if self.write() == OnDisk::No {
+            return OnDisk::No;
+        }
+        let _one_at_a_time = lock(&self.syncing);
+        if self.synced.load(Ordering::Acquire) >= target {
+            return OnDisk::Yes;
+        }
+        let (file, written) = {
+            let stage = lock(&self.files);
+            let Stage::Begun(files) = &*stage else { return OnDisk::Yes };
+            (files.segments.file(), self.written.load(Ordering::Acquire))
+        };
+        match file.sync_data() {
+            Ok(()) => {
+                self.synced.fetch_max(written, Ordering::Release);
+                OnDisk::Yes
+            }
+            Err(error) => {
+                tracing::error!(%error, "the operation log cannot be synced to the local disk");
+                OnDisk::No
+            }
+        }
+    }
+
+    /// Tries again to write what did not fit; says so when it does.
+    pub(crate) fn look_for_room(&self) {
+        if !self.has_room()
+            && self.write() == OnDisk::Yes
+            && let Stage::Begun(files) = &*lock(&self.files)
+        {
+            self.note_room(files);
+        }
+    }
+
+    fn write_out(&self, stage: &mut Stage) -> Result<(), SegmentError> {
+        if let Stage::NothingYet = stage {
+            *stage = Stage::Begun(self.begin()?);
+        }
+        let Stage::Begun(files) = stage else { return Ok(()) };
+        let queue = std::mem::take(&mut *lock(&self.queue));
+        files.taken += queue.len() as u64;
+        let mut floor = None;
+        for queued in queue {
+            match queued {
+                Queued::Entry(entry) => files.segments.append(&entry),
+                Queued::Forget(below) => floor = Some(below),
+            }
+        }
+        // First, as it may make room. Should it fail, the files stay longer.
+        let forgotten = floor.map_or(Ok(()), |floor| files.segments.forget_below(floor));
+        files.segments.write()?;
+        self.written.store(files.taken, Ordering::Release);
+        forgotten?;
+        self.note_room(files);
+        Ok(())
+    }
+
+    fn note_room(&self, files: &Files) {
+        let too_much = files.segments.bytes() > self.bound;
+        if self.no_room.swap(too_much, Ordering::Relaxed) && !too_much {
+            tracing::info!("the operation log is written to the local disk again");
+        }
+    }
+
+    fn begin(&self) -> Result<Files, SegmentError> {
+        let failed = |source| SegmentError::Io { path: self.cache_dir.clone(), source };
+        let place = Place::take(&self.cache_dir).map_err(failed)?;
+        let segments = Segments::create(place.dir(), self.header.clone(), self.safety)?;
+        Ok(Files { place, segments, taken: 0 })
+    }
+
+    /// Nothing of it is needed any more. It is not written to afterwards.
+    pub(crate) fn remove(&self) {
+        if let Some(files) = self.end() {
+            files.place.remove();
+        }
+    }
+
+    /// Leaves it to the next client with this cache directory. Returns where it lies, if all of it is there.
+    pub(crate) fn leave(&self) -> Option<PathBuf> {
+        if self.sync() == OnDisk::No {
+            return None;
+        }
+        Some(self.end()?.place.dir().to_owned())
+    }
+
+    fn end(&self) -> Option<Files> {
+        match std::mem::replace(&mut *lock(&self.files), Stage::Ended) {
+            Stage::Begun(files) => Some(files),
+            Stage::NothingYet | Stage::Ended => None,
+        }
+    }
+
+    /// The session is lost: puts it aside for recovery. Returns where it lies.
+    pub(crate) fn keep(&self, why: &str) -> Option<PathBuf> {
+        let complete = self.write();
+        let files = self.end()?;
+        if complete == OnDisk::No {
+            tracing::error!(dir = ?files.place.dir(), "the operation log on the local disk lacks its last records");
+        }
+        let note = Note::new(&self.name, why);
+        let kept = files.place.keep(&note);
+        kept.map_err(|error| tracing::error!(%error, "the operation log could not be put aside")).ok()
+    }
+
+    /// Puts records that were given up into a log of their own, for recovery. Returns where it lies.
+    pub(crate) fn keep_apart(&self, records: &[Record], why: &str) -> Option<PathBuf> {
+        let keep = || -> Result<PathBuf, SegmentError> {
+            let failed = |source| SegmentError::Io { path: self.cache_dir.clone(), source };
+            let dir = place::new_kept(&self.cache_dir, &Note::new(&self.name, why)).map_err(failed)?;
+            let mut segments = Segments::create(&dir, self.header.clone(), self.safety)?;
+            let _ = self.write();
+            let found = match &*lock(&self.files) {
+                Stage::Begun(files) => segments::read(files.place.dir())?,
+                Stage::NothingYet | Stage::Ended => None,
+            };
+            for record in records {
+                let found_at = |fid| Some((fid, found.as_ref()?.version_before(fid, record.lsn)?));
+                for (fid, version) in inodes_of(&record.change).filter_map(found_at) {
+                    segments.append(&Entry::Told { fid, version });
+                }
+                segments.append(&Entry::Record(record.clone()));
+            }
+            segments.sync()?;
+            Ok(dir)
+        };
+        keep().map_err(|error| tracing::error!(%error, "what was given up could not be kept")).ok()
+    }
+}
+
+/// Inodes that a change touches; each once.
+pub(crate) fn inodes_of(change: &Change) -> impl Iterator<Item = Fid> {
+    change.touches().into_iter().filter_map(|(object, _)| match object {
+        Object::Inode(fid) => Some(fid),
+        Object::Name(_) | Object::Tree => None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Where logs lie: directories in the cache directory, each of one client or kept for recovery.
+//!
+//! ```text
+//! <cache-dir>/oplog/3/          the log of a client, or left by one that crashed: files of soda_oplog::segments
+//!                  /3/lock      locked as long as the client runs
+//!                  /kept/NAME/  will not be sent to the server any more: for `soda recover`
+//!                  /kept/NAME/why
+//! ```
+
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// In the cache directory.
+const ALL: &str = "oplog";
+const KEPT: &str = "kept";
+const LOCK: &str = "lock";
+/// When a log was kept, whose it was, and why.
+const WHY: &str = "why";
+/// Logs in one cache directory: clients that run, and those that crashed and did not come back.
+const MOST: usize = 1000;
+
+/// A log's directory that nobody else uses.
+#[derive(Debug)]
+pub(crate) struct Place {
+    dir: PathBuf,
+    _lock: File,
+}
+
+/// Why a log is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Note {
+    /// Since 1970.
+    pub(crate) at: Duration,
+    /// Host and mount point, as the server's tools show them.
+    pub(crate) client: String,
+    pub(crate) why: String,
+}
+
+impl Place {
+    /// A new one.
+    ///
+    /// # Errors
+    /// The cache directory cannot be written.
+    pub(crate) fn take(cache_dir: &Path) -> io::Result<Place> {
+        let all = cache_dir.join(ALL);
+        private_dir(&all)?;
+        for number in 0..MOST {
+            let dir = all.join(number.to_string());
+            match DirBuilder::new().mode(0o700).create(&dir) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error),
+            }
+            // Somebody who looks for logs may have been quicker, and taken it for an empty one.
+            if let Some(place) = Place::lock(&dir)? {
+                return Ok(place);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "too many operation logs in it"))
+    }
+
+    /// The logs that crashed clients have left. What is empty is removed.
+    ///
+    /// # Errors
+    /// The cache directory cannot be read.
+    pub(crate) fn left(cache_dir: &Path) -> io::Result<Vec<Place>> {
+        let mut left = Vec::new();
+        for dir in directories(&cache_dir.join(ALL))? {
+            let is_log = dir.file_name().and_then(|name| name.to_str()).is_some_and(is_number);
+            let Some(place) = is_log.then(|| Place::lock(&dir)).transpose()?.flatten() else { continue };
+            match has_files(&dir)? {
+                true => left.push(place),
+                false => place.remove(),
+            }
+        }
+        left.sort_by(|a, b| a.dir.cmp(&b.dir));
+        Ok(left)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Nothing in it is needed.
+    pub(crate) fn remove(self) {
+        if let Err(error) = fs::remove_dir_all(&self.dir) {
+            tracing::warn!(dir = ?self.dir, %error, "an operation log that is not needed any more stays");
+        }
+    }
+
+    /// Puts it among those that are kept. Needs no space but for the note.
+    ///
+    /// # Errors
+    /// It cannot be moved; it stays where it is.
+    pub(crate) fn keep(self, note: &Note) -> io::Result<PathBuf> {
+        let kept = self.dir.parent().unwrap_or(&self.dir).join(KEPT);
+        private_dir(&kept)?;
+        let to = free_name(&kept, note);
+        fs::rename(&self.dir, &to)?;
+        let _ = fs::remove_file(to.join(LOCK));
+        if let Err(error) = note.write(&to) {
+            tracing::warn!(dir = ?to, %error, "why it is kept could not be written beside an operation log");
+        }
+        Ok(to)
+    }
+
+    fn lock(dir: &Path) -> io::Result<Option<Place>> {
+        let path = dir.join(LOCK);
+        let lock = match File::options().create(true).append(true).mode(0o600).open(&path) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        // It may have been removed or kept in between.
+        let there = fs::metadata(&path).ok().map(|found| found.ino());
+        let same = there == Some(lock.metadata()?.ino());
+        Ok(same.then(|| Place { dir: dir.to_owned(), _lock: lock }))
+    }
+}
+
+/// A new directory among those that are kept.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn new_kept(cache_dir: &Path, note: &Note) -> io::Result<PathBuf> {
+    let kept = cache_dir.join(ALL).join(KEPT);
+    private_dir(&kept)?;
+    let dir = free_name(&kept, note);
+    private_dir(&dir)?;
+    note.write(&dir)?;
+    Ok(dir)
+}
+
+/// Directories of the logs that are kept, oldest first.
+///
+/// # Errors
+/// The cache directory cannot be read.
+pub(crate) fn kept(cache_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut all = directories(&cache_dir.join(ALL).join(KEPT))?;
+    all.sort();
+    Ok(all)
+}
+
+impl Note {
+    pub(crate) fn new(client: &str, why: &str) -> Note {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Note { at, client: client.to_owned(), why: why.to_owned() }
+    }
+
+    fn write(&self, dir: &Path) -> io::Result<()> {
+        let line = |text: &str| text.replace('\n', " ");
+        let text = format!("{}\n{}\n{}\n", self.at.as_secs(), line(&self.client), line(&self.why));
+        let mut file =
+            File::options().create(true).write(true).truncate(true).mode(0o600).open(dir.join(WHY))?;
+        file.write_all(text.as_bytes())
+    }
+
+    /// What is not there is empty.
+    pub(crate) fn read(dir: &Path) -> Note {
+        let text = fs::read_to_string(dir.join(WHY)).unwrap_or_default();
+        let mut lines = text.lines();
+        let secs = lines.next().and_then(|line| line.parse().ok()).unwrap_or(0);
+        let mut next = || lines.next().unwrap_or_default().to_owned();
+        Note { at: Duration::from_secs(secs), client: next(), why: next() }
+    }
+}
+
+fn free_name(kept: &Path, note: &Note) -> PathBuf {
+    let secs = note.at.as_secs();
+    let mut names = (0u32..).map(|number| match number {
+        0 => kept.join(secs.to_string()),
+        _ => kept.join(format!("{secs}-{number}")),
+    });
+    names.find(|name| !name.exists()).unwrap_or_else(|| kept.join(secs.to_string()))
+}
+
+fn private_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+fn is_number(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn has_files(dir: &Path) -> io::Result<bool> {
+    let is_log = |entry: io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "log"))
+    };
+    Ok(fs::read_dir(dir)?.any(is_log))
+}
+
+fn directories(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_of_one_client_at_a_time_and_left_when_it_is_gone() {
+        let cache = tempfile::tempdir().unwrap();
+        let place = Place::take(cache.path()).unwrap();
+        let other = Place::take(cache.path()).unwrap();
+        assert_ne!(place.dir(), other.dir());
+        fs::write(place.dir().join("0000000001.log"), "x").unwrap();
+        assert!(Place::left(cache.path()).unwrap().is_empty(), "both are in use");
+        let dir = place.dir().to_owned();
+        drop((place, other));
+        let left = Place::left(cache.path()).unwrap();
+        assert_eq!(left.iter().map(Place::dir).collect::<Vec<_>>(), [dir]);
+        assert!(Place::left(cache.path()).unwrap().is_empty(), "in use again");
+    }
+
+    #[test]
+    fn what_is_kept_says_why() {
+        let cache = tempfile::tempdir().unwrap();
+        let note = Note { at: Duration::from_secs(77), client: "host:/mnt".into(), why: "cut\noff".into() };
+        for name in ["77", "77-1"] {
+            let place = Place::take(cache.path()).unwrap();
+            fs::write(place.dir().join("0000000001.log"), "x").unwrap();
+            let dir = place.keep(&note).unwrap();
+            assert!(dir.ends_with(name) && dir.join("0000000001.log").exists());
+            assert_eq!(Note::read(&dir), Note { why: "cut off".into(), ..note.clone() });
+        }
+        assert_eq!(kept(cache.path()).unwrap().len(), 2);
+        assert!(Place::left(cache.path()).unwrap().is_empty());
+    }
+}

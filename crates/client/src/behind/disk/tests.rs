@@ -1,0 +1,129 @@
+//! The files of a log: what is written when, and what becomes of them.
+
+use super::*;
+use soda_oplog::segments;
+use soda_protocol::SessionKey;
+use soda_types::{ClientId, Ino, SessionId, Slot, Timestamp, VolumeId};
+use std::os::unix::fs::PermissionsExt;
+
+fn log(cache_dir: &Path) -> DiskLog {
+    let header = Header {
+        server: "here".to_owned(),
+        volume: "main".to_owned(),
+        client: ClientId([1; 16]),
+        session: SessionKey { session: SessionId(1), secret: [2; 16] },
+        digest: OpId { slot: Slot(3), sequence: Sequence(4) },
+    };
+    DiskLog::new(cache_dir, "host:/mnt", header, Safety::PowerCut, 1 << 20)
+}
+
+fn fid() -> Fid {
+    Fid::new(VolumeId(1), Ino(2))
+}
+
+fn record(lsn: u64, bytes: usize) -> Record {
+    let data = vec![lsn as u8; bytes].into();
+    let change = Change::Write { fid: fid(), offset: 0, data, kill_suid_sgid: false };
+    Record { lsn: Lsn(lsn), at: Timestamp::new(1, 0), change }
+}
+
+fn push(log: &DiskLog, lsn: u64) {
+    log.push_record([(fid(), Version(lsn))].into_iter(), record(lsn, 100));
+}
+
+fn left(cache_dir: &Path) -> Vec<segments::Found> {
+    let places = Place::left(cache_dir).unwrap();
+    places.iter().map(|place| segments::read(place.dir()).unwrap().unwrap()).collect()
+}
+
+#[test]
+fn a_client_that_dies_leaves_what_was_written() {
+    let cache = tempfile::tempdir().unwrap();
+    let log = log(cache.path());
+    assert_eq!(log.write(), OnDisk::Yes);
+    assert!(!cache.path().join("oplog").exists(), "nothing to say, no files");
+    push(&log, 1);
+    push(&log, 2);
+    log.push_sent(DigestId(5), vec![Lsn(1)]);
+    assert_eq!(log.write(), OnDisk::Yes);
+    push(&log, 3);
+    assert!(left(cache.path()).is_empty(), "it is in use");
+    drop(log);
+    let [found] = &left(cache.path())[..] else { panic!() };
+    let sent = found.sent.as_ref().unwrap();
+    assert_eq!((sent.op, sent.records.len()), (OpId { slot: Slot(3), sequence: Sequence(5) }, 1));
+    assert_eq!(found.pending, [record(2, 100)]);
+    assert_eq!(found.version_before(fid(), Lsn(2)), Some(Version(2)));
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&cache.path().join("oplog/0")), 0o700);
+    assert_eq!(mode(&cache.path().join("oplog/0/0000000001.log")), 0o600);
+}
+
+#[test]
+fn a_log_ends_removed_left_or_kept() {
+    let cache = tempfile::tempdir().unwrap();
+    let logs = [(); 3].map(|()| log(cache.path()));
+    for log in &logs {
+        push(log, 1);
+        assert_eq!(log.sync(), OnDisk::Yes);
+    }
+    logs[0].remove();
+    let dir = logs[1].leave().unwrap();
+    let kept = logs[2].keep("for no reason").unwrap();
+    for log in &logs {
+        push(log, 2);
+        assert_eq!(log.write(), OnDisk::Yes, "goes nowhere");
+    }
+    assert_eq!(left(cache.path()).len(), 1);
+    assert_eq!(segments::read(&dir).unwrap().unwrap().pending.len(), 1);
+    assert_eq!(place::kept(cache.path()).unwrap(), [kept.clone()]);
+    assert_eq!(place::Note::read(&kept).why, "for no reason");
+}
+
+#[test]
+fn what_is_given_up_is_kept_with_what_was_known_of_it() {
+    let cache = tempfile::tempdir().unwrap();
+    let log = log(cache.path());
+    for lsn in 1..=3 {
+        push(&log, lsn);
+    }
+    let kept = log.keep_apart(&[record(2, 100)], "refused").unwrap();
+    let found = segments::read(&kept).unwrap().unwrap();
+    assert_eq!(found.pending, [record(2, 100)]);
+    assert_eq!(found.version_before(fid(), Lsn(2)), Some(Version(2)));
+}
+
+#[test]
+fn without_room_it_says_so_until_there_is_some() {
+    let cache = tempfile::tempdir().unwrap();
+    let dir = cache.path().join("gone");
+    std::fs::write(&dir, "in the way").unwrap();
+    let log = log(&dir);
+    push(&log, 1);
+    assert_eq!((log.write(), log.has_room()), (OnDisk::No, false));
+    assert_eq!(log.sync(), OnDisk::No);
+    std::fs::remove_file(&dir).unwrap();
+    log.look_for_room();
+    assert!(log.has_room());
+    drop(log);
+    assert_eq!(left(&dir)[0].pending.len(), 1);
+}
+
+#[test]
+fn a_log_is_bounded_and_short_when_nothing_is_needed() {
+    let cache = tempfile::tempdir().unwrap();
+    let log = DiskLog { bound: 3 << 20, ..log(cache.path()) };
+    let size = || -> u64 {
+        let files = std::fs::read_dir(cache.path().join("oplog/0")).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+    };
+    for lsn in 1..=4 {
+        log.push_record(std::iter::empty(), record(lsn, 1 << 20));
+    }
+    assert_eq!((log.write(), log.has_room()), (OnDisk::Yes, false));
+    assert!(size() > 4 << 20);
+    log.push(Entry::Durable { up_to: Sequence(9) });
+    log.push_forget(Lsn(5));
+    assert_eq!((log.write(), log.has_room()), (OnDisk::Yes, true));
+    assert!(size() < 1000);
+}

@@ -1,0 +1,352 @@
+//! The records of a kept log, carried out once more as ordinary operations, where nobody else was faster.
+//!
+//! A file is as the log left it if it is at the version that the log knows, or was last changed at the very time of one of the
+//! log's records (the times of records are their own: no other change has the same).
+
+use super::KeptRecord;
+use super::show::Paths;
+use crate::behind::disk::inodes_of;
+use crate::client::Client;
+use crate::ops::{KillPriv, OpenFile, OpenMode, RenameHow};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use soda_oplog::segments::Found;
+use soda_oplog::{Change, Object, Place, Record, Touch};
+use soda_protocol::{IfExists, Lsn, NewNode, Node, SetXattr, WriteAt};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, InUse, SetAttr, Timestamp, Version};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// What became of a record.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Applied {
+    pub record: KeptRecord,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Done,
+    /// It had been done before, or what it would do is so already.
+    Already,
+    /// Somebody else has changed what it touches: nothing was done.
+    Conflict(String),
+    /// It rests on one that was not done.
+    LeftOut,
+}
+
+impl Outcome {
+    pub fn is_done(&self) -> bool {
+        matches!(self, Outcome::Done | Outcome::Already)
+    }
+}
+
+/// Carries out what can be.
+pub(super) async fn apply(client: &Arc<Client>, found: &Found) -> Vec<Applied> {
+    let mut work = Work {
+        client,
+        found,
+        made: HashMap::new(),
+        ours: HashMap::new(),
+        last: HashMap::new(),
+        open: Vec::new(),
+        spoiled: HashMap::new(),
+    };
+    let mut paths = Paths::default();
+    let mut report = Vec::new();
+    for record in found.records() {
+        let outcome = work.next(record).await;
+        report.push(Applied { record: paths.show(record), outcome });
+    }
+    report
+}
+
+struct Work<'a> {
+    client: &'a Arc<Client>,
+    found: &'a Found,
+    /// What the log made, under the number that it has now.
+    made: HashMap<Fid, Fid>,
+    /// Versions that we have brought inodes to.
+    ours: HashMap<Fid, Version>,
+    /// When the log's records changed an inode.
+    last: HashMap<Fid, HashSet<Timestamp>>,
+    /// Files without names.
+    open: Vec<Arc<OpenFile>>,
+    /// What was not done touches these.
+    spoiled: HashMap<Object, Touch>,
+}
+
+enum Trouble {
+    Conflict(String),
+    Failed(FsError),
+}
+
+impl From<FsError> for Trouble {
+    fn from(error: FsError) -> Trouble {
+        Trouble::Failed(error)
+    }
+}
+
+fn conflict<T>(why: impl Into<String>) -> Result<T, Trouble> {
+    Err(Trouble::Conflict(why.into()))
+}
+
+const CHANGED: &str = "somebody else has changed it since";
+const GONE: &str = "it is gone";
+
+impl Work<'_> {
+    async fn next(&mut self, record: &Record) -> Outcome {
+        let touches = record.change.touches();
+        let rests_on = |(object, touch): &(Object, Touch)| {
+            self.spoiled.get(object).is_some_and(|spoiled| [*spoiled, *touch].contains(&Touch::Exclusive))
+        };
+        let outcome = if touches.iter().any(rests_on) {
+            Outcome::LeftOut
+        } else {
+            match self.carry_out(record.lsn, &record.change).await {
+                Ok(outcome) => outcome,
+                Err(Trouble::Conflict(why)) => Outcome::Conflict(why),
+                Err(Trouble::Failed(error)) if error.errno == Errno::Stale => Outcome::Conflict(GONE.into()),
+                Err(Trouble::Failed(error)) => Outcome::Conflict(error.to_string()),
+            }
+        };
+        if !outcome.is_done() {
+            for (object, touch) in touches {
+                let spoiled = self.spoiled.entry(object).or_insert(touch);
+                if touch == Touch::Exclusive {
+                    *spoiled = touch;
+                }
+            }
+            return outcome;
+        }
+        for fid in inodes_of(&record.change) {
+            self.last.entry(fid).or_default().insert(record.at);
+            let now = self.now(fid);
+            if outcome == Outcome::Done
+                && let Ok(attr) = self.client.getattr(now).await
+            {
+                self.ours.insert(now, attr.value.version);
+            }
+        }
+        outcome
+    }
+
+    async fn carry_out(&mut self, lsn: Lsn, change: &Change) -> Result<Outcome, Trouble> {
+        match change {
+            Change::Create { place, fid, new } => self.create(place, *fid, new).await,
+            Change::TmpFile { directory, fid, new } => {
+                let new = fresh(new);
+                let made = self.client.tmpfile(self.now(*directory), new, OpenMode::ReadWrite).await?;
+                self.made.insert(*fid, made.1.fid());
+                self.open.push(made.1);
+                Ok(Outcome::Done)
+            }
+            Change::Link { fid, place } => {
+                let fid = self.now(*fid);
+                self.client.getattr(fid).await?;
+                match self.meaning(place).await? {
+                    None => drop(self.client.link(fid, self.now(place.directory), &place.name).await?),
+                    Some(there) if there.fid == fid => return Ok(Outcome::Already),
+                    Some(_) => return conflict("its name is taken"),
+                }
+                Ok(Outcome::Done)
+            }
+            Change::Unlink { place, fid, .. } => match self.meaning(place).await? {
+                None => Ok(Outcome::Already),
+                Some(there) if there.fid == self.now(*fid) => {
+                    self.check_unchanged(*fid, lsn).await?;
+                    self.client.unlink(self.now(place.directory), &place.name).await?;
+                    Ok(Outcome::Done)
+                }
+                Some(_) => conflict("its name means something else now"),
+            },
+            Change::RemoveDirectory { place, fid } => match self.meaning(place).await? {
+                None => Ok(Outcome::Already),
+                Some(there) if there.fid == self.now(*fid) => {
+                    self.client.rmdir(self.now(place.directory), &place.name).await?;
+                    Ok(Outcome::Done)
+                }
+                Some(_) => conflict("its name means something else now"),
+            },
+            Change::Rename { from, to, moved, replaced, .. } => {
+                self.rename(lsn, (from, to), *moved, replaced.map(|(fid, _)| fid)).await
+            }
+            Change::Exchange { one, other, .. } => self.exchange(one, other).await,
+            Change::Release { .. } => Ok(Outcome::Already),
+            Change::SetAttr { fid, set } => {
+                let attr = self.client.getattr(self.now(*fid)).await?.value;
+                if is_so(&attr, set) {
+                    return Ok(Outcome::Already);
+                }
+                self.check_unchanged(*fid, lsn).await?;
+                self.client.setattr(self.now(*fid), *set).await?;
+                Ok(Outcome::Done)
+            }
+            Change::Write { fid, offset, data, kill_suid_sgid } => {
+                self.write(lsn, *fid, *offset, data, privileges(*kill_suid_sgid)).await
+            }
+            Change::Allocate { fid, offset, len, how } => {
+                self.check_unchanged(*fid, lsn).await?;
+                let file = self.client.open(self.now(*fid), OpenMode::ReadWrite).await?;
+                self.client.fallocate(&file, *offset, *len, *how).await?;
+                Ok(Outcome::Done)
+            }
+            Change::SetXattr { fid, name, value, kill_sgid, .. } => {
+                let now = self.now(*fid);
+                if self.client.getxattr(now, name).await.is_ok_and(|known| known == *value) {
+                    return Ok(Outcome::Already);
+                }
+                self.check_unchanged(*fid, lsn).await?;
+                let kill = privileges(*kill_sgid);
+                self.client.setxattr(now, name, value, SetXattr::Either, kill).await?;
+                Ok(Outcome::Done)
+            }
+            Change::RemoveXattr { fid, name } => {
+                let now = self.now(*fid);
+                if self.client.getxattr(now, name).await.is_err_and(|error| error.errno == Errno::NoData) {
+                    return Ok(Outcome::Already);
+                }
+                self.check_unchanged(*fid, lsn).await?;
+                self.client.removexattr(now, name).await?;
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    async fn create(&mut self, place: &Place, fid: Fid, new: &NewNode) -> Result<Outcome, Trouble> {
+        match self.meaning(place).await? {
+            None => {
+                let directory = self.now(place.directory);
+                let entry = self.client.create(directory, &place.name, fresh(new)).await?;
+                let node = entry.node.ok_or_else(|| FsError::new(Errno::Io, "created nothing"))?;
+                self.made.insert(fid, node.fid);
+                Ok(Outcome::Done)
+            }
+            Some(there) if there.fid == fid => Ok(Outcome::Already),
+            Some(_) => conflict("its name is taken"),
+        }
+    }
+
+    async fn rename(
+        &mut self,
+        lsn: Lsn,
+        (from, to): (&Place, &Place),
+        moved: Fid,
+        replaced: Option<Fid>,
+    ) -> Result<Outcome, Trouble> {
+        let now = self.now(moved);
+        let target = self.meaning(to).await?.map(|node| node.fid);
+        match self.meaning(from).await? {
+            None if target == Some(now) => return Ok(Outcome::Already),
+            Some(there) if there.fid == now => {}
+            _ => return conflict("its name means something else now"),
+        }
+        match (target, replaced) {
+            (None, _) => {}
+            (Some(target), Some(replaced)) if target == self.now(replaced) => {
+                self.check_unchanged(replaced, lsn).await?;
+            }
+            _ => return conflict("its new name is taken"),
+        }
+        let (from_dir, to_dir) = (self.now(from.directory), self.now(to.directory));
+        self.client.rename(from_dir, &from.name, to_dir, &to.name, RenameHow::Plain).await?;
+        Ok(Outcome::Done)
+    }
+
+    async fn exchange(&mut self, one: &(Place, Fid), other: &(Place, Fid)) -> Result<Outcome, Trouble> {
+        let means = (self.meaning(&one.0).await?, self.meaning(&other.0).await?);
+        let means = (means.0.map(|node| node.fid), means.1.map(|node| node.fid));
+        let before = (Some(self.now(one.1)), Some(self.now(other.1)));
+        if means == (before.1, before.0) {
+            return Ok(Outcome::Already);
+        }
+        if means != before {
+            return conflict("one of the names means something else now");
+        }
+        let (first, second) = (self.now(one.0.directory), self.now(other.0.directory));
+        self.client.rename(first, &one.0.name, second, &other.0.name, RenameHow::Exchange).await?;
+        Ok(Outcome::Done)
+    }
+
+    async fn write(
+        &mut self,
+        lsn: Lsn,
+        fid: Fid,
+        offset: u64,
+        data: &Bytes,
+        kill: KillPriv,
+    ) -> Result<Outcome, Trouble> {
+        let file = self.client.open(self.now(fid), OpenMode::ReadWrite).await?;
+        if self.holds(&file, offset, data).await? {
+            return Ok(Outcome::Already);
+        }
+        self.check_unchanged(fid, lsn).await?;
+        let most = self.client.max_io() as usize;
+        let mut rest = data.clone();
+        let mut at = offset;
+        while !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(most));
+            let written = self.client.write(&file, WriteAt::Offset(at), piece, kill).await?;
+            at += written.len;
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn holds(&self, file: &OpenFile, offset: u64, data: &Bytes) -> FsResult<bool> {
+        let mut at = 0;
+        while at < data.len() {
+            let wanted = (data.len() - at).min(self.client.max_io() as usize);
+            let there = self.client.read(file, offset + at as u64, wanted as u32).await?.to_bytes();
+            if there != data[at..at + wanted] {
+                return Ok(false);
+            }
+            at += wanted;
+        }
+        Ok(true)
+    }
+
+    /// The number that an inode of the log has now.
+    fn now(&self, fid: Fid) -> Fid {
+        self.made.get(&fid).copied().unwrap_or(fid)
+    }
+
+    async fn meaning(&self, place: &Place) -> Result<Option<Node>, Trouble> {
+        match self.client.lookup(self.now(place.directory), &place.name).await {
+            Ok(entry) => Ok(entry.node),
+            Err(error) if [Errno::Stale, Errno::NoEntry].contains(&error.errno) => {
+                conflict("its directory is gone")
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether nobody else has changed an inode since the log did.
+    async fn check_unchanged(&self, fid: Fid, lsn: Lsn) -> Result<(), Trouble> {
+        let now = self.now(fid);
+        let attr = self.client.getattr(now).await?.value;
+        let by_us = self.ours.get(&now) == Some(&attr.version);
+        let as_known = self.found.version_before(fid, lsn) == Some(attr.version);
+        let by_log = self.last.get(&fid).is_some_and(|times| times.contains(&attr.ctime));
+        if by_us || as_known || by_log { Ok(()) } else { conflict(CHANGED) }
+    }
+}
+
+fn fresh(new: &NewNode) -> NewNode {
+    NewNode { existing: IfExists::Fail, open: InUse::No, ..new.clone() }
+}
+
+fn privileges(kill: bool) -> KillPriv {
+    if kill { KillPriv::Kill } else { KillPriv::Keep }
+}
+
+/// Whether the attributes are as they would be set. Times are not looked at: where one is set, that is to be done.
+fn is_so(attr: &Attr, set: &SetAttr) -> bool {
+    set.atime.is_none()
+        && set.mtime.is_none()
+        && !set.kill_suid_sgid
+        && set.perm.is_none_or(|perm| perm == attr.perm)
+        && set.uid.is_none_or(|uid| uid == attr.uid)
+        && set.gid.is_none_or(|gid| gid == attr.gid)
+        && set.size.is_none_or(|size| size == attr.size)
+}

@@ -1,0 +1,181 @@
+//! Records as people read them.
+
+use super::KeptRecord;
+use soda_oplog::{Change, Fate, Place, Record};
+use soda_types::{Fid, FileKind, Ino, Name, SetAttr};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Where inodes lie, as far as the records until now have said.
+#[derive(Debug, Default)]
+pub(super) struct Paths(HashMap<Fid, (Fid, Name)>);
+
+impl Paths {
+    /// To be called in the order of the log.
+    pub(super) fn show(&mut self, record: &Record) -> KeptRecord {
+        let (operation, path, detail) = self.words(&record.change);
+        self.follow(&record.change);
+        let secs = u64::try_from(record.at.secs).unwrap_or(0);
+        let at = Duration::new(secs, record.at.nanos.min(999_999_999));
+        KeptRecord { lsn: record.lsn, at, operation: operation.to_owned(), path, detail }
+    }
+
+    fn words(&self, change: &Change) -> (&'static str, String, String) {
+        let none = String::new;
+        match change {
+            Change::Create { place, new, .. } => {
+                let target = String::from_utf8_lossy(&new.target);
+                let (operation, detail) = match new.kind {
+                    FileKind::Directory => ("mkdir", format!("mode {:o}", new.perm & !new.umask)),
+                    FileKind::Symlink => ("symlink", format!("to {target}")),
+                    FileKind::File => ("create", format!("mode {:o}", new.perm & !new.umask)),
+                    _ => ("mknod", format!("mode {:o}", new.perm & !new.umask)),
+                };
+                (operation, self.place(place), detail)
+            }
+            Change::TmpFile { fid, .. } => ("tmpfile", self.path(*fid), none()),
+            Change::Link { fid, place } => ("link", self.place(place), format!("to {}", self.path(*fid))),
+            Change::Unlink { place, then, .. } => {
+                let gone = if *then == Fate::Gone { "its last name" } else { "" };
+                ("unlink", self.place(place), gone.to_owned())
+            }
+            Change::RemoveDirectory { place, .. } => ("rmdir", self.place(place), none()),
+            Change::Rename { from, to, replaced, .. } => {
+                let over = if replaced.is_some() { ", over what was there" } else { "" };
+                ("rename", self.place(from), format!("to {}{over}", self.place(to)))
+            }
+            Change::Exchange { one, other, .. } => {
+                ("exchange", self.place(&one.0), format!("with {}", self.place(&other.0)))
+            }
+            Change::Release { fid } => {
+                ("close", self.path(*fid), "the last one of a file without a name".into())
+            }
+            Change::SetAttr { fid, set } => {
+                let operation = if set.size.is_some() { "truncate" } else { "setattr" };
+                (operation, self.path(*fid), attributes(set))
+            }
+            Change::Write { fid, offset, data, .. } => {
+                ("write", self.path(*fid), format!("{} bytes at {offset}", data.len()))
+            }
+            Change::Allocate { fid, offset, len, how } => {
+                ("fallocate", self.path(*fid), format!("{how:?}, {len} bytes at {offset}"))
+            }
+            Change::SetXattr { fid, name, value, .. } => {
+                let name = String::from_utf8_lossy(name);
+                ("setxattr", self.path(*fid), format!("{name}, {} bytes", value.len()))
+            }
+            Change::RemoveXattr { fid, name } => {
+                ("removexattr", self.path(*fid), String::from_utf8_lossy(name).into_owned())
+            }
+        }
+    }
+
+    fn follow(&mut self, change: &Change) {
+        let mut is_at = |fid: &Fid, place: &Place| {
+            self.0.insert(*fid, (place.directory, place.name.clone()));
+        };
+        match change {
+            Change::Create { place, fid, .. } | Change::Link { fid, place } => is_at(fid, place),
+            // Who is told of later changes of it wants to know which one it was.
+            Change::Unlink { place, fid, .. } | Change::RemoveDirectory { place, fid } => is_at(fid, place),
+            Change::Rename { to, moved, .. } => is_at(moved, to),
+            Change::Exchange { one, other, .. } => {
+                is_at(&one.1, &other.0);
+                is_at(&other.1, &one.0);
+            }
+            _ => {}
+        }
+    }
+
+    fn place(&self, place: &Place) -> String {
+        match self.path(place.directory).as_str() {
+            "/" => format!("/{}", place.name),
+            above => format!("{above}/{}", place.name),
+        }
+    }
+
+    fn path(&self, fid: Fid) -> String {
+        let mut names = Vec::new();
+        let mut at = fid;
+        // A damaged log can say anything.
+        while let Some((above, name)) = self.0.get(&at).filter(|_| names.len() < 1000) {
+            names.push(name.to_string());
+            at = *above;
+        }
+        names.reverse();
+        match at.ino {
+            Ino::ROOT => format!("/{}", names.join("/")),
+            ino => [vec![format!("<inode {}>", ino.0)], names].concat().join("/"),
+        }
+    }
+}
+
+fn attributes(set: &SetAttr) -> String {
+    let mut said = Vec::new();
+    said.extend(set.size.map(|size| format!("size {size}")));
+    said.extend(set.perm.map(|perm| format!("mode {perm:o}")));
+    said.extend(set.uid.map(|uid| format!("owner {uid}")));
+    said.extend(set.gid.map(|gid| format!("group {gid}")));
+    said.extend(set.atime.map(|_| "atime".to_owned()));
+    said.extend(set.mtime.map(|_| "mtime".to_owned()));
+    said.join(", ")
+}
+
+/// Bytes of data that a change brings.
+pub(super) fn bytes_of(change: &Change) -> u64 {
+    match change {
+        Change::Write { data, .. } => data.len() as u64,
+        Change::SetXattr { value, .. } => value.len() as u64,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_oplog::Moved;
+    use soda_oplog::world::{fid, new, place, record};
+
+    #[test]
+    fn paths_are_known_as_far_as_the_log_goes() {
+        let create = |directory, number, ino, kind| Change::Create {
+            place: place(fid(directory), number),
+            fid: fid(ino),
+            new: new(kind),
+        };
+        let write = |ino| Change::Write {
+            fid: fid(ino),
+            offset: 7,
+            data: bytes::Bytes::from_static(b"data"),
+            kill_suid_sgid: false,
+        };
+        let moved = Change::Rename {
+            from: place(fid(1), 0),
+            to: place(fid(9), 3),
+            moved: fid(2),
+            what: Moved::Subtree,
+            replaced: None,
+        };
+        let changes = [
+            create(1, 0, 2, FileKind::Directory),
+            create(2, 1, 3, FileKind::File),
+            write(3),
+            moved,
+            write(3),
+        ];
+        let mut paths = Paths::default();
+        let shown: Vec<KeptRecord> =
+            (1..).zip(changes).map(|(lsn, change)| paths.show(&record(lsn, change))).collect();
+        let name = |number| place(fid(1), number).name.to_string();
+        let said: Vec<(&str, &str)> =
+            shown.iter().map(|record| (record.operation.as_str(), record.path.as_str())).collect();
+        let (top, file, at) = (format!("/{}", name(0)), format!("/{}/{}", name(0), name(1)), name(3));
+        let after = format!("<inode 9>/{at}/{}", name(1));
+        assert_eq!(
+            said,
+            [("mkdir", &*top), ("create", &*file), ("write", &*file), ("rename", &*top), ("write", &*after)]
+        );
+        assert_eq!(shown[2].detail, "4 bytes at 7");
+        assert_eq!(shown[3].detail, format!("to <inode 9>/{at}"));
+    }
+}

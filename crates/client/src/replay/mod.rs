@@ -1,0 +1,351 @@
+//! The logs that crashed clients left in the cache directory: sent to the server before a new client begins its own life.
+//!
+//! A session outlives the connection of its client by courtesy, and with it its leases: until somebody needs them, nobody
+//! has seen what they cover. So the replay goes on with the *session* of the log (its key lies in the log), tells the
+//! server what remains, in the order of the log and each digest under its identity, has it made durable, and says goodbye.
+//! The new client then opens a session of its own, with empty caches: there is no moment at which it would have to
+//! know what the other one had cached.
+//!
+//! What the server has is found by three facts: the log says of each digest that it is about to be sent before it is; the
+//! server's welcome says which digest its store has last; and a digest that is sent again is the same operation to it.
+//!
+//! | the session | what is done |
+//! | --- | --- |
+//! | goes on | the digest without an answer is sent again, then the rest |
+//! | goes on in a new run of the server | what the server lost is to be sent again, too; the leases are reclaimed, each at the version that the log knows |
+//! | is over: somebody needed its leases | nothing is applied; the log is kept for people (`soda recover`) |
+//!
+//! Kept is also what the server refuses, with all that comes after it; and a log that is damaged, or that lacks its end
+//! (after a power cut of this machine the server may have heard of more than the log says).
+
+mod wire;
+
+use crate::behind::digest::LIMITS;
+use crate::behind::disk::inodes_of;
+use crate::behind::disk::place::{Note, Place};
+use crate::error::ConnectError;
+use crate::inner::Inner;
+use soda_oplog::segments::{self, Digested, Entry, Found, Safety, SegmentError, Segments};
+use soda_oplog::{Change, DigestId, Log, Lsn, Record, coalesce};
+use soda_protocol::{Answer, Call, Failure, OpId, Reclaim, ReclaimStep, SessionWelcome, Standing};
+use soda_types::{Epoch, Errno, Fid, Grant, Mode, Monotonic, Scope, Sequence, Term, Version};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use wire::{Wire, WireError};
+
+/// How long a replay is tried against a server that is away, or full.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(200);
+/// Leases in one message.
+const RECLAIM_BATCH: usize = 8192;
+
+/// Replays all logs that were left of this volume. Returns the inodes that they touch.
+///
+/// # Errors
+/// The server cannot be reached: the logs stay.
+pub(crate) async fn replay_left(inner: &Arc<Inner>) -> Result<BTreeSet<Fid>, ConnectError> {
+    let mut touched = BTreeSet::new();
+    let Some(dir) = inner.config.cache.dir.clone() else { return Ok(touched) };
+    let path = dir.display().to_string();
+    let left = tokio::task::spawn_blocking(move || Place::left(&dir)).await;
+    let left = left.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
+    for place in left.map_err(|cause| ConnectError::CacheDir { path, cause })? {
+        touched.extend(replay_place(inner, place).await?);
+    }
+    Ok(touched)
+}
+
+async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>, ConnectError> {
+    let mut touched = BTreeSet::new();
+    let why = match segments::read(place.dir()) {
+        Ok(None) => {
+            place.remove();
+            return Ok(touched);
+        }
+        Ok(Some(found)) => {
+            let (server, volume) = (&found.header.server, &found.header.volume);
+            if (server, volume) != (&inner.config.server, &inner.config.volume) {
+                tracing::info!(dir = ?place.dir(), server, volume, "an operation log of another volume is left alone");
+                return Ok(touched);
+            }
+            touched.extend(found.records().into_iter().flat_map(|record| inodes_of(&record.change)));
+            match replay(inner, &place, &found).await {
+                Ok(records) => {
+                    if records > 0 {
+                        tracing::info!(
+                            records,
+                            "the server has been told what a client that crashed had not"
+                        );
+                    }
+                    inner.stats.replayed.add(records as u64);
+                    place.remove();
+                    return Ok(touched);
+                }
+                Err(Stop::Unreachable(cause)) => {
+                    let server = server.clone();
+                    return Err(ConnectError::Unreachable { server, cause });
+                }
+                Err(Stop::Keep(_)) if found.records().is_empty() && found.damage.is_none() => {
+                    place.remove();
+                    return Ok(touched);
+                }
+                Err(Stop::Keep(why)) => why,
+            }
+        }
+        Err(error @ SegmentError::NotALog { .. }) => error.to_string(),
+        Err(error @ (SegmentError::TooNew { .. } | SegmentError::Io { .. })) => {
+            tracing::error!(%error, "an operation log that was left cannot be read: it stays where it is");
+            return Ok(touched);
+        }
+    };
+    keep(inner, place, &why);
+    Ok(touched)
+}
+
+fn keep(inner: &Inner, place: Place, why: &str) {
+    inner.stats.kept_logs.one();
+    match place.keep(&Note::new(&inner.config.name, why)) {
+        Ok(kept) => tracing::error!(
+            ?kept,
+            why,
+            "delayed writes of a client that crashed are not applied: they are kept, see `soda recover`"
+        ),
+        Err(error) => tracing::error!(%error, why, "delayed writes of a client that crashed are not applied"),
+    }
+}
+
+/// Why a log is not replayed.
+enum Stop {
+    Unreachable(std::io::Error),
+    Keep(String),
+}
+
+/// Why an attempt did not come to its end.
+enum Halt {
+    /// The connection broke.
+    Broken(std::io::Error),
+    /// The server has no room now.
+    NoRoom(String),
+    Keep(String),
+}
+
+impl Halt {
+    fn keep(why: impl Into<String>) -> Halt {
+        Halt::Keep(why.into())
+    }
+}
+
+impl From<WireError> for Halt {
+    fn from(error: WireError) -> Halt {
+        match error {
+            WireError::Broken(error) => Halt::Broken(error),
+            WireError::Failed(Failure::SessionEnded) => Halt::keep(SESSION_ENDED),
+            WireError::Failed(failure) => Halt::keep(failure.to_string()),
+        }
+    }
+}
+
+const SESSION_ENDED: &str = "the session has ended: somebody else needed what it had leases on";
+
+const CANNOT_NOTE: &str = "how far a replay comes cannot be written to the local disk";
+
+/// Returns how many records were told.
+async fn replay(inner: &Arc<Inner>, place: &Place, found: &Found) -> Result<usize, Stop> {
+    if let Some(damage) = &found.damage {
+        let (file, offset) = (damage.file.display(), damage.offset);
+        return Err(Stop::Keep(format!("the log is damaged: {file} at byte {offset}")));
+    }
+    let began = inner.now();
+    let mut found = found.clone();
+    loop {
+        let (why, last) = match Attempt::begin(inner, place, &found).run().await {
+            Ok(records) => return Ok(records),
+            Err(Halt::Keep(why)) => return Err(Stop::Keep(why)),
+            Err(Halt::Broken(error)) => (error.to_string(), Stop::Unreachable(error)),
+            Err(Halt::NoRoom(why)) => (why.clone(), Stop::Keep(why)),
+        };
+        if inner.now().since(began) > PATIENCE {
+            return Err(last);
+        }
+        tracing::warn!(why, "what a client that crashed had not told the server is tried again");
+        tokio::time::sleep(PAUSE).await;
+        // The log is what knows how far it came.
+        found = match segments::read(place.dir()) {
+            Ok(Some(found)) if found.damage.is_none() => found,
+            Ok(_) => return Err(Stop::Keep("the log is damaged".to_owned())),
+            Err(error) => return Err(Stop::Keep(error.to_string())),
+        };
+    }
+}
+
+struct Attempt<'a> {
+    inner: &'a Arc<Inner>,
+    found: &'a Found,
+    /// Notes how far it came. `None`: the local disk has no room. Should this client crash, too, the server will be known to
+    /// have heard of more than the log says.
+    segments: Option<Segments>,
+    told: usize,
+}
+
+impl<'a> Attempt<'a> {
+    fn begin(inner: &'a Arc<Inner>, place: &Place, found: &'a Found) -> Attempt<'a> {
+        let mut header = found.header.clone();
+        header.digest.sequence = found.last_digest;
+        let segments = Segments::create(place.dir(), header, Safety::PowerCut);
+        let segments = segments.map_err(|error| tracing::warn!(%error, "{CANNOT_NOTE}")).ok();
+        Attempt { inner, found, segments, told: 0 }
+    }
+
+    async fn run(mut self) -> Result<usize, Halt> {
+        let (mut wire, welcome) = Wire::resume(self.inner, &self.found.header).await?;
+        let result = match welcome.standing {
+            Standing::New => Err(Halt::keep(SESSION_ENDED)),
+            Standing::Resumed | Standing::Reclaim => self.tell(&mut wire, &welcome).await,
+        };
+        // Whoever waits for its leases need not any more.
+        if !matches!(result, Err(Halt::Broken(_) | Halt::NoRoom(_))) {
+            let _ = wire.ask(None, Call::Goodbye).await;
+        }
+        result.map(|()| self.told)
+    }
+
+    async fn tell(&mut self, wire: &mut Wire, welcome: &SessionWelcome) -> Result<(), Halt> {
+        let stored = welcome.stored_in(self.found.header.digest.slot);
+        if stored > self.found.last_digest {
+            return Err(Halt::keep(format!(
+                "the log lacks its end: it knows {} digests, the server has been told {}",
+                self.found.last_digest.0, stored.0
+            )));
+        }
+        let Left { again, pending } = self.left(welcome.standing, stored);
+        if welcome.standing == Standing::Reclaim {
+            self.reclaim(wire, &pending).await?;
+        }
+        if let Some(digest) = again {
+            self.send(wire, digest.op, digest.records.clone()).await?;
+        }
+        let mut log = Log::after(DigestId(self.found.last_digest.0));
+        pending.into_values().for_each(|record| log.restore(Monotonic::ZERO, record));
+        while let Some(digest) = log.take(LIMITS) {
+            let op = OpId { sequence: Sequence(digest.id.0), ..self.found.header.digest };
+            self.note(&Entry::Sent { op, lsns: digest.lsns });
+            self.send(wire, op, digest.records).await?;
+            log.handle_applied(digest.id);
+        }
+        wire.ask(None, Call::Sync { fid: welcome.root }).await?;
+        Ok(())
+    }
+
+    /// What the server, which has the digests up to `stored`, lacks.
+    fn left(&mut self, standing: Standing, stored: Sequence) -> Left {
+        let found = self.found;
+        let is_lost = |digest: &&Digested| digest.op.sequence > stored;
+        let lost: Vec<&Digested> = found.applied.iter().filter(is_lost).collect();
+        // In a run of the server that has lost something, or that has just begun, nothing of the old session is under way.
+        let (mut again, mut unsent) = (None, None);
+        match &found.sent {
+            Some(sent) if standing == Standing::Resumed && lost.is_empty() => again = Some(sent.clone()),
+            Some(sent) if sent.op.sequence > stored => unsent = Some(sent),
+            Some(_) => self.note(&Entry::Applied { versions: Vec::new() }),
+            None => {}
+        }
+        if !lost.is_empty() || unsent.is_some() {
+            self.note(&Entry::Lost { from: Sequence(stored.0 + 1) });
+        }
+        let lost = lost.into_iter().chain(unsent).flat_map(|digest| &digest.records);
+        let pending = lost.chain(&found.pending).map(|record| (record.lsn, record.clone())).collect();
+        Left { again: again.map(coalesced), pending }
+    }
+
+    /// The server has started anew: it has to know what the log was written under.
+    async fn reclaim(&self, wire: &mut Wire, pending: &BTreeMap<Lsn, Record>) -> Result<(), Halt> {
+        let mut first = BTreeMap::new();
+        for record in pending.values() {
+            for fid in inodes_of(&record.change) {
+                first.entry(fid).or_insert(record.lsn);
+            }
+        }
+        for record in pending.values() {
+            if let Change::Create { fid, .. } | Change::TmpFile { fid, .. } = &record.change {
+                first.remove(fid);
+            }
+        }
+        let claim = |(fid, lsn): (Fid, Lsn)| {
+            let (scope, mode, epoch, term) = (Scope::Node, Mode::Write, Epoch(1), Term::Session);
+            let version = self.found.version_before(fid, lsn).unwrap_or(Version(0));
+            (Grant { fid, scope, mode, epoch, term }, version)
+        };
+        let claims: Vec<(Grant, Version)> = first.into_iter().map(claim).collect();
+        for batch in claims.chunks(RECLAIM_BATCH) {
+            let held = self.claim(wire, batch.to_vec(), ReclaimStep::More).await?;
+            if let Some((missing, _)) = batch.iter().zip(held).find_map(|(claim, held)| match held {
+                Some(_) => None,
+                None => Some((claim.0.fid, claim.1)),
+            }) {
+                return Err(Halt::keep(format!(
+                    "the server started anew, and {missing} is not as it was, or somebody else has it"
+                )));
+            }
+        }
+        self.claim(wire, Vec::new(), ReclaimStep::Last).await?;
+        Ok(())
+    }
+
+    async fn claim(
+        &self,
+        wire: &mut Wire,
+        leases: Vec<(Grant, Version)>,
+        step: ReclaimStep,
+    ) -> Result<Vec<Option<Grant>>, Halt> {
+        let reclaim = Reclaim { leases, open: Vec::new(), locks: Vec::new(), step };
+        match wire.ask(None, Call::Reclaim(reclaim)).await? {
+            Answer::Reclaimed(held) => Ok(held),
+            _ => Err(Halt::keep("the server does not answer as one of Soda does")),
+        }
+    }
+
+    /// One digest, of which the log says that it is sent.
+    async fn send(&mut self, wire: &mut Wire, op: OpId, records: Vec<Record>) -> Result<(), Halt> {
+        let count = records.len();
+        match wire.ask(Some(op), Call::Digest { records, versions: Vec::new() }).await {
+            Ok(Answer::Digested { attrs }) => {
+                let versions = attrs.iter().map(|(fid, attr)| (*fid, attr.version)).collect();
+                self.note(&Entry::Applied { versions });
+                self.told += count;
+                Ok(())
+            }
+            Ok(_) => Err(Halt::keep("the server does not answer as one of Soda does")),
+            Err(WireError::Failed(Failure::Digest { lsn, error })) => {
+                self.note(&Entry::Lost { from: op.sequence });
+                match error.errno {
+                    Errno::NoSpace | Errno::Io => Err(Halt::NoRoom(error.to_string())),
+                    _ => Err(Halt::keep(format!("the server refuses {lsn}: {error}"))),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn note(&mut self, entry: &Entry) {
+        let Some(segments) = &mut self.segments else { return };
+        segments.append(entry);
+        // On the disk: what the server has been told it must not be told again under another identity.
+        if let Err(error) = segments.sync() {
+            tracing::warn!(%error, "{CANNOT_NOTE}");
+            self.segments = None;
+        }
+    }
+}
+
+/// What the server lacks.
+struct Left {
+    /// It may have this one, and answers it once more.
+    again: Option<Digested>,
+    pending: BTreeMap<Lsn, Record>,
+}
+
+/// As it was sent.
+fn coalesced(digest: Digested) -> Digested {
+    Digested { records: coalesce(digest.records), ..digest }
+}

@@ -1,0 +1,356 @@
+//! A client that is killed with delayed writes in its log, and the next one with its cache directory.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+#[path = "common/delayed.rs"]
+mod delayed;
+#[path = "common/proxy.rs"]
+mod proxy;
+
+use common::*;
+use delayed::*;
+use proxy::{Proxy, Weather};
+use soda_client::{Client, Fsync, NoKernel, OpenMode};
+use soda_oplog::segments;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A new client with the cache directory that another one left.
+async fn next(cell: &Cell, cache: &Path) -> Arc<Client> {
+    Client::connect(caching(cell, cell.addr, cache), Box::new(NoKernel)).await.unwrap()
+}
+
+fn logs(cache: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(cache.join("oplog")).unwrap();
+    all.map(|entry| entry.unwrap().path()).filter(|path| !path.ends_with("kept")).collect()
+}
+
+fn kept(cache: &Path) -> Vec<PathBuf> {
+    let Ok(all) = fs::read_dir(cache.join("oplog/kept")) else { return Vec::new() };
+    all.map(|entry| entry.unwrap().path()).collect()
+}
+
+fn only_log(cache: &Path) -> PathBuf {
+    let [log] = &logs(cache)[..] else { panic!("{:?}", logs(cache)) };
+    log.clone()
+}
+
+/// Three files in a new directory, one written over, one renamed, one removed.
+async fn work(client: &Arc<Client>) {
+    let dir = mkdir(client, client.root(), "d").await;
+    make(client, dir, "a", "first").await;
+    make(client, dir, "a", "again").await;
+    make(client, dir, "b", "moved").await;
+    client.rename(dir, &name("b"), client.root(), &name("c"), soda_client::RenameHow::Plain).await.unwrap();
+    make(client, dir, "gone", "nobody sees it").await;
+    client.unlink(dir, &name("gone")).await.unwrap();
+}
+
+async fn assert_worked(client: &Arc<Client>) {
+    assert_eq!(contents(client, &["d", "a"]).await, "again");
+    assert_eq!(contents(client, &["c"]).await, "moved");
+    assert_eq!(find(client, &["d", "gone"]).await, None);
+}
+
+// SEMANTICS 50
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_client_had_not_told_is_told_by_the_next_one() {
+    let cell = Cell::start();
+    let victim = Victim::start(&cell).await;
+    victim.run(|client| async move { work(&client).await }).await;
+    let cache = victim.kill();
+    let (a, b) = (next(&cell, cache.path()).await, cell.client().await);
+    assert!(a.stats().count("replayed") > 0, "{:?}", a.stats());
+    assert_worked(&b).await;
+    assert_worked(&a).await;
+    assert!(logs(cache.path()).is_empty() && kept(cache.path()).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_that_the_server_had_is_not_done_twice() {
+    let cell = Cell::start();
+    let proxy = Proxy::before(cell.addr).await;
+    let victim = Victim::start_at(&cell, proxy.addr).await;
+    victim.run(|client| async move { work(&client).await }).await;
+    proxy.set(Weather::RepliesLost);
+    let client = Arc::clone(&victim.client);
+    let syncing = victim.runtime.spawn(async move { client.sync_all().await });
+    wait_until("a digest", || async { victim.client.session().waiting > 0 }).await;
+    // Behind what was sent.
+    victim.run(|client| async move { make(&client, client.root(), "late", "later").await }).await;
+    let cache = victim.kill();
+    drop(syncing);
+    let found = segments::read(&only_log(cache.path())).unwrap().unwrap();
+    assert!(found.sent.is_some(), "{found:?}");
+    let header = found.header.server;
+    assert_eq!(header, proxy.addr.to_string());
+    proxy.set(Weather::Fine);
+    let a = Client::connect(caching(&cell, proxy.addr, cache.path()), Box::new(NoKernel)).await.unwrap();
+    let b = cell.client().await;
+    assert_worked(&a).await;
+    assert_eq!(contents(&b, &["late"]).await, "later");
+    assert!(kept(cache.path()).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_server_in_between_takes_nothing() {
+    let mut cell = Cell::start();
+    let victim = Victim::start(&cell).await;
+    victim.run(|client| async move { work(&client).await }).await;
+    let cache = victim.kill();
+    cell.restart();
+    let a = next(&cell, cache.path()).await;
+    assert_worked(&a).await;
+    assert!(kept(cache.path()).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_power_cut_of_the_server_in_between_takes_nothing() {
+    let mut cell = Cell::syncing_when_asked();
+    let victim = Victim::start(&cell).await;
+    let b = cell.client().await;
+    victim.run(|client| async move { work(&client).await }).await;
+    // Told, not durable.
+    assert_worked(&b).await;
+    b.shutdown().await;
+    victim
+        .run(|client| async move {
+            // Past the log, and the last that the medium got: that is what the power cut takes.
+            let dir = find(&client, &["d"]).await.unwrap();
+            make(&client, dir, "through", &"x".repeat(1 << 20)).await;
+            make(&client, dir, "late", "not told").await;
+        })
+        .await;
+    let cache = victim.kill();
+    cell.power_cut();
+    cell.restart();
+    let a = next(&cell, cache.path()).await;
+    assert_worked(&a).await;
+    assert_eq!(contents(&a, &["d", "late"]).await, "not told");
+    assert!(kept(cache.path()).is_empty());
+}
+
+// SEMANTICS 51
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_applied_when_somebody_else_needed_the_leases() {
+    let cell = Cell::with_term(Duration::from_secs(1));
+    let victim = Victim::start(&cell).await;
+    let file = victim
+        .run(|client| async move {
+            let fid = make(&client, client.root(), "f", "before").await;
+            client.sync_all().await.unwrap();
+            let file = client.open(fid, OpenMode::ReadWrite).await.unwrap();
+            write(&client, &file, 0, "after!").await;
+            make(&client, client.root(), "g", "never told").await;
+            fid
+        })
+        .await;
+    let cache = victim.kill();
+    let b = cell.client().await;
+    assert_eq!(contents(&b, &["f"]).await, "before");
+    let a = next(&cell, cache.path()).await;
+    assert_eq!(find(&a, &["g"]).await, None);
+    assert_eq!(contents(&a, &["f"]).await, "before");
+    let [log] = &kept(cache.path())[..] else { panic!("{:?}", kept(cache.path())) };
+    let found = segments::read(log).unwrap().unwrap();
+    assert_eq!(found.pending.len(), 3);
+    assert!(found.version_before(file, found.pending[0].lsn).is_some());
+    assert!(fs::read_to_string(log.join("why")).unwrap().contains("session has ended"));
+    assert_eq!(a.stats().count("kept_logs"), 1);
+    assert!(logs(cache.path()).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_log_is_not_applied_but_kept() {
+    let cell = Cell::start();
+    let victim = Victim::start(&cell).await;
+    victim
+        .run(|client| async move {
+            let dir = mkdir(&client, client.root(), "d").await;
+            for text in ["first", "second", "third"] {
+                make(&client, dir, text, &format!("the {text}")).await;
+            }
+        })
+        .await;
+    let cache = victim.kill();
+    let file = only_log(cache.path()).join("0000000001.log");
+    let mut bytes = fs::read(&file).unwrap();
+    let at = bytes.windows(5).position(|window| window == b"first").unwrap();
+    bytes[at] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let a = next(&cell, cache.path()).await;
+    assert_eq!(find(&a, &["d"]).await, None);
+    let [log] = &kept(cache.path())[..] else { panic!() };
+    assert!(fs::read_to_string(log.join("why")).unwrap().contains("damaged"));
+    assert_eq!(fs::read(log.join("0000000001.log")).unwrap()[at], b'f' ^ 1, "as it was found");
+}
+
+/// As after a power cut of the machine, or `kill -9` in the middle of a write: wherever the log is cut, the server gets a
+/// prefix of what was done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_cut_anywhere_gives_a_prefix() {
+    const FILES: usize = 5;
+    let cell = Cell::start();
+    let mut last = None;
+    for cut in 0.. {
+        let victim = Victim::start(&cell).await;
+        let begin = fs::metadata(only_log(victim.cache.path()).join("0000000001.log")).unwrap().len();
+        let top = format!("round {cut}");
+        victim
+            .run({
+                let top = top.clone();
+                |client| async move {
+                    let dir = mkdir(&client, client.root(), &top).await;
+                    for number in 0..FILES {
+                        make(&client, dir, &number.to_string(), &format!("file {number}")).await;
+                    }
+                }
+            })
+            .await;
+        let cache = victim.kill();
+        let file = only_log(cache.path()).join("0000000001.log");
+        let bytes = fs::read(&file).unwrap();
+        // Each boundary, and a place inside of each record, from behind.
+        let mut bounds = boundaries(&bytes);
+        bounds.retain(|bound| *bound as u64 >= begin);
+        let Some(bound) = bounds.len().checked_sub(cut / 2 + 1) else { break };
+        if bound == 0 && cut % 2 == 1 {
+            break;
+        }
+        let length = bounds[bound] - if cut % 2 == 1 { 3 } else { 0 };
+        fs::write(&file, &bytes[..length]).unwrap();
+        let a = next(&cell, cache.path()).await;
+        let mut there = Vec::new();
+        if find(&a, &[&top]).await.is_some() {
+            there.push(String::new());
+            for number in 0..FILES {
+                if find(&a, &[&top, &number.to_string()]).await.is_some() {
+                    there.push(contents(&a, &[&top, &number.to_string()]).await);
+                }
+            }
+        }
+        let whole: Vec<String> = (0..FILES).map(|number| format!("file {number}")).collect();
+        let all: Vec<String> = [String::new()].into_iter().chain(whole).collect();
+        let (newest, before) = match there.split_last() {
+            Some((newest, before)) => (newest.as_str(), before),
+            None => ("", &[][..]),
+        };
+        assert_eq!(before, &all[..before.len()], "cut {cut}");
+        assert!(newest.is_empty() || newest == all[before.len()], "cut {cut}: {newest:?}");
+        let now = (before.len(), newest.len());
+        assert!(last.is_none_or(|last| now <= last), "cut {cut}: {now:?} after {last:?}");
+        last = Some(now);
+        let why = kept(cache.path()).pop().map(|log| fs::read_to_string(log.join("why")));
+        assert!(why.is_none(), "cut {cut}: {why:?}");
+        a.shutdown().await;
+    }
+    assert_eq!(last, Some((0, 0)), "nothing is left of the log in the end");
+}
+
+/// Ends of the entries of a log's file.
+fn boundaries(bytes: &[u8]) -> Vec<usize> {
+    let mut ends = vec![8];
+    while let Some(head) = bytes.get(*ends.last().unwrap()..*ends.last().unwrap() + 4) {
+        let length = u32::from_le_bytes(head.try_into().unwrap()) as usize;
+        ends.push(ends.last().unwrap() + 8 + length);
+    }
+    ends
+}
+
+// SEMANTICS 52
+#[tokio::test(flavor = "multi_thread")]
+async fn a_local_fsync_survives_a_power_cut_of_the_machine() {
+    let cell = Cell::start();
+    let victim = Victim::with(&cell, Fsync::Local).await;
+    let log = victim
+        .run({
+            let cache = victim.cache.path().to_owned();
+            |client| async move {
+                let dir = mkdir(&client, client.root(), "d").await;
+                let fid = make(&client, dir, "f", "safe").await;
+                let told = client.stats().count("msg_digest") + client.stats().count("msg_sync");
+                client.fsync(fid).await.unwrap();
+                let now = client.stats().count("msg_digest") + client.stats().count("msg_sync");
+                assert_eq!((now, client.stats().count("fsyncs_local")), (told, 1));
+                let synced = fs::metadata(only_log(&cache).join("0000000001.log")).unwrap().len();
+                make(&client, dir, "g", "not asked for").await;
+                synced
+            }
+        })
+        .await;
+    let cache = victim.kill();
+    let file = only_log(cache.path()).join("0000000001.log");
+    assert!(fs::metadata(&file).unwrap().len() > log);
+    // The disk has what was synced, and no more.
+    fs::File::options().write(true).open(&file).unwrap().set_len(log).unwrap();
+    let a = next(&cell, cache.path()).await;
+    assert_eq!(contents(&a, &["d", "f"]).await, "safe");
+    assert_eq!(find(&a, &["d", "g"]).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_local_fsync_asks_the_server_for_what_is_not_in_the_log() {
+    let cell = Cell::syncing_when_asked();
+    let victim = Victim::with(&cell, Fsync::Local).await;
+    victim
+        .run(|client| async move {
+            let fid = make(&client, client.root(), "f", &"x".repeat(1 << 20)).await;
+            let before = client.stats().count("msg_sync");
+            client.fsync(fid).await.unwrap();
+            assert_eq!(
+                (client.stats().count("msg_sync"), client.stats().count("fsyncs_local")),
+                (before + 1, 0)
+            );
+        })
+        .await;
+    victim.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_server_was_not_there_for_waits_for_the_next_mount() {
+    let mut cell = Cell::start();
+    let cache = tempfile::tempdir().unwrap();
+    let a = writer_with(&cell, caching(&cell, cell.addr, cache.path())).await;
+    work(&a).await;
+    cell.stop();
+    // Shorter than a whole shutdown: this is what its last step does.
+    drop(a);
+    assert_eq!(logs(cache.path()).len(), 1);
+    cell.restart();
+    let a = next(&cell, cache.path()).await;
+    assert_worked(&a).await;
+    a.shutdown().await;
+    assert!(logs(cache.path()).is_empty());
+}
+
+// SEMANTICS 53
+#[tokio::test(flavor = "multi_thread")]
+async fn without_room_on_the_local_disk_changes_go_through() {
+    let cell = Cell::start();
+    let cache = TempDir::new().unwrap();
+    let a = next(&cell, cache.path()).await;
+    // Nothing can be written there: as good as a full disk.
+    fs::write(cache.path().join("oplog"), "in the way").unwrap();
+    for number in 0..200 {
+        let dir = mkdir(&a, a.root(), &number.to_string()).await;
+        make(&a, dir, "f", "x").await;
+    }
+    let stats = a.stats();
+    assert!(stats.count("through_local_disk") > 100, "{stats:?}");
+    assert!(stats.count("here") < 5, "{stats:?}");
+    // The server has all of it.
+    let backlog = a.session().backlog;
+    assert_eq!(backlog.records, 0, "{backlog:?}");
+    fs::remove_file(cache.path().join("oplog")).unwrap();
+    wait_until("room", || async {
+        let before = a.stats().count("here");
+        make(&a, a.root(), "again", "x").await;
+        a.stats().count("here") > before
+    })
+    .await;
+    assert_eq!(logs(cache.path()).len(), 1);
+}
