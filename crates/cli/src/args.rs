@@ -23,6 +23,15 @@ least; then the command fails with exit code 3. Without room at the server it fa
 after Ctrl-C, the mount keeps what it has, and goes on trying. Stores to mapped memory are not included: msync(2) has \
 the kernel hand them over.";
 
+const RECOVER_HELP: &str = "A mount with write=behind and a cache-dir keeps a log there of what it has not told its \
+server. What a mount that was killed had not told, the next one with the same cache-dir tells by itself. That must not be done when \
+somebody else has meanwhile needed what it touches, when the server refuses a change, or when the log is damaged: then \
+it is kept for this command.
+
+`apply` makes the changes as any program would make them now. A file that somebody has changed since, and a name that \
+means something else, are left as they are and reported (exit code 1), with all changes that rest on them; these stay in the \
+log. What has been done already is no conflict. A log goes when all of it is applied, or with `drop`.";
+
 const MOUNT_HELP: &str = "Delayed writes (write=behind): where no other machine has anything to do with a file or a directory, \
 changes of it are made here at once and told to the server later, in order; other machines see them as \
 if they had been told at once, because the server asks for them first. fsync and `soda sync` wait until \
@@ -80,6 +89,8 @@ pub(crate) enum Command {
     Umount(UmountArgs),
     /// Wait until everything that was done in a mount is on the server's disk
     Sync(SyncArgs),
+    /// Delayed writes that the server was not told: list, show, apply or drop them
+    Recover(RecoverArgs),
     /// Show the server and the mounts of this machine
     Status(StatusArgs),
     /// Show who holds which lease, and who waits for whom
@@ -215,6 +226,48 @@ pub(crate) struct SyncArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(after_long_help = RECOVER_HELP)]
+pub(crate) struct RecoverArgs {
+    /// Where to look; may be given more than once [default: all cache directories that mounts have used]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub cache_dir: Vec<PathBuf>,
+    #[command(subcommand)]
+    pub command: RecoverCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum RecoverCommand {
+    /// List the logs that are kept, and why
+    Ls {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the changes in a log, in order
+    Show(RecoverOne),
+    /// Make the changes in a log now, but for what somebody else has changed since
+    Apply {
+        #[command(flatten)]
+        one: RecoverOne,
+        /// At this server instead of the one that the log names
+        #[arg(long, value_name = "HOST:PORT")]
+        server: Option<String>,
+    },
+    /// Delete a log
+    Drop(RecoverOne),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RecoverOne {
+    /// The log's name, as `soda recover ls` shows it
+    #[arg(value_name = "LOG")]
+    pub name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct ServerArg {
     /// Which server to ask
     #[arg(long, value_name = "HOST:PORT")]
@@ -323,6 +376,11 @@ mod tests {
             "soda umount /m",
             "soda sync",
             "soda sync /m/dir --json",
+            "soda recover ls",
+            "soda recover ls --cache-dir /c --cache-dir /d --json",
+            "soda recover show 1790000000 --json",
+            "soda recover apply 1790000000-1 --server h:1 --cache-dir /c",
+            "soda recover drop 1790000000",
             "soda status --json",
             "soda lease ls",
             "soda lease why /m/file --json",

@@ -3,6 +3,7 @@
 mod admin;
 mod args;
 mod backlog;
+mod cache_dirs;
 mod commands;
 mod control;
 mod error;
@@ -50,6 +51,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Mount(arguments) => commands::mount::run(arguments, &cli.log),
         Command::Umount(arguments) => commands::umount::run(&arguments),
         Command::Sync(arguments) => commands::sync::run(&arguments),
+        Command::Recover(arguments) => commands::recover::run(&arguments),
         Command::Status(arguments) => commands::status::run(&arguments),
         Command::Lease(arguments) => commands::lease::run(&arguments),
         Command::Stats(arguments) => commands::stats::run(&arguments),

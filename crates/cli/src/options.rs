@@ -140,9 +140,13 @@ impl MountOptions {
                 dirty_size: Some(behind.max_bytes),
                 ..self.clone()
             },
-            WritePolicy::Through => {
-                MountOptions { write: WriteMode::Through, dirty_age: None, dirty_size: None, ..self.clone() }
-            }
+            WritePolicy::Through => MountOptions {
+                write: WriteMode::Through,
+                dirty_age: None,
+                dirty_size: None,
+                fsync: Fsync::Server,
+                ..self.clone()
+            },
         }
     }
 

@@ -9,6 +9,7 @@ use crate::workload::{Descriptors, Pieces, Progress, Run, Workload};
 use soda_model::Rng;
 use std::collections::BTreeSet;
 use std::env;
+use std::path::Path;
 use std::thread::{self, sleep};
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ pub struct Story {
     readers: usize,
     network: Network,
     kernel: Option<OldKernel>,
-    options: &'static [&'static str],
+    options: Vec<String>,
     server: &'static [&'static str],
     seed: u64,
 }
@@ -98,7 +99,7 @@ impl Story {
             readers: 0,
             network: Network::Loopback,
             kernel: None,
-            options: &[],
+            options: Vec::new(),
             server: &[],
             seed: 1,
         }
@@ -121,7 +122,13 @@ impl Story {
 
     /// The mounts tell the server later what nobody else looks at.
     pub fn writing_behind(self) -> Story {
-        Story { options: &["-o", "write=behind"], ..self }
+        Story { options: vec!["-o".to_owned(), "write=behind".to_owned()], ..self }
+    }
+
+    /// The same, with logs in this directory.
+    pub fn writing_behind_with_logs_in(self, cache_dir: &Path) -> Story {
+        let options = format!("write=behind,cache-dir={}", cache_dir.display());
+        Story { options: vec!["-o".to_owned(), options], ..self }
     }
 
     /// One lease may cover a whole subtree.
@@ -181,7 +188,8 @@ impl Story {
     }
 
     fn cell(&self, term: Duration) -> Cell {
-        let (network, mount_options, server_options) = (self.network, self.options, self.server);
+        let mount_options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        let (network, mount_options, server_options) = (self.network, mount_options.as_slice(), self.server);
         let kernel = self.kernel.map(OldKernel::version);
         let setting = Setting { network, mount_options, server_options, kernel, term, ..Setting::default() };
         Cell::assemble(self.mounts, &setting)

@@ -1,6 +1,9 @@
 //! One copy: random operations on several mounts, with faults, and a check that the history could have happened on one
 //! local file system. Zero stale reads, zero lost acknowledged changes.
 
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
 use soda_system_tests::story::{Fault, OldKernel, Story};
 
 // SEMANTICS 1-6
@@ -36,6 +39,20 @@ fn server_crashes_take_nothing_from_mounts_that_write_behind() {
             stage.suffer(&[Fault::ServerCrash]);
         }
         stage.suffer(&[Fault::ServerFrozen]);
+    });
+}
+
+/// What a mount had not told when it was killed, the next one tells: nothing that was acknowledged is lost.
+// SEMANTICS 50
+#[test]
+fn crashes_of_a_mount_that_logs_take_nothing() {
+    let logs = tempfile::tempdir().unwrap();
+    Story::of(1).writing_behind_with_logs_in(logs.path()).with_seed(54).disturbed(|stage| {
+        for _ in 0..4 {
+            stage.suffer(&[Fault::ClientCrash(0)]);
+        }
+        stage.suffer(&[Fault::ServerCrash]);
+        stage.suffer(&[Fault::ClientCrash(0), Fault::ServerCrash]);
     });
 }
 

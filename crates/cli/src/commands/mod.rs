@@ -6,6 +6,7 @@ pub(crate) mod fsck;
 pub(crate) mod helper;
 pub(crate) mod lease;
 pub(crate) mod mount;
+pub(crate) mod recover;
 pub(crate) mod serve;
 pub(crate) mod stats;
 pub(crate) mod status;

@@ -96,6 +96,11 @@ struct Mounted {
 async fn mount(plan: &Plan) -> Result<Mounted, CliError> {
     let hooks = Hooks::new();
     let client = Client::connect(client_config(plan), Box::new(hooks.clone())).await?;
+    if let Some(dir) = &plan.options.cache_dir
+        && let Err(error) = crate::cache_dirs::note(dir)
+    {
+        tracing::warn!(%error, "the cache directory could not be noted: `soda recover` needs --cache-dir for it");
+    }
     let config = MountConfig { flags: plan.options.flags, ..MountConfig::new(plan.spec.to_string()) };
     match Mount::start(client.clone(), &hooks, &plan.dir, &config) {
         Ok(mount) => Ok(Mounted { client, mount }),

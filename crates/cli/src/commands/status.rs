@@ -2,13 +2,14 @@
 
 use crate::admin::{Admin, server_or_default};
 use crate::args::StatusArgs;
-use crate::commands::{hit_ratio, print, print_json};
+use crate::commands::{hit_ratio, print, print_json, recover};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use crate::table::Table;
 use crate::units::{count, parse_duration, parse_size, show_duration, show_size};
 use serde::Serialize;
 use soda_client::BacklogView;
+use soda_client::recover::KeptLog;
 use soda_protocol::ServerStatus;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ struct Status {
     mounts: Vec<MountStatus>,
     /// In the kernel's table, but nobody answers for them.
     dead_mounts: Vec<String>,
+    /// Logs of delayed writes that were not told.
+    kept: Vec<KeptLog>,
 }
 
 pub(crate) fn run(arguments: &StatusArgs) -> Result<(), CliError> {
@@ -26,6 +29,7 @@ pub(crate) fn run(arguments: &StatusArgs) -> Result<(), CliError> {
     let status = Status {
         server: server_status(arguments.server.server.as_deref())?,
         dead_mounts: dead_mounts(&mounts)?,
+        kept: recover::kept(&[])?,
         mounts,
     };
     match arguments.json {
@@ -76,6 +80,15 @@ fn text(status: &Status) -> String {
         out.push_str(&format!(
             "\n{dead}: its daemon does not answer. It is dead (`soda umount {dead}` takes the mount away), stopped, or another \
              user's.\n"
+        ));
+    }
+    if !status.kept.is_empty() {
+        let changes: usize = status.kept.iter().map(|log| log.records).sum();
+        out.push_str(&format!(
+            "\n{} of this machine {} not told to {} server and kept: see `soda recover ls`.\n",
+            count(changes as u64, "delayed change"),
+            if changes == 1 { "was" } else { "were" },
+            if changes == 1 { "its" } else { "their" },
         ));
     }
     out
@@ -189,8 +202,12 @@ mod tests {
 
     #[test]
     fn a_server_and_its_mounts() {
-        let status =
-            Status { server: Some(server()), mounts: vec![mount_status()], dead_mounts: vec!["/old".into()] };
+        let status = Status {
+            server: Some(server()),
+            mounts: vec![mount_status()],
+            dead_mounts: vec!["/old".into()],
+            kept: Vec::new(),
+        };
         let expected = "\
 Server soda 1 at 127.0.0.1:2, up 1m01s
   data /srv
@@ -227,7 +244,24 @@ MOUNT  NOT TOLD  SIZE     OLDEST    NOT DURABLE  DIRTY-AGE  DIRTY-SIZE  LOST
 
     #[test]
     fn nothing_here() {
-        let status = Status { server: None, mounts: Vec::new(), dead_mounts: Vec::new() };
+        let status = Status { server: None, mounts: Vec::new(), dead_mounts: Vec::new(), kept: Vec::new() };
         assert_eq!(text(&status), "No server answers here (name one with --server HOST:PORT).\n");
+        let log = KeptLog {
+            name: "1".into(),
+            dir: "/c".into(),
+            kept_at: Duration::ZERO,
+            client: String::new(),
+            why: String::new(),
+            server: String::new(),
+            volume: String::new(),
+            records: 3,
+            bytes: 0,
+            beyond_damage: 0,
+        };
+        let kept = text(&Status { kept: vec![log], ..status });
+        assert!(
+            kept.ends_with("3 delayed changes of this machine were not told to their server and kept: see `soda recover ls`.\n"),
+            "{kept}"
+        );
     }
 }

@@ -12,7 +12,7 @@
 //! | the session | what is done |
 //! | --- | --- |
 //! | goes on | the digest without an answer is sent again, then the rest |
-//! | goes on in a new run of the server | what the server lost is to be sent again, too; the leases are reclaimed, each at the version that the log knows |
+//! | goes on in a new run of the server | what the server lost is to be sent again, too, if nothing in between went through to the server; the leases are reclaimed, each at the version that the log knows |
 //! | is over: somebody needed its leases | nothing is applied; the log is kept for people (`soda recover`) |
 //!
 //! Kept is also what the server refuses, with all that comes after it; and a log that is damaged, or that lacks its end
@@ -219,6 +219,9 @@ impl<'a> Attempt<'a> {
             )));
         }
         let Left { again, pending } = self.left(welcome.standing, stored);
+        if let Some(fid) = self.rests_on_what_is_lost(&pending) {
+            return Err(Halt::keep(format!("the server has lost a change of {fid} that was not in the log")));
+        }
         if welcome.standing == Standing::Reclaim {
             self.reclaim(wire, &pending).await?;
         }
@@ -256,6 +259,17 @@ impl<'a> Attempt<'a> {
         let lost = lost.into_iter().chain(unsent).flat_map(|digest| &digest.records);
         let pending = lost.chain(&found.pending).map(|record| (record.lsn, record.clone())).collect();
         Left { again: again.map(coalesced), pending }
+    }
+
+    /// An inode with records that are to be sent before and after a change that went through to the server: that came after the
+    /// first, so the server has lost it, too.
+    fn rests_on_what_is_lost(&self, pending: &BTreeMap<Lsn, Record>) -> Option<Fid> {
+        let touches = |fid: Fid, record: &Record| inodes_of(&record.change).any(|touched| touched == fid);
+        let is_lost = |(fid, lsn): &&(Fid, Lsn)| {
+            let before = pending.range(..*lsn).any(|(_, record)| touches(*fid, record));
+            before && pending.contains_key(lsn)
+        };
+        self.found.through.iter().find(is_lost).map(|(fid, _)| *fid)
     }
 
     /// The server has started anew: it has to know what the log was written under.

@@ -1,5 +1,8 @@
 //! Clients that delay their writes, and what tests do with them.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use crate::common::*;
 use soda_client::{Client, ClientConfig, Fsync, NoKernel, OpenMode, WriteBehind, WritePolicy};
 use soda_types::{Fid, FileKind};
@@ -87,7 +90,7 @@ impl Victim {
     }
 }
 
-async fn warm_up(client: &Arc<Client>, addr: SocketAddr) {
+pub(crate) async fn warm_up(client: &Arc<Client>, addr: SocketAddr) {
     for number in 0.. {
         let unheard_of = format!("warm {addr} {number}");
         let before = client.stats().count("here");
@@ -102,7 +105,7 @@ async fn warm_up(client: &Arc<Client>, addr: SocketAddr) {
     client.sync_all().await.unwrap();
 }
 
-fn copy_dir(from: &Path, to: &Path) {
+pub(crate) fn copy_dir(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let target = to.join(entry.file_name());

@@ -22,6 +22,8 @@ pub struct Found {
     pub last_digest: Sequence,
     /// Versions that the server had of inodes, each from a record on; ascending.
     pub versions: BTreeMap<Fid, Vec<(Lsn, Version)>>,
+    /// Inodes that were changed through the server since the record before, each with the record that found it so.
+    pub through: Vec<(Fid, Lsn)>,
     pub damage: Option<Damage>,
 }
 
@@ -221,6 +223,9 @@ struct State {
     /// Not followed by their record yet.
     told: Vec<(Fid, Version)>,
     versions: BTreeMap<Fid, Vec<(Lsn, Version)>>,
+    /// As digests left them.
+    left_at: BTreeMap<Fid, Version>,
+    through: Vec<(Fid, Lsn)>,
 }
 
 struct Batch {
@@ -238,6 +243,9 @@ impl State {
             Entry::Told { fid, version } => self.told.push((fid, version)),
             Entry::Record(record) => {
                 for (fid, version) in std::mem::take(&mut self.told) {
+                    if self.left_at.get(&fid).is_some_and(|left| *left != version) {
+                        self.through.push((fid, record.lsn));
+                    }
                     self.versions.entry(fid).or_default().push((record.lsn, version));
                 }
                 self.pending.insert(record.lsn, record);
@@ -284,6 +292,7 @@ impl State {
         for (fid, lsn) in last {
             if let Some(version) = told.get(&fid) {
                 self.versions.entry(fid).or_default().push((Lsn(lsn.0 + 1), *version));
+                self.left_at.insert(fid, *version);
             }
         }
     }
@@ -300,6 +309,7 @@ impl State {
             pending: list(self.pending),
             last_digest: self.last_digest,
             versions,
+            through: self.through,
             damage,
         })
     }

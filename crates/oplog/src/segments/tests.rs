@@ -245,6 +245,7 @@ fn the_versions_that_the_server_had_are_known_for_each_record() {
     let before: Vec<u64> = (1..=3).map(|lsn| found.version_before(fid(2), Lsn(lsn)).unwrap().0).collect();
     assert_eq!(before, [7, 9, 20]);
     assert_eq!(found.version_before(fid(3), Lsn(3)), None);
+    assert_eq!(found.through, [(fid(2), Lsn(3))]);
 }
 
 #[test]

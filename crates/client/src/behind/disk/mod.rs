@@ -51,7 +51,7 @@ pub(crate) struct DiskLog {
 enum Stage {
     #[default]
     NothingYet,
-    Begun(Files),
+    Begun(Box<Files>),
     /// Nothing is written any more.
     Ended,
 }
@@ -200,7 +200,7 @@ impl DiskLog {
 
     fn write_out(&self, stage: &mut Stage) -> Result<(), SegmentError> {
         if let Stage::NothingYet = stage {
-            *stage = Stage::Begun(self.begin()?);
+            *stage = Stage::Begun(Box::new(self.begin()?));
         }
         let Stage::Begun(files) = stage else { return Ok(()) };
         let queue = std::mem::take(&mut *lock(&self.queue));
@@ -252,7 +252,7 @@ impl DiskLog {
 
     fn end(&self) -> Option<Files> {
         match std::mem::replace(&mut *lock(&self.files), Stage::Ended) {
-            Stage::Begun(files) => Some(files),
+            Stage::Begun(files) => Some(*files),
             Stage::NothingYet | Stage::Ended => None,
         }
     }

@@ -76,7 +76,7 @@ fn a_log_ends_removed_left_or_kept() {
     }
     assert_eq!(left(cache.path()).len(), 1);
     assert_eq!(segments::read(&dir).unwrap().unwrap().pending.len(), 1);
-    assert_eq!(place::kept(cache.path()).unwrap(), [kept.clone()]);
+    assert_eq!(place::kept(cache.path()).unwrap(), std::slice::from_ref(&kept));
     assert_eq!(place::Note::read(&kept).why, "for no reason");
 }
 

@@ -1,0 +1,245 @@
+//! `soda recover`: logs of delayed writes that were not told to the server and will not be by themselves.
+
+use crate::args::{RecoverArgs, RecoverCommand, RecoverOne};
+use crate::cache_dirs;
+use crate::commands::{print, print_json, runtime};
+use crate::error::CliError;
+use crate::table::Table;
+use crate::units::{count, show_duration, show_size};
+use soda_client::recover::{self, Applied, KeptLog, KeptRecord, Outcome, RecoverError};
+use soda_client::{Client, ClientConfig, NoKernel, Retry};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a server may be away while something is applied.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) fn run(arguments: &RecoverArgs) -> Result<(), CliError> {
+    let logs = kept(&arguments.cache_dir)?;
+    match &arguments.command {
+        RecoverCommand::Ls { json: true } => print_json(&logs),
+        RecoverCommand::Ls { json: false } => print(&list_text(&logs, now())),
+        RecoverCommand::Show(one) => show(find(&logs, one)?, one),
+        RecoverCommand::Apply { one, server } => apply(find(&logs, one)?, one, server.as_deref()),
+        RecoverCommand::Drop(one) => {
+            let log = find(&logs, one)?;
+            log.remove().map_err(failed)?;
+            match one.json {
+                true => print_json(log),
+                false => {
+                    print(&format!("{}: dropped, with {}\n", log.name, count(log.records as u64, "change")))
+                }
+            }
+        }
+    }
+}
+
+/// What is kept in these cache directories; in all that are known if none is named.
+///
+/// # Errors
+/// One that was named cannot be read.
+pub(crate) fn kept(named: &[PathBuf]) -> Result<Vec<KeptLog>, CliError> {
+    let dirs = if named.is_empty() { cache_dirs::known() } else { named.to_vec() };
+    let mut logs = Vec::new();
+    for dir in dirs {
+        match recover::list(&dir) {
+            Ok(found) => logs.extend(found),
+            Err(error) if named.is_empty() => tracing::warn!(?dir, %error, "a cache directory is left out"),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(logs)
+}
+
+fn failed(error: RecoverError) -> CliError {
+    CliError::Failed(error.to_string())
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn find<'a>(logs: &'a [KeptLog], wanted: &RecoverOne) -> Result<&'a KeptLog, CliError> {
+    let named: Vec<&KeptLog> = logs.iter().filter(|log| log.name == wanted.name).collect();
+    match named.as_slice() {
+        [log] => Ok(log),
+        [] => Err(CliError::Failed(format!(
+            "no log {} is kept; `soda recover ls` lists them. One in another cache directory is found with --cache-dir DIR",
+            wanted.name
+        ))),
+        several => {
+            let dirs: Vec<String> = several.iter().map(|log| log.dir.display().to_string()).collect();
+            let text = format!(
+                "there are several logs {}: {}. Name the cache directory with --cache-dir DIR",
+                wanted.name,
+                dirs.join(", ")
+            );
+            Err(CliError::Failed(text))
+        }
+    }
+}
+
+fn list_text(logs: &[KeptLog], now: Duration) -> String {
+    if logs.is_empty() {
+        return "Nothing is kept: all delayed writes of this machine were told, or never were in a cache-dir.\n".into();
+    }
+    let mut table = Table::new(["log", "kept for", "volume", "mount", "changes", "size"]);
+    for log in logs {
+        table.row([
+            log.name.clone(),
+            show_duration(Duration::from_secs(now.saturating_sub(log.kept_at).as_secs())),
+            format!("{}/{}", log.server, log.volume),
+            log.client.clone(),
+            log.records.to_string(),
+            show_size(log.bytes),
+        ]);
+    }
+    let mut out = table.to_string();
+    for log in logs {
+        out.push_str(&format!("\n{}: {}\n  in {}\n", log.name, log.why, log.dir.display()));
+        if log.beyond_damage > 0 {
+            let beyond = count(log.beyond_damage as u64, "change");
+            out.push_str(&format!("  behind the damage: {beyond}, to be shown only\n"));
+        }
+    }
+    out
+}
+
+fn show(log: &KeptLog, wanted: &RecoverOne) -> Result<(), CliError> {
+    let records = log.show().map_err(failed)?;
+    match wanted.json {
+        true => print_json(&records),
+        false => print(&records_text(&records)),
+    }
+}
+
+fn records_text(records: &[KeptRecord]) -> String {
+    let mut table = Table::new(["change", "operation", "path", ""]);
+    for record in records {
+        let (operation, path) = (record.operation.clone(), record.path.clone());
+        table.row([record.lsn.0.to_string(), operation, path, record.detail.clone()]);
+    }
+    table.to_string()
+}
+
+fn apply(log: &KeptLog, wanted: &RecoverOne, server: Option<&str>) -> Result<(), CliError> {
+    let server = server.unwrap_or(&log.server);
+    let mut config = ClientConfig::new(server, &log.volume);
+    config.name = format!("{}:recover", rustix::system::uname().nodename().to_string_lossy());
+    config.retry = Retry::Soft { timeout: PATIENCE };
+    let report = runtime()?.block_on(async {
+        let client: Arc<Client> = Client::connect(config, Box::new(NoKernel)).await?;
+        let report = log.apply(&client).await.map_err(failed);
+        client.shutdown().await;
+        report
+    })?;
+    match wanted.json {
+        true => print_json(&report)?,
+        false => print(&report_text(&report))?,
+    }
+    let left = report.iter().filter(|applied| !applied.outcome.is_done()).count();
+    match left {
+        0 => Ok(()),
+        left => Err(CliError::Failed(format!(
+            "{} not applied: kept as {}, to be applied again or dropped",
+            count(left as u64, "change"),
+            log.name
+        ))),
+    }
+}
+
+/// What was not done, and how much was.
+fn report_text(report: &[Applied]) -> String {
+    let mut table = Table::new(["change", "operation", "path", "why not"]);
+    for Applied { record, outcome } in report {
+        let why = match outcome {
+            Outcome::Done | Outcome::Already => continue,
+            Outcome::Conflict(why) => why.clone(),
+            Outcome::LeftOut => "rests on one that was not applied".into(),
+        };
+        table.row([record.lsn.0.to_string(), record.operation.clone(), record.path.clone(), why]);
+    }
+    let of = |wanted: Outcome| report.iter().filter(|applied| applied.outcome == wanted).count() as u64;
+    let (done, already) = (of(Outcome::Done), of(Outcome::Already));
+    let mut out = format!("{} applied", count(done, "change"));
+    if already > 0 {
+        out.push_str(&format!(", {already} had been done already"));
+    }
+    out.push('\n');
+    if !table.is_empty() {
+        out.push_str(&format!("\n{table}"));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_protocol::Lsn;
+
+    fn log(name: &str) -> KeptLog {
+        KeptLog {
+            name: name.into(),
+            dir: format!("/c/oplog/kept/{name}").into(),
+            kept_at: Duration::from_secs(100),
+            client: "host:/mnt".into(),
+            why: "the session has ended".into(),
+            server: "127.0.0.1:2".into(),
+            volume: "main".into(),
+            records: 12,
+            bytes: 1536,
+            beyond_damage: 0,
+        }
+    }
+
+    fn record(lsn: u64) -> KeptRecord {
+        let (operation, path, detail) = ("write".into(), "/d/f".into(), "4 bytes at 0".into());
+        KeptRecord { lsn: Lsn(lsn), at: Duration::ZERO, operation, path, detail }
+    }
+
+    #[test]
+    fn what_is_kept_says_whose_it_is_and_why() {
+        let logs = [log("100"), KeptLog { beyond_damage: 1, ..log("101") }];
+        let expected = "\
+LOG  KEPT FOR  VOLUME            MOUNT      CHANGES  SIZE
+100     1m01s  127.0.0.1:2/main  host:/mnt       12  1.5 KiB
+101     1m01s  127.0.0.1:2/main  host:/mnt       12  1.5 KiB
+
+100: the session has ended
+  in /c/oplog/kept/100
+
+101: the session has ended
+  in /c/oplog/kept/101
+  behind the damage: 1 change, to be shown only
+";
+        assert_eq!(list_text(&logs, Duration::from_secs(161)), expected);
+        assert!(list_text(&[], Duration::ZERO).starts_with("Nothing is kept"));
+    }
+
+    #[test]
+    fn a_log_is_found_by_its_name() {
+        let logs = [log("100"), log("101"), KeptLog { dir: "/other".into(), ..log("101") }];
+        let named = |name: &str| RecoverOne { name: name.into(), json: false };
+        assert_eq!(find(&logs, &named("100")).unwrap(), &logs[0]);
+        assert!(find(&logs, &named("7")).unwrap_err().to_string().contains("soda recover ls"));
+        assert!(find(&logs, &named("101")).unwrap_err().to_string().contains("/other"));
+    }
+
+    #[test]
+    fn what_was_not_applied_is_named() {
+        let outcomes =
+            [Outcome::Done, Outcome::Already, Outcome::Conflict("it is gone".into()), Outcome::LeftOut];
+        let report: Vec<Applied> =
+            (1..).zip(outcomes).map(|(lsn, outcome)| Applied { record: record(lsn), outcome }).collect();
+        let expected = "\
+1 change applied, 1 had been done already
+
+CHANGE  OPERATION  PATH  WHY NOT
+     3  write      /d/f  it is gone
+     4  write      /d/f  rests on one that was not applied
+";
+        assert_eq!(report_text(&report), expected);
+        assert!(records_text(&[record(1)]).contains("write      /d/f  4 bytes at 0"));
+    }
+}
