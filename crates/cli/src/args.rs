@@ -23,14 +23,16 @@ least; then the command fails with exit code 3. Without room at the server it fa
 after Ctrl-C, the mount keeps what it has, and goes on trying. Stores to mapped memory are not included: msync(2) has \
 the kernel hand them over.";
 
-const RECOVER_HELP: &str = "A mount with write=behind and a cache-dir keeps a log there of what it has not told its \
-server. What a mount that was killed had not told, the next one with the same cache-dir tells by itself. That must not be done when \
-somebody else has meanwhile needed what it touches, when the server refuses a change, or when the log is damaged: then \
-it is kept for this command.
+const RECOVER_HELP: &str =
+    "A mount with write=behind and a cache-dir keeps a log there of what it has not told its \
+server. What a mount that was killed had not told, the next one with the same cache-dir tells by itself. \
+That must not be done when somebody else has meanwhile needed what it touches, when the server refuses a \
+change, or when the log is damaged: then it is kept for this command.
 
-`apply` makes the changes as any program would make them now. A file that somebody has changed since, and a name that \
-means something else, are left as they are and reported (exit code 1), with all changes that rest on them; these stay in the \
-log. What has been done already is no conflict. A log goes when all of it is applied, or with `drop`.";
+`apply` makes the changes as any program would make them now. A file that somebody has changed since, and \
+a name that means something else, are left as they are and reported (exit code 1), with all changes that \
+rest on them; these stay in the log. What has been done already is no conflict. A log goes when all of it \
+is applied, or with `drop`.";
 
 const MOUNT_HELP: &str = "Delayed writes (write=behind): where no other machine has anything to do with a file or a directory, \
 changes of it are made here at once and told to the server later, in order; other machines see them as \
