@@ -154,7 +154,8 @@ impl Client {
     /// Whether there is something on the local disk that the server may lack.
     fn leaves_a_log(&self) -> bool {
         let state = crate::lock(&self.inner.state);
-        state.behind.has_backlog() && state.behind.disk().is_some_and(|disk| disk.write() == OnDisk::Yes)
+        // Also that nothing is left: should this process be killed before the log is removed.
+        state.behind.disk().is_some_and(|disk| disk.write() == OnDisk::Yes) && state.behind.has_backlog()
     }
 
     fn close(&self) {

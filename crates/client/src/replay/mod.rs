@@ -237,6 +237,8 @@ impl<'a> Attempt<'a> {
             log.handle_applied(digest.id);
         }
         wire.ask(None, Call::Sync { fid: welcome.root }).await?;
+        // After the goodbye nobody can ask the server any more what it has.
+        self.note(&Entry::Durable { up_to: Sequence(log.last_digest().0) });
         Ok(())
     }
 

@@ -39,7 +39,7 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
         }
         let disk = crate::lock(&inner.state).behind.disk().cloned();
         if let Some(disk) = disk {
-            disk.look_for_room();
+            disk.catch_up();
         }
         inner.register_opens();
         ticks = ticks.wrapping_add(1);

@@ -188,10 +188,10 @@ impl DiskLog {
         }
     }
 
-    /// Tries again to write what did not fit; says so when it does.
-    pub(crate) fn look_for_room(&self) {
-        if !self.has_room()
-            && self.write() == OnDisk::Yes
+    /// Now and then: writes what nobody waits for, such as what is durable, and tries again to write what did not fit.
+    pub(crate) fn catch_up(&self) {
+        if self.write() == OnDisk::Yes
+            && !self.has_room()
             && let Stage::Begun(files) = &*lock(&self.files)
         {
             self.note_room(files);

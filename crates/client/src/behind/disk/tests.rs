@@ -103,7 +103,7 @@ fn without_room_it_says_so_until_there_is_some() {
     assert_eq!((log.write(), log.has_room()), (OnDisk::No, false));
     assert_eq!(log.sync(), OnDisk::No);
     std::fs::remove_file(&dir).unwrap();
-    log.look_for_room();
+    log.catch_up();
     assert!(log.has_room());
     drop(log);
     assert_eq!(left(&dir)[0].pending.len(), 1);
