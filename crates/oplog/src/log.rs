@@ -61,7 +61,7 @@ pub struct Log {
     pending_weight: u64,
     objects: HashMap<Object, Uses>,
     sent: Option<Sent>,
-    applied: BTreeMap<DigestId, Sent>,
+    applied: Undurable,
 }
 
 #[derive(Debug)]
@@ -86,6 +86,33 @@ struct Sent {
     records: Vec<(Lsn, Pending)>,
     /// Bytes.
     weight: u64,
+}
+
+/// What the server has applied and its disk is not known to have.
+#[derive(Debug, Default)]
+struct Undurable {
+    digests: BTreeMap<DigestId, Sent>,
+    records: u64,
+    /// Bytes.
+    weight: u64,
+}
+
+impl Undurable {
+    fn insert(&mut self, sent: Sent) {
+        self.records += sent.records.len() as u64;
+        self.weight += sent.weight;
+        self.digests.insert(sent.id, sent);
+    }
+
+    /// This digest and all later ones.
+    fn take_from(&mut self, id: DigestId) -> Vec<Sent> {
+        let taken: Vec<Sent> = self.digests.split_off(&id).into_values().collect();
+        for sent in &taken {
+            self.records -= sent.records.len() as u64;
+            self.weight -= sent.weight;
+        }
+        taken
+    }
 }
 
 impl Log {
@@ -177,21 +204,24 @@ impl Log {
 
     /// Bytes of all that is kept: pending, under way, or applied and not known to be on the server's disk.
     pub fn kept_bytes(&self) -> u64 {
-        self.pending_weight
-            + self.under_way_bytes()
-            + self.applied.values().map(|sent| sent.weight).sum::<u64>()
+        self.pending_weight + self.under_way_bytes() + self.applied.weight
+    }
+
+    /// How many records were applied that the server's disk is not known to have.
+    pub fn undurable_count(&self) -> u64 {
+        self.applied.records
     }
 
     /// Whether anything was applied that the server's disk is not known to have.
     pub fn has_undurable(&self) -> bool {
-        !self.applied.is_empty()
+        !self.applied.digests.is_empty()
     }
 
     /// The session is over and with it what the log was for: forgets everything, and returns what the server does not have,
     /// in order. Numbers are not used again.
     pub fn abandon(&mut self, applied: Applied) -> Vec<Record> {
         if applied == Applied::Kept {
-            self.applied.clear();
+            self.applied = Undurable::default();
         }
         let left = self.unsaved().cloned().collect();
         *self = Log { last_lsn: self.last_lsn, last_digest: self.last_digest, ..Log::default() };
@@ -210,7 +240,7 @@ impl Log {
     /// The next digest in the order of the log: as many records as the limits allow. `None` if there are none, or one
     /// digest is under way.
     pub fn take(&mut self, limits: DigestLimits) -> Option<Digest> {
-        let lsns: Vec<Lsn> = self.pending.keys().copied().collect();
+        let lsns: Vec<Lsn> = self.pending.keys().copied().take(limits.records.max(1)).collect();
         self.take_these(lsns, limits)
     }
 
@@ -296,14 +326,16 @@ impl Log {
     /// Answers to digests that are not under way (any more) are ignored.
     pub fn handle_applied(&mut self, id: DigestId) {
         if let Some(sent) = self.sent.take_if(|sent| sent.id == id) {
-            self.applied.insert(id, sent);
+            self.applied.insert(sent);
         }
     }
 
     /// The server's disk has everything that it had applied up to this digest: it is forgotten. Returns the highest
     /// number below which nothing is needed any more, for the files on the local disk.
     pub fn handle_durable(&mut self, id: DigestId) -> Lsn {
-        self.applied = self.applied.split_off(&DigestId(id.0 + 1));
+        let later = self.applied.take_from(DigestId(id.0 + 1));
+        self.applied = Undurable::default();
+        later.into_iter().for_each(|sent| self.applied.insert(sent));
         self.floor()
     }
 
@@ -311,7 +343,7 @@ impl Log {
     /// records are pending again.
     pub fn handle_lost(&mut self, id: DigestId) {
         let mut lost: Vec<(Lsn, Pending)> =
-            self.applied.split_off(&id).into_values().flat_map(|sent| sent.records).collect();
+            self.applied.take_from(id).into_iter().flat_map(|sent| sent.records).collect();
         lost.extend(self.sent.take_if(|sent| sent.id >= id).into_iter().flat_map(|sent| sent.records));
         if lost.is_empty() {
             return;
@@ -405,7 +437,7 @@ impl Log {
             records: self.pending.len() as u64 + sent_records,
             bytes: self.pending_weight + sent_bytes,
             age: oldest.map_or(Duration::ZERO, |since| now.since(since)),
-            not_durable: self.applied.values().map(|sent| sent.records.len() as u64).sum(),
+            not_durable: self.applied.records,
         }
     }
 
@@ -418,7 +450,7 @@ impl Log {
     /// What the server is not known to have on disk, in order: for recovery, when the session is lost.
     pub fn unsaved(&self) -> impl Iterator<Item = &Record> {
         let sent = self.sent.iter().flat_map(|sent| &sent.records);
-        let applied = self.applied.values().flat_map(|sent| &sent.records);
+        let applied = self.applied.digests.values().flat_map(|sent| &sent.records);
         let all: BTreeMap<Lsn, &Record> = applied
             .chain(sent)
             .map(|(lsn, pending)| (*lsn, &pending.record))
@@ -431,7 +463,8 @@ impl Log {
     fn floor(&self) -> Lsn {
         let pending = self.pending.keys().next();
         let sent = self.sent.iter().flat_map(|sent| sent.records.first()).map(|(lsn, _)| lsn);
-        let applied = self.applied.values().filter_map(|sent| sent.records.first()).map(|(lsn, _)| lsn);
+        let applied =
+            self.applied.digests.values().filter_map(|sent| sent.records.first()).map(|(lsn, _)| lsn);
         applied.chain(sent).chain(pending).min().copied().unwrap_or(Lsn(self.last_lsn + 1))
     }
 

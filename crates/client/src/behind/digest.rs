@@ -19,10 +19,22 @@ use std::time::Duration;
 
 /// Most of one digest: some milliseconds of the server's time, so that who waits for another one is not kept long.
 pub(crate) const LIMITS: DigestLimits = DigestLimits { records: 1000, bytes: 1 << 20 };
+/// Most of a digest that nobody asked for: who asks while it is under way waits for its end.
+const UNASKED: DigestLimits = DigestLimits { records: 500, bytes: 1 << 20 };
+/// The same while others are asking. Smaller ones cost more each.
+const UNASKED_AMONG_OTHERS: DigestLimits = DigestLimits { records: 128, bytes: 256 << 10 };
+/// So long after somebody asked others are expected to.
+const ASKED_LATELY: Duration = Duration::from_secs(2);
+/// Who has asked for something asks for more: for so long nothing else is sent that he would have to wait for...
+const QUIET: Duration = Duration::from_millis(2);
+/// ... but not if nothing else has been sent for so long.
+const LONGEST_QUIET: Duration = Duration::from_millis(20);
 /// So long after the last digest the server is asked to make all durable, which lets the log forget.
 const SYNC_AFTER: Duration = Duration::from_secs(2);
-/// Or after so many: until then the log keeps them.
-const SYNC_DIGESTS: u64 = 64;
+/// Or after so many records: until then the log keeps them.
+const SYNC_RECORDS: u64 = 50_000;
+/// Digests between two syncs at least.
+const BETWEEN_SYNCS: u64 = 16;
 
 /// A digest without an answer.
 #[derive(Debug, Default)]
@@ -71,7 +83,12 @@ impl State {
         if behind.due_at().is_none_or(|due| due > now) {
             return None;
         }
-        let (digest, chosen) = behind.choose()?;
+        let (digest, chosen) = behind.choose(now)?;
+        match chosen {
+            Chosen::InOrder => behind.unasked_at = now,
+            Chosen::Wanted => behind.wanted_at = now,
+            Chosen::Freeing => {}
+        }
         if let Some(disk) = &behind.disk {
             disk.push_sent(digest.id, digest.lsns.clone());
         }
@@ -109,7 +126,7 @@ impl State {
         let Some(under_way) = self.behind.under_way.take_if(|under_way| under_way.id == id) else {
             return Vec::new();
         };
-        self.behind.handle_applied(&under_way);
+        self.behind.handle_applied(now, &under_way);
         self.end_moves();
         if let Some(disk) = &self.behind.disk {
             let versions = attrs.iter().map(|(fid, attr)| (*fid, attr.version)).collect();
@@ -266,7 +283,7 @@ pub(crate) struct Refusal {
 
 impl Behind {
     /// Takes what is sent next out of the log.
-    fn choose(&mut self) -> Option<(Digest, Chosen)> {
+    fn choose(&mut self, now: Monotonic) -> Option<(Digest, Chosen)> {
         let wanted = match self.room {
             Room::Enough => self.waiting.wanted(),
             Room::Short | Room::None => {
@@ -279,13 +296,20 @@ impl Behind {
         };
         let (digest, chosen) = match self.log.take_for(&wanted, LIMITS) {
             Some(digest) => (digest, Chosen::Wanted),
-            None => (self.log.take(LIMITS)?, Chosen::InOrder),
+            None => {
+                let among_others = now.since(self.wanted_at) < ASKED_LATELY;
+                let limits = if among_others { UNASKED_AMONG_OTHERS } else { UNASKED };
+                (self.log.take(limits)?, Chosen::InOrder)
+            }
         };
         self.waiting.note_sent(digest.id);
         Some((digest, chosen))
     }
 
-    fn handle_applied(&mut self, under_way: &UnderWay) {
+    fn handle_applied(&mut self, now: Monotonic, under_way: &UnderWay) {
+        if under_way.chosen == Chosen::Wanted && now.since(self.unasked_at) < LONGEST_QUIET {
+            self.quiet_until = now + QUIET;
+        }
         self.reserve.note_used(self.log.under_way_bytes());
         self.log.handle_applied(under_way.id);
         let has_room = under_way.chosen == Chosen::InOrder || self.log.first_pending().is_none();
@@ -403,14 +427,16 @@ pub(crate) async fn keep_log(inner: Arc<Inner>) {
     let mut phase = inner.phase.subscribe();
     let news = crate::lock(&inner.state).behind.news();
     let mut last_sync = inner.now();
-    let mut synced = 0;
+    let mut synced = DigestId(0);
     loop {
-        let (due, undurable, heavy, digests, now) = {
+        let (due, undurable, much, digest, now) = {
             let (state, now) = inner.locked();
             let (behind, log) = (&state.behind, &state.behind.log);
-            (behind.due_at(), log.has_undurable(), behind.is_heavy(), log.last_digest().0, now)
+            let much = behind.is_heavy() || log.undurable_count() >= SYNC_RECORDS;
+            (behind.due_at(), log.has_undurable(), much, log.last_digest(), now)
         };
-        let many = heavy || digests.saturating_sub(synced) >= SYNC_DIGESTS;
+        // The sync before may be under way still.
+        let many = much && digest.0 >= synced.0 + BETWEEN_SYNCS;
         let sync_at = undurable.then(|| if many { now } else { last_sync + SYNC_AFTER });
         let pause =
             due.into_iter().chain(sync_at).min().map(|next| next.since(now).max(Duration::from_millis(1)));
@@ -422,7 +448,7 @@ pub(crate) async fn keep_log(inner: Arc<Inner>) {
         inner.pump();
         if sync_at.is_some_and(|at| at <= inner.now()) {
             last_sync = inner.now();
-            synced = digests;
+            synced = digest;
             inner.forget_durable();
         }
     }

@@ -66,6 +66,11 @@ pub(crate) struct Behind {
     /// The server did not take a digest: nothing is sent before that.
     stalled_until: Monotonic,
     room: Room,
+    /// When the last digest was sent that nobody had asked for, and before when the next one is not.
+    unasked_at: Monotonic,
+    quiet_until: Monotonic,
+    /// When the last digest was sent that somebody had asked for.
+    wanted_at: Monotonic,
     /// The record that a digest is refused for, while its answer is worked on.
     refused: Option<Lsn>,
     /// The server has lost something up to this record: until it has been told that again it is told nothing else.
@@ -93,6 +98,9 @@ impl Behind {
             last_at: Timestamp::new(0, 0),
             stalled_until: Monotonic::ZERO,
             room: Room::default(),
+            unasked_at: Monotonic::ZERO,
+            quiet_until: Monotonic::ZERO,
+            wanted_at: Monotonic::ZERO,
             refused: None,
             restoring: None,
             losses: 0,
@@ -114,8 +122,13 @@ impl Behind {
             return None;
         }
         let oldest = self.log.oldest_pending()?;
-        let at_once = !self.waiting.is_empty() || self.is_long() || self.room != Room::Enough;
-        let due = if at_once { Monotonic::ZERO } else { oldest + behind.max_age };
+        let due = if !self.waiting.is_empty() {
+            Monotonic::ZERO
+        } else if self.is_long() || self.room != Room::Enough {
+            self.quiet_until
+        } else {
+            (oldest + behind.max_age).max(self.quiet_until)
+        };
         Some(due.max(self.stalled_until))
     }
 

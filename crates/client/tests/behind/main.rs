@@ -6,6 +6,7 @@
 mod common;
 mod full;
 mod nameless;
+mod pace;
 mod power_cut;
 #[path = "../common/proxy.rs"]
 mod proxy;
