@@ -54,7 +54,7 @@ async fn pace_of_two_who_share_a_file() {
         let (a, b) = match write {
             WritePolicy::Through => (cell.client().await, cell.client().await),
             WritePolicy::Behind(_) => {
-                let one = writer_with(client_config(&cell, write.clone())).await;
+                let one = writer_with(client_config(&cell, write)).await;
                 (one, Client::connect(client_config(&cell, write), Box::new(NoKernel)).await.unwrap())
             }
         };
