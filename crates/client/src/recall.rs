@@ -4,6 +4,7 @@
 //! page or directory lock that the kernel's invalidation needs gets its answer. A recall that the kernel does not have
 //! to hear of is answered by the task that read it, at once.
 
+mod idle;
 mod neighbours;
 mod plan;
 mod pool;
@@ -12,7 +13,6 @@ pub(crate) use pool::Pool;
 
 use crate::behind::here::Origin;
 use crate::cache::State;
-use crate::cache::inode::Inode;
 use crate::connection::link::Cancelled;
 use crate::hooks::{NAMES_RUN_OUT, Names, NamesLock};
 use crate::inner::{Inner, said_open};
@@ -447,107 +447,6 @@ impl Inner {
             }));
         }
         is_done
-    }
-
-    /// Gives leases back that were not used for a while.
-    pub(crate) fn release_idle(self: &Arc<Inner>, idle: Duration) {
-        let now = self.now();
-        let (fids, roots) = {
-            let state = crate::lock(&self.state);
-            (state.holder.idle(now, idle), state.holder.idle_deep(now, idle))
-        };
-        if fids.is_empty() && roots.is_empty() {
-            return;
-        }
-        let inner = Arc::clone(self);
-        self.recall_pool.run(Box::new(move || {
-            inner.give_back(fids);
-            roots.into_iter().for_each(|root| inner.give_back_deep(root));
-        }));
-    }
-
-    /// Gives a deep lease back, unless something is going on in what it covers.
-    fn give_back_deep(self: &Arc<Inner>, root: Fid) {
-        let now = self.now();
-        let parts = {
-            let mut state = crate::lock(&self.state);
-            if state.behind.digest_under_way().is_some() {
-                return;
-            }
-            let covered = state.holder.covered_by(root);
-            let busy = |inode: &Inode| inode.recalling > 0 || inode.changes > 0;
-            let stays = |fid: &Fid| !state.may_give_back(*fid) || state.peek(*fid).is_some_and(busy);
-            if covered.iter().any(stays) {
-                return;
-            }
-            self.answers.bump();
-            let mut part = |fid: Fid| {
-                state.inode(fid).recalling += 1;
-                state.repin(fid);
-                let keep = state.holder.node_mode(fid).map(|_| Mode::Read);
-                Part { fid, keep, plan: Plan::new(&mut state, now, fid, keep) }
-            };
-            covered.into_iter().map(&mut part).collect::<Vec<Part>>()
-        };
-        self.answers.wait();
-        parts.iter().for_each(|part| part.plan.tell(&*self.hooks, part.fid));
-        let used: Vec<InUse> = parts.iter().map(|part| self.hooks.in_use(part.fid)).collect();
-        let mut state = crate::lock(&self.state);
-        let mut acks = Vec::new();
-        for (part, used) in parts.iter().zip(used) {
-            let used = state.bring_down(part, used);
-            if used == InUse::Yes && part.keep.is_none() {
-                acks.push(said_in_use(root, part.fid));
-            }
-        }
-        // Of what was asked for meanwhile, or changed, the answer to that speaks.
-        let quiet =
-            |part: &Part| state.peek(part.fid).is_none_or(|inode| inode.changes == 0 && inode.records == 0);
-        // And what a digest makes may be covered by it.
-        if parts.iter().all(quiet) && state.behind.digest_under_way().is_none() {
-            acks.extend(state.holder.release_deep(root));
-        }
-        parts.iter().for_each(|part| state.repin(part.fid));
-        drop(state);
-        self.release(acks);
-    }
-
-    fn give_back(self: &Arc<Inner>, fids: Vec<Fid>) {
-        let mut acks = Vec::new();
-        for fid in fids {
-            let now = self.now();
-            let plan = {
-                let mut state = crate::lock(&self.state);
-                let may_go = state.may_give_back(fid);
-                let Some(inode) = state.existing(fid) else {
-                    acks.extend(state.holder.release(now, fid));
-                    continue;
-                };
-                if inode.recalling > 0 || inode.changes > 0 || !may_go {
-                    continue;
-                }
-                inode.recalling += 1;
-                self.answers.bump();
-                Plan::new(&mut state, now, fid, None)
-            };
-            self.answers.wait();
-            plan.tell(&*self.hooks, fid);
-            let asked_hooks = self.hooks.in_use(fid);
-            let mut state = crate::lock(&self.state);
-            state.kernel_dropped(fid);
-            state.void(fid);
-            let inode = state.inode(fid);
-            inode.recalling -= 1;
-            let in_use = if inode.opens > 0 { InUse::Yes } else { asked_hooks };
-            if let Some(ack) = state.holder.release(now, fid) {
-                if in_use == InUse::Yes {
-                    state.inode(fid).open_at_server = InUse::Yes;
-                }
-                acks.push(RecallAck { in_use, ..ack });
-            }
-            state.repin(fid);
-        }
-        self.release(acks);
     }
 
     /// Everything the kernel holds, at once: the machine was suspended, and the kernel's time-outs stood still.

@@ -126,8 +126,9 @@ impl State {
         let Some(under_way) = self.behind.under_way.take_if(|under_way| under_way.id == id) else {
             return Vec::new();
         };
+        let told = self.behind.log.under_way_records().map(|record| record.lsn).max();
         self.behind.handle_applied(now, &under_way);
-        self.end_moves();
+        self.end_moves(told.unwrap_or_default());
         if let Some(disk) = &self.behind.disk {
             let versions = attrs.iter().map(|(fid, attr)| (*fid, attr.version)).collect();
             disk.push(Entry::Applied { versions });

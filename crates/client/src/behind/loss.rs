@@ -80,7 +80,7 @@ impl State {
     }
 
     fn lose_records(&mut self, records: Vec<Record>) -> Lost {
-        self.end_moves();
+        self.end_moves(self.behind.log.last_lsn());
         self.count_records();
         if let Some(disk) = self.behind.disk.as_ref().filter(|_| !records.is_empty()) {
             disk.push(Entry::GivenUp { lsns: records.iter().map(|record| record.lsn).collect() });

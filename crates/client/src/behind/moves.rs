@@ -42,19 +42,23 @@ impl State {
         let lost: Vec<(Lsn, Vec<Move>)> =
             pending.map(|record| (record.lsn, moved_by(&record.change))).collect();
         lost.iter().for_each(|(lsn, moves)| self.begin_moves(*lsn, moves));
+        self.behind.moves.sort_unstable();
     }
 
-    /// The server has been told of some of what the log had, or never will be.
-    pub(super) fn end_moves(&mut self) {
-        if self.behind.moves.is_empty() {
+    /// The server has been told of some of what the log had up to a record, or never will be.
+    pub(super) fn end_moves(&mut self, up_to: Lsn) {
+        let known = self.behind.moves.partition_point(|(lsn, _)| *lsn <= up_to);
+        if known == 0 {
             return;
         }
+        let later = self.behind.moves.split_off(known);
         let log = &self.behind.log;
-        let open: BTreeSet<Lsn> =
-            log.pending().chain(log.under_way_records()).map(|record| record.lsn).collect();
+        let pending = log.pending().take_while(|record| record.lsn <= up_to);
+        let open: BTreeSet<Lsn> = pending.chain(log.under_way_records()).map(|record| record.lsn).collect();
         let (open, over): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.behind.moves).into_iter().partition(|(lsn, _)| open.contains(lsn));
         self.behind.moves = open;
+        self.behind.moves.extend(later);
         over.into_iter().for_each(|(_, number)| self.holder.end_own_move(number));
     }
 }

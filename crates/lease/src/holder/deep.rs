@@ -25,7 +25,9 @@ pub(super) struct Deep {
     /// Members whose place was said before own moves that are over since: they count as below everything.
     adrift: BTreeSet<Fid>,
     /// What own requests that are on the way move, or changes that the server has not been told.
-    moving: BTreeMap<u64, Vec<Moving>>,
+    moving: BTreeMap<u64, Vec<Fid>>,
+    /// Of these, by object, what comes into another directory: the object, the request, the directory.
+    bound_for: BTreeSet<(Fid, u64, Fid)>,
 }
 
 /// A deep lease.
@@ -50,13 +52,6 @@ pub(super) struct Member {
     /// Recalls that are being worked on and concern it.
     pub(super) recalls: u32,
     uses: u32,
-}
-
-/// An object that is being moved, or loses or gets a name beside.
-#[derive(Clone, Copy, Debug)]
-struct Moving {
-    fid: Fid,
-    to: Option<Fid>,
 }
 
 /// A recall that is being worked on.
@@ -217,7 +212,13 @@ impl Deep {
 
     /// The request has its answer: what it moved may have been told of, as it lay before, by those that were on the way with it.
     pub(super) fn end_move(&mut self, number: u64, until: u64) {
-        for Moving { fid, .. } in self.moving.remove(&number).unwrap_or_default() {
+        for fid in self.moving.remove(&number).unwrap_or_default() {
+            let ends = (fid, number, Fid::default());
+            while let Some(end) = self.bound_for.range(ends..).next().copied()
+                && (end.0, end.1) == (fid, number)
+            {
+                self.bound_for.remove(&end);
+            }
             let bar = self.bars.entry(fid).or_default();
             bar.moved_until = bar.moved_until.max(until);
             self.bar_order.push_back((until, fid));
@@ -225,20 +226,20 @@ impl Deep {
     }
 
     fn start_move(&mut self, number: u64, fid: Fid, to: Option<Fid>) {
-        self.moving.entry(number).or_default().push(Moving { fid, to });
-        self.link_moving(&[fid]);
+        self.moving.entry(number).or_default().push(fid);
+        let Some(to) = to else { return };
+        self.bound_for.insert((fid, number, to));
+        self.link_moving(fid);
         let members = &self.members;
         self.links.prune(fid, |fid| members.contains_key(&fid));
     }
 
     /// What is being moved is at its new place beside the old one: whoever asks for either directory asks for it.
-    fn link_moving(&mut self, fids: &[Fid]) {
-        let concerned = self.moving.values().flatten().filter(|moving| fids.contains(&moving.fid));
-        let ends = concerned.filter_map(|moving| Some((moving.to?, moving.fid)));
-        for (to, fid) in ends.collect::<Vec<_>>() {
-            if self.members.contains_key(&to) {
-                self.links.add(to, fid);
-            }
+    fn link_moving(&mut self, fid: Fid) {
+        let from = (fid, 0, Fid::default());
+        let bound_for = self.bound_for.range(from..).take_while(|end| end.0 == fid).map(|end| end.2);
+        for to in bound_for.filter(|to| self.members.contains_key(to)) {
+            self.links.add(to, fid);
         }
     }
 }
@@ -275,9 +276,8 @@ impl Holder {
         if self.deep.is_adrift(ticket, covered) {
             self.deep.adrift.insert(covered.fid);
         }
-        if !self.deep.moving.is_empty() {
-            let path: Vec<Fid> = std::iter::once(covered.fid).chain(covered.above.iter().copied()).collect();
-            self.deep.link_moving(&path);
+        if !self.deep.bound_for.is_empty() {
+            std::iter::once(&covered.fid).chain(&covered.above).for_each(|fid| self.deep.link_moving(*fid));
         }
     }
 
@@ -326,9 +326,9 @@ impl Holder {
     /// Call before a request is sent that moves `fid` into the directory `to`, or with `None` gives it a name beside or takes one
     /// from it: its ticket.
     ///
-    /// What is cached stays: if it leaves the reach of the deep lease that covers it, the server gives the mover other leases with
-    /// the move, on the object and on what is below, and asks for these what it would have asked for the deep one. Own delayed
-    /// changes of its names must be with the server before, and those of the directories concerned.
+    /// What is cached stays: if it leaves the reach of the deep lease that covers it, the server gives the mover other leases
+    /// with the move, on the object and on what is below, and asks for these what it would have asked for the deep one. Own
+    /// delayed changes of its names must be with the server before, and those of the directories concerned.
     pub fn begin_move(&mut self, ticket: Ticket, fid: Fid, to: Option<Fid>) {
         self.deep.start_move(ticket.number, fid, to);
     }
