@@ -1,9 +1,11 @@
 //! How the kernel learns that a file has become longer, when it threw away the answer that said so.
 //!
-//! The last byte is put in place with [`notify::STORE`]. It goes into whatever page the kernel has there by then, which may
-//! have been filled with newer data since: a reader would see that page with one byte of the past. So the byte is not
+//! The last byte is put in place with [`STORE`]. It goes into whatever page the kernel has there by then, which may have been
+//! filled with newer data since: a reader would see that page with one byte of the past. So the byte is not
 //! copied into the message. The message is a memory file, handed over with splice(2); the kernel takes the byte from there
 //! when it holds the page's lock, and who fills that page meanwhile, holding its lock, corrects the byte first.
+//!
+//! [`STORE`]: crate::wire::abi::notify::STORE
 
 use crate::wire::NodeId;
 use crate::wire::abi::{OUT_HEADER_LEN, Record};

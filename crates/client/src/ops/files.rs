@@ -169,7 +169,7 @@ impl Client {
     }
 
     /// Makes everything durable that was answered before: on the server's disk, not only in its memory; with
-    /// [`Fsync::Local`] here, where that is enough.
+    /// [`Fsync::Local`](crate::config::Fsync::Local) here, where that is enough.
     ///
     /// # Errors
     /// EIO if a power cut of the server lost changes of this inode that it had acknowledged, and nobody was told.
