@@ -12,29 +12,84 @@ use crate::wire::{LockRequest, Reply};
 use soda_client::LockWait;
 use soda_types::{Errno, Fid, FsResult, Lock, LockFamily, LockMode, LockOwner};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::watch;
 
 /// Through which handle an owner last set a record lock on an inode, if no FLUSH has named the owner since: OFD locks, which
 /// the kernel gives up without a word when the handle is released, and record locks until the first close.
 #[derive(Debug, Default)]
-pub(crate) struct RecordOwners(Mutex<HashMap<(Fid, LockOwner), u64>>);
+pub(crate) struct RecordOwners(Mutex<HashMap<(Fid, LockOwner), Through>>);
+
+#[derive(Debug)]
+enum Through {
+    Handle(u64),
+    /// One that is being released, until the sender is gone. Who sets a lock meanwhile is the next of that name, and would lose
+    /// it.
+    Ending(watch::Receiver<()>),
+}
+
+/// The end of a handle, until the locks that end with it are released.
+#[derive(Debug)]
+struct Ending<'a> {
+    all: &'a RecordOwners,
+    owners: Vec<(Fid, LockOwner)>,
+    _over: watch::Sender<()>,
+}
 
 impl RecordOwners {
-    fn locked(&self) -> MutexGuard<'_, HashMap<(Fid, LockOwner), u64>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<(Fid, LockOwner), Through>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn set(&self, fid: Fid, owner: LockOwner, handle: u64) {
-        self.locked().insert((fid, owner), handle);
+    async fn set(&self, fid: Fid, owner: LockOwner, handle: u64) {
+        loop {
+            let mut over = match self.locked().entry((fid, owner)) {
+                Entry::Occupied(mut known) => match known.get() {
+                    Through::Ending(over) => over.clone(),
+                    Through::Handle(_) => {
+                        known.insert(Through::Handle(handle));
+                        return;
+                    }
+                },
+                Entry::Vacant(unknown) => {
+                    unknown.insert(Through::Handle(handle));
+                    return;
+                }
+            };
+            // Nothing is ever sent: the error says that it is over.
+            let _ = over.changed().await;
+        }
     }
 
     fn flushed(&self, fid: Fid, owner: LockOwner) {
-        self.locked().remove(&(fid, owner));
+        if let Entry::Occupied(known) = self.locked().entry((fid, owner))
+            && let Through::Handle(_) = known.get()
+        {
+            known.remove();
+        }
     }
 
     /// Whose locks end with the handle.
-    fn released(&self, handle: u64) -> Vec<LockOwner> {
-        self.locked().extract_if(|_, through| *through == handle).map(|((_, owner), _)| owner).collect()
+    fn released(&self, handle: u64) -> Ending<'_> {
+        let (over, is_over) = watch::channel(());
+        let mut owners = Vec::new();
+        for (owner, through) in self.locked().iter_mut() {
+            if matches!(through, Through::Handle(it) if *it == handle) {
+                *through = Through::Ending(is_over.clone());
+                owners.push(*owner);
+            }
+        }
+        Ending { all: self, owners, _over: over }
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let mut all = self.all.locked();
+        for owner in &self.owners {
+            all.remove(owner);
+        }
     }
 }
 
@@ -70,7 +125,7 @@ impl Inner {
             Some(lock) => {
                 if lock.family == LockFamily::Record {
                     // Before it is set: whoever is interrupted meanwhile has it released with the handle.
-                    self.record_owners.set(file.fid(), lock.owner, request.handle);
+                    self.record_owners.set(file.fid(), lock.owner, request.handle).await;
                 }
                 self.client.lock_set(&file.open, lock, wait).await
             }
@@ -96,13 +151,14 @@ impl Inner {
 
     /// The last reference to the open file is gone.
     pub(super) async fn release(self: Arc<Self>, file: Arc<FileHandle>, handle: u64, reply: Reply) {
-        let owners = self.record_owners.released(handle);
-        let records = owners.into_iter().map(|owner| (LockFamily::Record, owner));
+        let ending = self.record_owners.released(handle);
+        let records = ending.owners.iter().map(|(_, owner)| (LockFamily::Record, *owner));
         for (family, owner) in records.chain([(LockFamily::Flock, LockOwner(handle))]) {
             if let Err(error) = self.client.lock_release_owner(file.fid(), family, owner).await {
                 tracing::warn!(%error, fid = %file.fid(), "locks of a closed file were not released");
             }
         }
+        drop(ending);
         // close(2) has returned already: there is nobody to tell an error.
         drop(file);
         reply.done();
@@ -134,16 +190,23 @@ mod tests {
     use super::*;
     use crate::wire::LockSpan;
 
-    #[test]
-    fn the_next_open_file_at_an_address_keeps_its_locks() {
+    #[tokio::test]
+    async fn the_next_open_file_at_an_address_keeps_its_locks() {
         let span = LockSpan { start: 0, end: abi_lock::END, kind: abi_lock::WRITE, pid: 1 };
         let flock = |handle| lock_of(&LockRequest { handle, owner: 7, span, is_flock: true }).unwrap();
         assert_ne!(flock(1).owner, flock(2).owner, "two open files are two owners of flocks");
         let (owners, fid) = (RecordOwners::default(), Fid::new(soda_types::VolumeId(1), soda_types::Ino(5)));
-        owners.set(fid, LockOwner(7), 1);
-        owners.set(fid, LockOwner(7), 2);
-        assert_eq!(owners.released(1), []);
-        assert_eq!(owners.released(2), [LockOwner(7)]);
+        owners.set(fid, LockOwner(7), 1).await;
+        owners.set(fid, LockOwner(7), 2).await;
+        assert_eq!(owners.released(1).owners, []);
+        let ending = owners.released(2);
+        assert_eq!(ending.owners, [(fid, LockOwner(7))]);
+        let mut next = std::pin::pin!(owners.set(fid, LockOwner(7), 3));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(next.as_mut().poll(&mut context).is_pending(), "its lock would be released with those");
+        drop(ending);
+        next.await;
+        assert_eq!(owners.released(3).owners, [(fid, LockOwner(7))]);
     }
 
     #[test]
