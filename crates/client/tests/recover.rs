@@ -12,7 +12,7 @@ use common::*;
 use delayed::*;
 use soda_client::recover::{self, KeptLog, Outcome};
 use soda_client::{Client, KillPriv, NoKernel, OpenMode, RenameHow, SetXattr};
-use soda_types::{Errno, SetAttr};
+use soda_types::{Errno, FileKind, SetAttr};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -156,6 +156,52 @@ async fn what_is_gone_is_a_conflict_and_no_panic() {
         }
     }
     assert_eq!(contents(&other, &["new", "f"]).await, "made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_applied_can_be_later() {
+    let Kept { cell: _cell, cache, other, log } = fenced().await;
+    make(&other, other.root(), "first", "theirs").await;
+    let left = log.apply(&other).await.unwrap().into_iter().filter(|applied| !applied.outcome.is_done());
+    assert_eq!(left.count(), 3, "made, written, moved into a directory that the log made");
+    other.unlink(other.root(), &name("first")).await.unwrap();
+    let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
+    let report = log.apply(&other).await.unwrap();
+    assert!(report.iter().all(|applied| applied.outcome == Outcome::Done), "{report:#?}");
+    assert_eq!(contents(&other, &["new", "second"]).await, "moved");
+    assert_eq!(recover::list(cache.path()).unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_gets_no_name_stays_in_the_log() {
+    let cell = Cell::with_term(Duration::from_secs(1));
+    let victim = Victim::start(&cell).await;
+    victim
+        .run(|client| async move {
+            let (entry, file) =
+                client.tmpfile(client.root(), new_node(FileKind::File), OpenMode::ReadWrite).await.unwrap();
+            write(&client, &file, 0, "without a name").await;
+            let fid = entry.node.unwrap().fid;
+            client.link(fid, client.root(), &name("taken")).await.unwrap();
+        })
+        .await;
+    let cache = victim.kill();
+    let other = cell.client().await;
+    make(&other, other.root(), "taken", "theirs").await;
+    let next = Client::connect(caching(&cell, cell.addr, cache.path()), Box::new(NoKernel)).await.unwrap();
+    next.shutdown().await;
+    for _ in 0..2 {
+        let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
+        let report = log.apply(&other).await.unwrap();
+        let done: Vec<bool> = report.iter().map(|applied| applied.outcome.is_done()).collect();
+        assert_eq!(done, [true, true, false], "{report:#?}");
+        assert_eq!(contents(&other, &["taken"]).await, "theirs");
+    }
+    other.unlink(other.root(), &name("taken")).await.unwrap();
+    let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
+    log.apply(&other).await.unwrap();
+    assert_eq!(contents(&other, &["taken"]).await, "without a name");
+    assert_eq!(recover::list(cache.path()).unwrap(), []);
 }
 
 /// A client that is alive loses its session: what it had not told is kept, its programs are told, and it goes on.

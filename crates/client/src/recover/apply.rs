@@ -4,6 +4,7 @@
 //! log's records (the times of records are their own: no other change has the same).
 
 use super::KeptRecord;
+use super::reached::Reached;
 use super::show::Paths;
 use crate::behind::disk::inodes_of;
 use crate::client::Client;
@@ -42,33 +43,51 @@ impl Outcome {
     }
 }
 
-/// Carries out what can be.
-pub(super) async fn apply(client: &Arc<Client>, found: &Found) -> Vec<Applied> {
-    let mut work = Work {
-        client,
-        found,
-        made: HashMap::new(),
-        ours: HashMap::new(),
-        last: HashMap::new(),
-        open: Vec::new(),
-        spoiled: HashMap::new(),
-    };
+/// What was carried out, and what it became.
+pub(super) struct Report {
+    pub(super) applied: Vec<Applied>,
+    pub(super) reached: HashMap<Fid, Reached>,
+}
+
+/// Carries out what can be. `reached`: where the last time has ended.
+pub(super) async fn apply(client: &Arc<Client>, found: &Found, reached: HashMap<Fid, Reached>) -> Report {
+    let mut work =
+        Work { client, found, reached, last: HashMap::new(), open: Vec::new(), spoiled: HashMap::new() };
     let mut paths = Paths::default();
-    let mut report = Vec::new();
+    let mut applied = Vec::new();
     for record in found.records() {
         let outcome = work.next(record).await;
-        report.push(Applied { record: paths.show(record), outcome });
+        applied.push(Applied { record: paths.show(record), outcome });
     }
-    report
+    Report { applied, reached: work.reached }
+}
+
+/// The records that are not needed any more. What was done to a file without a name ends with the client that did it: it stays as
+/// long as something of that file is left.
+pub(super) fn over(found: &Found, applied: &[Applied]) -> Vec<Lsn> {
+    let records = found.records();
+    let mut nameless = HashSet::new();
+    for (record, applied) in records.iter().zip(applied) {
+        match &record.change {
+            Change::TmpFile { fid, .. } => drop(nameless.insert(*fid)),
+            Change::Link { fid, .. } if applied.outcome.is_done() => drop(nameless.remove(fid)),
+            _ => {}
+        }
+    }
+    let left = records.iter().zip(applied).filter(|(_, applied)| !applied.outcome.is_done());
+    let needed: HashSet<Fid> =
+        left.flat_map(|(record, _)| inodes_of(&record.change)).filter(|fid| nameless.contains(fid)).collect();
+    let over = records.iter().zip(applied).filter(|(record, applied)| {
+        applied.outcome.is_done() && !inodes_of(&record.change).any(|fid| needed.contains(&fid))
+    });
+    over.map(|(record, _)| record.lsn).collect()
 }
 
 struct Work<'a> {
     client: &'a Arc<Client>,
     found: &'a Found,
-    /// What the log made, under the number that it has now.
-    made: HashMap<Fid, Fid>,
-    /// Versions that we have brought inodes to.
-    ours: HashMap<Fid, Version>,
+    /// What the inodes of the log have become.
+    reached: HashMap<Fid, Reached>,
     /// When the log's records changed an inode.
     last: HashMap<Fid, HashSet<Timestamp>>,
     /// Files without names.
@@ -126,7 +145,7 @@ impl Work<'_> {
             if outcome == Outcome::Done
                 && let Ok(attr) = self.client.getattr(now).await
             {
-                self.ours.insert(now, attr.value.version);
+                self.reached.insert(fid, Reached { now, version: attr.value.version });
             }
         }
         outcome
@@ -138,7 +157,7 @@ impl Work<'_> {
             Change::TmpFile { directory, fid, new } => {
                 let new = fresh(new);
                 let made = self.client.tmpfile(self.now(*directory), new, OpenMode::ReadWrite).await?;
-                self.made.insert(*fid, made.1.fid());
+                self.has_made(*fid, made.1.fid());
                 self.open.push(made.1);
                 Ok(Outcome::Done)
             }
@@ -220,10 +239,10 @@ impl Work<'_> {
                 let directory = self.now(place.directory);
                 let entry = self.client.create(directory, &place.name, fresh(new)).await?;
                 let node = entry.node.ok_or_else(|| FsError::new(Errno::Io, "created nothing"))?;
-                self.made.insert(fid, node.fid);
+                self.has_made(fid, node.fid);
                 Ok(Outcome::Done)
             }
-            Some(there) if there.fid == fid => Ok(Outcome::Already),
+            Some(there) if there.fid == self.now(fid) => Ok(Outcome::Already),
             Some(_) => conflict("its name is taken"),
         }
     }
@@ -306,9 +325,13 @@ impl Work<'_> {
         Ok(true)
     }
 
+    fn has_made(&mut self, fid: Fid, now: Fid) {
+        self.reached.insert(fid, Reached { now, version: Version(0) });
+    }
+
     /// The number that an inode of the log has now.
     fn now(&self, fid: Fid) -> Fid {
-        self.made.get(&fid).copied().unwrap_or(fid)
+        self.reached.get(&fid).map_or(fid, |reached| reached.now)
     }
 
     async fn meaning(&self, place: &Place) -> Result<Option<Node>, Trouble> {
@@ -325,7 +348,7 @@ impl Work<'_> {
     async fn check_unchanged(&self, fid: Fid, lsn: Lsn) -> Result<(), Trouble> {
         let now = self.now(fid);
         let attr = self.client.getattr(now).await?.value;
-        let by_us = self.ours.get(&now) == Some(&attr.version);
+        let by_us = self.reached.get(&fid).is_some_and(|reached| reached.version == attr.version);
         let as_known = self.found.version_before(fid, lsn) == Some(attr.version);
         let by_log = self.last.get(&fid).is_some_and(|times| times.contains(&attr.ctime));
         if by_us || as_known || by_log { Ok(()) } else { conflict(CHANGED) }

@@ -6,6 +6,7 @@
 //! stays until nothing is left in it, or it is dropped.
 
 mod apply;
+mod reached;
 mod show;
 
 pub use apply::{Applied, Outcome};
@@ -122,18 +123,19 @@ impl KeptLog {
     /// The log cannot be read or written. Nothing is lost: what was done is found to be done the next time.
     pub async fn apply(&self, client: &Arc<Client>) -> Result<Vec<Applied>, RecoverError> {
         let found = self.found()?;
-        let report = apply::apply(client, &found).await;
+        let apply::Report { applied, reached } = apply::apply(client, &found, reached::read(&self.dir)).await;
         let synced = client.sync_all().await;
         let source = |error: soda_types::FsError| io::Error::other(error.to_string());
         synced.map_err(|error| RecoverError::Io { path: self.dir.clone(), source: source(error) })?;
-        let done = report.iter().filter(|applied| applied.outcome.is_done());
-        let done: Vec<Lsn> = done.map(|applied| applied.record.lsn).collect();
-        if done.len() == found.records().len() && found.damage.is_none() {
+        let over = apply::over(&found, &applied);
+        if over.len() == found.records().len() && found.damage.is_none() {
             self.remove()?;
-        } else if !done.is_empty() {
-            self.take_out(&found, done)?;
+        } else if !over.is_empty() {
+            let failed = |source| RecoverError::Io { path: self.dir.clone(), source };
+            reached::write(&self.dir, &reached).map_err(failed)?;
+            self.take_out(&found, over)?;
         }
-        Ok(report)
+        Ok(applied)
     }
 
     /// Deletes it.

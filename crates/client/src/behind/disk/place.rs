@@ -5,6 +5,7 @@
 //!                  /3/lock      locked as long as the client runs
 //!                  /kept/NAME/  will not be sent to the server any more: for `soda recover`
 //!                  /kept/NAME/why
+//!                            /reached   how far it has been applied (crate::recover)
 //! ```
 
 use rustix::fs::{FlockOperation, flock};
