@@ -1,0 +1,179 @@
+//! Deep leases (Zhang & Honeyman, "Hierarchical Replication Control"; Soda's subtree leases): one for a directory and all
+//! below it, in place of one for each object.
+
+use super::exact::{fraction, lasting};
+use super::variants::some;
+use super::{ModelError, Term, amount};
+
+/// One client at work in a directory, and others who come across it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Subtree {
+    objects: f64,
+    uses: f64,
+    conflicts: f64,
+}
+
+impl Subtree {
+    /// k objects; each is used u times a second by the client at work, and needed c times a second by others.
+    ///
+    /// # Errors
+    /// If there is no object, or a rate is negative or no number.
+    pub fn new(objects: f64, uses: f64, conflicts: f64) -> Result<Subtree, ModelError> {
+        Ok(Subtree {
+            objects: some("k", objects)?,
+            uses: amount("u", uses)?,
+            conflicts: amount("c", conflicts)?,
+        })
+    }
+
+    /// Messages to begin with: a lease for each object.
+    pub fn first_node_cost(&self) -> f64 {
+        2.0 * self.objects
+    }
+
+    /// Messages to begin with if the server gives a deep lease after `after` node leases.
+    pub fn first_deep_cost(&self, after: f64) -> f64 {
+        2.0 * self.objects.min(after + 1.0)
+    }
+
+    /// Node leases, messages per second: each object on its own alternates between a lease, of length
+    /// E(L) = (1 - exp(-ct)) / c, and none, until the next use. 2 for each grant, 2 for each lease that a conflict ends.
+    pub fn node_cost(&self, term: Term) -> f64 {
+        self.objects * alternating(self.uses, self.conflicts, term)
+    }
+
+    /// Deep leases that go as a whole with any conflict (Zhang & Honeyman): as one object that is used ku and needed kc times
+    /// a second.
+    pub fn deep_cost(&self, term: Term) -> f64 {
+        alternating(self.objects * self.uses, self.objects * self.conflicts, term)
+    }
+
+    /// Deep leases with holes: a conflict takes one object, which is asked for again when it is next used; the deep lease is
+    /// renewed with each term and never lost. 2/t + k 4uc / (u + c).
+    pub fn deep_with_holes_cost(&self, term: Term) -> f64 {
+        if self.uses == 0.0 {
+            return 0.0;
+        }
+        let renewal = 2.0 / (term.secs() + 1.0 / (self.objects * self.uses));
+        renewal + self.objects * alternating(self.uses, self.conflicts, Term::INFINITE)
+    }
+
+    /// The part of the time, 0 to 1, in which an object can be used without asking: with node leases, and with deep leases
+    /// that go as a whole. False sharing is where the second is less.
+    pub fn covered(&self, term: Term) -> (f64, f64) {
+        let k = self.objects;
+        let node = fraction(lasting(self.conflicts, term.secs()), self.uses);
+        (node, fraction(lasting(k * self.conflicts, term.secs()), k * self.uses))
+    }
+}
+
+fn alternating(uses: f64, conflicts: f64, term: Term) -> f64 {
+    if uses == 0.0 {
+        return 0.0;
+    }
+    if conflicts == 0.0 && term == Term::INFINITE {
+        return 0.0;
+    }
+    let length = lasting(conflicts, term.secs());
+    let leased = fraction(length, uses);
+    2.0 / (length + 1.0 / uses) + 2.0 * conflicts * leased
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{batches, exponential, uniform};
+    use super::*;
+    use crate::rng::Rng;
+    use proptest::prelude::*;
+
+    fn subtree(k: u32, u: f64, c: f64) -> Subtree {
+        Subtree::new(f64::from(k), u, c).expect("right")
+    }
+
+    #[derive(Clone, Copy)]
+    enum Grain {
+        Node,
+        Deep,
+        Holes,
+    }
+
+    /// Messages per second.
+    fn work(rng: &mut Rng, k: usize, (u, c): (f64, f64), t: f64, grain: Grain) -> f64 {
+        let rate = k as f64 * (u + c);
+        // Of each object; of the deep lease, in which `holes` are.
+        let mut nodes = vec![f64::NEG_INFINITY; k];
+        let (mut deep, mut holes) = (f64::NEG_INFINITY, vec![false; k]);
+        let (mut now, mut messages) = (0.0, 0.0);
+        while now < 20_000.0 / rate {
+            now += exponential(rng, rate);
+            let object = rng.below(k as u64) as usize;
+            let is_use = uniform(rng) <= u / (u + c);
+            match (grain, is_use) {
+                (Grain::Node, true) if nodes[object] <= now => {
+                    messages += 2.0;
+                    nodes[object] = now + t;
+                }
+                (Grain::Node, false) if nodes[object] > now => {
+                    messages += 2.0;
+                    nodes[object] = f64::NEG_INFINITY;
+                }
+                (Grain::Deep | Grain::Holes, true) if deep <= now => {
+                    messages += 2.0;
+                    deep = now + t;
+                }
+                (Grain::Deep, false) if deep > now => {
+                    messages += 2.0;
+                    deep = f64::NEG_INFINITY;
+                }
+                _ => {}
+            }
+            if let Grain::Holes = grain
+                && holes[object] == is_use
+            {
+                messages += 2.0;
+                holes[object] = !is_use;
+            }
+        }
+        messages / now
+    }
+
+    #[test]
+    fn equal_to_a_small_simulation() {
+        for (at, (k, u, c, t)) in [(20, 0.5, 0.01, 5.0), (5, 1.0, 0.3, 2.0)].into_iter().enumerate() {
+            let tree = subtree(k, u, c);
+            for (grain, expected) in [
+                (Grain::Node, tree.node_cost(Term(t))),
+                (Grain::Deep, tree.deep_cost(Term(t))),
+                (Grain::Holes, tree.deep_with_holes_cost(Term(t))),
+            ] {
+                let found = batches(150 + at as u64, |rng| work(rng, k as usize, (u, c), t, grain));
+                found.agrees_with(expected, &format!("k {k} u {u} c {c} t {t}"));
+            }
+        }
+    }
+
+    #[test]
+    fn the_gain_is_in_beginning_and_in_renewal_the_loss_in_false_sharing() {
+        let alone = subtree(1000, 0.1, 0.0);
+        assert_eq!((alone.first_node_cost(), alone.first_deep_cost(16.0)), (2000.0, 34.0));
+        assert!(alone.deep_cost(Term(10.0)) < 0.01 * alone.node_cost(Term(10.0)));
+        let (node, deep) = subtree(1000, 0.1, 0.001).covered(Term(100.0));
+        assert!(node > 0.85 && deep > 0.98, "{node} {deep}");
+        assert!(Subtree::new(0.0, 1.0, 1.0).is_err() && Subtree::new(1.0, -1.0, 1.0).is_err());
+        assert!(Subtree::new(1.0, 1.0, f64::NAN).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn one_object_is_no_tree(u in 0.0..9.0_f64, c in 0.0..2.0_f64, t in 0.01..100.0_f64) {
+            let tree = subtree(1, u, c);
+            prop_assert!((tree.node_cost(Term(t)) - tree.deep_cost(Term(t))).abs() < 1e-9);
+        }
+
+        #[test]
+        fn deep_leases_never_cost_more_messages(k in 1_u32..5000, u in 0.0..9.0_f64, c in 0.0..2.0_f64, t in 0.01..1e4_f64) {
+            let tree = subtree(k, u, c);
+            prop_assert!(tree.deep_cost(Term(t)) <= tree.node_cost(Term(t)) * (1.0 + 1e-9));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Each formula that is in no paper, against a small Monte Carlo of what it speaks of.
+
+use super::super::trial::{self, batches, exponential, uniform};
+use super::*;
+use crate::rng::Rng;
+use Network::{Multicast, Unicast};
+use proptest::prelude::*;
+
+fn sharing(n: u32, r: f64, w: f64) -> Sharing {
+    Sharing::new(f64::from(n), r, w).expect("right")
+}
+
+#[test]
+fn a_subset_of_writers() {
+    for (at, (n, m, r, w, t)) in [(10, 1, 1.0, 0.2, 10.0), (6, 3, 0.5, 0.4, 2.0)].into_iter().enumerate() {
+        for network in [Unicast, Multicast] {
+            let found = trial::subset(40 + at as u64, n, m, (r, w), t, network);
+            let expected = sharing(n, r, w).subset_cost(f64::from(m), Term(t), network).expect("right");
+            found.agrees_with(expected, &format!("{m} of {n} write, {network:?}"));
+        }
+    }
+}
+
+#[test]
+fn renewal_on_use() {
+    for (at, (n, r, w, t)) in [(3_u32, 1.0, 0.1, 2.0), (5, 0.3, 0.05, 4.0)].into_iter().enumerate() {
+        let expected = sharing(n, r, w).renewed_on_use(Term(t));
+        let found = batches(60 + at as u64, |rng| renewing(rng, n as usize, (r, w), t));
+        found.agrees_with(expected.cost, &format!("N {n} R {r} W {w} t {t}"));
+        // It waits less often than without, for more messages.
+        let plain = sharing(n, r, w);
+        assert!(expected.waiting_reads < 1.0 - plain.exact_leased_fraction(Term(t)));
+        assert!(expected.cost > plain.exact_lease_cost(Term(t), Unicast));
+    }
+}
+
+/// Messages per second of N clients that renew what they used.
+fn renewing(rng: &mut Rng, n: usize, (r, w): (f64, f64), t: f64) -> f64 {
+    let rate = n as f64 * (r + w);
+    let duration = 20_000.0 / rate;
+    // (when its term ends, whether it was used in this term)
+    let mut leases = vec![(f64::NEG_INFINITY, false); n];
+    let (mut now, mut messages) = (0.0, 0.0);
+    while now < duration {
+        now += exponential(rng, rate);
+        for (end, used) in &mut leases {
+            while *end <= now && *used {
+                messages += 2.0;
+                (*end, *used) = (*end + t, false);
+            }
+        }
+        let who = rng.below(n as u64) as usize;
+        if uniform(rng) <= r / (r + w) {
+            if leases[who].0 > now {
+                leases[who].1 = true;
+            } else {
+                messages += 2.0;
+                leases[who] = (now + t, false);
+            }
+            continue;
+        }
+        messages += 2.0 * (0..n).filter(|other| *other != who && leases[*other].0 > now).count() as f64;
+        leases.fill((f64::NEG_INFINITY, false));
+    }
+    messages / now
+}
+
+#[test]
+fn session_leases_renew_what_is_silent() {
+    // Heartbeats alone: a client that never sends anything sends one every third of a term.
+    let silent = sharing(4, 0.0, 0.0).session_lease_cost(100.0, Term(9.0), Unicast).expect("right");
+    assert!((silent - 2.0 * 4.0 / 3.0).abs() < 1e-12);
+    for (at, (traffic, gap)) in [(0.2, 3.0), (1.0, 1.0), (0.05, 20.0)].into_iter().enumerate() {
+        let found = batches(80 + at as u64, |rng| {
+            let (mut now, mut beats) = (0.0, 0.0);
+            while now < 5000.0 / (traffic + 1.0 / gap) {
+                let next = exponential(rng, traffic);
+                now += next.min(gap);
+                beats += f64::from(u8::from(next > gap));
+            }
+            beats / now
+        });
+        found.agrees_with(heartbeats(traffic, gap), &format!("{traffic}/s, {gap} s"));
+    }
+}
+
+#[test]
+fn session_leases_cost_less_from_a_few_files_on() {
+    // Read-mostly files: with leases of their own each is renewed alone, with session leases all at once.
+    let file = sharing(3, 0.5, 0.001);
+    let each = |files: f64| files * file.exact_lease_cost(Term(10.0), Unicast);
+    let session = |files: f64| file.session_lease_cost(files, Term(10.0), Unicast).expect("right");
+    assert!(session(1.0) > each(1.0));
+    assert!(session(100.0) < 0.1 * each(100.0), "{} {}", session(100.0), each(100.0));
+}
+
+#[test]
+fn delayed_writes() {
+    for (at, (n, r, w, age)) in
+        [(2_usize, 0.2, 1.0, 1.0), (5, 1.0, 0.3, 2.0), (3, 0.05, 2.0, f64::INFINITY), (1, 1.0, 0.5, 3.0)]
+            .into_iter()
+            .enumerate()
+    {
+        let expected = sharing(n as u32, r, w).delayed_write_cost(age).expect("right");
+        let found = batches(90 + at as u64, |rng| delaying(rng, n, (r, w), age));
+        found.agrees_with(expected, &format!("N {n} R {r} W {w} age {age}"));
+    }
+}
+
+/// Messages per second, data included, of clients with delayed-write leases.
+fn delaying(rng: &mut Rng, n: usize, (r, w): (f64, f64), age: f64) -> f64 {
+    let rate = n as f64 * (r + w);
+    let duration = 20_000.0 / rate;
+    let (mut now, mut messages) = (0.0, 0.0);
+    let mut readers = vec![false; n];
+    let mut writer: Option<usize> = Some(0);
+    let mut dirty_since: Option<f64> = None;
+    while now < duration {
+        now += exponential(rng, rate);
+        if dirty_since.is_some_and(|since| since + age <= now) {
+            messages += 2.0;
+            dirty_since = None;
+        }
+        let who = rng.below(n as u64) as usize;
+        let is_read = uniform(rng) <= r / (r + w);
+        match (writer, is_read) {
+            (Some(owner), true) if owner == who => {}
+            (Some(owner), false) if owner == who => {
+                dirty_since = dirty_since.or(Some(now));
+            }
+            (Some(owner), _) => {
+                messages += 4.0 + if dirty_since.take().is_some() { 2.0 } else { 0.0 };
+                if is_read {
+                    writer = None;
+                    readers.fill(false);
+                    readers[owner] = true;
+                    readers[who] = true;
+                } else {
+                    writer = Some(who);
+                    dirty_since = Some(now);
+                }
+            }
+            (None, true) => {
+                if !readers[who] {
+                    messages += 2.0;
+                    readers[who] = true;
+                }
+            }
+            (None, false) => {
+                let others = (0..n).filter(|other| *other != who && readers[*other]).count();
+                messages += 2.0 + 2.0 * others as f64;
+                readers.fill(false);
+                writer = Some(who);
+                dirty_since = Some(now);
+            }
+        }
+    }
+    messages / now
+}
+
+#[test]
+fn alone_delayed_writes_are_almost_free_and_shared_ones_are_not() {
+    let alone = sharing(1, 10.0, 10.0);
+    assert_eq!(alone.delayed_write_cost(f64::INFINITY), Ok(0.0));
+    assert!(alone.delayed_write_cost(1.0).expect("right") < 0.1 * alone.write_through_cost(Term::INFINITE));
+    let shared = sharing(10, 1.0, 1.0);
+    assert!(shared.delayed_write_cost(1.0).expect("right") > shared.write_through_cost(Term::ZERO));
+    assert_eq!(sharing(3, 1.0, 0.0).delayed_write_cost(1.0), Ok(0.0));
+}
+
+#[test]
+fn wrong_numbers_are_refused() {
+    let file = sharing(3, 1.0, 1.0);
+    assert!(file.subset_cost(4.0, Term(1.0), Unicast).is_err() && file.subset_leases_pay(f64::NAN).is_err());
+    assert!(file.session_lease_cost(0.0, Term(1.0), Unicast).is_err());
+    assert!(file.delayed_write_cost(-1.0).is_err() && file.delayed_write_cost(f64::NAN).is_err());
+    for (n, r, w) in [(0.0, 1.0, 1.0), (f64::NAN, 1.0, 1.0), (2.0, -1.0, 1.0), (2.0, 1.0, f64::INFINITY)] {
+        assert!(Sharing::new(n, r, w).is_err(), "{n} {r} {w}");
+    }
+    assert!(Term::new(-0.1).is_err() && Term::new(f64::NAN).is_err());
+    assert_eq!(Term::new(f64::INFINITY), Ok(Term::INFINITE));
+}
+
+proptest! {
+    #[test]
+    fn all_writers_are_the_papers_case(n in 1_u32..50, r in 0.0..9.0_f64, w in 0.0..2.0_f64, t in 0.0..100.0_f64) {
+        let file = sharing(n, r, w);
+        for network in [Unicast, Multicast] {
+            let all = file.subset_cost(f64::from(n), Term(t), network).expect("right");
+            prop_assert!((all - file.exact_lease_cost(Term(t), network)).abs() <= 1e-9 * all.max(1.0));
+        }
+        prop_assert_eq!(file.subset_leases_pay(f64::from(n)), Ok(r > w * f64::from(n - 1)));
+    }
+
+    #[test]
+    fn renewal_never_lets_more_reads_wait(n in 1_u32..20, r in 0.0..9.0_f64, w in 0.0..2.0_f64, t in 0.0..100.0_f64) {
+        let file = sharing(n, r, w);
+        let renewed = file.renewed_on_use(Term(t));
+        prop_assert!(renewed.waiting_reads <= 1.0 - file.exact_leased_fraction(Term(t)) + 1e-9);
+        prop_assert!(renewed.cost.is_finite() && renewed.cost >= 0.0);
+    }
+
+    #[test]
+    fn a_longer_age_never_costs_more(n in 1_u32..20, r in 0.0..5.0_f64, w in 0.001..5.0_f64, age in 0.0..50.0_f64) {
+        let file = sharing(n, r, w);
+        let (sooner, later) = (file.delayed_write_cost(age), file.delayed_write_cost(age * 2.0));
+        prop_assert!(later.expect("right") <= sooner.expect("right") + 1e-9);
+    }
+}
