@@ -3,7 +3,7 @@
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
-use soda_system_tests::cell::prerequisites;
+use soda_system_tests::cell::{free_port, prerequisites};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -31,10 +31,7 @@ fn place_with_term(term: &'static str) -> Option<Place> {
         return None;
     }
     let dir = tempfile::Builder::new().prefix("soda-cli.").tempdir().unwrap();
-    let address = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().to_string()
-    };
+    let address = format!("127.0.0.1:{}", free_port());
     let server = serve(term, &address, dir.path());
     fs::create_dir(dir.path().join("mount")).unwrap();
     Some(Place { server, term, address, dir })

@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{Failure, Frame, FrameHeader, FrameKind, HEADER_LEN, Reply};
-use soda_system_tests::cell::PATIENCE;
+use soda_system_tests::cell::{PATIENCE, free_port};
 use soda_system_tests::wait::{self, Finish};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -43,7 +43,7 @@ fn refused_by_all(address: &str, code: i32, words: &[&str]) {
 
 #[test]
 fn nobody_there() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let address = format!("127.0.0.1:{}", free_port());
     refused_by_all(&address, 3, &["cannot reach", "Connection refused", "Is `soda serve` running there?"]);
 }
 

@@ -1,11 +1,12 @@
 //! Runs of the workload on a cell, with things that go wrong meanwhile, and what must be true in the end: one copy, no error
 //! where nothing went wrong, no recall answered before the kernel had done its part.
 //!
-//! `SODA_SEED` repeats a run; `SODA_ROUNDS` makes so many of each, with the seeds that follow.
+//! `SODA_SEED` repeats a run (`random`: one that nobody has seen); `SODA_ROUNDS` makes so many of each, with the seeds that
+//! follow.
 
 use crate::cell::{Cell, LONG_TERM, Network, PATIENCE, Setting, TERM, prerequisites};
 use crate::linear::assert_linearizable;
-use crate::workload::{Descriptors, Pieces, Progress, Run, Workload};
+use crate::workload::{Descriptors, Pieces, Progress, Run, Workload, seed};
 use soda_model::Rng;
 use std::collections::BTreeSet;
 use std::env;
@@ -181,7 +182,7 @@ impl Story {
             return;
         }
         let number = |name| env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
-        let first = number("SODA_SEED").unwrap_or(self.seed);
+        let first = seed(self.seed);
         for seed in first..first + number("SODA_ROUNDS").unwrap_or(1) {
             round(&Story { seed, ..self.clone() });
         }

@@ -3,7 +3,9 @@
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
-use soda_system_tests::cell::{Cell, Network, PATIENCE, SmallDisk, is_mounted, prerequisites, soda_binary};
+use soda_system_tests::cell::{
+    Cell, Network, PATIENCE, SmallDisk, free_port, is_mounted, prerequisites, soda_binary,
+};
 use soda_system_tests::wait::{self, Finish};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -53,8 +55,7 @@ fn text(path: &Path) -> &str {
 }
 
 fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", free_port())
 }
 
 #[test]

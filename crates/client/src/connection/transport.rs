@@ -38,6 +38,9 @@ impl Transport for TcpTransport {
     ) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + 'a>> {
         Box::pin(async move {
             let stream = TcpStream::connect(server).await?;
+            if is_with_itself(&stream) {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
             // Every frame is a whole message: nothing is gained by waiting for more.
             stream.set_nodelay(true)?;
             detect_dead_peer(&stream);
@@ -45,6 +48,12 @@ impl Transport for TcpTransport {
             Ok(Stream { read: Box::new(read), write: Box::new(write) })
         })
     }
+}
+
+/// Where nobody listens on a port that the kernel also gives to connections, TCP can connect a socket to itself ("simultaneous
+/// open", RFC 9293, section 3.5).
+fn is_with_itself(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(here), Ok(there)) if here == there)
 }
 
 /// A peer that vanished without a word is noticed by unacknowledged bytes and by keep-alives; both are only a help.
@@ -55,4 +64,21 @@ fn detect_dead_peer(stream: &TcpStream) {
     let _ = sockopt::set_tcp_keepintvl(stream, std::time::Duration::from_secs(2));
     let _ = sockopt::set_tcp_keepcnt(stream, 3);
     let _ = sockopt::set_tcp_user_timeout(stream, 10_000);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpSocket};
+
+    #[tokio::test]
+    async fn a_connection_with_itself_is_none() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let here = socket.local_addr().unwrap();
+        assert!(is_with_itself(&socket.connect(here).await.unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        assert!(!is_with_itself(&other));
+    }
 }

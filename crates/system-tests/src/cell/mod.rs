@@ -7,11 +7,13 @@ mod binary;
 mod disk;
 mod mount;
 mod namespaces;
+mod ports;
 mod server;
 
 pub use binary::{Prerequisite, prerequisites, skip, soda_binary};
 pub use disk::SmallDisk;
 pub use mount::{Mount, is_mounted};
+pub use ports::free_port;
 pub use server::Server;
 
 use namespaces::Namespaces;

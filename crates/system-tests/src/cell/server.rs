@@ -1,11 +1,12 @@
 //! One `soda serve`.
 
 use super::namespaces::Namespaces;
+use super::ports::free_port;
 use super::{PATIENCE, Setting, soda_binary, tail};
 use crate::wait;
 use rustix::process::Signal;
 use std::fs::File;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -150,15 +151,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-/// A port of the loopback that is free now.
-pub(super) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0");
-    match listener.and_then(|listener| listener.local_addr()) {
-        Ok(address) => address.port(),
-        Err(error) => panic!("no free port: {error}"),
     }
 }
 

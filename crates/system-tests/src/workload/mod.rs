@@ -13,6 +13,8 @@ use crate::linear::History;
 use crate::wait;
 use actor::{Actor, Current};
 use soda_model::Rng;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -173,7 +175,14 @@ impl Workload {
     }
 }
 
-/// The seed of a test: `SODA_SEED`, or the one given.
+/// The seed of a test: `SODA_SEED`, a number or `random`, or the one given.
+///
+/// # Panics
+/// If it is neither: a run that was meant to be another one would pass for it.
 pub fn seed(default: u64) -> u64 {
-    std::env::var("SODA_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    match std::env::var("SODA_SEED").as_deref() {
+        Err(_) => default,
+        Ok("random") => u64::from(RandomState::new().build_hasher().finish() as u32),
+        Ok(text) => text.parse().unwrap_or_else(|error| panic!("SODA_SEED={text}: {error}")),
+    }
 }
