@@ -60,6 +60,8 @@ pub(crate) struct Directory {
     kernel_all_until: Monotonic,
     /// When names were last dropped: answers to older questions are not entered any more.
     cleared: Monotonic,
+    /// How often names were dropped: what was entered before is not there any more.
+    times_cleared: u64,
     /// No validity for the kernel until then: other machines change the directory, too.
     pub(crate) contended_until: Monotonic,
     /// Its names have been asked for, or it turned out too large: not again before that.
@@ -217,6 +219,7 @@ impl Directory {
 
     /// Nothing is known any more, except what the kernel may hold and which names are in flight.
     pub(crate) fn clear(&mut self) {
+        self.times_cleared += 1;
         self.complete = Complete::No;
         self.parent = None;
         self.sorted = None;
@@ -227,6 +230,10 @@ impl Directory {
             dentry.known = None;
             dentry.kernel_until = Monotonic::ZERO;
         }
+    }
+
+    pub(crate) fn times_cleared(&self) -> u64 {
+        self.times_cleared
     }
 
     /// When names were last dropped.

@@ -72,7 +72,7 @@ struct Listing {
     pages: Vec<(usize, Option<Name>)>,
     parent: Option<Fid>,
     end: End,
-    /// How things stood when the first page was asked for: if they still do at the end, the directory is complete.
+    /// How far the cache has the pages so far: if it has all of them at the end, the directory is complete.
     began: Option<Began>,
 }
 
@@ -85,8 +85,18 @@ enum End {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Began {
+    /// When the first page was asked for.
     sent: Monotonic,
-    holding: Option<Holding>,
+    /// What all pages were entered under; `None`: the cache does not have them all.
+    entered: Option<Entered>,
+}
+
+/// What has to stay as it is for the names of several pages to be in the cache at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entered {
+    holding: Holding,
+    /// A holding goes on when its lease is lowered, and yet the names may be dropped on that occasion.
+    times_cleared: u64,
 }
 
 /// A page as it goes into a listing.
@@ -158,7 +168,7 @@ impl Client {
             }
             listing.parent = Some(page.parent);
             listing.end = page.end;
-            listing.began.get_or_insert(page.began);
+            listing.began = Some(page.began);
             listing.window.extend(page.entries);
             listing.forget_before(from);
         }
@@ -220,7 +230,7 @@ impl Inner {
             for _ in 0..MOST_LEARNED {
                 let Ok(known) = inner.settled(&[dir]).await else { return };
                 let Ok(page) = inner.ask_page(known, dir, after, began).result().await else { return };
-                began.get_or_insert(page.began);
+                began = Some(page.began);
                 after = page.entries.last().map(|last| last.name.clone());
                 if page.end == End::Reached {
                     // If it was changed while it was read, the next change asks again.
@@ -270,12 +280,14 @@ impl Inner {
                     state.met(node.fid, dir);
                 }
             }
-            let holding = if enterable { state.inode(dir).holding } else { None };
-            let here = Began { sent: ticket.sent_at(), holding };
-            let began = if first { here } else { began.unwrap_or(here) };
+            let entered = if enterable { state.entered(dir) } else { None };
+            let began = match began.filter(|_| !first) {
+                Some(began) => Began { entered: began.entered.filter(|all| entered == Some(*all)), ..began },
+                None => Began { sent: ticket.sent_at(), entered },
+            };
             let end = if page.rest == Rest::End { End::Reached } else { End::NotYet };
             let lease = arrived.inner.config.consistency == Consistency::Lease;
-            if end == End::Reached && lease && holding.is_some() && began.holding == holding {
+            if end == End::Reached && lease && began.entered.is_some() {
                 // Own changes in between do not matter: what they made of a name is in the table, and newer than the page.
                 let names = state.inode(dir).directory();
                 if names.cleared() < began.sent && names.len() <= MOST_COMPLETE {
@@ -345,6 +357,12 @@ struct News {
 }
 
 impl State {
+    fn entered(&mut self, dir: Fid) -> Option<Entered> {
+        let inode = self.inode(dir);
+        let holding = inode.holding?;
+        Some(Entered { holding, times_cleared: inode.directory().times_cleared() })
+    }
+
     fn news(&mut self, now: Monotonic, dir: Fid) -> News {
         let until = self.served(now, dir).and_then(Validity::until);
         // Half of what it could be told now: so it is told anew once in half a term.
