@@ -28,11 +28,13 @@ finish() {
 }
 trap finish EXIT
 
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+# Below the ports that connections get by themselves.
+port=$((20000 + RANDOM % 12000))
+while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
 "$soda" serve --data "$dir/data" --listen "127.0.0.1:$port" >"$dir/server.log" 2>&1 &
 server=$!
-for _ in $(seq 200); do
-  (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break
+for _ in $(seq 1200); do
+  grep -q '^soda: serving' "$dir/server.log" && break
   kill -0 "$server" 2>/dev/null || { cat "$dir/server.log"; die "the server ended"; }
   sleep 0.05
 done
