@@ -1,6 +1,6 @@
 //! The command line, once: help, completions and the man page come from here.
 
-use crate::spec::Spec;
+use crate::spec::{Spec, parse_listen};
 use crate::units::{parse_duration, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -123,11 +123,11 @@ pub(crate) struct ServeArgs {
     /// Where everything is kept; made if it is not there
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
-    /// Where to listen for clients
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7632")]
+    /// Where to listen for clients; ADDR may be a name, :PORT may be left out (7632)
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7632", value_parser = parse_listen)]
     pub listen: SocketAddr,
     /// Where Prometheus may ask for /metrics
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen)]
     pub metrics: Option<SocketAddr>,
     /// Listen on addresses that others can reach although nothing is authenticated yet
     #[arg(long)]
@@ -373,6 +373,7 @@ mod tests {
     fn the_syntax_that_scripts_rely_on() {
         for line in [
             "soda serve --data /d --listen 127.0.0.1:1 --metrics 127.0.0.1:2",
+            "soda serve --data /d --listen [::1]",
             "soda mount 127.0.0.1:1/main /m -o soft,ro --cache-dir /c --foreground",
             "soda mount 127.0.0.1:1/main /m -o consistency=ttl=3 -o hard",
             "soda umount /m",

@@ -7,6 +7,7 @@ mod cache_dirs;
 mod commands;
 mod control;
 mod error;
+mod json;
 mod log;
 mod log_file;
 mod options;

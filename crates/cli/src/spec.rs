@@ -2,6 +2,7 @@
 
 use soda_protocol::DEFAULT_PORT;
 use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +41,17 @@ pub(crate) fn parse_server(text: &str) -> Option<String> {
     }
 }
 
+/// Where a server listens: as [`parse_server`], a bare IPv6 address too. Names are looked up; an IPv4 address goes first.
+pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(address, DEFAULT_PORT));
+    }
+    let server = parse_server(text).ok_or("not ADDR:PORT, such as 127.0.0.1:7632")?;
+    let found: Vec<SocketAddr> = server.to_socket_addrs().map_err(|error| error.to_string())?.collect();
+    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    first.copied().ok_or_else(|| "the name has no address".to_owned())
+}
+
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.server, self.volume)
@@ -49,6 +61,24 @@ impl fmt::Display for Spec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_to_listen() {
+        let listen = |text| parse_listen(text).map(|address| address.to_string());
+        for (given, meant) in [
+            ("127.0.0.1:7", "127.0.0.1:7"),
+            ("127.0.0.2", "127.0.0.2:7632"),
+            ("[::1]:7", "[::1]:7"),
+            ("[::1]", "[::1]:7632"),
+            ("::1", "[::1]:7632"),
+            ("0.0.0.0:0", "0.0.0.0:0"),
+        ] {
+            assert_eq!(listen(given).as_deref(), Ok(meant));
+        }
+        for bad in ["", ":7", "127.0.0.1:port", "not an address", "127.0.0.1:70000"] {
+            assert!(listen(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn specs_are_read() {

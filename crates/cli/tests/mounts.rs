@@ -41,6 +41,7 @@ fn serve(term: &str, address: &str, dir: &Path) -> Child {
     let mut server = Command::new(SODA);
     server.args(["serve", "--term", term, "--listen", address, "--data"]).arg(dir.join("data"));
     let server = server.stderr(Stdio::null()).spawn().unwrap();
+    // Who connects while it starts is served as soon as it can.
     eventually("the server listens", || std::net::TcpStream::connect(address).is_ok());
     server
 }

@@ -48,11 +48,13 @@ impl Server {
     /// [`StartError`], with a text for the administrator.
     pub fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
         refuse_exposure(&config)?;
+        // First: where somebody else listens nothing has been made or recovered.
+        let doors = Doors::open(&config)?;
         let starting = Starting::logged("opening the data directory").map_err(StartError::Threads)?;
         let directory = open_directory(&config)?;
         let path = directory.path().to_owned();
         let stores = Stores { meta: directory.meta, data: directory.data, path };
-        Server::go_on_starting(stores, config, starting)
+        Server::go_on_starting(stores, config, doors, starting)
     }
 
     /// Serves what is in stores that are open already; `config.data_dir` is not looked at.
@@ -61,26 +63,21 @@ impl Server {
     /// As [`Server::start`].
     pub fn start_on(stores: Stores, config: ServerConfig) -> Result<RunningServer, StartError> {
         refuse_exposure(&config)?;
+        let doors = Doors::open(&config)?;
         let starting = Starting::logged("looking at the stores").map_err(StartError::Threads)?;
-        Server::go_on_starting(stores, config, starting)
+        Server::go_on_starting(stores, config, doors, starting)
     }
 
     fn go_on_starting(
         stores: Stores,
         config: ServerConfig,
+        doors: Doors,
         starting: Starting,
     ) -> Result<RunningServer, StartError> {
         allow_descriptors();
         starting.step("opening the volume");
         let volume = open_volume(&config, &stores)?;
-        let listener =
-            listen(config.listen).map_err(|source| StartError::Listen { address: config.listen, source })?;
-        let local_addr =
-            listener.local_addr().map_err(|source| StartError::Listen { address: config.listen, source })?;
-        let metrics_listener = match config.metrics {
-            Some(address) => Some(listen(address).map_err(|source| StartError::Metrics { address, source })?),
-            None => None,
-        };
+        let Doors { clients: listener, local_addr, metrics: metrics_listener } = doors;
         let metrics_addr = metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok());
 
         starting.step("recording the start");
@@ -254,6 +251,28 @@ fn allow_descriptors() {
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, ?limit, "the limit of open descriptors could not be raised");
+    }
+}
+
+/// The ports, taken. Who connects before the start is over waits.
+#[derive(Debug)]
+struct Doors {
+    clients: TcpListener,
+    /// With the port that it was given.
+    local_addr: SocketAddr,
+    metrics: Option<TcpListener>,
+}
+
+impl Doors {
+    fn open(config: &ServerConfig) -> Result<Doors, StartError> {
+        let refused = |source| StartError::Listen { address: config.listen, source };
+        let clients = listen(config.listen).map_err(refused)?;
+        let local_addr = clients.local_addr().map_err(refused)?;
+        let metrics = match config.metrics {
+            Some(address) => Some(listen(address).map_err(|source| StartError::Metrics { address, source })?),
+            None => None,
+        };
+        Ok(Doors { clients, local_addr, metrics })
     }
 }
 

@@ -93,6 +93,7 @@ fn a_mount_on_what_is_no_directory_is_refused() {
     let (missing, file) = (dir.path().join("missing"), dir.path().join("file"));
     fs::write(&file, b"").unwrap();
     refused(&["mount", &spec, text(&missing)]).is(5, &["missing", "mkdir -p"]);
+    refused(&["mount", &spec, text(&missing.join("below"))]).is(5, &["missing/below", "mkdir -p"]);
     refused(&["mount", &spec, text(&file)]).is(5, &["not a directory"]);
 }
 
@@ -136,6 +137,7 @@ fn a_port_in_use_is_refused() {
     let data = dir.path().join("data");
     refused(&["serve", "--data", text(&data), "--listen", &address])
         .is(1, &[&address, "stop it, or choose another"]);
+    assert!(!data.exists(), "nothing is made before the port is ours");
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub(crate) mod sync;
 pub(crate) mod umount;
 
 use crate::error::CliError;
+use crate::json::readable;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -31,7 +32,8 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
 }
 
 pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), CliError> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| CliError::Failed(error.to_string()))?;
+    let text = readable(value).and_then(|value| serde_json::to_string_pretty(&value));
+    let text = text.map_err(|error| CliError::Failed(error.to_string()))?;
     print(&format!("{text}\n"))
 }
 

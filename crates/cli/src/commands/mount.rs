@@ -8,7 +8,7 @@ use crate::options::{MountAction, MountOptions};
 use crate::progress::Waiting;
 use crate::spec::Spec;
 use soda_client::{Access, CacheConfig, Client, ClientConfig};
-use soda_fuse::{Hooks, Mount, MountConfig, MountEntry};
+use soda_fuse::{Hooks, Mount, MountConfig, MountEntry, MountError};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
     if plan.options.action == MountAction::Remount {
         return remount(&plan);
     }
-    let there = soda_fuse::find_mount(&plan.dir).map_err(CliError::io(plan.dir.display().to_string()))?;
+    let there = soda_fuse::find_mount(&plan.dir)
+        .map_err(|cause| MountError::MountPoint { path: plan.dir.clone(), cause })?;
     if let Some(MountEntry { dir, source, .. }) = there {
         return Err(CliError::Mounted { dir, spec: source });
     }
