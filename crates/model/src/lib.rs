@@ -10,6 +10,6 @@ mod rng;
 
 pub use fs::{
     Access, Alphabet, Contents, Disposition, Fallocate, Fill, Follow, Generator, Handle, Op, OpenMode,
-    Outcome, Placement, ReferenceFs, RenameMode, Seen, TreePath, XattrMode,
+    Outcome, Placement, ReferenceFs, RenameMode, Seen, TreePath, Whence, XattrMode,
 };
 pub use rng::Rng;

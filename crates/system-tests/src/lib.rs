@@ -10,6 +10,7 @@
 
 pub mod cell;
 pub mod linear;
+mod mapping;
 pub mod story;
 pub mod tree;
 pub mod wait;

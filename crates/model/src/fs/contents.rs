@@ -52,6 +52,34 @@ impl Contents {
         }
     }
 
+    /// The first byte from `offset` on, before the end, that is wanted.
+    pub fn find(&self, offset: u64, is_wanted: impl Fn(u8) -> bool) -> Option<u64> {
+        let mut at = offset;
+        while at < self.size {
+            let end = (at / BLOCK + 1) * BLOCK;
+            let found = match self.blocks.get(&(at / BLOCK)) {
+                Some(block) => {
+                    let wanted = block[(at % BLOCK) as usize..].iter().position(|byte| is_wanted(*byte));
+                    wanted.map(|skipped| at + skipped as u64)
+                }
+                None if is_wanted(0) => Some(at),
+                // Over the whole gap at once: a sparse file has a million blocks that are not there.
+                None => match self.blocks.range(end / BLOCK..).next() {
+                    Some((next, _)) => {
+                        at = next * BLOCK;
+                        continue;
+                    }
+                    None => return None,
+                },
+            };
+            if found.is_some() {
+                return found.filter(|found| *found < self.size);
+            }
+            at = end;
+        }
+        None
+    }
+
     /// Cuts, or extends with a hole.
     pub fn resize(&mut self, size: u64) {
         if size < self.size {

@@ -1,7 +1,8 @@
 //! Operations by seed: mostly on the same few names, so that they meet.
 
 use super::{
-    Access, Disposition, Fallocate, Fill, Follow, Handle, Op, OpenMode, RenameMode, TreePath, XattrMode,
+    Access, Disposition, Fallocate, Fill, Follow, Handle, Op, OpenMode, RenameMode, TreePath, Whence,
+    XattrMode,
 };
 use crate::Rng;
 use soda_types::{Name, Timestamp};
@@ -11,7 +12,7 @@ use soda_types::{Name, Timestamp};
 pub enum Alphabet {
     /// All of them.
     Full,
-    /// All that any FUSE pass-through has: no fallocate(2) beyond plain allocation.
+    /// All that any FUSE pass-through has: no fallocate(2) beyond plain allocation, no mappings, no SEEK_HOLE.
     Passthrough,
     /// Reads, writes and sizes of a few files: the operations of fsx.
     Data,
@@ -50,8 +51,16 @@ impl Generator {
     fn data_op(&mut self) -> Op {
         let handle = self.handle();
         let path = self.data_path();
-        match self.rng.below(22) {
+        // What not every FUSE pass-through has is left out there.
+        let kinds = if self.alphabet == Alphabet::Passthrough { 22 } else { 28 };
+        match self.rng.below(kinds) {
             0..=2 | 20..=21 => self.open(path),
+            22..=23 => {
+                let whence = self.rng.pick(&[Whence::Data, Whence::Hole]);
+                Op::Seek { handle, offset: self.offset(), whence }
+            }
+            24..=25 => Op::MapLoad { handle, offset: self.offset(), len: self.len() },
+            26..=27 => Op::MapStore { handle, offset: self.offset(), fill: self.fill() },
             3 => Op::Close { handle },
             4..=9 => Op::Read { handle, offset: self.offset(), len: self.len() },
             10..=14 => Op::Write { handle, offset: self.offset(), fill: self.fill() },

@@ -1,7 +1,9 @@
 //! Open files.
 
 use super::reference::{Body, OpenFile, ReferenceFs};
-use super::{Access, Contents, Disposition, Fallocate, Fill, Follow, Handle, OpenMode, Outcome, TreePath};
+use super::{
+    Access, Contents, Disposition, Fallocate, Fill, Follow, Handle, OpenMode, Outcome, TreePath, Whence,
+};
 use soda_types::Errno;
 
 impl ReferenceFs {
@@ -76,6 +78,61 @@ impl ReferenceFs {
         Ok(Outcome::Count(fill.len.into()))
     }
 
+    /// The answer of a file system in which every zero byte is a hole.
+    pub(super) fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<Outcome, Errno> {
+        let contents = self.file(self.opened(handle)?)?;
+        if offset >= contents.size() {
+            return Err(Errno::NoDevice);
+        }
+        let is_wanted = |byte: u8| (byte != 0) == (whence == Whence::Data);
+        match (contents.find(offset, is_wanted), whence) {
+            (Some(at), _) => Ok(Outcome::Offset(at)),
+            (None, Whence::Data) => Err(Errno::NoDevice),
+            (None, Whence::Hole) => Ok(Outcome::Offset(contents.size())),
+        }
+    }
+
+    /// Whether lseek(2) may have answered this, now: zeros may count as data, but nothing else may count as a hole.
+    pub fn allows_seek(&self, handle: Handle, offset: u64, whence: Whence, got: &Outcome) -> bool {
+        let strictest = self.seek(handle, offset, whence);
+        let size = self.opened(handle).and_then(|file| self.file(file)).map_or(0, Contents::size);
+        match (strictest, got, whence) {
+            (Err(Errno::NoDevice), Outcome::Offset(at), Whence::Data) => (offset..size).contains(at),
+            (Ok(Outcome::Offset(first)), Outcome::Offset(at), Whence::Data) => (offset..=first).contains(at),
+            (Ok(Outcome::Offset(first)), Outcome::Offset(at), Whence::Hole) => {
+                // It may be found later than the first zero, but not where there is data.
+                (first..=size).contains(at)
+                    && self.seek(handle, *at, Whence::Hole).map_or(*at == size, |hole| hole == *got)
+            }
+            (Ok(_), _, _) => false,
+            (Err(errno), got, _) => *got == Outcome::Failed(errno),
+        }
+    }
+
+    pub(super) fn map_load(&self, handle: Handle, offset: u64, len: u32) -> Result<Outcome, Errno> {
+        let file = self.opened(handle)?;
+        let bytes = self.file(file)?.read(offset, len.into());
+        if !bytes.is_empty() && file.access == Access::Write {
+            return Err(Errno::Access);
+        }
+        Ok(Outcome::Bytes(bytes))
+    }
+
+    pub(super) fn map_store(&mut self, handle: Handle, offset: u64, fill: Fill) -> Result<Outcome, Errno> {
+        let file = self.opened(handle)?;
+        let contents = self.contents(file)?;
+        let len = contents.size().saturating_sub(offset).min(fill.len.into());
+        if len == 0 {
+            return Ok(Outcome::Count(0));
+        }
+        if file.access != Access::ReadWrite {
+            return Err(Errno::Access);
+        }
+        contents.write(offset, &fill.bytes()[..len as usize]);
+        self.inode(file.ino).mtime = None;
+        Ok(Outcome::Count(len))
+    }
+
     pub(super) fn ftruncate(&mut self, handle: Handle, size: u64) -> Result<Outcome, Errno> {
         let file = self.writable(handle, Errno::Invalid)?;
         self.resize(file.ino, size)?;
@@ -124,6 +181,13 @@ impl ReferenceFs {
 
     fn contents(&mut self, file: OpenFile) -> Result<&mut Contents, Errno> {
         match &mut self.inode(file.ino).body {
+            Body::File(contents) => Ok(contents),
+            _ => Err(Errno::IsDirectory),
+        }
+    }
+
+    fn file(&self, file: OpenFile) -> Result<&Contents, Errno> {
+        match &self.inodes[&file.ino].body {
             Body::File(contents) => Ok(contents),
             _ => Err(Errno::IsDirectory),
         }

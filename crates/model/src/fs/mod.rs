@@ -14,6 +14,6 @@ pub use contents::Contents;
 pub use generate::{Alphabet, Generator, Placement};
 pub use op::{
     Access, Disposition, Fallocate, Fill, Follow, Handle, Op, OpenMode, Outcome, RenameMode, Seen, TreePath,
-    XattrMode,
+    Whence, XattrMode,
 };
 pub use reference::ReferenceFs;

@@ -128,7 +128,16 @@ pub enum Fallocate {
     ZeroRangeKeepSize,
 }
 
-/// One system call. Offsets and lengths in bytes.
+/// What lseek(2) looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    /// SEEK_DATA
+    Data,
+    /// SEEK_HOLE
+    Hole,
+}
+
+/// One system call (a mapping takes some). Offsets and lengths in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
     Open {
@@ -150,6 +159,25 @@ pub enum Op {
     },
     /// pwrite(2); on a handle that appends, the offset is ignored, as Linux does.
     Write {
+        handle: Handle,
+        offset: u64,
+        fill: Fill,
+    },
+    /// lseek(2) with SEEK_DATA or SEEK_HOLE. Which of its zeros a file system calls a hole is its own affair: compare with
+    /// [`ReferenceFs::allows_seek`](super::ReferenceFs::allows_seek).
+    Seek {
+        handle: Handle,
+        offset: u64,
+        whence: Whence,
+    },
+    /// Loads through a shared mapping of the part before the end of the file.
+    MapLoad {
+        handle: Handle,
+        offset: u64,
+        len: u32,
+    },
+    /// Stores through a shared mapping of the part before the end of the file, and msync(MS_SYNC).
+    MapStore {
         handle: Handle,
         offset: u64,
         fill: Fill,
@@ -245,6 +273,8 @@ pub enum Outcome {
     Bytes(Vec<u8>),
     /// Bytes written.
     Count(u64),
+    /// Of lseek.
+    Offset(u64),
     Stat(Seen),
     /// Sorted, without `.` and `..`.
     Names(Vec<(Name, Option<FileKind>)>),
@@ -274,6 +304,7 @@ impl fmt::Debug for Outcome {
                 write!(f, "Bytes({} of them, {}…)", bytes.len(), bytes[..48].escape_ascii())
             }
             Outcome::Count(count) => write!(f, "Count({count})"),
+            Outcome::Offset(offset) => write!(f, "Offset({offset})"),
             Outcome::Stat(seen) => write!(f, "{seen:?}"),
             Outcome::Names(names) => f.debug_tuple("Names").field(names).finish(),
         }
