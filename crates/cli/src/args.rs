@@ -1,5 +1,6 @@
 //! The command line, once: help, completions and the man page come from here.
 
+use crate::lab_args::LabCommand;
 use crate::spec::{Spec, parse_listen};
 use crate::units::{parse_duration, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -102,6 +103,9 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Check a data directory that no server uses, and repair it
     Fsck(FsckArgs),
+    /// What leases cost and save: formulas, simulations and measurements, beside what the papers say
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// See it work: a server, two mounts as of two machines, and the lease traffic between them
     Demo(DemoArgs),
     /// Print a shell's completions

@@ -65,6 +65,8 @@ pub(crate) enum CliError {
     Io { what: String, cause: io::Error },
     #[error(transparent)]
     Server(#[from] soda_server::StartError),
+    #[error(transparent)]
+    Lab(#[from] soda_lab::LabError),
     #[error("{0}")]
     Damaged(String),
     #[error("{0}")]
@@ -124,7 +126,8 @@ impl CliError {
     pub(crate) fn code(&self) -> u8 {
         let exit = match self {
             CliError::Daemon { code, .. } => return *code,
-            CliError::Usage(_) => Exit::Usage,
+            CliError::Usage(_)
+            | CliError::Lab(soda_lab::LabError::Usage(_) | soda_lab::LabError::Model(_)) => Exit::Usage,
             CliError::Unreachable { .. } | CliError::ServerGone { .. } => Exit::Unreachable,
             CliError::Refused(_) => Exit::Refused,
             CliError::Mount { .. } | CliError::Mounted { .. } => Exit::Mount,
@@ -135,6 +138,7 @@ impl CliError {
             | CliError::Io { .. }
             | CliError::Server(_)
             | CliError::Silent(_)
+            | CliError::Lab(_)
             | CliError::Failed(_) => Exit::Failed,
         };
         exit as u8

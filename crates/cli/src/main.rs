@@ -8,6 +8,7 @@ mod commands;
 mod control;
 mod error;
 mod json;
+mod lab_args;
 mod log;
 mod log_file;
 mod options;
@@ -57,6 +58,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Lease(arguments) => commands::lease::run(&arguments),
         Command::Stats(arguments) => commands::stats::run(&arguments),
         Command::Fsck(arguments) => commands::fsck::run(&arguments),
+        Command::Lab(command) => commands::lab::run(&command),
         Command::Demo(arguments) => commands::demo::run(arguments),
         Command::Completions { shell } => commands::documents::completions(shell),
         Command::Man { all: Some(dir), .. } => commands::documents::all_pages(&dir),

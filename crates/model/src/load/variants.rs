@@ -56,6 +56,9 @@ impl Sharing {
     /// If there is not one file.
     pub fn session_lease_cost(&self, files: f64, session: Term, network: Network) -> Result<f64, ModelError> {
         let files = some("k", files)?;
+        if session == Term::ZERO {
+            return Ok(files * self.sprite_cost());
+        }
         let objects = files * self.exact_lease_cost(Term::INFINITE, network);
         let missed = 1.0 - self.exact_leased_fraction(Term::INFINITE);
         let traffic = files * (self.reads * missed + self.writes);
@@ -63,7 +66,8 @@ impl Sharing {
     }
 
     /// Delayed-write leases (section 2.1): a writer gets the file for itself and changes it in its cache; who reads or writes
-    /// next has the server ask for it. Messages per second, data included: compare with [`Sharing::write_through_cost`].
+    /// next has the server ask for it. The write that gets the lease goes through with its request. Messages per second, data
+    /// included: compare with [`Sharing::write_through_cost`].
     /// `age`: seconds after which what was written is told anyway.
     ///
     /// A Markov chain: W (one writer), then 2, 3, ... readers, then W again.
@@ -94,10 +98,10 @@ impl Sharing {
         }
         let all = 1.0 + readers.iter().map(|(_, weight)| weight).sum::<f64>();
         let mut per_second = 0.0;
-        // In W: told by age, or when somebody asks for it while it is dirty. A visit begins dirty.
+        // In W: told by age, or when somebody asks for it while it is dirty. A visit begins clean.
         let (early, again) = ((-others * age).exp(), w / (w + others));
-        let by_age = early / (1.0 - early * again);
-        let dirty = (1.0 - early) / (1.0 - early * again);
+        let by_age = again * early / (1.0 - early * again);
+        let dirty = again * (1.0 - early) / (1.0 - early * again);
         per_second += others * 2.0 * (by_age + dirty);
         // Asked for (2) by the message and the answer of who wants it (2).
         per_second += others * 4.0;
@@ -137,9 +141,6 @@ pub(super) fn some(name: &'static str, value: f64) -> Result<f64, ModelError> {
 
 /// How often nothing happens for `gap` seconds, per second, if things happen at that rate and each gap counts anew.
 fn heartbeats(traffic: f64, gap: f64) -> f64 {
-    if gap == 0.0 {
-        return 0.0;
-    }
     match traffic * gap {
         0.0 => 1.0 / gap,
         expected => traffic / expected.exp_m1(),

@@ -137,7 +137,6 @@ fn delaying(rng: &mut Rng, n: usize, (r, w): (f64, f64), age: f64) -> f64 {
                     readers[who] = true;
                 } else {
                     writer = Some(who);
-                    dirty_since = Some(now);
                 }
             }
             (None, true) => {
@@ -151,7 +150,6 @@ fn delaying(rng: &mut Rng, n: usize, (r, w): (f64, f64), age: f64) -> f64 {
                 messages += 2.0 + 2.0 * others as f64;
                 readers.fill(false);
                 writer = Some(who);
-                dirty_since = Some(now);
             }
         }
     }

@@ -1,0 +1,57 @@
+//! The command line of `soda lab`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+const MODEL_HELP: &str = "N clients share a file; each reads it R times and writes it W times a second; a lease lasts t. \
+Without options: figure 2 of the SODA paper. docs/LAB.md has the formulas.";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum LabCommand {
+    /// What the formulas say: messages per second, delays, break-even points
+    Model(ModelArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(after_long_help = MODEL_HELP)]
+pub(crate) struct ModelArgs {
+    /// N: clients that share the file
+    #[arg(long, default_value_t = 5.0, allow_negative_numbers = true)]
+    pub n: f64,
+    /// R: reads per second of each client
+    #[arg(long, default_value_t = 2.0, allow_negative_numbers = true)]
+    pub r: f64,
+    /// W: writes per second of each client
+    #[arg(long, default_value_t = 0.1, allow_negative_numbers = true)]
+    pub w: f64,
+    /// t: the lease's term in seconds; `inf` is a callback
+    #[arg(long, default_value_t = 10.0, allow_negative_numbers = true)]
+    pub t: f64,
+    /// How many of the clients write [default: all]
+    #[arg(long, value_name = "M", allow_negative_numbers = true)]
+    pub writers: Option<f64>,
+    /// S of Gray and Cheriton: caches that have the file when it is written [default: all]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    pub sharers: Option<f64>,
+    /// k: files like this one
+    #[arg(long, default_value_t = 1.0, value_name = "K", allow_negative_numbers = true)]
+    pub files: f64,
+    /// f: the chance that a holder that is asked is dead, 0 to 1
+    #[arg(long, default_value_t = 0.0, value_name = "F", allow_negative_numbers = true)]
+    pub dead: f64,
+    /// Seconds after which delayed writes are told
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub age: f64,
+    /// A row for each value: PARAM is one of n, r, w, t, k, f
+    #[arg(long, value_name = "PARAM=FROM..TO")]
+    pub sweep: Option<String>,
+    /// Draw the sweep: FILE.svg or FILE.png
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    pub plot: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print CSV
+    #[arg(long)]
+    pub csv: bool,
+}

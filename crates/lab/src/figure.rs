@@ -1,0 +1,173 @@
+//! What is found: figures and tables, as data. [`crate::plot`] draws them.
+
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// Curves and points over one pair of axes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// Part of file names: letters, digits, `-`.
+    pub name: String,
+    pub title: String,
+    pub x: Axis,
+    pub y: Axis,
+    pub series: Vec<Series>,
+}
+
+/// One axis, with its unit in the label.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Axis {
+    pub label: String,
+    pub scale: Scale,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Scale {
+    /// From zero on.
+    Linear,
+    /// Values of zero and below have no place on it.
+    Logarithmic,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Series {
+    pub name: String,
+    pub style: Style,
+    pub points: Vec<(f64, f64)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Style {
+    /// A formula: known everywhere.
+    Line,
+    /// Simulated or measured at these places only.
+    Points,
+    /// Measured, with lines to lead the eye.
+    Both,
+}
+
+/// Rows of text and figures.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Table {
+    pub title: String,
+    pub head: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Axis {
+    pub fn linear(label: &str) -> Axis {
+        Axis { label: label.to_owned(), scale: Scale::Linear }
+    }
+
+    pub fn logarithmic(label: &str) -> Axis {
+        Axis { label: label.to_owned(), scale: Scale::Logarithmic }
+    }
+}
+
+impl Series {
+    pub fn new(name: impl Into<String>, style: Style, points: Vec<(f64, f64)>) -> Series {
+        Series { name: name.into(), style, points }
+    }
+}
+
+impl Figure {
+    pub fn new(name: &str, title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Figure {
+        Figure { name: name.to_owned(), title: title.to_owned(), x, y, series }
+    }
+
+    /// A line for each point: series, x, y.
+    pub fn csv(&self) -> String {
+        let mut out = format!("series,{},{}\n", quoted(&self.x.label), quoted(&self.y.label));
+        for series in &self.series {
+            for (x, y) in &series.points {
+                let _ = writeln!(out, "{},{x},{y}", quoted(&series.name));
+            }
+        }
+        out
+    }
+}
+
+impl Table {
+    pub fn new<const N: usize>(title: &str, head: [&str; N]) -> Table {
+        Table { title: title.to_owned(), head: head.map(str::to_owned).to_vec(), rows: Vec::new() }
+    }
+
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.to_vec());
+    }
+
+    pub fn csv(&self) -> String {
+        let line =
+            |cells: &Vec<String>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\n";
+        std::iter::once(&self.head).chain(&self.rows).map(line).collect()
+    }
+}
+
+/// The columns stand below each other; the first to the left, figures to the right.
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lines = || std::iter::once(&self.head).chain(&self.rows);
+        let width = |column: usize| {
+            lines().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max()
+        };
+        let widths: Vec<usize> = (0..self.head.len()).map(|column| width(column).unwrap_or(0)).collect();
+        for line in lines() {
+            let mut text = String::new();
+            for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+                let gap = if column == 0 { "" } else { "  " };
+                match column {
+                    0 => write!(text, "{gap}{cell:<width$}")?,
+                    _ => write!(text, "{gap}{cell:>width$}")?,
+                }
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A cell of CSV (RFC 4180).
+fn quoted(cell: &str) -> String {
+    if cell.contains([',', '"', '\n']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell.to_owned()
+    }
+}
+
+/// A number with three digits that say something.
+pub fn digits(value: f64) -> String {
+    let size = value.abs();
+    match size {
+        _ if !value.is_finite() => format!("{value}").replace("inf", "infinite"),
+        0.0 => "0".to_owned(),
+        _ if size >= 100.0 => format!("{value:.0}"),
+        _ if size >= 10.0 => format!("{value:.1}"),
+        _ if size >= 1.0 => format!("{value:.2}"),
+        _ if size >= 0.001 => format!("{value:.4}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_keeps_commas_and_quotes() {
+        let mut table = Table::new("t", ["a", "b"]);
+        table.row(["1,5".into(), "say \"x\"".into()]);
+        assert_eq!(table.csv(), "a,b\n\"1,5\",\"say \"\"x\"\"\"\n");
+        let series = vec![Series::new("s,t", Style::Line, vec![(1.0, 2.5)])];
+        let figure = Figure::new("f", "F", Axis::linear("x (s)"), Axis::linear("y"), series);
+        assert_eq!(figure.csv(), "series,x (s),y\n\"s,t\",1,2.5\n");
+    }
+
+    #[test]
+    fn tables_stand_in_columns() {
+        let mut table = Table::new("t", ["name", "n"]);
+        table.row(["a".into(), "1000".into()]);
+        assert_eq!(table.to_string(), "name     n\na     1000\n");
+        assert_eq!([digits(1234.5), digits(0.25), digits(f64::INFINITY)], ["1234", "0.2500", "infinite"]);
+    }
+}

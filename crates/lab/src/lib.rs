@@ -1,0 +1,37 @@
+//! What leases cost, three times: by formula, by simulation of the production lease core, and measured of the real system;
+//! beside what the papers say that Soda comes from. `docs/LAB.md` explains it to a newcomer.
+//!
+//! * [`model`]: the formulas of `soda-model` as tables and curves.
+//! * [`sim`]: the production [`soda_lease::Table`] and [`soda_lease::Holder`], and other systems' protocols, under the same
+//!   workloads, message by message, repeatable by seed.
+//! * [`figure`], [`plot`]: what was found, as data and drawn.
+
+pub mod figure;
+pub mod model;
+pub mod plot;
+pub mod sim;
+
+use std::path::PathBuf;
+
+/// Why something was not computed, measured or written.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    #[error(transparent)]
+    Model(#[from] soda_model::load::ModelError),
+    #[error("{0}")]
+    Usage(String),
+    #[error("the figure {0} cannot be drawn: {1}")]
+    Plot(String, String),
+    #[error("{path}: {cause}", path = .path.display())]
+    Io { path: PathBuf, cause: std::io::Error },
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl LabError {
+    /// About this file or directory.
+    pub fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> LabError {
+        let path = path.into();
+        move |cause| LabError::Io { path, cause }
+    }
+}

@@ -1,0 +1,241 @@
+//! Draws figures as SVG and PNG. The font is part of the program: nothing has to be installed.
+
+use crate::LabError;
+use crate::figure::{Axis, Figure, Scale, Series, Style};
+use plotters::backend::DrawingBackend;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+use std::path::Path;
+use std::sync::Once;
+
+const SIZE: (u32, u32) = (960, 520);
+/// Beside the axes, so that it hides no point.
+const LEGEND_WIDTH: u32 = 250;
+const FONT: &str = "sans-serif";
+
+/// Okabe and Ito's colours, which colour-blind people can tell apart. Markers differ, too.
+const PALETTE: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+    RGBColor(120, 120, 120),
+];
+
+/// The figure as an SVG document.
+///
+/// # Errors
+/// If the figure has no point, or the library fails.
+pub fn svg(figure: &Figure) -> Result<String, LabError> {
+    let mut text = String::new();
+    draw(figure, &SVGBackend::with_string(&mut text, SIZE).into_drawing_area())?;
+    Ok(text)
+}
+
+/// Writes the figure as a PNG image.
+///
+/// # Errors
+/// As [`svg`]; if the file cannot be written.
+pub fn png(figure: &Figure, path: &Path) -> Result<(), LabError> {
+    draw(figure, &BitMapBackend::new(path, SIZE).into_drawing_area())
+}
+
+fn draw<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>) -> Result<(), LabError> {
+    static REGISTER: Once = Once::new();
+    REGISTER.call_once(|| {
+        // It is part of the program and was tried by the tests: it cannot be damaged.
+        let _ = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
+    });
+    let failed = |error: &dyn std::fmt::Display| LabError::Plot(figure.name.clone(), error.to_string());
+    let (x, y) =
+        (Range::of(&figure.x, figure, |point| point.0), Range::of(&figure.y, figure, |point| point.1));
+    let (Some(x), Some(y)) = (x, y) else { return Err(failed(&"it has no point to draw")) };
+    area.fill(&WHITE).map_err(|error| failed(&error))?;
+    let (left, right) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
+    let mut chart = ChartBuilder::on(&left)
+        .caption(&figure.title, (FONT, 19))
+        .margin(12)
+        .x_label_area_size(48)
+        .y_label_area_size(72)
+        .build_cartesian_2d(x.from..x.to, y.from..y.to)
+        .map_err(|error| failed(&error))?;
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .x_desc(&figure.x.label)
+        .y_desc(&figure.y.label)
+        .x_labels(9)
+        .y_labels(9)
+        .x_label_formatter(&|at| figure.x.scale.label(*at))
+        .y_label_formatter(&|at| figure.y.scale.label(*at))
+        .axis_desc_style((FONT, 16))
+        .label_style((FONT, 14))
+        .draw()
+        .map_err(|error| failed(&error))?;
+    for (number, series) in figure.series.iter().enumerate() {
+        let color = PALETTE[number % PALETTE.len()];
+        let place =
+            |point: &(f64, f64)| Some((figure.x.scale.place(point.0)?, figure.y.scale.place(point.1)?));
+        let points: Vec<(f64, f64)> = series.points.iter().filter_map(place).collect();
+        if series.style != Style::Points {
+            chart
+                .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))
+                .map_err(|error| failed(&error))?;
+        }
+        if series.style != Style::Line {
+            let (filled, open) = (color.filled(), color.stroke_width(2));
+            let points = points.into_iter();
+            // By turns, for who cannot tell colours at all.
+            match number % 4 {
+                0 => chart.draw_series(points.map(|at| Circle::new(at, 4, filled))),
+                1 => chart.draw_series(points.map(|at| TriangleMarker::new(at, 6, filled))),
+                2 => chart.draw_series(points.map(|at| Cross::new(at, 5, open))),
+                _ => chart.draw_series(points.map(|at| Circle::new(at, 5, open))),
+            }
+            .map_err(|error| failed(&error))?;
+        }
+    }
+    legend(&right, &figure.series).map_err(|error| failed(&error))?;
+    area.present().map_err(|error| failed(&error))
+}
+
+fn legend<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    series: &[Series],
+) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    for (number, series) in series.iter().enumerate() {
+        let color = PALETTE[number % PALETTE.len()];
+        let y = 60 + 24 * i32::try_from(number).unwrap_or(0);
+        if series.style != Style::Points {
+            area.draw(&PathElement::new(vec![(4, y), (32, y)], color.stroke_width(2)))?;
+        }
+        if series.style != Style::Line {
+            let (at, filled, open) = ((18, y), color.filled(), color.stroke_width(2));
+            match number % 4 {
+                0 => area.draw(&Circle::new(at, 4, filled))?,
+                1 => area.draw(&TriangleMarker::new(at, 6, filled))?,
+                2 => area.draw(&Cross::new(at, 5, open))?,
+                _ => area.draw(&Circle::new(at, 5, open))?,
+            }
+        }
+        area.draw(&Text::new(series.name.clone(), (40, y - 7), (FONT, 14)))?;
+    }
+    Ok(())
+}
+
+impl Scale {
+    /// Where a value is drawn.
+    fn place(self, value: f64) -> Option<f64> {
+        match self {
+            Scale::Linear => value.is_finite().then_some(value),
+            Scale::Logarithmic => (value.is_finite() && value > 0.0).then(|| value.log10()),
+        }
+    }
+
+    fn label(self, place: f64) -> String {
+        match self {
+            Scale::Linear => short(place),
+            Scale::Logarithmic => short(10_f64.powf(place)),
+        }
+    }
+}
+
+/// As few characters as say it: `0.05`, `20`, `3.2M`.
+fn short(value: f64) -> String {
+    let size = value.abs();
+    match size {
+        _ if size < 1e-12 => "0".to_owned(),
+        _ if size >= 999_950.0 => format!("{}M", short(value / 1e6)),
+        _ if size >= 10_000.0 => format!("{}k", short(value / 1e3)),
+        _ if size >= 99.95 => format!("{value:.0}"),
+        _ => {
+            // Two digits that say something, without the zeros at the end.
+            let places = (1.0 - size.log10().floor()).clamp(0.0, 9.0) as usize;
+            let text = format!("{value:.places$}");
+            if text.contains('.') {
+                text.trim_end_matches('0').trim_end_matches('.').to_owned()
+            } else {
+                text
+            }
+        }
+    }
+}
+
+struct Range {
+    from: f64,
+    to: f64,
+}
+
+impl Range {
+    /// What the axis has to show; `None`: nothing.
+    fn of(axis: &Axis, figure: &Figure, value: impl Fn(&(f64, f64)) -> f64) -> Option<Range> {
+        let points = figure.series.iter().flat_map(|series| &series.points);
+        let places: Vec<f64> = points.filter_map(|point| axis.scale.place(value(point))).collect();
+        let most = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let least = places.iter().copied().fold(f64::INFINITY, f64::min);
+        if places.is_empty() {
+            return None;
+        }
+        Some(match axis.scale {
+            Scale::Linear => {
+                let to = if most > 0.0 { most * 1.05 } else { 1.0 };
+                Range { from: least.min(0.0), to }
+            }
+            Scale::Logarithmic => {
+                let room = ((most - least) * 0.04).max(0.1);
+                Range { from: least - room, to: most + room }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(scale: Scale) -> Figure {
+        let axis = |label: &str| Axis { label: label.to_owned(), scale };
+        let series = vec![
+            Series::new("model", Style::Line, vec![(1.0, 1.0), (100.0, 7.0)]),
+            Series::new("simulated", Style::Points, vec![(10.0, 3.0), (0.0, 0.0)]),
+        ];
+        Figure::new("f", "A figure", axis("term (s)"), axis("messages/s"), series)
+    }
+
+    #[test]
+    fn axes_titles_and_legend_are_written() {
+        let text = svg(&figure(Scale::Linear)).expect("drawn");
+        for word in ["A figure", "term (s)", "messages/s", "model", "simulated"] {
+            assert!(text.contains(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn an_image_has_letters_without_any_font_installed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ink = |title: &str| {
+            let path = dir.path().join("f.png");
+            png(&Figure { title: title.to_owned(), ..figure(Scale::Logarithmic) }, &path).expect("drawn");
+            std::fs::metadata(&path).expect("written").len()
+        };
+        assert!(ink("A long title with many letters in it") > ink(" "), "the title is not drawn");
+    }
+
+    #[test]
+    fn nothing_to_draw_is_said() {
+        let empty = Figure { series: Vec::new(), ..figure(Scale::Linear) };
+        assert!(svg(&empty).is_err());
+        let nothing = vec![Series::new("s", Style::Line, vec![(0.0, f64::NAN)])];
+        assert!(svg(&Figure { series: nothing, ..figure(Scale::Logarithmic) }).is_err());
+    }
+
+    #[test]
+    fn labels_are_short() {
+        let labels = [0.0, 0.05, 0.1, 1.0, 2.5, 10.0, 150.0, 20_000.0, 3.2e6].map(short);
+        assert_eq!(labels, ["0", "0.05", "0.1", "1", "2.5", "10", "150", "20k", "3.2M"]);
+    }
+}

@@ -1,0 +1,236 @@
+//! A discrete-event simulation of protocols that keep caches consistent, for messages, delays and stale reads.
+//!
+//! An operation is carried out at the moment it is called, messages and all, unless somebody does not answer; what it would
+//! have waited on the wire is counted as its delay, a round trip for each exchange that has to follow another. So the counts
+//! are those of a network whose round trips are short beside the times between operations, as in the models.
+//!
+//! Leases are those of production: [`leases`] drives [`soda_lease::Table`] and [`soda_lease::Holder`]. The others are models of
+//! what the papers say of them ([`rivals`]). What the network, restarts and clocks do to the lease core is not asked here but in
+//! `soda-sim`.
+
+pub mod leases;
+pub mod rivals;
+pub mod workload;
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use workload::{Event, OpenFor, SystemCall, Workload};
+
+/// Stretches of equal length of which counts are taken apart, for confidence intervals.
+pub const BATCHES: usize = 20;
+/// Bytes of a message without file data, and of one with a file or a block.
+const SMALL: u64 = 128;
+const LARGE: u64 = SMALL + 4096;
+
+/// What a message is for. An exchange counts as two messages of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A read goes to the server and brings a lease.
+    Grant,
+    /// A read goes to the server and brings none.
+    Read,
+    /// The server asks for a lease or breaks a callback, and the answers.
+    Recall,
+    /// A write goes through.
+    Write,
+    /// Delayed writes are told.
+    Flush,
+    /// A file is opened or closed at the server.
+    OpenClose,
+    /// "Is what I have still right?" (AFS v1's TestAuth, NFS's GETATTR).
+    Validate,
+    /// A whole file is fetched or stored.
+    Transfer,
+}
+
+impl Kind {
+    /// The models count what only consistency needs: not the writes, nor a whole file's way to the server.
+    pub fn is_for_consistency(self) -> bool {
+        !matches!(self, Kind::Write | Kind::Flush)
+    }
+}
+
+/// What a run has counted.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Outcome {
+    pub reads: u64,
+    pub writes: u64,
+    /// Reads that needed no server.
+    pub hits: u64,
+    /// Messages by kind, both ways.
+    pub messages: BTreeMap<Kind, u64>,
+    pub bytes: u64,
+    /// Reads that returned something older than the last write that had returned.
+    pub stale_reads: u64,
+    /// Sums, in seconds.
+    pub read_delay: f64,
+    pub write_delay: f64,
+    /// Seconds simulated.
+    pub duration: f64,
+    /// Messages for consistency in each of [`BATCHES`] stretches.
+    pub batches: Vec<u64>,
+    /// Messages of all kinds in each of them.
+    pub all_batches: Vec<u64>,
+}
+
+impl Outcome {
+    /// Messages for consistency per second, and half the width of a 99 % confidence interval (batch means, t with 19 degrees
+    /// of freedom).
+    pub fn consistency_rate(&self) -> (f64, f64) {
+        self.rate_of(&self.batches)
+    }
+
+    /// The same for all messages: what the server has to handle.
+    pub fn server_load(&self) -> (f64, f64) {
+        self.rate_of(&self.all_batches)
+    }
+
+    fn rate_of(&self, batches: &[u64]) -> (f64, f64) {
+        let length = self.duration / BATCHES as f64;
+        let rates: Vec<f64> = batches.iter().map(|count| *count as f64 / length).collect();
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (rates.len() - 1) as f64;
+        (mean, 2.861 * (variance / rates.len() as f64).sqrt())
+    }
+
+    pub fn hit_ratio(&self) -> f64 {
+        if self.reads == 0 { 0.0 } else { self.hits as f64 / self.reads as f64 }
+    }
+
+    /// Seconds a read took on average.
+    pub fn mean_read_delay(&self) -> f64 {
+        if self.reads == 0 { 0.0 } else { self.read_delay / self.reads as f64 }
+    }
+
+    pub fn mean_write_delay(&self) -> f64 {
+        if self.writes == 0 { 0.0 } else { self.write_delay / self.writes as f64 }
+    }
+}
+
+/// What every protocol writes down.
+#[derive(Debug)]
+pub(crate) struct Book {
+    out: Outcome,
+    now: f64,
+    /// Completed writes of each file: its true version.
+    versions: Vec<u64>,
+    /// Seconds of a round trip.
+    round_trip: f64,
+}
+
+impl Book {
+    pub(crate) fn new(workload: &Workload, round_trip: f64) -> Book {
+        let out = Outcome {
+            duration: workload.duration,
+            batches: vec![0; BATCHES],
+            all_batches: vec![0; BATCHES],
+            ..Outcome::default()
+        };
+        Book { out, now: 0.0, versions: vec![0; workload.files as usize], round_trip }
+    }
+
+    pub(crate) fn at(&mut self, now: f64) {
+        self.now = now;
+    }
+
+    /// So many messages of a kind, without file data.
+    pub(crate) fn messages(&mut self, kind: Kind, count: u64) {
+        *self.out.messages.entry(kind).or_default() += count;
+        self.out.bytes += count * SMALL;
+        let batch = ((self.now / self.out.duration * BATCHES as f64) as usize).min(BATCHES - 1);
+        self.out.all_batches[batch] += count;
+        if kind.is_for_consistency() {
+            self.out.batches[batch] += count;
+        }
+    }
+
+    /// A request and its answer, one of which has file data.
+    pub(crate) fn exchange_with_data(&mut self, kind: Kind) {
+        self.messages(kind, 2);
+        self.out.bytes += LARGE - SMALL;
+    }
+
+    /// A read that returned `version` after `exchanges` round trips and another wait.
+    pub(crate) fn read(&mut self, file: usize, version: u64, exchanges: u32, waited: f64) {
+        self.out.reads += 1;
+        self.out.hits += u64::from(exchanges == 0 && waited == 0.0);
+        self.out.stale_reads += u64::from(version < self.versions[file]);
+        self.out.read_delay += f64::from(exchanges) * self.round_trip + waited;
+    }
+
+    /// A write has returned.
+    pub(crate) fn write(&mut self, file: usize, exchanges: u32, waited: f64) -> u64 {
+        self.out.writes += 1;
+        self.out.write_delay += f64::from(exchanges) * self.round_trip + waited;
+        self.versions[file] += 1;
+        self.versions[file]
+    }
+
+    pub(crate) fn version(&self, file: usize) -> u64 {
+        self.versions[file]
+    }
+
+    pub(crate) fn close(self) -> Outcome {
+        self.out
+    }
+}
+
+/// A protocol under simulation.
+pub(crate) trait Protocol {
+    fn event(&mut self, book: &mut Book, event: &Event);
+    /// The workload is over.
+    fn end(&mut self, _book: &mut Book) {}
+}
+
+/// Everything that can be compared.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum System {
+    /// Production leases, used as the paper or as Soda uses them: see [`leases::Use`].
+    Leases(leases::Setting),
+    /// Sprite: version numbers at open, caching off under concurrent write sharing, delayed writes of 30 s.
+    Sprite,
+    /// The paper's sSPRITE: the version number is asked for at each read.
+    CheckEachRead,
+    /// AFS v1: TestAuth at each open, whole files, store at close.
+    AfsV1,
+    /// AFS v2: callbacks, whole files, store at close.
+    AfsV2,
+    /// NFS: attributes are believed for so many seconds, and checked at open.
+    Nfs { attributes: f64 },
+}
+
+/// Runs a system under a workload. Repeats exactly for a seed.
+pub fn run(system: System, workload: &Workload, round_trip: f64, seed: u64) -> Outcome {
+    let mut book = Book::new(workload, round_trip);
+    let mut protocol: Box<dyn Protocol> = match system {
+        System::Leases(setting) => Box::new(leases::Leases::new(workload, setting)),
+        System::Sprite => Box::new(rivals::Sprite::new(workload)),
+        System::CheckEachRead => Box::new(rivals::Checking::new(workload, rivals::Believed::For(0.0))),
+        System::AfsV1 => Box::new(rivals::WholeFiles::new(workload, rivals::Validity::TestAuth)),
+        System::AfsV2 => Box::new(rivals::WholeFiles::new(workload, rivals::Validity::Callback)),
+        System::Nfs { attributes } => {
+            Box::new(rivals::Checking::new(workload, rivals::Believed::CloseToOpen(attributes)))
+        }
+    };
+    let events = workload.events(seed);
+    let wrap = !matches!(workload.arrivals, workload::Arrivals::Sessions { .. });
+    for event in &events {
+        book.at(event.at);
+        // A read or write that is not part of a session is one of its own.
+        let mode = if event.call == SystemCall::Write { OpenFor::Writing } else { OpenFor::Reading };
+        if wrap {
+            protocol.event(&mut book, &Event { call: SystemCall::Open(mode), ..*event });
+        }
+        protocol.event(&mut book, event);
+        if wrap {
+            protocol.event(&mut book, &Event { call: SystemCall::Close, ..*event });
+        }
+    }
+    book.at(workload.duration);
+    protocol.end(&mut book);
+    book.close()
+}
+
+#[cfg(test)]
+mod tests;
