@@ -4,6 +4,7 @@ A target has a name, `roots` (directories on mounts of one and the same tree; se
 Everything it needs is below its own directory. The other file systems that people use are in `peers.py`.
 """
 
+import itertools
 import json
 import os
 import socket
@@ -45,10 +46,12 @@ def drop_caches() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
+# Below those that connections get by themselves, so that nobody has one by chance; each is given once.
+PORTS = itertools.islice(itertools.cycle(range(20000, 32000)), os.getpid() % 12000, None)
+
+
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    return next(port for port in PORTS if not listens(port))
 
 
 def wait_until(ready, what: str, process: subprocess.Popen | None = None, seconds: float = 20) -> None:

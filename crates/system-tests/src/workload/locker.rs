@@ -1,4 +1,5 @@
-//! A process that holds record locks: they belong to processes, so threads of a test cannot exclude each other by them.
+//! A process that holds byte-range locks: record locks belong to processes, so threads of a test cannot exclude each other by
+//! them.
 
 use crate::linear::object::{Answer, RangeMode};
 use rustix::io::{Errno, Result};
@@ -7,15 +8,19 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Reads commands, one a line; answers each with `done`, `busy` or an errno.
 const PROGRAM: &str = "
-import fcntl, os, sys
+import fcntl, os, struct, sys
+OFD_SETLK = 37
 def answer(word):
     print(word, flush=True)
-def lock(mode):
-    return lambda start, len: fcntl.lockf(file, mode | fcntl.LOCK_NB, len, start)
+def set_lock(kind, start, len):
+    what = struct.pack('hhxxxxqqixxxx', kind, os.SEEK_SET, start, len, 0)
+    fcntl.fcntl(file, OFD_SETLK if sys.argv[2] == 'ofd' else fcntl.F_SETLK, what)
+def lock(kind):
+    return lambda start, len: set_lock(kind, start, len)
 def unlock(start, len):
     os.pwrite(file, b'x', start)  # what the lock was for: fails if it is lost
-    fcntl.lockf(file, fcntl.LOCK_UN, len, start)
-commands = {'shared': lock(fcntl.LOCK_SH), 'exclusive': lock(fcntl.LOCK_EX), 'unlock': unlock}
+    set_lock(fcntl.F_UNLCK, start, len)
+commands = {'shared': lock(fcntl.F_RDLCK), 'exclusive': lock(fcntl.F_WRLCK), 'unlock': unlock}
 try:
     file = os.open(sys.argv[1], os.O_RDWR)
     answer('done')
@@ -35,6 +40,15 @@ for line in sys.stdin:
 /// Bytes from the beginning of one part of the file to that of the next.
 const PART: u64 = 1000;
 
+/// To whom its locks belong. Both kinds exclude each other (fcntl(2)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    /// Record locks.
+    Process,
+    /// OFD locks.
+    OpenFile,
+}
+
 #[derive(Debug)]
 pub(super) struct Locker {
     child: Child,
@@ -48,9 +62,13 @@ impl Locker {
     ///
     /// # Panics
     /// If there is no Python.
-    pub(super) fn start(path: &str) -> Result<Locker> {
+    pub(super) fn start(path: &str, owner: Owner) -> Result<Locker> {
+        let owner = match owner {
+            Owner::Process => "record",
+            Owner::OpenFile => "ofd",
+        };
         let mut command = Command::new("python3");
-        command.args(["-c", PROGRAM, path]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(["-c", PROGRAM, path, owner]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("python3: {error}"));
         let (Some(commands), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             panic!("python3 without pipes");

@@ -1,8 +1,8 @@
-//! Operations on locks: flock by descriptor, record locks by process.
+//! Operations on locks: flock by descriptor, record and OFD locks by process.
 
 use super::actor::Actor;
 use super::layout::{lock_name, ranges_name};
-use super::locker::Locker;
+use super::locker::{Locker, Owner};
 use crate::linear::object::{Answer, Operation};
 use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::{Errno, Result};
@@ -36,7 +36,8 @@ impl Actor {
             // Through the descriptor: it leads to the same mount also when that is not at its place any more.
             let root = self.root()?.as_raw_fd();
             let path = format!("/proc/{}/fd/{root}/{}", std::process::id(), ranges_name(file));
-            self.lockers.insert(file, Locker::start(&path)?);
+            let owner = if self.client.is_multiple_of(2) { Owner::Process } else { Owner::OpenFile };
+            self.lockers.insert(file, Locker::start(&path, owner)?);
             self.start_clock();
         }
         let called = self.called();
