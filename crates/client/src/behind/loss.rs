@@ -246,8 +246,11 @@ impl Inner {
             Fsync::Server => Safety::ProcessCrash,
             Fsync::Local => Safety::PowerCut,
         };
-        let disk = DiskLog::new(dir, &self.config.name, header, safety, policy.max_bytes);
-        state.behind.begin_disk(Some(Arc::new(disk)));
+        let disk = Arc::new(DiskLog::new(dir, &self.config.name, header, safety, policy.max_bytes));
+        state.behind.begin_disk(Some(Arc::clone(&disk)));
+        drop(state);
+        // Without room changes go through.
+        let _ = disk.begin_session();
     }
 
     /// Before anything else is sent to a server that has started anew.

@@ -11,7 +11,7 @@
 //!
 //! | the session | what is done |
 //! | --- | --- |
-//! | goes on | the digest without an answer is sent again, then the rest |
+//! | goes on | the digest without an answer is sent again, then the rest; if there is nothing to tell it is ended all the same: nobody waits for its leases |
 //! | goes on in a new run of the server | what the server lost is to be sent again, too, if nothing in between went through to the server; the leases are reclaimed, each at the version that the log knows |
 //! | is over: somebody needed its leases | nothing is applied; the log is kept for people (`soda recover`) |
 //!
@@ -165,7 +165,8 @@ async fn replay(inner: &Arc<Inner>, place: &Place, found: &Found) -> Result<usiz
             Err(Halt::Broken(error)) => (error.to_string(), Stop::Unreachable(error)),
             Err(Halt::NoRoom(why)) => (why.clone(), Stop::Keep(why)),
         };
-        if inner.now().since(began) > PATIENCE {
+        // Who had nothing to tell need not be waited for.
+        if found.records().is_empty() || inner.now().since(began) > PATIENCE {
             return Err(last);
         }
         tracing::warn!(why, "what a client that crashed had not told the server is tried again");

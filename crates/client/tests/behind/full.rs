@@ -1,42 +1,12 @@
-//! A server whose disk gets full. The disk is a small tmpfs in a mount namespace of its own; who is not root may be denied
-//! that, then the tests are skipped.
+//! A server whose disk gets full.
 
 use super::*;
+use crate::small_disk::on_a_small_disk;
 use soda_types::FsResult;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-
-/// Runs an ignored test of this program on a disk of 300 MiB.
-fn on_a_small_disk(test: &str) {
-    let mount_point = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=300m none \"$TMPDIR\" || exit 77; exec \"$0\" --exact \"$SODA_CHILD\" --ignored";
-    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
-    let namespaces: &[&str] = if root { &["--mount"] } else { &["--map-root-user", "--mount"] };
-    let output = Command::new("unshare")
-        .args(namespaces)
-        .args(["sh", "-c", script])
-        .arg(std::env::current_exe().unwrap())
-        .env("TMPDIR", mount_point.path())
-        .env("SODA_CHILD", format!("full::{test}"))
-        .output();
-    match output {
-        Ok(output) if output.status.success() => {}
-        Ok(output) if output.status.code() == Some(101) => {
-            panic!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        }
-        other => {
-            assert!(
-                !root && std::env::var_os("SODA_TEST_REQUIRE").is_none(),
-                "no full disk to be had: {other:?}"
-            );
-            eprintln!("SKIPPED: no mount namespace to be had: {other:?}");
-        }
-    }
-}
 
 async fn fill(client: &Arc<Client>, text: &str, len: usize) -> FsResult<Fid> {
     let new = new_node(FileKind::File);
@@ -63,7 +33,7 @@ fn empty(path: &Path) {
 
 #[test]
 fn what_was_acknowledged_gets_to_a_server_that_is_full_since() {
-    on_a_small_disk("acknowledged_then_full");
+    on_a_small_disk("full::acknowledged_then_full", "300m", "TMPDIR");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,7 +79,7 @@ async fn acknowledged_then_full() {
 
 #[test]
 fn what_frees_space_is_done_by_a_server_that_has_no_room_for_the_rest() {
-    on_a_small_disk("full_behind_its_back");
+    on_a_small_disk("full::full_behind_its_back", "300m", "TMPDIR");
 }
 
 #[tokio::test(flavor = "multi_thread")]

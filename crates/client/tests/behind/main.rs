@@ -11,6 +11,8 @@ mod power_cut;
 #[path = "../common/proxy.rs"]
 mod proxy;
 mod sharing;
+#[path = "../common/small_disk.rs"]
+mod small_disk;
 
 use common::*;
 use proxy::{Proxy, Weather};

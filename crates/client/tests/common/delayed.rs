@@ -58,16 +58,25 @@ impl Victim {
         Victim::connect(cell, cache, config).await
     }
 
+    /// It has done nothing yet.
+    pub(crate) async fn cold(cell: &Cell) -> Victim {
+        let cache = tempfile::tempdir().unwrap();
+        let config = caching(cell, cell.addr, cache.path());
+        Victim::connect_cold(cache, config).await
+    }
+
     async fn connect(cell: &Cell, cache: TempDir, config: ClientConfig) -> Victim {
+        let victim = Victim::connect_cold(cache, config).await;
+        let addr = cell.addr;
+        victim.run(|client| async move { warm_up(&client, addr).await }).await;
+        victim
+    }
+
+    async fn connect_cold(cache: TempDir, config: ClientConfig) -> Victim {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let addr = cell.addr;
-        let warm = async move {
-            let client = Client::connect(config, Box::new(NoKernel)).await.unwrap();
-            warm_up(&client, addr).await;
-            client
-        };
-        let client = runtime.spawn(warm).await.unwrap();
+        let connect = async move { Client::connect(config, Box::new(NoKernel)).await.unwrap() };
+        let client = runtime.spawn(connect).await.unwrap();
         Victim { runtime, client, cache }
     }
 

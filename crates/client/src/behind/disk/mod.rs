@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Beside what may wait, in bytes: what is told and not durable yet, and what is left of files.
 const BEYOND_PENDING: u64 = 256 << 20;
 
-/// The files of a log, which appear with its first record.
+/// The files of a log.
 #[derive(Debug)]
 pub(crate) struct DiskLog {
     cache_dir: PathBuf,
@@ -137,6 +137,12 @@ impl DiskLog {
         self.safety
     }
 
+    /// The session has begun: names it in the files before anything is done in it. Whoever finds them can end it, and nobody
+    /// waits for its leases until they run out.
+    pub(crate) fn begin_session(&self) -> OnDisk {
+        self.attempt(&mut lock(&self.files))
+    }
+
     /// Has the operating system take everything that was queued until now. Blocks as a write to a local file does.
     pub(crate) fn write(&self) -> OnDisk {
         let target = self.queued.load(Ordering::Acquire);
@@ -147,7 +153,11 @@ impl DiskLog {
         if self.written.load(Ordering::Acquire) >= target {
             return OnDisk::Yes;
         }
-        match self.write_out(&mut files) {
+        self.attempt(&mut files)
+    }
+
+    fn attempt(&self, files: &mut Stage) -> OnDisk {
+        match self.write_out(files) {
             Ok(()) => OnDisk::Yes,
             Err(error) => {
                 if !self.no_room.swap(true, Ordering::Relaxed) {
@@ -190,11 +200,10 @@ impl DiskLog {
 
     /// Now and then: writes what nobody waits for, such as what is durable, and tries again to write what did not fit.
     pub(crate) fn catch_up(&self) {
-        if self.write() == OnDisk::Yes
-            && !self.has_room()
-            && let Stage::Begun(files) = &*lock(&self.files)
-        {
-            self.note_room(files);
+        if self.has_room() {
+            let _ = self.write();
+        } else {
+            let _ = self.attempt(&mut lock(&self.files));
         }
     }
 

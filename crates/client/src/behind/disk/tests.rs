@@ -41,7 +41,7 @@ fn a_client_that_dies_leaves_what_was_written() {
     let cache = tempfile::tempdir().unwrap();
     let log = log(cache.path());
     assert_eq!(log.write(), OnDisk::Yes);
-    assert!(!cache.path().join("oplog").exists(), "nothing to say, no files");
+    assert!(!cache.path().join("oplog").exists(), "no session, no files");
     push(&log, 1);
     push(&log, 2);
     log.push_sent(DigestId(5), vec![Lsn(1)]);
@@ -57,6 +57,16 @@ fn a_client_that_dies_leaves_what_was_written() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&cache.path().join("oplog/0")), 0o700);
     assert_eq!(mode(&cache.path().join("oplog/0/0000000001.log")), 0o600);
+}
+
+#[test]
+fn a_session_is_named_before_anything_is_done_in_it() {
+    let cache = tempfile::tempdir().unwrap();
+    let log = log(cache.path());
+    assert_eq!(log.begin_session(), OnDisk::Yes);
+    drop(log);
+    let [found] = &left(cache.path())[..] else { panic!() };
+    assert_eq!((found.header.session.session, found.records().len()), (SessionId(1), 0));
 }
 
 #[test]
@@ -107,6 +117,20 @@ fn without_room_it_says_so_until_there_is_some() {
     assert!(log.has_room());
     drop(log);
     assert_eq!(left(&dir)[0].pending.len(), 1);
+}
+
+#[test]
+fn a_session_that_found_no_room_is_named_when_there_is_some() {
+    let cache = tempfile::tempdir().unwrap();
+    let dir = cache.path().join("gone");
+    std::fs::write(&dir, "in the way").unwrap();
+    let log = log(&dir);
+    assert_eq!((log.begin_session(), log.has_room()), (OnDisk::No, false));
+    log.catch_up();
+    assert!(!log.has_room());
+    std::fs::remove_file(&dir).unwrap();
+    log.catch_up();
+    assert!(log.has_room());
 }
 
 #[test]
