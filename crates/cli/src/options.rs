@@ -208,6 +208,8 @@ impl MountOptions {
             "memory" => self.memory = Some(parse_size(need()?)?),
             "consistency" => self.consistency = parse_consistency(need()?)?,
             "write" => self.write = parse_write(need()?)?,
+            // As people know it from NFS.
+            "sync" => self.write = WriteMode::Through,
             "dirty-age" => self.dirty_age = Some(parse_duration(need()?)?),
             "dirty-size" => self.dirty_size = Some(parse_size(need()?)?),
             "fsync" => self.fsync = parse_fsync(need()?)?,
@@ -225,7 +227,7 @@ impl MountOptions {
                 return Err(format!(
                     "mount option `{option}` is not known. There are: hard, soft[=TIME], ro, rw, cache-dir=DIR, \
                      cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, \
-                     lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, dirty-age=TIME, \
+                     lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, sync, dirty-age=TIME, \
                      dirty-size=SIZE, fsync=server|local, nosuid, nodev, noexec, allow_other"
                 ));
             }
@@ -413,6 +415,8 @@ mod tests {
 
     #[test]
     fn bounds_of_delayed_writes_read_back_and_need_them() {
+        assert_eq!(parse("write=behind,sync").unwrap().write_policy(), WritePolicy::Through);
+        assert!(parse("sync,dirty-age=1s").unwrap().check().is_err());
         let options = parse("write=behind,dirty-age=1500ms,dirty-size=8M").unwrap();
         assert_eq!(options.check(), Ok(()));
         let WritePolicy::Behind(behind) = options.write_policy() else { panic!("{options:?}") };

@@ -86,6 +86,7 @@ impl Client {
             losses: AtomicU64::new(0),
             holding: AtomicBool::new(false),
             session_ended: Notify::new(),
+            making_room: tokio::sync::Mutex::default(),
             phase: watch::Sender::new(Phase::Connected),
             config,
         });

@@ -129,7 +129,7 @@ pub enum WritePolicy {
 pub struct WriteBehind {
     /// The oldest change is told after this time at the latest.
     pub max_age: Duration,
-    /// Most bytes that wait; also the space that the server is asked to keep free for them.
+    /// Most bytes that wait.
     pub max_bytes: u64,
     /// Most changes that wait.
     pub max_records: usize,
@@ -147,6 +147,14 @@ pub enum Fsync {
     /// The disk with this machine's cache directory, where that has everything that the server's disk may lack: what was
     /// done survives a power cut of either, but only this machine can tell the server of it.
     Local,
+}
+
+impl WriteBehind {
+    /// The space that the server is asked to set aside for what waits, bytes: many small files take more than they hold.
+    pub(crate) fn space(&self) -> u64 {
+        const LEAST: u64 = 1 << 20;
+        self.max_bytes.saturating_mul(4).max(LEAST)
+    }
 }
 
 impl Default for WriteBehind {

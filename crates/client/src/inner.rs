@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) holding: AtomicBool,
     /// The server said that the session has ended: connect anew.
     pub(crate) session_ended: Notify,
+    /// Held by who has the server given back what it keeps for what is done here.
+    pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) phase: watch::Sender<Phase>,
 }
 

@@ -43,6 +43,7 @@ mod client;
 mod clock;
 mod config;
 mod connection;
+pub mod crash;
 mod error;
 mod hooks;
 mod inner;

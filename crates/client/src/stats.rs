@@ -29,7 +29,7 @@ counters! {
     notes_sent, replies, grace_waits, busy_waits,
     recalls, recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, recalls_run_out,
     names_cancelled,
-    here, digests, digested, coalesced, log_full, lost_records, kept_logs, replayed, fsyncs_local,
+    here, digests, digests_refused, digested, coalesced, log_full, lost_records, kept_logs, replayed, fsyncs_local,
     through_no_lease, through_recalled, through_contended, through_unknown, through_access_list, through_reservation,
     through_large, through_kind, through_local_disk,
     leases_released, leases_lowered, reconnects, sessions_lost, reclaimed, reclaim_refused,

@@ -59,6 +59,7 @@ pub struct Log {
     last_digest: u64,
     pending: BTreeMap<Lsn, Pending>,
     pending_weight: u64,
+    pending_space: u64,
     objects: HashMap<Object, Uses>,
     sent: Option<Sent>,
     applied: Undurable,
@@ -86,6 +87,8 @@ struct Sent {
     records: Vec<(Lsn, Pending)>,
     /// Bytes.
     weight: u64,
+    /// Bytes, as [`Change::space`] counts them.
+    space: u64,
 }
 
 /// What the server has applied and its disk is not known to have.
@@ -156,6 +159,7 @@ impl Log {
             }
         }
         self.pending_weight += record.change.weight();
+        self.pending_space += record.change.space();
         self.pending.insert(lsn, Pending { record, since, after: after.into_iter().collect() });
     }
 
@@ -200,6 +204,16 @@ impl Log {
     /// Bytes that the digest under way weighs.
     pub fn under_way_bytes(&self) -> u64 {
         self.sent.as_ref().map_or(0, |sent| sent.weight)
+    }
+
+    /// Bytes that the server's disk may need for what is pending and under way, as [`Change::space`] counts them.
+    pub fn untold_space(&self) -> u64 {
+        self.pending_space + self.under_way_space()
+    }
+
+    /// The same of the digest under way.
+    pub fn under_way_space(&self) -> u64 {
+        self.sent.as_ref().map_or(0, |sent| sent.space)
     }
 
     /// Bytes of all that is kept: pending, under way, or applied and not known to be on the server's disk.
@@ -307,17 +321,19 @@ impl Log {
             }
             taken.extend(self.pending.remove(&lsn).map(|pending| (lsn, pending)));
         }
-        let mut weight = 0;
+        let (mut weight, mut space) = (0, 0);
         for (lsn, pending) in &taken {
             weight += pending.record.change.weight();
+            space += pending.record.change.space();
             self.forget_uses(*lsn, &pending.record.change);
         }
         self.pending_weight -= weight;
+        self.pending_space -= space;
         self.last_digest += 1;
         let id = DigestId(self.last_digest);
         let lsns = taken.iter().map(|(lsn, _)| *lsn).collect();
         let records = coalesce(taken.iter().map(|(_, pending)| pending.record.clone()).collect());
-        self.sent = Some(Sent { id, records: taken, weight });
+        self.sent = Some(Sent { id, records: taken, weight, space });
         Some(Digest { id, lsns, records })
     }
 
@@ -410,7 +426,7 @@ impl Log {
 
     fn enter_anew(&mut self, pending: BTreeMap<Lsn, Pending>) {
         self.objects.clear();
-        self.pending_weight = 0;
+        (self.pending_weight, self.pending_space) = (0, 0);
         for pending in pending.into_values() {
             self.enter(pending.record, pending.since);
         }

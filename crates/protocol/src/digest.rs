@@ -159,6 +159,21 @@ pub enum Touch {
     Exclusive,
 }
 
+/// [`Change::space`] of a change with so many bytes of data, or of names and values: what is kept beside the metadata is
+/// in its journal, in a sorted file, and in another one for the time of a merge; data that is longer is rounded up to blocks.
+pub fn space_for(bytes: usize) -> u64 {
+    const RECORDS: u64 = 1024;
+    const SMALL: u64 = 64 << 10;
+    let bytes = bytes as u64;
+    RECORDS + bytes + 2 * bytes.min(SMALL)
+}
+
+/// The same of a small change that goes through to the server: the server and its client take it off what is reserved.
+pub fn space_through(bytes: usize) -> u64 {
+    const RECORDS: u64 = 4096;
+    RECORDS + bytes as u64
+}
+
 impl Change {
     /// What the change touches. Each object once.
     pub fn touches(&self) -> Vec<(Object, Touch)> {
@@ -217,6 +232,22 @@ impl Change {
             _ => 0,
         };
         RECORD + extra as u64
+    }
+
+    /// Bytes that the server's disk may need for it at most, about: what a client has to have reserved before it makes the
+    /// change by itself. What gives space back needs none that was reserved.
+    pub fn space(&self) -> u64 {
+        match self {
+            Change::Unlink { .. } | Change::RemoveDirectory { .. } | Change::Release { .. } => 0,
+            Change::SetAttr { set, .. } if set.size.is_some() => 0,
+            Change::Write { data, .. } => space_for(data.len()),
+            Change::SetXattr { name, value, .. } => space_for(name.len() + value.len()),
+            Change::Create { place, new, .. } => space_for(place.name.as_bytes().len() + new.target.len()),
+            Change::Link { place, .. } | Change::Rename { to: place, .. } => {
+                space_for(place.name.as_bytes().len())
+            }
+            _ => space_for(0),
+        }
     }
 
     /// What gets another parent, if directories may be among it.

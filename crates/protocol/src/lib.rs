@@ -11,7 +11,7 @@ pub mod frame;
 pub mod message;
 
 pub use admin::*;
-pub use digest::{Change, Fate, Lsn, Moved, Object, Place, Record, Touch};
+pub use digest::{Change, Fate, Lsn, Moved, Object, Place, Record, Touch, space_for, space_through};
 pub use frame::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN, MAX_BODY, MAX_PAYLOAD};
 pub use message::*;
 

@@ -27,14 +27,15 @@ pub(crate) struct Taking {
     space: Arc<Space>,
     session: SessionId,
     bytes: u64,
+    purpose: Purpose,
 }
 
 /// What an operation takes space for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// Data that nobody was promised room for.
+    /// What nobody was promised room for. Not even of the session's own reservation: that is for what it did already.
     Data,
-    /// About a name or an attribute: so little that the session may have it of its own reservation.
+    /// About a name or an attribute: so little that the session may have it of its own reservation, from which it is taken.
     Little,
     /// What the session did already, which it made its reservation for.
     Told,
@@ -54,6 +55,8 @@ impl Space {
         let mut ledger = self.ledger();
         let reserved = match purpose {
             Purpose::Data => ledger.total,
+            // It was promised, whatever became of the rest.
+            Purpose::Told if bytes <= ledger.of(session) => 0,
             Purpose::Little | Purpose::Told => ledger.others(session),
         };
         // What brings no data may be what gives space back.
@@ -67,10 +70,12 @@ impl Space {
             }
         }
         ledger.under_way += bytes;
-        Ok(Taking { space: self.clone(), session, bytes })
+        Ok(Taking { space: self.clone(), session, bytes, purpose })
     }
 
-    /// Makes the session's reservation as large as asked for, as far as others leave it. Returns what it is.
+    /// Makes the session's reservation as large as asked for, as far as others leave it; of that a quarter stays free, as nobody
+    /// knows to the byte what the store will need. Not less than it was, which may be used up already by what the session did,
+    /// unless that is asked for. Returns what it is.
     pub(crate) fn reserve(
         &self,
         session: SessionId,
@@ -82,7 +87,8 @@ impl Space {
             0 => 0,
             _ => {
                 let taken = ledger.others(session).saturating_add(ledger.under_way);
-                bytes.min(free()?.saturating_sub(taken))
+                let left = free()?.saturating_sub(taken);
+                bytes.min((left - left / 4).max(ledger.of(session)))
             }
         };
         ledger.set(session, granted);
@@ -151,8 +157,11 @@ impl Ledger {
 }
 
 impl Taking {
-    /// What the session has told of is done: of its reservation so much is used up.
+    /// It is done: of the session's reservation so much is used up, unless it was not for that.
     pub(crate) fn used(&self) {
+        if self.purpose == Purpose::Data {
+            return;
+        }
         let mut ledger = self.space.ledger();
         let left = ledger.of(self.session).saturating_sub(self.bytes);
         ledger.set(self.session, left);
@@ -177,12 +186,25 @@ mod tests {
         let space = Arc::new(Space::default());
         let reserve = |session, bytes| space.reserve(session, bytes, || Ok(100)).unwrap();
         assert_eq!(reserve(ONE, 70), 70);
-        assert_eq!(reserve(OTHER, 70), 30);
+        assert_eq!(reserve(OTHER, 70), 23, "a quarter of what is left stays free");
         assert_eq!(reserve(ONE, 20), 20);
-        assert_eq!(reserve(OTHER, 70), 70);
-        assert_eq!((space.of_others(ONE), space.of(OTHER), space.total()), (70, 70, 90));
+        assert_eq!(reserve(OTHER, 70), 60);
+        assert_eq!((space.of_others(ONE), space.of(OTHER), space.total()), (60, 60, 80));
         space.forget(OTHER);
         assert_eq!((space.total(), space.of_others(ONE)), (20, 0));
+    }
+
+    #[test]
+    fn what_was_promised_is_kept_when_less_is_free() {
+        let space = Arc::new(Space::default());
+        space.reserve(ONE, 60, || Ok(100)).unwrap();
+        assert_eq!(space.reserve(ONE, 80, || Ok(10)).unwrap(), 60);
+        space.reserve(OTHER, 60, || Ok(100)).unwrap();
+        let told = space.take(ONE, (60, Purpose::Told), || Ok(10)).unwrap();
+        told.used();
+        drop(told);
+        assert_eq!(space.take(ONE, (60, Purpose::Told), || Ok(10)).unwrap_err().errno, Errno::NoSpace);
+        assert_eq!(space.reserve(ONE, 0, || Ok(10)).unwrap(), 0);
     }
 
     #[test]
@@ -201,13 +223,19 @@ mod tests {
         let told = space.take(ONE, (100, Purpose::Told), || Ok(100)).unwrap();
         drop(space.take(OTHER, (0, Purpose::Told), || Ok(0)).unwrap());
         told.used();
+        drop(told);
         assert_eq!(space.of(ONE), 0, "used up");
+        space.reserve(ONE, 50, || Ok(100)).unwrap();
+        for (purpose, left) in [(Purpose::Data, 50), (Purpose::Little, 40)] {
+            space.take(ONE, (10, purpose), || Ok(100)).unwrap().used();
+            assert_eq!(space.of(ONE), left);
+        }
     }
 
     #[test]
     fn what_is_under_way_cannot_be_reserved() {
         let space = Arc::new(Space::default());
         let _taking = space.take(OTHER, (30, Purpose::Data), || Ok(100)).unwrap();
-        assert_eq!(space.reserve(ONE, 100, || Ok(100)).unwrap(), 70);
+        assert_eq!(space.reserve(ONE, 100, || Ok(100)).unwrap(), 53);
     }
 }

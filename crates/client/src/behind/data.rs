@@ -36,7 +36,7 @@ impl State {
         };
         let len = data.len() as u64;
         let end = semantics::checked_end(offset, len).map_err(NotHere::Fails)?;
-        self.room_here()?;
+        self.room_here(data.len())?;
         let moment = self.moment(calendar, &[&attr]);
         if offset >= attr.size {
             attr.allocated += len;

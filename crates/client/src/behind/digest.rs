@@ -7,6 +7,7 @@ use crate::cache::State;
 use crate::cache::inode::Inode;
 use crate::call::{Arrived, GiveUp, Order, Waiting, unexpected};
 use crate::config::WritePolicy;
+use crate::crash;
 use crate::inner::{Inner, Phase};
 use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
@@ -311,7 +312,7 @@ impl Behind {
         if under_way.chosen == Chosen::Wanted && now.since(self.unasked_at) < LONGEST_QUIET {
             self.quiet_until = now + QUIET;
         }
-        self.reserve.note_used(self.log.under_way_bytes());
+        self.reserve.note_used(self.log.under_way_space());
         self.log.handle_applied(under_way.id);
         let has_room = under_way.chosen == Chosen::InOrder || self.log.first_pending().is_none();
         self.room = if has_room { Room::Enough } else { self.room };
@@ -344,6 +345,7 @@ impl Behind {
             disk.push(Entry::Durable { up_to: Sequence(id.0) });
             disk.push_forget(floor);
         }
+        crash::point("client.durable");
     }
 }
 
@@ -364,6 +366,7 @@ impl Inner {
                 let order = Order { give_up: GiveUp::Never, ..Order::change(call, slot, ticket, Vec::new()) };
                 // Should this machine crash, it is known that the server may have it.
                 let disk = state.behind.disk.clone().filter(|disk| disk.write() == OnDisk::Yes);
+                crash::point("client.digest-noted");
                 // Whoever ends the session from here on finds it in the list.
                 let digest =
                     self.enlist(order, move |arrived, result| handle_answer(arrived, digest.id, result));
@@ -396,25 +399,30 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
     });
     match applied {
         Ok(attrs) => {
+            crash::point("client.digest-answered");
             state.behind.stalled_until = Monotonic::ZERO;
             let kernel_is_wrong = state.digest_applied(now, id, &attrs);
+            crash::point("client.digest-applied");
             if !kernel_is_wrong.is_empty() {
                 let hooks = Arc::clone(&inner.hooks);
                 let tell = move || kernel_is_wrong.iter().for_each(|fid| hooks.invalidate_attr(*fid));
                 inner.recall_pool.run(Box::new(tell));
             }
         }
-        Err(error) => match state.digest_refused(now, id, &error) {
-            Refused::Later => {
-                tracing::warn!(%error, "the server does not take delayed writes now: trying again")
+        Err(error) => {
+            inner.stats.digests_refused.one();
+            match state.digest_refused(now, id, &error) {
+                Refused::Later => {
+                    tracing::warn!(%error, "the server does not take delayed writes now: trying again")
+                }
+                Refused::ForGood(refusal) => {
+                    let (lost, inner) = (state.give_up_uncovered(Some(&refusal)), Arc::clone(inner));
+                    // Under the lock of the caches nobody is told anything.
+                    inner.runtime.clone().spawn(async move { inner.report_loss(lost, &error.to_string()) });
+                }
+                Refused::Overtaken => {}
             }
-            Refused::ForGood(refusal) => {
-                let (lost, inner) = (state.give_up_uncovered(Some(&refusal)), Arc::clone(inner));
-                // Under the lock of the caches nobody is told anything.
-                inner.runtime.clone().spawn(async move { inner.report_loss(lost, &error.to_string()) });
-            }
-            Refused::Overtaken => {}
-        },
+        }
     }
     state.behind.news.notify_one();
     let inner = Arc::clone(inner);

@@ -9,8 +9,10 @@ use crate::cache::inode::Xattrs;
 use crate::cache::names::Known;
 use crate::client::Client;
 use crate::config::WritePolicy;
+use crate::crash;
 use serde::{Deserialize, Serialize};
 use soda_oplog::{Change, Record};
+use soda_protocol::space_for;
 use soda_types::semantics::Moment;
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Mode, Monotonic, Name, Timestamp, Version};
 
@@ -144,15 +146,17 @@ impl State {
         }
     }
 
-    /// There is room in the log. Not asked by what frees space.
-    pub(super) fn room_here(&mut self) -> Here<()> {
+    /// There is room in the log, and was set aside by the server, for a change with so many bytes of data or names. Not asked by
+    /// what frees space.
+    pub(super) fn room_here(&mut self, bytes: usize) -> Here<()> {
+        let space = space_for(bytes);
         let stalled =
             self.behind.stalled_until > Monotonic::ZERO && self.behind.log.first_pending().is_some();
         let refused = stalled || self.behind.room != Room::Enough;
-        if self.behind.reserve.bytes() == 0 || refused {
+        if self.behind.reserve.bytes() < space || refused {
             return Err(Why::Reservation.into());
         }
-        if self.behind.is_full() { Err(NotHere::Full) } else { Ok(()) }
+        if self.behind.is_full(space) { Err(NotHere::Full) } else { Ok(()) }
     }
 
     /// The moment of a change here: later than all before, and than what these inodes show.
@@ -250,9 +254,11 @@ impl Client {
                 Ok(done) => {
                     self.inner.stats.here.one();
                     // Should this machine crash, somebody has it.
+                    crash::point("client.record-queued");
                     if disk.is_some_and(|disk| disk.write() == OnDisk::No) {
                         self.inner.flush_all().await?;
                     }
+                    crash::point("client.record-written");
                     return Ok(Some(done));
                 }
                 Err(NotHere::Through(why)) => {

@@ -7,6 +7,7 @@ use super::here::Origin;
 use crate::cache::State;
 use crate::cache::inode::Xattrs;
 use crate::config::{Fsync, WritePolicy};
+use crate::crash;
 use crate::inner::Inner;
 use soda_oplog::segments::{Entry, Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
@@ -251,6 +252,7 @@ impl Inner {
         drop(state);
         // Without room changes go through.
         let _ = disk.begin_session();
+        crash::point("client.session-begun");
     }
 
     /// Before anything else is sent to a server that has started anew.

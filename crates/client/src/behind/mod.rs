@@ -19,12 +19,14 @@
 //! # The parts
 //! `here` says what may be done here; `names`, `data` and `attrs` do it; `digest` tells the server, `wait` is for those who need
 //! that done, `reserve` sets aside what it will need, `loss` is about sessions that end, and servers that come back with less.
+//! `doomed` is for files that are removed while the server is full.
 //! `disk` is the log on the local disk, which hears of everything that happens to the one in memory.
 
 pub(crate) mod attrs;
 pub(crate) mod data;
 pub(crate) mod digest;
 pub(crate) mod disk;
+pub(crate) mod doomed;
 pub(crate) mod here;
 pub(crate) mod loss;
 pub(crate) mod moves;
@@ -137,10 +139,11 @@ impl Behind {
         self.log.pending_count() >= digest::LIMITS.records || self.log.pending_bytes() >= digest::LIMITS.bytes
     }
 
-    /// Whether as much is pending as may be.
-    fn is_full(&self) -> bool {
+    /// Whether as much is pending as may be, with a change for which the server needs so many bytes.
+    fn is_full(&self, space: u64) -> bool {
         let WritePolicy::Behind(behind) = &self.policy else { return false };
-        self.untold_bytes() >= behind.max_bytes.min(self.reserve.bytes())
+        self.untold_bytes() >= behind.max_bytes
+            || self.log.untold_space() + space > self.reserve.bytes()
             || self.log.pending_count() >= behind.max_records
             || self.is_heavy()
     }

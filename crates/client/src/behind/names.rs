@@ -16,6 +16,9 @@ use soda_types::{Attr, Errno, Fid, FileKind, InUse, Monotonic, Name, Timestamp};
 /// A path from a directory to the root is not followed further than this.
 const DEEPEST: usize = 512;
 
+/// Bytes: what a name takes at most.
+const LONGEST_NAME: usize = 255;
+
 /// A name in a directory, for the time of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct At<'a> {
@@ -82,7 +85,7 @@ impl State {
         }
         alive(&parent)?;
         attr.check_link().map_err(NotHere::Fails)?;
-        self.room_here()?;
+        self.room_here(at.name.as_bytes().len())?;
         let moment = self.moment(calendar, &[&parent, &attr]);
         attr.linked(moment);
         self.set_attr_here(now, fid, attr);
@@ -154,7 +157,7 @@ impl State {
         let moved = self.attr_here(now, source.0)?;
         let other = target.map(|(fid, _)| self.attr_here(now, fid)).transpose()?;
         alive(&parents.1)?;
-        self.room_here()?;
+        self.room_here(to.name.as_bytes().len())?;
         let mut touched = vec![&parents.0, &parents.1, &moved];
         touched.extend(&other);
         match (how, target) {
@@ -259,7 +262,7 @@ impl State {
         if new.kind == FileKind::Symlink {
             semantics::check_target(new.target.len()).map_err(NotHere::Fails)?;
         }
-        self.room_here()?;
+        self.room_here(LONGEST_NAME + new.target.len())?;
         let fid = self.number_here(dir.volume)?;
         let moment = self.moment(calendar, &[parent]);
         let newborn = Newborn {

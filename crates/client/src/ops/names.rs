@@ -157,6 +157,7 @@ impl Client {
         open: impl FnOnce(&mut Arrived<'_>, Fid) -> T + Send + 'static,
     ) -> FsResult<(Entry, T)> {
         self.inner.stats.op_create.one();
+        self.inner.take_little(new.target.len()).await;
         let slot = self.slot().await?;
         let (ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[parent]).await?;
@@ -215,6 +216,7 @@ impl Client {
         if let Some(made) = made.await? {
             return Ok(made);
         }
+        self.inner.take_little(0).await;
         let slot = self.slot().await?;
         let ticket = {
             let (mut state, now) = self.inner.settled(&[parent]).await?;
@@ -248,6 +250,7 @@ impl Client {
         if let Some(entry) = self.here(|state, now, today| state.link_here(now, today, fid, at)).await? {
             return Ok(entry);
         }
+        self.inner.take_little(0).await;
         let slot = self.slot().await?;
         let (ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[fid, parent]).await?;
@@ -310,15 +313,16 @@ impl Client {
         let fid = self.meaning(parent, name).await?.ok_or(Errno::NoEntry)?;
         let asked_hooks = self.inner.hooks.in_use(fid);
         let at = At { dir: parent, name };
-        let (in_use, ticket, flight) = {
-            let (mut state, now) = self.inner.settled(&[parent, fid]).await?;
+        let (in_use, ticket, flight, aside) = {
+            let (mut state, now) = self.inner.settled_to_remove(parent, fid, asked_hooks).await?;
             state.check_meaning(now, at, Some(fid))?;
             self.names_may_change(&mut state, now, &[parent])?;
             let in_use = if state.inode(fid).opens > 0 { InUse::Yes } else { asked_hooks };
+            let aside = state.set_data_aside(fid);
             let ticket = state.holder.begin_request(now);
             state.holder.begin_move(ticket, fid, None);
             let flight = state.begin_names(now, &[(parent, name)], &[fid]);
-            (in_use, ticket, flight)
+            (in_use, ticket, flight, aside)
         };
         let call = Call::Unlink { parent, name: name.clone(), what: what(in_use) };
         let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket, vec![parent, fid]) };
@@ -335,6 +339,7 @@ impl Client {
                 }
                 Err(error) => {
                     state.end_names(now, ticket, flight, &[], None);
+                    state.take_data_back(now, aside);
                     Err(error)
                 }
             }

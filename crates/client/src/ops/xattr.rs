@@ -48,6 +48,7 @@ impl Client {
             self.inner.stats.op_xattr.one();
             return Ok(());
         }
+        self.inner.take_little(value.len()).await;
         let kill_sgid = kill == KillPriv::Kill;
         let call = Call::SetXattr { fid, name: name.to_vec(), value: value.to_vec(), how, kill_sgid };
         let (name, value) = (name.to_vec(), Bytes::copy_from_slice(value));

@@ -23,6 +23,7 @@ mod wire;
 use crate::behind::digest::LIMITS;
 use crate::behind::disk::inodes_of;
 use crate::behind::disk::place::{Note, Place};
+use crate::crash;
 use crate::error::ConnectError;
 use crate::inner::Inner;
 use soda_oplog::segments::{self, Digested, Entry, Found, Safety, SegmentError, Segments};
@@ -79,6 +80,7 @@ async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>,
                         );
                     }
                     inner.stats.replayed.add(records as u64);
+                    crash::point("client.replay-over");
                     place.remove();
                     return Ok(touched);
                 }
@@ -200,6 +202,7 @@ impl<'a> Attempt<'a> {
 
     async fn run(mut self) -> Result<usize, Halt> {
         let (mut wire, welcome) = Wire::resume(self.inner, &self.found.header).await?;
+        crash::point("client.replay-resumed");
         let result = match welcome.standing {
             Standing::New => Err(Halt::keep(SESSION_ENDED)),
             Standing::Resumed | Standing::Reclaim => self.tell(&mut wire, &welcome).await,
@@ -234,12 +237,14 @@ impl<'a> Attempt<'a> {
         while let Some(digest) = log.take(LIMITS) {
             let op = OpId { sequence: Sequence(digest.id.0), ..self.found.header.digest };
             self.note(&Entry::Sent { op, lsns: digest.lsns });
+            crash::point("client.replay-noted");
             self.send(wire, op, digest.records).await?;
             log.handle_applied(digest.id);
         }
         wire.ask(None, Call::Sync { fid: welcome.root }).await?;
         // After the goodbye nobody can ask the server any more what it has.
         self.note(&Entry::Durable { up_to: Sequence(log.last_digest().0) });
+        crash::point("client.replay-told");
         Ok(())
     }
 
@@ -327,6 +332,7 @@ impl<'a> Attempt<'a> {
         let count = records.len();
         match wire.ask(Some(op), Call::Digest { records, versions: Vec::new() }).await {
             Ok(Answer::Digested { attrs }) => {
+                crash::point("client.replay-answered");
                 let versions = attrs.iter().map(|(fid, attr)| (*fid, attr.version)).collect();
                 self.note(&Entry::Applied { versions });
                 self.told += count;

@@ -121,3 +121,42 @@ async fn full_behind_its_back() {
     assert_eq!(a.stats().count("lost_records"), 0);
     empty(&hog);
 }
+
+#[test]
+fn a_file_that_a_full_server_cannot_take_can_be_removed() {
+    on_a_small_disk("full::removed_with_own_writes", "300m", "TMPDIR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by a_file_that_a_full_server_cannot_take_can_be_removed"]
+async fn removed_with_own_writes() {
+    const NEW: usize = 6;
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let old = fill(&a, "old", 4 * KIB).await.unwrap();
+    a.sync_all().await.unwrap();
+    let file = a.open(old, OpenMode::ReadWrite).await.unwrap();
+    // Less than what the server is told unasked.
+    for number in 0..3 {
+        let at = WriteAt::Offset(number * 128 * KIB as u64);
+        a.write(&file, at, vec![b'y'; 128 * KIB].into(), KillPriv::Keep).await.unwrap();
+    }
+    drop(file);
+    for number in 0..NEW {
+        fill(&a, &format!("new {number}"), 64 * KIB).await.unwrap();
+    }
+    let hog = hog(&cell);
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace, "it is said");
+    for text in ["old".to_owned()].into_iter().chain((0..NEW).map(|number| format!("new {number}"))) {
+        // Who has looked has a lease on the directory, so each of them goes through.
+        assert_eq!(find(&b, &["looked for"]).await, None);
+        let through = a.stats().count("msg_unlink");
+        a.unlink(a.root(), &name(&text)).await.unwrap();
+        assert_eq!(a.stats().count("msg_unlink"), through + 1, "{text}");
+        assert_eq!(find(&b, &[&text]).await, None);
+    }
+    a.sync_all().await.unwrap();
+    assert_eq!(a.session().backlog.records, 0);
+    assert_eq!(a.stats().count("lost_records"), 0);
+    empty(&hog);
+}

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod fillers;
 mod full;
 mod nameless;
 mod pace;
@@ -19,7 +20,7 @@ use proxy::{Proxy, Weather};
 use soda_client::{
     Client, ClientConfig, ClientStanding, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy,
 };
-use soda_protocol::{SetXattr, WriteAt};
+use soda_protocol::{NewNode, SetXattr, WriteAt};
 use soda_types::{Attr, Errno, Fid, FileKind, SetAttr};
 use std::future::Future;
 use std::net::SocketAddr;

@@ -9,7 +9,8 @@ use std::process::Command;
 /// Runs an ignored test of this program, with a disk of this size in the directory that a variable of the environment says.
 pub(crate) fn on_a_small_disk(test: &str, size: &str, variable: &str) {
     let mount_point = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=$SODA_SIZE none \"$SODA_DISK\" || exit 77; exec \"$0\" --exact \"$SODA_CHILD\" --ignored";
+    let script = "mount -t tmpfs -o size=$SODA_SIZE none \"$SODA_DISK\" || exit 77
+        exec \"$0\" --exact \"$SODA_CHILD\" --ignored";
     let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     let namespaces: &[&str] = if root { &["--mount"] } else { &["--map-root-user", "--mount"] };
     let output = Command::new("unshare")

@@ -212,6 +212,9 @@ impl Operation {
         let Conclusion { result, encoded, payload, outcome, mut kept, effects } = conclusion;
         let incoming = &self.incoming;
         log_trouble(incoming, &result);
+        if result.is_ok() {
+            self.taking.iter().for_each(Taking::used);
+        }
         let shared = &incoming.link.shared;
         if let (Some(op), Err(Failure::Fs(_))) = (incoming.request.op, &result) {
             kept = change::store_failure(shared, &incoming.link.session, op, &encoded);

@@ -5,12 +5,9 @@ use crate::session::numbers::{BLOCK_MAX, NumbersRecord};
 use crate::session::records;
 use crate::shared::Shared;
 use crate::space::Purpose;
-use soda_protocol::{Answer, Call, Failure};
+use soda_protocol::{Answer, Call, Failure, space_through};
 use soda_storage::{Batch, Table, crash};
 use soda_types::{FsResult, Ino, SessionId};
-
-/// What an operation takes besides data, about: records, their place in the journal, what the engine writes of them later.
-const RECORDS: u64 = 4096;
 
 /// Sets aside what was asked for, durably: numbers that were told to a client have to be known to be its own
 /// for as long as it can tell what it created.
@@ -84,12 +81,14 @@ impl Shared {
 
 /// What a call may take of the space that is free, bytes; `None` if it leads to space being freed or takes none.
 pub(super) fn space_for(call: &Call, payload: u64) -> Option<(u64, Purpose)> {
-    let (data, purpose) = match call {
-        Call::Write { .. } => (payload, Purpose::Data),
-        Call::CopyRange { len, .. } | Call::Allocate { len, .. } => (*len, Purpose::Data),
-        Call::SetXattr { value, .. } => (value.len() as u64, Purpose::Little),
-        Call::Create { .. } | Call::TmpFile { .. } | Call::Link { .. } => (0, Purpose::Little),
+    let little = |bytes| Some((space_through(bytes), Purpose::Little));
+    let data = match call {
+        Call::Write { .. } => payload,
+        Call::CopyRange { len, .. } | Call::Allocate { len, .. } => *len,
+        Call::SetXattr { value, .. } => return little(value.len()),
+        Call::Create { new, .. } => return little(new.target.len()),
+        Call::TmpFile { .. } | Call::Link { .. } => return little(0),
         _ => return None,
     };
-    Some((data.saturating_add(RECORDS), purpose))
+    Some((data.saturating_add(space_through(0)), Purpose::Data))
 }

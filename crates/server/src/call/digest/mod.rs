@@ -117,7 +117,7 @@ impl Telling {
         let plan = plan::plan(&shared.volume, self.records(), self.versions())?;
         let first = self.first();
         let whole = |error| Failure::Digest { lsn: first, error };
-        let wanted = (plan.bytes, Purpose::Told);
+        let wanted = (plan.space, Purpose::Told);
         let taking = shared.space.take(self.incoming.session(), wanted, || shared.free_space());
         self.taking = Some(taking.map_err(whole)?);
         self.staged = plan::stage(&shared.volume, self.records())?;

@@ -20,6 +20,8 @@ pub(super) struct Plan {
     alone: Vec<Fid>,
     /// Bytes of file data.
     pub(super) bytes: u64,
+    /// Bytes that it may take of the space that the session has reserved.
+    pub(super) space: u64,
 }
 
 impl Plan {
@@ -71,6 +73,7 @@ pub(super) fn plan(
     }
     let made: BTreeSet<Fid> = created(records).collect();
     let (mut held, mut alone, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let space = records.iter().map(|record| record.change.space()).fold(0, u64::saturating_add);
     for record in records {
         if record.at.nanos >= 1_000_000_000 {
             return refuse(record.lsn, Errno::Invalid, "a time that is none");
@@ -102,7 +105,7 @@ pub(super) fn plan(
         return refuse(first, Errno::TooBig, "a digest of too many inodes");
     }
     let vec = |set: BTreeSet<Fid>| set.into_iter().collect();
-    Ok(Plan { held: vec(held), made: vec(made), alone: vec(alone), bytes })
+    Ok(Plan { held: vec(held), made: vec(made), alone: vec(alone), bytes, space })
 }
 
 /// Stores the data of all writes, in their order.

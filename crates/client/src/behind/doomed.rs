@@ -1,0 +1,84 @@
+//! Data that a full server has no room for, of a file that is about to be removed: it need not be told first.
+
+use super::Behind;
+use super::digest::Room;
+use crate::cache::State;
+use crate::inner::Inner;
+use soda_oplog::segments::Entry;
+use soda_oplog::{Object, Record};
+use soda_types::semantics::Moment;
+use soda_types::{Errno, Fid, FileKind, FsError, FsResult, InUse, Mode, Monotonic};
+use std::sync::{Arc, MutexGuard};
+
+/// Attempts to have the rest told.
+const ATTEMPTS: u32 = 10;
+
+impl State {
+    /// Whether the file goes with the name that it is about to lose, and the server knows all but data and attributes of it.
+    fn goes_with_its_name(&self, fid: Fid) -> bool {
+        let Some(inode) = self.peek(fid) else { return false };
+        let last = inode.attr.is_some_and(|attr| attr.kind == FileKind::File && attr.nlink == 1);
+        let quiet = inode.opens == 0 && inode.recalling == 0 && inode.changes == 0;
+        let of_it = |record: &&Record| Behind::inodes_of(&record.change).any(|touched| touched == fid);
+        let only_it =
+            |record: &Record| record.change.touches().iter().all(|(object, _)| *object == Object::Inode(fid));
+        last && quiet
+            && self.holder.mode(fid) == Some(Mode::Write)
+            && !self.behind.log.under_way_records().any(|record| of_it(&record))
+            && self.behind.log.pending().filter(of_it).all(only_it)
+    }
+
+    /// Takes what is still to be told of a file out of the log, before it is removed.
+    pub(crate) fn set_data_aside(&mut self, fid: Fid) -> Vec<Record> {
+        if !self.is_ahead(&[fid]) {
+            return Vec::new();
+        }
+        let records = self.behind.log.give_up(&[fid]);
+        self.count_records();
+        if let Some(disk) = &self.behind.disk {
+            disk.push(Entry::GivenUp { lsns: records.iter().map(|record| record.lsn).collect() });
+        }
+        self.memory.clear(fid);
+        self.behind.waiting.note_given_up(&self.behind.log);
+        records
+    }
+
+    /// The file was not removed: it is told after all.
+    pub(crate) fn take_data_back(&mut self, now: Monotonic, records: Vec<Record>) {
+        for Record { at, change, .. } in records {
+            let moment = Moment::logged(at, self.behind.first_version);
+            self.log_change(now, moment, change);
+        }
+    }
+}
+
+impl Inner {
+    /// As [`Inner::settled`], for a name that is removed. Where the server has no room for the file's data, that is left out.
+    ///
+    /// # Errors
+    /// As [`Inner::settled`].
+    pub(crate) async fn settled_to_remove(
+        self: &Arc<Inner>,
+        dir: Fid,
+        fid: Fid,
+        in_use: InUse,
+    ) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
+        for _ in 0..ATTEMPTS {
+            let full = {
+                let (state, _) = self.locked();
+                state.behind.room != Room::Enough && in_use == InUse::No && state.goes_with_its_name(fid)
+            };
+            let first = if full { &[dir][..] } else { &[dir, fid] };
+            match self.settled(first).await {
+                Ok((state, now)) if !state.is_ahead(&[fid]) || full && state.goes_with_its_name(fid) => {
+                    return Ok((state, now));
+                }
+                // Something was done to it meanwhile; or it is to be seen now that there is no room.
+                Ok(_) => {}
+                Err(error) if error.errno == Errno::NoSpace && !full => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(FsError::new(Errno::NoSpace, "the server has no room for what was written to the file"))
+    }
+}
