@@ -1,5 +1,6 @@
 //! The command line of `soda lab`.
 
+use crate::args::ServerArg;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -10,6 +11,41 @@ Without options: figure 2 of the SODA paper. docs/LAB.md has the formulas.";
 pub(crate) enum LabCommand {
     /// What the formulas say: messages per second, delays, break-even points
     Model(ModelArgs),
+    /// Run an experiment, or all: simulations, and measurements of servers and mounts that it starts and ends
+    Run(RunArgs),
+    /// One page (HTML) of all results, beside what the papers say
+    Report(ReportArgs),
+    /// What a running server's counters recommend: term, mode, granularity
+    Advise(AdviseArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// `all`, or one of those that `soda lab run list` names
+    #[arg(value_name = "NAME", default_value = "list")]
+    pub name: String,
+    /// Less of everything: all in about two minutes
+    #[arg(long)]
+    pub quick: bool,
+    /// Where results go: JSON, CSV, SVG and PNG of each
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    pub out: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// Where `soda lab run` put its results; the page goes there as report.html
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    pub out: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AdviseArgs {
+    #[command(flatten)]
+    pub server: ServerArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Debug)]

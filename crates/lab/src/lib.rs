@@ -4,11 +4,18 @@
 //! * [`model`]: the formulas of `soda-model` as tables and curves.
 //! * [`sim`]: the production [`soda_lease::Table`] and [`soda_lease::Holder`], and other systems' protocols, under the same
 //!   workloads, message by message, repeatable by seed.
-//! * [`figure`], [`plot`]: what was found, as data and drawn.
+//! * [`experiment`]: the papers' experiments by name; those of the real system start servers and mounts as processes.
+//! * [`figure`], [`plot`], [`report`]: what was found, as data, drawn, and on one page.
+//! * [`advise`]: what the model makes of a running server's counters.
 
+pub mod advise;
+mod cell;
+pub mod experiment;
 pub mod figure;
 pub mod model;
 pub mod plot;
+mod proxy;
+pub mod report;
 pub mod sim;
 
 use std::path::PathBuf;

@@ -14,8 +14,8 @@ const SIZE: (u32, u32) = (960, 520);
 const LEGEND_WIDTH: u32 = 250;
 const FONT: &str = "sans-serif";
 
-/// Okabe and Ito's colours, which colour-blind people can tell apart. Markers differ, too.
-const PALETTE: [RGBColor; 8] = [
+/// Okabe and Ito's colours, which colour-blind people can tell apart, and two more. Markers differ, too.
+const PALETTE: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -24,6 +24,7 @@ const PALETTE: [RGBColor; 8] = [
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
     RGBColor(120, 120, 120),
+    RGBColor(102, 51, 0),
 ];
 
 /// The figure as an SVG document.

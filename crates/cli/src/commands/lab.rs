@@ -1,16 +1,111 @@
 //! `soda lab`: what leases cost and save.
 
+use crate::admin::{Admin, server_or_default};
 use crate::commands::{print, print_json};
 use crate::error::CliError;
-use crate::lab_args::{LabCommand, ModelArgs};
+use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, ReportArgs, RunArgs};
+use indicatif::ProgressBar;
 use soda_lab::LabError;
+use soda_lab::advise::Observed;
+use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
 use soda_lab::figure::{Figure, Table};
 use soda_lab::model::{self, Parameters, Sweep};
+use std::io::IsTerminal;
 use std::path::Path;
+use std::time::Duration;
 
 pub(crate) fn run(command: &LabCommand) -> Result<(), CliError> {
     match command {
         LabCommand::Model(arguments) => run_model(arguments),
+        LabCommand::Run(arguments) => run_experiments(arguments),
+        LabCommand::Report(arguments) => report(arguments),
+        LabCommand::Advise(arguments) => advise(arguments),
+    }
+}
+
+fn run_experiments(arguments: &RunArgs) -> Result<(), CliError> {
+    let chosen = match arguments.name.as_str() {
+        "list" => return list(),
+        "all" => experiment::ALL.to_vec(),
+        name => vec![Experiment::named(name)?],
+    };
+    let program = std::env::current_exe().map_err(CliError::io("this program's own path"))?;
+    let extent = if arguments.quick { Extent::Quick } else { Extent::Full };
+    let steps = Steps::new();
+    for (number, experiment) in chosen.iter().enumerate() {
+        let head = format!("{} ({} of {})", experiment.name, number + 1, chosen.len());
+        let progress = |step: &str| steps.say(&format!("{head}: {step}"));
+        progress(experiment.title);
+        let findings = experiment.run(&Lab { program: &program, extent, progress: &progress })?;
+        findings.write(&arguments.out)?;
+        steps.clear();
+        print(&format!("{}: {:.1} s\n", experiment.name, findings.took))?;
+    }
+    print(&format!("results are in {}; `soda lab report` makes a page of them\n", arguments.out.display()))
+}
+
+fn list() -> Result<(), CliError> {
+    let mut table = Table::new("Experiments", ["name", "question", "what"]);
+    for experiment in experiment::ALL {
+        table.row([experiment.name, experiment.question, experiment.title].map(str::to_owned));
+    }
+    let lines = table.rows.iter().map(|row| format!("{:<18} {}\n{:<18} {}\n", row[0], row[2], "", row[1]));
+    print(&lines.collect::<String>())
+}
+
+fn report(arguments: &ReportArgs) -> Result<(), CliError> {
+    let page = soda_lab::report::html(&Findings::read(&arguments.out)?)?;
+    let path = arguments.out.join("report.html");
+    std::fs::write(&path, page).map_err(LabError::io(&path))?;
+    print(&format!("{}\n", path.display()))
+}
+
+fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
+    let mut admin = Admin::connect(&server_or_default(arguments.server.server.as_deref())?)?;
+    let status = admin.status()?;
+    let observed = Observed::of(&admin.stats()?, status.sessions.len(), status.uptime.as_secs_f64())?;
+    let report = observed.advise()?;
+    if arguments.json {
+        return print_json(&report);
+    }
+    let digits = soda_lab::figure::digits;
+    let mut text = format!(
+        "{} clients; per second: {} reads at the server, {} more from caches that holders told of, {} changes, {} recalls\n\n",
+        digits(observed.clients),
+        digits(observed.misses),
+        digits(observed.hits),
+        digits(observed.changes),
+        digits(observed.recalls),
+    );
+    for advice in &report.advice {
+        text.push_str(&format!("{}: {}\n    {}\n", advice.about, advice.recommended, advice.because));
+    }
+    print(&text)
+}
+
+/// What is being done: a line that changes on a terminal, a line each elsewhere.
+struct Steps(Option<ProgressBar>);
+
+impl Steps {
+    fn new() -> Steps {
+        let bar = std::io::stderr().is_terminal().then(ProgressBar::new_spinner);
+        if let Some(bar) = &bar {
+            bar.enable_steady_tick(Duration::from_millis(120));
+        }
+        Steps(bar)
+    }
+
+    fn say(&self, step: &str) {
+        match &self.0 {
+            Some(bar) => bar.set_message(step.to_owned()),
+            None => eprintln!("soda: {step}"),
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.0 {
+            bar.set_message("");
+        }
     }
 }
 

@@ -1,0 +1,208 @@
+//! A real server and real mounts, as processes of this machine, on loopback. All of them end with the value that holds them.
+
+use crate::LabError;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A server that starts, a mount that becomes usable; generous, because the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SERVING: &str = "soda: serving ";
+
+/// Counters of a mount or of the server, by name.
+pub(crate) type Counters = BTreeMap<String, u64>;
+
+/// A server with an empty volume, and what mounts it.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    pub(crate) mounts: Vec<Mount>,
+    program: PathBuf,
+    server: Process,
+    address: String,
+    numbered: usize,
+    dir: TempDir,
+}
+
+impl Cell {
+    /// `program` is `soda`; `options` are those of `soda serve`.
+    pub(crate) fn start(program: &Path, options: &[&str]) -> Result<Cell, LabError> {
+        let dir = tempfile::Builder::new().prefix("soda-lab.").tempdir().map_err(LabError::io("/tmp"))?;
+        let log = dir.path().join("server.log");
+        let mut command = Command::new(program);
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(dir.path().join("data"))
+            .args(options);
+        let mut server = Process::start(&mut command, &log)?;
+        let mut address = None;
+        server.wait_until("the server listens", || {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            let line = said.lines().find_map(|line| line.strip_prefix(SERVING));
+            address = line.and_then(|line| line.rsplit_once(" on ")).map(|(_, address)| address.to_owned());
+            address.is_some()
+        })?;
+        let address = address.unwrap_or_default();
+        Ok(Cell { mounts: Vec::new(), program: program.to_owned(), server, address, numbered: 0, dir })
+    }
+
+    /// So many mounts with these options of `-o`, in place of those before.
+    pub(crate) fn mount(&mut self, count: usize, options: &str) -> Result<(), LabError> {
+        self.mount_at(count, &self.address.clone(), options)
+    }
+
+    /// As [`Cell::mount`], where the server is reached by another address.
+    pub(crate) fn mount_at(&mut self, count: usize, address: &str, options: &str) -> Result<(), LabError> {
+        self.mounts.clear();
+        for _ in 0..count {
+            self.numbered += 1;
+            let root = self.dir.path().join(format!("mount{}", self.numbered));
+            std::fs::create_dir(&root).map_err(LabError::io(&root))?;
+            let mut command = Command::new(&self.program);
+            command.arg("mount").arg(format!("{address}/main")).arg(&root).arg("--foreground");
+            if !options.is_empty() {
+                command.args(["-o", options]);
+            }
+            let mut process = Process::start(&mut command, &root.with_extension("log"))?;
+            process.wait_until("the mount can be used", || is_mounted(&root))?;
+            self.mounts.push(Mount { root, program: self.program.clone(), process });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Processor time that the server has used so far.
+    pub(crate) fn server_cpu(&self) -> Duration {
+        let text =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.server.child.id())).unwrap_or_default();
+        // After the name in parentheses: state is field 3, utime and stime 14 and 15, in ticks.
+        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks: u64 = [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<u64>().ok()).sum();
+        let per_second = rustix::param::clock_ticks_per_second().max(1);
+        Duration::from_secs_f64(ticks as f64 / per_second as f64)
+    }
+}
+
+/// A mounted volume: to the server, a machine of its own.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    pub(crate) root: PathBuf,
+    program: PathBuf,
+    process: Process,
+}
+
+impl Mount {
+    /// What `soda stats` shows of it.
+    pub(crate) fn counters(&self) -> Result<Counters, LabError> {
+        // A daemon is asked for two seconds; on a busy machine that may not be enough, once.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.ask_counters() {
+                Err(error) if Instant::now() < deadline => drop(error),
+                answer => return answer,
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn ask_counters(&self) -> Result<Counters, LabError> {
+        let output =
+            Command::new(&self.program).arg("stats").arg(&self.root).args(["--once", "--json"]).output();
+        let output = output.map_err(LabError::io(&self.program))?;
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let counters = value.as_object().and_then(|mounts| mounts.values().next()).and_then(Value::as_object);
+        let Some(counters) = counters else {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(LabError::Failed(format!("{} has no counters: {said}", self.root.display())));
+        };
+        Ok(counters.iter().filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let umount = Command::new(&self.program).arg("umount").arg(&self.root).output();
+        let gone = umount.is_ok_and(|output| output.status.success());
+        if !gone {
+            // The daemon is killed next; what is left of it must not stand in the way.
+            let _ = Command::new("umount").arg("-l").arg(&self.root).output();
+        }
+        self.process.end();
+    }
+}
+
+/// A child whose words go to a file.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    fn start(command: &mut Command, log: &Path) -> Result<Process, LabError> {
+        let out = File::create(log).map_err(LabError::io(log))?;
+        let err = out.try_clone().map_err(LabError::io(log))?;
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
+        let child = child.map_err(LabError::io(command.get_program()))?;
+        Ok(Process { child, log: log.to_owned() })
+    }
+
+    fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), LabError> {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so() {
+            let ended = !matches!(self.child.try_wait(), Ok(None));
+            if ended || Instant::now() > deadline {
+                let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+                return Err(LabError::Failed(format!("waited in vain until {what}: {}", said.trim())));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// SIGTERM; after some seconds, SIGKILL.
+    fn end(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        if let (Ok(None), Some(pid)) = (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed())) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        self.mounts.clear();
+        self.server.end();
+    }
+}
+
+/// Reads the kernel's table; asks no file system.
+fn is_mounted(path: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}
+
+/// What consistency cost since `before`: two messages for each request that is no change, and for each recall. Not the
+/// mount's own beginning and end.
+pub(crate) fn consistency_messages(before: &Counters, after: &Counters) -> u64 {
+    const ASKING: [&str; 6] =
+        ["msg_lookup", "msg_getattr", "msg_readlink", "msg_readdir", "msg_getxattrs", "msg_read"];
+    let grown = |name: &str| count(after, name).saturating_sub(count(before, name));
+    2 * (ASKING.iter().map(|name| grown(name)).sum::<u64>() + grown("recalls"))
+}
+
+pub(crate) fn count(counters: &Counters, name: &str) -> u64 {
+    counters.get(name).copied().unwrap_or(0)
+}

@@ -1,0 +1,278 @@
+//! The experiments of the papers, by name: what is asked, what was found, what the paper has, and why they differ.
+
+mod andrew;
+mod distance;
+mod latency;
+mod papers;
+mod protocols;
+mod sharing;
+mod terms;
+
+use crate::figure::{Figure, Table};
+use crate::{LabError, plot};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How much of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extent {
+    /// All in about two minutes: fewer points, shorter runs, small files.
+    Quick,
+    Full,
+}
+
+/// What an experiment needs to run.
+pub struct Lab<'a> {
+    /// The program `soda`, for servers and mounts.
+    pub program: &'a Path,
+    pub extent: Extent,
+    /// Hears what is being done.
+    pub progress: &'a dyn Fn(&str),
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Findings {
+    pub name: String,
+    pub title: String,
+    /// What is asked, in a sentence for who has not read the paper.
+    pub question: String,
+    /// What the paper found.
+    pub paper: String,
+    /// Why ours differs.
+    pub why: String,
+    pub figures: Vec<Figure>,
+    pub tables: Vec<Table>,
+    pub extent: String,
+    /// Seconds that it took.
+    pub took: f64,
+}
+
+/// What an experiment itself says.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) paper: &'static str,
+    pub(crate) why: &'static str,
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) tables: Vec<Table>,
+}
+
+/// One of the experiments.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub question: &'static str,
+    pub needs: Needs,
+    run: fn(&Lab<'_>) -> Result<Found, LabError>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Needs {
+    Nothing,
+    /// Root and /dev/fuse.
+    Mounts,
+}
+
+impl std::fmt::Debug for Lab<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lab")
+            .field("program", &self.program)
+            .field("extent", &self.extent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All experiments, in the order of the report.
+pub const ALL: [Experiment; 11] = [
+    Experiment {
+        name: "soda-fig2",
+        title: "SODA, figure 2: messages against the term",
+        question: "How long should a lease last?",
+        needs: Needs::Nothing,
+        run: papers::figure_2,
+    },
+    Experiment {
+        name: "soda-fig3",
+        title: "SODA, figure 3: leases against asking, by number of clients",
+        question: "With how many clients do leases stop to pay?",
+        needs: Needs::Nothing,
+        run: papers::figure_3,
+    },
+    Experiment {
+        name: "protocols",
+        title: "Leases beside Sprite, AFS and NFS, simulated",
+        question: "What does each protocol cost under the same work, and what does it get wrong?",
+        needs: Needs::Nothing,
+        run: protocols::run,
+    },
+    Experiment {
+        name: "soda-fig5",
+        title: "SODA, figure 5: the server's load against the term",
+        question: "What does the term do to a real server?",
+        needs: Needs::Mounts,
+        run: terms::figure_5,
+    },
+    Experiment {
+        name: "soda-fig6-7",
+        title: "SODA, figures 6 and 7: time to read and to write 1 KiB",
+        question: "Who writes much: are leases still faster than asking at each read?",
+        needs: Needs::Mounts,
+        run: terms::figures_6_and_7,
+    },
+    Experiment {
+        name: "cached-reads",
+        title: "Cached against server reads, and the price of a lease",
+        question: "What is a cache worth, and what does its lease add to a read that misses?",
+        needs: Needs::Mounts,
+        run: terms::cached_reads,
+    },
+    Experiment {
+        name: "strata-fig5",
+        title: "Strata with leases, figure 5: processes that share one file",
+        question: "How long do many machines take with one large file: all read, half, all write?",
+        needs: Needs::Mounts,
+        run: sharing::run,
+    },
+    Experiment {
+        name: "andrew",
+        title: "The Andrew benchmark against load",
+        question: "How much slower does the same work get when more machines do it?",
+        needs: Needs::Mounts,
+        run: andrew::run,
+    },
+    Experiment {
+        name: "cs739-latency",
+        title: "CS739: open, read, write and close by size of the file",
+        question: "What does the first access cost, and what the next?",
+        needs: Needs::Mounts,
+        run: latency::run,
+    },
+    Experiment {
+        name: "cs739-scalability",
+        title: "CS739: small jobs by number of clients",
+        question: "Do clients that share nothing disturb each other?",
+        needs: Needs::Mounts,
+        run: latency::scalability,
+    },
+    Experiment {
+        name: "hierarchical",
+        title: "Hierarchical control: an unpacked tree against distance",
+        question: "What do leases on whole trees save when the server is far away?",
+        needs: Needs::Mounts,
+        run: distance::run,
+    },
+];
+
+impl Experiment {
+    /// # Errors
+    /// If there is none of that name.
+    pub fn named(name: &str) -> Result<Experiment, LabError> {
+        let found = ALL.iter().find(|experiment| experiment.name == name).copied();
+        found.ok_or_else(|| {
+            let names: Vec<&str> = ALL.iter().map(|experiment| experiment.name).collect();
+            LabError::Usage(format!("there is no experiment `{name}`; there are: all, {}", names.join(", ")))
+        })
+    }
+
+    /// # Errors
+    /// If this machine cannot do it, or something fails on the way.
+    pub fn run(&self, lab: &Lab<'_>) -> Result<Findings, LabError> {
+        if self.needs == Needs::Mounts
+            && !(rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists())
+        {
+            return Err(LabError::Failed(format!("{} mounts: it needs root and /dev/fuse", self.name)));
+        }
+        let began = Instant::now();
+        let found = (self.run)(lab)?;
+        Ok(Findings {
+            name: self.name.to_owned(),
+            title: self.title.to_owned(),
+            question: self.question.to_owned(),
+            paper: found.paper.to_owned(),
+            why: found.why.to_owned(),
+            figures: found.figures,
+            tables: found.tables,
+            extent: match lab.extent {
+                Extent::Quick => "quick".to_owned(),
+                Extent::Full => "full".to_owned(),
+            },
+            took: began.elapsed().as_secs_f64(),
+        })
+    }
+}
+
+impl Findings {
+    /// Writes NAME.json, and for each figure and table CSV, SVG and PNG. Returns what was written.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>, LabError> {
+        std::fs::create_dir_all(dir).map_err(LabError::io(dir))?;
+        let json = serde_json::to_string_pretty(self).map_err(|error| LabError::Failed(error.to_string()))?;
+        let mut files = vec![(format!("{}.json", self.name), json)];
+        for (number, table) in self.tables.iter().enumerate() {
+            files.push((format!("{}-table{}.csv", self.name, number + 1), table.csv()));
+        }
+        let mut written = Vec::new();
+        for figure in &self.figures {
+            let name = format!("{}-{}", self.name, figure.name);
+            files.push((format!("{name}.csv"), figure.csv()));
+            files.push((format!("{name}.svg"), plot::svg(figure)?));
+            let path = dir.join(format!("{name}.png"));
+            plot::png(figure, &path)?;
+            written.push(path);
+        }
+        for (name, text) in files {
+            let path = dir.join(name);
+            std::fs::write(&path, text).map_err(LabError::io(&path))?;
+            written.push(path);
+        }
+        Ok(written)
+    }
+
+    /// All that a directory has, in the order of the report.
+    ///
+    /// # Errors
+    /// If there is none, or one cannot be read.
+    pub fn read(dir: &Path) -> Result<Vec<Findings>, LabError> {
+        let mut all = Vec::new();
+        for experiment in ALL {
+            let path = dir.join(format!("{}.json", experiment.name));
+            match std::fs::read(&path) {
+                Ok(bytes) => all.push(serde_json::from_slice(&bytes).map_err(|error| {
+                    LabError::Failed(format!("{} is not of soda lab: {error}", path.display()))
+                })?),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(cause) => return Err(LabError::Io { path, cause }),
+            }
+        }
+        if all.is_empty() {
+            let hint = "run experiments first: soda lab run all --quick";
+            return Err(LabError::Failed(format!("{} has no results; {hint}", dir.display())));
+        }
+        Ok(all)
+    }
+}
+
+impl Lab<'_> {
+    pub(crate) fn is_quick(&self) -> bool {
+        self.extent == Extent::Quick
+    }
+
+    /// One of two, by extent.
+    pub(crate) fn by_extent<T>(&self, quick: T, full: T) -> T {
+        if self.is_quick() { quick } else { full }
+    }
+}
+
+/// The middle one of several times, microseconds.
+pub(crate) fn median_micros(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    times.get(times.len() / 2).map_or(f64::NAN, |time| micros(*time))
+}
+
+pub(crate) fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

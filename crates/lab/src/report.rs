@@ -1,0 +1,108 @@
+//! `soda lab report`: everything on one page that needs nothing but itself.
+
+use crate::experiment::Findings;
+use crate::figure::Table;
+use crate::{LabError, plot};
+use std::fmt::Write;
+
+const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222;background:#fff}\
+table{border-collapse:collapse;margin:1em 0;font-size:14px}td,th{padding:.2em .8em;border-bottom:1px solid \
+#ddd;text-align:right}\
+td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}.paper{border-left:4px solid \
+#0072b2;padding-left:1em}\
+.why{border-left:4px solid #d55e00;padding-left:1em}small{color:#666}";
+
+/// The page: HTML with its figures inside.
+///
+/// # Errors
+/// If a figure cannot be drawn.
+pub fn html(all: &[Findings]) -> Result<String, LabError> {
+    let mut page = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        page,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Soda: the lab's report</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\n<h1>What leases \
+         cost</h1>\n\
+         <p>By formula, by simulation of the production lease core, and measured of the real system, beside what the papers \
+         found that Soda comes from. docs/LAB.md explains each experiment; <code>soda lab run NAME</code> repeats \
+         it.</p>\n<ul>\n"
+    );
+    for found in all {
+        let _ = writeln!(page, "<li><a href=\"#{}\">{}</a></li>", escape(&found.name), escape(&found.title));
+    }
+    page.push_str("</ul>\n");
+    for found in all {
+        section(&mut page, found)?;
+    }
+    page.push_str("</body></html>\n");
+    Ok(page)
+}
+
+fn section(page: &mut String, found: &Findings) -> Result<(), LabError> {
+    let _ = write!(
+        page,
+        "<h2 id=\"{}\">{}</h2>\n<p><b>{}</b></p>\n<p class=\"paper\"><b>The paper:</b> {}</p>\n<p class=\"why\"><b>Here:</b> \
+         {}</p>\n",
+        escape(&found.name),
+        escape(&found.title),
+        escape(&found.question),
+        escape(&found.paper),
+        escape(&found.why),
+    );
+    for figure in &found.figures {
+        page.push_str(&plot::svg(figure)?);
+        page.push('\n');
+    }
+    for table in &found.tables {
+        html_table(page, table);
+    }
+    let _ = writeln!(page, "<p><small>{} run, {:.1} s</small></p>", escape(&found.extent), found.took);
+    Ok(())
+}
+
+fn html_table(page: &mut String, table: &Table) {
+    let row = |cells: &[String], tag: &str| {
+        let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let _ = writeln!(page, "<h3>{}</h3>\n<table>", escape(&table.title));
+    page.push_str(&row(&table.head, "th"));
+    for cells in &table.rows {
+        page.push_str(&row(cells, "td"));
+    }
+    page.push_str("</table>\n");
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::{Axis, Figure, Series, Style};
+
+    #[test]
+    fn the_page_has_everything_and_needs_nothing() {
+        let series = vec![Series::new("s", Style::Both, vec![(1.0, 2.0)])];
+        let mut table = Table::new("t", ["a<b"]);
+        table.row(["1 & 2".into()]);
+        let found = Findings {
+            name: "n".into(),
+            title: "A title".into(),
+            question: "Why?".into(),
+            paper: "13 times".into(),
+            why: "another machine".into(),
+            figures: vec![Figure::new("f", "F", Axis::linear("x"), Axis::linear("y"), series)],
+            tables: vec![table],
+            extent: "quick".into(),
+            took: 1.0,
+        };
+        let page = html(&[found]).expect("written");
+        for word in ["A title", "Why?", "13 times", "another machine", "<svg", "a&lt;b", "1 &amp; 2"] {
+            assert!(page.contains(word), "{word}");
+        }
+        assert!(!page.contains("src=") && !page.contains("<link"), "it asks for another file");
+    }
+}
