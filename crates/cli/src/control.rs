@@ -4,7 +4,7 @@ use crate::error::CliError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use soda_client::{ChangesView, Client, ClientStanding, SessionView};
-use soda_fuse::Monitor;
+use soda_fuse::{Monitor, Transport};
 use soda_types::{Errno, FsError, Name};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -61,6 +61,9 @@ pub(crate) struct MountStatus {
     /// `HOST:PORT/VOLUME`
     pub source: String,
     pub options: String,
+    /// What the kernel's requests come over; a daemon of an older version does not say.
+    #[serde(default)]
+    pub transport: Option<Transport>,
     pub pid: u32,
     pub session: SessionView,
     /// Counters since the start, by name.
@@ -187,6 +190,7 @@ pub(crate) struct Answers {
     /// `HOST:PORT/VOLUME`
     pub source: String,
     pub options: String,
+    pub transport: Transport,
     pub client: Arc<Client>,
     pub monitor: Monitor,
 }
@@ -234,6 +238,7 @@ impl Answers {
             dir: self.dir.clone(),
             source: self.source.clone(),
             options: self.options.clone(),
+            transport: Some(self.transport),
             pid: std::process::id(),
             session,
             counters,
@@ -345,6 +350,7 @@ pub(crate) mod tests {
             dir: "/mnt".into(),
             source: "127.0.0.1:2/main".into(),
             options: "hard".into(),
+            transport: Some(Transport::Uring),
             pid: 77,
             session,
             counters: BTreeMap::from(counters.map(|(name, count)| (name.to_string(), count))),

@@ -2,7 +2,7 @@
 
 use crate::units::{parse_duration, parse_object_term, parse_size};
 use soda_client::{Access, Consistency, Fsync, Retry, WriteBehind, WritePolicy};
-use soda_fuse::{MountAccess, MountFlags};
+use soda_fuse::{MountAccess, MountFlags, TransportChoice};
 use soda_types::{ObjectTerm, Scope};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub(crate) struct MountOptions {
     pub cache_size: Option<u64>,
     /// Most bytes of file data in memory.
     pub memory: Option<u64>,
+    /// How the kernel's requests come.
+    pub transport: TransportChoice,
     pub flags: MountFlags,
     pub action: MountAction,
 }
@@ -65,6 +67,7 @@ impl Default for MountOptions {
             cache_dir: None,
             cache_size: None,
             memory: None,
+            transport: TransportChoice::default(),
             flags: MountFlags::default(),
             action: MountAction::default(),
         }
@@ -215,6 +218,7 @@ impl MountOptions {
             "fsync" => self.fsync = parse_fsync(need()?)?,
             "lease-term" => self.lease_term = Some(parse_object_term(need()?)?),
             "deep-leases" => self.widest_lease = parse_deep_leases(need()?)?,
+            "transport" => self.transport = need()?.parse()?,
             "remount" => self.action = MountAction::Remount,
             _ if ACCESS_TIMES.contains(&option) => {
                 return Err(format!(
@@ -228,7 +232,7 @@ impl MountOptions {
                     "mount option `{option}` is not known. There are: hard, soft[=TIME], ro, rw, cache-dir=DIR, \
                      cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, \
                      lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, sync, dirty-age=TIME, \
-                     dirty-size=SIZE, fsync=server|local, nosuid, nodev, noexec, allow_other"
+                     dirty-size=SIZE, fsync=server|local, transport=auto|dev|uring, nosuid, nodev, noexec, allow_other"
                 ));
             }
         }
@@ -291,6 +295,9 @@ impl MountOptions {
         }
         if let Some(size) = self.memory {
             list.push(format!("memory={size}"));
+        }
+        if self.transport != TransportChoice::Auto {
+            list.push(format!("transport={}", self.transport));
         }
         let flags = &self.flags;
         let set = [
@@ -398,6 +405,17 @@ mod tests {
         assert!(parse("deep-leases=no").unwrap_err().contains("on or off"));
         assert_eq!(parse("hard").unwrap().lease_term, None);
         assert!(parse("lease-term=long").unwrap_err().contains("`lease-term=long`"));
+    }
+
+    #[test]
+    fn transports_read_back() {
+        for name in ["dev", "uring"] {
+            let options = parse(&format!("transport={name}")).unwrap();
+            assert!(options.to_list().contains(&format!("transport={name}")));
+            assert_eq!(parse(&options.to_list()), Ok(options));
+        }
+        assert_eq!(parse("transport=auto"), Ok(MountOptions::default()));
+        assert!(parse("transport=tcp").unwrap_err().contains("auto, dev, uring"));
     }
 
     #[test]

@@ -10,9 +10,9 @@
 
 use crate::last_bytes::{MESSAGE_LEN, OnItsWay};
 use crate::nodes::{NameKind, Nodes};
+use crate::wire::Agreement;
 use crate::wire::Sink;
 use crate::wire::abi::{Record, notify};
-use crate::wire::device::Agreement;
 use soda_client::{KernelHooks, Names, NamesLock};
 use soda_types::{Fid, Name};
 use std::io;

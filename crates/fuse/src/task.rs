@@ -6,7 +6,7 @@
 
 use crate::wire::{Sink, Unique};
 use soda_types::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +17,13 @@ use tokio::runtime::Handle;
 
 /// How often an interrupted operation's process is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How often the processes of operations that wait for long are looked at. Over io_uring, Linux (6.18) tells of no signal that
+/// comes between the moment in which it takes a request on and the one in which it has handed it over.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+/// So many INTERRUPTs that came before their request are remembered.
+const EARLY: usize = 256;
 
 /// Which signals end an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +41,25 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Tasks {
     runtime: Handle,
     sink: Arc<dyn Sink>,
-    waiting: Mutex<HashMap<Unique, Arc<Task>>>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    tasks: HashMap<Unique, Arc<Task>>,
+    /// INTERRUPTs of requests that are not in `tasks`: not yet, or not any more. Numbers do not come again.
+    early: VecDeque<Unique>,
+}
+
+impl Waiting {
+    fn note_early(&mut self, unique: Unique) {
+        if !self.early.contains(&unique) {
+            if self.early.len() == EARLY {
+                self.early.pop_front();
+            }
+            self.early.push_back(unique);
+        }
+    }
 }
 
 struct Task {
@@ -46,6 +71,8 @@ struct Task {
     work: Mutex<Option<Work>>,
     scheduled: AtomicBool,
     interrupted: AtomicBool,
+    /// It waited already when all were last looked at.
+    seen: AtomicBool,
     tasks: Arc<Tasks>,
 }
 
@@ -68,18 +95,18 @@ impl Tasks {
         Arc::new(Tasks { runtime, sink, waiting: Mutex::default() })
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<Unique, Arc<Task>>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Number of requests that wait.
     pub(crate) fn len(&self) -> usize {
-        self.waiting().len()
+        self.waiting().tasks.len()
     }
 
     /// Gives up all that wait: there is nobody left to answer.
     pub(crate) fn clear(&self) {
-        let waiting = std::mem::take(&mut *self.waiting());
+        let waiting = std::mem::take(&mut self.waiting().tasks);
         // Outside of the lock: what a request holds may wake others.
         waiting.into_values().for_each(|task| drop(task.work().take()));
     }
@@ -103,15 +130,32 @@ impl Tasks {
             work: Mutex::new(Some(work)),
             scheduled: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
+            seen: AtomicBool::new(false),
             tasks: self.clone(),
         });
-        self.waiting().insert(unique, task.clone());
+        let was_interrupted = {
+            let mut waiting = self.waiting();
+            waiting.tasks.insert(unique, task.clone());
+            waiting.early.contains(&unique)
+        };
         // Polled with a waker that means something. Usually costs a fraction of a microsecond.
         task.poll();
+        if was_interrupted {
+            self.interrupt(unique);
+        }
     }
 
     pub(crate) fn interrupt(self: &Arc<Self>, unique: Unique) -> Interrupted {
-        let Some(task) = self.waiting().get(&unique).cloned() else { return Interrupted::NotFound };
+        let task = {
+            let mut waiting = self.waiting();
+            match waiting.tasks.get(&unique).cloned() {
+                Some(task) => task,
+                None => {
+                    waiting.note_early(unique);
+                    return Interrupted::NotFound;
+                }
+            }
+        };
         match task.interruptible {
             Interruptible::AnySignal => task.give_up(),
             Interruptible::Death if is_dying(task.tid) => task.give_up(),
@@ -122,6 +166,27 @@ impl Tasks {
             }
         }
         Interrupted::Noted
+    }
+
+    /// Looks for signals that nobody told of, as long as anybody else holds this.
+    pub(crate) fn start_looking_around(self: &Arc<Self>) {
+        let tasks = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_AROUND).await;
+                let Some(tasks) = tasks.upgrade() else { return };
+                tasks.look_around();
+            }
+        });
+    }
+
+    fn look_around(&self) {
+        let waiting: Vec<_> = self.waiting().tasks.values().cloned().collect();
+        for task in waiting {
+            if task.seen.swap(true, Ordering::Relaxed) && task.has_signal() {
+                task.give_up();
+            }
+        }
     }
 }
 
@@ -140,19 +205,57 @@ async fn give_up_on_death(task: Arc<Task>) {
 
 /// Whether a fatal signal is pending for the thread: the kernel then marks SIGKILL, whatever the signal was.
 fn is_dying(tid: u32) -> bool {
-    const SIGKILL: u64 = 1 << 8;
     match std::fs::read_to_string(format!("/proc/{tid}/status")) {
-        Ok(status) => status
-            .lines()
-            .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")))
-            .any(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & SIGKILL != 0)),
+        Ok(status) => Signals::of(&status).is_fatal(),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Of a thread, a bit for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Signals {
+    pending: u64,
+    blocked: u64,
+    ignored: u64,
+}
+
+impl Signals {
+    /// `status`: as /proc shows it.
+    fn of(status: &str) -> Signals {
+        let mask = |name: &str| {
+            let masks = status.lines().filter_map(|line| line.strip_prefix(name));
+            masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).fold(0, |all, mask| all | mask)
+        };
+        Signals {
+            pending: mask("SigPnd:") | mask("ShdPnd:"),
+            blocked: mask("SigBlk:"),
+            ignored: mask("SigIgn:"),
+        }
+    }
+
+    fn is_fatal(self) -> bool {
+        const SIGKILL: u64 = 1 << 8;
+        self.pending & SIGKILL != 0
+    }
+
+    fn is_heard(self) -> bool {
+        self.pending & !self.blocked & !self.ignored != 0
     }
 }
 
 impl Task {
     fn work(&self) -> MutexGuard<'_, Option<Work>> {
         self.work.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whether a signal that ends it is pending. A thread that is not there waits for nothing: the kernel wants the rest.
+    fn has_signal(&self) -> bool {
+        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.tid)) else { return false };
+        let signals = Signals::of(&status);
+        match self.interruptible {
+            Interruptible::AnySignal => signals.is_fatal() || signals.is_heard(),
+            Interruptible::Death => signals.is_fatal(),
+        }
     }
 
     fn is_finished(&self) -> bool {
@@ -168,14 +271,14 @@ impl Task {
         if let Poll::Ready(()) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
             let finished = slot.take();
             drop(slot);
-            self.tasks.waiting().remove(&self.unique);
+            self.tasks.waiting().tasks.remove(&self.unique);
             drop(finished);
         }
     }
 
     fn give_up(&self) {
         let work = self.work().take();
-        self.tasks.waiting().remove(&self.unique);
+        self.tasks.waiting().tasks.remove(&self.unique);
         if work.is_some() {
             tracing::debug!(unique = self.unique, "interrupted");
             // First this answer, then the drop, whose own one the kernel no longer wants.
@@ -255,5 +358,37 @@ mod tests {
         assert_eq!(tasks.interrupt(4), Interrupted::NotFound);
         assert_eq!(*seen.0.lock().unwrap(), [(1, -4), (3, -4)]);
         assert_eq!(tasks.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_interrupt_that_comes_before_its_request_is_not_lost() {
+        let (tasks, seen) = tasks();
+        assert_eq!(tasks.interrupt(7), Interrupted::NotFound);
+        for unique in 100..100 + EARLY as u64 - 1 {
+            assert_eq!(tasks.interrupt(unique), Interrupted::NotFound);
+        }
+        tasks.run(6, 0, Interruptible::AnySignal, std::future::pending());
+        tasks.run(7, 0, Interruptible::AnySignal, std::future::pending());
+        assert_eq!(*seen.0.lock().unwrap(), [(7, -4)]);
+        assert_eq!(tasks.len(), 1);
+        assert_eq!(tasks.waiting().early.len(), EARLY);
+    }
+
+    /// As if Linux had told of none of the signals.
+    #[tokio::test]
+    async fn a_signal_that_nobody_told_of_is_found() {
+        let (tasks, seen) = tasks();
+        let pending =
+            Signals::of("SigPnd:\t0000000000000000\nShdPnd:\t0000000000002000\nSigBlk:\t0\nSigIgn:\t0\n");
+        assert!(pending.is_heard() && !pending.is_fatal());
+        assert!(!Signals { blocked: 0x2000, ..pending }.is_heard());
+        assert!(!Signals { ignored: 0x2000, ..pending }.is_heard());
+        assert!(Signals::of("SigPnd:\t0000000000000100\n").is_fatal());
+        // Blocked signals wait for a thread that sleeps: this one's are not heard.
+        tasks.run(1, std::process::id(), Interruptible::AnySignal, std::future::pending());
+        tasks.run(2, u32::MAX, Interruptible::Death, std::future::pending());
+        tasks.look_around();
+        tasks.look_around();
+        assert_eq!((seen.0.lock().unwrap().len(), tasks.len()), (0, 2));
     }
 }

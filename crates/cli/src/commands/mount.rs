@@ -102,7 +102,11 @@ async fn mount(plan: &Plan) -> Result<Mounted, CliError> {
     {
         tracing::warn!(%error, "the cache directory could not be noted: `soda recover` needs --cache-dir for it");
     }
-    let config = MountConfig { flags: plan.options.flags, ..MountConfig::new(plan.spec.to_string()) };
+    let config = MountConfig {
+        flags: plan.options.flags,
+        transport: plan.options.transport,
+        ..MountConfig::new(plan.spec.to_string())
+    };
     match Mount::start(client.clone(), &hooks, &plan.dir, &config) {
         Ok(mount) => Ok(Mounted { client, mount }),
         Err(error) => {
@@ -153,6 +157,7 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         dir: mount.dir().to_path_buf(),
         source: plan.spec.to_string(),
         options: plan.options.in_effect().to_list(),
+        transport: mount.transport(),
         client: client.clone(),
         monitor: mount.monitor(),
     })?;

@@ -60,12 +60,14 @@ fn text(status: &Status) -> String {
         Some(server) => server_text(server),
         None => "No server answers here (name one with --server HOST:PORT).\n".to_string(),
     };
-    let mut table = Table::new(["mount", "volume", "connected", "requests", "waiting", "hits", "pid"]);
+    let mut table =
+        Table::new(["mount", "volume", "connected", "transport", "requests", "waiting", "hits", "pid"]);
     for mount in &status.mounts {
         table.row([
             mount.dir.display().to_string(),
             mount.source.clone(),
             if mount.is_connected() { "yes".into() } else { "no".into() },
+            mount.transport.map_or_else(|| "-".into(), |transport| transport.to_string()),
             mount.count("kernel_requests").to_string(),
             mount.count("kernel_waiting").to_string(),
             hit_ratio(&mount.counters),
@@ -217,8 +219,8 @@ Server soda 1 at 127.0.0.1:2, up 1m01s
 SESSION  CLIENT    FROM         CONNECTED  LEASE    LEASES  OPEN  LOCKS
 s1       one:/mnt  127.0.0.1:1          3  expired       1     2      0
 
-MOUNT  VOLUME            CONNECTED  REQUESTS  WAITING  HITS    PID
-/mnt   127.0.0.1:2/main  yes              12        0  75.0 %   77
+MOUNT  VOLUME            CONNECTED  TRANSPORT  REQUESTS  WAITING  HITS    PID
+/mnt   127.0.0.1:2/main  yes        uring            12        0  75.0 %   77
 
 /old: its daemon does not answer. It is dead (`soda umount /old` takes the mount away), stopped, or another user's.
 ";

@@ -22,7 +22,7 @@ use crate::last_bytes::LastBytes;
 use crate::nodes::{Nodes, PageState};
 use crate::notify::Notifier;
 use crate::task::{Interrupted, Interruptible, Tasks};
-use crate::wire::device::Agreement;
+use crate::wire::Agreement;
 use crate::wire::{AttrOut, EntryOut, Handler, Header, NodeId, Op, Reply, Request, Sink, Statfs, Taken};
 use soda_client::{Cached, Client, Entry};
 use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, Name};

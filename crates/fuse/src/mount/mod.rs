@@ -9,7 +9,9 @@ pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape}
 use crate::fs::FileSystem;
 use crate::nodes::Nodes;
 use crate::notify::{Hooks, Notifier};
-use crate::wire::device::{Device, Serving};
+use crate::wire::Serving;
+use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
+use crate::wire::device::Device;
 use serde::Serialize;
 use soda_client::Client;
 use std::io;
@@ -27,14 +29,20 @@ pub struct MountConfig {
     /// Shown as the device in the table of mounts.
     pub source: String,
     pub flags: MountFlags,
-    /// Threads that take requests.
+    /// Threads that take requests from the device.
     pub threads: usize,
+    pub transport: TransportChoice,
 }
 
 impl MountConfig {
     pub fn new(source: impl Into<String>) -> MountConfig {
         let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
-        MountConfig { source: source.into(), flags: MountFlags::default(), threads: cores.clamp(2, 8) + 1 }
+        MountConfig {
+            source: source.into(),
+            flags: MountFlags::default(),
+            threads: cores.clamp(2, 8) + 1,
+            transport: TransportChoice::default(),
+        }
     }
 }
 
@@ -54,6 +62,17 @@ pub enum MountError {
     Negotiation(io::Error),
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
+    #[error("transport=uring is not possible: {0}. transport=auto does without.")]
+    NoUring(String),
+}
+
+impl MountError {
+    fn of(error: ConnectError, otherwise: fn(io::Error) -> MountError) -> MountError {
+        match error {
+            ConnectError::NoUring(why) => MountError::NoUring(why),
+            ConnectError::Negotiation(error) => otherwise(error),
+        }
+    }
 }
 
 /// A mount that is served until it is unmounted. Dropping it detaches the mount.
@@ -62,6 +81,7 @@ pub struct Mount {
     dir: PathBuf,
     fs: FileSystem,
     serving: Option<Serving>,
+    transport: Transport,
 }
 
 impl Mount {
@@ -81,24 +101,34 @@ impl Mount {
         let fd = kernel::mount(&config.source, &dir, &config.flags)?;
         let undo = DetachOnDrop(Some(dir.clone()));
         let device = Device::new(fd);
-        let agreement = device.negotiate().map_err(MountError::Negotiation)?;
+        let connection = Connection::negotiate(&device, config.transport)
+            .map_err(|error| MountError::of(error, MountError::Negotiation))?;
+        let agreement = connection.agreement();
         tracing::debug!(?agreement, "agreed with the kernel");
         let nodes = Arc::new(Nodes::new(client.root()));
-        let notifier = Arc::new(Notifier::new(device.clone(), agreement, nodes.clone()));
+        let notifier = Arc::new(Notifier::new(device, agreement, nodes.clone()));
         hooks.attach(notifier.clone());
-        let fs = FileSystem::new(client, nodes, notifier, agreement, device.clone(), runtime.clone());
-        let handler = Arc::new(fs.clone());
-        let serving =
-            device.serve(agreement, config.threads, handler, runtime).map_err(MountError::Threads)?;
+        let fs = FileSystem::new(client, nodes, notifier, agreement, connection.answers(), runtime.clone());
+        let (serving, transport) = connection
+            .serve(config.threads, Arc::new(fs.clone()), &runtime)
+            .map_err(|error| MountError::of(error, MountError::Threads))?;
+        tracing::info!(%transport, "the mount answers the kernel");
+        if transport == Transport::Uring {
+            fs.inner().tasks.start_looking_around();
+        }
         if let Err(error) = table::set_read_ahead(&dir, READ_AHEAD_KIB) {
             tracing::info!(%error, "read-ahead stays at the kernel's default");
         }
         undo.keep();
-        Ok(Mount { dir, fs, serving: Some(serving) })
+        Ok(Mount { dir, fs, serving: Some(serving), transport })
     }
 
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// Resolves when the mount is gone, by [`Mount::detach`] or from outside.

@@ -28,7 +28,7 @@ pub(crate) mod opcode {
         UNLINK = 10, RMDIR = 11, RENAME = 12, LINK = 13, OPEN = 14, READ = 15, WRITE = 16, STATFS = 17,
         RELEASE = 18, FSYNC = 20, SETXATTR = 21, GETXATTR = 22, LISTXATTR = 23, REMOVEXATTR = 24, FLUSH = 25,
         INIT = 26, OPENDIR = 27, READDIR = 28, RELEASEDIR = 29, FSYNCDIR = 30, GETLK = 31, SETLK = 32,
-        SETLKW = 33, CREATE = 35, INTERRUPT = 36, DESTROY = 38, BATCH_FORGET = 42, FALLOCATE = 43,
+        SETLKW = 33, CREATE = 35, INTERRUPT = 36, DESTROY = 38, NOTIFY_REPLY = 41, BATCH_FORGET = 42, FALLOCATE = 43,
         READDIRPLUS = 44, RENAME2 = 45, LSEEK = 46, COPY_FILE_RANGE = 47, SYNCFS = 50, TMPFILE = 51, STATX = 52,
         COPY_FILE_RANGE_64 = 53,
     }
@@ -41,11 +41,12 @@ pub(crate) mod init {
         READDIRPLUS_AUTO = 1 << 14, ASYNC_DIO = 1 << 15, PARALLEL_DIROPS = 1 << 18, POSIX_ACL = 1 << 20,
         MAX_PAGES = 1 << 22, CACHE_SYMLINKS = 1 << 23, HANDLE_KILLPRIV_V2 = 1 << 28,
         SETXATTR_EXT = 1 << 29, INIT_EXT = 1 << 30, HAS_EXPIRE_ONLY = 1 << 35, DIRECT_IO_ALLOW_MMAP = 1 << 36,
+        OVER_IO_URING = 1 << 41,
     }
 }
 
 pub(crate) mod notify {
-    constants! { i32: INVAL_INODE = 2, INVAL_ENTRY = 3, STORE = 4, INC_EPOCH = 8 }
+    constants! { i32: INVAL_INODE = 2, INVAL_ENTRY = 3, STORE = 4, RETRIEVE = 5, INC_EPOCH = 8 }
     /// Flag of INVAL_ENTRY: the name must be asked for again, but stays in the cache (so that a process that works in
     /// the directory keeps its path).
     pub(crate) const EXPIRE_ONLY: u32 = 1;
@@ -77,6 +78,20 @@ pub(crate) mod lock {
     constants! { u32: READ = 0, WRITE = 1, UNLOCK = 2 }
     /// The kernel's OFFSET_MAX: "to the end of the file".
     pub(crate) const END: u64 = i64::MAX as u64;
+}
+
+/// Requests over io_uring: the room of one request has a header of fixed size, and a payload.
+pub(crate) mod uring {
+    /// Commands of the ring.
+    pub(crate) const REGISTER: u32 = 1;
+    pub(crate) const COMMIT_AND_FETCH: u32 = 2;
+    /// `struct fuse_uring_req_header`: the request's header (or the answer's), the operation's fixed arguments, how much payload.
+    pub(crate) const HEADER_LEN: usize = 288;
+    pub(crate) const ARGUMENTS_AT: usize = 128;
+    pub(crate) const ARGUMENTS_LEN: usize = 128;
+    /// What to name when the answer is handed over.
+    pub(crate) const COMMIT_ID_AT: usize = 264;
+    pub(crate) const PAYLOAD_LEN_AT: usize = 272;
 }
 
 /// Reads fields off the front of a message.
@@ -160,4 +175,9 @@ impl<const N: usize> Record<N> {
         assert_eq!(self.at, N, "a structure of the kernel was filled in part");
         self.bytes
     }
+}
+
+/// The header of an answer or a notification. `len`: with the header.
+pub(crate) fn out_header(len: usize, error: i32, unique: u64) -> [u8; OUT_HEADER_LEN] {
+    Record::new().u32(len as u32).raw(&error.to_ne_bytes()).u64(unique).done()
 }

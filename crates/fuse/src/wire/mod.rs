@@ -4,20 +4,28 @@
 //! and flock(2) and fcntl(2) locks are only told apart by a flag of the request. The crates that were looked at
 //! (fuser 0.18 among them) hide both.
 //!
-//! [`Sink`] and [`Handler`] are the seam: the file system sees only these two, so another transport (FUSE over io_uring) can
-//! take the place of [`device`].
+//! [`Sink`] and [`Handler`] are the seam: the file system sees only these two. Behind them are two transports, [`device`] and
+//! `uring`; [`connection`] chooses.
 
 pub(crate) mod abi;
+mod agreement;
+mod buffers;
+pub mod connection;
 pub mod device;
 mod reply;
 mod request;
+mod serve;
+mod uring;
 
 pub use abi::NodeId;
+pub use agreement::Agreement;
 pub(crate) use reply::kind_of_mode;
 pub use reply::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Statfs, Taken};
 pub use request::{
     Header, Interest, LockRequest, LockSpan, MalformedRequest, Op, OpenRequest, Request, SetAttrRequest,
 };
+
+pub use serve::Serving;
 
 use std::fmt;
 use std::fs::File;

@@ -255,23 +255,34 @@ pub(crate) fn parse_header(bytes: &[u8]) -> Result<(u32, Header, Fields<'_>), Ma
 /// Arguments of a write, and where its data starts in the message.
 pub(crate) fn parse_write(mut fields: Fields<'_>) -> Result<(Op<'static>, usize), MalformedRequest> {
     let body = fields.0.len();
-    (|| {
-        let (handle, offset) = (fields.u64()?, fields.u64()?);
-        let (size, write_flags) = (fields.u32()?, fields.u32()?);
-        let (_lock_owner, flags, _padding) = (fields.u64()?, fields.u32()?, fields.u32()?);
-        if fields.0.len() < size as usize {
-            return None;
-        }
-        let op = Op::Write {
-            handle,
-            offset,
-            from_page_cache: write_flags & flag::WRITE_CACHE != 0,
-            kill_suid_sgid: write_flags & flag::WRITE_KILL_SUIDGID != 0,
-            flags: flags as i32,
-        };
-        Some((op, abi::IN_HEADER_LEN + body - fields.0.len()))
-    })()
-    .ok_or(MalformedRequest::Short)
+    let (op, size) = write_arguments(&mut fields).ok_or(MalformedRequest::Short)?;
+    match fields.0.len() < size {
+        true => Err(MalformedRequest::Short),
+        false => Ok((op, abi::IN_HEADER_LEN + body - fields.0.len())),
+    }
+}
+
+/// Arguments of a write whose data, `available` bytes, is elsewhere, and how much of that is its own.
+pub(crate) fn parse_write_apart(
+    mut fields: Fields<'_>,
+    available: usize,
+) -> Result<(Op<'static>, usize), MalformedRequest> {
+    let written = write_arguments(&mut fields).filter(|(_, size)| *size <= available);
+    written.ok_or(MalformedRequest::Short)
+}
+
+fn write_arguments(fields: &mut Fields<'_>) -> Option<(Op<'static>, usize)> {
+    let (handle, offset) = (fields.u64()?, fields.u64()?);
+    let (size, write_flags) = (fields.u32()?, fields.u32()?);
+    let (_lock_owner, flags, _padding) = (fields.u64()?, fields.u32()?, fields.u32()?);
+    let op = Op::Write {
+        handle,
+        offset,
+        from_page_cache: write_flags & flag::WRITE_CACHE != 0,
+        kill_suid_sgid: write_flags & flag::WRITE_KILL_SUIDGID != 0,
+        flags: flags as i32,
+    };
+    Some((op, size as usize))
 }
 
 impl<'a> Op<'a> {

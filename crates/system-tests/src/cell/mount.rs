@@ -36,6 +36,7 @@ impl Mount {
         words.push(format!("{address}/main"));
         words.push(root.display().to_string());
         words.push("--foreground".to_owned());
+        words.extend(["-o".to_owned(), format!("transport={}", transport())]);
         words.extend(options.iter().map(|option| (*option).to_owned()));
         Mount { child: None, words, root, log: dir.join(format!("mount{number}.log")) }
     }
@@ -156,6 +157,12 @@ impl Drop for Mount {
     fn drop(&mut self) {
         self.crash();
     }
+}
+
+/// What mounts are told unless a test tells them something else: `dev`, or what `SODA_TEST_TRANSPORT` says. What another test
+/// switches on in the kernel must make no difference.
+fn transport() -> String {
+    std::env::var("SODA_TEST_TRANSPORT").unwrap_or_else(|_| "dev".to_owned())
 }
 
 /// Whether something is mounted exactly there. Reads the kernel's table; asks no file system.

@@ -1,0 +1,197 @@
+//! How requests travel: over the device, or over io_uring where the kernel has that.
+
+use super::abi::init;
+use super::agreement::Agreement;
+use super::device::{Device, Hello};
+use super::serve::{Dispatcher, Serving, serve_device};
+use super::uring::{AnyQueue, Uring};
+use super::{Handler, Sink};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// The switch of the kernel's module.
+pub const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+/// With io_uring the device brings little: FORGET, INTERRUPT, the end.
+const THREADS_BESIDE_URING: usize = 1;
+
+/// What requests travel on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Read from /dev/fuse.
+    Dev,
+    /// A queue for each core.
+    Uring,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Dev => "dev",
+            Transport::Uring => "uring",
+        })
+    }
+}
+
+/// Which one is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TransportChoice {
+    /// The best of those that are not on trial: the device.
+    #[default]
+    Auto,
+    Only(Transport),
+}
+
+impl fmt::Display for TransportChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TransportChoice::Auto => f.write_str("auto"),
+            TransportChoice::Only(transport) => transport.fmt(f),
+        }
+    }
+}
+
+impl FromStr for TransportChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TransportChoice, String> {
+        match text {
+            "auto" => Ok(TransportChoice::Auto),
+            "dev" => Ok(TransportChoice::Only(Transport::Dev)),
+            "uring" => Ok(TransportChoice::Only(Transport::Uring)),
+            _ => Err(format!("`{text}` is none of auto, dev, uring")),
+        }
+    }
+}
+
+/// Why a connection could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("{0}")]
+    Negotiation(#[from] io::Error),
+    /// io_uring was asked for and cannot be had, and why.
+    #[error("{0}")]
+    NoUring(String),
+}
+
+/// Agreed with the kernel, not yet served.
+#[derive(Debug)]
+pub struct Connection {
+    device: Arc<Device>,
+    agreement: Agreement,
+    choice: TransportChoice,
+    uring: Option<Uring>,
+    answers: Arc<dyn Sink>,
+}
+
+impl Connection {
+    /// Answers the kernel's INIT.
+    ///
+    /// # Errors
+    /// The device's own; a kernel older than 5.4; no io_uring although it was asked for.
+    pub fn negotiate(device: &Arc<Device>, choice: TransportChoice) -> Result<Connection, ConnectError> {
+        let hello = device.hello()?;
+        let uring = match (choice, prepare_uring(device, &hello, choice)) {
+            (_, Ok(uring)) => uring,
+            (TransportChoice::Only(Transport::Uring), Err(why)) => {
+                device.refuse(&hello);
+                return Err(ConnectError::NoUring(why));
+            }
+            (_, Err(why)) => {
+                tracing::info!(%why, "requests come over /dev/fuse, not io_uring");
+                None
+            }
+        };
+        let optional = if uring.is_some() { init::OVER_IO_URING } else { 0 };
+        let agreement = device.accept(&hello, optional)?;
+        let answers: Arc<dyn Sink> = match &uring {
+            Some(uring) => Arc::new(AnyQueue { device: device.clone(), queues: uring.queues() }),
+            None => device.clone(),
+        };
+        Ok(Connection { device: device.clone(), agreement, choice, uring, answers })
+    }
+
+    pub fn agreement(&self) -> Agreement {
+        self.agreement
+    }
+
+    /// Where answers go, whatever their request came over.
+    pub fn answers(&self) -> Arc<dyn Sink> {
+        self.answers.clone()
+    }
+
+    /// Starts the threads; `threads` is for a connection without io_uring.
+    ///
+    /// # Errors
+    /// No thread could be started; no io_uring although it was asked for.
+    pub fn serve<H: Handler>(
+        self,
+        threads: usize,
+        handler: Arc<H>,
+        runtime: &Handle,
+    ) -> Result<(Serving, Transport), ConnectError> {
+        let dispatcher = Dispatcher::new(handler, &self.agreement);
+        let device =
+            |threads, uring: Option<&Uring>| serve_device(&self.device, threads, &dispatcher, uring, runtime);
+        let Some(uring) = self.uring else { return Ok((device(threads, None)?, Transport::Dev)) };
+        let mut serving = device(THREADS_BESIDE_URING, Some(&uring))?;
+        match uring.start(&dispatcher, runtime) {
+            Ok(queues) => {
+                serving.add(queues);
+                Ok((serving, Transport::Uring))
+            }
+            Err(error) if self.choice == TransportChoice::Only(Transport::Uring) => {
+                Err(ConnectError::NoUring(format!("the kernel refuses its queues: {error}")))
+            }
+            Err(error) => {
+                tracing::info!(%error, "requests come over /dev/fuse: the kernel refuses queues of io_uring");
+                serving.join_later(device(threads, None)?);
+                Ok((serving, Transport::Dev))
+            }
+        }
+    }
+}
+
+fn prepare_uring(
+    device: &Arc<Device>,
+    hello: &Hello,
+    choice: TransportChoice,
+) -> Result<Option<Uring>, String> {
+    match choice {
+        TransportChoice::Only(Transport::Dev) => return Ok(None),
+        // See docs/ROADMAP.md for what is known to be wrong.
+        TransportChoice::Auto => {
+            return Err("it is on trial, and only taken where transport=uring asks for it".into());
+        }
+        TransportChoice::Only(Transport::Uring) => {}
+    }
+    if !hello.offers_uring() {
+        return Err(why_not_offered());
+    }
+    Uring::prepare(device).map(Some).map_err(|error| format!("a ring cannot be made: {error}"))
+}
+
+fn why_not_offered() -> String {
+    match std::fs::read_to_string(URING_SWITCH) {
+        Ok(value) if value.trim() == "N" => format!("it is switched off: `echo Y > {URING_SWITCH}` as root"),
+        Ok(_) => "the kernel does not offer it".into(),
+        Err(_) => "the kernel has no FUSE over io_uring (Linux 6.14 and later have)".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_transports_read_back() {
+        for name in ["auto", "dev", "uring"] {
+            assert_eq!(name.parse::<TransportChoice>().unwrap().to_string(), name);
+        }
+        assert!("tcp".parse::<TransportChoice>().unwrap_err().contains("auto, dev, uring"));
+    }
+}

@@ -1,0 +1,223 @@
+//! From bytes to the [`Handler`]: what both transports have in common, and the threads that read the device.
+
+use super::abi;
+use super::agreement::Agreement;
+use super::buffers::BufferPool;
+use super::device::Device;
+use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
+use super::uring::Uring;
+use super::{Handler, MalformedRequest, Op, Reply, Request, Sink};
+use bytes::Bytes;
+use rustix::io::Errno;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use tokio::runtime::Handle;
+
+/// The threads of a mount.
+#[derive(Debug)]
+pub struct Serving {
+    threads: Vec<JoinHandle<()>>,
+    ended: tokio::sync::watch::Receiver<bool>,
+}
+
+impl Serving {
+    /// Resolves when the mount is gone.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut ended = self.ended.clone();
+        async move {
+            // An error means that the sender is gone, which is the end as well.
+            let _ = ended.wait_for(|ended| *ended).await;
+        }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    pub fn join(self) {
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a FUSE thread panicked");
+            }
+        }
+    }
+}
+
+/// Starts `threads` that read the device until the mount is gone; then the queues of `uring`, if there are any, end too.
+///
+/// # Errors
+/// No thread could be started.
+pub(super) fn serve_device<H: Handler>(
+    device: &Arc<Device>,
+    threads: usize,
+    dispatcher: &Dispatcher<H>,
+    uring: Option<&Uring>,
+    runtime: &Handle,
+) -> io::Result<Serving> {
+    let alive = Arc::new(AtomicUsize::new(threads));
+    let (ended, when_ended) = tokio::sync::watch::channel(false);
+    let ended = Arc::new(ended);
+    let queues = uring.map(Uring::queues).unwrap_or_default();
+    let threads = (0..threads)
+        .map(|number| {
+            let worker = Worker { device: device.clone(), dispatcher: dispatcher.clone() };
+            let (runtime, alive, ended, queues) =
+                (runtime.clone(), alive.clone(), ended.clone(), queues.clone());
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
+                let _context = runtime.enter();
+                worker.run();
+                if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    queues.iter().for_each(|queue| queue.end());
+                    ended.send_replace(true);
+                }
+            })
+        })
+        .collect::<io::Result<Vec<_>>>()?;
+    Ok(Serving { threads, ended: when_ended })
+}
+
+impl Serving {
+    /// Other threads that read the same device. They end when these end.
+    pub(super) fn join_later(&mut self, other: Serving) {
+        self.threads.extend(other.threads);
+    }
+
+    pub(super) fn add(&mut self, threads: Vec<JoinHandle<()>>) {
+        self.threads.extend(threads);
+    }
+}
+
+/// Decodes requests and hands them on.
+#[derive(Debug)]
+pub(super) struct Dispatcher<H> {
+    handler: Arc<H>,
+    pub(super) pool: Arc<BufferPool>,
+    form: SetXattrForm,
+}
+
+impl<H> Clone for Dispatcher<H> {
+    fn clone(&self) -> Self {
+        Dispatcher { handler: self.handler.clone(), pool: self.pool.clone(), form: self.form }
+    }
+}
+
+impl<H: Handler> Dispatcher<H> {
+    pub(super) fn new(handler: Arc<H>, agreement: &Agreement) -> Dispatcher<H> {
+        Dispatcher { handler, pool: Arc::default(), form: agreement.setxattr_form() }
+    }
+
+    /// A whole request that is no write.
+    fn request(&self, message: &[u8], reply: Reply) {
+        let (operation, header, fields) = match parse_header(message) {
+            Ok(parsed) => parsed,
+            Err(error) => return refuse(0, error, reply),
+        };
+        match Op::parse(operation, fields, self.form) {
+            Ok(op) => self.handler.handle(Request { header, op, payload: Bytes::new() }, reply),
+            Err(error) => refuse(operation, error, reply),
+        }
+    }
+
+    /// Takes what it needs of the last part of a request, which is apart from the rest in `message`: a write's data are copied
+    /// to a place of their own, all else behind the rest. Then `payload` is not needed any more.
+    pub(super) fn assemble(&self, message: &mut Vec<u8>, payload: &[u8]) -> Assembled {
+        if operation_of(message) != abi::opcode::WRITE {
+            message.extend_from_slice(payload);
+            return Assembled::Whole;
+        }
+        // The message says how long it is with its data.
+        let head = (message.len() as u32).to_ne_bytes();
+        message[..head.len()].copy_from_slice(&head);
+        let parsed =
+            parse_header(message).and_then(|(_, _, fields)| parse_write_apart(fields, payload.len()));
+        Assembled::Write(parsed.map(|(op, size)| (op, self.pool.copy(&payload[..size]))))
+    }
+
+    pub(super) fn dispatch(&self, message: &[u8], assembled: Assembled, reply: Reply) {
+        match (assembled, parse_header(message)) {
+            (Assembled::Whole, _) => self.request(message, reply),
+            (Assembled::Write(Ok((op, payload))), Ok((_, header, _))) => {
+                self.handler.handle(Request { header, op, payload }, reply);
+            }
+            (Assembled::Write(Err(error)), _) | (_, Err(error)) => {
+                refuse(abi::opcode::WRITE, error, reply);
+            }
+        }
+    }
+}
+
+/// A request that came in parts.
+pub(super) enum Assembled {
+    Whole,
+    Write(Result<(Op<'static>, Bytes), MalformedRequest>),
+}
+
+fn operation_of(message: &[u8]) -> u32 {
+    message.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
+}
+
+fn refuse(operation: u32, error: MalformedRequest, reply: Reply) {
+    match error {
+        // The kernel asks for what older daemons do not know and remembers the answer.
+        MalformedRequest::Unknown(_) => {
+            tracing::debug!(operation, "operation not implemented");
+            reply.raw_error(Errno::NOSYS.raw_os_error());
+        }
+        MalformedRequest::Short => {
+            tracing::error!(operation, "malformed request of the kernel");
+            reply.raw_error(Errno::IO.raw_os_error());
+        }
+    }
+}
+
+struct Worker<H> {
+    device: Arc<Device>,
+    dispatcher: Dispatcher<H>,
+}
+
+impl<H: Handler> Worker<H> {
+    fn run(self) {
+        let mut buffer = self.dispatcher.pool.take();
+        loop {
+            match self.device.receive(&mut buffer) {
+                Ok(Some(len)) => buffer = self.dispatch(buffer, len),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "cannot read from the FUSE device");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Gives back a buffer for the next request.
+    fn dispatch(&self, buffer: Vec<u8>, len: usize) -> Vec<u8> {
+        let (operation, header, fields) = match parse_header(&buffer[..len]) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                // There is no number to answer to.
+                tracing::error!(%error, len, "dropped a message of the kernel");
+                return buffer;
+            }
+        };
+        let sink: Arc<dyn Sink> = self.device.clone();
+        let reply = Reply::new(header.unique, sink);
+        if operation != abi::opcode::WRITE {
+            self.dispatcher.request(&buffer[..len], reply);
+            return buffer;
+        }
+        match parse_write(fields) {
+            Ok((op, start)) => {
+                let (payload, buffer) = self.dispatcher.pool.detach(buffer, start, len);
+                self.dispatcher.handler.handle(Request { header, op, payload }, reply);
+                buffer
+            }
+            Err(error) => {
+                refuse(operation, error, reply);
+                buffer
+            }
+        }
+    }
+}

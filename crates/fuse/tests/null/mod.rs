@@ -1,0 +1,308 @@
+//! A file system that answers from memory at once, over either transport: what is left is the kernel's side.
+//!
+//! The root has files of fixed size, one for each number: `0`, `1`, ... A read answers with the file's number, unless it
+//! was told to wait ([`Null::hold`]). Writes are summed up.
+
+#![allow(dead_code, reason = "each user takes a part")]
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use soda_fuse::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
+use soda_fuse::wire::device::Device;
+use soda_fuse::wire::{
+    AttrOut, EntryOut, Handler, NodeId, Op, OpenOut, Reply, Request, Serving, Sink, Statfs,
+};
+use soda_types::{Attr, Errno, FileKind, Ino, Timestamp, Version};
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub(crate) const FILE_LEN: u64 = 64 << 20;
+/// Files with this bit in their node are opened past the page cache.
+const DIRECT_IO: u32 = 1;
+const ROOT: u64 = 1;
+
+/// Longer than anything takes on the slowest machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(crate) struct Null {
+    pub(crate) requests: AtomicU64,
+    pub(crate) forgets: AtomicU64,
+    pub(crate) interrupts: AtomicU64,
+    pub(crate) written: AtomicU64,
+    /// Sum of all bytes written.
+    pub(crate) sum: AtomicU64,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    is_holding: bool,
+    reads: HashMap<u64, Reply>,
+    /// INTERRUPTs that came before their request.
+    early: Vec<u64>,
+}
+
+impl Null {
+    /// From here on reads wait; an INTERRUPT ends them.
+    pub(crate) fn hold(&self) {
+        self.held.lock().unwrap().is_holding = true;
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held.lock().unwrap().reads.len()
+    }
+
+    pub(crate) fn release(&self) {
+        let mut held = self.held.lock().unwrap();
+        held.is_holding = false;
+        let reads = std::mem::take(&mut held.reads);
+        drop(held);
+        for (_, reply) in reads {
+            let _ = reply.data(&[&[0; 1]]);
+        }
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.interrupts.fetch_add(1, Ordering::Relaxed);
+        let mut held = self.held.lock().unwrap();
+        match held.reads.remove(&unique) {
+            Some(reply) => {
+                drop(held);
+                reply.error(Errno::Interrupted);
+            }
+            None => held.early.push(unique),
+        }
+    }
+
+    fn read(&self, node: NodeId, len: u32, reply: Reply) {
+        let mut held = self.held.lock().unwrap();
+        if !held.is_holding {
+            drop(held);
+            let byte = node.0 as u8;
+            let _ = reply.data(&[&vec![byte; len as usize]]);
+        } else if held.early.contains(&reply.unique()) {
+            drop(held);
+            reply.error(Errno::Interrupted);
+        } else {
+            held.reads.insert(reply.unique(), reply);
+        }
+    }
+}
+
+fn attr(node: u64) -> Attr {
+    let (kind, perm) = match node {
+        ROOT => (FileKind::Directory, 0o777),
+        _ => (FileKind::File, 0o666),
+    };
+    let time = Timestamp::new(1, 0);
+    Attr {
+        ino: Ino(node),
+        kind,
+        perm,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: if node == ROOT { 0 } else { FILE_LEN },
+        allocated: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        version: Version(1),
+        data_version: Version(1),
+    }
+}
+
+/// The handler, shared with the test.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NullFs(pub(crate) Arc<Null>);
+
+impl Handler for NullFs {
+    fn handle(&self, request: Request<'_>, reply: Reply) {
+        let (null, node) = (&self.0, request.header.node);
+        null.requests.fetch_add(1, Ordering::Relaxed);
+        // Nothing is believed: each stat is a request.
+        let valid = Duration::ZERO;
+        match request.op {
+            Op::Interrupt { unique } => {
+                null.interrupt(unique);
+                reply.none();
+            }
+            Op::Forget { .. } => {
+                null.forgets.fetch_add(1, Ordering::Relaxed);
+                reply.none();
+            }
+            Op::BatchForget { pairs } => {
+                null.forgets.fetch_add(Op::forgets(pairs).count() as u64, Ordering::Relaxed);
+                reply.none();
+            }
+            Op::Lookup { name } => {
+                match std::str::from_utf8(name).ok().and_then(|name| name.parse::<u64>().ok()) {
+                    Some(number) => {
+                        let node = number + 2;
+                        let attr = AttrOut { node, attr: &attr(node), valid };
+                        let _ =
+                            reply.entry(EntryOut { attr, generation: 0, valid: Duration::from_secs(3600) });
+                    }
+                    None => reply.error(Errno::NoEntry),
+                }
+            }
+            Op::GetAttr(_) => reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid }),
+            Op::Statx(_) => reply.statx(AttrOut { node: node.0, attr: &attr(node.0), valid }),
+            Op::SetAttr(_) => reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid }),
+            Op::Open(_) => {
+                // Odd numbers keep their pages.
+                let flags = if node.0 % 2 == 0 { DIRECT_IO } else { 0 };
+                let _ = reply.opened(OpenOut { handle: node.0, flags });
+            }
+            Op::Read { len, .. } => null.read(node, len, reply),
+            Op::Write { .. } => {
+                null.written.fetch_add(request.payload.len() as u64, Ordering::Relaxed);
+                let sum = request.payload.iter().map(|byte| u64::from(*byte)).sum();
+                null.sum.fetch_add(sum, Ordering::Relaxed);
+                reply.written(request.payload.len() as u32);
+            }
+            Op::GetXattr { .. } => reply.error(Errno::NoData),
+            Op::StatFs => {
+                reply.statfs(Statfs { block: 4096, blocks: 1, free: 1, inodes: 1, free_inodes: 1 });
+            }
+            Op::Flush { .. } | Op::Release { .. } | Op::FSync { .. } | Op::Destroy => reply.done(),
+            _ => reply.error(Errno::NotImplemented),
+        }
+    }
+}
+
+/// A mount of it.
+#[derive(Debug)]
+pub(crate) struct NullMount {
+    pub(crate) fs: Arc<Null>,
+    pub(crate) device: Arc<Device>,
+    pub(crate) transport: Transport,
+    serving: Option<Serving>,
+    dir: tempfile::TempDir,
+}
+
+impl NullMount {
+    /// # Errors
+    /// As [`Connection::negotiate`] and [`Connection::serve`]; nothing stays mounted.
+    pub(crate) fn try_start(
+        choice: TransportChoice,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<NullMount, ConnectError> {
+        let dir = tempfile::Builder::new().prefix("soda-null.").tempdir().unwrap();
+        let fd: OwnedFd =
+            rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let data = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", fd.as_raw_fd());
+        let data = std::ffi::CString::new(data).unwrap();
+        rustix::mount::mount("null", dir.path(), "fuse.null", MountFlags::NOATIME, data.as_c_str()).unwrap();
+        let device = Device::new(fd);
+        let fs = NullFs::default();
+        let served = Connection::negotiate(&device, choice)
+            .and_then(|connection| connection.serve(3, Arc::new(fs.clone()), runtime));
+        match served {
+            Ok((serving, transport)) => {
+                Ok(NullMount { fs: fs.0, device, transport, serving: Some(serving), dir })
+            }
+            Err(error) => {
+                let _ = rustix::mount::unmount(dir.path(), UnmountFlags::DETACH);
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn file(&self, number: u64) -> PathBuf {
+        self.dir.path().join(number.to_string())
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Drops what the kernel has of a file's pages and attributes.
+    pub(crate) fn invalidate(&self, number: u64) -> std::io::Result<()> {
+        const INVAL_INODE: i32 = 2;
+        let mut record = [0; 24];
+        record[..8].copy_from_slice(&(number + 2).to_ne_bytes());
+        self.device.send(0, INVAL_INODE, &[&record])
+    }
+
+    /// Drops a name, and with it the last that holds its inode.
+    pub(crate) fn invalidate_name(&self, number: u64) -> std::io::Result<()> {
+        const INVAL_ENTRY: i32 = 3;
+        let name = number.to_string();
+        let mut record = [0; 16];
+        record[..8].copy_from_slice(&ROOT.to_ne_bytes());
+        record[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
+        self.device.send(0, INVAL_ENTRY, &[&record, name.as_bytes(), &[0]])
+    }
+
+    /// Where the kernel has the knobs of the connection.
+    pub(crate) fn control(&self) -> PathBuf {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|line| line.contains(self.dir.path().to_str().unwrap())).unwrap();
+        let minor = line.split(' ').nth(2).and_then(|number| number.split(':').nth(1)).unwrap();
+        Path::new("/sys/fs/fuse/connections").join(minor)
+    }
+
+    pub(crate) fn detach(&self) {
+        rustix::mount::unmount(self.dir.path(), UnmountFlags::DETACH).unwrap();
+    }
+
+    /// Unmounts, and waits until all threads have ended.
+    pub(crate) fn end(mut self) {
+        self.detach();
+        self.serving.take().unwrap().join();
+    }
+
+    pub(crate) fn join(mut self) {
+        self.serving.take().unwrap().join();
+    }
+}
+
+impl Drop for NullMount {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.dir.path(), UnmountFlags::DETACH);
+    }
+}
+
+/// # Panics
+/// If it does not become true.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < until, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The kernel's switch is on while this lives, and nobody else turns it: only as long as it takes to mount.
+#[derive(Debug)]
+pub(crate) struct UringOn {
+    _lock: File,
+    was: String,
+}
+
+impl UringOn {
+    /// `None`: the kernel has no such switch, or is not ours to change.
+    pub(crate) fn turn() -> Option<UringOn> {
+        let path = soda_fuse::URING_SWITCH;
+        let lock = File::open(path).ok()?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).ok()?;
+        let was = std::fs::read_to_string(path).ok()?;
+        std::fs::write(path, "Y").ok()?;
+        Some(UringOn { _lock: lock, was })
+    }
+}
+
+impl Drop for UringOn {
+    fn drop(&mut self) {
+        let _ = std::fs::write(soda_fuse::URING_SWITCH, self.was.trim());
+    }
+}
