@@ -49,6 +49,7 @@ mod hooks;
 mod inner;
 mod introspect;
 pub mod ops;
+mod private;
 mod recall;
 pub mod recover;
 mod replay;

@@ -11,7 +11,9 @@ use proxy::{Proxy, Weather};
 use soda_client::{Client, ClientStanding, ConnectError, NoKernel, OpenMode, Retry};
 use soda_protocol::{Lock, LockFamily, LockMode, LockWait, WriteAt};
 use soda_types::{Errno, FileKind, LockOwner};
+use std::fs;
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -352,4 +354,50 @@ async fn idle_leases_and_surplus_inodes_are_given_back() {
     }
     at_once(a.getattr(fid)).unwrap();
     a.forget(fid, 1);
+}
+
+/// Overwrites `content` wherever it lies below `dir`. How often it was found.
+fn damage(dir: &Path, content: &[u8]) -> usize {
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let found = paths.map(|path| {
+        if path.is_dir() {
+            return damage(&path, content);
+        }
+        let mut bytes = fs::read(&path).unwrap();
+        let Some(at) = bytes.windows(content.len()).position(|part| part == content) else { return 0 };
+        bytes[at..at + content.len()].fill(0xff);
+        fs::write(&path, bytes).unwrap();
+        1
+    });
+    found.sum()
+}
+
+// SEMANTICS 41
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lies_beside_damage_can_be_read() {
+    const PAGE: usize = 4096;
+    let mut cell = Cell::start();
+    let a = cell.client().await;
+    let content: Vec<u8> = (0..1 << 18_u32).flat_map(|number: u32| number.to_le_bytes()).collect();
+    let f = file(&a, "file", content.clone()).await;
+    a.fsync_file(&f).await.unwrap();
+    drop((f, a));
+    cell.stop();
+    let hit = 100 * PAGE;
+    assert!(damage(cell.dir.path(), &content[hit..hit + 16]) > 0, "the content is not on the disk");
+    cell.restart();
+    let b = cell.client().await;
+    let f = open(&b, "file").await;
+    let mut bad = Vec::new();
+    for at in (0..content.len()).step_by(PAGE) {
+        match b.read(&f, at as u64, PAGE as u32).await {
+            Ok(data) => assert!(data.to_bytes() == content[at..at + PAGE], "other data at {at}"),
+            Err(error) => {
+                assert_eq!(error.errno, Errno::Io);
+                bad.push(at);
+            }
+        }
+    }
+    // A chunk is read whole, or not at all.
+    assert!(bad.contains(&hit) && bad.len() <= 64, "bad: {bad:?}");
 }

@@ -127,3 +127,33 @@ fn a_bound_without_a_directory_is_refused() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && text.contains("cache-dir"), "{text}");
 }
+
+// SEMANTICS 31
+/// The modes in the volume are for those who go through the mount; what the daemon and the server keep is for nobody else.
+#[test]
+fn what_a_mount_and_a_server_keep_is_not_for_others() {
+    if !prerequisites() {
+        return;
+    }
+    const SECRET: &str = "a word that is nowhere else: Sesquipedalia";
+    let dir = tempfile::tempdir().unwrap();
+    let (cell, _) = cell(&cached(dir.path(), ",write=behind"), 1);
+    fs::write(cell.root(0).join("secret"), SECRET.repeat(1000)).unwrap();
+    assert_eq!(fs::read(cell.root(1).join("secret")).unwrap().len(), SECRET.len() * 1000);
+    let places = [dir.path(), cell.server.data()];
+    let finds = |grep: &mut Command| {
+        grep.args(["-rlq", SECRET])
+            .args(places)
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap()
+            .success()
+    };
+    assert!(wait::until(PATIENCE, || finds(&mut Command::new("grep"))), "it is not kept at all");
+    // What lies around them is open.
+    for path in [dir.path(), cell.server.data().parent().unwrap()] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    use std::os::unix::process::CommandExt;
+    assert!(!finds(Command::new("grep").uid(65534).gid(65534)), "others can read it");
+}

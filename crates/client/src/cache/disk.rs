@@ -9,6 +9,7 @@ mod damage;
 
 use crate::cache::hash::FastMap;
 use crate::cache::lru::{Lru, Place};
+use crate::private;
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 use soda_types::{Fid, Ino, Timestamp, Version, VolumeId};
@@ -295,7 +296,7 @@ fn take_place(parent: &Path, volume: &str) -> io::Result<(PathBuf, fs::File)> {
     for number in 0..MOST_CLIENTS {
         let name = if number == 0 { volume.to_owned() } else { format!("{volume}.client-{number}") };
         let dir = parent.join(name);
-        fs::create_dir_all(&dir)?;
+        private::make_dir(&dir)?;
         let lock = fs::File::options().create(true).append(true).open(dir.join(LOCK))?;
         match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok((dir, lock)),
@@ -309,7 +310,7 @@ fn take_place(parent: &Path, volume: &str) -> io::Result<(PathBuf, fs::File)> {
 /// Neither waits for the other end of a FIFO nor follows a link that somebody put there.
 fn open_regular(path: &Path, flags: OFlags) -> io::Result<fs::File> {
     let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path, flags, Mode::from_raw_mode(0o666))?.into())
+    Ok(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
 fn name_of(extent: &Extent) -> String {

@@ -101,6 +101,7 @@ impl Client {
             Consistency::Verify => Some(self.inner.ask_attr(file.fid()).result().await?.value),
             _ => None,
         };
+        let began = self.inner.now();
         let mut wanted = Wanted { file, range: offset..end, verified, plan: None, tries: 0 };
         loop {
             match self.inner.read_step(&mut wanted)? {
@@ -117,7 +118,13 @@ impl Client {
                 Step::Join(other) => self.inner.join(other).await?,
                 Step::Fetch(fetches) => {
                     for fetch in fetches {
-                        fetch.result().await?;
+                        match fetch.result().await {
+                            // What is damaged may lie beside what is wanted.
+                            Err(error) if error.errno == Errno::Io && self.inner.has_time(began) => {
+                                wanted.tries = TRIES;
+                            }
+                            fetched => fetched?,
+                        }
                     }
                 }
                 Step::Disk(disk, extent, id) => self.inner.load(file.fid(), disk, extent, id).await,
@@ -306,6 +313,11 @@ impl Inner {
                 Err(error)
             }
         })
+    }
+
+    /// Whether what began then may go on: a `soft` mount has a limit.
+    fn has_time(&self, began: Monotonic) -> bool {
+        self.patience().is_none_or(|patience| self.now().since(began) < patience)
     }
 
     /// Waits for somebody else's fetch.

@@ -6,6 +6,7 @@ use crate::{StorageError, StorageResult, crash};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,6 +62,7 @@ impl DataDirectory {
         let path = &path.canonicalize().map_err(|error| io("finding the data directory", error))?;
         refuse_foreign(path)?;
         let lock = Arc::new(lock(path)?);
+        shut(path);
         match fs::read_to_string(path.join(FORMAT_FILE)) {
             Ok(text) => check_format(path, &text)?,
             Err(error) if error.kind() == ErrorKind::NotFound => initialise(path)?,
@@ -102,6 +104,15 @@ fn refuse_foreign(path: &Path) -> StorageResult<()> {
         }
     }
     Ok(())
+}
+
+/// What is in it is for the server's user only, whatever the modes in the volume say. A file system without modes of its own
+/// cannot do that.
+fn shut(path: &Path) {
+    let is_open = |metadata: &fs::Metadata| metadata.permissions().mode() & 0o077 != 0;
+    if fs::metadata(path).is_ok_and(|metadata| is_open(&metadata)) {
+        let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o700));
+    }
 }
 
 fn lock(path: &Path) -> StorageResult<File> {

@@ -8,6 +8,7 @@
 //!                            /reached   how far it has been applied (crate::recover)
 //! ```
 
+use crate::private;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -48,7 +49,7 @@ impl Place {
     /// The cache directory cannot be written.
     pub(crate) fn take(cache_dir: &Path) -> io::Result<Place> {
         let all = cache_dir.join(ALL);
-        private_dir(&all)?;
+        private::make_dir(&all)?;
         for number in 0..MOST {
             let dir = all.join(number.to_string());
             match DirBuilder::new().mode(0o700).create(&dir) {
@@ -99,7 +100,7 @@ impl Place {
     /// It cannot be moved; it stays where it is.
     pub(crate) fn keep(self, note: &Note) -> io::Result<PathBuf> {
         let kept = self.dir.parent().unwrap_or(&self.dir).join(KEPT);
-        private_dir(&kept)?;
+        private::make_dir(&kept)?;
         let to = free_name(&kept, note);
         fs::rename(&self.dir, &to)?;
         let _ = fs::remove_file(to.join(LOCK));
@@ -134,9 +135,9 @@ impl Place {
 /// It cannot be made.
 pub(crate) fn new_kept(cache_dir: &Path, note: &Note) -> io::Result<PathBuf> {
     let kept = cache_dir.join(ALL).join(KEPT);
-    private_dir(&kept)?;
+    private::make_dir(&kept)?;
     let dir = free_name(&kept, note);
-    private_dir(&dir)?;
+    private::make_dir(&dir)?;
     note.write(&dir)?;
     Ok(dir)
 }
@@ -182,10 +183,6 @@ fn free_name(kept: &Path, note: &Note) -> PathBuf {
         _ => kept.join(format!("{secs}-{number}")),
     });
     names.find(|name| !name.exists()).unwrap_or_else(|| kept.join(secs.to_string()))
-}
-
-fn private_dir(dir: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 fn is_number(name: &str) -> bool {
