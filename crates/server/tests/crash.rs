@@ -48,6 +48,7 @@ const NOT_FROM_NOTHING: &[&str] = &[
 /// Crash points of what has been done when somebody comes back, and of what is done to larger files than these
 /// (`crates/volume/tests/crash.rs`).
 const NOT_WITH_SURVIVORS: &[&str] = &[
+    "format.begun",
     "format.written",
     "volume.created",
     "volume.reclaim.step",

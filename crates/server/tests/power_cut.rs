@@ -58,6 +58,14 @@ impl MetaStore for ForgetfulMeta {
         journal.into_iter().try_for_each(|batch| medium.durable.commit(batch))
     }
 
+    fn origin(&self) -> soda_storage::Origin {
+        self.now.origin()
+    }
+
+    fn complete(&self) -> StorageResult<()> {
+        self.now.complete()
+    }
+
     fn snapshot(&self) -> Box<dyn MetaRead> {
         self.now.snapshot()
     }

@@ -59,6 +59,14 @@ impl MetaStore for Gated {
         self.meta.sync()
     }
 
+    fn origin(&self) -> soda_storage::Origin {
+        self.meta.origin()
+    }
+
+    fn complete(&self) -> StorageResult<()> {
+        self.meta.complete()
+    }
+
     fn snapshot(&self) -> Box<dyn MetaRead> {
         self.meta.snapshot()
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Every crash point of the storage, volume and server crates.
 pub const ALL: &[&str] = &[
+    "format.begun",
     "format.written",
     "meta.commit.before",
     "meta.commit.after",

@@ -9,8 +9,11 @@ pub type StorageResult<T> = Result<T, StorageError>;
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The medium is full down to the reserve. Nothing was changed; the store stays usable.
-    #[error("no space left: {free} bytes free, {reserve} of them reserved, {wanted} wanted")]
-    NoSpace { free: u64, reserve: u64, wanted: u64 },
+    #[error(
+        "no space left on the file system of {path}: {free} bytes are free, {} are needed, of which {reserve} stay free as a \
+         reserve. Make room there, or make it larger", reserve.saturating_add(*.wanted)
+    )]
+    NoSpace { path: PathBuf, free: u64, reserve: u64, wanted: u64 },
 
     /// What was read is not what was written.
     #[error("{chunk:?} is corrupt: {problem}")]
@@ -47,8 +50,24 @@ pub enum StorageError {
     )]
     TooOld { path: PathBuf, found: u32, known: u32 },
 
-    #[error("{path} is damaged: {problem}")]
-    BadFormat { path: PathBuf, problem: &'static str },
+    #[error(
+        "{path} is damaged: {problem}. Restore it from a copy: two lines, `soda data directory` and `version N`, where this \
+         program has version {version}. Nothing was changed"
+    )]
+    BadFormat { path: PathBuf, problem: &'static str, version: u32 },
+
+    /// It was initialised, so there were some.
+    #[error("the metadata of {path} are missing: restore them from a copy; nothing was changed")]
+    NoMetadata { path: PathBuf },
+
+    #[error("the data of {path} are missing: restore them from a copy; nothing was changed")]
+    NoData { path: PathBuf },
+
+    #[error(
+        "the metadata are damaged: {path}, {doing}: {cause}; `soda fsck --repair` cannot mend this: restore the directory \
+         from a copy"
+    )]
+    DamagedMetadata { path: PathBuf, doing: &'static str, cause: String },
 }
 
 impl StorageError {

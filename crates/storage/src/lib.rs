@@ -16,4 +16,4 @@ pub use data::{CHUNK_ALIGN, CHUNK_MAX, ChunkRef, DataStore, SegmentId, SegmentIn
 pub use embedded::{DataDirectory, EmbeddedData, EmbeddedMeta, FORMAT_VERSION, StoreOptions};
 pub use error::{StorageError, StorageResult};
 pub use memory::{MemoryData, MemoryMeta};
-pub use meta::{Batch, Change, MetaRead, MetaStore, SpaceUse, Table, Visit};
+pub use meta::{Batch, Change, MetaRead, MetaStore, Origin, SpaceUse, Table, Visit};

@@ -2,12 +2,13 @@
 
 use crate::data::chunk_len;
 use crate::{
-    Batch, CHUNK_ALIGN, Change, ChunkRef, DataStore, MetaRead, MetaStore, SegmentId, SegmentInfo,
+    Batch, CHUNK_ALIGN, Change, ChunkRef, DataStore, MetaRead, MetaStore, Origin, SegmentId, SegmentInfo,
     SegmentState, Space, StorageError, StorageResult, Table, Visit,
 };
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 type Records = BTreeMap<(Table, Bytes), Bytes>;
@@ -16,6 +17,7 @@ type Records = BTreeMap<(Table, Bytes), Bytes>;
 #[derive(Clone, Debug, Default)]
 pub struct MemoryMeta {
     records: Arc<RwLock<Arc<Records>>>,
+    complete: Arc<AtomicBool>,
 }
 
 impl MemoryMeta {
@@ -54,6 +56,15 @@ impl MetaStore for MemoryMeta {
     }
 
     fn sync(&self) -> StorageResult<()> {
+        Ok(())
+    }
+
+    fn origin(&self) -> Origin {
+        if self.complete.load(Ordering::Acquire) { Origin::Kept } else { Origin::New }
+    }
+
+    fn complete(&self) -> StorageResult<()> {
+        self.complete.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -145,7 +156,7 @@ impl DataStore for MemoryData {
         let mut log = self.log();
         let free = self.capacity - log.stored;
         if free < padded {
-            return Err(StorageError::NoSpace { free, reserve: 0, wanted: padded });
+            return Err(StorageError::NoSpace { path: "memory".into(), free, reserve: 0, wanted: padded });
         }
         if log.end > 0 && log.end + padded > MEMORY_SEGMENT_LEN {
             log.active = SegmentId(log.active.0 + 1);

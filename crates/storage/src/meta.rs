@@ -122,6 +122,15 @@ impl Batch {
     }
 }
 
+/// Where a store comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// It was made just now, or by somebody who did not come to complete it.
+    New,
+    /// It was completed before.
+    Kept,
+}
+
 /// Called with each key and value of a scan, in key order; `Break` ends the scan.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], Bytes) -> ControlFlow<()>;
 
@@ -154,6 +163,12 @@ pub trait MetaStore: MetaRead {
     fn checkpoint(&self) -> StorageResult<()> {
         Ok(())
     }
+
+    /// Only in a new store may be made what there has to be from the start: one that is kept and has none of it has lost it.
+    fn origin(&self) -> Origin;
+
+    /// Makes a new store one that is kept. Called when all that it has to have from the start is committed and synced.
+    fn complete(&self) -> StorageResult<()>;
 
     /// The state as of now, whatever is committed later.
     fn snapshot(&self) -> Box<dyn MetaRead>;

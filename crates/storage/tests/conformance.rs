@@ -5,7 +5,7 @@ use soda_storage::conformance::{self, DataBench, DataRestart, MemoryBench, MetaB
 use soda_storage::*;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -143,13 +143,15 @@ fn tools_make_no_data_directory() {
     ));
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     drop(open(directory.path()).unwrap());
+    assert!(matches!(existing(directory.path()).unwrap_err(), StorageError::NoDataDirectory { .. }));
+    drop(kept(directory.path()));
     existing(directory.path()).unwrap();
 }
 
 #[test]
 fn another_format_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    drop(open(directory.path()).unwrap());
+    drop(kept(directory.path()));
     fs::write(directory.path().join("FORMAT"), "soda data directory\nversion 999\n").unwrap();
     let error = open(directory.path()).unwrap_err();
     assert!(
@@ -167,9 +169,108 @@ fn an_initialisation_that_was_cut_short_is_done_again() {
     fs::write(directory.path().join("FORMAT.new"), "soda da").unwrap();
     fs::create_dir(directory.path().join("lost+found")).unwrap();
     drop(open(directory.path()).unwrap());
-    // Cut short after FORMAT, before the stores.
+    // Cut short while the engine made its store.
+    fs::remove_file(directory.path().join("meta/version")).unwrap();
+    drop(open(directory.path()).unwrap());
     fs::remove_dir_all(directory.path().join("meta")).unwrap();
     fs::remove_dir_all(directory.path().join("data")).unwrap();
+    let stores = open(directory.path()).unwrap();
+    assert_eq!(stores.meta.origin(), Origin::New);
+    drop(stores);
+    assert_eq!(kept(directory.path()).meta.origin(), Origin::Kept);
+}
+
+/// The directory, completed.
+fn kept(path: &Path) -> DataDirectory {
+    let stores = open(path).unwrap();
+    stores.meta.complete().unwrap();
+    drop(stores);
+    open(path).unwrap()
+}
+
+/// Everything below a directory with its size.
+fn listing(path: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(listing(&path));
+        }
+        found.push((path.clone(), if path.is_dir() { 0 } else { path.metadata().unwrap().len() }));
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_directory_that_has_lost_a_store_is_refused_and_left_alone() {
+    let remove = |path: &Path| fs::remove_dir_all(path).unwrap();
+    let empty = |path: &Path| {
+        fs::remove_dir_all(path).unwrap();
+        fs::create_dir(path).unwrap();
+    };
+    let losses: [(&str, &dyn Fn(&Path)); 8] = [
+        ("meta", &remove),
+        ("meta", &empty),
+        ("meta", &|path| fs::remove_file(path.join("version")).unwrap()),
+        ("meta", &|path| fs::remove_file(path.join("0.jnl")).unwrap()),
+        ("meta", &|path| fs::remove_dir_all(path.join("keyspaces")).unwrap()),
+        ("meta", &|path| empty(&path.join("keyspaces"))),
+        ("data", &remove),
+        ("data", &empty),
+    ];
+    for (number, (store, lose)) in losses.into_iter().enumerate() {
+        let directory = tempfile::tempdir().unwrap();
+        let stores = kept(directory.path());
+        let chunk = stores.data.append(&[1; 5000]).unwrap();
+        stores.data.sync().unwrap();
+        drop(stores);
+        lose(&directory.path().join(store));
+        let before = listing(directory.path());
+        for _ in 0..2 {
+            let error = open(directory.path()).unwrap_err();
+            let right = match &error {
+                StorageError::NoMetadata { .. } | StorageError::DamagedMetadata { .. } => store == "meta",
+                StorageError::NoData { .. } => store == "data",
+                _ => false,
+            };
+            assert!(right && error.to_string().contains("from a copy"), "{number}: {error}");
+            let existing = DataDirectory::open_existing(directory.path(), StoreOptions::default());
+            assert_eq!(existing.unwrap_err().to_string(), error.to_string());
+        }
+        if number < 4 || store == "data" {
+            assert_eq!(listing(directory.path()), before, "{number}");
+        }
+        if store == "meta" {
+            let segment = directory.path().join(format!("data/{:016x}.seg", chunk.segment.0));
+            assert!(fs::read(segment).unwrap().starts_with(&[1; 5000]), "{number}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_format_is_told_from_what_is_not_ours() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(kept(directory.path()));
+    let format = directory.path().join("FORMAT");
+    let good = fs::read(&format).unwrap();
+    let check = |content: Option<&[u8]>| {
+        match content {
+            Some(content) => fs::write(&format, content).unwrap(),
+            None => fs::remove_file(&format).unwrap(),
+        }
+        let existing = DataDirectory::open_existing(directory.path(), StoreOptions::default());
+        for error in [open(directory.path()).unwrap_err(), existing.unwrap_err()] {
+            let text = error.to_string();
+            assert!(matches!(error, StorageError::BadFormat { .. }), "{text}");
+            assert!(text.contains("FORMAT is damaged") && !text.contains("empty"), "{text}");
+        }
+    };
+    check(Some(b""));
+    check(Some(b"something else's\n"));
+    check(Some(&[0xff, 0xfe]));
+    check(None);
+    fs::write(&format, good).unwrap();
     open(directory.path()).unwrap();
 }
 
@@ -183,7 +284,12 @@ fn what_takes_space_is_refused_at_the_reserve_and_what_gives_it_is_not() {
     taking.put(Table::Inode, &b"k"[..], &b"v"[..]);
     let mut releasing = Batch::releasing();
     releasing.changes = taking.changes.clone();
-    assert!(matches!(stores.meta.commit(taking), Err(StorageError::NoSpace { .. })));
+    let error = stores.meta.commit(taking).unwrap_err();
+    assert!(matches!(error, StorageError::NoSpace { .. }));
+    // On which file system, and how much it takes.
+    let needed = (1_u64 << 60) + 4;
+    let says = [directory.path().to_str().unwrap(), &format!("{needed} are needed"), "Make room"];
+    assert!(says.iter().all(|text| error.to_string().contains(text)), "{error}");
     assert_eq!(stores.meta.get(Table::Inode, b"k").unwrap(), None);
     stores.meta.commit(releasing).unwrap();
     assert!(stores.meta.get(Table::Inode, b"k").unwrap().is_some());

@@ -149,6 +149,7 @@ fn a_directory_that_is_not_ours_is_refused_and_not_touched() {
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["thesis.txt"]);
     refused(&["fsck", text(dir.path())]).is(1, &["not a data directory"]);
+    refused(&["fsck", text(&dir.path().join("no"))]).is(1, &["not a data directory"]);
     let file = dir.path().join("thesis.txt");
     refused(&["serve", "--data", text(&file), "--listen", &free_address()]).is(2, &["not a directory"]);
 }
@@ -166,6 +167,35 @@ fn a_data_directory_of_another_format_is_refused() {
         refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &says);
         refused(&["fsck", text(&data)]).is(1, &says);
     }
+}
+
+/// What is lost is not made anew: the data would belong to nobody then, and be swept away.
+#[test]
+fn a_data_directory_without_its_metadata_is_refused_and_its_data_stay() {
+    let mut cell = Cell::start(Network::Loopback, 0);
+    cell.server.stop();
+    let data = cell.server.data().to_owned();
+    let segment = data.join("data/00000000000000ff.seg");
+    fs::write(&segment, [7; 8192]).unwrap();
+    let meta = data.join("meta");
+    for emptied in [false, true] {
+        fs::remove_dir_all(&meta).unwrap();
+        if emptied {
+            fs::create_dir(&meta).unwrap();
+        }
+        let says = [text(&data), "metadata", "are missing: restore them from a copy; nothing was changed"];
+        refused(&["fsck", text(&data)]).is(8, &says);
+        refused(&["fsck", "--repair", text(&data)]).is(8, &says);
+        refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &says);
+        assert_eq!(meta.exists(), emptied);
+        fs::create_dir_all(&meta).unwrap();
+        assert_eq!(fs::read_dir(&meta).unwrap().count(), 0);
+        assert_eq!(fs::read(&segment).unwrap(), [7; 8192]);
+    }
+    let format = data.join("FORMAT");
+    fs::write(&format, "garbage\n").unwrap();
+    refused(&["fsck", text(&data)]).is(8, &["FORMAT is damaged"]);
+    refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &["FORMAT is damaged"]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::txn::Txn;
 use crate::versions;
 use crate::view::{Placed, View, damaged};
 use bytes::Bytes;
-use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Table, Visit, crash};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Table, Visit, crash};
 use soda_types::semantics::Moment;
 use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId,
@@ -111,7 +111,7 @@ struct Numbers {
 }
 
 impl Volume {
-    /// Opens the volume `main`; makes it in a store that is fresh.
+    /// Opens the volume `main`; makes it in a store that is new. One that is kept and has none is refused: it has lost it.
     pub fn open(
         meta: Arc<dyn MetaStore>,
         data: Arc<dyn DataStore>,
@@ -129,14 +129,26 @@ impl Volume {
         config: VolumeConfig,
     ) -> FsResult<Volume> {
         let id = MAIN_ID;
-        if meta.get(Table::Meta, &key::superblock(id))?.is_none() {
-            create(&*meta, id, config.created)?;
+        let made = match meta.get(Table::Meta, &key::superblock(id))? {
+            Some(_) => Made::Before,
+            None if meta.origin() == Origin::New => {
+                create(&*meta, id, config.created)?;
+                Made::Now
+            }
+            None => return Err(missing()),
+        };
+        if meta.origin() == Origin::New {
+            meta.complete()?;
         }
         let superblock: Superblock = read_meta(&*meta, key::superblock(id))?;
         let counters: Counters = read_meta(&*meta, key::counters(id))?;
         let mark: InodeMark = read_meta(&*meta, key::inode_mark(id))?;
         let releases = ReleaseQueue::load(&*meta)?;
-        let sweep = Sweep::begin(&*meta, &*data)?;
+        let sweep = match made {
+            // Whatever data there may be: nobody knows what refers to it.
+            Made::Now => Sweep::default(),
+            Made::Before => Sweep::begin(&*meta, &*data)?,
+        };
         Ok(Volume {
             inodes: Cache::new(config.inode_cache),
             dirents: Cache::new(config.dirent_cache),
@@ -349,6 +361,19 @@ impl View for Volume {
         self.dirents.fill(cache_key, found, 1, ticket);
         Ok(found)
     }
+}
+
+/// When the volume was made.
+enum Made {
+    Now,
+    Before,
+}
+
+/// A store that was completed had a superblock.
+pub(crate) fn missing() -> FsError {
+    let context =
+        "the metadata are missing (there is no superblock): restore them from a copy; nothing was changed";
+    FsError::new(Errno::Io, context)
 }
 
 /// Writes a fresh volume: superblock, counters and root, all in one batch.

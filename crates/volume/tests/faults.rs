@@ -24,7 +24,7 @@ struct Fuse(AtomicI64);
 impl Fuse {
     fn burn(&self) -> StorageResult<()> {
         match self.0.fetch_sub(1, Ordering::SeqCst) {
-            1 => Err(StorageError::NoSpace { free: 0, reserve: 0, wanted: 1 }),
+            1 => Err(StorageError::NoSpace { path: "nowhere".into(), free: 0, reserve: 0, wanted: 1 }),
             _ => Ok(()),
         }
     }
@@ -55,6 +55,14 @@ impl MetaStore for FailingMeta {
     fn sync(&self) -> StorageResult<()> {
         self.1.burn()?;
         self.0.sync()
+    }
+
+    fn origin(&self) -> soda_storage::Origin {
+        self.0.origin()
+    }
+
+    fn complete(&self) -> StorageResult<()> {
+        self.0.complete()
     }
 
     fn snapshot(&self) -> Box<dyn MetaRead> {

@@ -6,7 +6,7 @@ use crate::error::CliError;
 use crate::units::{count, show_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use soda_storage::{DataDirectory, StoreOptions};
+use soda_storage::{DataDirectory, StorageError, StoreOptions};
 use soda_types::Timestamp;
 use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Repair, Report, fsck};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,10 +29,16 @@ struct Summary {
 pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     let path = &arguments.data;
     if !path.is_dir() {
-        return Err(CliError::Usage(format!("{} is not a data directory of `soda serve`", path.display())));
+        return Err(CliError::Failed(format!("{} is not a data directory of `soda serve`", path.display())));
     }
-    let directory = DataDirectory::open_existing(path, StoreOptions::default())
-        .map_err(|error| CliError::Failed(error.to_string()))?;
+    let directory =
+        DataDirectory::open_existing(path, StoreOptions::default()).map_err(|error| match error {
+            StorageError::BadFormat { .. }
+            | StorageError::NoMetadata { .. }
+            | StorageError::NoData { .. }
+            | StorageError::DamagedMetadata { .. } => CliError::Damaged(error.to_string()),
+            _ => CliError::Failed(error.to_string()),
+        })?;
     let options = FsckOptions {
         repair: if arguments.repair { Repair::Yes } else { Repair::No },
         data: DataCheck::CheckSums,
@@ -42,8 +48,10 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     let report =
         fsck(directory.meta.clone(), directory.data.clone(), options, &mut |progress| bar.show(progress));
     bar.finish();
-    let report = report
-        .map_err(|error| CliError::Failed(format!("the check of {} failed: {error}", path.display())))?;
+    let report = report.map_err(|error| match directory.meta.damage() {
+        Some(damage) => CliError::Damaged(damage.to_owned()),
+        None => CliError::Failed(format!("the check of {} failed: {error}", path.display())),
+    })?;
     let summary = summary(&report);
     match arguments.json {
         true => print_json(&summary)?,

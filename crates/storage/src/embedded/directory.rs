@@ -1,7 +1,7 @@
 //! A server's data directory: who it belongs to, in which format, and that one server uses it at a time.
 
 use super::space::Promised;
-use super::{EmbeddedData, EmbeddedMeta};
+use super::{EmbeddedData, EmbeddedMeta, meta};
 use crate::{StorageError, StorageResult, crash};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File};
@@ -50,11 +50,15 @@ impl DataDirectory {
         let path = path.as_ref();
         match path.join(FORMAT_FILE).exists() {
             true => DataDirectory::open(path, options),
+            false if has_stores(path) && !path.join(FORMAT_NEW).exists() => {
+                Err(bad_format(path, "it is missing"))
+            }
             false => Err(StorageError::NoDataDirectory { path: path.to_owned() }),
         }
     }
 
-    /// Opens a data directory; makes one where nothing or an empty directory is.
+    /// Opens a data directory; begins one where nothing or an empty directory is. It is one that is there as soon as what has
+    /// to be in it from the start is: [`MetaStore::complete`](crate::MetaStore::complete).
     pub fn open(path: impl AsRef<Path>, options: StoreOptions) -> StorageResult<DataDirectory> {
         let path = path.as_ref();
         let io = |doing: &str, error| StorageError::io(format!("{doing} {}", path.display()), error);
@@ -63,14 +67,15 @@ impl DataDirectory {
         refuse_foreign(path)?;
         let lock = Arc::new(lock(path)?);
         shut(path);
-        match fs::read_to_string(path.join(FORMAT_FILE)) {
-            Ok(text) => check_format(path, &text)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => initialise(path)?,
-            Err(error) if error.kind() == ErrorKind::InvalidData => {
-                return Err(StorageError::NotOurs { path: path.clone() });
+        let initialisation = match fs::read(path.join(FORMAT_FILE)) {
+            Ok(text) => {
+                check_format(path, &String::from_utf8_lossy(&text))?;
+                check_stores(path)?;
+                None
             }
+            Err(error) if error.kind() == ErrorKind::NotFound => Some(Initialisation::begin(path)?),
             Err(error) => return Err(io("reading the format of", error)),
-        }
+        };
         let promised = Arc::new(Promised::default());
         Ok(DataDirectory {
             path: path.clone(),
@@ -79,6 +84,7 @@ impl DataDirectory {
                 &options,
                 promised.clone(),
                 lock.clone(),
+                initialisation,
             )?),
             data: Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, promised, lock)?),
         })
@@ -95,11 +101,16 @@ fn refuse_foreign(path: &Path) -> StorageResult<()> {
         return Ok(());
     }
     let io = |error| StorageError::io(format!("listing {}", path.display()), error);
+    let begun = path.join(FORMAT_NEW).exists();
+    if !begun && has_stores(path) {
+        return Err(bad_format(path, "it is missing"));
+    }
     for entry in fs::read_dir(path).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
         // What an initialisation that was cut short leaves. A file system of its own has `lost+found`.
         let ours = [LOCK_FILE, FORMAT_NEW, "lost+found"].iter().any(|known| name == *known);
-        if !ours {
+        let stores = begun && [META_DIR, DATA_DIR].iter().any(|known| name == *known);
+        if !ours && !stores {
             return Err(StorageError::NotOurs { path: path.to_owned() });
         }
     }
@@ -130,12 +141,15 @@ fn lock(path: &Path) -> StorageResult<File> {
 fn check_format(path: &Path, text: &str) -> StorageResult<()> {
     let mut lines = text.lines();
     if lines.next() != Some(MAGIC) {
-        return Err(StorageError::NotOurs { path: path.to_owned() });
+        return match has_stores(path) {
+            true => Err(bad_format(path, "its first line is not ours")),
+            false => Err(StorageError::NotOurs { path: path.to_owned() }),
+        };
     }
     let version =
         lines.next().and_then(|line| line.strip_prefix("version ")).and_then(|text| text.parse().ok());
     match version {
-        None => Err(StorageError::BadFormat { path: path.join(FORMAT_FILE), problem: "it has no version" }),
+        None => Err(bad_format(path, "it has no version")),
         Some(found) if found > FORMAT_VERSION => {
             Err(StorageError::TooNew { path: path.to_owned(), found, known: FORMAT_VERSION })
         }
@@ -146,17 +160,71 @@ fn check_format(path: &Path, text: &str) -> StorageResult<()> {
     }
 }
 
-/// Writes FORMAT last and by rename: a directory has it whole or not at all.
-fn initialise(path: &Path) -> StorageResult<()> {
-    let io = |error| StorageError::io(format!("initialising {}", path.display()), error);
-    let new = path.join(FORMAT_NEW);
-    let mut file = File::create(&new).map_err(io)?;
-    write!(file, "{MAGIC}\nversion {FORMAT_VERSION}\n").map_err(io)?;
-    file.sync_all().map_err(io)?;
-    fs::rename(&new, path.join(FORMAT_FILE)).map_err(io)?;
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(io)?;
-    crash::point("format.written");
-    Ok(())
+/// Whether something is there that looks like a server's.
+fn has_stores(path: &Path) -> bool {
+    path.join(META_DIR).is_dir() && path.join(DATA_DIR).is_dir()
+}
+
+fn bad_format(path: &Path, problem: &'static str) -> StorageError {
+    StorageError::BadFormat { path: path.join(FORMAT_FILE), problem, version: FORMAT_VERSION }
+}
+
+/// Refuses a directory that was initialised and has lost one of its stores. Both have files from the beginning; if they were
+/// made anew, the names would be gone, and the data be taken for what nothing refers to.
+fn check_stores(path: &Path) -> StorageResult<()> {
+    let has = |directory: &str, extension: &str| {
+        fs::read_dir(path.join(directory)).is_ok_and(|entries| {
+            entries
+                .flatten()
+                .any(|entry| Path::new(&entry.file_name()).extension().is_some_and(|it| it == extension))
+        })
+    };
+    if !meta::is_store(&path.join(META_DIR)) || !has(META_DIR, "jnl") {
+        return Err(StorageError::NoMetadata { path: path.to_owned() });
+    }
+    match has(DATA_DIR, "seg") {
+        true => Ok(()),
+        false => Err(StorageError::NoData { path: path.to_owned() }),
+    }
+}
+
+/// A data directory on its way to be one. It has `FORMAT.new` from before anything else to after all else, so that what a
+/// crash leaves of it is not taken for a directory that has lost something.
+#[derive(Debug)]
+pub(crate) struct Initialisation {
+    path: PathBuf,
+}
+
+impl Initialisation {
+    fn begin(path: &Path) -> StorageResult<Initialisation> {
+        let io = |error| StorageError::io(format!("initialising {}", path.display()), error);
+        let mut file = File::create(path.join(FORMAT_NEW)).map_err(io)?;
+        write!(file, "{MAGIC}\nversion {FORMAT_VERSION}\n").map_err(io)?;
+        file.sync_all().map_err(io)?;
+        sync_directory(path).map_err(io)?;
+        crash::point("format.begun");
+        let meta = path.join(META_DIR);
+        if meta.exists() && !meta::is_store(&meta) {
+            // The engine does not go on with one that it has not made to the end.
+            fs::remove_dir_all(&meta).map_err(io)?;
+        }
+        Ok(Initialisation { path: path.to_owned() })
+    }
+
+    /// Writes FORMAT last and by rename: a directory has it whole or not at all, and with all else.
+    pub(crate) fn end(&self) -> StorageResult<()> {
+        let io = |error| StorageError::io(format!("initialising {}", self.path.display()), error);
+        sync_directory(&self.path.join(DATA_DIR)).map_err(io)?;
+        sync_directory(&self.path).map_err(io)?;
+        fs::rename(self.path.join(FORMAT_NEW), self.path.join(FORMAT_FILE)).map_err(io)?;
+        sync_directory(&self.path).map_err(io)?;
+        crash::point("format.written");
+        Ok(())
+    }
+}
+
+fn sync_directory(path: &Path) -> std::io::Result<()> {
+    File::open(path).and_then(|directory| directory.sync_all())
 }
 
 #[cfg(test)]

@@ -1,17 +1,19 @@
 //! Metadata in fjall, a log-structured merge tree with a journal.
 
-use super::directory::StoreOptions;
+use super::directory::{Initialisation, StoreOptions};
 use super::journal::{self, Journal};
 use super::space::{FLOOR, Promised, SpaceWatch};
-use crate::{Batch, Change, MetaRead, MetaStore, StorageError, StorageResult, Table, Visit, crash};
+use crate::{Batch, Change, MetaRead, MetaStore, Origin, StorageError, StorageResult, Table, Visit, crash};
 use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use std::error::Error as _;
 use std::fmt;
 use std::fs::File;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Bytes of a tree's changes in memory before they are written out as a sorted file.
@@ -43,6 +45,9 @@ const OPEN_MAX: usize = 256;
 /// read. The engine takes no less. The newest one ends with the first memory table that is full after 64 MB of it.
 const JOURNALS: u64 = 64 << 20;
 
+/// What the engine writes last when it makes a store.
+const ENGINE_MARKER: &str = "version";
+
 /// The busy tables have a tree each, the others share one, where a key starts with the table's number: every tree costs
 /// files, and syncs when it is made.
 const TREES: [&str; 5] = ["inode", "dirent", "extent", "reply", "other"];
@@ -53,6 +58,8 @@ pub struct EmbeddedMeta {
     journal: Option<Journal>,
     /// Why nothing can be relied on any more.
     failed: OnceLock<String>,
+    /// What is left to do until the directory is one that is kept.
+    initialisation: Mutex<Option<Initialisation>>,
     space: SpaceWatch,
     /// Deletions since the trees were last compacted for their sake.
     deletions: AtomicU64,
@@ -86,7 +93,9 @@ impl EmbeddedMeta {
         options: &StoreOptions,
         promised: Arc<Promised>,
         lock: Arc<File>,
+        initialisation: Option<Initialisation>,
     ) -> StorageResult<EmbeddedMeta> {
+        let engine = |doing, error| engine(&path, doing, error);
         let open = || {
             Database::builder(&path)
                 .cache_size(options.meta_cache)
@@ -100,6 +109,10 @@ impl EmbeddedMeta {
             other => other,
         }
         .map_err(|error| engine("opening", error))?;
+        if initialisation.is_none() && TREES.iter().any(|name| !database.keyspace_exists(name)) {
+            let cause = "a tree is missing".to_owned();
+            return Err(StorageError::DamagedMetadata { path, doing: "opening", cause });
+        }
         let tree = |name| {
             let strategy = || Arc::new(Leveled::default().with_table_target_size(TABLE));
             let tree_options = || {
@@ -107,12 +120,17 @@ impl EmbeddedMeta {
             };
             database.keyspace(name, tree_options).map_err(|error| engine("opening a tree", error))
         };
-        let trees = Trees(TREES.into_iter().map(tree).collect::<StorageResult<_>>()?);
+        let trees = Trees {
+            trees: TREES.into_iter().map(tree).collect::<StorageResult<_>>()?,
+            path: path.as_path().into(),
+            damage: Arc::default(),
+        };
         Ok(EmbeddedMeta {
             database,
             trees,
             journal: Journal::find(&path)?,
             failed: OnceLock::new(),
+            initialisation: Mutex::new(initialisation),
             deletions: AtomicU64::new(0),
             space: SpaceWatch::new(path.clone(), options.reserve, promised),
             end: End { path, commits: AtomicU64::new(0), written_out: AtomicU64::new(NOTHING) },
@@ -124,22 +142,31 @@ impl EmbeddedMeta {
 impl EmbeddedMeta {
     /// Bytes the engine may still write without anything being asked of it.
     fn upkeep(&self) -> u64 {
-        let stored: u64 = self.trees.0.iter().map(Keyspace::disk_space).sum();
+        let stored: u64 = self.trees.trees.iter().map(Keyspace::disk_space).sum();
         self.database.write_buffer_size().saturating_add(stored.min(MERGE_MAX))
     }
 
     /// Writes out what is in memory, so that journals can go. The engine does it in the background.
     fn write_out(&self) -> StorageResult<()> {
-        for tree in &self.trees.0 {
-            tree.rotate_memtable().map_err(|error| engine("writing out a tree", error))?;
+        for tree in &self.trees.trees {
+            tree.rotate_memtable().map_err(|error| self.failure("writing out a tree", error))?;
         }
         // Not for ever: an engine that has failed never gets there.
         wait_until(WRITE_OUT_POLLS, || self.is_written_out());
         Ok(())
     }
 
+    /// What was found damaged since the opening, in words.
+    pub fn damage(&self) -> Option<&str> {
+        self.trees.damage.get().map(String::as_str)
+    }
+
     fn is_written_out(&self) -> bool {
-        self.trees.0.iter().all(|tree| tree.sealed_memtable_count() == 0)
+        self.trees.trees.iter().all(|tree| tree.sealed_memtable_count() == 0)
+    }
+
+    fn failure(&self, doing: &'static str, error: fjall::Error) -> StorageError {
+        self.trees.failure(doing, error)
     }
 
     fn check_failed(&self) -> StorageResult<()> {
@@ -148,17 +175,30 @@ impl EmbeddedMeta {
 }
 
 #[derive(Clone)]
-struct Trees(Vec<Keyspace>);
+struct Trees {
+    trees: Vec<Keyspace>,
+    path: Arc<Path>,
+    /// The first damage that was met.
+    damage: Arc<OnceLock<String>>,
+}
 
 impl Trees {
+    fn failure(&self, doing: &'static str, error: fjall::Error) -> StorageError {
+        let error = engine(&self.path, doing, error);
+        if let StorageError::DamagedMetadata { .. } = error {
+            self.damage.get_or_init(|| error.to_string());
+        }
+        error
+    }
+
     /// The tree of a table, and what its keys start with there.
     fn place(&self, table: Table) -> (&Keyspace, Option<u8>) {
         match table {
-            Table::Inode => (&self.0[0], None),
-            Table::Dirent => (&self.0[1], None),
-            Table::Extent => (&self.0[2], None),
-            Table::Reply => (&self.0[3], None),
-            other => (&self.0[4], Some(other as u8)),
+            Table::Inode => (&self.trees[0], None),
+            Table::Dirent => (&self.trees[1], None),
+            Table::Extent => (&self.trees[2], None),
+            Table::Reply => (&self.trees[3], None),
+            other => (&self.trees[4], Some(other as u8)),
         }
     }
 
@@ -173,7 +213,7 @@ impl Trees {
             None => read(tree, key),
             Some(prefix) => read(tree, &prefixed(prefix, key)),
         };
-        Ok(value.map_err(|error| engine("reading", error))?.map(Bytes::from))
+        Ok(value.map_err(|error| self.failure("reading", error))?.map(Bytes::from))
     }
 
     fn scan(
@@ -193,7 +233,7 @@ impl Trees {
         };
         let skip = usize::from(prefix.is_some());
         for item in items {
-            let (key, value) = item.into_inner().map_err(|error| engine("scanning", error))?;
+            let (key, value) = item.into_inner().map_err(|error| self.failure("scanning", error))?;
             if visit(&key[skip..], value.into()).is_break() {
                 break;
             }
@@ -251,7 +291,7 @@ impl MetaStore for EmbeddedMeta {
         }
         let committed = writes.commit();
         self.end.commits.fetch_add(1, Ordering::AcqRel);
-        committed.map_err(|error| engine("committing", error))?;
+        committed.map_err(|error| self.failure("committing", error))?;
         crash::point("meta.commit.after");
         Ok(())
     }
@@ -261,7 +301,9 @@ impl MetaStore for EmbeddedMeta {
         self.check_failed()?;
         let synced = match &self.journal {
             Some(journal) => journal.sync(),
-            None => self.database.persist(PersistMode::SyncData).map_err(|error| engine("syncing", error)),
+            None => {
+                self.database.persist(PersistMode::SyncData).map_err(|error| self.failure("syncing", error))
+            }
         };
         if let Err(error) = synced {
             // The kernel has dropped the dirty pages: a second attempt would succeed without the data being there.
@@ -285,10 +327,10 @@ impl MetaStore for EmbeddedMeta {
         self.check_failed()?;
         self.deletions.store(0, Ordering::Relaxed);
         self.write_out()?;
-        for tree in &self.trees.0 {
+        for tree in &self.trees.trees {
             // The merged files are written before the old ones go.
             if tree.disk_space() > 0 && self.space.medium()?.free > tree.disk_space() + FLOOR {
-                tree.major_compact().map_err(|error| engine("compacting", error))?;
+                tree.major_compact().map_err(|error| self.failure("compacting", error))?;
             }
         }
         self.space.recheck();
@@ -306,6 +348,22 @@ impl MetaStore for EmbeddedMeta {
         if self.is_written_out() {
             self.end.written_out.store(commits, Ordering::Release);
         }
+        Ok(())
+    }
+
+    fn origin(&self) -> Origin {
+        match &*self.initialisation.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(_) => Origin::New,
+            None => Origin::Kept,
+        }
+    }
+
+    fn complete(&self) -> StorageResult<()> {
+        let mut left = self.initialisation.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(initialisation) = &*left {
+            initialisation.end()?;
+        }
+        *left = None;
         Ok(())
     }
 
@@ -341,11 +399,33 @@ impl fmt::Debug for EmbeddedSnapshot {
     }
 }
 
-fn engine(doing: &'static str, error: fjall::Error) -> StorageError {
+fn engine(path: &Path, doing: &'static str, error: fjall::Error) -> StorageError {
     match error {
         fjall::Error::Poisoned => {
             StorageError::Stopped(format!("{doing}: the metadata engine had an input/output error"))
         }
+        other if is_damage(&other) => {
+            StorageError::DamagedMetadata { path: path.to_owned(), doing, cause: format!("{other:?}") }
+        }
         other => StorageError::Engine { doing, cause: format!("{other:?}") },
     }
+}
+
+/// Whether what is on the medium cannot be what was written.
+fn is_damage(error: &fjall::Error) -> bool {
+    let medium = match error {
+        fjall::Error::Locked | fjall::Error::KeyspaceDeleted => return false,
+        fjall::Error::Io(error) => Some(error),
+        // The trees' errors have a source only where the system had one.
+        fjall::Error::Storage(error) => error.source().and_then(|source| source.downcast_ref()),
+        _ => None,
+    };
+    medium.is_none_or(|error: &std::io::Error| {
+        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidData)
+    })
+}
+
+/// Whether the engine has made a store there, to the end.
+pub(crate) fn is_store(path: &Path) -> bool {
+    path.join(ENGINE_MARKER).exists()
 }

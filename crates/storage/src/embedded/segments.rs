@@ -177,9 +177,12 @@ impl DataStore for EmbeddedData {
             let _ = self.release(&chunk);
             let path = segment_path(&self.directory, segment);
             return Err(match error.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                    StorageError::NoSpace { free: 0, reserve: self.space.reserve(), wanted: u64::from(len) }
-                }
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StorageError::NoSpace {
+                    path: self.directory.clone(),
+                    free: 0,
+                    reserve: self.space.reserve(),
+                    wanted: u64::from(len),
+                },
                 _ => io_error("appending to", &path, error),
             });
         }

@@ -76,7 +76,7 @@ impl SpaceWatch {
         let slack = free.saturating_sub(reserve);
         if slack < wanted {
             self.allowance.store(0, Ordering::Relaxed);
-            return Err(StorageError::NoSpace { free, reserve, wanted });
+            return Err(StorageError::NoSpace { path: self.directory.clone(), free, reserve, wanted });
         }
         if space == SpaceUse::Takes {
             let allowance = ((slack - wanted) / 16).min(RECHECK_MAX);

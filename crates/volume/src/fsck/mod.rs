@@ -17,9 +17,9 @@ pub use problem::{BadChunk, Problem};
 use crate::key;
 use crate::record::{self, Counters, InodeMark, RecordError, Runs, Superblock};
 use crate::sweep;
-use crate::volume::{MAIN_VOLUME, Volume, VolumeConfig};
+use crate::volume::{MAIN_VOLUME, Volume, VolumeConfig, missing};
 use census::Census;
-use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, SegmentId, Table};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, SegmentId, Table};
 use soda_types::{FsResult, Ino, Timestamp, VolumeId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -103,6 +103,13 @@ pub fn fsck(
 ) -> FsResult<Report> {
     let mut report = Report::default();
     let id = VolumeId(1);
+    if !has_records(&*meta, id)? {
+        return match meta.origin() {
+            // There is nothing yet, and making something is not for us.
+            Origin::New => Ok(report),
+            Origin::Kept => Err(missing()),
+        };
+    }
     let unreadable = check_first_records(&*meta, id)?;
     report.problems.extend(unreadable.iter().cloned());
     if !unreadable.is_empty() {
@@ -183,6 +190,15 @@ fn check_first_records(meta: &dyn MetaStore, id: VolumeId) -> FsResult<Vec<Probl
         Ok(())
     }
     let mut problems = Vec::new();
+    check::<Superblock>(meta, key::superblock(id), &mut problems)?;
+    check::<Counters>(meta, key::counters(id), &mut problems)?;
+    check::<InodeMark>(meta, key::inode_mark(id), &mut problems)?;
+    check::<Runs>(meta, key::runs(id), &mut problems)?;
+    Ok(problems)
+}
+
+/// Whether there is anything of a volume.
+fn has_records(meta: &dyn MetaStore, id: VolumeId) -> FsResult<bool> {
     let mut any = false;
     let range = key::volume_range(id);
     for table in [Table::Meta, Table::Inode, Table::Dirent] {
@@ -191,13 +207,7 @@ fn check_first_records(meta: &dyn MetaStore, id: VolumeId) -> FsResult<Vec<Probl
             std::ops::ControlFlow::Break(())
         })?;
     }
-    if any {
-        check::<Superblock>(meta, key::superblock(id), &mut problems)?;
-        check::<Counters>(meta, key::counters(id), &mut problems)?;
-        check::<InodeMark>(meta, key::inode_mark(id), &mut problems)?;
-        check::<Runs>(meta, key::runs(id), &mut problems)?;
-    }
-    Ok(problems)
+    Ok(any)
 }
 
 /// Counters, mark and runs are put right by the check that follows.

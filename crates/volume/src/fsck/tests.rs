@@ -6,7 +6,7 @@ use crate::view::View;
 use crate::{IfOpen, KillPriv, NewKind, NewNode, SetXattr, WriteAt};
 use bytes::Bytes;
 use serde::Serialize;
-use soda_storage::{MemoryData, MemoryMeta};
+use soda_storage::{MemoryData, MemoryMeta, MetaRead};
 use soda_types::{Creds, Fid, FileKind, Name, Version};
 
 /// A small volume with one of everything, and its stores.
@@ -164,6 +164,37 @@ fn unreadable_first_records() {
             |problem| matches!(problem, Problem::Unreadable { .. }),
         );
     }
+}
+
+/// A volume is made once: where there was one, and nothing is left of it, nothing is touched.
+#[test]
+fn lost_metadata_are_not_made_anew() {
+    let lab = Lab::new();
+    let stored = |lab: &Lab| lab.data.segments().unwrap().iter().map(|segment| segment.stored).sum::<u64>();
+    let before = stored(&lab);
+    for table in Table::ALL {
+        let mut batch = Batch::new();
+        let everything = &key::end_of_table();
+        let mut delete = |key: &[u8], _| {
+            batch.delete(*table, key.to_vec());
+            std::ops::ControlFlow::Continue(())
+        };
+        lab.meta.scan(*table, &[], everything, &mut delete).unwrap();
+        lab.meta.commit(batch).unwrap();
+    }
+    for repair in [Repair::No, Repair::Yes] {
+        let options = FsckOptions { repair, data: DataCheck::CheckSums, now: NOW };
+        let error = fsck(Arc::new(lab.meta.clone()), Arc::new(lab.data.clone()), options, &mut |_| {});
+        assert!(error.unwrap_err().to_string().contains("restore them from a copy"));
+    }
+    let opened =
+        Volume::open(Arc::new(lab.meta.clone()), Arc::new(lab.data.clone()), VolumeConfig::default());
+    assert!(opened.unwrap_err().to_string().contains("restore them from a copy"));
+    assert_eq!(lab.meta.get(Table::Meta, &key::superblock(ID)).unwrap(), None);
+    // Not even with a store that says that it is new.
+    let volume = open(&MemoryMeta::new(), &lab.data);
+    volume.reclaim_all().unwrap();
+    assert_eq!(stored(&lab), before);
 }
 
 #[test]
