@@ -204,12 +204,14 @@ fn listing(path: &Path) -> Vec<(PathBuf, u64)> {
 
 #[test]
 fn a_directory_that_has_lost_a_store_is_refused_and_left_alone() {
+    /// The store, and what happens to it.
+    type Loss<'a> = (&'static str, &'a dyn Fn(&Path));
     let remove = |path: &Path| fs::remove_dir_all(path).unwrap();
     let empty = |path: &Path| {
         fs::remove_dir_all(path).unwrap();
         fs::create_dir(path).unwrap();
     };
-    let losses: [(&str, &dyn Fn(&Path)); 8] = [
+    let losses: [Loss<'_>; 8] = [
         ("meta", &remove),
         ("meta", &empty),
         ("meta", &|path| fs::remove_file(path.join("version")).unwrap()),

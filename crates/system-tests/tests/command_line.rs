@@ -198,6 +198,35 @@ fn a_data_directory_without_its_metadata_is_refused_and_its_data_stay() {
     refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &["FORMAT is damaged"]);
 }
 
+/// Wherever a bit of the engine's files is turned over, fsck and the server say what it is, and what to do.
+#[test]
+fn damaged_metadata_are_named_and_cannot_be_repaired() {
+    let mut cell = Cell::start(Network::Loopback, 0);
+    cell.server.stop();
+    let data = cell.server.data().to_owned();
+    let trees =
+        fs::read_dir(data.join("meta/keyspaces")).unwrap().map(|tree| tree.unwrap().path().join("tables"));
+    let tables = trees.filter_map(|tables| fs::read_dir(tables).ok()).flatten();
+    let tables: Vec<_> = tables.map(|table| table.unwrap().path()).collect();
+    assert!(!tables.is_empty(), "the server wrote its trees out");
+    for (number, table) in tables.iter().enumerate() {
+        let good = fs::read(table).unwrap();
+        let mut bad = good.clone();
+        for place in [5, 40, 100, 300] {
+            bad[place] ^= 0xff;
+        }
+        fs::write(table, bad).unwrap();
+        let says = ["the metadata are damaged", "--repair` cannot mend this", "from a copy"];
+        refused(&["fsck", text(&data)]).is(8, &says);
+        if number == 0 {
+            refused(&["fsck", "--repair", text(&data)]).is(8, &says);
+            refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &says);
+        }
+        fs::write(table, good).unwrap();
+    }
+    wait::run(&mut soda(&["fsck", text(&data)]), PATIENCE).expect_success("fsck of what was put back");
+}
+
 #[test]
 fn a_data_directory_has_one_server() {
     let cell = Cell::start(Network::Loopback, 0);

@@ -405,7 +405,11 @@ fn engine(path: &Path, doing: &'static str, error: fjall::Error) -> StorageError
             StorageError::Stopped(format!("{doing}: the metadata engine had an input/output error"))
         }
         other if is_damage(&other) => {
-            StorageError::DamagedMetadata { path: path.to_owned(), doing, cause: format!("{other:?}") }
+            let text = format!("{other:?}");
+            // The sums themselves tell nobody anything.
+            let cause =
+                if text.contains("ChecksumMismatch") { "a check sum is wrong".to_owned() } else { text };
+            StorageError::DamagedMetadata { path: path.to_owned(), doing, cause }
         }
         other => StorageError::Engine { doing, cause: format!("{other:?}") },
     }
