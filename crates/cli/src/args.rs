@@ -342,9 +342,12 @@ pub(crate) struct StatsArgs {
 pub(crate) struct FsckArgs {
     #[arg(value_name = "DATA_DIR")]
     pub data: PathBuf,
-    /// Repair what can be repaired
+    /// Repair what can be repaired. Data that is lost stays as it is: reading it is an error
     #[arg(long)]
     pub repair: bool,
+    /// Make holes, which read as zeros, of data that is lost
+    #[arg(long, requires = "repair")]
+    pub discard_lost: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

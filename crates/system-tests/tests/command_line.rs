@@ -346,13 +346,35 @@ fn a_damaged_chunk_is_an_error_and_not_wrong_data() {
     assert_eq!(fs::read(cell.root(0).join("other")).unwrap(), b"sound");
     cell.mounts[0].unmount();
     cell.server.stop();
-    let repair = wait::run(&mut soda(&["fsck", "--repair", "--json", text(cell.server.data())]), PATIENCE);
-    let Finish::Exited(output) = repair else { panic!("fsck --repair hangs") };
-    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let count = |list: &str| summary[list].as_array().map_or(0, Vec::len);
-    assert!(count("found") > 0, "{summary}");
-    assert_eq!(output.status.code(), Some(if count("left") == 0 { 0 } else { 8 }), "{summary}");
+    let data = cell.server.data().to_owned();
+    let fsck = |arguments: &[&str]| -> (Option<i32>, serde_json::Value) {
+        let all = [&["fsck", "--json"], arguments, &[text(&data)]].concat();
+        let Finish::Exited(output) = wait::run(&mut soda(&all), PATIENCE) else { panic!("fsck hangs") };
+        (output.status.code(), serde_json::from_slice(&output.stdout).expect("JSON"))
+    };
+    let (code, summary) = fsck(&["--repair"]);
+    assert_eq!(code, Some(8), "{summary}");
+    let left = summary["left"].as_array().unwrap();
+    assert!(!left.is_empty(), "{summary}");
+    for found in left {
+        assert!(
+            found["path"] == "/file" && found["inode"].is_u64() && found["range"].is_array(),
+            "{summary}"
+        );
+    }
     assert!(summary["unswept_bytes"].is_u64() && summary["reclaim_left"].is_u64(), "{summary}");
+    cell.server.restart();
+    cell.mounts[0].start();
+    assert!(fs::read(&file).is_err(), "damaged data was read without an error after a repair");
+    cell.mounts[0].unmount();
+    cell.server.stop();
+    let (code, summary) = fsck(&["--repair", "--discard-lost"]);
+    assert_eq!((code, &summary["lost_files"]), (Some(0), &1.into()), "{summary}");
+    assert!(summary["lost_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{summary}");
+    cell.server.restart();
+    cell.mounts[0].start();
+    let holes = fs::read(&file).unwrap();
+    assert!(holes.len() == content.len() && holes[2_000_000..2_000_016] == [0; 16]);
 }
 
 // SEMANTICS 16

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use soda_storage::{DataDirectory, StorageError, StoreOptions};
 use soda_types::Timestamp;
-use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Repair, Report, fsck};
+use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, Report, fsck};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, Serialize)]
@@ -17,13 +17,27 @@ struct Summary {
     names: u64,
     extents: u64,
     chunks: u64,
-    found: Vec<String>,
+    found: Vec<Found>,
     repaired: usize,
-    left: Vec<String>,
+    left: Vec<Found>,
+    /// Files, and bytes of them, that `--discard-lost` made holes.
+    lost_files: u64,
+    lost_bytes: u64,
     /// Bytes of chunks that the last crash left and the next start of the server removes.
     unswept_bytes: u64,
     /// Deleted files whose space the server still gives back.
     reclaim_left: u64,
+}
+
+/// A problem, and where it is, as far as it is somewhere.
+#[derive(Debug, Serialize)]
+struct Found {
+    problem: String,
+    inode: Option<u64>,
+    /// One of its paths, from the root of the volume.
+    path: Option<String>,
+    /// Bytes of the file: from, and up to.
+    range: Option<(u64, u64)>,
 }
 
 pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
@@ -40,7 +54,11 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
             _ => CliError::Failed(error.to_string()),
         })?;
     let options = FsckOptions {
-        repair: if arguments.repair { Repair::Yes } else { Repair::No },
+        repair: match (arguments.repair, arguments.discard_lost) {
+            (false, _) => Repair::No,
+            (true, false) => Repair::Yes,
+            (true, true) => Repair::Discarding,
+        },
         data: DataCheck::CheckSums,
         now: now(),
     };
@@ -59,6 +77,13 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     }
     match report.left.len() {
         0 => Ok(()),
+        left if arguments.repair && report.left.iter().all(Problem::is_lost_data) => {
+            Err(CliError::Damaged(format!(
+                "data in {} are lost: reading them goes on failing until they are overwritten or cut off. Restore the files \
+                 from a copy, or have --repair --discard-lost make holes of them, which read as zeros",
+                count(left as u64, "place")
+            )))
+        }
         left if arguments.repair => {
             Err(CliError::Damaged(format!("{} could not be repaired", count(left as u64, "problem"))))
         }
@@ -75,14 +100,22 @@ fn now() -> Timestamp {
 }
 
 fn summary(report: &Report) -> Summary {
+    let found = |problem: &Problem| Found {
+        problem: problem.to_string(),
+        inode: report.inode(problem).map(|ino| ino.0),
+        path: report.path(problem).map(str::to_owned),
+        range: problem.range().map(|range| (range.start, range.end)),
+    };
     Summary {
         inodes: report.inodes,
         names: report.names,
         extents: report.extents,
         chunks: report.chunks,
-        found: report.problems.iter().map(ToString::to_string).collect(),
+        found: report.problems.iter().map(found).collect(),
         repaired: report.repaired,
-        left: report.left.iter().map(ToString::to_string).collect(),
+        left: report.left.iter().map(found).collect(),
+        lost_files: report.lost_files,
+        lost_bytes: report.lost_bytes,
         unswept_bytes: report.unswept,
         reclaim_left: report.reclaim_left,
     }
@@ -108,7 +141,17 @@ fn text(summary: &Summary) -> String {
             count(summary.reclaim_left, "deleted file")
         ));
     }
-    summary.found.iter().for_each(|problem| out.push_str(&format!("problem: {problem}\n")));
+    for Found { problem, path, .. } in &summary.found {
+        let place = path.as_ref().map_or(String::new(), |path| format!("{path}: "));
+        out.push_str(&format!("problem: {place}{problem}\n"));
+    }
+    if summary.lost_files > 0 {
+        out.push_str(&format!(
+            "lost: {} of {}, which read as zeros now\n",
+            show_size(summary.lost_bytes),
+            count(summary.lost_files, "file")
+        ));
+    }
     match (summary.found.len(), summary.left.len()) {
         (0, _) => out.push_str("clean\n"),
         (found, 0) => out.push_str(&format!("{}, all repaired\n", count(found as u64, "problem"))),

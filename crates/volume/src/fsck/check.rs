@@ -221,8 +221,9 @@ fn file_extents(census: &Census, ino: Ino, stream: u64, extents: &Stream, proble
         }
         end = range.end;
         if let Some(UsedChunk { chunk, bad: Some(why), .. }) = extent.chunk {
-            problems.push(Problem::LostData { ino, stream, range, chunk, why });
-        } else if range.end > size {
+            problems.push(Problem::LostData { ino, stream, range: range.clone(), chunk, why });
+        }
+        if range.end > size {
             problems.push(Problem::PastEnd { ino, stream, range, size });
         }
     }

@@ -6,6 +6,7 @@
 
 mod census;
 mod check;
+mod places;
 mod problem;
 mod repair;
 mod sharing;
@@ -19,9 +20,10 @@ use crate::record::{self, Counters, InodeMark, RecordError, Runs, Superblock};
 use crate::sweep;
 use crate::volume::{MAIN_VOLUME, Volume, VolumeConfig, missing};
 use census::Census;
+use places::Places;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, SegmentId, Table};
 use soda_types::{FsResult, Ino, Timestamp, VolumeId};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Checks that find nothing new end the repair; more than this many mean that it goes in circles.
@@ -30,7 +32,10 @@ const ROUNDS_MAX: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repair {
     No,
+    /// All but lost data, which goes on reading as an error.
     Yes,
+    /// Lost data, too: it becomes holes, which read as zeros.
+    Discarding,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +83,11 @@ pub struct Report {
     pub repaired: usize,
     /// What is still wrong.
     pub left: Vec<Problem>,
+    /// Files, and bytes of them as far as they are known, that were made holes.
+    pub lost_files: u64,
+    pub lost_bytes: u64,
+    /// What the problems are about, and one of the paths of each inode.
+    places: Places,
     pub inodes: u64,
     pub names: u64,
     pub extents: u64,
@@ -91,6 +101,16 @@ pub struct Report {
 impl Report {
     pub fn is_clean(&self) -> bool {
         self.left.is_empty()
+    }
+
+    /// The inode that a problem of this report is about.
+    pub fn inode(&self, problem: &Problem) -> Option<Ino> {
+        self.places.inode(problem)
+    }
+
+    /// One of the paths of that inode, from the root of the volume; none if no names lead there.
+    pub fn path(&self, problem: &Problem) -> Option<&str> {
+        self.places.path(self.inode(problem)?)
     }
 }
 
@@ -123,38 +143,57 @@ pub fn fsck(
     let config = VolumeConfig { created: options.now, chunk_cache: 0, ..VolumeConfig::default() };
     let volume = match options.repair {
         Repair::No => Volume::load(meta, data, config)?,
-        Repair::Yes => Volume::open(meta, data, config)?,
+        Repair::Yes | Repair::Discarding => Volume::open(meta, data, config)?,
     };
+    let stays = |problem: &Problem| options.repair == Repair::Yes && problem.is_lost_data();
+    let mut lost = BTreeSet::new();
     let mut verified = Verified::new();
     for _ in 0..ROUNDS_MAX {
         let census = Census::take(&volume, options.data, &mut verified, progress)?;
         let mut problems = check::problems(&volume, &census)?;
         if options.repair == Repair::No {
             report.unswept = set_unswept_aside(&mut problems, sweep::swept(&*volume.meta)?);
+        } else if hides_extents(&problems, stays) {
+            // What is stored for nothing may be what an extent refers to that cannot be read.
+            problems.retain(|problem| !matches!(problem, Problem::LeakedSpace { .. }));
         }
         census.totals(&mut report);
+        report.places.learn(&census, &problems);
         let known = std::mem::replace(&mut report.left, problems);
         let new = report.left.iter().filter(|problem| !known.contains(problem));
         report.problems.extend(new.cloned());
-        if options.repair == Repair::No || report.left.is_empty() {
+        if options.repair == Repair::No || report.left.iter().all(stays) {
             break;
         }
-        let total = Some(report.left.len() as u64);
-        for (done, problem) in report.left.iter().enumerate() {
+        let to_mend: Vec<&Problem> = report.left.iter().filter(|problem| !stays(problem)).collect();
+        let total = Some(to_mend.len() as u64);
+        for (done, problem) in to_mend.iter().enumerate() {
             progress(FsckProgress { phase: Phase::Repair, done: done as u64, total });
             repair::mend(&volume, &census, problem, options.now)?;
+            if problem.is_lost_data() {
+                lost.extend(report.places.inode(problem));
+                report.lost_bytes += problem.range().map_or(0, |range| range.end - range.start);
+            }
         }
-        report.repaired += report.left.len();
+        report.repaired += to_mend.len();
         volume.forget_cached()?;
         volume.sync()?;
     }
-    if options.repair == Repair::Yes {
-        volume.reclaim_all()?;
-        report.reclaim_left = 0;
-        report.repaired -= report.left.len();
+    report.lost_files = lost.len() as u64;
+    if options.repair != Repair::No {
+        if !hides_extents(&report.left, stays) {
+            volume.reclaim_all()?;
+            report.reclaim_left = 0;
+        }
+        report.repaired -= report.left.iter().filter(|problem| !stays(problem)).count();
         volume.sync()?;
     }
     Ok(report)
+}
+
+/// Whether there are extents that stay and that nobody can read.
+fn hides_extents(problems: &[Problem], stays: impl Fn(&Problem) -> bool) -> bool {
+    problems.iter().any(|problem| matches!(problem, Problem::Unreadable { .. }) && stays(problem))
 }
 
 /// Takes the leaks that a sweep is going to find out of the problems. Returns their bytes.

@@ -1,5 +1,6 @@
 //! What can be wrong with a volume, in words.
 
+use crate::key;
 use crate::record::RecordError;
 use soda_storage::{ChunkRef, SegmentId, Table};
 use soda_types::{FileKind, Ino, Name};
@@ -9,7 +10,7 @@ use std::ops::Range;
 /// One thing that is wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Problem {
-    /// A record that cannot be decoded. Repair deletes it; what hung on it is found then.
+    /// A record that cannot be decoded. Repair deletes it; what hung on it is found then. One of an extent is lost data.
     Unreadable {
         table: Table,
         key: Vec<u8>,
@@ -106,7 +107,8 @@ pub enum Problem {
         range: Range<u64>,
         size: u64,
     },
-    /// Data that is lost. Repair leaves a hole.
+    /// Data that is lost. Repair leaves it alone: it reads as an error, and a hole would read as zeros. Only
+    /// [`Repair::Discarding`](super::Repair::Discarding) makes a hole of it.
     LostData {
         ino: Ino,
         stream: u64,
@@ -170,6 +172,57 @@ pub enum BadChunk {
     CheckSum,
     /// The medium does not give it.
     Unreadable,
+}
+
+impl Problem {
+    /// Whether there is no mending, only giving up data that may be somewhere in a copy.
+    pub fn is_lost_data(&self) -> bool {
+        matches!(self, Problem::LostData { .. } | Problem::Unreadable { table: Table::Extent, .. })
+    }
+
+    /// The inode that it is about, where that can be told from the problem alone.
+    pub(super) fn ino(&self) -> Option<Ino> {
+        match self {
+            Problem::Unreadable {
+                table: Table::Inode | Table::Dirent | Table::Xattr | Table::Orphan,
+                key,
+                ..
+            } => key::number(key).map(Ino),
+            Problem::NoRoot => Some(Ino::ROOT),
+            Problem::LostDirectory { ino }
+            | Problem::DanglingName { ino, .. }
+            | Problem::NameInNoDirectory { ino, .. }
+            | Problem::WrongKind { ino, .. }
+            | Problem::SecondName { ino, .. }
+            | Problem::Loop { ino, .. }
+            | Problem::Unreachable { ino, .. }
+            | Problem::WrongParent { ino, .. }
+            | Problem::WrongLinkCount { ino, .. }
+            | Problem::WrongNameCount { ino, .. }
+            | Problem::WrongXattrCount { ino, .. }
+            | Problem::WrongAllocation { ino, .. }
+            | Problem::OrphanWithoutInode { ino }
+            | Problem::OrphanWithNames { ino }
+            | Problem::Overlap { ino, .. }
+            | Problem::PastEnd { ino, .. }
+            | Problem::LostData { ino, .. }
+            | Problem::SharedData { ino, .. }
+            | Problem::LeakedXattr { ino, .. }
+            | Problem::ReclaimedInUse { ino, .. } => Some(*ino),
+            _ => None,
+        }
+    }
+
+    /// The bytes of the file that it is about.
+    pub fn range(&self) -> Option<Range<u64>> {
+        match self {
+            Problem::Overlap { range, .. }
+            | Problem::PastEnd { range, .. }
+            | Problem::LostData { range, .. }
+            | Problem::SharedData { range, .. } => Some(range.clone()),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Problem {
