@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
@@ -261,12 +261,12 @@ pub(crate) fn mounts() -> Vec<MountStatus> {
 
 /// The daemon that serves the mount on `dir`.
 pub(crate) fn mount_on(dir: &Path) -> Option<MountStatus> {
-    mounts().into_iter().find(|mount| mount.dir == dir)
+    daemon_on(dir).map(|daemon| daemon.status)
 }
 
 /// As [`mount_on`], to ask it more.
 pub(crate) fn daemon_on(dir: &Path) -> Option<Daemon> {
-    daemons().into_iter().find(|daemon| daemon.status.dir == dir)
+    answer_of(sockets(), dir, Some(PATIENCE))
 }
 
 /// The socket of the daemon that serves the mount on `dir`, for [`status`].
@@ -290,17 +290,36 @@ pub(crate) fn sync(socket: &Path) -> Option<SyncAnswer> {
     serde_json::from_value(ask(socket, Question::Sync, None)?).ok()
 }
 
-/// All are asked at once: one that is stopped holds nobody else up.
+/// Those that answer. One that is stopped makes this wait, but no longer than for itself.
 pub(crate) fn daemons() -> Vec<Daemon> {
-    let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
-    let asked: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .map(|path| std::thread::spawn(move || status(&path).map(|status| Daemon { socket: path, status })))
-        .collect();
-    let mut found: Vec<_> = asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect();
+    let mut found: Vec<_> = answers(sockets(), Some(PATIENCE)).into_iter().collect();
     found.sort_by(|a, b| a.status.dir.cmp(&b.status.dir));
     found
+}
+
+fn sockets() -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "sock")).collect()
+}
+
+/// All are asked at once, and come as they answer. Who has heard enough need not wait for the others.
+fn answers(sockets: Vec<PathBuf>, patience: Option<Duration>) -> mpsc::Receiver<Daemon> {
+    let (tell, told) = mpsc::channel();
+    for socket in sockets {
+        let tell = tell.clone();
+        std::thread::spawn(move || {
+            let answer = ask(&socket, Question::Status, patience)?;
+            let status = serde_json::from_value(answer).ok()?;
+            tell.send(Daemon { socket, status }).ok()
+        });
+    }
+    told
+}
+
+/// Of the one that serves `dir`: no other is waited for once it has answered.
+fn answer_of(sockets: Vec<PathBuf>, dir: &Path, patience: Option<Duration>) -> Option<Daemon> {
+    answers(sockets, patience).into_iter().find(|daemon| daemon.status.dir == dir)
 }
 
 /// `None`: it does not answer. A socket that nobody listens on any more is removed.
@@ -390,6 +409,35 @@ pub(crate) mod tests {
             taken_away
         });
         assert_eq!(taken_away, 0);
+    }
+
+    /// A daemon that answers once, with this.
+    fn daemon(dir: &Path, name: &str, status: &MountStatus) -> PathBuf {
+        let path = dir.join(name);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let answer = serde_json::to_string(status).unwrap();
+        std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            (&stream).write_all(format!("{answer}\n").as_bytes()).unwrap();
+        });
+        path
+    }
+
+    #[test]
+    fn a_frozen_daemon_holds_nobody_up_who_asks_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let frozen = dir.path().join("mount-1-1.sock");
+        let _connected_and_never_answered = std::os::unix::net::UnixListener::bind(&frozen).unwrap();
+        let alive = daemon(dir.path(), "mount-2-2.sock", &mount_status());
+        let (tell, told) = mpsc::channel();
+        // Without a limit: whoever waits for the frozen one does so for ever.
+        std::thread::spawn(move || {
+            let found = answer_of(vec![frozen, alive], Path::new("/mnt"), None);
+            tell.send(found.map(|daemon| daemon.status.dir)).unwrap();
+        });
+        let found = told.recv_timeout(Duration::from_secs(60)).expect("an answer");
+        assert_eq!(found.as_deref(), Some(Path::new("/mnt")));
     }
 
     #[test]
