@@ -13,6 +13,7 @@ mod log;
 mod log_file;
 mod options;
 mod progress;
+mod remount;
 mod spec;
 mod table;
 mod units;

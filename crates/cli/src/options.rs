@@ -12,7 +12,8 @@ const SOFT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct MountOptions {
-    pub retry: Retry,
+    /// `None`: `hard`, unsaid.
+    pub retry: Option<Retry>,
     pub access: Access,
     pub consistency: Consistency,
     pub write: WriteMode,
@@ -55,7 +56,7 @@ pub(crate) enum MountAction {
 impl Default for MountOptions {
     fn default() -> MountOptions {
         MountOptions {
-            retry: Retry::Hard,
+            retry: None,
             access: Access::ReadWrite,
             consistency: Consistency::Lease,
             write: WriteMode::default(),
@@ -87,9 +88,6 @@ const IGNORED: &[&str] = &[
     "nofail",
     "_netdev",
     "async",
-    "suid",
-    "dev",
-    "exec",
     "noatime",
     "nodiratime",
     "norelatime",
@@ -104,6 +102,7 @@ const IGNORED: &[&str] = &[
     "noiversion",
     "default_permissions",
 ];
+const HARD_AND_SOFT: &str = "mount options `hard` and `soft` contradict each other: leave one out";
 /// The last ones are what the kernel shows of a FUSE mount: mount(8) hands them back when it remounts.
 const IGNORED_PREFIXES: &[&str] = &[
     "x-",
@@ -137,18 +136,17 @@ impl MountOptions {
 
     /// As they are in effect, for people and scripts: also those that were not given, where it matters.
     pub(crate) fn in_effect(&self) -> MountOptions {
+        let said = MountOptions { retry: Some(self.retry()), ..self.clone() };
         match self.write_policy() {
-            WritePolicy::Behind(behind) => MountOptions {
-                dirty_age: Some(behind.max_age),
-                dirty_size: Some(behind.max_bytes),
-                ..self.clone()
-            },
+            WritePolicy::Behind(behind) => {
+                MountOptions { dirty_age: Some(behind.max_age), dirty_size: Some(behind.max_bytes), ..said }
+            }
             WritePolicy::Through => MountOptions {
                 write: WriteMode::Through,
                 dirty_age: None,
                 dirty_size: None,
                 fsync: Fsync::Server,
-                ..self.clone()
+                ..said
             },
         }
     }
@@ -189,10 +187,12 @@ impl MountOptions {
         };
         let need = || value.ok_or_else(|| format!("mount option `{key}` needs a value: {key}=…"));
         match key {
-            "hard" => self.retry = Retry::Hard,
+            "hard" if matches!(self.retry, Some(Retry::Soft { .. })) => return Err(HARD_AND_SOFT.into()),
+            "soft" if self.retry == Some(Retry::Hard) => return Err(HARD_AND_SOFT.into()),
+            "hard" => self.retry = Some(Retry::Hard),
             "soft" => {
                 let timeout = value.map(parse_duration).transpose()?.unwrap_or(SOFT_TIMEOUT);
-                self.retry = Retry::Soft { timeout };
+                self.retry = Some(Retry::Soft { timeout });
             }
             "ro" => {
                 self.access = Access::ReadOnly;
@@ -206,6 +206,11 @@ impl MountOptions {
             "nodev" => self.flags.no_dev = true,
             "noexec" => self.flags.no_exec = true,
             "allow_other" => self.flags.allow_other = true,
+            "suid" => self.flags.no_suid = false,
+            "dev" => self.flags.no_dev = false,
+            "exec" => self.flags.no_exec = false,
+            // Whoever reads it from fstab may be anywhere.
+            "cache-dir" if !need()?.starts_with('/') => return Err("give an absolute path".into()),
             "cache-dir" => self.cache_dir = Some(PathBuf::from(need()?)),
             "cache-size" => self.cache_size = Some(parse_size(need()?)?),
             "memory" => self.memory = Some(parse_size(need()?)?),
@@ -239,6 +244,10 @@ impl MountOptions {
         Ok(())
     }
 
+    pub(crate) fn retry(&self) -> Retry {
+        self.retry.unwrap_or(Retry::Hard)
+    }
+
     /// When the server hears of changes. Without leases nothing can be delayed.
     pub(crate) fn write_policy(&self) -> WritePolicy {
         let defaults = WriteBehind::default();
@@ -257,8 +266,9 @@ impl MountOptions {
     pub(crate) fn to_list(&self) -> String {
         let mut list = Vec::new();
         match self.retry {
-            Retry::Hard => list.push("hard".to_string()),
-            Retry::Soft { timeout } => list.push(format!("soft={}ms", timeout.as_millis())),
+            None => {}
+            Some(Retry::Hard) => list.push("hard".to_string()),
+            Some(Retry::Soft { timeout }) => list.push(format!("soft={}us", timeout.as_micros())),
         }
         if self.access == Access::ReadOnly {
             list.push("ro".into());
@@ -380,7 +390,7 @@ mod tests {
     fn a_list_reads_back() {
         let list = "soft=5s,ro,consistency=ttl=3,cache-dir=/var/c,cache-size=1G,nosuid,nodev";
         let options = parse(list).unwrap();
-        assert_eq!(options.retry, Retry::Soft { timeout: Duration::from_secs(5) });
+        assert_eq!(options.retry, Some(Retry::Soft { timeout: Duration::from_secs(5) }));
         assert_eq!(options.consistency, Consistency::Ttl(Duration::from_secs(3)));
         assert_eq!(options.cache_size, Some(1 << 30));
         assert_eq!(parse(&options.to_list()).unwrap(), options);
@@ -464,6 +474,31 @@ mod tests {
         let options = parse("ro,cache-dir=/var/a\\,b").unwrap();
         assert_eq!(options.cache_dir, Some(PathBuf::from("/var/a,b")));
         assert_eq!(parse(&options.to_list()).unwrap(), options);
+    }
+
+    #[test]
+    fn hard_and_soft_contradict_each_other() {
+        for list in ["hard,soft", "soft=5s,ro,hard"] {
+            let refused = parse(list).unwrap_err();
+            assert!(refused.contains("`hard` and `soft`"), "{refused}");
+        }
+        let mut options = parse("hard").unwrap();
+        assert!(options.add("soft").is_err(), "two lists are as one");
+        assert_eq!(parse("hard,hard").unwrap().retry(), Retry::Hard);
+    }
+
+    #[test]
+    fn a_cache_is_named_by_an_absolute_path() {
+        for list in ["cache-dir=cache", "cache-dir=./cache", "cache-dir="] {
+            let refused = parse(list).unwrap_err();
+            assert!(refused.contains("cache-dir=") && refused.contains("absolute"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn the_last_word_on_a_flag_counts() {
+        let flags = parse("nosuid,nodev,noexec,suid,exec").unwrap().flags;
+        assert_eq!((flags.no_suid, flags.no_dev, flags.no_exec), (false, true, false));
     }
 
     #[test]

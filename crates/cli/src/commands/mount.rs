@@ -6,8 +6,9 @@ use crate::control::{self, Answers, ControlServer};
 use crate::error::CliError;
 use crate::options::{MountAction, MountOptions};
 use crate::progress::Waiting;
+use crate::remount;
 use crate::spec::Spec;
-use soda_client::{Access, CacheConfig, Client, ClientConfig};
+use soda_client::{CacheConfig, Client, ClientConfig};
 use soda_fuse::{Hooks, Mount, MountConfig, MountEntry, MountError};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -32,7 +33,7 @@ struct Plan {
 pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
     let plan = plan(&arguments)?;
     if plan.options.action == MountAction::Remount {
-        return remount(&plan);
+        return remount(&plan, &arguments);
     }
     let there = soda_fuse::find_mount(&plan.dir)
         .map_err(|cause| MountError::MountPoint { path: plan.dir.clone(), cause })?;
@@ -58,17 +59,13 @@ fn warn_of_what_is_hidden(dir: &Path) {
 }
 
 /// `mount -o remount`: only what the kernel carries out can change under a running daemon.
-fn remount(plan: &Plan) -> Result<(), CliError> {
+fn remount(plan: &Plan, arguments: &MountArgs) -> Result<(), CliError> {
     let entry = soda_fuse::find_mount(&plan.dir).map_err(CliError::io(plan.dir.display().to_string()))?;
     let entry = entry.ok_or_else(|| CliError::NotMounted(plan.dir.clone()))?;
-    let running = control::mount_on(&entry.dir).map(|mount| mount.options).unwrap_or_default();
-    let wants_writing = plan.options.access == Access::ReadWrite;
-    if wants_writing && running.split(',').any(|option| option == "ro") {
-        let text =
-            format!("{} was mounted with ro: unmount it and mount it again without", entry.dir.display());
-        return Err(CliError::Failed(text));
-    }
-    soda_fuse::remount(&entry.dir, &plan.options.flags)
+    let running = control::mount_on(&entry.dir).ok_or_else(|| CliError::Silent(entry.dir.clone()))?;
+    let flags = remount::flags(&running.options, &arguments.options, plan.options.cache_dir.as_deref());
+    let flags = flags.map_err(|text| CliError::Failed(format!("{}: {text}", entry.dir.display())))?;
+    soda_fuse::remount(&entry.dir, &flags)
         .map_err(CliError::io(format!("cannot remount {}", entry.dir.display())))
 }
 
@@ -78,7 +75,10 @@ fn plan(arguments: &MountArgs) -> Result<Plan, CliError> {
     if let Some(dir) = &arguments.cache_dir {
         options.cache_dir = Some(dir.clone());
     }
-    options.check().map_err(CliError::Usage)?;
+    // Of a remount only together with what the mount has.
+    if options.action == MountAction::Mount {
+        options.check().map_err(CliError::Usage)?;
+    }
     let absolute = |path: &Path| std::path::absolute(path).map_err(CliError::io(path.display().to_string()));
     if let Some(dir) = options.cache_dir.take() {
         options.cache_dir = Some(absolute(&dir)?);
@@ -124,7 +124,7 @@ fn client_config(plan: &Plan) -> ClientConfig {
     config.consistency = options.consistency;
     config.lease_term = options.lease_term;
     config.widest_lease = options.widest_lease;
-    config.retry = options.retry;
+    config.retry = options.retry();
     config.write = options.write_policy();
     config.access = options.access;
     let defaults = CacheConfig::default();
