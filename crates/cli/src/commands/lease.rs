@@ -15,6 +15,7 @@ use soda_protocol::{LeaseInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
 use soda_types::{Mode, Name, Scope, SessionId};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 pub(crate) fn run(command: &LeaseCommand) -> Result<(), CliError> {
     match command {
@@ -164,11 +165,14 @@ impl Explained {
         out
     }
 
-    fn blocker_text(&self, info: &WhyInfo, session: SessionId) -> String {
+    /// `at_most`: the wait's. It is for a holder that goes on renewing; one that does not is waited for until its session ends.
+    fn blocker_text(&self, info: &WhyInfo, session: SessionId, at_most: Option<Duration>) -> String {
         let left = self.sessions.iter().find(|status| status.session == session).map(|status| status.left);
-        let ends = left.map_or_else(String::new, |left| {
-            format!(" Should it be gone, its leases end in {}.", show_duration(left))
+        let left = left.map(|left| format!("\n    If it is gone: {} more.", show_duration(left)));
+        let at_most = at_most.map(|time| {
+            format!("\n    If it is there and does not answer: at most {} more.", show_duration(time))
         });
+        let ends = left.into_iter().chain(at_most).collect::<String>();
         match info.holders.iter().find(|holder| holder.session == session) {
             Some(LeaseInfo { holder, grant, recalled_for: Some(since), .. }) => format!(
                 "  {holder} was asked {} ago to give its {} lease up, and has not answered.{ends}\n",
@@ -210,7 +214,9 @@ fn wait_text(wait: &WaitInfo, info: &WhyInfo, explained: &Explained) -> String {
             "  It is not its turn yet: operations on one object go in the order of their arrival.\n",
         );
     }
-    wait.blocked_by.iter().for_each(|session| out.push_str(&explained.blocker_text(info, *session)));
+    wait.blocked_by.iter().for_each(|session| {
+        out.push_str(&explained.blocker_text(info, *session, wait.at_most));
+    });
     out
 }
 
@@ -298,7 +304,6 @@ fn usage_text(info: &WhyInfo) -> String {
 mod tests {
     use super::*;
     use soda_types::{Attr, Epoch, Fid, FileKind, Grant, Ino, Term, Timestamp, Version, VolumeId};
-    use std::time::Duration;
 
     fn fid() -> Fid {
         Fid::new(VolumeId(1), Ino(3))
@@ -413,7 +418,9 @@ policy  leases are given
 
 one:/mnt waits to write: 1.5 s so far, at most 11.0 s more.
   To change it, nobody else may have it cached.
-  two:/mnt was asked 1.5 s ago to give its read lease up, and has not answered. Should it be gone, its leases end in 2.2 s.
+  two:/mnt was asked 1.5 s ago to give its read lease up, and has not answered.
+    If it is gone: 2.2 s more.
+    If it is there and does not answer: at most 11.0 s more.
 
 HOLDER    LEASE  HELD FOR  RECALL               SESSION
 two:/mnt  read      1m01s  no answer for 1.5 s  s2
