@@ -1,5 +1,6 @@
 //! Questions to a server, on an admin connection.
 
+use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use crate::progress::Waiting;
 use crate::spec::parse_server;
@@ -9,7 +10,7 @@ use soda_protocol::{
     Hello, LeaseInfo, ObjectRef, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply, Request, Role, ServerStatus,
     WhyInfo,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -19,12 +20,38 @@ const USUAL_SERVER: &str = "127.0.0.1:7632";
 /// How long a server may take to answer a tool.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// `HOST:PORT` of the server that is named; else that of the latest mount of this machine; else the usual one.
+/// `HOST:PORT` of the server that is named; else that of this user's mounts; else the usual one.
+///
+/// # Errors
+/// The mounts have several.
 pub(crate) fn server_or_default(named: Option<&str>) -> Result<String, CliError> {
-    let mounts = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
-    let of_mount = mounts.last().and_then(|mount| mount.source.split('/').next());
-    let text = named.or(of_mount).unwrap_or(USUAL_SERVER);
-    parse_server(text).ok_or_else(|| CliError::Usage(format!("`{text}` is not HOST:PORT")))
+    // Who names it need not wait for daemons that are stopped.
+    let mounts = if named.is_none() { control::mounts() } else { Vec::new() };
+    only_server(named, &mounts)
+}
+
+/// As [`server_or_default`], of these mounts.
+pub(crate) fn only_server(named: Option<&str>, mounts: &[MountStatus]) -> Result<String, CliError> {
+    match servers(named, mounts)?.as_slice() {
+        [server] => Ok(server.clone()),
+        several => Err(CliError::Usage(format!(
+            "the mounts here are of several servers: name one with --server. There are {}",
+            several.join(", ")
+        ))),
+    }
+}
+
+/// The server that is named; else all of these mounts, each once; else the usual one. At least one.
+pub(crate) fn servers(named: Option<&str>, mounts: &[MountStatus]) -> Result<Vec<String>, CliError> {
+    let of_mounts = mounts.iter().filter_map(|mount| Some(mount.source.rsplit_once('/')?.0));
+    let mut texts: Vec<&str> = named.map_or_else(|| of_mounts.collect(), |named| vec![named]);
+    if texts.is_empty() {
+        texts.push(USUAL_SERVER);
+    }
+    let read =
+        |text: &&str| parse_server(text).ok_or_else(|| CliError::Usage(format!("`{text}` is not HOST:PORT")));
+    let servers: BTreeSet<String> = texts.iter().map(read).collect::<Result<_, _>>()?;
+    Ok(servers.into_iter().collect())
 }
 
 /// An open admin connection.
@@ -156,5 +183,27 @@ impl Admin {
 
     fn nonsense(&self, answer: &dyn std::fmt::Debug) -> CliError {
         CliError::Refused(format!("the server {} gave an answer that does not fit: {answer:?}", self.server))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::tests::mount_status;
+
+    #[test]
+    fn which_server_is_meant() {
+        let mount = |source: &str| MountStatus { source: source.into(), ..mount_status() };
+        let found =
+            |named, mounts: &[MountStatus]| only_server(named, mounts).map_err(|error| error.to_string());
+        let (one, same, two) = (mount("h:1/main"), mount("h:1/other"), mount("[::1]:2/main"));
+        assert_eq!(found(None, &[]).as_deref(), Ok(USUAL_SERVER));
+        assert_eq!(found(None, &[one.clone(), same.clone()]).as_deref(), Ok("h:1"));
+        let mounts = [one, same, two];
+        assert_eq!(found(Some("g"), &mounts).as_deref(), Ok("g:7632"));
+        let several = found(None, &mounts).unwrap_err();
+        assert!(several.contains("--server") && several.ends_with("There are [::1]:2, h:1"), "{several}");
+        assert_eq!(servers(None, &mounts).unwrap(), ["[::1]:2", "h:1"]);
+        assert!(found(Some("h:port"), &[]).is_err());
     }
 }

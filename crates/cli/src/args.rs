@@ -35,7 +35,11 @@ a name that means something else, are left as they are and reported (exit code 1
 rest on them; these stay in the log. What has been done already is no conflict. A log goes when all of it \
 is applied, or with `drop`.";
 
-const MOUNT_HELP: &str = "Delayed writes (write=behind): where no other machine has anything to do with a file or a directory, \
+const MOUNT_HELP: &str = "-o remount changes ro, rw, nosuid, nodev and noexec of a mount that is there; what is not named of \
+these is off. Anything else that differs from what it was mounted with is refused: unmount and mount again. A mount made with \
+ro stays so.
+
+Delayed writes (write=behind): where no other machine has anything to do with a file or a directory, \
 changes of it are made here at once and told to the server later, in order; other machines see them as \
 if they had been told at once, because the server asks for them first. fsync and `soda sync` wait until \
 they are on the server's disk, an unmount until they are told; sync(1) does not, as the kernel does not \
@@ -275,7 +279,7 @@ pub(crate) struct RecoverOne {
 
 #[derive(Args, Debug)]
 pub(crate) struct ServerArg {
-    /// Which server to ask
+    /// Which server to ask [default: that of the mounts here; without any, 127.0.0.1:7632]
     #[arg(long, value_name = "HOST:PORT")]
     pub server: Option<String>,
 }

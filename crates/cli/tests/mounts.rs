@@ -312,6 +312,66 @@ fn remount_changes_flags_and_starts_nothing() {
 }
 
 #[test]
+fn a_remount_refuses_what_it_cannot_change() {
+    let Some(place) = place() else { return };
+    let cache = place.dir.path().join("cache").display().to_string();
+    // As a line of fstab has it.
+    let fstab = format!("_netdev,soft=20s,cache-dir={cache}");
+    place.mount(&["-o", &fstab]);
+    let (spec, dir) = (place.spec(), place.mount_point());
+    let remount = |options: &str| {
+        place.soda(&["mount", &spec, dir.to_str().unwrap(), "-o", &format!("remount,{options}")])
+    };
+    for (options, named) in [
+        ("soft=5s", "hard or soft"),
+        ("hard", "hard or soft"),
+        ("consistency=verify,cache-dir=/x", "consistency, cache-dir"),
+        ("ro,write=behind", "write"),
+    ] {
+        let refused = remount(options);
+        failed_with(&refused, 1, &format!("cannot change {named}"));
+        failed_with(&refused, 1, "unmount and mount again");
+    }
+    let file = dir.join("file");
+    fs::write(&file, "what is refused is refused as a whole").unwrap();
+    // What mount(8) finds in fstab, or in the kernel's table.
+    succeeded(&remount(&format!("{fstab},ro")));
+    assert_eq!(fs::write(&file, "y").unwrap_err().raw_os_error(), Some(30));
+    succeeded(&remount("rw,noatime,user_id=0,group_id=0,default_permissions,allow_other"));
+    fs::write(&file, "y").unwrap();
+}
+
+#[test]
+fn the_server_that_is_asked_is_that_of_the_mounts_listed() {
+    let (Some(one), Some(two)) = (place(), place()) else { return };
+    one.mount(&[]);
+    // The latest of this machine, but not of these daemons: to them it is somebody else's.
+    two.mount(&[]);
+    let servers = |place: &Place| -> Vec<String> {
+        let output = place.soda(&["status", "--json"]);
+        succeeded(&output);
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let servers = status["servers"].as_array().unwrap().iter();
+        servers.map(|server| server["listen"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(servers(&one), std::slice::from_ref(&one.address));
+    assert_eq!(servers(&two), std::slice::from_ref(&two.address));
+    succeeded(&two.umount(&[]));
+
+    let (spec, dir) = (two.spec(), two.mount_point());
+    succeeded(&one.soda(&["mount", &spec, dir.to_str().unwrap()]));
+    let mut both = [one.address.clone(), two.address.clone()];
+    both.sort();
+    assert_eq!(servers(&one), both);
+    for command in [&["lease", "ls"][..], &["stats", "--once"], &["lab", "advise"]] {
+        let refused = one.soda(command);
+        failed_with(&refused, 2, "--server");
+        both.iter().for_each(|address| failed_with(&refused, 2, address));
+    }
+    succeeded(&one.soda(&["lease", "ls", "--server", &two.address]));
+}
+
+#[test]
 fn called_by_mount_8_it_is_a_mount_helper() {
     let Some(place) = place() else { return };
     let helper = place.dir.path().join("mount.fuse.soda");

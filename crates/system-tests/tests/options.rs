@@ -57,7 +57,7 @@ fn a_server_with_all_its_options() {
     status.args(["status", "--json", "--server", address]);
     let status = wait::run(&mut status, PATIENCE).expect_success("status");
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
-    assert_eq!(status["server"]["term"], 2.0, "{status}");
+    assert_eq!(status["servers"][0]["term"], 2.0, "{status}");
 }
 
 #[test]
@@ -94,9 +94,14 @@ fn a_mount_with_all_its_options() {
     let mount =
         mounts.iter().find(|mount| mount["dir"] == cell.root(0).display().to_string().as_str()).unwrap();
     let options = mount["options"].as_str().unwrap();
-    for option in
-        ["consistency=verify", "soft=5000ms", "nosuid", "nodev", "noexec", &list.replace("64M", "67108864")]
-    {
+    for option in [
+        "consistency=verify",
+        "soft=5000000us",
+        "nosuid",
+        "nodev",
+        "noexec",
+        &list.replace("64M", "67108864"),
+    ] {
         assert!(options.contains(option), "no `{option}` in `{options}`");
     }
 }

@@ -1,6 +1,6 @@
 //! `soda stats`: counters of the server and of this machine's mounts, live.
 
-use crate::admin::{Admin, server_or_default};
+use crate::admin::{Admin, only_server};
 use crate::args::StatsArgs;
 use crate::commands::{hit_ratio, print, print_json};
 use crate::control::{self, BACKLOG};
@@ -48,11 +48,12 @@ fn take(arguments: &StatsArgs) -> Result<Sample, CliError> {
         sample.0.insert(mount.dir.display().to_string(), mount.counters);
         return Ok(sample);
     }
-    for mount in control::mounts() {
+    let named = arguments.server.server.as_deref();
+    let mounts = control::mounts();
+    let address = only_server(named, &mounts)?;
+    for mount in mounts {
         sample.0.insert(mount.dir.display().to_string(), mount.counters);
     }
-    let named = arguments.server.server.as_deref();
-    let address = server_or_default(named)?;
     match Admin::connect(&address).and_then(|mut admin| admin.stats()) {
         Ok(counters) => {
             sample.0.insert(format!("server {address}"), counters);

@@ -1,6 +1,6 @@
 //! `soda status`: the server and the mounts of this machine.
 
-use crate::admin::{Admin, server_or_default};
+use crate::admin::{Admin, servers};
 use crate::args::StatusArgs;
 use crate::commands::{hit_ratio, print, print_json, recover};
 use crate::control::{self, MountStatus};
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 #[derive(Debug, Serialize)]
 struct Status {
-    /// Absent: no server there, and none was named.
-    server: Option<ServerStatus>,
+    /// The one that was named; else those of the mounts; else the usual one, if it is there.
+    servers: Vec<Server>,
     mounts: Vec<MountStatus>,
     /// In the kernel's table, but nobody answers for them.
     dead_mounts: Vec<String>,
@@ -24,10 +24,20 @@ struct Status {
     kept: Vec<KeptLog>,
 }
 
+#[derive(Debug, Serialize)]
+struct Server {
+    /// `HOST:PORT`, as the mounts name it.
+    address: String,
+    /// Absent: nobody answers there, and it was not named.
+    #[serde(flatten)]
+    status: Option<ServerStatus>,
+}
+
 pub(crate) fn run(arguments: &StatusArgs) -> Result<(), CliError> {
     let mounts = control::mounts();
+    let named = arguments.server.server.as_deref();
     let status = Status {
-        server: server_status(arguments.server.server.as_deref())?,
+        servers: ask_all(servers(named, &mounts)?, named)?,
         dead_mounts: dead_mounts(&mounts)?,
         kept: recover::kept(&[])?,
         mounts,
@@ -38,9 +48,24 @@ pub(crate) fn run(arguments: &StatusArgs) -> Result<(), CliError> {
     }
 }
 
+/// At once: one that is away makes nobody wait for it and then for the next.
+fn ask_all(addresses: Vec<String>, named: Option<&str>) -> Result<Vec<Server>, CliError> {
+    let threads: Vec<_> = addresses
+        .into_iter()
+        .map(|address| {
+            let named = named.map(str::to_owned);
+            std::thread::spawn(move || {
+                Ok(Server { status: server_status(&address, named.as_deref())?, address })
+            })
+        })
+        .collect();
+    let failed = |_| Err(CliError::Failed("a thread that asks a server has failed".into()));
+    threads.into_iter().map(|thread| thread.join().unwrap_or_else(failed)).collect()
+}
+
 /// A server that was not named need not be there.
-fn server_status(named: Option<&str>) -> Result<Option<ServerStatus>, CliError> {
-    match Admin::connect(&server_or_default(named)?).and_then(|mut admin| admin.status()) {
+fn server_status(address: &str, named: Option<&str>) -> Result<Option<ServerStatus>, CliError> {
+    match Admin::connect(address).and_then(|mut admin| admin.status()) {
         Err(error) if named.is_none() => {
             tracing::info!(%error, "no server");
             Ok(None)
@@ -56,10 +81,11 @@ fn dead_mounts(alive: &[MountStatus]) -> Result<Vec<String>, CliError> {
 }
 
 fn text(status: &Status) -> String {
-    let mut out = match &status.server {
-        Some(server) => server_text(server),
-        None => "No server answers here (name one with --server HOST:PORT).\n".to_string(),
-    };
+    let texts = status.servers.iter().map(|server| match &server.status {
+        Some(status) => server_text(status),
+        None => format!("No server answers at {} (name another with --server HOST:PORT).\n", server.address),
+    });
+    let mut out = texts.collect::<Vec<_>>().join("\n");
     let mut table =
         Table::new(["mount", "volume", "connected", "transport", "requests", "waiting", "hits", "pid"]);
     for mount in &status.mounts {
@@ -202,10 +228,37 @@ mod tests {
         }
     }
 
+    fn answering() -> Server {
+        Server { address: "127.0.0.1:2".into(), status: Some(server()) }
+    }
+
+    fn silent() -> Server {
+        Server { address: "h:1".into(), status: None }
+    }
+
+    #[test]
+    fn each_server_of_several_is_shown() {
+        let status = Status {
+            servers: vec![answering(), silent()],
+            mounts: Vec::new(),
+            dead_mounts: Vec::new(),
+            kept: Vec::new(),
+        };
+        let text = text(&status);
+        assert!(text.starts_with("Server soda 1 at 127.0.0.1:2, up"), "{text}");
+        assert!(
+            text.ends_with("\n\nNo server answers at h:1 (name another with --server HOST:PORT).\n"),
+            "{text}"
+        );
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["servers"][0]["listen"], "127.0.0.1:2");
+        assert_eq!(json["servers"][1], serde_json::json!({ "address": "h:1" }));
+    }
+
     #[test]
     fn a_server_and_its_mounts() {
         let status = Status {
-            server: Some(server()),
+            servers: vec![answering()],
             mounts: vec![mount_status()],
             dead_mounts: vec!["/old".into()],
             kept: Vec::new(),
@@ -246,8 +299,9 @@ MOUNT  NOT TOLD  SIZE     OLDEST    NOT DURABLE  DIRTY-AGE  DIRTY-SIZE  LOST
 
     #[test]
     fn nothing_here() {
-        let status = Status { server: None, mounts: Vec::new(), dead_mounts: Vec::new(), kept: Vec::new() };
-        assert_eq!(text(&status), "No server answers here (name one with --server HOST:PORT).\n");
+        let status =
+            Status { servers: vec![silent()], mounts: Vec::new(), dead_mounts: Vec::new(), kept: Vec::new() };
+        assert_eq!(text(&status), "No server answers at h:1 (name another with --server HOST:PORT).\n");
         let log = KeptLog {
             name: "1".into(),
             dir: "/c".into(),
