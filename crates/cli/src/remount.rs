@@ -58,6 +58,7 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         ("cache-dir", dir(is) != dir(wanted)),
         ("cache-size", size(is) != size(wanted)),
         ("memory", memory(is) != memory(wanted)),
+        ("transport", is.transport != wanted.transport),
     ];
     differ.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
@@ -88,6 +89,7 @@ mod tests {
             ("", "deep-leases=off", "deep-leases"),
             ("cache-dir=/c", "cache-dir=/d,cache-size=1G", "cache-dir, cache-size"),
             ("memory=1G", "memory=2G", "memory"),
+            ("", "transport=dev", "transport"),
             ("ro", "rw", "ro"),
         ] {
             let refused = remount(mounted, given).unwrap_err();
