@@ -89,6 +89,14 @@ async fn prometheus_gets_a_page() {
     ] {
         assert!(page.contains(line), "{line} is missing in {page}");
     }
+    let helps: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '))
+        .map(|help| help.1)
+        .collect();
+    let different: std::collections::BTreeSet<&str> = helps.iter().copied().collect();
+    assert_eq!(different.len(), helps.len(), "each says what it alone counts: {helps:?}");
+    assert!(page.contains("# HELP soda_lease_write_grants_total Write leases given, upgrades"), "{page}");
 }
 
 #[test]

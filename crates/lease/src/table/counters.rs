@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($(#[doc = $doc:literal] $name:ident),* $(,)?) => {
         /// Counts since the table was made. Never reset, so that rates can be taken from differences.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counters {
-            $($(#[$doc])* pub $name: u64,)*
+            $(#[doc = $doc] pub $name: u64,)*
             /// Total time that operations waited before they were admitted.
             pub waited: Duration,
             /// The longest of these waits.
@@ -15,12 +15,14 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Name and value of each; times in microseconds, with the unit last in the name.
-            pub fn list(&self) -> Vec<(&'static str, u64)> {
+            /// Name of each, what it counts, and its value; times in microseconds, with the unit last in the name.
+            pub fn list(&self) -> Vec<(&'static str, &'static str, u64)> {
+                let waited = "Total time that operations waited before they were admitted, microseconds.";
+                let longest = "The longest wait of an operation before it was admitted, microseconds.";
                 vec![
-                    $((stringify!($name), self.$name),)*
-                    ("waited_us", micros(self.waited)),
-                    ("longest_wait_us", micros(self.longest_wait)),
+                    $((stringify!($name), $doc.trim_ascii(), self.$name),)*
+                    ("waited_us", waited, micros(self.waited)),
+                    ("longest_wait_us", longest, micros(self.longest_wait)),
                 ]
             }
         }
@@ -40,9 +42,9 @@ counters! {
     renewals,
     /// Recalls sent for the first time.
     recalls,
-    /// Of these, recalls of part of a deep lease.
+    /// Recalls of part of a deep lease; they are among all recalls, too.
     recalls_inside,
-    /// Objects taken out of deep leases by such a recall.
+    /// Objects taken out of deep leases by a recall of that part.
     holes,
     /// Objects back under the deep lease that they were taken out of.
     holes_healed,
@@ -60,9 +62,9 @@ counters! {
     expiries,
     /// Sessions ended because their lease ran out and somebody waited.
     fences,
-    /// Of these, sessions that went on renewing but left a recall unanswered past the deadline.
+    /// Sessions ended because they went on renewing but left a recall unanswered past the deadline.
     fences_for_silence,
-    /// Of these, sessions that did not come back in the grace period.
+    /// Sessions ended because they did not come back in the grace period.
     fences_after_grace,
     /// Sessions opened.
     sessions_opened,
@@ -74,7 +76,7 @@ counters! {
     reclaims_refused,
     /// Operations admitted.
     admissions,
-    /// Of these, operations that went ahead of the queue because their session still held a covering lease.
+    /// Operations that went ahead of the queue because their session still held a covering lease.
     admissions_covered,
     /// Operations that had to wait for others.
     waits,

@@ -161,6 +161,7 @@ fn slow_is_not_dead_progress_moves_the_deadline() {
     assert_eq!(bench.table.counters().fences, 0);
 }
 
+// SEMANTICS 36
 #[test]
 fn a_holder_that_renews_and_says_nothing_ends_after_the_deadline_and_its_term() {
     let mut bench = Bench::new();

@@ -121,7 +121,7 @@ impl Shared {
         }
         stats.extend(self.metrics.counters().into_iter().map(|(name, _, value)| (name.to_owned(), value)));
         let counters = self.core().table.counters().list();
-        stats.extend(counters.into_iter().map(|(name, value)| (format!("lease.{name}"), value)));
+        stats.extend(counters.into_iter().map(|(name, _, value)| (format!("lease.{name}"), value)));
         for (name, uses) in self.volume.cache_uses() {
             stats.push((format!("cache.{name}.hits"), uses.hits));
             stats.push((format!("cache.{name}.misses"), uses.misses));
@@ -164,8 +164,8 @@ impl Shared {
         for (name, help, value) in self.gauges() {
             text.gauge(&format!("soda_{name}"), help, value);
         }
-        for (name, value) in self.core().table.counters().list() {
-            text.counter(&format!("soda_lease_{name}_total"), "See the lease table's counters", value);
+        for (name, help, value) in self.core().table.counters().list() {
+            text.counter(&format!("soda_lease_{name}_total"), help, value);
         }
         if let Ok(stats) = self.volume.statfs() {
             text.gauge("soda_volume_bytes", "Bytes the volume could hold", stats.total_bytes);
