@@ -9,7 +9,8 @@
 //! runs short takes more entries, as many as are needed. Linux (6.18) gives a request that it had no entry for to nobody but
 //! who hands over an answer, new entries do not get it; if all callers wait, none of them for long is answered. So whenever
 //! a queue had run out, its thread asks for something that comes as a request of no meaning ([`QueueThread::nudge`]): its
-//! answer fetches one of those that wait.
+//! answer fetches one of those that wait. Linux 6.18 refuses that question (EINVAL) for the root directory: until it is asked of
+//! a regular file, who comes when the entries have run out may hang, and the transport is on trial (docs/ROADMAP.md).
 //!
 //! FORGET and INTERRUPT still come over the device, and notifications go there ([`super::device`]).
 
