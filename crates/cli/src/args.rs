@@ -103,7 +103,13 @@ pub(crate) enum Command {
     /// Show who holds which lease, and who waits for whom
     #[command(subcommand)]
     Lease(LeaseCommand),
-    /// Show counters: operations, hit ratios, messages by kind
+    /// Show counters, live: operations, hit ratios, messages by kind, leases and recalls, memory
+    ///
+    /// First since the start of the server or the daemon, then (where a figure has a rate) as it is now: from one look to
+    /// the next. Times, sizes and rates have their units; what is zero is left out. A hit ratio is the part of what was
+    /// asked that needed no server. What the kernel answered from its own caches is not in it, nor in the operations: the
+    /// daemon does not hear of it. `--json` has every counter by its own name, zeros included, with the unit last in the
+    /// name (`_us`, `_ms`, `_nanos`, `bytes`) and without rates.
     Stats(StatsArgs),
     /// Check a data directory that no server uses, and repair it
     Fsck(FsckArgs),

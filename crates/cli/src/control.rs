@@ -234,6 +234,15 @@ impl Answers {
             ]
             .map(|(name, figure)| (format!("{BACKLOG}{name}"), figure)),
         );
+        counters.extend(
+            [
+                ("held_leases", session.leases as u64),
+                ("cached_inodes", session.cached_inodes as u64),
+                ("cached_bytes", session.cached_bytes),
+                ("memory_bytes", soda_server::resident_memory()),
+            ]
+            .map(|(name, figure)| (name.to_owned(), figure)),
+        );
         MountStatus {
             dir: self.dir.clone(),
             source: self.source.clone(),

@@ -9,11 +9,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new<const N: usize>(head: [&str; N]) -> Table {
-        Table { rows: vec![head.iter().map(|word| word.to_uppercase()).collect()] }
+    pub(crate) fn new<'a>(head: impl IntoIterator<Item = &'a str>) -> Table {
+        Table { rows: vec![head.into_iter().map(str::to_uppercase).collect()] }
     }
 
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into());
     }
 

@@ -56,6 +56,19 @@ pub(crate) fn count(number: impl Into<u64>, noun: &str) -> String {
     }
 }
 
+/// `1,234,567`.
+pub(crate) fn show_count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 pub(crate) fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -104,6 +117,7 @@ mod tests {
         assert_eq!(parse_size("4GiB"), Ok(4 << 30));
         assert!(parse_size("99999999999T").is_err());
         assert_eq!(show_size(1536), "1.5 KiB");
+        assert_eq!([0, 999, 1000, 1_234_567].map(show_count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([count(0_u64, "lease"), count(1_u64, "lease")], ["0 leases", "1 lease"]);
         assert_eq!(show_duration(Duration::from_micros(250)), "250 us");
         assert_eq!(show_duration(Duration::from_secs(61)), "1m01s");

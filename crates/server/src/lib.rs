@@ -49,6 +49,7 @@ mod hello;
 mod link;
 mod lock_waits;
 mod locking;
+mod memory;
 mod metrics;
 mod net;
 mod places;
@@ -70,6 +71,7 @@ mod worker;
 
 pub use config::{CacheSizes, Equation8, Exposure, Limits, ServerConfig};
 pub use error::StartError;
+pub use memory::resident_memory;
 pub use restore::Stores;
 pub use rounds::BootId;
 pub use server::{RunningServer, Server};

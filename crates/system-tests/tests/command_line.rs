@@ -439,11 +439,12 @@ fn live_counters_show_rates() {
     let mut stats = soda(&["stats", text(cell.root(0)), "--interval", "20ms"]);
     let mut stats = stats.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(stats.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let rate = lines.find(|line| line.starts_with("msg_") && line.split_whitespace().count() == 3);
+    let head = lines.find(|line| line.starts_with("MESSAGES SENT") && line.ends_with("NOW"));
+    let rate = lines.find(|line| line.starts_with("hello ") && line.ends_with("/s"));
     drop(lines);
     stats.kill().unwrap();
     stats.wait().unwrap();
-    assert!(rate.is_some(), "no line with a rate");
+    assert!(head.is_some() && rate.is_some(), "no messages by kind, or no rate: {head:?}, {rate:?}");
 }
 
 /// A server that is there, but silent: who waits for it is told so before it gives up.

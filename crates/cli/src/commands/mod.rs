@@ -18,6 +18,7 @@ use crate::error::CliError;
 use crate::json::readable;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::Write;
 use std::process::Command;
 
@@ -43,15 +44,46 @@ pub(crate) fn this_program() -> Result<Command, CliError> {
     std::env::current_exe().map(Command::new).map_err(CliError::io("this program's own path"))
 }
 
-/// Of all look-ups, attributes, data and xattrs asked for, the part that needed no server.
-pub(crate) fn hit_ratio(counters: &BTreeMap<String, u64>) -> String {
-    let sum = |suffix: &str| -> u64 {
-        counters.iter().filter(|(name, _)| name.ends_with(suffix)).map(|(_, count)| count).sum()
-    };
-    let (hits, misses) = (sum("_hits"), sum("_misses"));
-    match hits + misses {
-        0 => "-".into(),
-        all => format!("{:.1} %", hits as f64 * 100.0 / all as f64),
+/// How often caches had what was asked of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hits {
+    pub hits: u64,
+    pub misses: u64,
+}
+
+impl Hits {
+    /// Of all look-ups, attributes, reads and xattrs that a mount's daemon was asked for, those that needed no server.
+    pub(crate) fn of_mount(counters: &BTreeMap<String, u64>) -> Hits {
+        let figure = |name: &str| counters.get(name).copied().unwrap_or(0);
+        // A read that is not in memory is a miss, also where the pieces that it takes are on the disk.
+        let disk = figure("disk_hits").min(figure("data_misses"));
+        let sum = |what: &str| ["name", "attr", "data", "xattr"].map(|kind| figure(&format!("{kind}_{what}")));
+        Hits {
+            hits: sum("hits").iter().sum::<u64>() + disk,
+            misses: sum("misses").iter().sum::<u64>() - disk,
+        }
+    }
+
+    /// Of all caches of a server.
+    pub(crate) fn of_server(counters: &BTreeMap<String, u64>) -> Hits {
+        let sum = |suffix: &str| {
+            let of_caches = counters.iter().filter(|(name, _)| name.starts_with("cache."));
+            of_caches.filter(|(name, _)| name.ends_with(suffix)).map(|(_, count)| count).sum()
+        };
+        Hits { hits: sum(".hits"), misses: sum(".misses") }
+    }
+
+    pub(crate) fn asked(self) -> u64 {
+        self.hits + self.misses
+    }
+}
+
+impl fmt::Display for Hits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.asked() {
+            0 => f.write_str("-"),
+            all => write!(f, "{:.1} %", self.hits as f64 * 100.0 / all as f64),
+        }
     }
 }
 

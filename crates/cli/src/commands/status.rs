@@ -2,7 +2,7 @@
 
 use crate::admin::{Admin, servers};
 use crate::args::StatusArgs;
-use crate::commands::{hit_ratio, print, print_json, recover};
+use crate::commands::{Hits, print, print_json, recover};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use crate::table::Table;
@@ -96,7 +96,7 @@ fn text(status: &Status) -> String {
             mount.transport.map_or_else(|| "-".into(), |transport| transport.to_string()),
             mount.count("kernel_requests").to_string(),
             mount.count("kernel_waiting").to_string(),
-            hit_ratio(&mount.counters),
+            Hits::of_mount(&mount.counters).to_string(),
             mount.pid.to_string(),
         ]);
     }

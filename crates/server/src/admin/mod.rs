@@ -4,6 +4,7 @@ mod paths;
 
 use crate::core::OWN_SESSION;
 use crate::guard::CoreGuard;
+use crate::memory::resident_memory;
 use crate::metrics::{CallKind, Text};
 use crate::net::{Backlog, Connection, Outbox, ReadError};
 use crate::respond::{self, Leases};
@@ -131,6 +132,7 @@ impl Shared {
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let memory = resident_memory();
         let core = self.core();
         let now = core.now;
         let connected = core.sessions.values().filter(|entry| entry.control.is_some()).count();
@@ -155,6 +157,7 @@ impl Shared {
                 "Connections",
                 self.connections.load(std::sync::atomic::Ordering::Relaxed) as u64,
             ),
+            ("memory_bytes", "Bytes of memory that the server's process has", memory),
         ]
     }
 
