@@ -518,3 +518,27 @@ fn a_server_without_space_to_start_says_so() {
     let data = disk.path().join("data");
     refused(&["serve", "--data", text(&data), "--listen", &free_address()]).is(1, &["No space left"]);
 }
+
+/// Who can reach a server may end it, whether it has opened its directory or not.
+#[test]
+fn a_server_that_has_just_begun_ends_when_it_is_asked_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    for round in 0..10 {
+        let address = free_address();
+        let mut serve = soda(&["serve", "--data", text(&data), "--listen", &address]);
+        let mut server = serve.stderr(Stdio::null()).spawn().unwrap();
+        assert!(wait::until(PATIENCE, || std::net::TcpStream::connect(&address).is_ok()));
+        if round % 2 == 1 {
+            wait::run(&mut soda(&["status", "--server", &address]), PATIENCE).expect_success("status");
+        }
+        wait::signal(&server, rustix::process::Signal::TERM);
+        let mut ended = None;
+        wait::until(PATIENCE, || {
+            ended = server.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    }
+    wait::run(&mut soda(&["fsck", text(&data)]), PATIENCE).expect_success("fsck");
+}

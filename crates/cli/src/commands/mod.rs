@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
 use std::process::Command;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Standard output, where a reader that has gone (`| head`) is no error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -57,7 +58,8 @@ impl Hits {
         let figure = |name: &str| counters.get(name).copied().unwrap_or(0);
         // A read that is not in memory is a miss, also where the pieces that it takes are on the disk.
         let disk = figure("disk_hits").min(figure("data_misses"));
-        let sum = |what: &str| ["name", "attr", "data", "xattr"].map(|kind| figure(&format!("{kind}_{what}")));
+        let sum =
+            |what: &str| ["name", "attr", "data", "xattr"].map(|kind| figure(&format!("{kind}_{what}")));
         Hits {
             hits: sum("hits").iter().sum::<u64>() + disk,
             misses: sum("misses").iter().sum::<u64>() - disk,
@@ -87,16 +89,27 @@ impl fmt::Display for Hits {
     }
 }
 
-/// Waits for Ctrl-C or a polite request to end.
-pub(crate) async fn asked_to_end() -> Result<(), CliError> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).map_err(CliError::io("signals"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::io("signals"))?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Ctrl-C, and a polite request to end: from when this is made, neither ends the process.
+pub(crate) struct EndRequests {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl EndRequests {
+    /// Inside a runtime.
+    pub(crate) fn listen() -> Result<EndRequests, CliError> {
+        let terminate = signal(SignalKind::terminate()).map_err(CliError::io("signals"))?;
+        let interrupt = signal(SignalKind::interrupt()).map_err(CliError::io("signals"))?;
+        Ok(EndRequests { terminate, interrupt })
     }
-    Ok(())
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// The runtime of a command that talks to a server.

@@ -1,7 +1,7 @@
 //! `soda mount`: a daemon that serves the mount, and the command that waits until it does.
 
 use crate::args::{LogArgs, LogFormat, MountArgs};
-use crate::commands::{asked_to_end, runtime, this_program};
+use crate::commands::{EndRequests, runtime, this_program};
 use crate::control::{self, Answers, ControlServer};
 use crate::error::CliError;
 use crate::options::{MountAction, MountOptions};
@@ -161,16 +161,15 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         client: client.clone(),
         monitor: mount.monitor(),
     })?;
+    // Before anybody hears that it is there, and asks it to end.
+    let mut requests = EndRequests::listen()?;
     match is_daemon {
         true => say_ready(),
         false => eprintln!("soda: {} is mounted on {}", plan.spec, plan.dir.display()),
     }
     tokio::select! {
         () = mount.ended() => {}
-        asked = asked_to_end() => {
-            asked?;
-            end_politely(&mount).await;
-        }
+        () = requests.next() => end_politely(&mount).await,
     }
     drop(control);
     client.shutdown().await;

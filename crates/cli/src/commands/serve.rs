@@ -1,7 +1,7 @@
 //! `soda serve`
 
 use crate::args::{ServeArgs, SwitchArg, WriteLeasesArg};
-use crate::commands::{asked_to_end, runtime};
+use crate::commands::{EndRequests, runtime};
 use crate::error::CliError;
 use crate::progress::Waiting;
 use crate::units::parse_object_term;
@@ -14,21 +14,32 @@ pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
     if config.data_dir.exists() && !config.data_dir.is_dir() {
         return Err(CliError::Usage(format!("--data {}: not a directory", config.data_dir.display())));
     }
+    let runtime = runtime()?;
+    let ended = runtime.block_on(serve(config));
+    // What was opening when this was asked to end is not waited for: it may stop anywhere.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn serve(config: ServerConfig) -> Result<(), CliError> {
+    // Before clients can reach it: who does may ask it to end at once.
+    let mut requests = EndRequests::listen()?;
     let opening =
         Waiting::new(format!("{} to open: what the last run left is recovered", config.data_dir.display()));
-    let server = Server::start(config);
+    let starting = tokio::task::spawn_blocking(move || Server::start(config));
+    let server = tokio::select! {
+        started = starting => started.map_err(|error| CliError::Failed(error.to_string()))??,
+        () = requests.next() => return Ok(()),
+    };
     drop(opening);
-    let server = server?;
     eprintln!("soda: serving {} on {}", server.data_dir().display(), server.local_addr());
     if let Some(address) = server.metrics_addr() {
         eprintln!("soda: metrics on http://{address}/metrics");
     }
-    runtime()?.block_on(async {
-        asked_to_end().await?;
-        tracing::info!("stopping");
-        server.shutdown().await;
-        Ok(())
-    })
+    requests.next().await;
+    tracing::info!("stopping");
+    server.shutdown().await;
+    Ok(())
 }
 
 fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {

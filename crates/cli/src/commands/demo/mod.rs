@@ -6,7 +6,7 @@ mod cleaner;
 mod story;
 
 use crate::args::DemoArgs;
-use crate::commands::{asked_to_end, print, runtime};
+use crate::commands::{EndRequests, print, runtime};
 use crate::error::CliError;
 use cell::Cell;
 
@@ -17,12 +17,19 @@ pub(crate) fn run(arguments: DemoArgs) -> Result<(), CliError> {
     let mut cell = Cell::start(arguments.data.as_deref())?;
     let told = introduction(&cell).and_then(|()| story::tell(&mut cell));
     let ended = match (told, arguments.once) {
-        (Ok(()), false) => print(&invitation(&cell)).and_then(|()| runtime()?.block_on(asked_to_end())),
+        (Ok(()), false) => print(&invitation(&cell)).and_then(|()| until_asked()),
         (told, _) => told,
     };
     print("\nUnmounting, stopping the server, removing the directories.\n")?;
     cell.end();
     ended
+}
+
+fn until_asked() -> Result<(), CliError> {
+    runtime()?.block_on(async {
+        EndRequests::listen()?.next().await;
+        Ok(())
+    })
 }
 
 fn introduction(cell: &Cell) -> Result<(), CliError> {

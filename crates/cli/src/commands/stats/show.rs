@@ -24,7 +24,11 @@ pub(super) enum Figure {
     LevelBytes(&'static str),
     LevelTime(&'static str, Unit),
     /// The time that one took: of all of them, and of those that ended since the last look.
-    Mean { total: &'static str, of: &'static str, unit: Unit },
+    Mean {
+        total: &'static str,
+        of: &'static str,
+        unit: Unit,
+    },
     /// The longest since the start.
     Longest(&'static str, Unit),
 }
