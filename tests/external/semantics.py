@@ -500,6 +500,36 @@ def stores_of_two_machines():
         same([bytes(mapped[:page]) for mapped in maps], [seen[0][:page]] * 2, "mapped")
 
 
+# SEMANTICS 1, 24
+@test
+def a_write_beside_stores():
+    """What another machine has written by write(2) no page takes back that was stored to before and is written back as a whole."""
+    page = mmap.PAGESIZE
+    for number, change in enumerate(["write", "truncate"]):
+        name = f"beside {number}"
+        with open(f"{A}/{name}", "wb") as file:
+            file.write(b"o" * 2 * page)
+        mapped = mmap.mmap(os.open(f"{A}/{name}", os.O_RDWR), 2 * page)
+        # Both machines hold leases.
+        same(open(f"{B}/{name}", "rb").read(4), b"oooo")
+        mapped[:4] = b"here"
+        fd = os.open(f"{B}/{name}", os.O_WRONLY)
+        if change == "write":
+            same(os.pwrite(fd, b"there", 100), 5)
+            expected = b"here" + b"o" * 96 + b"there" + b"o" * (2 * page - 105)
+        else:
+            os.ftruncate(fd, 50)
+            expected = b"here" + b"o" * 46
+        for written_back in [False, True]:
+            if written_back:
+                mapped.flush()
+            for root in ROOTS:
+                seen = open(f"{root}/{name}", "rb").read()
+                start = (seen[:110], len(seen))
+                same(start, (expected[:110], len(expected)), f"{change} at {root}, written back: {written_back}")
+        os.close(fd)
+
+
 def take(path, kind):
     """0: locked, 1: somebody else has it."""
     def work():

@@ -431,6 +431,8 @@ pub enum WriteAt {
     Offset(u64),
     /// O_APPEND: at the end of the file as the server knows it.
     End,
+    /// At this offset, from pages that the client's kernel writes back, and keeps locked until the answer.
+    Pages(u64),
 }
 
 /// Modes of fallocate(2).

@@ -31,7 +31,7 @@ impl State {
             return Err(Why::Kind.into());
         }
         let offset = match at {
-            WriteAt::Offset(offset) => offset,
+            WriteAt::Offset(offset) | WriteAt::Pages(offset) => offset,
             WriteAt::End => attr.size,
         };
         let len = data.len() as u64;

@@ -107,7 +107,11 @@ impl Client {
         let mut rest = data;
         let mut done = self.write_once(file, at, rest.split_to(rest.len().min(most)), kill).await?;
         while !rest.is_empty() {
-            let at = WriteAt::Offset(done.offset + done.len);
+            let next = done.offset + done.len;
+            let at = match at {
+                WriteAt::Pages(_) => WriteAt::Pages(next),
+                WriteAt::Offset(_) | WriteAt::End => WriteAt::Offset(next),
+            };
             let next = match self.write_once(file, at, rest.split_to(rest.len().min(most)), kill).await {
                 Ok(next) => next,
                 // As write(2): what was written counts.
@@ -174,7 +178,7 @@ impl Client {
             let (mut state, now) = self.inner.settled(&[fid]).await?;
             file.check_locks(&mut state)?;
             let range = match at {
-                WriteAt::Offset(offset) => {
+                WriteAt::Offset(offset) | WriteAt::Pages(offset) => {
                     offset..offset.checked_add(len).ok_or_else(|| FsError::from(Errno::FileTooBig))?
                 }
                 WriteAt::End => state.known_end(now, fid)..u64::MAX,

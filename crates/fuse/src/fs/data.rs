@@ -165,7 +165,12 @@ impl Inner {
     pub(super) async fn write(self: Arc<Self>, file: Arc<FileHandle>, write: WriteRequest, reply: Reply) {
         let at = match (file.placement, write.origin) {
             (Placement::AtEnd, WriteOrigin::Caller) => WriteAt::End,
-            _ => WriteAt::Offset(write.offset),
+            (_, WriteOrigin::Pages) => WriteAt::Pages(write.offset),
+            // On its way through the pages it may keep them locked, too.
+            (Placement::AtOffset, WriteOrigin::Caller) => match file.path {
+                Path::Cached => WriteAt::Pages(write.offset),
+                Path::Direct => WriteAt::Offset(write.offset),
+            },
         };
         let kill = match write.kill_suid_sgid {
             true => KillPriv::Kill,

@@ -2,7 +2,7 @@
 
 use super::Table;
 use super::index::ObjectId;
-use super::output::{Access, Ancestors, FenceReason, OpKey, Output, Refusal, Want};
+use super::output::{Access, Ancestors, FenceReason, OpKey, Origin, Output, Refusal, Want};
 use super::rates::Intent;
 use super::recalls::Blocked;
 use super::sessions::SessionStanding;
@@ -48,6 +48,10 @@ pub(super) enum OpState {
 impl Operation {
     pub(super) fn is_waiting(&self) -> bool {
         self.state == OpState::Waiting
+    }
+
+    pub(super) fn is_write_back(&self) -> bool {
+        self.accesses.iter().any(|access| access.origin == Origin::WriteBack)
     }
 }
 

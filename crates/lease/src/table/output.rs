@@ -17,6 +17,17 @@ pub struct Access {
     pub want: Want,
     /// Where it lies, for deep leases.
     pub ancestors: Ancestors,
+    pub origin: Origin,
+}
+
+/// What makes a client ask for an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Origin {
+    /// A system call, or the client itself.
+    #[default]
+    Call,
+    /// The client's kernel writes pages back that a program has stored to, and keeps them locked until the answer.
+    WriteBack,
 }
 
 /// The directories above an object, as the volume had them when the operation was planned. What moves later the table hears
@@ -74,17 +85,23 @@ impl Access {
             cause: Cause::Read,
             want: Want::Lease,
             ancestors: Ancestors::Unknown,
+            origin: Origin::Call,
         }
     }
 
     /// Changes the object and caches it.
     pub fn change(fid: Fid, cause: Cause) -> Access {
-        Access { fid, intent: Intent::Change, cause, want: Want::Lease, ancestors: Ancestors::Unknown }
+        Access { intent: Intent::Change, cause, ..Access::read(fid) }
     }
 
     /// The same without asking for a lease.
     pub fn without_lease(self) -> Access {
         Access { want: Want::Nothing, ..self }
+    }
+
+    /// The same of pages that the kernel writes back.
+    pub fn of_write_back(self) -> Access {
+        Access { origin: Origin::WriteBack, ..self }
     }
 
     /// The same with its directories, from the parent to the root.

@@ -12,9 +12,13 @@
 //!   queue still waits for an earlier one only.
 //! * *When both are holders* (R's own session has a lease that R' would need recalled) neither machine can give way, and
 //!   letting R' go first would only make two stuck recalls of one. Then the order of arrival decides.
+//! * *Pages that are written back* go before everything that is not a write-back, whoever holds what: B's kernel drops no
+//!   page before, and a page is written as a whole. Behind R, a write of another machine, it would take back what R wrote. R's
+//!   machine can answer for the file while R waits: only write-backs and reads keep pages locked.
 
 use super::admission::{Operation, exclude, others_keep};
 use super::index::ObjectId;
+use super::output::Origin;
 use super::store::{Lease, RecallState};
 use super::{Intent, OpKey, Table};
 use soda_types::{Monotonic, SessionId};
@@ -59,6 +63,7 @@ impl Table {
         op.session != other.session
             && op.objects.iter().zip(&op.accesses).any(|(object, access)| {
                 other.objects.contains(object)
+                    && (access.origin == Origin::Call || other.is_write_back())
                     && (self
                         .live_lease(now, *object, other.session)
                         .is_some_and(|lease| Some(lease.mode) > others_keep(access.intent))

@@ -78,6 +78,45 @@ fn of_two_holders_that_both_change_the_first_is_first() {
     assert_eq!(bench.ack(2, gone(7, 2)), [admit(2)]);
 }
 
+/// Session 1's kernel has a page to write back before it can drop it. Written behind the change that it is asked for, the whole
+/// page would take that change back.
+#[test]
+fn pages_that_are_written_back_go_before_a_change_of_another_holder() {
+    let mut bench = Bench::new();
+    bench.run(1, read(7));
+    bench.run(2, read(7));
+    assert_eq!(bench.request(2, 1, &[change(7)]), [recall(1, 7, 1)]);
+    assert_eq!(bench.request(1, 2, &[change(7).of_write_back()]), [recall(2, 7, 2)]);
+    assert_eq!(bench.ack(2, gone(7, 2)), [admit(2)]);
+    assert_eq!(bench.finish(2), (vec![], vec![]), "what waits gets no lease in its way");
+    assert_eq!(bench.ack(1, gone(7, 1)), [admit(1)]);
+}
+
+#[test]
+fn of_two_write_backs_the_first_is_first() {
+    let mut bench = Bench::new();
+    bench.run(1, read(7));
+    bench.run(2, read(7));
+    assert_eq!(bench.request(2, 1, &[change(7).of_write_back()]), [recall(1, 7, 1)]);
+    assert_eq!(bench.request(1, 2, &[change(7).of_write_back()]), []);
+    // A change that came later waits for both.
+    assert_eq!(bench.request(3, 3, &[change(7)]), []);
+    assert_eq!(bench.ack(1, gone(7, 1)), [admit(1), recall(2, 7, 2)]);
+    assert_eq!(bench.finish(1), (vec![], vec![]));
+    assert_eq!(bench.ack(2, gone(7, 2)), [admit(2)]);
+    assert_eq!(bench.finish(2).1, [admit(3)]);
+}
+
+#[test]
+fn a_write_back_of_one_who_was_not_asked_waits_its_turn() {
+    let mut bench = Bench::new();
+    bench.run(1, read(7));
+    assert_eq!(bench.request(2, 1, &[change(7)]), [recall(1, 7, 1)]);
+    assert_eq!(bench.request(3, 2, &[change(7).of_write_back()]), []);
+    assert_eq!(bench.ack(1, gone(7, 1)), [admit(1)]);
+    assert_eq!(bench.finish(1).1, [admit(2)]);
+}
+
 #[test]
 fn renames_of_two_holders_across_two_directories_are_not_recalled_in_a_circle() {
     let mut bench = Bench::new();

@@ -276,6 +276,7 @@ fn changes() -> Vec<Call> {
         Call::TmpFile { parent, new },
         Call::SetAttr { fid, set },
         Call::Write { fid, at: WriteAt::Offset(77), kill_suid_sgid: true },
+        Call::Write { fid, at: WriteAt::Pages(4096), kill_suid_sgid: false },
         Call::Allocate { fid, offset: 1, len: 2, how: Allocate::ZeroRangeKeepSize },
         Call::CopyRange { from: fid, from_offset: 1, to: parent, to_offset: 2, len: 3 },
         Call::SetXattr {

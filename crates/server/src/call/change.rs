@@ -167,7 +167,7 @@ fn apply(
         }
         Call::Write { fid, at, kill_suid_sgid } => {
             let at = match at {
-                WriteAt::Offset(offset) => soda_volume::WriteAt::Offset(*offset),
+                WriteAt::Offset(offset) | WriteAt::Pages(offset) => soda_volume::WriteAt::Offset(*offset),
                 WriteAt::End => soda_volume::WriteAt::Append,
             };
             let privileges = if *kill_suid_sgid { KillPriv::Drop } else { KillPriv::Keep };

@@ -25,7 +25,7 @@
 
 use super::place::place_all;
 use soda_lease::table::{Access, TreeVersion, Want};
-use soda_protocol::{Call, IfExists, Rename};
+use soda_protocol::{Call, IfExists, Rename, WriteAt};
 use soda_types::{Cause, Fid, FileKind, FsResult, Ino, Name, VolumeId};
 use soda_volume::Volume;
 
@@ -92,6 +92,9 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
         }
         Call::SetXattr { fid, .. } | Call::RemoveXattr { fid, .. } => {
             vec![Access::change(*fid, Cause::Attributes)]
+        }
+        Call::Write { fid, at: WriteAt::Pages(_), .. } => {
+            vec![Access::change(*fid, Cause::Data).of_write_back()]
         }
         Call::Write { fid, .. } | Call::Allocate { fid, .. } => vec![Access::change(*fid, Cause::Data)],
         Call::CopyRange { from, to, .. } => vec![Access::read(*from), Access::change(*to, Cause::Data)],
