@@ -84,8 +84,8 @@ impl DataStore for ForgetfulData {
         Ok(chunk)
     }
 
-    fn read(&self, chunk: &ChunkRef) -> StorageResult<bytes::Bytes> {
-        self.chunks.read(chunk)
+    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
+        self.chunks.read_into(chunk, data)
     }
 
     fn sync(&self) -> StorageResult<()> {

@@ -99,8 +99,18 @@ pub trait DataStore: Send + Sync + fmt::Debug {
     /// Writes a chunk of 1 to [`CHUNK_MAX`] bytes. When it returns the data is in the hands of the operating system.
     fn append(&self, data: &[u8]) -> StorageResult<ChunkRef>;
 
+    /// Reads a whole chunk into `data`, which has its length, and checks it. After an error anything may be in `data`.
+    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()>;
+
     /// Reads a whole chunk and checks it.
-    fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes>;
+    fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes> {
+        if chunk.len as usize > CHUNK_MAX {
+            return Err(StorageError::Corrupt { chunk: *chunk, problem: "no chunk is so long" });
+        }
+        let mut data = vec![0; chunk.len as usize];
+        self.read_into(chunk, &mut data)?;
+        Ok(data.into())
+    }
 
     /// Makes all chunks durable whose append returned before the call.
     fn sync(&self) -> StorageResult<()>;

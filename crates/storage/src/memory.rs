@@ -169,13 +169,14 @@ impl DataStore for MemoryData {
         Ok(chunk)
     }
 
-    fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes> {
+    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
         let log = self.log();
         let segment =
             log.segments.get(&chunk.segment).ok_or(StorageError::NoSegment { segment: chunk.segment })?;
-        let data = segment.get(&chunk.offset).map(Vec::as_slice).unwrap_or_default();
-        chunk.verify(data)?;
-        Ok(Bytes::copy_from_slice(data))
+        let stored = segment.get(&chunk.offset).map(Vec::as_slice).unwrap_or_default();
+        chunk.verify(stored)?;
+        data.copy_from_slice(stored);
+        Ok(())
     }
 
     fn sync(&self) -> StorageResult<()> {

@@ -15,6 +15,7 @@
 
 mod acl;
 mod attributes;
+mod buffers;
 mod cache;
 mod extents;
 pub mod fsck;

@@ -1,15 +1,12 @@
 //! Reading file data.
 
 use crate::record::{Extent, ExtentBody};
-use crate::view::View;
+use crate::view::{Placed, View};
 use crate::volume::Volume;
 use bytes::Bytes;
 use soda_storage::ChunkRef;
 use soda_types::{Errno, Fid, FsError, FsResult};
 use std::ops::ControlFlow;
-
-/// Zeros that all holes are read from.
-static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 
 /// What `lseek(2)` looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,23 +16,51 @@ pub enum SeekTarget {
 }
 
 impl Volume {
-    /// Reads at most `len` bytes, fewer at the end of the file: in pieces, so that nothing is copied.
-    pub fn read(&self, fid: Fid, offset: u64, len: usize) -> FsResult<Vec<Bytes>> {
+    /// Reads at most `len` bytes, fewer at the end of the file.
+    pub fn read(&self, fid: Fid, offset: u64, len: usize) -> FsResult<Bytes> {
         let inode = self.file(fid)?;
         let end = inode.size.min(offset.saturating_add(len as u64));
         if offset >= end {
-            return Ok(Vec::new());
+            return Ok(Bytes::new());
         }
-        let mut pieces = Vec::new();
-        let mut at = offset;
-        for placed in self.extents_in(inode.stream, &(offset..end))? {
-            push_zeros(&mut pieces, placed.start.saturating_sub(at));
+        let found = self.extents_in(inode.stream, &(offset..end))?;
+        if let [only] = found.as_slice()
+            && only.start <= offset
+            && only.end >= end
+        {
+            return self.extent_data(&only.extent.part(offset - only.start, end - only.start));
+        }
+        self.buffers.filled((end - offset) as usize, |data| self.read_extents(&found, offset, data))
+    }
+
+    /// Fills `data` with what a file has from `offset` on: `found` is all that is stored of it there.
+    fn read_extents(&self, found: &[Placed], offset: u64, mut data: &mut [u8]) -> FsResult<()> {
+        let (mut at, end) = (offset, offset + data.len() as u64);
+        for placed in found {
             let (from, to) = (at.max(placed.start), end.min(placed.end));
-            pieces.push(self.extent_data(&placed.extent.part(from - placed.start, to - placed.start))?);
-            at = to;
+            let (hole, rest) = data.split_at_mut((from - at) as usize);
+            let (part, rest) = rest.split_at_mut((to - from) as usize);
+            hole.fill(0);
+            self.read_extent(&placed.extent.part(from - placed.start, to - placed.start), part)?;
+            (at, data) = (to, rest);
         }
-        push_zeros(&mut pieces, end - at);
-        Ok(pieces)
+        data.fill(0);
+        Ok(())
+    }
+
+    /// The data of an extent, to where it is wanted. Whole chunks are read there and not kept in memory: that long reads
+    /// would push out what is asked for again and again, and the kernel has their pages.
+    fn read_extent(&self, extent: &Extent, data: &mut [u8]) -> FsResult<()> {
+        match &extent.body {
+            ExtentBody::Chunk { chunk, skip: 0 } if extent.len == u64::from(chunk.len) => {
+                match self.chunks.get(chunk) {
+                    Ok(kept) => data.copy_from_slice(&kept),
+                    Err(_ticket) => self.data.read_into(chunk, data)?,
+                }
+            }
+            _ => data.copy_from_slice(&self.extent_data(extent)?),
+        }
+        Ok(())
     }
 
     /// The first offset at or after `offset` where data (or a hole) begins, as `lseek(2)`: `NoDevice` past the end.
@@ -93,14 +118,5 @@ impl Volume {
         let data = self.data.read(chunk)?;
         self.chunks.fill(*chunk, data.clone(), data.len(), ticket);
         Ok(data)
-    }
-}
-
-/// Zeros of any length, from static memory.
-pub(crate) fn push_zeros(pieces: &mut Vec<Bytes>, mut len: u64) {
-    while len > 0 {
-        let part = len.min(ZEROS.len() as u64) as usize;
-        pieces.push(Bytes::from_static(&ZEROS[..part]));
-        len -= part as u64;
     }
 }

@@ -1,5 +1,6 @@
 //! A volume: what is shared by its readers and its transactions.
 
+use crate::buffers::Buffers;
 use crate::cache::Cache;
 use crate::extents::{Window, WindowKey};
 use crate::key::{self, KeyRange};
@@ -88,6 +89,7 @@ pub struct Volume {
     pub(crate) dirents: Cache<(Ino, Name), Option<Dirent>>,
     pub(crate) chunks: Cache<ChunkRef, Bytes>,
     pub(crate) windows: Cache<WindowKey, Arc<Window>>,
+    pub(crate) buffers: Buffers,
     /// Locked from the making of a batch that changes them to the end of its commit.
     pub(crate) counters: Mutex<Counters>,
     numbers: Mutex<Numbers>,
@@ -154,6 +156,7 @@ impl Volume {
             dirents: Cache::new(config.dirent_cache),
             chunks: Cache::new(config.chunk_cache),
             windows: Cache::new(config.extent_cache),
+            buffers: Buffers::default(),
             counters: Mutex::new(counters),
             // What is left of the last reserved range is not used: nobody knows how much of it was.
             numbers: Mutex::new(Numbers { next: mark.next, end: mark.next }),

@@ -76,8 +76,8 @@ impl DataStore for FailingData {
         self.0.append(data)
     }
 
-    fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes> {
-        self.0.read(chunk)
+    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
+        self.0.read_into(chunk, data)
     }
 
     fn sync(&self) -> StorageResult<()> {

@@ -239,3 +239,27 @@ fn a_file_written_in_drips_takes_little() {
         assert_eq!((attr.size, attr.allocated), (500_000, 500_000));
     });
 }
+
+/// Long reads use their memory again: what another file had in it must not shine through a hole or past the end.
+#[test]
+fn a_hole_is_zeros_whatever_was_read_before() {
+    for_each_store(|volume| {
+        let (full, sparse) = (create(volume, "full"), create(volume, "sparse"));
+        let len = 1 << 20;
+        write(volume, full, 0, &vec![0xff; len]);
+        let parts = [(100_000u64, 5000usize), (300_000, 200_000), (700_001, 3), (899_000, 1000)];
+        let mut wanted = vec![0; 900_000];
+        for (offset, len) in parts {
+            write(volume, sparse, offset, &pattern(offset, len));
+            wanted[offset as usize..offset as usize + len].copy_from_slice(&pattern(offset, len));
+        }
+        for from in [0, 4096, 100_001, 310_000, 600_000] {
+            assert!(read(volume, full, 0, len) == vec![0xff; len]);
+            assert!(read(volume, sparse, from as u64, len) == wanted[from..], "from {from}");
+            assert!(
+                read(volume, sparse, from as u64, 300_000)[..] == wanted[from..from + 300_000],
+                "from {from}"
+            );
+        }
+    });
+}

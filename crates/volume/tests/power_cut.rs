@@ -101,8 +101,8 @@ fn what_was_synced_survives_a_power_cut() {
         for number in 0..UNSYNCED {
             if let Some(node) = volume.lookup(volume.root(), &name(&format!("unsynced-{number}"))).unwrap() {
                 match volume.read(node.fid, 0, 1 << 20) {
-                    Ok(pieces) => {
-                        assert!(pieces.concat() == pattern(number, len(number)) || node.attr.size == 0)
+                    Ok(data) => {
+                        assert!(data == pattern(number, len(number)) || node.attr.size == 0)
                     }
                     Err(error) => assert_eq!(error.errno, Errno::Io),
                 }

@@ -6,7 +6,7 @@ use super::node::node;
 use super::plan::Found;
 use crate::link::Incoming;
 use crate::metrics::CallKind;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use soda_lease::table::{OpKey, Outcome};
 use soda_protocol::{Answer, Call, Failure, MAX_IO, Whence};
 use soda_types::{Errno, Fid, FsError, FsResult};
@@ -36,7 +36,7 @@ pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> R
         Call::GetXattrs { fid } => Answer::Xattrs(xattrs(volume, *fid)?),
         Call::GetXattr { fid, name } => Answer::Xattr(volume.get_xattr(*fid, name)?.to_vec()),
         Call::Read { fid, offset, len } => {
-            payload = joined(volume.read(*fid, *offset, (*len).min(MAX_IO) as usize)?);
+            payload = volume.read(*fid, *offset, (*len).min(MAX_IO) as usize)?;
             incoming.link.shared.metrics.bytes_read.add(payload.len() as u64);
             Answer::Data { attr: volume.getattr(*fid)? }
         }
@@ -73,16 +73,4 @@ fn xattrs(volume: &Volume, fid: Fid) -> FsResult<Vec<(Vec<u8>, Vec<u8>)>> {
         all.push((name.to_vec(), value.to_vec()));
     }
     Ok(all)
-}
-
-/// A file's bytes mostly lie in one piece, which then travels as it is.
-fn joined(mut pieces: Vec<Bytes>) -> Bytes {
-    if pieces.len() <= 1 {
-        return pieces.pop().unwrap_or_default();
-    }
-    let mut whole = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
-    for piece in pieces {
-        whole.extend_from_slice(&piece);
-    }
-    whole.freeze()
 }

@@ -11,7 +11,6 @@ use crate::{
     CHUNK_ALIGN, CHUNK_MAX, ChunkRef, DataStore, SegmentId, SegmentInfo, SegmentState, Space, SpaceUse,
     StorageError, StorageResult, crash,
 };
-use bytes::Bytes;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -191,7 +190,7 @@ impl DataStore for EmbeddedData {
         Ok(chunk)
     }
 
-    fn read(&self, chunk: &ChunkRef) -> StorageResult<Bytes> {
+    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
         let possible = (1..=CHUNK_MAX).contains(&(chunk.len as usize))
             && chunk.offset.is_multiple_of(CHUNK_ALIGN)
             && chunk.span().end <= i64::MAX as u64;
@@ -202,19 +201,13 @@ impl DataStore for EmbeddedData {
             });
         }
         let file = self.file(chunk.segment)?;
-        let mut data = vec![0; chunk.len as usize];
-        match file.read_exact_at(&mut data, chunk.offset) {
-            Ok(()) => {}
+        match file.read_exact_at(data, chunk.offset) {
+            Ok(()) => chunk.verify(data),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                return Err(StorageError::Corrupt {
-                    chunk: *chunk,
-                    problem: "it is past the end of its segment",
-                });
+                Err(StorageError::Corrupt { chunk: *chunk, problem: "it is past the end of its segment" })
             }
-            Err(error) => return Err(StorageError::io(format!("reading {chunk:?}"), error)),
+            Err(error) => Err(StorageError::io(format!("reading {chunk:?}"), error)),
         }
-        chunk.verify(&data)?;
-        Ok(data.into())
     }
 
     fn sync(&self) -> StorageResult<()> {

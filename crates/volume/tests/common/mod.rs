@@ -82,7 +82,7 @@ pub fn write(volume: &Volume, file: Fid, offset: u64, data: &[u8]) -> Written {
 }
 
 pub fn read(volume: &Volume, file: Fid, offset: u64, len: usize) -> Vec<u8> {
-    volume.read(file, offset, len).unwrap().concat()
+    volume.read(file, offset, len).unwrap().to_vec()
 }
 
 /// Bytes that tell where they belong.
