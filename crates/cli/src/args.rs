@@ -203,7 +203,8 @@ pub(crate) struct MountArgs {
     /// Where
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// hard | soft[=TIME], ro, cache-dir=DIR, cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS,
+    /// hard | soft[=TIME], ro, cache-dir=DIR, cache-size=SIZE, memory=SIZE, metadata-memory=SIZE,
+    /// consistency=lease|verify|ttl=SECONDS,
     /// lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, dirty-age=TIME, dirty-size=SIZE,
     /// fsync=server|local, nosuid, nodev, noexec, allow_other; options of fstab that mean nothing here are ignored
     #[arg(short = 'o', value_name = "OPTIONS")]

@@ -368,6 +368,7 @@ pub(crate) mod tests {
             leases: 0,
             cached_inodes: 0,
             cached_bytes: 0,
+            metadata_bytes: 0,
             open_files: 0,
             locks: 0,
             unsynced: 0,

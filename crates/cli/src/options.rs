@@ -30,6 +30,8 @@ pub(crate) struct MountOptions {
     pub cache_size: Option<u64>,
     /// Most bytes of file data in memory.
     pub memory: Option<u64>,
+    /// Most bytes of names and attributes in memory.
+    pub metadata_memory: Option<u64>,
     /// How the kernel's requests come.
     pub transport: TransportChoice,
     pub flags: MountFlags,
@@ -68,6 +70,7 @@ impl Default for MountOptions {
             cache_dir: None,
             cache_size: None,
             memory: None,
+            metadata_memory: None,
             transport: TransportChoice::default(),
             flags: MountFlags::default(),
             action: MountAction::default(),
@@ -214,6 +217,7 @@ impl MountOptions {
             "cache-dir" => self.cache_dir = Some(PathBuf::from(need()?)),
             "cache-size" => self.cache_size = Some(parse_size(need()?)?),
             "memory" => self.memory = Some(parse_size(need()?)?),
+            "metadata-memory" => self.metadata_memory = Some(parse_size(need()?)?),
             "consistency" => self.consistency = parse_consistency(need()?)?,
             "write" => self.write = parse_write(need()?)?,
             // As people know it from NFS.
@@ -235,7 +239,7 @@ impl MountOptions {
             _ => {
                 return Err(format!(
                     "mount option `{option}` is not known. There are: hard, soft[=TIME], ro, rw, cache-dir=DIR, \
-                     cache-size=SIZE, memory=SIZE, consistency=lease|verify|ttl=SECONDS, \
+                     cache-size=SIZE, memory=SIZE, metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, \
                      lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, sync, dirty-age=TIME, \
                      dirty-size=SIZE, fsync=server|local, transport=auto|dev|uring, nosuid, nodev, noexec, allow_other"
                 ));
@@ -305,6 +309,9 @@ impl MountOptions {
         }
         if let Some(size) = self.memory {
             list.push(format!("memory={size}"));
+        }
+        if let Some(size) = self.metadata_memory {
+            list.push(format!("metadata-memory={size}"));
         }
         if self.transport != TransportChoice::Auto {
             list.push(format!("transport={}", self.transport));

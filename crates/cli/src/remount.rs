@@ -44,6 +44,7 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         options.cache_dir.as_ref().map(|dir| PathBuf::from(dir.to_string_lossy().as_ref()))
     };
     let memory = |options: &MountOptions| options.memory.unwrap_or(defaults.memory_bytes);
+    let metadata = |options: &MountOptions| options.metadata_memory.unwrap_or(defaults.metadata_bytes);
     let size = |options: &MountOptions| options.cache_size.unwrap_or(defaults.dir_bytes);
     let differ = [
         ("ro", is.access == Access::ReadOnly && wanted.access == Access::ReadWrite),
@@ -58,6 +59,7 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         ("cache-dir", dir(is) != dir(wanted)),
         ("cache-size", size(is) != size(wanted)),
         ("memory", memory(is) != memory(wanted)),
+        ("metadata-memory", metadata(is) != metadata(wanted)),
         ("transport", is.transport != wanted.transport),
     ];
     differ.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
@@ -89,6 +91,7 @@ mod tests {
             ("", "deep-leases=off", "deep-leases"),
             ("cache-dir=/c", "cache-dir=/d,cache-size=1G", "cache-dir, cache-size"),
             ("memory=1G", "memory=2G", "memory"),
+            ("metadata-memory=1G", "metadata-memory=2G", "metadata-memory"),
             ("", "transport=dev", "transport"),
             ("ro", "rw", "ro"),
         ] {

@@ -86,6 +86,8 @@ pub struct CacheConfig {
     pub dir: Option<PathBuf>,
     /// Most bytes in `dir`.
     pub dir_bytes: u64,
+    /// Most bytes of metadata: names, attributes, extended attributes and targets of links. What is in use stays, beyond that.
+    pub metadata_bytes: u64,
     /// Most inodes that are cached without being in use; the least recently used give their leases back.
     pub max_inodes: usize,
     /// A lease that was not used for this long is given back.
@@ -98,6 +100,7 @@ impl Default for CacheConfig {
             memory_bytes: 512 << 20,
             dir: None,
             dir_bytes: 4 << 30,
+            metadata_bytes: 1 << 30,
             max_inodes: 500_000,
             idle: Duration::from_secs(600),
         }

@@ -36,6 +36,8 @@ pub struct SessionView {
     pub leases: usize,
     pub cached_inodes: usize,
     pub cached_bytes: u64,
+    /// What metadata take that nobody needs, and all names and extended attributes, roughly.
+    pub metadata_bytes: u64,
     pub open_files: usize,
     pub locks: usize,
     /// Inodes with changes that are not known to be on the server's disk.
@@ -115,6 +117,7 @@ pub(crate) fn session(inner: &Inner) -> SessionView {
         leases: state.holder.len(),
         cached_inodes: state.len(),
         cached_bytes: state.memory.bytes(),
+        metadata_bytes: state.metadata_bytes(),
         open_files: state.open.len(),
         locks: state.locks.len(),
         unsynced: state.unsynced.len(),

@@ -130,6 +130,7 @@ fn client_config(plan: &Plan) -> ClientConfig {
     let defaults = CacheConfig::default();
     config.cache = CacheConfig {
         memory_bytes: options.memory.unwrap_or(defaults.memory_bytes),
+        metadata_bytes: options.metadata_memory.unwrap_or(defaults.metadata_bytes),
         dir: options.cache_dir.clone(),
         dir_bytes: options.cache_size.unwrap_or(defaults.dir_bytes),
         ..defaults

@@ -122,7 +122,7 @@ impl State {
 
     fn xattrs_changed(&mut self, now: Monotonic, fid: Fid, attr: Attr, list: Vec<(Vec<u8>, Bytes)>) {
         self.set_attr_here(now, fid, attr);
-        self.inode(fid).xattrs = Xattrs::All(Arc::new(list));
+        self.set_xattrs(now, fid, Xattrs::All(Arc::new(list)));
         self.changed(now, fid, None, None);
     }
 

@@ -5,7 +5,6 @@ use super::digest::Refusal;
 use super::disk::DiskLog;
 use super::here::Origin;
 use crate::cache::State;
-use crate::cache::inode::Xattrs;
 use crate::config::{Fsync, WritePolicy};
 use crate::crash;
 use crate::inner::Inner;
@@ -103,9 +102,8 @@ impl State {
                 // What is still to be told of its names is kept: only they know. How it is otherwise the server says when it has
                 // been told.
                 self.memory.clear(*fid);
-                let inode = self.inode(*fid);
-                inode.attr = None;
-                inode.xattrs = Xattrs::Unknown;
+                self.inode(*fid).attr = None;
+                self.forget_xattrs(*fid);
                 self.unsynced.note_lost(*fid);
                 continue;
             }

@@ -288,7 +288,7 @@ impl State {
                 names.complete = Complete::Yes;
                 names.parent = Some(dir);
             }
-            FileKind::Symlink => inode.target = Some(Bytes::copy_from_slice(&new.target)),
+            FileKind::Symlink => self.set_target(now, fid, Bytes::copy_from_slice(&new.target)),
             _ => {}
         }
         if new.kind != FileKind::Directory {

@@ -30,6 +30,14 @@ pub(crate) enum Xattrs {
     All(XattrList),
 }
 
+impl Xattrs {
+    fn bytes(&self) -> u64 {
+        const EACH: u64 = 80;
+        let Xattrs::All(list) = self else { return 0 };
+        list.iter().map(|(name, value)| EACH + (name.len() + value.len()) as u64).sum()
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Inode {
     /// `None`: nothing that the lease covers is known. The rest of what is cached is void then too.
@@ -112,6 +120,13 @@ impl Inode {
         self.dir.get_or_insert_default()
     }
 
+    /// What is known of it beyond the attributes takes so many bytes: names in it, extended attributes, a link's target.
+    pub(crate) fn bytes(&self) -> u64 {
+        let names = self.dir.as_ref().map_or(0, |dir| dir.bytes());
+        let target = self.target.as_ref().map_or(0, |target| target.len() as u64);
+        names + target + self.xattrs.bytes()
+    }
+
     pub(crate) fn summary(&self) -> Option<XattrSummary> {
         match &self.xattrs {
             Xattrs::Unknown => None,
@@ -128,6 +143,18 @@ impl Inode {
         self.xattrs = Xattrs::Unknown;
         if let Some(dir) = &mut self.dir {
             dir.clear();
+        }
+    }
+
+    /// Only the attributes stay, and what is still to be told of it.
+    pub(crate) fn forget_known(&mut self, now: Monotonic) {
+        if let Xattrs::All(list) = &self.xattrs
+            && !list.is_empty()
+        {
+            self.xattrs = Xattrs::Unknown;
+        }
+        if let Some(dir) = &mut self.dir {
+            dir.shed(now);
         }
     }
 

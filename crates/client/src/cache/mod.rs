@@ -15,6 +15,7 @@ pub(crate) mod inode;
 pub(crate) mod lru;
 pub(crate) mod names;
 pub(crate) mod readahead;
+mod room;
 pub(crate) mod unseen;
 pub(crate) mod unsynced;
 
@@ -29,7 +30,8 @@ use hash::FastMap;
 use held_locks::HeldLocks;
 use inode::{Inode, Xattrs};
 use lru::Lru;
-use names::{Complete, Directory, Known};
+use names::{Complete, Known};
+use room::Room;
 use soda_lease::holder::{Holder, HolderConfig, Ticket};
 use soda_protocol::{Covered, Node, XattrSummary};
 use soda_types::{Attr, Coverage, Fid, FileKind, Grant, InUse, Mode, Monotonic, Name, RecallAck};
@@ -38,10 +40,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use unsynced::Unsynced;
 
-/// So many that cannot go yet are looked at for one that can.
-const MOST_PASSED_OVER: u32 = 8;
-/// Names per cached inode, over all directories together.
-const NAMES_PER_INODE: usize = 4;
 /// How long the server may take to notice that a connection broke, and how many files are closed in that time at most.
 const CLOSED_LATELY: Duration = Duration::from_secs(60);
 const MOST_CLOSED_LATELY: usize = 1 << 16;
@@ -68,8 +66,7 @@ pub(crate) struct State {
     pub(crate) open: BTreeSet<Fid>,
     /// Inodes that nobody needs, by last use.
     idle: Lru<Fid>,
-    /// Names in all directories.
-    names: usize,
+    room: Room,
     max_inodes: usize,
     consistency: Consistency,
     answers: Arc<Answers>,
@@ -106,7 +103,7 @@ impl State {
             inodes: FastMap::default(),
             open: BTreeSet::new(),
             idle: Lru::default(),
-            names: 0,
+            room: Room::new(cache.metadata_bytes),
             max_inodes: cache.max_inodes,
             consistency,
             answers,
@@ -302,13 +299,12 @@ impl State {
         let ahead = |inode: &Inode| inode.records > 0 && matches!(inode.xattrs, Xattrs::Unknown);
         let current =
             |inode: &Inode| ahead(inode) || inode.attr.is_some_and(|attr| attr.version == node.attr.version);
-        if let Some(inode) = self.inodes.get_mut(&node.fid).filter(|inode| current(inode)) {
-            match (node.xattrs, &inode.xattrs) {
-                (XattrSummary::None, _) => inode.xattrs = Xattrs::None,
-                (XattrSummary::Some, Xattrs::None) => inode.xattrs = Xattrs::Unknown,
-                _ => {}
-            }
-        }
+        let learned = match (node.xattrs, self.peek(node.fid).filter(|inode| current(inode))) {
+            (XattrSummary::None, Some(_)) => Xattrs::None,
+            (XattrSummary::Some, Some(Inode { xattrs: Xattrs::None, .. })) => Xattrs::Unknown,
+            _ => return,
+        };
+        self.set_xattrs(now, node.fid, learned);
     }
 
     /// A name from a reply to a question that was sent with the ticket.
@@ -397,25 +393,6 @@ impl State {
         self.inodes.len()
     }
 
-    pub(crate) fn with_names<R>(
-        &mut self,
-        now: Monotonic,
-        dir: Fid,
-        work: impl FnOnce(&mut Directory) -> R,
-    ) -> R {
-        let limit = self.max_inodes * NAMES_PER_INODE;
-        let total = self.names;
-        let names = self.inode(dir).directory();
-        let before = names.len();
-        let result = work(names);
-        let after = names.len();
-        self.names = (total + after).saturating_sub(before);
-        if self.names > limit {
-            self.drop_names_except(now, dir);
-        }
-        result
-    }
-
     /// The server was told that the inode is open here.
     pub(crate) fn told_open(&mut self, fid: Fid) {
         let inode = self.inode(fid);
@@ -490,10 +467,9 @@ impl State {
     /// Everything that the lease covered is void. Data stay, marked with their version.
     pub(crate) fn void(&mut self, fid: Fid) {
         if let Some(inode) = self.inodes.get_mut(&fid) {
-            let before = inode.dir.as_ref().map_or(0, |dir| dir.len());
+            let before = inode.bytes();
             inode.void();
-            let after = inode.dir.as_ref().map_or(0, |dir| dir.len());
-            self.names = (self.names + after).saturating_sub(before);
+            self.room.changed(before, inode.bytes());
         }
     }
 
@@ -502,41 +478,6 @@ impl State {
         for inode in self.inodes.values_mut() {
             inode.seen = soda_types::Version(0);
         }
-    }
-
-    /// The least recently used inodes go when there are too many, and their leases with them.
-    fn evict_for(&mut self, now: Monotonic, newcomer: Fid) {
-        let mut passed_over = 0;
-        while self.idle.len() > self.max_inodes && passed_over < MOST_PASSED_OVER {
-            let Some(fid) = self.idle.oldest().copied().filter(|fid| *fid != newcomer) else { return };
-            if !self.may_give_back(fid) {
-                passed_over += 1;
-                if let Some(place) = self.inodes.get(&fid).and_then(|inode| inode.place.as_ref()) {
-                    self.idle.touch(place);
-                }
-                continue;
-            }
-            if let Some(ack) = self.holder.release(now, fid) {
-                self.given_up.push(ack);
-            }
-            self.holder.let_go(fid);
-            self.void(fid);
-            if let Some(place) = self.inodes.remove(&fid).and_then(|inode| inode.place) {
-                self.idle.remove(place);
-            }
-        }
-    }
-
-    fn drop_names_except(&mut self, now: Monotonic, kept: Fid) {
-        for (fid, inode) in &mut self.inodes {
-            if *fid != kept
-                && inode.records == 0
-                && let Some(dir) = &mut inode.dir
-            {
-                dir.shed(now);
-            }
-        }
-        self.names = self.inodes.values().filter_map(|inode| inode.dir.as_ref()).map(|dir| dir.len()).sum();
     }
 
     /// The kernel gets no names of the directory for a while.

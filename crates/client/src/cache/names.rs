@@ -31,6 +31,9 @@ pub(crate) enum Known {
     Absent,
 }
 
+/// What a name takes besides its bytes, roughly: its place in the table, with some slack, and in a sorted listing.
+const NAME_BYTES: u64 = 208;
+
 #[derive(Debug)]
 struct Dentry {
     /// `None`: ask the server, even in a complete directory.
@@ -53,6 +56,8 @@ pub(crate) enum Complete {
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     names: HashMap<Name, Dentry, BuildHasherDefault<FastHasher>>,
+    /// What the names take, bytes.
+    bytes: u64,
     pub(crate) complete: Complete,
     /// All present names in order, as long as none of them changes.
     sorted: Option<Arc<[Listed]>>,
@@ -75,6 +80,17 @@ pub(crate) struct Directory {
 impl Directory {
     pub(crate) fn len(&self) -> usize {
         self.names.len()
+    }
+
+    /// What the names take in memory, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn add(&mut self, name: &Name, dentry: Dentry) {
+        if self.names.insert(name.clone(), dentry).is_none() {
+            self.bytes += bytes_of(name);
+        }
     }
 
     /// What is known here; `None`: ask the server. `fetched_after` is for caching by time only.
@@ -103,7 +119,7 @@ impl Directory {
             }
             None => {
                 self.sorted = None;
-                self.names.insert(name.clone(), Dentry::new(Some(known), now));
+                self.add(name, Dentry::new(Some(known), now));
             }
         }
     }
@@ -111,8 +127,11 @@ impl Directory {
     /// An own change of the name is about to be sent.
     pub(crate) fn begin_change(&mut self, now: Monotonic, name: &Name) {
         self.sorted = None;
-        let unknown = || Dentry::new(None, now);
-        let dentry = self.names.entry(name.clone()).or_insert_with(unknown);
+        let bytes = &mut self.bytes;
+        let dentry = self.names.entry(name.clone()).or_insert_with(|| {
+            *bytes += bytes_of(name);
+            Dentry::new(None, now)
+        });
         dentry.in_flight += 1;
         if dentry.in_flight > 1 {
             // Which of them will be the last, the answers do not tell.
@@ -133,6 +152,7 @@ impl Directory {
             dentry.known.is_none() && dentry.in_flight == 0 && dentry.kernel_until == Monotonic::ZERO;
         if useless && self.complete == Complete::No {
             self.names.remove(name);
+            self.bytes -= bytes_of(name);
             // Answers to questions from before must not take its place.
             self.cleared = now;
         }
@@ -146,7 +166,7 @@ impl Directory {
                 dentry.known = Some(known);
                 dentry.fetched = now;
             }
-            None => drop(self.names.insert(name.clone(), Dentry::new(Some(known), now))),
+            None => self.add(name, Dentry::new(Some(known), now)),
         }
     }
 
@@ -165,7 +185,7 @@ impl Directory {
             None => {
                 let known = (self.complete == Complete::Yes).then_some(Known::Absent);
                 let dentry = Dentry { kernel_until: until, ..Dentry::new(known, now) };
-                self.names.insert(name.clone(), dentry);
+                self.add(name, dentry);
             }
         }
     }
@@ -226,6 +246,8 @@ impl Directory {
         let kept_by_kernel = self.names.values().map(|dentry| dentry.kernel_until).max().unwrap_or_default();
         self.kernel_all_until = self.kernel_all_until.max(kept_by_kernel);
         self.names.retain(|_, dentry| dentry.in_flight > 0);
+        self.names.shrink_to_fit();
+        self.bytes = self.names.keys().map(bytes_of).sum();
         for dentry in self.names.values_mut() {
             dentry.known = None;
             dentry.kernel_until = Monotonic::ZERO;
@@ -266,6 +288,10 @@ impl Directory {
     }
 }
 
+fn bytes_of(name: &Name) -> u64 {
+    NAME_BYTES + name.as_bytes().len() as u64
+}
+
 impl Dentry {
     fn new(known: Option<Known>, now: Monotonic) -> Dentry {
         Dentry { known, in_flight: 0, fetched: now, kernel_until: Monotonic::ZERO }
@@ -299,6 +325,26 @@ mod tests {
         dir.complete = Complete::Yes;
         assert_eq!(dir.find(&name("b"), at(0)), Some(Known::Absent));
         assert_eq!(dir.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn names_are_weighed_as_they_come_and_go() {
+        let weigh = |dir: &Directory| dir.names.keys().map(bytes_of).sum::<u64>();
+        let (a, long) = (name("a"), name(&"l".repeat(255)));
+        let mut dir = Directory::default();
+        dir.learn(at(2), at(1), &a, file(7));
+        dir.learn(at(4), at(3), &a, file(8));
+        dir.begin_change(at(5), &long);
+        dir.begin_change(at(5), &long);
+        dir.set(at(6), &a, Known::Absent);
+        dir.given_to_kernel(at(6), &name("b"), at(9));
+        assert_eq!((dir.len(), dir.bytes()), (3, weigh(&dir)));
+        assert!(dir.bytes() > 3 * NAME_BYTES + 255);
+        dir.clear();
+        assert_eq!((dir.len(), dir.bytes()), (1, bytes_of(&long)), "it is in flight");
+        dir.end_change(at(7), &long, None);
+        dir.end_change(at(8), &long, None);
+        assert_eq!((dir.len(), dir.bytes()), (0, 0));
     }
 
     #[test]

@@ -58,11 +58,10 @@ impl Client {
                 state.memory.end_write(fid, write, if enterable { changed } else { WriteOutcome::Unknown });
             }
             if acl_may_change
-                && let Some(inode) = state.existing(fid)
-                && !matches!(inode.xattrs, Xattrs::None)
+                && state.existing(fid).is_some_and(|inode| !matches!(inode.xattrs, Xattrs::None))
             {
                 // chmod changes the mask of an access control list.
-                inode.xattrs = Xattrs::Unknown;
+                state.forget_xattrs(fid);
             }
             state.changed(now, fid, None, range);
             Ok(Cached { value: node.attr, valid: state.attr_validity(now, fid, &node.attr) })

@@ -105,7 +105,7 @@ impl Client {
                 let Answer::Target(target) = answer else { return unexpected(&answer) };
                 let target = Bytes::from(target);
                 if arrived.state.enter(ticket, fid) {
-                    arrived.state.inode(fid).target = Some(target.clone());
+                    arrived.state.set_target(arrived.now, fid, target.clone());
                 }
                 Ok(target)
             });

@@ -93,7 +93,8 @@ impl Client {
             let ticket = state.holder.begin_request(now);
             let change = state.begin_change(now, fid);
             // Until the answer only the server knows.
-            let before = std::mem::take(&mut state.inode(fid).xattrs);
+            let before = state.inode(fid).xattrs.clone();
+            state.forget_xattrs(fid);
             let began = (state.inode(fid).holding, state.inode(fid).change_count);
             (ticket, change, before, began)
         };
@@ -118,7 +119,7 @@ impl Client {
                 if let Some(mut list) = known.filter(|_| alone && enterable)
                     && edit(&mut list)
                 {
-                    state.inode(fid).xattrs = Xattrs::All(Arc::new(list));
+                    state.set_xattrs(now, fid, Xattrs::All(Arc::new(list)));
                 }
                 Ok(())
             });
@@ -149,7 +150,7 @@ impl Client {
                     let inode = state.inode(fid);
                     // No own change in between: its order against this answer is the server's.
                     if inode.change_count == changes && inode.changes == 0 {
-                        inode.xattrs = Xattrs::All(Arc::clone(&list));
+                        state.set_xattrs(arrived.now, fid, Xattrs::All(Arc::clone(&list)));
                     }
                 }
                 Ok(list)
