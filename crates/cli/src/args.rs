@@ -100,6 +100,10 @@ pub(crate) enum Command {
     Recover(RecoverArgs),
     /// Show the server and the mounts of this machine
     Status(StatusArgs),
+    /// Say what keeps this machine from mounting, or from mounting at its best, and what to do about it
+    ///
+    /// Ends with 1 if something keeps it from mounting or working, or if a mount is there that nobody serves.
+    Doctor(DoctorArgs),
     /// Show who holds which lease, and who waits for whom
     #[command(subcommand)]
     Lease(LeaseCommand),
@@ -293,6 +297,15 @@ pub(crate) struct ServerArg {
 
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub server: ServerArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub server: ServerArg,
     /// Print JSON

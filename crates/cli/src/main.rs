@@ -56,6 +56,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Sync(arguments) => commands::sync::run(&arguments),
         Command::Recover(arguments) => commands::recover::run(&arguments),
         Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Lease(arguments) => commands::lease::run(&arguments),
         Command::Stats(arguments) => commands::stats::run(&arguments),
         Command::Fsck(arguments) => commands::fsck::run(&arguments),

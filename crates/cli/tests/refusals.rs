@@ -83,3 +83,21 @@ fn a_server_of_another_version() {
     });
     refused_by_all(&address, 4, &["refused", "no common protocol", "update the client"]);
 }
+
+/// Other tests' dead mounts on this machine are bad, too, so only what this server has to do with it is looked at.
+#[test]
+fn doctor_says_what_is_wrong_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
+    command.args(["doctor", "--json", "--server", &address]).env("SODA_RUNTIME_DIR", dir.path().join("run"));
+    let Finish::Exited(output) = wait::run(&mut command, PATIENCE) else { panic!("it hangs") };
+    assert_eq!(output.status.code(), Some(1));
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of =
+        |what: &str| findings.as_array().unwrap().iter().find(|finding| finding["what"] == what).unwrap();
+    assert_eq!(of("server")["verdict"], "bad");
+    assert!(of("server")["found"].as_str().unwrap().contains(&address));
+    assert!(of("kernel")["found"].as_str().unwrap().starts_with("Linux "));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("mended"));
+}

@@ -22,4 +22,4 @@ pub use mount::{
     MountStats, abort_connection, find_mount, list_mounts, remount, unescape,
 };
 pub use notify::Hooks;
-pub use wire::connection::{Transport, TransportChoice, URING_SWITCH};
+pub use wire::connection::{Transport, TransportChoice, URING_SWITCH, uring_obstacle};

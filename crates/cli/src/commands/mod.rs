@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod documents;
 pub(crate) mod fsck;
 pub(crate) mod helper;

@@ -176,10 +176,18 @@ fn prepare_uring(
 }
 
 fn why_not_offered() -> String {
+    uring_obstacle().unwrap_or_else(|| "the kernel does not offer it".into())
+}
+
+/// What stands in the way of FUSE over io_uring on this machine and what to do about it, as far as it can be seen without
+/// mounting.
+pub fn uring_obstacle() -> Option<String> {
     match std::fs::read_to_string(URING_SWITCH) {
-        Ok(value) if value.trim() == "N" => format!("it is switched off: `echo Y > {URING_SWITCH}` as root"),
-        Ok(_) => "the kernel does not offer it".into(),
-        Err(_) => "the kernel has no FUSE over io_uring (Linux 6.14 and later have)".into(),
+        Ok(value) if value.trim() == "N" => {
+            Some(format!("it is switched off: `echo Y > {URING_SWITCH}` as root"))
+        }
+        Ok(_) => None,
+        Err(_) => Some("the kernel has no FUSE over io_uring (Linux 6.14 and later have)".into()),
     }
 }
 

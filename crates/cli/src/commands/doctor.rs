@@ -1,0 +1,288 @@
+//! `soda doctor`: what keeps this machine from mounting, or from mounting at its best, and what to do about it.
+
+use crate::admin::{Admin, servers};
+use crate::args::DoctorArgs;
+use crate::commands::{print, print_json};
+use crate::control::{self, MountStatus};
+use crate::error::CliError;
+use crate::units::show_size;
+use rustix::fs::{Access, access};
+use serde::Serialize;
+use soda_protocol::ServerStatus;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+/// The first Linux that needs none of the detours for older ones (docs/SEMANTICS.md, its end).
+const BEST: (u32, u32) = (6, 16);
+/// Older ones are not tested.
+const OLDEST: (u32, u32) = (6, 1);
+/// A server with a smaller part of its disk free, in percent, soon refuses writes.
+const LITTLE_SPACE: u64 = 5;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Good,
+    /// It works, not at its best.
+    Fair,
+    Bad,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    found: String,
+    /// What to do; empty: nothing.
+    advice: String,
+}
+
+impl Finding {
+    fn good(what: &'static str, found: impl Into<String>) -> Finding {
+        Finding { what, verdict: Verdict::Good, found: found.into(), advice: String::new() }
+    }
+
+    fn fair(what: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding { what, verdict: Verdict::Fair, found: found.into(), advice: advice.into() }
+    }
+
+    fn bad(what: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding { what, verdict: Verdict::Bad, found: found.into(), advice: advice.into() }
+    }
+}
+
+pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
+    let mounts = control::mounts();
+    let mut findings = vec![
+        device(Path::new("/dev/fuse")),
+        privilege(),
+        kernel(&rustix::system::uname().release().to_string_lossy()),
+        io_uring(soda_fuse::uring_obstacle()),
+        runtime(&control::runtime_dir()),
+    ];
+    findings.extend(dead(&mounts)?);
+    findings.extend(asked(arguments.server.server.as_deref(), &mounts)?);
+    match arguments.json {
+        true => print_json(&findings)?,
+        false => print(&text(&findings))?,
+    }
+    match findings.iter().filter(|finding| finding.verdict == Verdict::Bad).count() {
+        0 => Ok(()),
+        1 => Err(CliError::Failed("one thing has to be mended".into())),
+        several => Err(CliError::Failed(format!("{several} things have to be mended"))),
+    }
+}
+
+fn device(path: &Path) -> Finding {
+    const WHAT: &str = "FUSE";
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => Finding::good(WHAT, format!("{} can be opened", path.display())),
+        Err(error) => Finding::bad(
+            WHAT,
+            format!("{}: {error}", path.display()),
+            "`modprobe fuse` as root; a container has to be given the device",
+        ),
+    }
+}
+
+fn privilege() -> Finding {
+    const WHAT: &str = "privilege";
+    if rustix::process::geteuid().is_root() {
+        return Finding::good(WHAT, "root mounts by itself");
+    }
+    let Some(helper) = in_path("fusermount3") else {
+        return Finding::bad(
+            WHAT,
+            "not root, and no fusermount3",
+            "install the package fuse3, or mount as root",
+        );
+    };
+    let conf = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    match conf.lines().any(|line| line.trim() == "user_allow_other") {
+        true => Finding::good(WHAT, format!("not root, mounts through {}", helper.display())),
+        false => Finding::fair(
+            WHAT,
+            format!("not root, mounts through {}, for this user alone", helper.display()),
+            "for allow_other: the line `user_allow_other` in /etc/fuse.conf",
+        ),
+    }
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|file| access(file, Access::EXEC_OK).is_ok())
+}
+
+fn kernel(release: &str) -> Finding {
+    const WHAT: &str = "kernel";
+    let found = format!("Linux {release}");
+    match version(release) {
+        Some(version) if version >= BEST => Finding::good(WHAT, found),
+        Some(version) if version >= OLDEST => Finding::fair(
+            WHAT,
+            found,
+            "from Linux 6.16 on it asks less often for names of directories; what else is different is at the end of \
+             docs/SEMANTICS.md",
+        ),
+        _ => Finding::fair(WHAT, found, "Soda is tested by the rules of Linux 6.1 and later"),
+    }
+}
+
+/// Of a release such as `6.1.0-18-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Nobody needs it yet, so nothing about it is bad.
+fn io_uring(obstacle: Option<String>) -> Finding {
+    const WHAT: &str = "io_uring";
+    match obstacle {
+        None => Finding::good(
+            WHAT,
+            "`-o transport=uring` can be tried; `auto` takes /dev/fuse while it is on trial",
+        ),
+        Some(why) => {
+            Finding::good(WHAT, format!("`-o transport=uring`, on trial, cannot be had here: {why}"))
+        }
+    }
+}
+
+/// Where daemons listen for the tools.
+fn runtime(dir: &Path) -> Finding {
+    const WHAT: &str = "daemons";
+    let there = dir.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(dir);
+    match access(there, Access::WRITE_OK) {
+        Ok(()) => Finding::good(WHAT, format!("are asked through {}", dir.display())),
+        Err(error) => Finding::bad(
+            WHAT,
+            format!("{} cannot be written: {error}", there.display()),
+            "mounts listen there for `status`, `stats` and `umount`; SODA_RUNTIME_DIR names another place",
+        ),
+    }
+}
+
+fn dead(mounts: &[MountStatus]) -> Result<Vec<Finding>, CliError> {
+    let listed = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
+    let silent = listed.into_iter().filter(|entry| mounts.iter().all(|mount| mount.dir != entry.dir));
+    Ok(silent
+        .map(|entry| {
+            let dir = entry.dir.display();
+            Finding::bad(
+                "mount",
+                format!("{dir}: its daemon does not answer"),
+                format!("it is dead, stopped, or another user's; if it is dead, `soda umount {dir}`"),
+            )
+        })
+        .collect())
+}
+
+/// The servers of the mounts, or the one that is named. Without any of these there is none to judge.
+fn asked(named: Option<&str>, mounts: &[MountStatus]) -> Result<Vec<Finding>, CliError> {
+    if named.is_none() && mounts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let addresses = servers(named, mounts)?;
+    Ok(addresses
+        .iter()
+        .map(|address| match Admin::connect(address).and_then(|mut admin| admin.status()) {
+            Ok(status) => server(address, &status),
+            Err(error) => Finding::bad("server", error.to_string(), ""),
+        })
+        .collect())
+}
+
+fn server(address: &str, status: &ServerStatus) -> Finding {
+    const WHAT: &str = "server";
+    let full =
+        status.volumes.iter().find(|(_, space)| space.free_bytes < space.total_bytes / 100 * LITTLE_SPACE);
+    match full {
+        None => Finding::good(WHAT, format!("{address} answers ({})", status.software)),
+        Some((volume, space)) => Finding::fair(
+            WHAT,
+            format!(
+                "{address}: {} of {} free for {volume}",
+                show_size(space.free_bytes),
+                show_size(space.total_bytes)
+            ),
+            "writes are refused (ENOSPC) when it is full: make room on the server's disk",
+        ),
+    }
+}
+
+fn text(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.what.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for finding in findings {
+        let verdict = match finding.verdict {
+            Verdict::Good => "good",
+            Verdict::Fair => "fair",
+            Verdict::Bad => "BAD ",
+        };
+        let _ = writeln!(text, "{:<width$}  {verdict}  {}", finding.what, finding.found);
+        if !finding.advice.is_empty() {
+            let _ = writeln!(text, "{:<width$}        {}", "", finding.advice);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_judged_by_their_numbers() {
+        let of = |release: &str| kernel(release).verdict;
+        assert_eq!(of("6.18.44"), Verdict::Good);
+        assert_eq!(of("7.0-rc1"), Verdict::Good);
+        assert_eq!(of("6.1.0-18-amd64"), Verdict::Fair);
+        assert!(kernel("5.10.0").advice.contains("6.1"));
+        assert!(kernel("strange").advice.contains("6.1"));
+    }
+
+    #[test]
+    fn what_is_not_there_is_bad_and_says_what_to_do() {
+        let finding = device(Path::new("/dev/no-such-device"));
+        assert_eq!(finding.verdict, Verdict::Bad);
+        assert!(
+            finding.found.contains("/dev/no-such-device") && finding.advice.contains("modprobe"),
+            "{finding:?}"
+        );
+        let text = text(&[finding, Finding::good("kernel", "Linux 6.18")]);
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.ends_with("kernel  good  Linux 6.18\n"), "{text}");
+    }
+
+    #[test]
+    fn io_uring_says_why_not() {
+        assert!(io_uring(Some("it is switched off".into())).found.contains("switched off"));
+        assert!(io_uring(None).found.contains("transport=uring"));
+    }
+
+    #[test]
+    fn a_server_without_room_is_told() {
+        let mut status = ServerStatus {
+            software: "soda".into(),
+            started: soda_types::Timestamp::new(0, 0),
+            uptime: std::time::Duration::ZERO,
+            data_dir: String::new(),
+            listen: String::new(),
+            term: std::time::Duration::ZERO,
+            grace: None,
+            volumes: vec![(
+                "main".into(),
+                soda_types::FsStats { total_bytes: 1000, free_bytes: 50, total_inodes: 0, free_inodes: 0 },
+            )],
+            sessions: Vec::new(),
+            leases: 0,
+            waiting: 0,
+        };
+        assert_eq!(server("host:1", &status).verdict, Verdict::Good);
+        status.volumes[0].1.free_bytes = 49;
+        assert_eq!(server("host:1", &status).verdict, Verdict::Fair);
+    }
+}
