@@ -4,7 +4,7 @@
 //! which is worked off in small steps in the background, and after a crash from where it was.
 
 use crate::gather::chunk_end;
-use crate::key;
+use crate::key::{self, KeyRange};
 use crate::record::{self, ExtentBody, Reclaim};
 use crate::txn::Txn;
 use crate::view::{Placed, View, damaged};
@@ -70,8 +70,8 @@ impl Volume {
     }
 
     fn reclaim_records(&self, limit: usize) -> FsResult<Progress> {
-        let _turn = self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.release_some(limit)? > 0 || self.reclaim_streams(limit)? == Progress::More {
+        let mut turn = self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.release_some(limit)? > 0 || self.reclaim_next(&mut turn, limit)? == Progress::More {
             return Ok(Progress::More);
         }
         match self.sweep_some(limit)? {
@@ -80,18 +80,26 @@ impl Volume {
         }
     }
 
-    fn reclaim_streams(&self, limit: usize) -> FsResult<Progress> {
-        let mut first = None;
-        self.scan(Table::Reclaim, &key::volume_range(self.id), &mut |key, value| {
-            first = Some((key.to_vec(), value));
+    /// A file whose extents cannot be read holds up no other: it has its next turn when all of them had theirs.
+    fn reclaim_next(&self, turn: &mut ReclaimTurn, limit: usize) -> FsResult<Progress> {
+        let mut next = None;
+        let all = key::volume_range(self.id);
+        let range = KeyRange { start: turn.failed.as_deref().map_or(all.start, after), end: all.end };
+        self.scan(Table::Reclaim, &range, &mut |key, value| {
+            next = Some((key.to_vec(), value));
             ControlFlow::Break(())
         })?;
-        let Some((reclaim_key, value)) = first else {
+        let Some((key, value)) = next else {
+            turn.failed = None;
             return Ok(Progress::Done);
         };
+        self.reclaim_stream(&key, &value, limit).inspect_err(|_| turn.failed = Some(key))
+    }
+
+    fn reclaim_stream(&self, reclaim_key: &[u8], value: &[u8], limit: usize) -> FsResult<Progress> {
         let reclaim: Reclaim =
-            record::decode(&value).map_err(|error| damaged(Table::Reclaim, &reclaim_key, error))?;
-        let stream = key::number(&reclaim_key).unwrap_or_default();
+            record::decode(value).map_err(|error| damaged(Table::Reclaim, reclaim_key, error))?;
+        let stream = key::number(reclaim_key).unwrap_or_default();
         // The time does not matter: no inode is changed.
         let mut txn = self.begin(Timestamp::default());
         let mut left = limit.max(1);
@@ -107,13 +115,25 @@ impl Volume {
             left -= txn.delete_xattrs(ino, left)?;
         }
         match left {
-            0 => txn.put_record(Table::Reclaim, &reclaim_key, &Reclaim { deleted_to, ..reclaim }),
-            _ => txn.set_record(Table::Reclaim, &reclaim_key, None),
+            0 => txn.put_record(Table::Reclaim, reclaim_key, &Reclaim { deleted_to, ..reclaim }),
+            _ => txn.set_record(Table::Reclaim, reclaim_key, None),
         }
         txn.commit()?;
         crash::point(if left > 0 { "volume.reclaim.done" } else { "volume.reclaim.step" });
         Ok(Progress::More)
     }
+}
+
+/// Whose turn it is to be reclaimed.
+#[derive(Debug, Default)]
+pub(crate) struct ReclaimTurn {
+    /// The key of the last one that failed, in this round.
+    failed: Option<Vec<u8>>,
+}
+
+/// The first key that comes after this one.
+fn after(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
 }
 
 impl Txn<'_> {
@@ -161,8 +181,19 @@ impl Txn<'_> {
     }
 
     /// Deletes the first extents of a stream that nobody reads any more, at most `limit`. Returns how many, and the end of the
-    /// last one.
+    /// last one: if it is `limit` there may be more, for the reclaim table.
     pub(crate) fn delete_first_extents(&mut self, stream: u64, limit: usize) -> FsResult<(usize, u64)> {
+        match self.part(|txn| txn.try_delete_first_extents(stream, limit)) {
+            // They are given up all the same. What they had is left to whoever can find that out: fsck.
+            Err(error) if error.errno == Errno::Io => {
+                tracing::warn!(stream, %error, "space that is given up cannot be given back");
+                Ok((limit, 0))
+            }
+            deleted => deleted,
+        }
+    }
+
+    fn try_delete_first_extents(&mut self, stream: u64, limit: usize) -> FsResult<(usize, u64)> {
         let mut doomed = Vec::new();
         self.extents(stream, &(0..u64::MAX), &mut |placed| {
             doomed.push(placed.clone());

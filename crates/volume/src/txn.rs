@@ -257,9 +257,15 @@ impl<'v> Txn<'v> {
     /// Runs an operation; takes its changes back if it fails.
     pub(crate) fn atomically<T>(&mut self, operation: impl FnOnce(&mut Self) -> FsResult<T>) -> FsResult<T> {
         self.undo.clear();
-        let result = operation(self);
+        self.part(operation)
+    }
+
+    /// Runs a part of an operation that may fail without the whole; takes the changes of the part back if it does.
+    pub(crate) fn part<T>(&mut self, part: impl FnOnce(&mut Self) -> FsResult<T>) -> FsResult<T> {
+        let before = self.undo.len();
+        let result = part(self);
         if result.is_err() {
-            while let Some(step) = self.undo.pop() {
+            for step in self.undo.split_off(before).into_iter().rev() {
                 self.take_back(step);
             }
         }

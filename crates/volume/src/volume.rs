@@ -4,6 +4,7 @@ use crate::buffers::Buffers;
 use crate::cache::Cache;
 use crate::extents::{Window, WindowKey};
 use crate::key::{self, KeyRange};
+use crate::orphan::ReclaimTurn;
 use crate::record::{self, Counters, Dirent, Inode, InodeMark, Runs, Superblock};
 use crate::release::ReleaseQueue;
 use crate::rename::RenameLock;
@@ -101,7 +102,7 @@ pub struct Volume {
     pub(crate) releases: ReleaseQueue,
     pub(crate) sweep: Sweep,
     /// Held through a step of the work that deletions left behind.
-    pub(crate) reclaiming: Mutex<()>,
+    pub(crate) reclaiming: Mutex<ReclaimTurn>,
     pub(crate) group_sync: GroupSync,
 }
 
@@ -165,7 +166,7 @@ impl Volume {
             rename_lock: Arc::default(),
             releases,
             sweep,
-            reclaiming: Mutex::new(()),
+            reclaiming: Mutex::default(),
             group_sync: GroupSync::default(),
             name: superblock.name,
             meta,

@@ -518,3 +518,83 @@ fn damage_and_leaks_of_a_crash_together() {
     let left = lab.data.segments().unwrap().iter().map(|segment| segment.stored).sum::<u64>();
     assert!(left < used, "{left} of {used} left: the chunk of the bad extent has gone too");
 }
+
+/// What is written stays, also where its neighbours in the chunk are lost: those alone go on reading as an error.
+#[test]
+fn a_part_of_a_lost_chunk_can_be_overwritten() {
+    let lab = Lab::new();
+    let fid = Fid::new(ID, lab.large);
+    lab.data.corrupt(&lab.chunk_of_large().1);
+    let volume = open(&lab.meta, &lab.data);
+    let parts = [0..4096, 50_000..51_000, (128 << 10) - 5000..128 << 10];
+    for part in &parts {
+        let staged = volume.stage_write(fid, vec![8; (part.end - part.start) as usize].into()).unwrap();
+        let mut txn = volume.begin(NOW);
+        txn.write(fid, WriteAt::Offset(part.start), staged, KillPriv::Keep).unwrap();
+        txn.commit().unwrap();
+    }
+    drop(volume);
+    let check = |volume: &Volume| {
+        for part in &parts {
+            let len = (part.end - part.start) as usize;
+            assert_eq!(volume.read(fid, part.start, len).unwrap().concat(), vec![8; len]);
+        }
+        for lost in [4096..50_000, 51_000..(128 << 10) - 5000] {
+            for at in [lost.start, lost.end - 1] {
+                assert_eq!(volume.read(fid, at, 1).unwrap_err().errno, soda_types::Errno::Io);
+            }
+        }
+        assert_eq!(volume.read(fid, 128 << 10, 10).unwrap().concat(), [7; 10]);
+    };
+    check(&open(&lab.meta, &lab.data));
+    let report = lab.check(Repair::Yes);
+    let lost: Vec<_> = report.left.iter().map(|problem| (problem.is_lost_data(), problem.range())).collect();
+    let expected = [4096..50_000, 51_000..(128 << 10) - 5000].map(|range| (true, Some(range)));
+    assert_eq!(lost, expected);
+    check(&open(&lab.meta, &lab.data));
+    let report = lab.check(Repair::Discarding);
+    assert_eq!((report.lost_files, report.lost_bytes), (1, (128 << 10) - 4096 - 1000 - 5000));
+    assert!(report.is_clean() && lab.check(Repair::No).problems.is_empty());
+    let volume = open(&lab.meta, &lab.data);
+    assert_eq!(volume.read(fid, 4090, 12).unwrap().concat(), [8, 8, 8, 8, 8, 8, 0, 0, 0, 0, 0, 0]);
+}
+
+/// Nobody can say what it has; that holds up nothing else, and a repair gives its space back.
+#[test]
+fn a_file_with_an_unreadable_extent_can_be_removed_and_emptied() {
+    for empty in [false, true] {
+        let lab = Lab::new();
+        lab.put_raw(Table::Extent, key::extent(ID, lab.large.0, 500_000), Bytes::from_static(&[1, 0xff]));
+        let volume = open(&lab.meta, &lab.data);
+        let stored = || lab.data.segments().unwrap().iter().map(|segment| segment.stored).sum::<u64>();
+        let (before, name) = (stored(), entry("large"));
+        let mut txn = volume.begin(NOW);
+        if empty {
+            let size = soda_types::SetAttr { size: Some(0), ..Default::default() };
+            txn.set_attr(Fid::new(ID, lab.large), &size).unwrap();
+        } else {
+            txn.unlink(volume.root(), &name, IfOpen::Delete).unwrap();
+        }
+        txn.drop_orphan(Fid::new(ID, lab.orphan)).unwrap();
+        txn.commit().unwrap();
+        assert_eq!(volume.resolve(volume.root(), &name).unwrap().is_some(), empty);
+        volume.sync().unwrap();
+        for _ in 0..100 {
+            let _ = volume.reclaim_some(10);
+            volume.sync().unwrap();
+        }
+        assert!(stored() <= before - 200_000, "what another file had is held up: {} of {before}", stored());
+        if empty {
+            let fid = Fid::new(ID, lab.large);
+            let staged = volume.stage_write(fid, vec![8; 5000].into()).unwrap();
+            let mut txn = volume.begin(NOW);
+            txn.write(fid, WriteAt::Append, staged, KillPriv::Keep).unwrap();
+            txn.commit().unwrap();
+            assert_eq!(volume.read(fid, 0, 10_000).unwrap().concat(), [8; 5000]);
+        }
+        drop(volume);
+        assert!(!lab.check(Repair::No).is_clean() && lab.check(Repair::Discarding).is_clean());
+        assert_eq!(lab.check(Repair::No).problems, vec![]);
+        assert_eq!(stored(), if empty { 8192 } else { 0 });
+    }
+}
