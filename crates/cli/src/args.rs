@@ -116,6 +116,13 @@ pub(crate) enum Command {
     /// name (`_us`, `_ms`, `_nanos`, `bytes`) and without rates.
     Stats(StatsArgs),
     /// Check a data directory that no server uses, and repair it
+    ///
+    /// Without `--repair` nothing in the directory is changed. What the check itself writes goes into a temporary directory
+    /// (below $TMPDIR, else /tmp), which takes as much as the journal, some 100 MB at the most as a rule, and is removed at
+    /// the end.
+    ///
+    /// A directory whose data/ is lost as a whole is refused, except with `--repair --discard-lost`: names, attributes and
+    /// small files, which are in meta/, are kept, the data of other files are holes then.
     Fsck(FsckArgs),
     /// What leases cost and save: formulas, simulations and measurements, beside what the papers say
     #[command(subcommand)]

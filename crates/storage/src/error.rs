@@ -60,7 +60,11 @@ pub enum StorageError {
     #[error("the metadata of {path} are missing: restore them from a copy; nothing was changed")]
     NoMetadata { path: PathBuf },
 
-    #[error("the data of {path} are missing: restore them from a copy; nothing was changed")]
+    /// It was initialised, so there were some.
+    #[error(
+        "the data of {path} are missing: restore them from a copy; nothing was changed. Where there is no copy, `soda fsck \
+         --repair --discard-lost` keeps what the metadata have: all names, and small files; the others read as zeros then"
+    )]
     NoData { path: PathBuf },
 
     #[error(

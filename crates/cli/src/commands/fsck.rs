@@ -8,7 +8,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use soda_storage::{DataDirectory, StorageError, StoreOptions};
 use soda_types::Timestamp;
-use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, Report, fsck};
+use soda_volume::fsck::{
+    DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, Report, first_unused_segment, fsck,
+};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, Serialize)]
@@ -45,14 +47,38 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     if !path.is_dir() {
         return Err(CliError::Failed(format!("{} is not a data directory of `soda serve`", path.display())));
     }
-    let directory =
-        DataDirectory::open_existing(path, StoreOptions::default()).map_err(|error| match error {
-            StorageError::BadFormat { .. }
-            | StorageError::NoMetadata { .. }
-            | StorageError::NoData { .. }
-            | StorageError::DamagedMetadata { .. } => CliError::Damaged(error.to_string()),
-            _ => CliError::Failed(error.to_string()),
-        })?;
+    let store_options = StoreOptions::default();
+    // Who only looks gets a place for what the engine writes when it opens its files.
+    let shadow = match arguments.repair {
+        true => None,
+        false => Some(
+            tempfile::Builder::new()
+                .prefix("soda-fsck.")
+                .tempdir()
+                .map_err(CliError::io("a temporary directory"))?,
+        ),
+    };
+    let in_place = |text: String| match &shadow {
+        Some(shadow) => text.replace(&*shadow.path().to_string_lossy(), &path.to_string_lossy()),
+        None => text,
+    };
+    let opened = match &shadow {
+        Some(shadow) => DataDirectory::open_to_look(path, shadow.path(), store_options.clone()),
+        None => DataDirectory::open_existing(path, store_options.clone()),
+    };
+    let opened = match opened {
+        Err(StorageError::NoData { .. }) if arguments.discard_lost => {
+            DataDirectory::open_without_data(path, store_options, |meta| first_unused_segment(meta))
+        }
+        opened => opened,
+    };
+    let directory = opened.map_err(|error| match error {
+        StorageError::BadFormat { .. }
+        | StorageError::NoMetadata { .. }
+        | StorageError::NoData { .. }
+        | StorageError::DamagedMetadata { .. } => CliError::Damaged(in_place(error.to_string())),
+        _ => CliError::Failed(in_place(error.to_string())),
+    })?;
     let options = FsckOptions {
         repair: match (arguments.repair, arguments.discard_lost) {
             (false, _) => Repair::No,
@@ -67,8 +93,8 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
         fsck(directory.meta.clone(), directory.data.clone(), options, &mut |progress| bar.show(progress));
     bar.finish();
     let report = report.map_err(|error| match directory.meta.damage() {
-        Some(damage) => CliError::Damaged(damage.to_owned()),
-        None => CliError::Failed(format!("the check of {} failed: {error}", path.display())),
+        Some(damage) => CliError::Damaged(in_place(damage.to_owned())),
+        None => CliError::Failed(in_place(format!("the check of {} failed: {error}", path.display()))),
     })?;
     let summary = summary(&report);
     match arguments.json {

@@ -2,7 +2,7 @@
 
 use super::space::Promised;
 use super::{EmbeddedData, EmbeddedMeta, meta};
-use crate::{StorageError, StorageResult, crash};
+use crate::{SegmentId, StorageError, StorageResult, crash};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -19,6 +19,9 @@ const FORMAT_NEW: &str = "FORMAT.new";
 const LOCK_FILE: &str = "LOCK";
 const META_DIR: &str = "meta";
 const DATA_DIR: &str = "data";
+
+/// The segment that data begin with.
+const FIRST: SegmentId = SegmentId(1);
 
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -86,13 +89,98 @@ impl DataDirectory {
                 lock.clone(),
                 initialisation,
             )?),
-            data: Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, promised, lock)?),
+            data: Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, promised, lock, FIRST)?),
         })
+    }
+
+    /// Opens what is there for those who only look, and changes nothing of it, the lock's owner excepted. Who reads a store
+    /// also writes: the engine goes through its journal, and merges. So it does that in `shadow`, an empty directory, where it
+    /// has copies of what it may write to, and links to what is never changed: mostly the journal is copied.
+    pub fn open_to_look(
+        path: impl AsRef<Path>,
+        shadow: &Path,
+        options: StoreOptions,
+    ) -> StorageResult<DataDirectory> {
+        let path = path.as_ref();
+        let io = |doing: &str, error| StorageError::io(format!("{doing} {}", path.display()), error);
+        let path = &path.canonicalize().map_err(|error| io("finding the data directory", error))?;
+        let text = match fs::read(path.join(FORMAT_FILE)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(match has_stores(path) && !path.join(FORMAT_NEW).exists() {
+                    true => bad_format(path, "it is missing"),
+                    false => StorageError::NoDataDirectory { path: path.to_owned() },
+                });
+            }
+            Err(error) => return Err(io("reading the format of", error)),
+        };
+        let lock = Arc::new(lock_to_look(path)?);
+        check_format(path, &String::from_utf8_lossy(&text))?;
+        check_stores(path)?;
+        let copying =
+            |error| io(&format!("copying to {} what is to be looked at of", shadow.display()), error);
+        mirror(&path.join(META_DIR), &shadow.join(META_DIR), "tables").map_err(copying)?;
+        mirror(&path.join(DATA_DIR), &shadow.join(DATA_DIR), DATA_DIR).map_err(copying)?;
+        let options = StoreOptions { reserve: 0, ..options };
+        let promised = Arc::new(Promised::default());
+        let (meta, data) = (shadow.join(META_DIR), shadow.join(DATA_DIR));
+        Ok(DataDirectory {
+            path: path.clone(),
+            meta: Arc::new(EmbeddedMeta::open(meta, &options, promised.clone(), lock.clone(), None)?),
+            data: Arc::new(EmbeddedData::open(data, &options, promised, lock, FIRST)?),
+        })
+    }
+
+    /// Opens a data directory that has lost all of its data ([`StorageError::NoData`]), and begins new ones. What the metadata
+    /// refer to reads as an error then. `first` says which segment is one that they have never heard of: if a number was used
+    /// again, giving back what is lost would take what is new.
+    pub fn open_without_data(
+        path: impl AsRef<Path>,
+        options: StoreOptions,
+        first: impl FnOnce(&EmbeddedMeta) -> StorageResult<SegmentId>,
+    ) -> StorageResult<DataDirectory> {
+        let path = path.as_ref();
+        let io = |doing: &str, error| StorageError::io(format!("{doing} {}", path.display()), error);
+        let path = &path.canonicalize().map_err(|error| io("finding the data directory", error))?;
+        let lock = Arc::new(lock(path)?);
+        let text = fs::read(path.join(FORMAT_FILE)).map_err(|error| io("reading the format of", error))?;
+        check_format(path, &String::from_utf8_lossy(&text))?;
+        match check_stores(path) {
+            Err(StorageError::NoData { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(()) => return Err(StorageError::InUse { path: path.to_owned() }),
+        }
+        let promised = Arc::new(Promised::default());
+        let meta = path.join(META_DIR);
+        let meta = Arc::new(EmbeddedMeta::open(meta, &options, promised.clone(), lock.clone(), None)?);
+        let first = first(&meta)?;
+        let data = Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, promised, lock, first)?);
+        let synced = sync_directory(&path.join(DATA_DIR)).and_then(|()| sync_directory(path));
+        synced.map_err(|error| io("syncing", error))?;
+        Ok(DataDirectory { path: path.clone(), meta, data })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// The directories of a tree, links to the files of those directories that are called `linked`, and copies of all other files.
+fn mirror(from: &Path, to: &Path, linked: &str) -> std::io::Result<()> {
+    fs::create_dir(to)?;
+    let links = from.file_name().is_some_and(|name| name == linked);
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            mirror(&from, &to, linked)?;
+        } else if links {
+            std::os::unix::fs::symlink(&from, &to)?;
+        } else {
+            fs::copy(&from, &to)?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a directory with something in it that is not ours, before anything is written to it.
@@ -128,8 +216,17 @@ fn shut(path: &Path) {
 
 fn lock(path: &Path) -> StorageResult<File> {
     let file = path.join(LOCK_FILE);
-    let io = |error| StorageError::io(format!("locking {}", file.display()), error);
-    let lock = File::options().create(true).truncate(false).write(true).open(&file).map_err(io)?;
+    flock(path, File::options().create(true).truncate(false).write(true).open(file))
+}
+
+/// As [`lock`], and makes nothing: a directory without the file is one that no server has, and that is locked itself.
+fn lock_to_look(path: &Path) -> StorageResult<File> {
+    flock(path, File::open(path.join(LOCK_FILE)).or_else(|_| File::open(path)))
+}
+
+fn flock(path: &Path, lock: std::io::Result<File>) -> StorageResult<File> {
+    let io = |error| StorageError::io(format!("locking {}", path.join(LOCK_FILE).display()), error);
+    let lock = lock.map_err(io)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(StorageError::InUse { path: path.to_owned() }),

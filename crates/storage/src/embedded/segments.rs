@@ -58,17 +58,19 @@ enum NewEntry {
 }
 
 impl EmbeddedData {
+    /// `first`: the segment to begin with where there is none.
     pub(crate) fn open(
         directory: PathBuf,
         options: &StoreOptions,
         promised: Arc<Promised>,
         lock: Arc<File>,
+        first: SegmentId,
     ) -> StorageResult<EmbeddedData> {
         fs::create_dir_all(&directory).map_err(|error| io_error("creating", &directory, error))?;
         let newest = list(&directory)?.last().copied();
         // An empty newest one was never written to: it may be used, so that restarts do not leave a trail of files.
         let active = match newest {
-            None => SegmentId(1),
+            None => first,
             Some(id) if file_len(&directory, id)? == 0 => id,
             Some(id) => SegmentId(id.0 + 1),
         };
@@ -379,7 +381,7 @@ mod tests {
             fs::write(path.join(name), b"not ours").unwrap();
         }
         let options = StoreOptions { reserve: 0, ..StoreOptions::default() };
-        let store = EmbeddedData::open(path, &options, Arc::default(), lock).unwrap();
+        let store = EmbeddedData::open(path, &options, Arc::default(), lock, SegmentId(1)).unwrap();
         let good = store.append(&[7; 10_000]).unwrap();
         let small = |range: Range<u64>| prop_oneof![range, any::<u64>()];
         let parts = (

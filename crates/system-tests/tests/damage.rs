@@ -1,0 +1,166 @@
+//! A data directory that has lost something, and what the tools do about it.
+
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+use soda_system_tests::cell::{Cell, Network, PATIENCE, free_port, prerequisites, soda_binary};
+use soda_system_tests::wait::{self, Finish};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn soda(arguments: &[&str]) -> Output {
+    match wait::run(Command::new(soda_binary()).args(arguments), PATIENCE) {
+        Finish::Exited(output) => output,
+        timed_out => panic!("soda {arguments:?}: {timed_out:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(arguments: &[&str], code: i32, words: &[&str]) {
+    let output = soda(arguments);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{message}");
+    words.iter().for_each(|word| assert!(message.contains(word), "no `{word}` in: {message}"));
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// All that can be seen of a directory: names, contents, sizes, modes, and when each was last changed.
+fn all_of(path: &Path) -> BTreeMap<PathBuf, (Vec<u64>, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    let mut paths = vec![path.to_owned()];
+    while let Some(path) = paths.pop() {
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        let mut content = Vec::new();
+        match metadata.is_dir() {
+            true => paths.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path())),
+            false => content = fs::read(&path).unwrap(),
+        }
+        let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+        let mut figures = vec![metadata.size(), metadata.ino(), metadata.mode().into()];
+        figures.extend(times.map(|time| time as u64));
+        all.insert(path, (figures, content));
+    }
+    all
+}
+
+/// A server's directory in which each kind of file is, after kill -9: nothing was told it that it would end.
+fn killed() -> Cell {
+    let mut cell = Cell::start(Network::Loopback, 1);
+    let root = cell.root(0).to_owned();
+    for number in 0..200 {
+        fs::write(root.join(format!("small{number}")), format!("content {number}")).unwrap();
+    }
+    fs::write(root.join("large"), vec![7; 3 << 20]).unwrap();
+    fs::write(root.join("removed"), vec![7; 3 << 20]).unwrap();
+    fs::remove_file(root.join("removed")).unwrap();
+    cell.mounts[0].unmount();
+    cell.server.kill();
+    cell
+}
+
+#[track_caller]
+fn assert_whole(file: &Path, byte: u8) {
+    let content = fs::read(file).unwrap();
+    let wrong = content.iter().position(|found| *found != byte);
+    assert_eq!((content.len(), wrong.map(|at| (at, content[at]))), (3 << 20, None));
+}
+
+#[test]
+fn fsck_without_repair_changes_nothing() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = killed();
+    let data = cell.server.data();
+    let unchanged = |what: &str, expected: Option<i32>| {
+        let before = all_of(data);
+        for arguments in [&["fsck", text(data)][..], &["fsck", "--json", text(data)]] {
+            let output = soda(arguments);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), expected, "{what}: {said}");
+            let mut errors = said.lines().filter(|line| line.starts_with("soda: "));
+            assert!(!errors.any(|line| line.contains("soda-fsck.")), "{what}: where nothing is now: {said}");
+        }
+        let after = all_of(data);
+        let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
+        let changed: Vec<_> = before.keys().chain(after.keys()).filter(differs).collect();
+        assert!(changed.is_empty(), "{what}: {changed:?}");
+    };
+    unchanged("after kill -9", Some(0));
+    let segment = data.join("data/0000000000000001.seg");
+    let good = fs::read(&segment).unwrap();
+    let mut bytes = good.clone();
+    bytes[..1 << 20].fill(9);
+    fs::write(&segment, bytes).unwrap();
+    unchanged("with lost data", Some(8));
+    fs::write(&segment, good).unwrap();
+    // As a power cut leaves it: a batch that is not whole.
+    let journals = fs::read_dir(data.join("meta")).unwrap().map(|entry| entry.unwrap().path());
+    let journal = journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max().unwrap();
+    let mut torn = fs::read(&journal).unwrap();
+    let value = torn.windows(9).rposition(|bytes| bytes == b"content 1").unwrap();
+    torn[value] = 0;
+    fs::write(&journal, torn).unwrap();
+    unchanged("with a torn journal", Some(0));
+    fs::remove_dir_all(data.join("data")).unwrap();
+    unchanged("without data", Some(8));
+}
+
+/// Names and small files are in the metadata: they need not be given up with the rest.
+#[test]
+fn a_directory_that_has_lost_all_its_data_keeps_what_the_metadata_have() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = killed();
+    let data = cell.server.data().to_owned();
+    let stored = data.join("data");
+    let highest =
+        |stored: &Path| fs::read_dir(stored).unwrap().map(|entry| entry.unwrap().file_name()).max().unwrap();
+    let before = highest(&stored);
+    fs::remove_dir_all(&stored).unwrap();
+    let says = ["the data of", "are missing", "from a copy", "--repair --discard-lost"];
+    let listen = format!("127.0.0.1:{}", free_port());
+    refused(&["serve", "--data", text(&data), "--listen", &listen], 1, &says);
+    refused(&["fsck", text(&data)], 8, &says);
+    refused(&["fsck", "--repair", text(&data)], 8, &says);
+    assert!(!stored.exists());
+
+    let output = soda(&["fsck", "--repair", "--discard-lost", text(&data)]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("/large: ") && said.contains("lost: 3.0 MiB of 1 file,"), "{said}");
+    assert!(highest(&stored) > before, "a number of a segment is used twice: {before:?}");
+    assert!(soda(&["fsck", text(&data)]).status.success());
+
+    cell.server.restart();
+    cell.mounts[0].start();
+    let root = cell.root(0).to_owned();
+    for number in 0..200 {
+        let content = fs::read_to_string(root.join(format!("small{number}"))).unwrap();
+        assert_eq!(content, format!("content {number}"));
+    }
+    // Small ends of large files are in the metadata, too.
+    let large = fs::read(root.join("large")).unwrap();
+    let lost = large.iter().take_while(|byte| **byte == 0).count();
+    assert!(
+        large.len() == 3 << 20 && lost > 2 << 20 && large[lost..].iter().all(|byte| *byte == 7),
+        "{lost}"
+    );
+    fs::write(root.join("new"), vec![8; 3 << 20]).unwrap();
+    fs::remove_file(root.join("large")).unwrap();
+    cell.mounts[0].unmount();
+    cell.server.stop();
+    cell.server.restart();
+    cell.mounts[0].start();
+    assert_whole(&root.join("new"), 8);
+    cell.mounts[0].unmount();
+    cell.server.stop();
+    assert!(soda(&["fsck", text(&data)]).status.success());
+}
