@@ -537,14 +537,14 @@ fn a_part_of_a_lost_chunk_can_be_overwritten() {
     let check = |volume: &Volume| {
         for part in &parts {
             let len = (part.end - part.start) as usize;
-            assert_eq!(volume.read(fid, part.start, len).unwrap().concat(), vec![8; len]);
+            assert_eq!(volume.read(fid, part.start, len).unwrap(), vec![8; len]);
         }
         for lost in [4096..50_000, 51_000..(128 << 10) - 5000] {
             for at in [lost.start, lost.end - 1] {
                 assert_eq!(volume.read(fid, at, 1).unwrap_err().errno, soda_types::Errno::Io);
             }
         }
-        assert_eq!(volume.read(fid, 128 << 10, 10).unwrap().concat(), [7; 10]);
+        assert_eq!(volume.read(fid, 128 << 10, 10).unwrap()[..], [7; 10]);
     };
     check(&open(&lab.meta, &lab.data));
     let report = lab.check(Repair::Yes);
@@ -556,7 +556,7 @@ fn a_part_of_a_lost_chunk_can_be_overwritten() {
     assert_eq!((report.lost_files, report.lost_bytes), (1, (128 << 10) - 4096 - 1000 - 5000));
     assert!(report.is_clean() && lab.check(Repair::No).problems.is_empty());
     let volume = open(&lab.meta, &lab.data);
-    assert_eq!(volume.read(fid, 4090, 12).unwrap().concat(), [8, 8, 8, 8, 8, 8, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(volume.read(fid, 4090, 12).unwrap()[..], [8, 8, 8, 8, 8, 8, 0, 0, 0, 0, 0, 0]);
 }
 
 /// Nobody can say what it has; that holds up nothing else, and a repair gives its space back.
@@ -590,7 +590,7 @@ fn a_file_with_an_unreadable_extent_can_be_removed_and_emptied() {
             let mut txn = volume.begin(NOW);
             txn.write(fid, WriteAt::Append, staged, KillPriv::Keep).unwrap();
             txn.commit().unwrap();
-            assert_eq!(volume.read(fid, 0, 10_000).unwrap().concat(), [8; 5000]);
+            assert_eq!(volume.read(fid, 0, 10_000).unwrap()[..], [8; 5000]);
         }
         drop(volume);
         assert!(!lab.check(Repair::No).is_clean() && lab.check(Repair::Discarding).is_clean());
