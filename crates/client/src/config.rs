@@ -139,6 +139,8 @@ pub struct WriteBehind {
     /// Larger writes go to the server at once, beside the log, bytes.
     pub largest_write: usize,
     pub fsync: Fsync,
+    /// What the server set aside for what waits is given back when nothing was done for so long.
+    pub reserve_idle: Duration,
 }
 
 /// What fsync waits for.
@@ -168,6 +170,7 @@ impl Default for WriteBehind {
             max_records: 100_000,
             largest_write: 256 << 10,
             fsync: Fsync::default(),
+            reserve_idle: Duration::from_secs(30),
         }
     }
 }

@@ -88,9 +88,13 @@ struct Progress {
 
 impl Inner {
     pub(crate) fn handle_recalls(self: &Arc<Inner>, recalls: &[Recall]) {
+        recalls.iter().for_each(|recall| self.stats.recalled(&recall.cause));
+        self.work_on_recalls(recalls);
+    }
+
+    fn work_on_recalls(self: &Arc<Inner>, recalls: &[Recall]) {
         let mut acks = Vec::new();
         for recall in recalls {
-            self.stats.recalls.one();
             if recall.object.is_some() && self.defer(recall) {
                 continue;
             }
@@ -124,7 +128,7 @@ impl Inner {
                     tokio::time::sleep(FLUSH_AGAIN).await;
                 }
             }
-            inner.handle_recalls(&[recall]);
+            inner.work_on_recalls(&[recall]);
         });
         true
     }
@@ -315,10 +319,18 @@ impl Inner {
     /// Nobody else may see it before the server knows what was done here.
     async fn flush_for_recall(self: &Arc<Inner>, asked: Fid, parts: &[Part]) {
         let mut digests = self.stats.digests.get();
+        let mut began = None;
         loop {
             let untold = crate::lock(&self.state).untold(parts);
             if untold.is_empty() {
+                if let Some(began) = began {
+                    self.stats.recall_flush_took(self.now().since(began));
+                }
                 return;
+            }
+            if began.is_none() {
+                began = Some(self.now());
+                self.stats.recall_flushes(crate::lock(&self.state).behind.needed_for(&untold));
             }
             // It fails where the server has no room, which may change, or if all is lost: then nothing is ahead any more.
             let flushed = tokio::time::timeout(PROGRESS, self.flush(&untold)).await;

@@ -2,7 +2,9 @@
 
 use crate::behind::here::Why;
 use serde::{Deserialize, Serialize};
+use soda_oplog::Needed;
 use soda_protocol::{Call, Note};
+use soda_types::Cause;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,9 +29,13 @@ counters! {
     name_hits, name_misses, attr_hits, attr_misses, data_hits, data_misses, disk_hits, xattr_hits, xattr_misses,
     bytes_read, bytes_written, bytes_sent, bytes_received, readahead_bytes,
     notes_sent, replies, grace_waits, busy_waits,
-    recalls, recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, recalls_run_out,
+    recalls, recalls_for_reading, recalls_for_names, recalls_for_attributes, recalls_for_data, recalls_for_reclaim,
+    recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, recalls_run_out,
     names_cancelled,
+    recalls_flushed, recall_flush_nanos, recall_flush_nanos_max, recall_records, recall_collateral,
+    through_flush_nanos, fsync_flush_nanos, log_full_nanos,
     here, digests, digests_refused, digested, coalesced, log_full, lost_records, kept_logs, replayed, fsyncs_local,
+    reservations_idle,
     through_no_lease, through_recalled, through_contended, through_unknown, through_access_list, through_reservation,
     through_large, through_kind, through_local_disk,
     leases_released, leases_lowered, reconnects, sessions_lost, reclaimed, reclaim_refused,
@@ -57,6 +63,10 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
+    pub(crate) fn add_time(&self, time: Duration) {
+        self.add(nanos(time));
+    }
+
     pub(crate) fn at_least(&self, value: u64) {
         self.0.fetch_max(value, Ordering::Relaxed);
     }
@@ -64,6 +74,10 @@ impl Counter {
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 const CALLS: [&str; 35] = [
@@ -175,10 +189,33 @@ impl Stats {
         .one();
     }
 
+    pub(crate) fn recalled(&self, cause: &Cause) {
+        self.recalls.one();
+        match cause {
+            Cause::Read => &self.recalls_for_reading,
+            Cause::Names(_) => &self.recalls_for_names,
+            Cause::Attributes => &self.recalls_for_attributes,
+            Cause::Data => &self.recalls_for_data,
+            Cause::Reclaim => &self.recalls_for_reclaim,
+        }
+        .one();
+    }
+
     pub(crate) fn recall_took(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.recall_nanos.add(nanos);
-        self.recall_nanos_max.at_least(nanos);
+        self.recall_nanos.add_time(time);
+        self.recall_nanos_max.at_least(nanos(time));
+    }
+
+    /// A recall waits until the server knows these changes.
+    pub(crate) fn recall_flushes(&self, needed: Needed) {
+        self.recalls_flushed.one();
+        self.recall_records.add(needed.own as u64);
+        self.recall_collateral.add(needed.besides as u64);
+    }
+
+    pub(crate) fn recall_flush_took(&self, time: Duration) {
+        self.recall_flush_nanos.add_time(time);
+        self.recall_flush_nanos_max.at_least(nanos(time));
     }
 
     pub(crate) fn snapshot(&self) -> StatsSnapshot {
@@ -190,7 +227,11 @@ impl Stats {
 }
 
 /// The counters at one moment, by name: `op_*` operations asked for, `*_hits` and `*_misses` of the caches, `msg_*`
-/// messages sent by kind, `recall_nanos` time from a recall's arrival to its answer, and totals.
+/// messages sent by kind, `recall_nanos` time from a recall's arrival to its answer, and totals. Of delayed writes: `here`
+/// operations that were absorbed, `digested` changes that the server was told of, `coalesced` those that never travelled;
+/// `recalls_for_*` by what the other wants, `recalls_flushed` those that had to wait until the server was told something:
+/// `recall_records` changes of what was asked for, `recall_collateral` others that those depend on; `*_flush_nanos` the time
+/// that recalls, operations that went through, and fsync waited for that, `log_full_nanos` that writers waited for room.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StatsSnapshot {
     pub counters: BTreeMap<String, u64>,

@@ -43,6 +43,15 @@ pub struct Backlog {
     pub not_durable: u64,
 }
 
+/// Records that somebody who waits for some inodes needs told.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Needed {
+    /// They change these inodes themselves.
+    pub own: usize,
+    /// They do not: those before depend on them.
+    pub besides: usize,
+}
+
 /// What is known of what the server has applied and not made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Applied {
@@ -284,6 +293,23 @@ impl Log {
         }
         // Of data nothing is left.
         self.take_these(lsns.into_iter().collect(), DigestLimits { records: usize::MAX, bytes: u64::MAX })
+    }
+
+    /// Whether [`Log::take_for`] would take any.
+    pub fn has_pending_for(&self, fids: &[Fid]) -> bool {
+        fids.iter().any(|fid| self.objects.contains_key(&Object::Inode(*fid)))
+    }
+
+    /// How many pending records [`Log::take_for`] would take, without limits.
+    pub fn count_needed_for(&self, fids: &[Fid]) -> Needed {
+        let needed = self.needed_for(fids);
+        let own = |lsn: &&Lsn| {
+            let touched = self.pending.get(lsn).map(|pending| pending.record.change.touches());
+            let asked = |object: &Object| matches!(object, Object::Inode(fid) if fids.contains(fid));
+            touched.is_some_and(|touched| touched.iter().any(|(object, _)| asked(object)))
+        };
+        let own = needed.iter().filter(own).count();
+        Needed { own, besides: needed.len() - own }
     }
 
     /// The pending records that [`Log::take_for`] would take, without limits.

@@ -5,7 +5,7 @@
 
 use crate::{Change, Fate, Lsn, Moved, Place, Record};
 use bytes::Bytes;
-use soda_protocol::{IfExists, NewNode, SetXattr};
+use soda_protocol::{Allocate, IfExists, NewNode, SetXattr};
 use soda_types::{Creds, Fid, FileKind, InUse, Ino, Name, SetAttr, SetTime, Timestamp, VolumeId, mode};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,7 +178,19 @@ impl Tree {
                 assert!(inode.xattrs.remove(name).is_some());
                 inode.ctime = at;
             }
-            Change::Allocate { .. } => unreachable!("not generated"),
+            Change::Allocate { fid, offset, len, how } => {
+                let inode = self.get(*fid);
+                let (start, end) = (*offset as usize, (*offset + *len) as usize);
+                if matches!(how, Allocate::Extend | Allocate::ZeroRange) {
+                    let size = inode.data.len().max(end);
+                    inode.data.resize(size, 0);
+                }
+                if !matches!(how, Allocate::Extend | Allocate::KeepSize) {
+                    let size = inode.data.len();
+                    inode.data[start.min(size)..end.min(size)].fill(0);
+                }
+                (inode.mtime, inode.ctime) = (at, at);
+            }
         }
     }
 
@@ -324,6 +336,12 @@ impl Author {
                     let how = SetXattr::Either;
                     self.add(Change::SetXattr { fid, name, value, how, kill_sgid: false });
                 }
+            }
+            11 if d % 3 == 0 => {
+                use Allocate::{Extend, KeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
+                let how = [Extend, KeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize][usize::from(a % 5)];
+                let (offset, len) = (u64::from(b % 6), u64::from(b % 4) + 1);
+                self.add(Change::Allocate { fid: file?, offset, len, how });
             }
             _ => {
                 let data = Bytes::from(vec![d; usize::from(d % 6) + 1]);

@@ -168,6 +168,11 @@ pub fn space_for(bytes: usize) -> u64 {
     RECORDS + bytes + 2 * bytes.min(SMALL)
 }
 
+/// The same of an allocation of so many bytes: who is told that they are his finds no full disk when it is told.
+fn space_to_allocate(len: u64) -> u64 {
+    space_for(0).saturating_add(len)
+}
+
 /// The same of a small change that goes through to the server: the server and its client take it off what is reserved.
 pub fn space_through(bytes: usize) -> u64 {
     const RECORDS: u64 = 4096;
@@ -241,6 +246,9 @@ impl Change {
             Change::Unlink { .. } | Change::RemoveDirectory { .. } | Change::Release { .. } => 0,
             Change::SetAttr { set, .. } if set.size.is_some() => 0,
             Change::Write { data, .. } => space_for(data.len()),
+            Change::Allocate { len, how: Allocate::Extend | Allocate::KeepSize, .. } => {
+                space_to_allocate(*len)
+            }
             Change::SetXattr { name, value, .. } => space_for(name.len() + value.len()),
             Change::Create { place, new, .. } => space_for(place.name.as_bytes().len() + new.target.len()),
             Change::Link { place, .. } | Change::Rename { to: place, .. } => {
@@ -266,14 +274,18 @@ impl Change {
                 *then == Fate::Gone
             }
             Change::SetAttr { set, .. } => set.size.is_some(),
-            Change::Release { .. } => true,
+            Change::Release { .. } | Change::Allocate { how: Allocate::PunchHole, .. } => true,
             _ => false,
         }
     }
 
     /// Whether the server needs room for file data, or for what is like it.
     pub fn brings_data(&self) -> bool {
-        matches!(self, Change::Write { .. } | Change::Allocate { .. } | Change::SetXattr { .. })
+        match self {
+            Change::Allocate { how, .. } => *how != Allocate::PunchHole,
+            Change::Write { .. } | Change::SetXattr { .. } => true,
+            _ => false,
+        }
     }
 }
 

@@ -42,7 +42,7 @@ impl State {
             semantics::checked_end(size, 0).map_err(NotHere::Fails)?;
         }
         if set.size.is_none_or(|size| size > attr.size) {
-            self.room_here(0)?;
+            self.room_here(now, 0)?;
         }
         let moment = self.moment(calendar, &[&attr]);
         let before = attr.size;
@@ -88,7 +88,7 @@ impl State {
         if list.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LARGEST_LIST {
             return Err(Why::Large.into());
         }
-        self.room_here(name.len() + value.len())?;
+        self.room_here(now, name.len() + value.len())?;
         let moment = self.moment(calendar, &[&attr]);
         attr.changed(moment);
         let (name, how) = (name.to_vec(), SetXattr::Either);
@@ -112,7 +112,7 @@ impl State {
         if list.len() == before {
             return Err(Errno::NoData.into());
         }
-        self.room_here(0)?;
+        self.room_here(now, 0)?;
         let moment = self.moment(calendar, &[&attr]);
         attr.changed(moment);
         self.xattrs_changed(now, fid, attr, list);

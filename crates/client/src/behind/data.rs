@@ -2,14 +2,16 @@
 
 use super::here::{Here, Keeping, NotHere, Why};
 use crate::cache::State;
+use crate::cache::extents::Found;
 use crate::config::WritePolicy;
 use crate::ops::{KillPriv, Written};
 use crate::validity::Cached;
 use bytes::Bytes;
 use soda_oplog::Change;
-use soda_protocol::WriteAt;
+use soda_protocol::{Allocate, WriteAt};
 use soda_types::semantics;
 use soda_types::{Fid, FileKind, Monotonic, Timestamp};
+use std::ops::Range;
 
 impl State {
     /// `data` is kept as it is: nothing but these bytes should be alive for it.
@@ -36,7 +38,7 @@ impl State {
         };
         let len = data.len() as u64;
         let end = semantics::checked_end(offset, len).map_err(NotHere::Fails)?;
-        self.room_here(data.len())?;
+        self.room_here(now, data.len())?;
         let moment = self.moment(calendar, &[&attr]);
         if offset >= attr.size {
             attr.allocated += len;
@@ -51,6 +53,83 @@ impl State {
         self.log_change(now, moment, Change::Write { fid, offset, data: data.clone(), kill_suid_sgid });
         self.changed(now, fid, None, Some(offset..end));
         Ok(Written { offset, len, attr: Cached { value: attr, valid: self.attr_validity(now, fid, &attr) } })
+    }
+
+    /// fallocate(2).
+    pub(crate) fn allocate_here(
+        &mut self,
+        now: Monotonic,
+        calendar: Timestamp,
+        fid: Fid,
+        range: Range<u64>,
+        how: Allocate,
+    ) -> Here<()> {
+        let WritePolicy::Behind(policy) = &self.behind.policy else { return Err(Why::Policy.into()) };
+        let (len, most) = (range.end - range.start, policy.max_bytes);
+        let mut attr = self.attr_here(now, fid)?;
+        if attr.kind != FileKind::File || len == 0 {
+            return Err(Why::Kind.into());
+        }
+        semantics::checked_end(range.start, len).map_err(NotHere::Fails)?;
+        let (reaches, empties) = match how {
+            Allocate::Extend => (range.end, false),
+            Allocate::KeepSize => (0, false),
+            Allocate::PunchHole | Allocate::ZeroRangeKeepSize => (0, true),
+            Allocate::ZeroRange => (range.end, true),
+        };
+        let change = Change::Allocate { fid, offset: range.start, len, how };
+        let space = change.space();
+        // More than is ever set aside, or most of it.
+        if space > most {
+            return Err(Why::Large.into());
+        }
+        self.space_here(now, space)?;
+        let moment = self.moment(calendar, &[&attr]);
+        let gone = range.start.min(attr.size)..range.end.min(attr.size);
+        attr.written(reaches, moment);
+        if empties {
+            // At most this is left; the server's answer to the digest says what is.
+            attr.allocated = attr.allocated.min(attr.size - (gone.end - gone.start));
+            self.memory.punch(fid, range.clone(), attr.data_version);
+        } else {
+            self.memory.rename_version(fid, attr.data_version);
+        }
+        self.set_attr_here(now, fid, attr);
+        self.log_change(now, moment, change);
+        self.changed(now, fid, None, Some(range));
+        Ok(())
+    }
+
+    /// copy_file_range(2) of what the cache has all of: it is logged as the write of these bytes. Returns how many.
+    pub(crate) fn copy_here(
+        &mut self,
+        now: Monotonic,
+        calendar: Timestamp,
+        (from, offset): (Fid, u64),
+        (to, to_offset): (Fid, u64),
+        len: u64,
+    ) -> Here<u64> {
+        let WritePolicy::Behind(policy) = &self.behind.policy else { return Err(Why::Policy.into()) };
+        let most = policy.largest_write as u64;
+        let source = self.peek_attr(now, from).ok_or(Why::Unknown)?;
+        let len = len.min(source.size.saturating_sub(offset));
+        if len > most {
+            return Err(Why::Large.into());
+        }
+        let range = offset..offset + len;
+        let overlaps = from == to && offset < to_offset.saturating_add(len) && to_offset < range.end;
+        // Holes stay holes: the server knows them.
+        let holes = source.allocated < source.size;
+        if source.kind != FileKind::File || len == 0 || overlaps || holes {
+            return Err(Why::Kind.into());
+        }
+        if self.memory.write_in_flight(from, &range) {
+            return Err(Why::Contended.into());
+        }
+        let Found::All(pieces) = self.memory.find(from, range) else { return Err(Why::Unknown.into()) };
+        let data = Bytes::from(pieces.concat());
+        let at = WriteAt::Offset(to_offset);
+        Ok(self.write_here(now, calendar, to, at, &data, KillPriv::Keep)?.len)
     }
 
     /// The last process has closed an inode without a name, of which the server has not heard everything: the log tells it.

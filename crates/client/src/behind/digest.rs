@@ -13,7 +13,7 @@ use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
 use soda_oplog::{Change, Digest, DigestId, DigestLimits, Fate};
 use soda_protocol::{Answer, Call, Lsn};
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Sequence, Version};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, InUse, Monotonic, Sequence, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,6 +171,14 @@ impl State {
                 self.holder.forget(*fid);
             }
         }
+        // Closed meanwhile, which could not be logged: now nothing comes after it.
+        let closed =
+            |inode: &Inode| inode.records == 0 && inode.opens == 0 && inode.open_at_server == InUse::Yes;
+        for fid in touched_once(&under_way) {
+            if self.peek(fid).is_some_and(closed) {
+                self.told_open(fid);
+            }
+        }
         under_way.touched.iter().for_each(|fid| self.repin(*fid));
         let nameless = |inode: &Inode| inode.attr.is_some_and(|attr| attr.nlink == 0);
         for fid in under_way.kept {
@@ -281,6 +289,10 @@ pub(crate) struct Refusal {
     /// Because of this one.
     pub(super) record: Lsn,
     pub(super) touched: Vec<Fid>,
+}
+
+fn touched_once(under_way: &UnderWay) -> BTreeSet<Fid> {
+    under_way.touched.iter().copied().collect()
 }
 
 impl Behind {

@@ -91,6 +91,11 @@ impl From<Errno> for NotHere {
 }
 
 impl State {
+    /// Whether anything may be done here.
+    pub(crate) fn writes_behind(&self) -> bool {
+        self.behind.policy != WritePolicy::Through
+    }
+
     /// Whether changes of the inode may be made here now.
     pub(crate) fn may_change_here(&self, now: Monotonic, fid: Fid) -> Result<(), Why> {
         if self.behind.policy == WritePolicy::Through || !self.caches_own_writes() {
@@ -148,8 +153,13 @@ impl State {
 
     /// There is room in the log, and was set aside by the server, for a change with so many bytes of data or names. Not asked by
     /// what frees space.
-    pub(super) fn room_here(&mut self, bytes: usize) -> Here<()> {
-        let space = space_for(bytes);
+    pub(super) fn room_here(&mut self, now: Monotonic, bytes: usize) -> Here<()> {
+        self.space_here(now, space_for(bytes))
+    }
+
+    /// The same for what may take so many bytes of the server's space.
+    pub(super) fn space_here(&mut self, now: Monotonic, space: u64) -> Here<()> {
+        self.behind.reserve.note_needed(now);
         let stalled =
             self.behind.stalled_until > Monotonic::ZERO && self.behind.log.first_pending().is_some();
         let refused = stalled || self.behind.room != Room::Enough;

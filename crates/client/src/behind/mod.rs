@@ -38,7 +38,7 @@ use crate::config::{Fsync, WriteBehind, WritePolicy};
 use digest::{Room, UnderWay};
 use disk::DiskLog;
 use reserve::Reserve;
-use soda_oplog::{DigestId, Log};
+use soda_oplog::{DigestId, Log, Needed};
 use soda_protocol::Lsn;
 use soda_types::{Fid, Monotonic, Timestamp, Version};
 use std::collections::BTreeMap;
@@ -196,6 +196,11 @@ impl Behind {
     /// The digest without an answer.
     pub(crate) fn digest_under_way(&self) -> Option<DigestId> {
         self.log.under_way().filter(|_| self.under_way.is_some())
+    }
+
+    /// What the server would be told first for who waits for these inodes.
+    pub(crate) fn needed_for(&self, fids: &[Fid]) -> Needed {
+        self.log.count_needed_for(fids)
     }
 
     /// For `soda status`.

@@ -85,7 +85,7 @@ impl State {
         }
         alive(&parent)?;
         attr.check_link().map_err(NotHere::Fails)?;
-        self.room_here(at.name.as_bytes().len())?;
+        self.room_here(now, at.name.as_bytes().len())?;
         let moment = self.moment(calendar, &[&parent, &attr]);
         attr.linked(moment);
         self.set_attr_here(now, fid, attr);
@@ -157,7 +157,7 @@ impl State {
         let moved = self.attr_here(now, source.0)?;
         let other = target.map(|(fid, _)| self.attr_here(now, fid)).transpose()?;
         alive(&parents.1)?;
-        self.room_here(to.name.as_bytes().len())?;
+        self.room_here(now, to.name.as_bytes().len())?;
         let mut touched = vec![&parents.0, &parents.1, &moved];
         touched.extend(&other);
         match (how, target) {
@@ -262,7 +262,7 @@ impl State {
         if new.kind == FileKind::Symlink {
             semantics::check_target(new.target.len()).map_err(NotHere::Fails)?;
         }
-        self.room_here(LONGEST_NAME + new.target.len())?;
+        self.room_here(now, LONGEST_NAME + new.target.len())?;
         let fid = self.number_here(dir.volume)?;
         let moment = self.moment(calendar, &[parent]);
         let newborn = Newborn {
@@ -377,9 +377,11 @@ fn moved(kind: FileKind, from: At<'_>, to: At<'_>) -> Moved {
 }
 
 impl Inode {
-    /// Whether the last close of it is to be told by the log.
+    /// Whether the last close of it is to be told by the log: the server keeps it until then, and has not heard of all that was
+    /// done to it. Not so what nobody had open when it lost its last name: that is gone.
     pub(crate) fn is_released_by_log(&self) -> bool {
         let nameless = self.attr.is_some_and(|attr| attr.nlink == 0);
-        self.records > 0 && nameless && self.keeping == Keeping::Open
+        let kept = self.keeping == Keeping::Open || self.open_at_server == InUse::Yes;
+        self.records > 0 && nameless && kept
     }
 }

@@ -29,12 +29,30 @@ pub(crate) struct Reserve {
     asking: Option<Question>,
     questions: u64,
     not_before: Monotonic,
+    /// When it was last needed.
+    needed_at: Monotonic,
+    /// It was given back for want of use: nothing is asked for until it is needed again.
+    asleep: bool,
     /// When all that was set aside was last given up.
     given_up: Option<Monotonic>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Question(u64);
+pub(crate) struct Question {
+    number: u64,
+    asked: Asked,
+}
+
+/// What the server is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    /// What is needed here.
+    Needed,
+    /// Nothing: others need it.
+    GivenUp,
+    /// Nothing: it is not needed here.
+    Idle,
+}
 
 impl Reserve {
     /// Bytes that the server may need for what it has not heard of.
@@ -54,7 +72,23 @@ impl Reserve {
     /// `most`: the bytes that are set aside at best.
     fn is_low(&self, now: Monotonic, most: u64) -> bool {
         let short = self.lacks_numbers() || self.bytes <= most / 2;
-        self.asking.is_none() && short && now >= self.not_before
+        self.asking.is_none() && !self.asleep && short && now >= self.not_before
+    }
+
+    /// Something is about to be done here, or through, that needs it.
+    pub(super) fn note_needed(&mut self, now: Monotonic) {
+        self.needed_at = self.needed_at.max(now);
+        self.asleep = false;
+    }
+
+    fn fall_asleep(&mut self) {
+        self.bytes = 0;
+        self.asleep = true;
+    }
+
+    /// Whether it was needed for nothing since so long ago.
+    fn idles(&self, now: Monotonic, idle: Duration) -> bool {
+        self.bytes > 0 && self.asking.is_none() && now.since(self.needed_at) >= idle
     }
 
     /// What the server was told takes so much of its space now, and not of what it set aside.
@@ -89,10 +123,10 @@ impl Reserve {
         self.not_before = Monotonic::ZERO;
     }
 
-    fn begin_question(&mut self) -> Question {
+    fn begin_question(&mut self, asked: Asked) -> Question {
         self.questions += 1;
         self.used = 0;
-        *self.asking.insert(Question(self.questions))
+        *self.asking.insert(Question { number: self.questions, asked })
     }
 
     fn handle_reserved(
@@ -105,7 +139,7 @@ impl Reserve {
         if self.asking.take_if(|last| *last == question).is_some() {
             // The server may have set it aside before it was told what used it up.
             self.bytes = bytes.saturating_sub(self.used);
-            if bytes <= most / 2 {
+            if bytes <= most / 2 && question.asked != Asked::Idle {
                 self.not_before = now + ASK_AGAIN;
             }
         }
@@ -132,14 +166,36 @@ impl State {
         if !self.behind.reserve.is_low(now, bytes) || self.holder.session().is_none() {
             return None;
         }
+        self.behind.reserve.needed_at = now;
         let inodes = if self.behind.reserve.lacks_numbers() { NUMBERS } else { 0 };
-        Some(self.ask_for_reservation(now, inodes, bytes))
+        Some(self.ask_for_reservation(now, Asked::Needed, inodes, bytes))
     }
 
-    fn ask_for_reservation(&mut self, now: Monotonic, inodes: u32, bytes: u64) -> (Order, Question) {
-        let question = self.behind.reserve.begin_question();
+    fn ask_for_reservation(
+        &mut self,
+        now: Monotonic,
+        asked: Asked,
+        inodes: u32,
+        bytes: u64,
+    ) -> (Order, Question) {
+        let question = self.behind.reserve.begin_question(asked);
         let ticket = self.holder.begin_request(now);
         (Order::question(Call::Reserve { inodes, bytes }, ticket), question)
+    }
+}
+
+impl State {
+    /// What gives back what was set aside for what has not been done for a while. All that was done is on the server's disk: a
+    /// server that comes back with less has to be told again, and needs the room for that.
+    fn idle_reservation(&mut self, now: Monotonic) -> Option<(Order, Question)> {
+        let WritePolicy::Behind(policy) = &self.behind.policy else { return None };
+        let idle = policy.reserve_idle;
+        let needed = self.behind.has_backlog() || self.behind.is_restoring();
+        if needed || self.holder.session().is_none() || !self.behind.reserve.idles(now, idle) {
+            return None;
+        }
+        self.behind.reserve.fall_asleep();
+        Some(self.ask_for_reservation(now, Asked::Idle, 0, 0))
     }
 }
 
@@ -167,6 +223,18 @@ pub(crate) enum Room {
 }
 
 impl Inner {
+    /// Others may have what is set aside for a client that does nothing.
+    pub(crate) fn release_idle_reservation(self: &Arc<Inner>) {
+        let asked = {
+            let (mut state, now) = self.locked();
+            state.idle_reservation(now)
+        };
+        if let Some(asked) = asked {
+            self.stats.reservations_idle.one();
+            drop(self.send_reservation(asked));
+        }
+    }
+
     /// The server had no room for something that goes through to it. What it keeps for what is done here is given back,
     /// after all that was done here has been told: then there may be room.
     pub(crate) async fn make_room(self: &Arc<Inner>) -> Room {
@@ -188,7 +256,7 @@ impl Inner {
         }
         let asked = {
             let (mut state, now) = self.locked();
-            state.ask_for_reservation(now, 0, 0)
+            state.ask_for_reservation(now, Asked::GivenUp, 0, 0)
         };
         let given_back = self.send_reservation(asked).result().await;
         if given_back.is_ok() { Room::Made } else { Room::None }
@@ -210,7 +278,9 @@ impl Inner {
             // Who waits for what cannot be told hears of it.
             let _ = self.flush_all().await;
         }
-        self.locked().0.behind.reserve.note_used(little);
+        let (mut state, now) = self.locked();
+        state.behind.reserve.note_needed(now);
+        state.behind.reserve.note_used(little);
     }
 
     pub(super) fn send_reservation(self: &Arc<Inner>, (order, question): (Order, Question)) -> Waiting<()> {
@@ -253,7 +323,7 @@ mod tests {
     }
 
     fn answer(reserve: &mut Reserve, now: Monotonic, numbers: Range<u64>, bytes: u64) {
-        let question = reserve.begin_question();
+        let question = reserve.begin_question(Asked::Needed);
         reserve.handle_reserved(now, question, numbers, (bytes, MOST));
     }
 
@@ -289,7 +359,7 @@ mod tests {
         reserve.note_used(1);
         assert!(reserve.is_low(at(1), MOST));
         // Asked; what is applied until the answer may have been taken from what it says.
-        let question = reserve.begin_question();
+        let question = reserve.begin_question(Asked::Needed);
         reserve.note_used(100);
         reserve.handle_reserved(at(1), question, 0..0, (MOST, MOST));
         assert_eq!(reserve.bytes(), MOST - 100);
@@ -298,12 +368,30 @@ mod tests {
     }
 
     #[test]
+    fn what_idles_is_given_back_and_asked_for_when_it_is_needed() {
+        let idle = Duration::from_secs(30);
+        let mut reserve = Reserve::default();
+        answer(&mut reserve, at(1), 100..9000, MOST);
+        reserve.note_needed(at(2));
+        assert!(!reserve.idles(at(31), idle));
+        assert!(reserve.idles(at(32), idle));
+        reserve.fall_asleep();
+        let question = reserve.begin_question(Asked::Idle);
+        assert!(!reserve.idles(at(90), idle), "it is on its way");
+        reserve.handle_reserved(at(99), question, 0..0, (0, MOST));
+        assert!(!reserve.is_low(at(99), MOST), "it is not wanted back");
+        reserve.note_needed(at(99));
+        assert!(reserve.is_low(at(99), MOST));
+        assert_eq!(reserve.number(VolumeId(1)).unwrap().ino, Ino(100), "numbers take no space");
+    }
+
+    #[test]
     fn what_was_given_up_does_not_come_back_with_an_older_answer() {
         let mut reserve = Reserve::default();
         answer(&mut reserve, at(1), 100..9000, MOST);
-        let before = reserve.begin_question();
+        let before = reserve.begin_question(Asked::Needed);
         assert_eq!(reserve.give_up(at(2)), GivenUp::Now);
-        let nothing = reserve.begin_question();
+        let nothing = reserve.begin_question(Asked::GivenUp);
         reserve.handle_reserved(at(2), before, 9000..9999, (MOST, MOST));
         assert_eq!(reserve.bytes(), 0);
         reserve.handle_reserved(at(2), nothing, 0..0, (0, MOST));

@@ -41,7 +41,7 @@ enum What {
 impl What {
     fn is_pending(&self, log: &Log) -> bool {
         match self {
-            What::Inodes(fids) => !log.needed_for(fids).is_empty(),
+            What::Inodes(fids) => log.has_pending_for(fids),
             What::UpTo(lsn) => log.first_pending().is_some_and(|first| first <= *lsn),
         }
     }
@@ -149,12 +149,17 @@ impl Inner {
         self: &Arc<Inner>,
         fids: &[Fid],
     ) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
+        let mut began = None;
         loop {
             let (_through, receiver) = {
                 let (mut state, now) = self.locked();
                 if !state.is_ahead(fids) {
+                    if let Some(began) = began {
+                        self.stats.through_flush_nanos.add_time(now.since(began));
+                    }
                     return Ok((state, now));
                 }
+                began.get_or_insert(now);
                 let receiver = state.behind.wait_for(What::Inodes(fids.to_vec()));
                 (GoingThrough::begin(self, &mut state, fids), receiver)
             };
@@ -211,6 +216,13 @@ impl Inner {
     /// As [`Inner::settled`].
     pub(crate) async fn wait_for_room(self: &Arc<Inner>) -> FsResult<()> {
         self.stats.log_full.one();
+        let began = self.now();
+        let waited = self.until_room().await;
+        self.stats.log_full_nanos.add_time(self.now().since(began));
+        waited
+    }
+
+    async fn until_room(self: &Arc<Inner>) -> FsResult<()> {
         let receiver = {
             let (mut state, _) = self.locked();
             let first = state.behind.log.first_pending().filter(|_| !state.behind.is_heavy());

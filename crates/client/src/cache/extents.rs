@@ -219,8 +219,13 @@ impl Memory {
 
     /// A change that was made here: what is cached from `end` on is gone, and the file is at this version.
     pub(crate) fn cut(&mut self, fid: Fid, end: u64, version: Version) {
-        self.spoil(fid, &(end..u64::MAX));
-        self.remove_range(fid, end..u64::MAX);
+        self.punch(fid, end..u64::MAX, version);
+    }
+
+    /// A change that was made here: what is cached of the range is gone, and the file is at this version.
+    pub(crate) fn punch(&mut self, fid: Fid, range: Range<u64>, version: Version) {
+        self.spoil(fid, &range);
+        self.remove_range(fid, range);
         self.rename_version(fid, version);
     }
 

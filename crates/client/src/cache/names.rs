@@ -140,6 +140,11 @@ impl Directory {
         dentry.fetched = now;
     }
 
+    /// Whether an own change of the name is at the server.
+    pub(crate) fn is_changing(&self, name: &Name) -> bool {
+        self.names.get(name).is_some_and(|dentry| dentry.in_flight > 0)
+    }
+
     /// The change is answered: `outcome` is what the name is now, `None` if that is not known.
     pub(crate) fn end_change(&mut self, now: Monotonic, name: &Name, outcome: Option<Known>) {
         self.sorted = None;

@@ -98,15 +98,19 @@ impl Drop for OpenFile {
         if inode.opens > 0 {
             return;
         }
+        let by_log = inode.is_released_by_log();
         let registered = std::mem::take(&mut inode.open_at_server) == InUse::Yes;
         inode.locks_lost = 0;
-        let by_log = inode.is_released_by_log();
         state.open.remove(&self.fid);
         state.repin(self.fid);
         let now = self.inner.now();
-        // Otherwise the answer to the digest that took its last name tells the server.
-        if by_log && !registered && state.may_change_here(now, self.fid).is_ok() {
+        if by_log && state.may_change_here(now, self.fid).is_ok() {
             state.release_here(now, self.inner.clock.calendar(), self.fid);
+        } else if by_log {
+            // The answer to the digest that brings the last of it tells the server.
+            if registered {
+                state.inode(self.fid).open_at_server = InUse::Yes;
+            }
         } else if registered {
             state.note_closed(now, self.fid);
             let closed = Note::Closed(vec![self.fid]);
@@ -215,8 +219,12 @@ impl Client {
 
     async fn fsync_there(&self, fid: Fid) -> FsResult<()> {
         loop {
-            let losses = self.inner.locked().0.behind.losses();
+            let (losses, began) = {
+                let (state, now) = self.inner.locked();
+                (state.behind.losses(), now)
+            };
             self.inner.flush(&[fid]).await?;
+            self.inner.stats.fsync_flush_nanos.add_time(self.inner.now().since(began));
             self.sync(fid).await?;
             // A server that came back with less has synced what it has, not what it is going to be told again.
             if self.inner.locked().0.behind.losses() == losses {

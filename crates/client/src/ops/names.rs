@@ -43,7 +43,9 @@ impl State {
         NamesInFlight { names: names.iter().map(|(dir, name)| (*dir, (*name).clone())).collect(), changes }
     }
 
-    /// The name still means what it meant before its inode was settled, as far as is known here.
+    /// The name still means what it meant before its inode was settled, as far as is known here. Where writes are delayed, no
+    /// other change of it may be under way: it could be another inode by then that this one removes, and that inode be
+    /// changed here meanwhile. (The kernel makes changes of one directory one by one.)
     ///
     /// # Errors
     /// ESTALE: another program has changed it meanwhile. The kernel walks the path again.
@@ -53,7 +55,10 @@ impl State {
             Known::Present { fid, .. } => Some(fid),
             Known::Absent => None,
         });
+        let names = self.peek(at.dir).and_then(|inode| inode.dir.as_ref());
+        let changing = self.writes_behind() && names.is_some_and(|names| names.is_changing(at.name));
         match now_means {
+            _ if changing => Err(FsError::new(Errno::Stale, "the name is being changed")),
             Some(other) if other != means => {
                 Err(FsError::new(Errno::Stale, "the name was changed meanwhile"))
             }

@@ -214,11 +214,18 @@ impl Client {
     /// # Errors
     /// ENOSPC, EOPNOTSUPP, EFBIG.
     pub async fn fallocate(&self, file: &OpenFile, offset: u64, len: u64, how: Allocate) -> FsResult<()> {
-        self.again_with_room(|| self.allocate(file, offset, len, how)).await
+        self.inner.stats.op_allocate.one();
+        let here = self.here(|state, now, today| {
+            file.check_locks(state).map_err(NotHere::Fails)?;
+            state.allocate_here(now, today, file.fid(), offset..offset.saturating_add(len), how)
+        });
+        match here.await? {
+            Some(()) => Ok(()),
+            None => self.again_with_room(|| self.allocate(file, offset, len, how)).await,
+        }
     }
 
     async fn allocate(&self, file: &OpenFile, offset: u64, len: u64, how: Allocate) -> FsResult<()> {
-        self.inner.stats.op_allocate.one();
         let slot = self.slot().await?;
         let fid = file.fid();
         let (range, ticket, flight) = {
@@ -236,7 +243,7 @@ impl Client {
         waiting.result().await
     }
 
-    /// Copies within the server. Returns how much: less at the end of the source.
+    /// Copies; within the server, unless all of it is cached here. Returns how much: less at the end of the source.
     ///
     /// # Errors
     /// EINVAL for overlapping ranges of one file, ENOSPC.
@@ -248,7 +255,16 @@ impl Client {
         to_offset: u64,
         len: u64,
     ) -> FsResult<u64> {
-        self.again_with_room(|| self.copy(from, from_offset, to, to_offset, len)).await
+        self.inner.stats.op_copy.one();
+        let here = self.here(|state, now, today| {
+            from.check_locks(state).map_err(NotHere::Fails)?;
+            to.check_locks(state).map_err(NotHere::Fails)?;
+            state.copy_here(now, today, (from.fid(), from_offset), (to.fid(), to_offset), len)
+        });
+        match here.await? {
+            Some(copied) => Ok(copied),
+            None => self.again_with_room(|| self.copy(from, from_offset, to, to_offset, len)).await,
+        }
     }
 
     async fn copy(
@@ -259,7 +275,6 @@ impl Client {
         to_offset: u64,
         len: u64,
     ) -> FsResult<u64> {
-        self.inner.stats.op_copy.one();
         let slot = self.slot().await?;
         let (range, ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[from.fid(), to.fid()]).await?;

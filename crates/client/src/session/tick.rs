@@ -46,6 +46,7 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
         if ticks.is_multiple_of(IDLE_EVERY) {
             inner.release_idle(inner.config.cache.idle);
         }
+        inner.release_idle_reservation();
     }
 }
 

@@ -14,6 +14,7 @@ mod proxy;
 mod sharing;
 #[path = "../common/small_disk.rs"]
 mod small_disk;
+mod space;
 
 use common::*;
 use proxy::{Proxy, Weather};
@@ -72,7 +73,7 @@ async fn writer_with(config: ClientConfig) -> Arc<Client> {
 }
 
 async fn wait_until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
-    for _ in 0..2000 {
+    for _ in 0..12_000 {
         if condition().await {
             return;
         }

@@ -109,3 +109,29 @@ async fn a_name_that_is_replaced_here_and_through_at_once_loses_nothing() {
     assert_eq!(a.stats().count("lost_records"), 0);
     assert!(find(&b, &["mine", "t"]).await.is_some());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_recall_costs_is_counted() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let f = make(&a, a.root(), "f", "x").await;
+    a.sync_all().await.unwrap();
+    let before = a.stats();
+    let count = |what: &str| a.stats().count(what) - before.count(what);
+    // The second name is in a directory that the server does not know, nor what else is in it.
+    let e = mkdir(&a, a.root(), "e").await;
+    make(&a, e, "other", "y").await;
+    a.link(f, e, &name("second")).await.unwrap();
+    assert_eq!(count("here"), 4, "{:?}", a.stats());
+    assert_eq!(b.getattr(f).await.unwrap().value.nlink, 2);
+    let recalls = ["recalls_for_reading", "recalls_flushed", "recall_records", "recall_collateral"];
+    assert_eq!(recalls.map(count), [1, 1, 1, 1], "{:?}", a.stats());
+    assert!(count("recall_flush_nanos") > 0 && a.stats().count("recall_flush_nanos_max") > 0);
+    assert_eq!(a.session().backlog.records, 2, "the other file was not asked for");
+    a.fsync(e).await.unwrap();
+    assert!(count("fsync_flush_nanos") > 0);
+    make(&a, e, "third", "z").await;
+    let large = a.open(find(&a, &["e", "third"]).await.unwrap(), OpenMode::ReadWrite).await.unwrap();
+    a.write(&large, WriteAt::End, vec![1; 1 << 20].into(), KillPriv::Keep).await.unwrap();
+    assert!(count("through_flush_nanos") > 0 && count("through_large") == 1, "{:?}", a.stats());
+}

@@ -187,6 +187,10 @@ proptest! {
             for record in records.by_ref().take(appends) {
                 log.append(at(1), record.at, record.change);
             }
+            for ino in 1..20 {
+                let asked = [fid(ino)];
+                prop_assert_eq!(log.has_pending_for(&asked), !log.needed_for(&asked).is_empty());
+            }
             match event {
                 Event::Take(records) => {
                     under_way = log.take(DigestLimits { records, bytes: u64::MAX }).or(under_way);

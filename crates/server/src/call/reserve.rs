@@ -5,7 +5,7 @@ use crate::session::numbers::{BLOCK_MAX, NumbersRecord};
 use crate::session::records;
 use crate::shared::Shared;
 use crate::space::Purpose;
-use soda_protocol::{Answer, Call, Failure, space_through};
+use soda_protocol::{Allocate, Answer, Call, Failure, space_through};
 use soda_storage::{Batch, Table, crash};
 use soda_types::{FsResult, Ino, SessionId};
 
@@ -84,6 +84,7 @@ pub(super) fn space_for(call: &Call, payload: u64) -> Option<(u64, Purpose)> {
     let little = |bytes| Some((space_through(bytes), Purpose::Little));
     let data = match call {
         Call::Write { .. } => payload,
+        Call::Allocate { how: Allocate::PunchHole, .. } => return None,
         Call::CopyRange { len, .. } | Call::Allocate { len, .. } => *len,
         Call::SetXattr { value, .. } => return little(value.len()),
         Call::Create { new, .. } => return little(new.target.len()),

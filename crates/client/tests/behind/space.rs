@@ -1,0 +1,178 @@
+//! Space that files have before anything is written to them, copies, and what is set aside for a client that does nothing.
+
+use super::*;
+use crate::small_disk::on_a_small_disk;
+use bytes::Bytes;
+use soda_client::{Allocate, BootClock, Clock, TcpTransport};
+use soda_types::Monotonic;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a file is, as far as this client shows it.
+async fn shown(client: &Arc<Client>, path: &[&str]) -> (u64, Vec<u8>) {
+    let fid = find(client, path).await.unwrap();
+    let file = client.open(fid, OpenMode::Read).await.unwrap();
+    let size = client.getattr(fid).await.unwrap().value.size;
+    (size, client.read(&file, 0, 1 << 20).await.unwrap().to_bytes().to_vec())
+}
+
+fn data(len: usize) -> Bytes {
+    (0..len).map(|at| at as u8 | 1).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_fallocate_is_logged_and_does_what_the_server_does() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let dir = mkdir(&a, a.root(), "d").await;
+    let through = mkdir(&b, b.root(), "through").await;
+    let kinds = [
+        Allocate::Extend,
+        Allocate::KeepSize,
+        Allocate::PunchHole,
+        Allocate::ZeroRange,
+        Allocate::ZeroRangeKeepSize,
+    ];
+    let ranges = [(0, 5000), (3000, 9000), (9000, 30_000), (20_000, 100), (50_000, 10)];
+    let mut names = Vec::new();
+    for (number, how) in kinds.into_iter().enumerate() {
+        for (offset, len) in ranges {
+            let text = format!("{number} {offset}");
+            for (client, dir) in [(&a, dir), (&b, through)] {
+                let fid = make(client, dir, &text, "").await;
+                let file = client.open(fid, OpenMode::ReadWrite).await.unwrap();
+                client.write(&file, WriteAt::End, data(20_000), KillPriv::Keep).await.unwrap();
+                let sent = client.stats().count("msg_allocate");
+                client.fallocate(&file, offset, len, how).await.unwrap();
+                let expected = if dir == through { sent + 1 } else { sent };
+                assert_eq!(client.stats().count("msg_allocate"), expected, "{text}");
+                // What it has now is written to, too.
+                client.write(&file, WriteAt::Offset(offset + 1), data(7), KillPriv::Keep).await.unwrap();
+            }
+            names.push(text);
+        }
+    }
+    for text in &names {
+        let expected = shown(&b, &["through", text]).await;
+        assert_eq!(shown(&a, &["d", text]).await, expected, "{text} before it is told");
+    }
+    a.sync_all().await.unwrap();
+    for text in &names {
+        let expected = shown(&b, &["through", text]).await;
+        assert_eq!(shown(&b, &["d", text]).await, expected, "{text} at the server");
+        assert_eq!(shown(&a, &["d", text]).await, expected, "{text} after it was told");
+        let fids = (find(&b, &["d", text]).await.unwrap(), find(&b, &["through", text]).await.unwrap());
+        let blocks = (b.getattr(fids.0).await.unwrap(), b.getattr(fids.1).await.unwrap());
+        assert_eq!(blocks.0.value.allocated, blocks.1.value.allocated, "{text}");
+    }
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_of_a_hole_that_was_just_punched_is_nothing() {
+    let cell = Cell::start();
+    let a = writer(&cell).await;
+    let fid = make(&a, a.root(), "f", "").await;
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    a.write(&file, WriteAt::End, data(10_000), KillPriv::Keep).await.unwrap();
+    a.sync_all().await.unwrap();
+    assert_eq!(read(&a, &file).await, data(10_000));
+    a.fallocate(&file, 2000, 3000, Allocate::PunchHole).await.unwrap();
+    let mut expected = data(10_000).to_vec();
+    expected[2000..5000].fill(0);
+    assert_eq!(read(&a, &file).await, expected);
+    assert_eq!(a.stats().count("msg_allocate"), 0, "{:?}", a.stats());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_what_is_cached_is_logged_and_one_with_holes_is_the_servers() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let (from, to) = (make(&a, a.root(), "from", "").await, make(&a, a.root(), "to", "before").await);
+    let from = a.open(from, OpenMode::ReadWrite).await.unwrap();
+    let to = a.open(to, OpenMode::ReadWrite).await.unwrap();
+    a.write(&from, WriteAt::End, data(10_000), KillPriv::Keep).await.unwrap();
+    // As much as there is.
+    assert_eq!(a.copy_range(&from, 1000, &to, 3, 1 << 30).await.unwrap(), 9000);
+    assert_eq!(a.copy_range(&from, 10_000, &to, 3, 100).await.unwrap(), 0);
+    let copied = a.stats().count("msg_copyrange");
+    assert!(copied <= 1, "only where there is nothing to copy the server is asked: {:?}", a.stats());
+    let mut expected = b"bef".to_vec();
+    expected.extend_from_slice(&data(10_000)[1000..]);
+    assert_eq!(read(&a, &to).await, expected);
+    assert_eq!(shown(&b, &["to"]).await.1, expected);
+    let within = a.copy_range(&from, 0, &from, 1, 5).await;
+    assert_eq!(within.unwrap_err().errno, Errno::Invalid);
+    a.fallocate(&from, 0, 8192, Allocate::PunchHole).await.unwrap();
+    let asked = a.stats().count("msg_copyrange");
+    assert_eq!(a.copy_range(&from, 0, &to, 0, 10_000).await.unwrap(), 10_000);
+    assert_eq!(a.stats().count("msg_copyrange"), asked + 1, "holes stay holes");
+    let mut holed = data(10_000).to_vec();
+    holed[..8192].fill(0);
+    assert_eq!(shown(&b, &["to"]).await.1, holed);
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
+
+/// A machine on which so many nanoseconds more have passed.
+#[derive(Debug, Default)]
+struct Later(AtomicU64);
+
+impl Clock for Later {
+    fn now(&self) -> Monotonic {
+        BootClock.now() + Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+
+    fn suspended(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn who_idles_gives_back_what_was_set_aside() {
+    on_a_small_disk("space::idle_on_this_disk", "300m", "TMPDIR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by who_idles_gives_back_what_was_set_aside"]
+async fn idle_on_this_disk() {
+    let cell = Cell::start();
+    let b = cell.client().await;
+    let free = |client: Arc<Client>| async move { client.statfs().await.unwrap().free_bytes };
+    let before = free(Arc::clone(&b)).await;
+    let later = Arc::<Later>::default();
+    let idle = Duration::from_secs(3600);
+    let behind = WriteBehind { max_age: idle, reserve_idle: idle, ..WriteBehind::default() };
+    let config = ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() };
+    let clock: Arc<dyn Clock> = later.clone();
+    let a = Client::connect_with(config, Box::new(NoKernel), clock, Box::new(TcpTransport)).await.unwrap();
+    // The first changes go through.
+    wait_until("anything done here", || async {
+        let text = format!("d{}", a.stats().count("op_create"));
+        mkdir(&a, a.root(), &text).await;
+        a.stats().count("here") > 0
+    })
+    .await;
+    let reserved = free(Arc::clone(&b)).await;
+    assert!(reserved + (20 << 20) < before, "{reserved} of {before} bytes are free");
+    // A program that asks finds no room that its own writes are going to need.
+    let own = free(Arc::clone(&a)).await;
+    let file = a.open(make(&a, a.root(), "f", "").await, OpenMode::ReadWrite).await.unwrap();
+    for _ in 0..8 {
+        a.write(&file, WriteAt::End, data(128 << 10), KillPriv::Keep).await.unwrap();
+    }
+    let left = free(Arc::clone(&a)).await;
+    assert!(left + (1 << 20) <= own, "{left} of {own} bytes are free: {:?}", a.stats());
+    a.sync_all().await.unwrap();
+    assert_eq!(a.stats().count("reservations_idle"), 0);
+    later.0.fetch_add(idle.as_nanos() as u64, Ordering::Relaxed);
+    wait_until("reservation given back", || async { a.stats().count("reservations_idle") > 0 }).await;
+    wait_until("room for others", || async { free(Arc::clone(&b)).await > reserved + (20 << 20) }).await;
+    // It is had again as soon as it is needed.
+    let here = a.stats().count("here");
+    wait_until("anything done here again", || async {
+        let text = format!("e{}", a.stats().count("op_create"));
+        mkdir(&a, a.root(), &text).await;
+        a.stats().count("here") > here
+    })
+    .await;
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
