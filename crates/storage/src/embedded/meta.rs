@@ -96,19 +96,15 @@ impl EmbeddedMeta {
         initialisation: Option<Initialisation>,
     ) -> StorageResult<EmbeddedMeta> {
         let engine = |doing, error| engine(&path, doing, error);
-        let open = || {
-            Database::builder(&path)
-                .cache_size(options.meta_cache)
-                .journal_compression(CompressionType::None)
-                .max_journaling_size(JOURNALS)
-                .max_cached_files(Some(OPEN_MAX))
-                .open()
-        };
-        let database = match open() {
-            Err(fjall::Error::JournalRecovery(_)) if journal::cut_torn_tail(&path)? => open(),
-            other => other,
-        }
-        .map_err(|error| engine("opening", error))?;
+        // Before the engine sees it: that refuses some torn tails, and others are bugs to it.
+        journal::cut_torn_tail(&path)?;
+        let database = Database::builder(&path)
+            .cache_size(options.meta_cache)
+            .journal_compression(CompressionType::None)
+            .max_journaling_size(JOURNALS)
+            .max_cached_files(Some(OPEN_MAX))
+            .open()
+            .map_err(|error| engine("opening", error))?;
         if initialisation.is_none() && TREES.iter().any(|name| !database.keyspace_exists(name)) {
             let cause = "a tree is missing".to_owned();
             return Err(StorageError::DamagedMetadata { path, doing: "opening", cause });
