@@ -78,6 +78,10 @@ struct ForgetfulData {
 }
 
 impl DataStore for ForgetfulData {
+    fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
+        self.chunks.begin_at(segment)
+    }
+
     fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
         let chunk = self.chunks.append(data)?;
         self.unsynced.lock().unwrap().push(chunk);

@@ -96,6 +96,10 @@ pub struct Space {
 ///
 /// Chunks are never changed. Appends and reads from many threads at once are fine.
 pub trait DataStore: Send + Sync + fmt::Debug {
+    /// From here on chunks go to segments of this number or a higher one. For numbers that are surely new, whatever became of
+    /// the segments that were there: the highest may be lost.
+    fn begin_at(&self, segment: SegmentId) -> StorageResult<()>;
+
     /// Writes a chunk of 1 to [`CHUNK_MAX`] bytes. When it returns the data is in the hands of the operating system.
     fn append(&self, data: &[u8]) -> StorageResult<ChunkRef>;
 

@@ -150,6 +150,17 @@ impl Default for MemoryData {
 }
 
 impl DataStore for MemoryData {
+    fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
+        let mut log = self.log();
+        if segment > log.active {
+            let before = std::mem::replace(&mut log.active, segment);
+            log.end = 0;
+            log.segments.retain(|id, chunks| *id != before || !chunks.is_empty());
+            log.segments.entry(segment).or_default();
+        }
+        Ok(())
+    }
+
     fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
         let len = chunk_len(data)?;
         let padded = u64::from(len).next_multiple_of(CHUNK_ALIGN);

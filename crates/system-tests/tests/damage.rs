@@ -93,7 +93,8 @@ fn fsck_without_repair_changes_nothing() {
         assert!(changed.is_empty(), "{what}: {changed:?}");
     };
     unchanged("after kill -9", Some(0));
-    let segment = data.join("data/0000000000000001.seg");
+    let segments = fs::read_dir(data.join("data")).unwrap().map(|entry| entry.unwrap().path());
+    let segment = segments.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
     let good = fs::read(&segment).unwrap();
     let mut bytes = good.clone();
     bytes[..1 << 20].fill(9);

@@ -8,11 +8,14 @@
 use crate::key;
 use crate::record::{self, Runs};
 use crate::view::damaged;
-use soda_storage::{Batch, MetaStore, Table, crash};
+use soda_storage::{Batch, MetaStore, SegmentId, Table, crash};
 use soda_types::{FsResult, Version, VolumeId};
 
 /// Versions of one run, as a power of two: at 100,000 changes of one inode a second enough for five years, for a million runs.
 const VERSIONS_PER_RUN: u32 = 44;
+
+/// Segments of one run, as a power of two.
+const SEGMENTS_PER_RUN: u32 = 24;
 
 /// Begins a run. Returns its lowest version.
 pub(crate) fn begin_run(meta: &dyn MetaStore, id: VolumeId) -> FsResult<Version> {
@@ -33,4 +36,11 @@ pub(crate) fn begin_run(meta: &dyn MetaStore, id: VolumeId) -> FsResult<Version>
 /// The run that gave a version, or one before it.
 pub(crate) fn run_of(version: Version) -> u64 {
     version.0 >> VERSIONS_PER_RUN
+}
+
+/// The first segment of the run that gives `version`: above those of all runs before. Numbers that went on from the
+/// segments that are there would be given again where the last of these are lost, and giving back what was lost would
+/// take what is new.
+pub(crate) fn first_segment(version: Version) -> SegmentId {
+    SegmentId(run_of(version) << SEGMENTS_PER_RUN)
 }

@@ -122,6 +122,7 @@ impl Volume {
     ) -> FsResult<Volume> {
         let mut volume = Volume::load(meta, data, config)?;
         volume.first_version = versions::begin_run(&*volume.meta, volume.id)?;
+        volume.data.begin_at(versions::first_segment(volume.first_version))?;
         Ok(volume)
     }
 

@@ -71,6 +71,10 @@ impl MetaStore for FailingMeta {
 }
 
 impl DataStore for FailingData {
+    fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
+        self.0.begin_at(segment)
+    }
+
     fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
         self.1.burn()?;
         self.0.append(data)
@@ -285,4 +289,33 @@ fn a_transaction_goes_on_after_an_operation_that_failed() {
     assert!(lab.volume.lookup(lab.directory(), &name("one")).unwrap().is_some());
     assert_eq!(lab.volume.meta().get(Table::Reply, b"slot").unwrap().as_deref(), Some(&b"the reply"[..]));
     lab.fsck();
+}
+
+/// The numbers of segments do not go on from those that are there: what was in lost ones is given back some day.
+#[test]
+fn what_is_lost_is_not_given_back_from_under_what_is_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let (lost, kept) = ([1; 300_000], [2; 300_000]);
+    {
+        let volume = embedded(directory.path());
+        write(&volume, create(&volume, "lost"), 0, &lost);
+        volume.sync().unwrap();
+    }
+    // A disk that was put back from a copy, or a file system's own repair: the newest files are gone, not all.
+    let data = directory.path().join("data");
+    for entry in std::fs::read_dir(&data).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    std::fs::write(data.join("0000000000000001.seg"), b"").unwrap();
+    let volume = embedded(directory.path());
+    let new = create(&volume, "new");
+    write(&volume, new, 0, &kept);
+    let old = volume.lookup(volume.root(), &name("lost")).unwrap().unwrap().fid;
+    assert_eq!(volume.read(old, 0, 10).unwrap_err().errno, Errno::Io);
+    let mut txn = volume.begin(now());
+    txn.unlink(volume.root(), &name("lost"), IfOpen::Delete).unwrap();
+    txn.commit().unwrap();
+    volume.sync().unwrap();
+    volume.reclaim_all().unwrap();
+    assert!(read(&volume, new, 0, kept.len()) == kept);
 }

@@ -8,9 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use soda_storage::{DataDirectory, StorageError, StoreOptions};
 use soda_types::Timestamp;
-use soda_volume::fsck::{
-    DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, Report, first_unused_segment, fsck,
-};
+use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, Report, fsck};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, Serialize)]
@@ -68,7 +66,7 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     };
     let opened = match opened {
         Err(StorageError::NoData { .. }) if arguments.discard_lost => {
-            DataDirectory::open_without_data(path, store_options, |meta| first_unused_segment(meta))
+            DataDirectory::open_without_data(path, store_options)
         }
         opened => opened,
     };

@@ -2,7 +2,7 @@
 
 use super::space::Promised;
 use super::{EmbeddedData, EmbeddedMeta, meta};
-use crate::{SegmentId, StorageError, StorageResult, crash};
+use crate::{StorageError, StorageResult, crash};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -19,9 +19,6 @@ const FORMAT_NEW: &str = "FORMAT.new";
 const LOCK_FILE: &str = "LOCK";
 const META_DIR: &str = "meta";
 const DATA_DIR: &str = "data";
-
-/// The segment that data begin with.
-const FIRST: SegmentId = SegmentId(1);
 
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -89,7 +86,7 @@ impl DataDirectory {
                 lock.clone(),
                 initialisation,
             )?),
-            data: Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, promised, lock, FIRST)?),
+            data: Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, promised, lock)?),
         })
     }
 
@@ -127,18 +124,13 @@ impl DataDirectory {
         Ok(DataDirectory {
             path: path.clone(),
             meta: Arc::new(EmbeddedMeta::open(meta, &options, promised.clone(), lock.clone(), None)?),
-            data: Arc::new(EmbeddedData::open(data, &options, promised, lock, FIRST)?),
+            data: Arc::new(EmbeddedData::open(data, &options, promised, lock)?),
         })
     }
 
     /// Opens a data directory that has lost all of its data ([`StorageError::NoData`]), and begins new ones. What the metadata
-    /// refer to reads as an error then. `first` says which segment is one that they have never heard of: if a number was used
-    /// again, giving back what is lost would take what is new.
-    pub fn open_without_data(
-        path: impl AsRef<Path>,
-        options: StoreOptions,
-        first: impl FnOnce(&EmbeddedMeta) -> StorageResult<SegmentId>,
-    ) -> StorageResult<DataDirectory> {
+    /// refer to reads as an error then.
+    pub fn open_without_data(path: impl AsRef<Path>, options: StoreOptions) -> StorageResult<DataDirectory> {
         let path = path.as_ref();
         let io = |doing: &str, error| StorageError::io(format!("{doing} {}", path.display()), error);
         let path = &path.canonicalize().map_err(|error| io("finding the data directory", error))?;
@@ -153,8 +145,7 @@ impl DataDirectory {
         let promised = Arc::new(Promised::default());
         let meta = path.join(META_DIR);
         let meta = Arc::new(EmbeddedMeta::open(meta, &options, promised.clone(), lock.clone(), None)?);
-        let first = first(&meta)?;
-        let data = Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, promised, lock, first)?);
+        let data = Arc::new(EmbeddedData::open(path.join(DATA_DIR), &options, promised, lock)?);
         let synced = sync_directory(&path.join(DATA_DIR)).and_then(|()| sync_directory(path));
         synced.map_err(|error| io("syncing", error))?;
         Ok(DataDirectory { path: path.clone(), meta, data })

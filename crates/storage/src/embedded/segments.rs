@@ -58,19 +58,17 @@ enum NewEntry {
 }
 
 impl EmbeddedData {
-    /// `first`: the segment to begin with where there is none.
     pub(crate) fn open(
         directory: PathBuf,
         options: &StoreOptions,
         promised: Arc<Promised>,
         lock: Arc<File>,
-        first: SegmentId,
     ) -> StorageResult<EmbeddedData> {
         fs::create_dir_all(&directory).map_err(|error| io_error("creating", &directory, error))?;
         let newest = list(&directory)?.last().copied();
         // An empty newest one was never written to: it may be used, so that restarts do not leave a trail of files.
         let active = match newest {
-            None => first,
+            None => SegmentId(1),
             Some(id) if file_len(&directory, id)? == 0 => id,
             Some(id) => SegmentId(id.0 + 1),
         };
@@ -162,6 +160,20 @@ impl EmbeddedData {
 }
 
 impl DataStore for EmbeddedData {
+    fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
+        let mut log = self.log();
+        if segment <= log.active {
+            return Ok(());
+        }
+        log.file = Arc::new(open_segment(&self.directory, segment)?);
+        log.end = 0;
+        log.new_entry = NewEntry::Unsynced;
+        let before = std::mem::replace(&mut log.active, segment);
+        drop(log);
+        crash::point("segment.created");
+        self.delete_if_dead(before)
+    }
+
     fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
         let len = chunk_len(data)?;
         self.space.admit(u64::from(len).next_multiple_of(CHUNK_ALIGN), SpaceUse::Takes, |_| {})?;
@@ -381,7 +393,7 @@ mod tests {
             fs::write(path.join(name), b"not ours").unwrap();
         }
         let options = StoreOptions { reserve: 0, ..StoreOptions::default() };
-        let store = EmbeddedData::open(path, &options, Arc::default(), lock, SegmentId(1)).unwrap();
+        let store = EmbeddedData::open(path, &options, Arc::default(), lock).unwrap();
         let good = store.append(&[7; 10_000]).unwrap();
         let small = |range: Range<u64>| prop_oneof![range, any::<u64>()];
         let parts = (

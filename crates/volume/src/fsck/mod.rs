@@ -16,14 +16,12 @@ mod tests;
 pub use problem::{BadChunk, Problem};
 
 use crate::key;
-use crate::record::{self, Counters, Extent, ExtentBody, InodeMark, RecordError, Released, Runs, Superblock};
+use crate::record::{self, Counters, InodeMark, RecordError, Runs, Superblock};
 use crate::sweep;
 use crate::volume::{MAIN_VOLUME, Volume, VolumeConfig, missing};
 use census::Census;
 use places::Places;
-use soda_storage::{
-    Batch, ChunkRef, DataStore, MetaRead, MetaStore, Origin, SegmentId, StorageResult, Table,
-};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, SegmentId, Table};
 use soda_types::{FsResult, Ino, Timestamp, VolumeId};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -192,25 +190,6 @@ pub fn fsck(
         volume.sync()?;
     }
     Ok(report)
-}
-
-/// A segment that no record refers to, nor any after it: for data that begin anew.
-pub fn first_unused_segment(meta: &dyn MetaRead) -> StorageResult<SegmentId> {
-    let mut last = 0;
-    let mut scan = |table, segment: &dyn Fn(&[u8]) -> Option<SegmentId>| {
-        meta.scan(table, &[], &key::end_of_table(), &mut |_, value| {
-            // What does not decode is never asked for its data.
-            last = last.max(segment(&value).map_or(0, |segment| segment.0));
-            ControlFlow::Continue(())
-        })
-    };
-    scan(Table::Extent, &|value| match record::decode::<Extent>(value).ok()?.body {
-        ExtentBody::Chunk { chunk, .. } => Some(chunk.segment),
-        ExtentBody::Inline(_) => None,
-    })?;
-    scan(Table::Release, &|value| Some(record::decode::<Released>(value).ok()?.chunk.segment))?;
-    let swept = sweep::swept(meta).unwrap_or_default();
-    Ok(SegmentId(last.saturating_add(1).max(swept.0)))
 }
 
 /// Whether there are extents that stay and that nobody can read.
