@@ -351,6 +351,38 @@ def orphans():
     same(errno_of(os.stat, f"{A}/gone"), "ENOENT")
 
 
+# SEMANTICS 10
+@test
+def removed_directories():
+    """A directory that is removed under those who have it open or work in it is empty and has no links."""
+    for there in A, B:
+        os.makedirs(f"{A}/dead/below")
+        os.chmod(f"{A}/dead", 0o775)
+        fd = os.open(f"{A}/dead", os.O_RDONLY)
+        os.chdir(f"{A}/dead")
+        same(os.listdir(fd), ["below"])
+        os.rmdir(f"{there}/dead/below")
+        os.rmdir(f"{there}/dead")
+        for _ in range(2):
+            same(os.fstat(fd).st_nlink, 0)
+            same(os.stat(".").st_ino, os.fstat(fd).st_ino)
+            same((os.listdir(fd), os.listdir(".")), ([], []))
+            same(errno_of(os.stat, "below"), "ENOENT")
+            same(errno_of(os.unlink, "below"), "ENOENT")
+            same(errno_of(os.rename, f"{A}/dead", "below"), "ENOENT")
+            same(errno_of(os.mkdir, "below"), "ENOENT")
+            same(errno_of(os.symlink, "x", "below"), "ENOENT")
+            same(errno_of(os.open, "file", os.O_CREAT | os.O_WRONLY), "ENOENT")
+        # Its name is free.
+        os.mkdir(f"{B}/dead")
+        open(f"{A}/dead/file", "w").close()
+        same(os.listdir(f"{B}/dead"), ["file"])
+        same(os.listdir(fd), [])
+        os.chdir("/")
+        os.close(fd)
+        shutil.rmtree(f"{A}/dead")
+
+
 @test
 def tmpfile():
     fd = os.open(A, os.O_TMPFILE | os.O_RDWR, 0o640)

@@ -1,7 +1,7 @@
 //! The inodes that the kernel knows, and what it was told of them.
 
 use crate::wire::NodeId;
-use soda_types::{Fid, Ino, Version};
+use soda_types::{Attr, Fid, FileKind, Ino, Version};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -30,12 +30,16 @@ struct Node {
     newest: Option<Version>,
     /// The kernel takes the file to have at least so many bytes.
     shown: u64,
+    /// Of a directory: the attributes that were handed out last.
+    directory: Option<Box<Attr>>,
+    /// That the directory is gone, to somebody who wanted to change it.
+    removed: Told,
     /// Names of directories below this one, and when they were last handed out with a time-out.
     subdirectories: HashMap<Box<[u8]>, Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Told {
+pub(crate) enum Told {
     No,
     Yes,
 }
@@ -136,6 +140,26 @@ impl Nodes {
     /// Whether the kernel may hold attributes; from here on it does not.
     pub(crate) fn take_attr_told(&self, fid: Fid) -> bool {
         self.with(fid, |node| std::mem::replace(&mut node.attr, Told::No) == Told::Yes).unwrap_or(false)
+    }
+
+    /// Keeps what is handed out of a directory, for [`Nodes::last_of_directory`].
+    pub(crate) fn keep_directory(&self, fid: Fid, attr: &Attr) {
+        if attr.kind == FileKind::Directory {
+            self.with(fid, |node| match &mut node.directory {
+                Some(kept) => **kept = *attr,
+                None => node.directory = Some(Box::new(*attr)),
+            });
+        }
+    }
+
+    /// The attributes that the kernel was told last, if it is a directory that the kernel knows.
+    pub(crate) fn last_of_directory(&self, fid: Fid) -> Option<Attr> {
+        self.with(fid, |node| node.directory.as_deref().copied()).flatten()
+    }
+
+    /// Whether somebody who wanted to change the directory was told that it is gone; from here on it is so.
+    pub(crate) fn tell_removed(&self, fid: Fid) -> Told {
+        self.with(fid, |node| std::mem::replace(&mut node.removed, Told::Yes)).unwrap_or(Told::No)
     }
 
     pub(crate) fn tell_subdirectory(&self, dir: Fid, name: &[u8]) {
@@ -270,6 +294,8 @@ impl Node {
             pages: Pages::None,
             newest: None,
             shown: 0,
+            directory: None,
+            removed: Told::No,
             subdirectories: HashMap::new(),
         }
     }

@@ -32,7 +32,7 @@ impl Inner {
         let file = handle.and_then(|handle| self.files.find(handle));
         let cached = file.filter(|file| file.path == Path::Cached);
         for tries in 1.. {
-            let attr = match self.client.getattr(fid).await {
+            let attr = match self.attributes(fid).await {
                 Ok(attr) => attr,
                 Err(error) => return self.fail("getattr", &error, reply),
             };
@@ -86,7 +86,7 @@ impl Inner {
     }
 
     pub(super) async fn statx(self: Arc<Self>, fid: Fid, reply: Reply) {
-        match self.client.getattr(fid).await {
+        match self.attributes(fid).await {
             Ok(attr) => self.answer_attr(fid, attr, Form::Statx, reply).await,
             Err(error) => self.fail("statx", &error, reply),
         }

@@ -14,6 +14,7 @@ mod data;
 mod locks;
 mod names;
 mod opens;
+mod removed;
 mod xattrs;
 
 use crate::errno::{errno_of, errno_of_name};
@@ -176,7 +177,10 @@ impl Inner {
                 let Some(how) = names::rename_how(flags) else { return reply.error(Errno::Invalid) };
                 let new_parent = fs.nodes.fid_of(new_parent);
                 run!(fs, header, async move {
-                    let result = fs.client.rename(fid, &name, new_parent, &new_name, how).await;
+                    let result = match fs.client.rename(fid, &name, new_parent, &new_name, how).await {
+                        Err(error) => Err(fs.changing(new_parent, error).await),
+                        done => done,
+                    };
                     fs.names_changed("rename", [fid, new_parent], result, reply)
                 })
             }
@@ -386,7 +390,7 @@ impl Inner {
         let Some(node) = entry.node else { return reply.negative(names) };
         let attributes = answering.remaining(entry.attr);
         names = self.directory_names(dir, name, node.attr.kind, names);
-        self.remember(node.fid, attributes);
+        self.remember(node.fid, &node.attr, attributes);
         let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
         let out = EntryOut { attr, generation: node.fid.generation, valid: names };
         if reply.entry(out) == Taken::No {
@@ -409,8 +413,9 @@ impl Inner {
     }
 
     /// Counts a look-up that is about to be answered.
-    fn remember(&self, fid: Fid, attributes: Duration) {
+    fn remember(&self, fid: Fid, attr: &Attr, attributes: Duration) {
         self.nodes.remember(fid);
+        self.nodes.keep_directory(fid, attr);
         self.client.remember(fid);
         if !attributes.is_zero() {
             self.nodes.tell_attr(fid);
@@ -419,6 +424,7 @@ impl Inner {
 
     async fn answer_attr(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, reply: Reply) {
         self.freshen(fid, &attr.value).await;
+        self.nodes.keep_directory(fid, &attr.value);
         let answering = self.client.answer();
         let valid = answering.remaining(attr.valid);
         if !valid.is_zero() {

@@ -44,6 +44,7 @@ impl Inner {
     pub(super) async fn lookup(self: Arc<Self>, dir: Fid, name: Name, reply: Reply) {
         match self.client.lookup(dir, &name).await {
             Ok(entry) => self.answer_entry(dir, &name, entry, reply).await,
+            Err(error) if self.is_removed(dir, &error).await => reply.error(Errno::NoEntry),
             Err(error) => self.fail("lookup", &error, reply),
         }
     }
@@ -61,7 +62,7 @@ impl Inner {
                 self.attributes_changed(dir);
                 self.answer_entry(dir, &name, entry, reply).await;
             }
-            Err(error) => self.fail(operation, &error, reply),
+            Err(error) => self.fail(operation, &self.changing(dir, error).await, reply),
         }
     }
 
@@ -72,7 +73,7 @@ impl Inner {
                 self.attributes_changed(dir);
                 self.answer_entry(dir, &name, entry, reply).await;
             }
-            Err(error) => self.fail("link", &error, reply),
+            Err(error) => self.fail("link", &self.changing(dir, error).await, reply),
         }
     }
 
@@ -201,7 +202,7 @@ impl Inner {
                 false => Duration::ZERO,
             };
             let names = self.directory_names(dir.fid, &listed.name, node.attr.kind, names);
-            self.remember(node.fid, attributes);
+            self.remember(node.fid, &node.attr, attributes);
             let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
             let out = EntryOut { attr, generation: node.fid.generation, valid: names };
             // There is room: it was asked before the look-up was counted.

@@ -110,7 +110,7 @@ impl Inner {
                     return self.answer_created(entry, open, request, reply).await;
                 }
                 Err(error) if error.errno == Errno::Exists && request.flags & O_EXCL == 0 => {}
-                Err(error) => return self.fail("create", &error, reply),
+                Err(error) => return self.fail("create", &self.changing(dir, error).await, reply),
             }
             // Made by another machine since the kernel looked.
             match self.open_existing(dir, &name, creds, request).await {
@@ -147,7 +147,7 @@ impl Inner {
     pub(super) async fn tmpfile(self: Arc<Self>, dir: Fid, new: NewNode, request: OpenRequest, reply: Reply) {
         match self.client.tmpfile(dir, new, open_mode(request.flags)).await {
             Ok((entry, open)) => self.answer_open_entry(entry, open, request, reply),
-            Err(error) => self.fail("tmpfile", &error, reply),
+            Err(error) => self.fail("tmpfile", &self.changing(dir, error).await, reply),
         }
     }
 
