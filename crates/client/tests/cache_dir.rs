@@ -6,8 +6,13 @@ mod common;
 
 use common::*;
 use soda_client::{Client, ConnectError, NoKernel};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// More than is read ahead at once.
+const LARGE: u64 = 16 * MIB;
 
 async fn with_dir(cell: &Cell, dir: &Path) -> Result<Arc<Client>, ConnectError> {
     let mut config = cell.client_config();
@@ -58,6 +63,89 @@ async fn what_was_read_before_comes_from_the_disk() {
     assert_eq!((b.stats().count("disk_hits"), b.stats().count("msg_read")), (1, 2));
     write(&writer, &kept, 0, "later").await;
     assert_eq!(&read(&b, &*open(&b, "kept").await).await[..6], b"later\x01");
+}
+
+/// No two pieces are alike.
+fn content() -> Vec<u8> {
+    (0..LARGE / 8).flat_map(u64::to_le_bytes).collect()
+}
+
+/// Made by somebody else. The term is long: no lease runs out while a busy machine reads.
+async fn cell_with_a_large_file() -> Cell {
+    let cell = Cell::with_term(Duration::from_secs(120));
+    let writer = cell.client().await;
+    let large = file(&writer, "large", Vec::new()).await;
+    for (at, piece) in (0..LARGE).step_by(MIB as usize).zip(content().chunks(MIB as usize)) {
+        write(&writer, &large, at, piece.to_vec()).await;
+    }
+    writer.shutdown().await;
+    cell
+}
+
+/// As `cat` reads; what came from the server, bytes.
+async fn received_by_reading_in_order(client: &Arc<Client>, step: u64) -> u64 {
+    let (large, before) = (open(client, "large").await, client.stats().count("bytes_received"));
+    let mut all = Vec::new();
+    for at in (0..LARGE).step_by(step as usize) {
+        all.extend_from_slice(&client.read(&large, at, step as u32).await.unwrap().to_bytes());
+    }
+    assert!(all == content(), "not what was written");
+    client.stats().count("bytes_received") - before
+}
+
+/// Waits until so many bytes are in the directory.
+async fn kept(dir: &Path, bytes: u64) {
+    let len = |path: PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        name.rsplit('-').next().and_then(|len| u64::from_str_radix(len, 16).ok()).unwrap_or(0)
+    };
+    eventually("the bytes in the directory", || files_in(dir).into_iter().map(len).sum::<u64>() == bytes)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_in_order_comes_from_the_disk() {
+    let cell = cell_with_a_large_file().await;
+    let dir = tempfile::tempdir().unwrap();
+    let a = with_dir(&cell, dir.path()).await.unwrap();
+    assert_eq!(received_by_reading_in_order(&a, 128 << 10).await, LARGE);
+    kept(dir.path(), LARGE).await;
+    a.shutdown().await;
+
+    for step in [128 << 10, MIB, 48 << 10] {
+        let b = with_dir(&cell, dir.path()).await.unwrap();
+        assert_eq!(received_by_reading_in_order(&b, step).await, 0, "in steps of {step}");
+        assert_eq!(b.stats().count("msg_read"), 0);
+        assert_eq!(b.stats().count("disk_hits"), files_in(dir.path()).len() as u64);
+        b.shutdown().await;
+    }
+
+    let damaged = files_in(dir.path()).into_iter().find(|path| path.to_str().unwrap().ends_with("-100000"));
+    let damaged = damaged.expect("a piece of 1 MiB");
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&damaged, bytes).unwrap();
+    let c = with_dir(&cell, dir.path()).await.unwrap();
+    assert_eq!(received_by_reading_in_order(&c, 128 << 10).await, MIB);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_the_disk_lacks_comes_from_the_server() {
+    let cell = cell_with_a_large_file().await;
+    let dir = tempfile::tempdir().unwrap();
+    let a = with_dir(&cell, dir.path()).await.unwrap();
+    let large = open(&a, "large").await;
+    // By jumps, so that nothing is read ahead.
+    for at in [0, 4, 8, 12, 2, 6, 10, 14] {
+        a.read(&large, at * MIB, MIB as u32).await.unwrap();
+    }
+    drop(large);
+    kept(dir.path(), LARGE / 2).await;
+    a.shutdown().await;
+
+    let b = with_dir(&cell, dir.path()).await.unwrap();
+    assert_eq!(received_by_reading_in_order(&b, 128 << 10).await, LARGE / 2);
+    assert!(b.stats().count("disk_hits") >= 8);
 }
 
 #[tokio::test(flavor = "multi_thread")]

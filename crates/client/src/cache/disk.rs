@@ -9,6 +9,7 @@ mod damage;
 
 use crate::cache::hash::FastMap;
 use crate::cache::lru::{Lru, Place};
+use crate::cache::readahead::RANDOM_UNIT;
 use crate::private;
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
@@ -31,6 +32,8 @@ const LOCK: &str = "lock";
 const MOST_CLIENTS: usize = 16;
 /// Longest extent that is believed, without its header.
 const MOST_BYTES: u32 = 4 << 20;
+/// Shorter ones are fetched again with what is before and behind them, rather than cut a request in two.
+const WORTH_A_REQUEST: u32 = RANDOM_UNIT as u32;
 /// What disks give out at a time: of many small extents it is most of what they take.
 const BLOCK: u64 = 4096;
 
@@ -70,6 +73,10 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    pub(crate) fn fid(&self) -> Fid {
+        self.fid
+    }
+
     pub(crate) fn range(&self) -> Range<u64> {
         self.offset..self.offset + u64::from(self.len)
     }
@@ -134,6 +141,25 @@ impl DiskCache {
             index.lru.touch(&entry.place);
         }
         found.then_some(extent)
+    }
+
+    /// The first extent of this version with bytes of the range that is worth a request less to the server for what is
+    /// around it: a short one in the middle is not. Does not touch the disk.
+    pub(crate) fn first_in(&self, fid: Fid, version: Version, range: &Range<u64>) -> Option<Extent> {
+        if let Some(extent) = self.find(fid, version, range.start) {
+            return Some(extent);
+        }
+        let mut index = crate::lock(&self.index);
+        let index = &mut *index;
+        let later = index.files.get(&fid)?.range(range.clone());
+        let extents = later.filter(|(_, entry)| entry.version == version).map(|(offset, entry)| {
+            let extent = Extent { fid, version, offset: *offset, len: entry.len };
+            (extent, &entry.place)
+        });
+        let worth = |extent: &Extent| extent.len >= WORTH_A_REQUEST || extent.range().end >= range.end;
+        let (extent, place) = extents.into_iter().find(|(extent, _)| worth(extent))?;
+        index.lru.touch(place);
+        Some(extent)
     }
 
     /// Reads and checks an extent; what is not as it should be is removed. Blocks.
@@ -369,6 +395,21 @@ mod tests {
 
     fn read(cache: &DiskCache, ino: u64, version: u64, at: u64) -> Option<Bytes> {
         cache.find(fid(ino), Version(version), at).and_then(|extent| cache.read(&extent))
+    }
+
+    #[test]
+    fn short_pieces_cut_no_request_in_two() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = open(dir.path(), 1 << 20);
+        keep(&cache, 2, 7, 10, b"short");
+        keep(&cache, 2, 7, 1000, &[1; WORTH_A_REQUEST as usize]);
+        keep(&cache, 2, 8, 500_000, &[1; WORTH_A_REQUEST as usize]);
+        let first = |range| cache.first_in(fid(2), Version(7), &range).map(|extent| extent.range());
+        assert_eq!(first(12..20_000), Some(10..15), "at the beginning");
+        assert_eq!(first(0..15), Some(10..15), "at the end");
+        let long = 1000..1000 + u64::from(WORTH_A_REQUEST);
+        assert_eq!((first(0..2000), first(0..1000)), (Some(long), None), "a long one in the middle");
+        assert_eq!(first(400_000..600_000), None, "another version");
     }
 
     #[test]

@@ -140,13 +140,16 @@ impl Memory {
         id
     }
 
-    /// Waits for a fetch that overlaps the range, if there is one.
-    pub(crate) fn join_fetch(&mut self, fid: Fid, range: &Range<u64>) -> Option<oneshot::Receiver<()>> {
-        let file = self.files.get_mut(&fid)?;
-        let fetch = file.fetches.iter_mut().find(|fetch| !fetch.spoiled && overlap(&fetch.range, range))?;
-        let (sender, receiver) = oneshot::channel();
-        fetch.waiting.push(sender);
-        Some(receiver)
+    /// Waits for each fetch that overlaps the range.
+    pub(crate) fn join_fetches(&mut self, fid: Fid, range: &Range<u64>) -> Vec<oneshot::Receiver<()>> {
+        let Some(file) = self.files.get_mut(&fid) else { return Vec::new() };
+        let fetches = file.fetches.iter_mut().filter(|fetch| !fetch.spoiled && overlap(&fetch.range, range));
+        let join = |fetch: &mut Fetch| {
+            let (sender, receiver) = oneshot::channel();
+            fetch.waiting.push(sender);
+            receiver
+        };
+        fetches.map(join).collect()
     }
 
     /// The fetch is over. `bytes`: what came, with its version, if the lease allows to keep it.

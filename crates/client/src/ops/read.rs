@@ -1,9 +1,9 @@
 //! Reading: memory, then the local disk, then the server; and ahead of the reader.
 
 use crate::cache::State;
-use crate::cache::disk::DiskCache;
+use crate::cache::disk::Extent;
 use crate::cache::extents::{FetchId, Found, Kept};
-use crate::cache::readahead::{Plan, RANDOM_UNIT, units};
+use crate::cache::readahead::{Plan, RANDOM_UNIT, UNIT, unit_end};
 use crate::call::{Arrived, Order, Waiting, unexpected};
 use crate::client::Client;
 use crate::config::Consistency;
@@ -18,6 +18,7 @@ use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Version};
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// So often a read tries to go through the cache before it asks the server for just its bytes.
 const TRIES: u32 = 3;
@@ -60,17 +61,30 @@ impl ReadData {
 /// How a read goes on.
 enum Step {
     Done(ReadData),
-    /// Somebody else is fetching a part of it.
-    Join(oneshot::Receiver<()>),
+    /// Somebody else is fetching parts of it.
+    Join(Vec<oneshot::Receiver<()>>),
     /// Parts are on their way into the cache.
-    Fetch(Vec<Waiting<()>>),
-    Disk(Arc<DiskCache>, crate::cache::disk::Extent, FetchId),
+    Fetch(Fetches),
     /// A lease first.
     Ask(Waiting<Cached<Attr>>),
     /// Straight from the server.
     Direct(Waiting<ReadData>),
     /// The server has to hear first what was written here.
     Settle,
+}
+
+/// Announced in the cache, still to be begun.
+#[derive(Default)]
+struct Orders {
+    server: Vec<(Range<u64>, FetchId, Ticket)>,
+    disk: Vec<(Extent, FetchId)>,
+}
+
+/// Under way, whether or not anybody waits for them.
+#[derive(Default)]
+struct Fetches {
+    server: Vec<Waiting<()>>,
+    disk: Vec<JoinHandle<()>>,
 }
 
 /// One read.
@@ -115,9 +129,17 @@ impl Client {
                     let data = self.inner.direct(state, now, &wanted).result().await?;
                     return self.came(file, data);
                 }
-                Step::Join(other) => self.inner.join(other).await?,
-                Step::Fetch(fetches) => {
-                    for fetch in fetches {
+                Step::Join(others) => {
+                    for other in others {
+                        self.inner.join(other).await?;
+                    }
+                }
+                Step::Fetch(Fetches { server, disk }) => {
+                    for load in disk {
+                        // What could not be loaded is missing still.
+                        let _ = load.await;
+                    }
+                    for fetch in server {
                         match fetch.result().await {
                             // What is damaged may lie beside what is wanted.
                             Err(error) if error.errno == Errno::Io && self.inner.has_time(began) => {
@@ -127,7 +149,6 @@ impl Client {
                         }
                     }
                 }
-                Step::Disk(disk, extent, id) => self.inner.load(file.fid(), disk, extent, id).await,
                 Step::Ask(attr) => drop(attr.result().await?),
                 Step::Direct(data) => return self.came(file, data.result().await?),
             }
@@ -188,12 +209,12 @@ impl Inner {
             .get_or_insert_with(|| crate::lock(&wanted.file.sequence).plan(range.clone(), attr.size))
             .clone();
         let found = state.memory.find(fid, range.clone());
-        let mut orders = Vec::new();
+        let (mut ahead, mut wanted_now) = (Orders::default(), Orders::default());
         if wanted.tries == 0 && !untold {
-            self.plan_fetches(&mut state, now, fid, plan.ahead, &mut orders);
-            self.stats.readahead_bytes.add(orders.iter().map(|(range, ..)| range.end - range.start).sum());
+            self.plan_fetches(&mut state, now, (fid, &attr), plan.ahead, &mut ahead);
+            let lengths = ahead.server.iter().map(|(range, ..)| range.end - range.start);
+            self.stats.readahead_bytes.add(lengths.sum());
         }
-        let ahead = orders.len();
         let step = match found {
             Found::All(chunks) => {
                 if wanted.tries == 0 {
@@ -207,45 +228,84 @@ impl Inner {
                 if wanted.tries == 0 {
                     self.stats.data_misses.one();
                 }
-                if let Some(other) = state.memory.join_fetch(fid, &missing) {
-                    Step::Join(other)
-                } else if let Some((disk, extent)) = self.on_disk(fid, &attr, missing.start) {
-                    let id = state.memory.begin_fetch(fid, extent.range());
-                    Step::Disk(disk, extent, id)
+                let missing = missing.start..range.end;
+                let others = state.memory.join_fetches(fid, &missing);
+                if others.is_empty() {
+                    // What the disk has all of needs nothing from the server beside it.
+                    let around = if self.all_on_disk((fid, &attr), &missing) { missing } else { plan.around };
+                    self.plan_fetches(&mut state, now, (fid, &attr), around, &mut wanted_now);
+                    Step::Fetch(Fetches::default())
                 } else {
-                    self.plan_fetches(&mut state, now, fid, plan.around, &mut orders);
-                    Step::Fetch(Vec::new())
+                    Step::Join(others)
                 }
             }
         };
         drop(state);
-        let mut fetches: Vec<Waiting<()>> =
-            orders.into_iter().map(|(range, id, ticket)| self.fetch(fid, range, id, ticket)).collect();
+        // What is ahead goes on by itself.
+        drop(self.begin(fid, ahead));
         Ok(match step {
-            // What is ahead goes on by itself.
-            Step::Fetch(_) => Step::Fetch(fetches.split_off(ahead)),
+            Step::Fetch(_) => Step::Fetch(self.begin(fid, wanted_now)),
             other => other,
         })
     }
 
-    /// Announces what is missing of a range, to be fetched.
+    /// Announces what is missing of a range, to be loaded from the local disk or, where that has not got it, fetched.
     fn plan_fetches(
         &self,
         state: &mut State,
         now: Monotonic,
-        fid: Fid,
+        (fid, attr): (Fid, &Attr),
         range: Range<u64>,
-        orders: &mut Vec<(Range<u64>, FetchId, Ticket)>,
+        orders: &mut Orders,
     ) {
         if range.is_empty() {
             return;
         }
         for missing in state.memory.missing(fid, range) {
-            for unit in units(missing) {
-                let id = state.memory.begin_fetch(fid, unit.clone());
-                orders.push((unit, id, state.holder.begin_request(now)));
+            let mut at = missing.start;
+            while at < missing.end {
+                let unit = at..unit_end(at).min(missing.end);
+                let extent = self.disk.get().and_then(|disk| disk.first_in(fid, disk_version(attr), &unit));
+                at = match extent {
+                    Some(extent) if extent.range().start <= at => {
+                        let id = state.memory.begin_fetch(fid, extent.range());
+                        orders.disk.push((extent, id));
+                        extent.range().end
+                    }
+                    other => {
+                        let end = other.map_or(unit.end, |extent| extent.range().start);
+                        let id = state.memory.begin_fetch(fid, at..end);
+                        orders.server.push((at..end, id, state.holder.begin_request(now)));
+                        end
+                    }
+                };
             }
         }
+    }
+
+    fn all_on_disk(&self, (fid, attr): (Fid, &Attr), range: &Range<u64>) -> bool {
+        let Some(disk) = self.disk.get() else { return false };
+        let mut at = range.start;
+        while at < range.end {
+            let Some(extent) = disk.find(fid, disk_version(attr), at) else { return false };
+            at = extent.range().end;
+        }
+        true
+    }
+
+    /// Not under the lock of the caches.
+    fn begin(self: &Arc<Inner>, fid: Fid, orders: Orders) -> Fetches {
+        let server = orders.server.into_iter().map(|(range, id, ticket)| self.fetch(fid, range, id, ticket));
+        let server = server.collect();
+        let load =
+            |(extent, id): &(Extent, FetchId)| Load { inner: Arc::clone(self), extent: *extent, id: *id };
+        // Of many small pieces not each takes a thread.
+        let unit = |(extent, _): &(Extent, FetchId)| extent.range().start / UNIT;
+        let by_unit = orders.disk.chunk_by(|one, next| unit(one) == unit(next));
+        let batches = by_unit.map(|batch| batch.iter().map(load).collect::<Vec<_>>());
+        let begun =
+            batches.map(|loads| self.runtime.spawn_blocking(|| loads.into_iter().for_each(Load::run)));
+        Fetches { server, disk: begun.collect() }
     }
 
     fn fetch(self: &Arc<Inner>, fid: Fid, range: Range<u64>, id: FetchId, ticket: Ticket) -> Waiting<()> {
@@ -333,48 +393,34 @@ impl Inner {
         let waited = timed.await.map(|_| ());
         waited.map_err(|_| FsError::new(Errno::Io, "ETIMEDOUT: the server did not answer in time (soft)"))
     }
-
-    fn on_disk(
-        &self,
-        fid: Fid,
-        attr: &Attr,
-        at: u64,
-    ) -> Option<(Arc<DiskCache>, crate::cache::disk::Extent)> {
-        let disk = self.disk.get()?;
-        let extent = disk.find(fid, disk_version(attr), at)?;
-        Some((Arc::clone(disk), extent))
-    }
-
-    /// From the local disk into memory, if it is still what is wanted when it is there.
-    async fn load(&self, fid: Fid, disk: Arc<DiskCache>, extent: crate::cache::disk::Extent, id: FetchId) {
-        let read = self.runtime.spawn_blocking(move || disk.read(&extent));
-        let unfinished = UnfinishedLoad { inner: self, fid, id };
-        let bytes = read.await.ok().flatten();
-        let (mut state, now) = self.locked();
-        let current = match self.config.consistency {
-            Consistency::Lease => state.peek_attr(now, fid),
-            _ => state.existing(fid).and_then(|inode| inode.attr),
-        };
-        let fresh = current.filter(|attr| disk_version(attr) == extent.version());
-        if bytes.is_some() {
-            self.stats.disk_hits.one();
-        }
-        state.memory.end_fetch(fid, id, fresh.zip(bytes).map(|(attr, bytes)| (attr.data_version, bytes)));
-        drop(state);
-        drop(unfinished);
-    }
 }
 
-/// Ends the fetch if the reader goes while the disk is read.
-struct UnfinishedLoad<'a> {
-    inner: &'a Inner,
-    fid: Fid,
+/// A piece on its way from the local disk. Dropped, it is not on its way any more.
+struct Load {
+    inner: Arc<Inner>,
+    extent: Extent,
     id: FetchId,
 }
 
-impl Drop for UnfinishedLoad<'_> {
+impl Load {
+    /// Into memory, if it is still what is wanted when it is there. Blocks.
+    fn run(self) {
+        let (inner, fid) = (&self.inner, self.extent.fid());
+        let Some(bytes) = inner.disk.get().and_then(|disk| disk.read(&self.extent)) else { return };
+        inner.stats.disk_hits.one();
+        let (mut state, now) = inner.locked();
+        let current = match inner.config.consistency {
+            Consistency::Lease => state.peek_attr(now, fid),
+            _ => state.existing(fid).and_then(|inode| inode.attr),
+        };
+        let fresh = current.filter(|attr| disk_version(attr) == self.extent.version());
+        state.memory.end_fetch(fid, self.id, fresh.map(|attr| (attr.data_version, bytes)));
+    }
+}
+
+impl Drop for Load {
     fn drop(&mut self) {
-        crate::lock(&self.inner.state).memory.end_fetch(self.fid, self.id, None);
+        crate::lock(&self.inner.state).memory.end_fetch(self.extent.fid(), self.id, None);
     }
 }
 

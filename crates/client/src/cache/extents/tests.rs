@@ -101,8 +101,8 @@ fn memory_is_bounded_and_the_oldest_goes_first() {
 async fn a_second_reader_waits_for_the_first_ones_fetch() {
     let mut memory = Memory::new(1 << 20);
     let id = memory.begin_fetch(fid(), 0..100);
-    let waiting = memory.join_fetch(fid(), &(50..60)).unwrap();
-    assert!(memory.join_fetch(fid(), &(100..160)).is_none());
+    let waiting = memory.join_fetches(fid(), &(50..60)).remove(0);
+    assert!(memory.join_fetches(fid(), &(100..160)).is_empty());
     memory.end_fetch(fid(), id, Some((V1, bytes(100, 1))));
     waiting.await.unwrap();
     assert!(read(&mut memory, 50..60).is_some());
