@@ -6,8 +6,9 @@
 //!
 //! *A torn tail.* After a power cut the pages of the journal that were not synced may be there in any selection. The engine
 //! takes a missing page for the end of the journal, unless it is in the middle of a value: then a check sum is wrong and it
-//! refuses to open; or within the lengths of an item, which fails an assertion. Such a batch was never durable, so the journal is cut there, as if the cut had come earlier (what
-//! RocksDB calls point-in-time recovery). The part that is cut off is kept beside it.
+//! refuses to open; or within the lengths of an item, which fails an assertion. Such a batch was never durable, so the
+//! journal is cut there, as if the cut had come earlier (what RocksDB calls point-in-time recovery). The part that is cut off
+//! is kept beside it.
 //!
 //! The format: files `<number>.jnl`, only the highest is written to; an older one is synced before the next is made. A
 //! batch is `1, items: u32, seqno: u64`, then items and clears, then `3, xxh3 of the items and clears: u64, "FJL", 3`. An
