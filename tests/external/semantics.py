@@ -18,6 +18,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -758,6 +759,26 @@ def privileges():
 
     same(done_there_by_nobody(append), 0o777, "a write")
     same(done_there_by_nobody(lambda name: os.truncate(name, 0)), 0o777, "a truncation")
+
+    def fallocate(mode):
+        def work(name):
+            with open(name, "r+b") as file:
+                allocate(file.fileno(), mode, 0, 4096)
+        return work
+
+    def copy(name):
+        with open(f"{B}/source", "rb") as source, open(name, "r+b") as file:
+            os.copy_file_range(source.fileno(), file.fileno(), 3)
+
+    with open(f"{A}/source", "wb") as file:
+        file.write(b"source")
+    for mode in (0, KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE):
+        same(done_there_by_nobody(fallocate(mode)), 0o777, f"fallocate, mode {mode}")
+    same(done_there_by_nobody(copy), 0o777, "a copy")
+    for work in (append, fallocate(0), copy):
+        os.chmod(path, 0o6777)
+        work(f"{B}/privileged")
+        same(stat.S_IMODE(os.stat(path).st_mode), 0o6777, "by user 0")
     same(done_there_by_nobody(lambda name: os.chown(name, NOBODY, NOBODY)), 0o777, "a change of owner")
     same(done_there_by_nobody(os.stat), 0o6777, "nothing")
 
@@ -779,6 +800,87 @@ def privileges():
     seen = [os.stat(f"{A}/shared/{name}") for name in ("below", "file")]
     same([of.st_gid for of in seen], [4321, 4321], "the group of the directory")
     same(stat.S_IMODE(seen[0].st_mode) & stat.S_ISGID, stat.S_ISGID)
+
+
+# SEMANTICS 32
+@test
+def capabilities():
+    """File capabilities, set here, go with what somebody does there to contents or owner, root too; as on a local file."""
+    os.chmod(A, 0o755)
+    # struct vfs_ns_cap_data of revision 2: cap_dac_override, effective.
+    capability = struct.pack("<IIIII", 0x02000001, 2, 0, 0, 0)
+
+    def write(name):
+        with open(name, "r+b") as file:
+            file.write(b"new")
+
+    def append(name):
+        with open(name, "ab") as file:
+            file.write(b"more")
+
+    def truncate_open(name):
+        os.close(os.open(name, os.O_WRONLY | os.O_TRUNC))
+
+    def fallocate(mode):
+        def work(name):
+            with open(name, "r+b") as file:
+                allocate(file.fileno(), mode, 0, 4096)
+        return work
+
+    def copy(name):
+        with open(f"{os.path.dirname(name)}/source", "rb") as source, open(name, "r+b") as file:
+            os.copy_file_range(source.fileno(), file.fileno(), 3)
+
+    def read(name):
+        with open(name, "rb") as file:
+            file.read()
+
+    works = {
+        "a write": write, "an append": append, "a truncation": lambda name: os.truncate(name, 1), "O_TRUNC": truncate_open,
+        "allocation": fallocate(0), "a hole": fallocate(PUNCH_HOLE | KEEP_SIZE), "zeros": fallocate(ZERO_RANGE), "a copy": copy,
+        "a change of owner": lambda name: os.chown(name, NOBODY, NOBODY), "chmod": lambda name: os.chmod(name, 0o700),
+        "times": os.utime, "another attribute": lambda name: os.setxattr(name, "user.other", b"x"), "a read": read,
+    }
+    keep = {"chmod", "times", "another attribute", "a read"}
+
+    def left(work, set_by, done_at, user):
+        """Whether the file has its capability yet, as each of the directories sees it."""
+        path = f"{set_by}/capable"
+        with open(path, "wb") as file, open(f"{set_by}/source", "wb") as source:
+            file.write(b"x" * 8192)
+            source.write(b"source")
+        os.chmod(path, 0o777)
+        os.setxattr(path, "security.capability", capability)
+        for root in {set_by, done_at}:
+            same(os.getxattr(f"{root}/capable", "security.capability"), capability)
+
+        def there():
+            if user != 0:
+                as_nobody()
+            work(f"{done_at}/capable")
+
+        same(wait(in_child(there)), 0)
+        seen = {"security.capability" in os.listxattr(f"{root}/capable") for root in {set_by, done_at}}
+        same(len(seen), 1, "on both machines")
+        os.unlink(path)
+        return seen.pop()
+
+    with tempfile.TemporaryDirectory() as local:
+        os.chmod(local, 0o755)
+        for user, (what, work) in itertools.product((0, NOBODY), works.items()):
+            if user != 0 and what not in ("a write", "an append", "a truncation", "O_TRUNC", "allocation", "a copy", "a read"):
+                continue
+            expected = left(work, local, local, user)
+            same(expected, what in keep, f"{what} by {user} on a local file")
+            for set_by, done_at in ((A, A), (A, B), (B, A)):
+                same(left(work, set_by, done_at, user), expected, f"{what} by {user}")
+
+    def store(name):
+        with open(name, "r+b") as file, mmap.mmap(file.fileno(), 4096) as mapping:
+            mapping[0] = 1
+            mapping.flush()
+
+    same([left(store, set_by, done_at, 0) for set_by, done_at in ((A, A), (A, B))], [False, False], "a store to a mapping")
 
 
 # SEMANTICS 34

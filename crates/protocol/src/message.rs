@@ -311,6 +311,7 @@ pub enum Call {
         offset: u64,
         len: u64,
         how: Allocate,
+        kill_suid_sgid: bool,
     },
     CopyRange {
         from: Fid,
@@ -318,6 +319,7 @@ pub enum Call {
         to: Fid,
         to_offset: u64,
         len: u64,
+        kill_suid_sgid: bool,
     },
     /// `kill_sgid`: with an access list, drop set-group-id, as its setter is not of the file's group.
     SetXattr {

@@ -193,11 +193,19 @@ async fn attributes_xattrs_space_and_copies() {
     assert_eq!(all, Ok(Answer::Xattrs(vec![(b"user.x".to_vec(), b"value".to_vec())])));
     let one = client.ask(Call::GetXattr { fid: file, name: b"user.y".to_vec() }).await.result;
     assert_eq!(errno(one), Errno::NoData);
-    let grow = Call::Allocate { fid: file, offset: 0, len: 8192, how: Allocate::Extend };
+    let grow =
+        Call::Allocate { fid: file, offset: 0, len: 8192, how: Allocate::Extend, kill_suid_sgid: false };
     assert_eq!(node(client.change(grow).await).unwrap().attr.size, 8192);
     client.write(file, WriteAt::Offset(0), b"copy me").await.unwrap();
     let other = client.create(client.root, "other").await.unwrap().fid;
-    let copy = Call::CopyRange { from: file, from_offset: 0, to: other, to_offset: 3, len: 7 };
+    let copy = Call::CopyRange {
+        from: file,
+        from_offset: 0,
+        to: other,
+        to_offset: 3,
+        len: 7,
+        kill_suid_sgid: false,
+    };
     let copied = client.change(copy).await.result;
     assert!(matches!(copied, Ok(Answer::Written { offset: 3, len: 7, .. })), "{copied:?}");
     assert_eq!(client.read(other, 0, 100).await.unwrap(), "\0\0\0copy me");

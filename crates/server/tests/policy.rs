@@ -226,8 +226,8 @@ async fn a_full_disk_takes_removed_files_from_the_dead_and_not_from_the_living()
     })
     .await;
     assert_eq!(stat(&server, "orphans").await, 2, "kept by courtesy while there is space");
-    let too_much =
-        Call::Allocate { fid: kept[1], offset: 0, len: 1 << 60, how: soda_protocol::Allocate::Extend };
+    let (len, how) = (1 << 60, soda_protocol::Allocate::Extend);
+    let too_much = Call::Allocate { fid: kept[1], offset: 0, len, how, kill_suid_sgid: false };
     assert_eq!(errno(alive.change(too_much).await.result), Errno::NoSpace);
     until("space is made", || async {
         alive.ask(Call::Renew).await.result.unwrap();

@@ -17,5 +17,7 @@ pub use error::{Errno, FsError, FsResult};
 pub use id::{ClientId, Epoch, Fid, Ino, LockOwner, Sequence, SessionId, Slot, Version, VolumeId};
 pub use lease::{Cause, Coverage, Grant, InUse, Mode, ObjectTerm, Recall, RecallAck, Scope, Term};
 pub use lock::{Lock, LockFamily, LockMode};
-pub use name::{NAME_MAX, Name, NameError, SYMLINK_MAX, XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX};
+pub use name::{
+    NAME_MAX, Name, NameError, SYMLINK_MAX, XATTR_CAPABILITY, XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX,
+};
 pub use time::{Monotonic, Timestamp};

@@ -14,6 +14,10 @@ pub const SYMLINK_MAX: usize = 4095;
 pub const XATTR_NAME_MAX: usize = 255;
 /// Longest value of an extended attribute, bytes (Linux `XATTR_SIZE_MAX`).
 pub const XATTR_VALUE_MAX: usize = 65536;
+/// The attribute that holds file capabilities (capabilities(7)): rights that a program gets when it is run, meant for its
+/// contents as they are.
+pub const XATTR_CAPABILITY: &[u8] = b"security.capability";
+
 /// Longest list of extended attribute names, bytes (Linux `XATTR_LIST_MAX`).
 pub const XATTR_LIST_MAX: usize = 65536;
 

@@ -114,6 +114,13 @@ pub fn check_replace(moved: FileKind, target: &Attr) -> FsResult<()> {
     }
 }
 
+impl SetAttr {
+    /// Whether file capabilities go: with every change of contents or owner (Linux: `ATTR_KILL_PRIV`).
+    pub fn drops_capabilities(&self) -> bool {
+        self.size.is_some() || self.uid.is_some() || self.gid.is_some() || self.kill_suid_sgid
+    }
+}
+
 impl Attr {
     /// Something new in a directory. The group comes from the directory if that has set-group-ID, and directories hand the
     /// bit on (inode(7)).

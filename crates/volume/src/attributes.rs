@@ -3,7 +3,7 @@
 use crate::acl;
 use crate::txn::Txn;
 use crate::view::View;
-use soda_types::{Attr, Fid, FsResult, SetAttr};
+use soda_types::{Attr, Fid, FileKind, FsResult, SetAttr};
 
 impl Txn<'_> {
     /// Changes attributes; permission to do so was checked by the caller.
@@ -12,7 +12,7 @@ impl Txn<'_> {
             if *set == SetAttr::default() {
                 return txn.attr(fid);
             }
-            txn.inode(fid)?;
+            let kind = txn.inode(fid)?.kind;
             if let Some(size) = set.size {
                 txn.file(fid)?;
                 txn.resize(fid.ino, size)?;
@@ -21,6 +21,9 @@ impl Txn<'_> {
             }
             let now = txn.now();
             let attr = txn.change(fid.ino, |attr| attr.set(set, now))?;
+            if set.drops_capabilities() && kind != FileKind::Directory {
+                txn.drop_capabilities(fid.ino)?;
+            }
             if set.perm.is_some() && txn.inode(fid)?.xattrs > 0 {
                 acl::follow_chmod(txn, fid.ino, attr.perm)?;
             }

@@ -49,6 +49,15 @@ pub enum KillPriv {
     Drop,
 }
 
+impl KillPriv {
+    /// For a file whose contents change.
+    pub(crate) fn apply(self, attr: &mut Attr) {
+        if self == KillPriv::Drop {
+            attr.drop_privileges();
+        }
+    }
+}
+
 type RawKey = (Table, Bytes);
 
 /// A transaction. Dropped without [`commit`](Txn::commit) it changes nothing. An operation that fails leaves the

@@ -76,16 +76,23 @@ impl Txn<'_> {
             let now = txn.now();
             txn.change(fid.ino, |attr| {
                 attr.written(end, now);
-                if privileges == KillPriv::Drop {
-                    attr.drop_privileges();
-                }
+                privileges.apply(attr);
             })?;
+            txn.drop_capabilities(fid.ino)?;
             txn.gather(fid.ino, offset..end)?;
             Ok(Written { offset, len, attr: txn.attr(fid)? })
         })
     }
 
-    pub fn fallocate(&mut self, fid: Fid, mode: FallocateMode, offset: u64, len: u64) -> FsResult<Attr> {
+    /// Changes how a range is stored, or makes it a hole or zeros.
+    pub fn fallocate(
+        &mut self,
+        fid: Fid,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        privileges: KillPriv,
+    ) -> FsResult<Attr> {
         self.atomically(|txn| {
             txn.file(fid)?;
             if len == 0 {
@@ -112,7 +119,12 @@ impl Txn<'_> {
                 }
             }
             let now = txn.now();
-            let size = txn.change(fid.ino, |attr| attr.written(if keep_size { 0 } else { end }, now))?.size;
+            let attr = txn.change(fid.ino, |attr| {
+                attr.written(if keep_size { 0 } else { end }, now);
+                privileges.apply(attr);
+            })?;
+            let size = attr.size;
+            txn.drop_capabilities(fid.ino)?;
             // Many small holes are as bad as many small writes. Between its ends there is nothing now.
             for edge in [offset, end - 1].into_iter().filter(|edge| *edge < size) {
                 txn.gather(fid.ino, edge..edge + 1)?;
@@ -125,11 +137,10 @@ impl Txn<'_> {
     /// source and for long ranges. Holes stay holes.
     pub fn copy_range(
         &mut self,
-        from: Fid,
-        from_offset: u64,
-        to: Fid,
-        to_offset: u64,
+        (from, from_offset): (Fid, u64),
+        (to, to_offset): (Fid, u64),
         len: u64,
+        privileges: KillPriv,
     ) -> FsResult<Written> {
         self.atomically(|txn| {
             let source = txn.file(from)?;
@@ -157,7 +168,11 @@ impl Txn<'_> {
                 txn.replace_range(to.ino, offset..end, pieces)?;
             }
             let now = txn.now();
-            txn.change(to.ino, |attr| attr.written(to_end, now))?;
+            txn.change(to.ino, |attr| {
+                attr.written(to_end, now);
+                privileges.apply(attr);
+            })?;
+            txn.drop_capabilities(to.ino)?;
             txn.gather(to.ino, to_offset..to_end)?;
             Ok(Written { offset: to_offset, len, attr: txn.attr(to)? })
         })

@@ -9,7 +9,8 @@ use crate::volume::Volume;
 use bytes::Bytes;
 use soda_storage::Table;
 use soda_types::{
-    Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX, mode,
+    Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, XATTR_CAPABILITY, XATTR_LIST_MAX, XATTR_NAME_MAX,
+    XATTR_VALUE_MAX, mode,
 };
 use std::ops::ControlFlow;
 
@@ -126,6 +127,15 @@ impl Txn<'_> {
             let now = txn.now();
             txn.change(fid.ino, |attr| attr.changed(now))
         })
+    }
+
+    /// Takes file capabilities away, as every change of contents or owner does, whoever makes it (Linux: `file_remove_privs`,
+    /// `cap_inode_killpriv`).
+    pub(crate) fn drop_capabilities(&mut self, ino: Ino) -> FsResult<()> {
+        match self.referred(ino)?.xattrs {
+            0 => Ok(()),
+            _ => self.delete_xattr(ino, XATTR_CAPABILITY),
+        }
     }
 
     pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> FsResult<Option<Bytes>> {

@@ -204,7 +204,7 @@ const OPERATIONS: [(&str, Operation); 10] = [
     }),
     ("copy", |lab| {
         let mut txn = lab.volume.begin(now());
-        txn.copy_range(lab.file(), 0, lab.file(), 1 << 20, 300_000)?;
+        txn.copy_range((lab.file(), 0), (lab.file(), 1 << 20), 300_000, KillPriv::Keep)?;
         txn.commit()
     }),
     ("unlink", |lab| {

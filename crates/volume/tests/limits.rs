@@ -41,12 +41,12 @@ fn files_reach_to_the_end_of_offsets() {
         );
         let set = SetAttr { size: Some(FILE_MAX + 1), ..SetAttr::default() };
         assert_eq!(txn.set_attr(file, &set).unwrap_err().errno, Errno::FileTooBig);
-        let result = txn.fallocate(file, FallocateMode::ZeroRange, FILE_MAX, 1);
+        let result = txn.fallocate(file, FallocateMode::ZeroRange, FILE_MAX, 1, KillPriv::Keep);
         assert_eq!(result.unwrap_err().errno, Errno::FileTooBig);
         // What does not fit the medium is refused, unless it is only a hole.
-        let result = txn.fallocate(file, FallocateMode::Allocate, 0, 1 << 60);
+        let result = txn.fallocate(file, FallocateMode::Allocate, 0, 1 << 60, KillPriv::Keep);
         assert_eq!(result.unwrap_err().errno, Errno::NoSpace);
-        txn.fallocate(file, FallocateMode::PunchHole, 0, FILE_MAX).unwrap();
+        txn.fallocate(file, FallocateMode::PunchHole, 0, FILE_MAX, KillPriv::Keep).unwrap();
         txn.commit().unwrap();
         assert_eq!(volume.getattr(file).unwrap().allocated, 0);
         assert_eq!(volume.seek(file, 0, SeekTarget::Data).unwrap_err().errno, Errno::NoDevice);

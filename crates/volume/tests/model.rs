@@ -245,7 +245,7 @@ impl World {
                 let mode =
                     self.random.pick(&[Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize]);
                 let mut txn = self.volume.begin(clock);
-                txn.fallocate(file, mode, offset, len).unwrap();
+                txn.fallocate(file, mode, offset, len, KillPriv::Keep).unwrap();
                 txn.commit().unwrap();
                 let data = &mut self.model.node(file).data;
                 if matches!(mode, Allocate | ZeroRange) {
@@ -267,7 +267,7 @@ impl World {
                 let (from, to) = (self.random.pick(&files), self.random.pick(&files));
                 let (from_offset, to_offset, len) = (self.offset(), self.offset(), self.offset());
                 let mut txn = self.volume.begin(clock);
-                let result = txn.copy_range(from, from_offset, to, to_offset, len);
+                let result = txn.copy_range((from, from_offset), (to, to_offset), len, KillPriv::Keep);
                 let source = &self.model.nodes[&from].data;
                 let end = source.len().min((from_offset + len) as usize);
                 let copied = source.get(from_offset as usize..end).unwrap_or_default().to_vec();

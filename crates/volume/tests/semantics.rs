@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use soda_types::{Errno, FileKind, SetAttr, SetTime, Timestamp};
+use soda_types::{Errno, Fid, FileKind, SetAttr, SetTime, Timestamp};
 use soda_volume::*;
 
 #[test]
@@ -120,5 +120,64 @@ fn times_only_grow() {
         txn.commit().unwrap();
         assert_eq!((attr.mtime.secs, attr.data_version), (5_000_000_000, last.data_version));
         assert!(attr.ctime > last.ctime && attr.ctime.secs < 5_000_000_000);
+    });
+}
+
+/// Rights that a program gets by its file were given to its contents as they were (Linux: `file_remove_privs`).
+#[test]
+fn file_capabilities_go_with_every_change_of_contents_or_owner() {
+    type Work = fn(&mut Txn<'_>, &Volume, Fid);
+    let drops: [(&str, Work); 8] = [
+        ("a write", |txn, volume, file| {
+            let staged = volume.stage(0, bytes::Bytes::from_static(b"other")).unwrap();
+            txn.write(file, WriteAt::Offset(0), staged, KillPriv::Keep).unwrap();
+        }),
+        ("an append", |txn, volume, file| {
+            let staged = volume.stage(0, bytes::Bytes::from_static(b"more")).unwrap();
+            txn.write(file, WriteAt::Append, staged, KillPriv::Keep).unwrap();
+        }),
+        ("allocation", |txn, _, file| {
+            txn.fallocate(file, FallocateMode::Allocate, 0, 100, KillPriv::Keep).unwrap();
+        }),
+        ("a hole", |txn, _, file| {
+            txn.fallocate(file, FallocateMode::PunchHole, 0, 1, KillPriv::Keep).unwrap();
+        }),
+        ("zeros", |txn, _, file| {
+            txn.fallocate(file, FallocateMode::ZeroRange, 0, 1, KillPriv::Keep).unwrap();
+        }),
+        ("a copy", |txn, volume, file| {
+            let from = volume.lookup(volume.root(), &name("from")).unwrap().unwrap().fid;
+            txn.copy_range((from, 0), (file, 0), 3, KillPriv::Keep).unwrap();
+        }),
+        ("truncation", |txn, _, file| {
+            txn.set_attr(file, &SetAttr { size: Some(1), ..SetAttr::default() }).unwrap();
+        }),
+        ("another owner", |txn, _, file| {
+            txn.set_attr(file, &SetAttr { uid: Some(1), ..SetAttr::default() }).unwrap();
+        }),
+    ];
+    let keeps = SetAttr { perm: Some(0o700), mtime: Some(SetTime::Now), ..SetAttr::default() };
+    let xattr = |volume: &Volume, file: Fid, name: &str| {
+        let mut txn = volume.begin(now());
+        txn.set_xattr(file, name.as_bytes(), "value".into(), SetXattr::Any, KillPriv::Keep).unwrap();
+        txn.commit().unwrap();
+    };
+    for_each_store(|volume| {
+        let from = create(volume, "from");
+        write(volume, from, 0, b"from");
+        let file = create(volume, "f");
+        write(volume, file, 0, b"data");
+        xattr(volume, file, "security.other");
+        for (what, work) in drops {
+            xattr(volume, file, "security.capability");
+            let mut txn = volume.begin(now());
+            txn.set_attr(file, &keeps).unwrap();
+            txn.commit().unwrap();
+            assert_eq!(volume.list_xattrs(file).unwrap(), [&b"security.capability"[..], b"security.other"]);
+            let mut txn = volume.begin(now());
+            work(&mut txn, volume, file);
+            txn.commit().unwrap();
+            assert_eq!(volume.list_xattrs(file).unwrap(), [&b"security.other"[..]], "{what}");
+        }
     });
 }

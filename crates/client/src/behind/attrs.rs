@@ -54,6 +54,9 @@ impl State {
             self.memory.cut(fid, size.min(before), attr.data_version);
         }
         self.set_attr_here(now, fid, attr);
+        if set.drops_capabilities() && attr.kind != FileKind::Directory {
+            self.drop_capabilities(now, fid);
+        }
         self.log_change(now, moment, Change::SetAttr { fid, set: *set });
         self.changed(now, fid, None, set.size.map(|size| size.min(before)..u64::MAX));
         Ok(Cached { value: attr, valid: self.attr_validity(now, fid, &attr) })

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use soda_oplog::Change;
 use soda_protocol::{Allocate, WriteAt};
 use soda_types::semantics;
-use soda_types::{Fid, FileKind, Monotonic, Timestamp};
+use soda_types::{Fid, FileKind, Monotonic, Timestamp, mode};
 use std::ops::Range;
 
 impl State {
@@ -49,6 +49,7 @@ impl State {
         }
         self.memory.write(fid, offset, data.clone(), attr.data_version);
         self.set_attr_here(now, fid, attr);
+        self.drop_capabilities(now, fid);
         let kill_suid_sgid = kill == KillPriv::Kill;
         self.log_change(now, moment, Change::Write { fid, offset, data: data.clone(), kill_suid_sgid });
         self.changed(now, fid, None, Some(offset..end));
@@ -63,11 +64,16 @@ impl State {
         fid: Fid,
         range: Range<u64>,
         how: Allocate,
+        kill: KillPriv,
     ) -> Here<()> {
         let WritePolicy::Behind(policy) = &self.behind.policy else { return Err(Why::Policy.into()) };
         let (len, most) = (range.end - range.start, policy.max_bytes);
         let mut attr = self.attr_here(now, fid)?;
         if attr.kind != FileKind::File || len == 0 {
+            return Err(Why::Kind.into());
+        }
+        // The log has no word for it.
+        if kill == KillPriv::Kill && attr.perm & (mode::SET_UID | mode::SET_GID) != 0 {
             return Err(Why::Kind.into());
         }
         semantics::checked_end(range.start, len).map_err(NotHere::Fails)?;
@@ -95,6 +101,7 @@ impl State {
             self.memory.rename_version(fid, attr.data_version);
         }
         self.set_attr_here(now, fid, attr);
+        self.drop_capabilities(now, fid);
         self.log_change(now, moment, change);
         self.changed(now, fid, None, Some(range));
         Ok(())
@@ -108,6 +115,7 @@ impl State {
         (from, offset): (Fid, u64),
         (to, to_offset): (Fid, u64),
         len: u64,
+        kill: KillPriv,
     ) -> Here<u64> {
         let WritePolicy::Behind(policy) = &self.behind.policy else { return Err(Why::Policy.into()) };
         let most = policy.largest_write as u64;
@@ -129,7 +137,7 @@ impl State {
         let Found::All(pieces) = self.memory.find(from, range) else { return Err(Why::Unknown.into()) };
         let data = Bytes::from(pieces.concat());
         let at = WriteAt::Offset(to_offset);
-        Ok(self.write_here(now, calendar, to, at, &data, KillPriv::Keep)?.len)
+        Ok(self.write_here(now, calendar, to, at, &data, kill)?.len)
     }
 
     /// The last process has closed an inode without a name, of which the server has not heard everything: the log tells it.

@@ -4,7 +4,8 @@ use super::State;
 use super::inode::{Inode, Xattrs};
 use super::names::Directory;
 use bytes::Bytes;
-use soda_types::{Fid, Monotonic};
+use soda_types::{Fid, Monotonic, XATTR_CAPABILITY};
+use std::sync::Arc;
 
 /// So many that cannot go yet are looked at for one that can.
 const MOST_PASSED_OVER: u32 = 8;
@@ -53,6 +54,24 @@ impl State {
             let before = inode.bytes();
             inode.xattrs = Xattrs::Unknown;
             self.room.changed(before, inode.bytes());
+        }
+    }
+
+    /// A change is made here that takes file capabilities away.
+    pub(crate) fn drop_capabilities(&mut self, now: Monotonic, fid: Fid) {
+        let Some(Xattrs::All(list)) = self.peek(fid).map(|inode| &inode.xattrs) else { return };
+        let stays = |(name, _): &&(Vec<u8>, Bytes)| name != XATTR_CAPABILITY;
+        let left: Vec<_> = list.iter().filter(stays).cloned().collect();
+        if left.len() < list.len() {
+            self.set_xattrs(now, fid, Xattrs::All(Arc::new(left)));
+        }
+    }
+
+    /// Such a change goes to the server: until it has answered nobody else knows, and it may refuse.
+    pub(crate) fn doubt_capabilities(&mut self, fid: Fid) {
+        let Some(Xattrs::All(list)) = self.peek(fid).map(|inode| &inode.xattrs) else { return };
+        if list.iter().any(|(name, _)| name == XATTR_CAPABILITY) {
+            self.forget_xattrs(fid);
         }
     }
 

@@ -29,6 +29,9 @@ impl Client {
                 (state.memory.begin_write(fid, range.clone()), range)
             });
             let change = state.begin_change(now, fid);
+            if set.drops_capabilities() {
+                state.doubt_capabilities(fid);
+            }
             (ticket, data, change)
         };
         let acl_may_change = set.perm.is_some() || set.kill_suid_sgid;

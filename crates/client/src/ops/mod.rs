@@ -149,8 +149,8 @@ mod tests {
         assert_send(client.read(file, 0, 1));
         assert_send(client.write(file, WriteAt::End, Bytes::new(), KillPriv::Keep));
         assert_send(client.seek(file, 0, Whence::Data));
-        assert_send(client.fallocate(file, 0, 1, Allocate::Extend));
-        assert_send(client.copy_range(file, 0, file, 0, 1));
+        assert_send(client.fallocate(file, 0, 1, Allocate::Extend, KillPriv::Keep));
+        assert_send(client.copy_range((file, 0), (file, 0), 1, KillPriv::Keep));
         assert_send(client.fsync(fid));
         assert_send(client.getxattr(fid, b""));
         assert_send(client.listxattr(fid));

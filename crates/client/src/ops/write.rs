@@ -18,7 +18,7 @@ use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic};
 use std::future::Future;
 use std::ops::Range;
 
-/// Whether a write takes the set-uid and set-gid bits away, as the kernel says.
+/// Whether a change of contents takes the set-uid and set-gid bits away: its caller is not privileged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KillPriv {
     Keep,
@@ -43,6 +43,7 @@ pub(super) struct DataInFlight {
 impl State {
     pub(super) fn begin_data(&mut self, now: Monotonic, fid: Fid, range: Range<u64>) -> DataInFlight {
         let change = self.begin_change(now, fid);
+        self.doubt_capabilities(fid);
         DataInFlight { fid, change, write: self.memory.begin_write(fid, range) }
     }
 
@@ -213,19 +214,33 @@ impl Client {
 
     /// # Errors
     /// ENOSPC, EOPNOTSUPP, EFBIG.
-    pub async fn fallocate(&self, file: &OpenFile, offset: u64, len: u64, how: Allocate) -> FsResult<()> {
+    pub async fn fallocate(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        len: u64,
+        how: Allocate,
+        kill: KillPriv,
+    ) -> FsResult<()> {
         self.inner.stats.op_allocate.one();
         let here = self.here(|state, now, today| {
             file.check_locks(state).map_err(NotHere::Fails)?;
-            state.allocate_here(now, today, file.fid(), offset..offset.saturating_add(len), how)
+            state.allocate_here(now, today, file.fid(), offset..offset.saturating_add(len), how, kill)
         });
         match here.await? {
             Some(()) => Ok(()),
-            None => self.again_with_room(|| self.allocate(file, offset, len, how)).await,
+            None => self.again_with_room(|| self.allocate(file, offset, len, how, kill)).await,
         }
     }
 
-    async fn allocate(&self, file: &OpenFile, offset: u64, len: u64, how: Allocate) -> FsResult<()> {
+    async fn allocate(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        len: u64,
+        how: Allocate,
+        kill: KillPriv,
+    ) -> FsResult<()> {
         let slot = self.slot().await?;
         let fid = file.fid();
         let (range, ticket, flight) = {
@@ -236,7 +251,8 @@ impl Client {
             let flight = state.begin_data(now, fid, range.clone());
             (range, ticket, flight)
         };
-        let order = Order::change(Call::Allocate { fid, offset, len, how }, slot, ticket, vec![fid]);
+        let call = Call::Allocate { fid, offset, len, how, kill_suid_sgid: kill == KillPriv::Kill };
+        let order = Order::change(call, slot, ticket, vec![fid]);
         let waiting = self
             .inner
             .send(order, move |arrived, result| end_data(arrived, flight, result, range).map(|_| ()));
@@ -249,31 +265,29 @@ impl Client {
     /// EINVAL for overlapping ranges of one file, ENOSPC.
     pub async fn copy_range(
         &self,
-        from: &OpenFile,
-        from_offset: u64,
-        to: &OpenFile,
-        to_offset: u64,
+        from: (&OpenFile, u64),
+        to: (&OpenFile, u64),
         len: u64,
+        kill: KillPriv,
     ) -> FsResult<u64> {
         self.inner.stats.op_copy.one();
         let here = self.here(|state, now, today| {
-            from.check_locks(state).map_err(NotHere::Fails)?;
-            to.check_locks(state).map_err(NotHere::Fails)?;
-            state.copy_here(now, today, (from.fid(), from_offset), (to.fid(), to_offset), len)
+            from.0.check_locks(state).map_err(NotHere::Fails)?;
+            to.0.check_locks(state).map_err(NotHere::Fails)?;
+            state.copy_here(now, today, (from.0.fid(), from.1), (to.0.fid(), to.1), len, kill)
         });
         match here.await? {
             Some(copied) => Ok(copied),
-            None => self.again_with_room(|| self.copy(from, from_offset, to, to_offset, len)).await,
+            None => self.again_with_room(|| self.copy(from, to, len, kill)).await,
         }
     }
 
     async fn copy(
         &self,
-        from: &OpenFile,
-        from_offset: u64,
-        to: &OpenFile,
-        to_offset: u64,
+        (from, from_offset): (&OpenFile, u64),
+        (to, to_offset): (&OpenFile, u64),
         len: u64,
+        kill: KillPriv,
     ) -> FsResult<u64> {
         let slot = self.slot().await?;
         let (range, ticket, flight) = {
@@ -285,7 +299,9 @@ impl Client {
             let flight = state.begin_data(now, to.fid(), range.clone());
             (range, ticket, flight)
         };
-        let call = Call::CopyRange { from: from.fid(), from_offset, to: to.fid(), to_offset, len };
+        let kill_suid_sgid = kill == KillPriv::Kill;
+        let call =
+            Call::CopyRange { from: from.fid(), from_offset, to: to.fid(), to_offset, len, kill_suid_sgid };
         let order = Order::change(call, slot, ticket, vec![to.fid()]);
         let waiting = self.inner.send(order, move |arrived, result| end_data(arrived, flight, result, range));
         waiting.result().await

@@ -208,7 +208,7 @@ impl Work<'_> {
             Change::Allocate { fid, offset, len, how } => {
                 self.check_unchanged(*fid, lsn).await?;
                 let file = self.client.open(self.now(*fid), OpenMode::ReadWrite).await?;
-                self.client.fallocate(&file, *offset, *len, *how).await?;
+                self.client.fallocate(&file, *offset, *len, *how, KillPriv::Keep).await?;
                 Ok(Outcome::Done)
             }
             Change::SetXattr { fid, name, value, kill_sgid, .. } => {

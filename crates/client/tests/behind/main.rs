@@ -9,6 +9,7 @@ mod full;
 mod nameless;
 mod pace;
 mod power_cut;
+mod privileges;
 #[path = "../common/proxy.rs"]
 mod proxy;
 mod sharing;

@@ -42,7 +42,7 @@ async fn every_kind_of_fallocate_is_logged_and_does_what_the_server_does() {
                 let file = client.open(fid, OpenMode::ReadWrite).await.unwrap();
                 client.write(&file, WriteAt::End, data(20_000), KillPriv::Keep).await.unwrap();
                 let sent = client.stats().count("msg_allocate");
-                client.fallocate(&file, offset, len, how).await.unwrap();
+                client.fallocate(&file, offset, len, how, KillPriv::Keep).await.unwrap();
                 let expected = if dir == through { sent + 1 } else { sent };
                 assert_eq!(client.stats().count("msg_allocate"), expected, "{text}");
                 // What it has now is written to, too.
@@ -76,7 +76,7 @@ async fn what_is_read_of_a_hole_that_was_just_punched_is_nothing() {
     a.write(&file, WriteAt::End, data(10_000), KillPriv::Keep).await.unwrap();
     a.sync_all().await.unwrap();
     assert_eq!(read(&a, &file).await, data(10_000));
-    a.fallocate(&file, 2000, 3000, Allocate::PunchHole).await.unwrap();
+    a.fallocate(&file, 2000, 3000, Allocate::PunchHole, KillPriv::Keep).await.unwrap();
     let mut expected = data(10_000).to_vec();
     expected[2000..5000].fill(0);
     assert_eq!(read(&a, &file).await, expected);
@@ -92,19 +92,19 @@ async fn a_copy_of_what_is_cached_is_logged_and_one_with_holes_is_the_servers() 
     let to = a.open(to, OpenMode::ReadWrite).await.unwrap();
     a.write(&from, WriteAt::End, data(10_000), KillPriv::Keep).await.unwrap();
     // As much as there is.
-    assert_eq!(a.copy_range(&from, 1000, &to, 3, 1 << 30).await.unwrap(), 9000);
-    assert_eq!(a.copy_range(&from, 10_000, &to, 3, 100).await.unwrap(), 0);
+    assert_eq!(a.copy_range((&from, 1000), (&to, 3), 1 << 30, KillPriv::Keep).await.unwrap(), 9000);
+    assert_eq!(a.copy_range((&from, 10_000), (&to, 3), 100, KillPriv::Keep).await.unwrap(), 0);
     let copied = a.stats().count("msg_copyrange");
     assert!(copied <= 1, "only where there is nothing to copy the server is asked: {:?}", a.stats());
     let mut expected = b"bef".to_vec();
     expected.extend_from_slice(&data(10_000)[1000..]);
     assert_eq!(read(&a, &to).await, expected);
     assert_eq!(shown(&b, &["to"]).await.1, expected);
-    let within = a.copy_range(&from, 0, &from, 1, 5).await;
+    let within = a.copy_range((&from, 0), (&from, 1), 5, KillPriv::Keep).await;
     assert_eq!(within.unwrap_err().errno, Errno::Invalid);
-    a.fallocate(&from, 0, 8192, Allocate::PunchHole).await.unwrap();
+    a.fallocate(&from, 0, 8192, Allocate::PunchHole, KillPriv::Keep).await.unwrap();
     let asked = a.stats().count("msg_copyrange");
-    assert_eq!(a.copy_range(&from, 0, &to, 0, 10_000).await.unwrap(), 10_000);
+    assert_eq!(a.copy_range((&from, 0), (&to, 0), 10_000, KillPriv::Keep).await.unwrap(), 10_000);
     assert_eq!(a.stats().count("msg_copyrange"), asked + 1, "holes stay holes");
     let mut holed = data(10_000).to_vec();
     holed[..8192].fill(0);

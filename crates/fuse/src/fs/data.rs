@@ -66,12 +66,19 @@ pub(super) struct CopyRequest {
     pub(super) offset: u64,
     pub(super) to_offset: u64,
     pub(super) len: u64,
+    pub(super) kill: KillPriv,
     /// The answer is a 64-bit number.
     pub(super) wide: bool,
 }
 
 /// What the short answer of a copy can count, in whole pages.
 const MAX_SHORT_COPY: u64 = 0xffff_f000;
+
+/// What a change of contents takes away for which the kernel does not say it: it leaves set-user-id and set-group-id to the file
+/// system (FUSE_HANDLE_KILLPRIV_V2), but no flag in these requests tells whether the caller has CAP_FSETID.
+pub(super) fn privileges_of(uid: u32) -> KillPriv {
+    if uid == 0 { KillPriv::Keep } else { KillPriv::Kill }
+}
 
 fn allocate_how(mode: u32) -> Option<Allocate> {
     const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
@@ -221,13 +228,14 @@ impl Inner {
     pub(super) async fn fallocate(
         self: Arc<Self>,
         file: Arc<FileHandle>,
-        offset: u64,
-        len: u64,
+        Range { start, end }: Range<u64>,
         mode: u32,
+        kill: KillPriv,
         reply: Reply,
     ) {
         let Some(how) = allocate_how(mode) else { return reply.error(Errno::NotSupported) };
-        let result = self.client.fallocate(&file.open, offset, len, how).await;
+        let (offset, len) = (start, end - start);
+        let result = self.client.fallocate(&file.open, offset, len, how, kill).await;
         let result = match result {
             Ok(()) => self.range_changed(&file, offset, len).await,
             Err(error) => Err(error),
@@ -249,7 +257,8 @@ impl Inner {
         reply: Reply,
     ) {
         let len = if copy.wide { copy.len } else { copy.len.min(MAX_SHORT_COPY) };
-        let result = self.client.copy_range(&from.open, copy.offset, &to.open, copy.to_offset, len).await;
+        let (source, target) = ((&*from.open, copy.offset), (&*to.open, copy.to_offset));
+        let result = self.client.copy_range(source, target, len, copy.kill).await;
         let copied = match result {
             Ok(copied) => copied,
             Err(error) => return self.fail("copy_file_range", &error, reply),

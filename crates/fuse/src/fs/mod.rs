@@ -295,7 +295,9 @@ impl Inner {
             }
             Op::Allocate { handle, offset, len, mode } => {
                 let file = file!(handle);
-                run!(fs, header, async move { fs.fallocate(file, offset, len, mode, reply).await })
+                let kill = data::privileges_of(header.uid);
+                let range = offset..offset.saturating_add(len);
+                run!(fs, header, async move { fs.fallocate(file, range, mode, kill, reply).await })
             }
             Op::Seek { handle, offset, whence } => {
                 let file = file!(handle);
@@ -303,7 +305,8 @@ impl Inner {
             }
             Op::CopyRange { handle, offset, to_handle, to_offset, len, wide, .. } => {
                 let (from, to) = (file!(handle), file!(to_handle));
-                let copy = data::CopyRequest { offset, to_offset, len, wide };
+                let kill = data::privileges_of(header.uid);
+                let copy = data::CopyRequest { offset, to_offset, len, kill, wide };
                 run!(fs, header, async move { fs.copy_range(from, to, copy, reply).await })
             }
             Op::GetLock(request) => {

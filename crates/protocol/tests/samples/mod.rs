@@ -277,8 +277,8 @@ fn changes() -> Vec<Call> {
         Call::SetAttr { fid, set },
         Call::Write { fid, at: WriteAt::Offset(77), kill_suid_sgid: true },
         Call::Write { fid, at: WriteAt::Pages(4096), kill_suid_sgid: false },
-        Call::Allocate { fid, offset: 1, len: 2, how: Allocate::ZeroRangeKeepSize },
-        Call::CopyRange { from: fid, from_offset: 1, to: parent, to_offset: 2, len: 3 },
+        Call::Allocate { fid, offset: 1, len: 2, how: Allocate::ZeroRangeKeepSize, kill_suid_sgid: true },
+        Call::CopyRange { from: fid, from_offset: 1, to: parent, to_offset: 2, len: 3, kill_suid_sgid: true },
         Call::SetXattr {
             fid,
             name: b"user.a".to_vec(),

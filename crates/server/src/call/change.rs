@@ -170,25 +170,24 @@ fn apply(
                 WriteAt::Offset(offset) | WriteAt::Pages(offset) => soda_volume::WriteAt::Offset(*offset),
                 WriteAt::End => soda_volume::WriteAt::Append,
             };
-            let privileges = if *kill_suid_sgid { KillPriv::Drop } else { KillPriv::Keep };
             // Given up on the way to another plan: writes are planned once, by fid.
             let staged =
                 staged.take().ok_or_else(|| FsError::new(Errno::Io, "the data of the write is gone"))?;
-            let written = txn.write(*fid, at, staged, privileges)?;
+            let written = txn.write(*fid, at, staged, privileges(*kill_suid_sgid))?;
             Done::new(Answer::Written { offset: written.offset, len: written.len, attr: written.attr })
         }
-        Call::Allocate { fid, offset, len, how } => {
-            txn.fallocate(*fid, fallocate_mode(*how), *offset, *len)?;
+        Call::Allocate { fid, offset, len, how, kill_suid_sgid } => {
+            txn.fallocate(*fid, fallocate_mode(*how), *offset, *len, privileges(*kill_suid_sgid))?;
             Done::new(changed(txn, *fid, &[])?)
         }
-        Call::CopyRange { from, from_offset, to, to_offset, len } => {
-            let copied = txn.copy_range(*from, *from_offset, *to, *to_offset, *len)?;
+        Call::CopyRange { from, from_offset, to, to_offset, len, kill_suid_sgid } => {
+            let privileges = privileges(*kill_suid_sgid);
+            let copied = txn.copy_range((*from, *from_offset), (*to, *to_offset), *len, privileges)?;
             Done::new(Answer::Written { offset: copied.offset, len: copied.len, attr: copied.attr })
         }
         Call::SetXattr { fid, name, value, how, kill_sgid } => {
-            let privileges = if *kill_sgid { KillPriv::Drop } else { KillPriv::Keep };
             let value = Bytes::copy_from_slice(value);
-            txn.set_xattr(*fid, name, value, set_xattr_how(*how), privileges)?;
+            txn.set_xattr(*fid, name, value, set_xattr_how(*how), privileges(*kill_sgid))?;
             Done::new(changed(txn, *fid, &[])?)
         }
         Call::RemoveXattr { fid, name } => {
@@ -360,6 +359,10 @@ pub(super) fn set_xattr_how(how: SetXattr) -> soda_volume::SetXattr {
         SetXattr::Create => soda_volume::SetXattr::Create,
         SetXattr::Replace => soda_volume::SetXattr::Replace,
     }
+}
+
+pub(super) fn privileges(kill: bool) -> KillPriv {
+    if kill { KillPriv::Drop } else { KillPriv::Keep }
 }
 
 pub(super) fn fallocate_mode(how: Allocate) -> FallocateMode {

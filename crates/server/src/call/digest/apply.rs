@@ -1,7 +1,7 @@
 //! The records of a digest on a transaction, each at its own time, each checked as the ordinary operation checks it.
 
 use super::plan::Plan;
-use crate::call::change::{fallocate_mode, new_node, set_xattr_how};
+use crate::call::change::{fallocate_mode, new_node, privileges, set_xattr_how};
 use crate::call::place::{self, Watched};
 use crate::shared::Shared;
 use bytes::Bytes;
@@ -237,16 +237,14 @@ impl<N: FnMut(Ino) -> FsResult<()>> Work<'_, '_, N> {
             Change::Write { fid, offset, kill_suid_sgid, .. } => {
                 let gone = || FsError::new(Errno::Io, "the data of the write is gone");
                 let data = self.staged.next().ok_or_else(gone)?;
-                let privileges = if *kill_suid_sgid { KillPriv::Drop } else { KillPriv::Keep };
-                txn.write(*fid, WriteAt::Offset(*offset), data, privileges)?;
+                txn.write(*fid, WriteAt::Offset(*offset), data, privileges(*kill_suid_sgid))?;
             }
             Change::Allocate { fid, offset, len, how } => {
-                txn.fallocate(*fid, fallocate_mode(*how), *offset, *len)?;
+                txn.fallocate(*fid, fallocate_mode(*how), *offset, *len, KillPriv::Keep)?;
             }
             Change::SetXattr { fid, name, value, how, kill_sgid } => {
-                let privileges = if *kill_sgid { KillPriv::Drop } else { KillPriv::Keep };
                 let value = Bytes::copy_from_slice(value);
-                txn.set_xattr(*fid, name, value, set_xattr_how(*how), privileges)?;
+                txn.set_xattr(*fid, name, value, set_xattr_how(*how), privileges(*kill_sgid))?;
             }
             Change::RemoveXattr { fid, name } => drop(txn.remove_xattr(*fid, name)?),
         }
