@@ -1,6 +1,7 @@
 //! The command line, once: help, completions and the man page come from here.
 
 use crate::lab_args::LabCommand;
+use crate::options::MOUNT_OPTIONS;
 use crate::spec::{Spec, parse_listen};
 use crate::units::{parse_duration, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -214,11 +215,11 @@ pub(crate) struct MountArgs {
     /// Where
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// hard | soft[=TIME], ro, cache-dir=DIR, cache-size=SIZE, memory=SIZE, metadata-memory=SIZE,
-    /// consistency=lease|verify|ttl=SECONDS,
-    /// lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, dirty-age=TIME, dirty-size=SIZE,
-    /// fsync=server|local, nosuid, nodev, noexec, allow_other; options of fstab that mean nothing here are ignored
-    #[arg(short = 'o', value_name = "OPTIONS")]
+    #[arg(
+        short = 'o',
+        value_name = "OPTIONS",
+        help = format!("{MOUNT_OPTIONS}; options of fstab that mean nothing here are ignored")
+    )]
     pub options: Vec<String>,
     /// Keep file data there, also over a restart
     #[arg(long, value_name = "DIR")]

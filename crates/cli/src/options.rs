@@ -78,6 +78,12 @@ impl Default for MountOptions {
     }
 }
 
+/// All that mean something here, for people.
+pub(crate) const MOUNT_OPTIONS: &str = "hard, soft[=TIME], ro, rw, cache-dir=DIR, cache-size=SIZE, memory=SIZE, \
+    metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, lease-term=TIME|infinite|0, deep-leases=on|off, \
+    write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, fsync=server|local, transport=auto|dev|uring, remount, \
+    nosuid, nodev, noexec, allow_other";
+
 /// Options of fstab(5) and mount(8) that are somebody else's business, or have no meaning here.
 const IGNORED: &[&str] = &[
     "defaults",
@@ -237,12 +243,7 @@ impl MountOptions {
             _ if IGNORED.contains(&option) => {}
             _ if IGNORED_PREFIXES.iter().any(|prefix| option.starts_with(prefix)) => {}
             _ => {
-                return Err(format!(
-                    "mount option `{option}` is not known. There are: hard, soft[=TIME], ro, rw, cache-dir=DIR, \
-                     cache-size=SIZE, memory=SIZE, metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, \
-                     lease-term=TIME|infinite|0, deep-leases=on|off, write=behind|through, sync, dirty-age=TIME, \
-                     dirty-size=SIZE, fsync=server|local, transport=auto|dev|uring, nosuid, nodev, noexec, allow_other"
-                ));
+                return Err(format!("mount option `{option}` is not known. There are: {MOUNT_OPTIONS}"));
             }
         }
         Ok(())
@@ -513,6 +514,24 @@ mod tests {
         assert!(parse("cache-size=1G").unwrap().check().unwrap_err().contains("cache-dir"));
         assert_eq!(parse("cache-size=1G,cache-dir=/c").unwrap().check(), Ok(()));
         assert_eq!(parse("").unwrap().check(), Ok(()));
+    }
+
+    #[test]
+    fn all_options_are_told_to_people() {
+        let mut command = <crate::args::Cli as clap::CommandFactory>::command();
+        let help = command.find_subcommand_mut("mount").unwrap().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+        let readme = std::fs::read_to_string(readme).unwrap();
+        assert!(help.contains(MOUNT_OPTIONS), "{help}");
+        for option in MOUNT_OPTIONS.split(", ") {
+            let name = option.split(['=', '[']).next().unwrap();
+            let written = ["`", "=", "["].map(|end| format!("`{name}{end}"));
+            let written = written.iter().any(|text| readme.contains(text));
+            assert!(written || readme.contains(&format!("-o {name}`")), "README lacks {name}");
+            let unknown = |error: &String| error.contains("is not known");
+            assert!(!parse(name).as_ref().is_err_and(unknown), "{name} is not known");
+        }
     }
 
     #[test]
