@@ -883,6 +883,29 @@ def capabilities():
     same([left(store, set_by, done_at, 0) for set_by, done_at in ((A, A), (A, B))], [False, False], "a store to a mapping")
 
 
+# SEMANTICS 33
+@test
+def many_attributes():
+    """What can be set can be listed."""
+    path = f"{A}/attributed"
+    open(path, "w").close()
+    names = []
+    for number in range(600):
+        name = f"user.{number:0>103}"
+        refused = errno_of(os.setxattr, path, name, b"x" * 3000)
+        if refused:
+            same(refused, "ENOSPC")
+            break
+        names.append(name)
+    assert 300 < len(names) < 400, len(names)
+    for root in ROOTS:
+        same(sorted(os.listxattr(f"{root}/attributed")), names)
+    same(errno_of(os.setxattr, path, names[0], b"y" * 30000), "ENOSPC", "one that was there")
+    os.removexattr(f"{B}/attributed", names.pop())
+    os.setxattr(path, "user.last", b"z")
+    same(sorted(os.listxattr(f"{B}/attributed")), [*names, "user.last"])
+
+
 # SEMANTICS 34
 @test
 def special():

@@ -18,6 +18,9 @@ pub const XATTR_VALUE_MAX: usize = 65536;
 /// contents as they are.
 pub const XATTR_CAPABILITY: &[u8] = b"security.capability";
 
+/// Names and values of all extended attributes of an inode, bytes: they are asked for in one message.
+pub const XATTRS_MAX: usize = 1 << 20;
+
 /// Longest list of extended attribute names, bytes (Linux `XATTR_LIST_MAX`).
 pub const XATTR_LIST_MAX: usize = 65536;
 

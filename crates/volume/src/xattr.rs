@@ -10,7 +10,7 @@ use bytes::Bytes;
 use soda_storage::Table;
 use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, XATTR_CAPABILITY, XATTR_LIST_MAX, XATTR_NAME_MAX,
-    XATTR_VALUE_MAX, mode,
+    XATTR_VALUE_MAX, XATTRS_MAX, mode,
 };
 use std::ops::ControlFlow;
 
@@ -149,7 +149,11 @@ impl Txn<'_> {
     /// Stores an attribute without looking at what it means.
     pub(crate) fn put_xattr(&mut self, ino: Ino, name: &[u8], value: Bytes) -> FsResult<()> {
         let fid = Fid::new(self.volume.id, ino);
-        if self.xattr(ino, name)?.is_none() {
+        let before = self.xattr(ino, name)?;
+        if before.as_ref().is_none_or(|before| before.len() < value.len()) {
+            self.check_xattrs_fit(ino, name, value.len())?;
+        }
+        if before.is_none() {
             let listed: usize = list_xattrs(self, fid)?.iter().map(|name| name.len() + 1).sum();
             if listed + name.len() + 1 > XATTR_LIST_MAX {
                 return Err(FsError::new(
@@ -162,6 +166,24 @@ impl Txn<'_> {
         let key = key::xattr(self.volume.id, ino, name);
         self.put_record(Table::Xattr, &key, &Xattr { value });
         Ok(())
+    }
+
+    /// Whether all attributes fit one answer when one has a value of this length.
+    fn check_xattrs_fit(&self, ino: Ino, name: &[u8], len: usize) -> FsResult<()> {
+        let mut size = name.len() + len;
+        // As many of the longest fit: most inodes have fewer.
+        if (self.referred(ino)?.xattrs as usize + 1) * (XATTR_NAME_MAX + XATTR_VALUE_MAX) <= XATTRS_MAX {
+            return Ok(());
+        }
+        self.scan(Table::Xattr, &key::number_range(self.volume.id, ino.0), &mut |key, record| {
+            let other = key::rest(key);
+            size += if other == name { 0 } else { other.len() + record.len() };
+            ControlFlow::Continue(())
+        })?;
+        match size <= XATTRS_MAX {
+            true => Ok(()),
+            false => Err(FsError::new(Errno::NoSpace, "the extended attributes would not fit one answer")),
+        }
     }
 
     /// Removes an attribute if it is there.

@@ -263,3 +263,28 @@ fn a_hole_is_zeros_whatever_was_read_before() {
         }
     });
 }
+
+#[test]
+fn as_many_extended_attributes_as_can_be_set_can_be_listed() {
+    for_each_store(|volume| {
+        let file = create(volume, "f");
+        let set = |number: usize, len: usize| {
+            let mut txn = volume.begin(now());
+            let name = format!("user.{number:0>100}");
+            txn.set_xattr(file, name.as_bytes(), vec![1; len].into(), SetXattr::Any, KillPriv::Keep)
+                .map_err(|error| error.errno)?;
+            txn.commit().unwrap();
+            Ok(())
+        };
+        let most = (0..2000).find(|number| set(*number, 3000) != Ok(())).unwrap();
+        assert_eq!(set(most, 3000), Err(Errno::NoSpace));
+        assert_eq!(set(0, 9000), Err(Errno::NoSpace), "one that was there grows");
+        let names = volume.list_xattrs(file).unwrap();
+        assert!(names.len() == most && most > 300, "{most}");
+        let values: usize =
+            names.iter().map(|name| volume.get_xattr(file, name).unwrap().len() + name.len()).sum();
+        assert!(values <= soda_types::XATTRS_MAX && values + 2 * 3200 > soda_types::XATTRS_MAX, "{values}");
+        assert_eq!(set(0, 10), Ok(()), "one that shrinks");
+        assert_eq!(set(1, 5000), Ok(()), "what was given up can be had");
+    });
+}

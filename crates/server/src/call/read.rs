@@ -9,11 +9,8 @@ use crate::metrics::CallKind;
 use bytes::Bytes;
 use soda_lease::table::{OpKey, Outcome};
 use soda_protocol::{Answer, Call, Failure, MAX_IO, Whence};
-use soda_types::{Errno, Fid, FsError, FsResult};
+use soda_types::{Errno, Fid, FsError, FsResult, XATTRS_MAX};
 use soda_volume::{SeekTarget, Volume};
-
-/// Most bytes of names and values in one answer: it has to fit a frame.
-const XATTRS_MAX: usize = 1 << 20;
 
 /// Carries out an admitted call. `keys` grows if further objects were admitted on the way.
 pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> Result<Conclusion, Stop> {
