@@ -48,17 +48,27 @@ impl Volume {
         Ok(())
     }
 
-    /// The data of an extent, to where it is wanted. Whole chunks are read there and not kept in memory: that long reads
-    /// would push out what is asked for again and again, and the kernel has their pages.
+    /// The data of an extent, to where it is wanted. Whole chunks are read there, and kept in memory only if they were read
+    /// a short time before as well: what is read from end to end once must not push out what is read again and again.
     fn read_extent(&self, extent: &Extent, data: &mut [u8]) -> FsResult<()> {
-        match &extent.body {
-            ExtentBody::Chunk { chunk, skip: 0 } if extent.len == u64::from(chunk.len) => {
-                match self.chunks.get(chunk) {
-                    Ok(kept) => data.copy_from_slice(&kept),
-                    Err(_ticket) => self.data.read_into(chunk, data)?,
-                }
+        let chunk = match &extent.body {
+            ExtentBody::Chunk { chunk, skip: 0 } if extent.len == u64::from(chunk.len) => chunk,
+            _ => {
+                data.copy_from_slice(&self.extent_data(extent)?);
+                return Ok(());
             }
-            _ => data.copy_from_slice(&self.extent_data(extent)?),
+        };
+        let ticket = match self.chunks.get(chunk) {
+            Ok(kept) => {
+                data.copy_from_slice(&kept);
+                return Ok(());
+            }
+            Err(ticket) => ticket,
+        };
+        self.data.read_into(chunk, data)?;
+        match self.streamed.get(chunk) {
+            Ok(()) => self.chunks.fill(*chunk, Bytes::copy_from_slice(data), data.len(), ticket),
+            Err(ticket) => self.streamed.fill(*chunk, (), 1, ticket),
         }
         Ok(())
     }

@@ -89,6 +89,8 @@ pub struct Volume {
     pub(crate) inodes: Cache<Ino, Arc<Inode>>,
     pub(crate) dirents: Cache<(Ino, Name), Option<Dirent>>,
     pub(crate) chunks: Cache<ChunkRef, Bytes>,
+    /// Chunks that were read as parts of long reads and are not in `chunks`: as many as would fit there.
+    pub(crate) streamed: Cache<ChunkRef, ()>,
     pub(crate) windows: Cache<WindowKey, Arc<Window>>,
     pub(crate) buffers: Buffers,
     /// Locked from the making of a batch that changes them to the end of its commit.
@@ -157,6 +159,7 @@ impl Volume {
             inodes: Cache::new(config.inode_cache),
             dirents: Cache::new(config.dirent_cache),
             chunks: Cache::new(config.chunk_cache),
+            streamed: Cache::new(config.chunk_cache / config.chunk_len),
             windows: Cache::new(config.extent_cache),
             buffers: Buffers::default(),
             counters: Mutex::new(counters),
