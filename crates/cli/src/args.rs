@@ -305,6 +305,9 @@ pub(crate) struct ServerArg {
 
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
+    /// The same as --server
+    #[arg(value_name = "HOST:PORT", conflicts_with = "server")]
+    pub address: Option<String>,
     #[command(flatten)]
     pub server: ServerArg,
     /// Print JSON

@@ -19,9 +19,19 @@ struct Status {
     servers: Vec<Server>,
     mounts: Vec<MountStatus>,
     /// In the kernel's table, but nobody answers for them.
-    dead_mounts: Vec<String>,
+    dead_mounts: Vec<DeadMount>,
     /// Logs of delayed writes that were not told.
     kept: Vec<KeptLog>,
+}
+
+/// As JSON just the directory.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct DeadMount {
+    dir: String,
+    /// `HOST:PORT/VOLUME`
+    #[serde(skip)]
+    source: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -35,7 +45,7 @@ struct Server {
 
 pub(crate) fn run(arguments: &StatusArgs) -> Result<(), CliError> {
     let mounts = control::mounts();
-    let named = arguments.server.server.as_deref();
+    let named = arguments.address.as_deref().or(arguments.server.server.as_deref());
     let status = Status {
         servers: ask_all(servers(named, &mounts)?, named)?,
         dead_mounts: dead_mounts(&mounts)?,
@@ -74,10 +84,10 @@ fn server_status(address: &str, named: Option<&str>) -> Result<Option<ServerStat
     }
 }
 
-fn dead_mounts(alive: &[MountStatus]) -> Result<Vec<String>, CliError> {
+fn dead_mounts(alive: &[MountStatus]) -> Result<Vec<DeadMount>, CliError> {
     let listed = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
     let dead = listed.into_iter().filter(|entry| alive.iter().all(|mount| mount.dir != entry.dir));
-    Ok(dead.map(|entry| entry.dir.display().to_string()).collect())
+    Ok(dead.map(|entry| DeadMount { dir: entry.dir.display().to_string(), source: entry.source }).collect())
 }
 
 fn text(status: &Status) -> String {
@@ -100,15 +110,20 @@ fn text(status: &Status) -> String {
             mount.pid.to_string(),
         ]);
     }
+    for dead in &status.dead_mounts {
+        let unknown = || "-".to_owned();
+        let [transport, requests, waiting, hits, pid] = std::array::from_fn(|_| unknown());
+        let (dir, source) = (dead.dir.clone(), dead.source.clone());
+        table.row([dir, source, "no answer".into(), transport, requests, waiting, hits, pid]);
+    }
     let behind = backlog_table(&status.mounts);
     for table in [table, behind].iter().filter(|table| !table.is_empty()) {
         out.push_str(&format!("\n{table}"));
     }
-    for dead in &status.dead_mounts {
-        out.push_str(&format!(
-            "\n{dead}: its daemon does not answer. It is dead (`soda umount {dead}` takes the mount away), stopped, or another \
-             user's.\n"
-        ));
+    if !status.dead_mounts.is_empty() {
+        out.push_str(
+            "\nno answer: the mount's daemon is dead (`soda umount DIR` takes the mount away), stopped, or another user's.\n",
+        );
     }
     if !status.kept.is_empty() {
         let changes: usize = status.kept.iter().map(|log| log.records).sum();
@@ -260,7 +275,7 @@ mod tests {
         let status = Status {
             servers: vec![answering()],
             mounts: vec![mount_status()],
-            dead_mounts: vec!["/old".into()],
+            dead_mounts: vec![DeadMount { dir: "/old".into(), source: "h:1/main".into() }],
             kept: Vec::new(),
         };
         let expected = "\
@@ -274,10 +289,12 @@ s1       one:/mnt  127.0.0.1:1          3  expired       1     2      0
 
 MOUNT  VOLUME            CONNECTED  TRANSPORT  REQUESTS  WAITING  HITS    PID
 /mnt   127.0.0.1:2/main  yes        uring            12        0  75.0 %   77
+/old   h:1/main          no answer  -          -         -        -       -
 
-/old: its daemon does not answer. It is dead (`soda umount /old` takes the mount away), stopped, or another user's.
+no answer: the mount's daemon is dead (`soda umount DIR` takes the mount away), stopped, or another user's.
 ";
         assert_eq!(text(&status), expected);
+        assert_eq!(serde_json::to_value(&status).unwrap()["dead_mounts"], serde_json::json!(["/old"]));
     }
 
     #[test]
