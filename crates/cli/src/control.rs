@@ -4,7 +4,7 @@ use crate::error::CliError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use soda_client::{ChangesView, Client, ClientStanding, SessionView};
-use soda_fuse::{Monitor, Transport};
+use soda_fuse::{Monitor, MountEntry, Transport};
 use soda_types::{Errno, FsError, Name};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -281,6 +281,18 @@ pub(crate) fn daemon_on(dir: &Path) -> Option<Daemon> {
 /// The socket of the daemon that serves the mount on `dir`, for [`status`].
 pub(crate) fn socket_of(dir: &Path) -> Option<PathBuf> {
     daemon_on(dir).map(|daemon| daemon.socket)
+}
+
+/// Mounts in the kernel's table that none of those which answer serves.
+///
+/// # Errors
+/// /proc cannot be read.
+pub(crate) fn silent<'a>(alive: impl Iterator<Item = &'a MountStatus>) -> Result<Vec<MountEntry>, CliError> {
+    let mut listed = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
+    for mount in alive {
+        listed.retain(|entry| entry.dir != mount.dir);
+    }
+    Ok(listed)
 }
 
 /// What one daemon says.

@@ -166,9 +166,8 @@ fn runtime(dir: &Path) -> Finding {
 }
 
 fn dead(mounts: &[MountStatus]) -> Result<Vec<Finding>, CliError> {
-    let listed = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
-    let silent = listed.into_iter().filter(|entry| mounts.iter().all(|mount| mount.dir != entry.dir));
-    Ok(silent
+    Ok(control::silent(mounts.iter())?
+        .into_iter()
         .map(|entry| {
             let dir = entry.dir.display();
             Finding::bad(

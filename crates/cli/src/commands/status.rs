@@ -85,8 +85,7 @@ fn server_status(address: &str, named: Option<&str>) -> Result<Option<ServerStat
 }
 
 fn dead_mounts(alive: &[MountStatus]) -> Result<Vec<DeadMount>, CliError> {
-    let listed = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
-    let dead = listed.into_iter().filter(|entry| alive.iter().all(|mount| mount.dir != entry.dir));
+    let dead = control::silent(alive.iter())?.into_iter();
     Ok(dead.map(|entry| DeadMount { dir: entry.dir.display().to_string(), source: entry.source }).collect())
 }
 

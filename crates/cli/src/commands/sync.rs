@@ -25,8 +25,7 @@ pub(crate) fn run(arguments: &SyncArgs) -> Result<(), CliError> {
 /// Those that do not answer can only be named: for whoever is not their owner that is no failure.
 fn all() -> Result<Vec<Daemon>, CliError> {
     let daemons = control::daemons();
-    let listed = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
-    for mount in listed.iter().filter(|mount| daemons.iter().all(|daemon| daemon.status.dir != mount.dir)) {
+    for mount in control::silent(daemons.iter().map(|daemon| &daemon.status))? {
         eprintln!(
             "soda: {} is not synced: its daemon does not answer. It is dead, stopped, or another user's",
             mount.dir.display()
