@@ -65,6 +65,20 @@ def allocate(fd, mode, offset, length):
     checked(LIBC.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)))
 
 
+def allocating(mode):
+    """Does that to the file of a name."""
+    def work(name):
+        with open(name, "r+b") as file:
+            allocate(file.fileno(), mode, 0, 4096)
+    return work
+
+
+def copying(name):
+    """Copies from the file `source` beside it."""
+    with open(f"{os.path.dirname(name)}/source", "rb") as source, open(name, "r+b") as file:
+        os.copy_file_range(source.fileno(), file.fileno(), 3)
+
+
 def as_nobody():
     os.setgroups([])
     os.setgid(NOBODY)
@@ -760,22 +774,12 @@ def privileges():
     same(done_there_by_nobody(append), 0o777, "a write")
     same(done_there_by_nobody(lambda name: os.truncate(name, 0)), 0o777, "a truncation")
 
-    def fallocate(mode):
-        def work(name):
-            with open(name, "r+b") as file:
-                allocate(file.fileno(), mode, 0, 4096)
-        return work
-
-    def copy(name):
-        with open(f"{B}/source", "rb") as source, open(name, "r+b") as file:
-            os.copy_file_range(source.fileno(), file.fileno(), 3)
-
     with open(f"{A}/source", "wb") as file:
         file.write(b"source")
     for mode in (0, KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE):
-        same(done_there_by_nobody(fallocate(mode)), 0o777, f"fallocate, mode {mode}")
-    same(done_there_by_nobody(copy), 0o777, "a copy")
-    for work in (append, fallocate(0), copy):
+        same(done_there_by_nobody(allocating(mode)), 0o777, f"fallocate, mode {mode}")
+    same(done_there_by_nobody(copying), 0o777, "a copy")
+    for work in (append, allocating(0), copying):
         os.chmod(path, 0o6777)
         work(f"{B}/privileged")
         same(stat.S_IMODE(os.stat(path).st_mode), 0o6777, "by user 0")
@@ -821,23 +825,14 @@ def capabilities():
     def truncate_open(name):
         os.close(os.open(name, os.O_WRONLY | os.O_TRUNC))
 
-    def fallocate(mode):
-        def work(name):
-            with open(name, "r+b") as file:
-                allocate(file.fileno(), mode, 0, 4096)
-        return work
-
-    def copy(name):
-        with open(f"{os.path.dirname(name)}/source", "rb") as source, open(name, "r+b") as file:
-            os.copy_file_range(source.fileno(), file.fileno(), 3)
-
     def read(name):
         with open(name, "rb") as file:
             file.read()
 
     works = {
         "a write": write, "an append": append, "a truncation": lambda name: os.truncate(name, 1), "O_TRUNC": truncate_open,
-        "allocation": fallocate(0), "a hole": fallocate(PUNCH_HOLE | KEEP_SIZE), "zeros": fallocate(ZERO_RANGE), "a copy": copy,
+        "allocation": allocating(0), "a hole": allocating(PUNCH_HOLE | KEEP_SIZE), "zeros": allocating(ZERO_RANGE),
+        "a copy": copying,
         "a change of owner": lambda name: os.chown(name, NOBODY, NOBODY), "chmod": lambda name: os.chmod(name, 0o700),
         "times": os.utime, "another attribute": lambda name: os.setxattr(name, "user.other", b"x"), "a read": read,
     }
