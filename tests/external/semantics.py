@@ -11,6 +11,7 @@ import itertools
 import mmap
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ A, B = ROOTS
 TESTS = []
 # Descriptors opened for reading and writing go through the page cache there: see "What is not there".
 OLD_KERNEL = os.environ.get("SODA_FUSE_PRETEND") in ("6.1", "6.5")
+PRETENDED = "SODA_FUSE_PRETEND" in os.environ
 # Seconds after which a test says how long it took.
 SLOW = 5
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -398,6 +400,63 @@ def removed_directories():
         shutil.rmtree(f"{A}/dead")
 
 
+# SEMANTICS 9
+@test
+def moved_directories():
+    """Directories that another machine has moved can be renamed where Linux still has them at the old place."""
+    os.makedirs(f"{A}/moved/from")
+    os.makedirs(f"{A}/moved/deep/to")
+
+    def moved(name, hold):
+        os.makedirs(f"{A}/moved/from/{name}/below")
+        os.stat(f"{A}/moved/from/{name}/below")
+        holder = hold(f"{A}/moved/from/{name}")
+        os.rename(f"{B}/moved/from/{name}", f"{B}/moved/deep/to/{name}")
+        return holder
+
+    def work_in(path):
+        parked, go_on = os.pipe()
+
+        def work():
+            os.chdir(path)
+            os.close(go_on)
+            os.read(parked, 1)
+        child = in_child(work)
+        eventually(lambda: os.readlink(f"/proc/{child}/cwd") == path, "it does not get there")
+        os.close(parked)
+        return lambda: (os.close(go_on), same(wait(child), 0))
+
+    def keep_open(path):
+        fd = os.open(path, os.O_RDONLY)
+        return lambda: os.close(fd)
+
+    for number, hold in enumerate([keep_open, work_in, lambda _: lambda: None]):
+        let_go = moved(f"source{number}", hold)
+        os.rename(f"{A}/moved/deep/to/source{number}", f"{A}/moved/source{number}")
+        same(os.listdir(f"{B}/moved/source{number}"), ["below"])
+        let_go()
+        let_go = moved(f"target{number}", hold)
+        os.rmdir(f"{B}/moved/deep/to/target{number}/below")
+        os.rename(f"{A}/moved/source{number}", f"{A}/moved/deep/to/target{number}")
+        same(os.listdir(f"{B}/moved/deep/to/target{number}"), ["below"])
+        let_go()
+        let_go = moved(f"fds{number}", hold)
+        old, new = (os.open(f"{A}/{path}", os.O_PATH) for path in ("moved/deep/to", "moved"))
+        eventually(
+            lambda: errno_of(lambda: os.rename(f"fds{number}", f"fds{number}", src_dir_fd=old, dst_dir_fd=new)) is None,
+            "the descriptors say where it is, and it cannot be renamed",
+        )
+        same(os.listdir(f"{B}/moved/fds{number}"), ["below"])
+        let_go()
+        os.close(old)
+        os.close(new)
+    # Moved by both, in turns: Linux is told each time.
+    os.makedirs(f"{A}/moved/x/there")
+    for _ in range(20):
+        os.rename(f"{B}/moved/x/there", f"{B}/moved/deep/there")
+        os.rename(f"{A}/moved/deep/there", f"{A}/moved/x/there")
+
+
 @test
 def tmpfile():
     fd = os.open(A, os.O_TMPFILE | os.O_RDWR, 0o640)
@@ -405,6 +464,86 @@ def tmpfile():
     os.link(f"/proc/self/fd/{fd}", f"{A}/linked", src_dir_fd=os.open("/", 0), follow_symlinks=True)
     os.close(fd)
     same(open(f"{B}/linked").read(), "first without a name")
+
+
+# SEMANTICS 13
+@test
+def appends():
+    """O_APPEND counts as it is at the moment of the write, whether it came with open or with F_SETFL."""
+    here, there = f"{A}/appended", f"{B}/appended"
+
+    def holds(expected, what):
+        for name in (here, there):
+            if OLD_KERNEL:
+                eventually(lambda: expected(open(name, "rb").read()), f"{what}, on {name}")
+            else:
+                assert expected(open(name, "rb").read()), f"{what}, on {name}"
+
+    def set_to(fd, flags):
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+        return fd
+
+    for access in (os.O_WRONLY, os.O_RDWR):
+        fd = os.open(here, access | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        same(os.pwrite(fd, b"0123456789", 3), 10, "at the end, not where it says")
+        set_to(fd, 0)
+        same(os.pwrite(fd, b"AB", 2), 2)
+        same(open(there, "rb").read(), b"01AB456789", "cleared")
+        set_to(fd, os.O_APPEND)
+        same(os.pwrite(fd, b"z", 2), 1)
+        same(open(there, "rb").read(), b"01AB456789z", "set again")
+        os.close(fd)
+
+        fds = [set_to(os.open(name, access | os.O_TRUNC), os.O_APPEND) for name in (here, there)]
+        for fd, data in ((fds[0], b"aaaa"), (fds[1], b"bbbb"), (fds[0], b"cc"), (fds[1], b"d" * 5000), (fds[0], b"e")):
+            same(os.write(fd, data), len(data))
+        holds(lambda seen: seen == b"aaaabbbbcc" + b"d" * 5000 + b"e", "by turns")
+
+        def write_records(number):
+            for record in range(300):
+                os.write(fds[number], b"%d%06d\n" % (number, record))
+
+        os.truncate(here, 0)
+        for child in [in_child(lambda number=number: write_records(number)) for number in (0, 1)]:
+            same(wait(child), 0)
+        records = sorted(b"%d%06d" % of for of in itertools.product((0, 1), range(300)))
+        holds(lambda seen: sorted(seen.splitlines()) == records, "at once")
+        for fd in fds:
+            os.close(fd)
+
+    fd = set_to(os.open(here, os.O_RDWR | os.O_TRUNC), os.O_APPEND)
+    os.write(fd, b"0123456789")
+    with mmap.mmap(fd, 10) as mapping:
+        mapping[2:4] = b"AB"
+        mapping.flush()
+        same(open(there, "rb").read(), b"01AB456789", "stores go where they are")
+    os.close(fd)
+
+
+# SEMANTICS 13
+@test
+def where_appends_are_thought_to_be():
+    """The position after an append, and RWF_APPEND, go by the size that this machine knew last."""
+    here, there = os.open(f"{A}/end", os.O_RDWR | os.O_CREAT | os.O_APPEND), os.open(f"{B}/end", os.O_RDWR | os.O_APPEND)
+
+    def positions(data):
+        os.write(here, data)
+        return os.lseek(here, 0, os.SEEK_CUR), os.fstat(here).st_size
+
+    same(positions(b"aaaa"), (4, 4), "alone")
+    os.write(there, b"b" * 100)
+    position, size = positions(b"cc")
+    assert position in (6, 106) and size == 106, (position, size)
+    same(positions(b"d"), (107, 107), "after stat")
+    os.write(there, b"e" * 100)
+    same(os.fstat(here).st_size, 207)
+    same(positions(b"f"), (208, 208), "stat before it")
+    plain = os.open(f"{A}/end", os.O_RDWR)
+    for data in (b"g", b"h"):
+        os.pwritev(plain, [data], 0, os.RWF_APPEND)
+    same(os.pread(there, 9, 205), b"eefgh", "RWF_APPEND, no other machine appends")
+    for fd in (here, there, plain):
+        os.close(fd)
 
 
 # SEMANTICS 14
@@ -689,6 +828,76 @@ def turns():
         same(open(f"{B}/order").read(), "0123", lock.__name__)
 
 
+# SEMANTICS 27
+@test
+def signals_beside_grants():
+    """A wait that a signal ends while the lock is being granted either has it or leaves nothing behind."""
+    path = "crossing"
+    open(f"{A}/{path}", "w").close()
+    range_of = {kind: struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 10, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK)}
+    ofd_setlk, ofd_setlkw = 37, 38
+
+    def record(fd, kind, waiting=fcntl.F_SETLKW, trying=fcntl.F_SETLK, wait_for_it=True):
+        return LIBC.fcntl(fd, waiting if wait_for_it else trying, range_of[kind])
+
+    def ofd(fd, kind, wait_for_it=True):
+        return record(fd, kind, ofd_setlkw, ofd_setlk, wait_for_it)
+
+    def flock(fd, kind, wait_for_it=True):
+        how = fcntl.LOCK_EX if kind == fcntl.F_WRLCK else fcntl.LOCK_UN
+        return LIBC.flock(fd, how | (0 if wait_for_it else fcntl.LOCK_NB))
+
+    def hold(lock, hear, say):
+        fd = os.open(f"{B}/{path}", os.O_RDWR)
+        while os.read(hear, 1):
+            checked(lock(fd, fcntl.F_WRLCK))
+            os.write(say, b"h")
+            time.sleep(0.001)
+            checked(lock(fd, fcntl.F_UNLCK))
+            os.write(say, b"u")
+
+    def storm(lock):
+        (hear, go), (heard, say) = os.pipe(), os.pipe()
+
+        def work():
+            os.close(go)
+            return hold(lock, hear, say)
+        holder = in_child(work)
+        os.close(hear)
+        os.close(say)
+        here, there = (os.open(f"{root}/{path}", os.O_RDWR) for root in ROOTS)
+
+        def is_free():
+            return lock(there, fcntl.F_WRLCK, wait_for_it=False) == 0
+        seen, deadline = [0, 0], time.monotonic() + 2
+        while time.monotonic() < deadline:
+            os.write(go, b".")
+            same(os.read(heard, 1), b"h")
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.0025))
+            result, failed = lock(here, fcntl.F_WRLCK), ctypes.get_errno()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            same(os.read(heard, 1), b"u")
+            seen[result] += 1
+            if result == 0:
+                same(is_free(), False, "granted twice")
+                checked(lock(here, fcntl.F_UNLCK))
+            else:
+                same(errno.errorcode[failed], "EINTR")
+            eventually(is_free, f"a lock that nobody has is held, after {seen} (granted, interrupted)")
+            checked(lock(there, fcntl.F_UNLCK))
+        os.close(go)
+        same(wait(holder), 0)
+        for fd in (heard, here, there):
+            os.close(fd)
+
+    old = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        for lock in (flock, record, ofd):
+            storm(lock)
+    finally:
+        signal.signal(signal.SIGALRM, old)
+
+
 # SEMANTICS 28
 @test
 def deadlock():
@@ -744,6 +953,72 @@ def access():
     same(errno_of(os.getxattr, path, "user.a"), "ENODATA")
 
 
+# SEMANTICS 31
+@test
+def owners():
+    """Linux remembers who owned a file. Who does not any more may do nothing to it, who does now may do all at once."""
+    only_owner = bytes.fromhex("0200000001000600ffffffff04000400ffffffff20000400ffffffff")
+    acts = {
+        "chmod": lambda path: os.chmod(path, 0o4777),
+        "utimes": lambda path: os.utime(path, (1, 1)),
+        "chown": lambda path: os.chown(path, NOBODY, NOBODY),
+        "list": lambda path: os.setxattr(path, "system.posix_acl_access", only_owner),
+        "rename": lambda path: os.rename(path, f"{path}.away"),
+        "unlink": os.unlink,
+    }
+
+    def shared(name, uid):
+        os.mkdir(f"{A}/{name}")
+        os.chmod(f"{A}/{name}", 0o1777)
+        open(f"{A}/{name}/file", "w").close()
+        os.chown(f"{A}/{name}/file", uid, uid)
+        return f"{A}/{name}/file", f"{B}/{name}/file"
+
+    def act_there(here, there, uid, act):
+        ready, go_on = os.pipe(), os.pipe()
+
+        def work():
+            as_nobody()
+            same(os.stat(there).st_uid, NOBODY if uid == 0 else 0)
+            os.write(ready[1], b".")
+            os.read(go_on[0], 1)
+            return getattr(errno, errno_of(act, there) or "", 0)
+        child = in_child(work)
+        os.read(ready[0], 1)
+        os.chown(here, uid, uid)
+        os.write(go_on[1], b".")
+        [os.close(fd) for fd in (*ready, *go_on)]
+        return wait(child)
+
+    for name, act in acts.items():
+        here, there = shared(f"taken-{name}", NOBODY)
+        same(act_there(here, there, 0, act), errno.EPERM, f"{name} by who was the owner")
+        same(os.stat(here).st_uid, 0, name)
+        if PRETENDED:
+            continue  # there it may take half a second
+        here, there = shared(f"given-{name}", 0)
+        same(act_there(here, there, NOBODY, act), 0, f"{name} by who is the owner now")
+    # Through a descriptor there is no name that the kernel could look up again.
+    here, there = shared("held", NOBODY)
+    held = os.open(there, os.O_RDWR)
+    same(act_there(here, there, 0, lambda _: os.fchmod(held, 0o4777)), errno.EPERM, "fchmod by who was the owner")
+    # In a user namespace of his own he has all capabilities, for what is in there.
+    os.chown(here, NOBODY, NOBODY)
+
+    def as_root_of_nothing(_):
+        checked(LIBC.unshare(0x10000000))  # CLONE_NEWUSER
+        os.fchmod(held, 0o4777)
+    same(act_there(here, there, 0, as_root_of_nothing), errno.EPERM, "fchmod in a user namespace")
+    same(stat.S_IMODE(os.stat(here).st_mode) & 0o4000, 0)
+    os.close(held)
+    # Nor does anybody keep set-group-id for a group that he is not in.
+    here, there = shared("group", NOBODY)
+    os.stat(there)
+    os.chown(here, -1, 50)
+    same(wait(in_child(lambda: (as_nobody(), os.chmod(there, 0o2755))[1])), 0)
+    same(stat.S_IMODE(os.stat(here).st_mode), 0o755)
+
+
 # SEMANTICS 32
 @test
 def privileges():
@@ -784,7 +1059,22 @@ def privileges():
         work(f"{B}/privileged")
         same(stat.S_IMODE(os.stat(path).st_mode), 0o6777, "by user 0")
     same(done_there_by_nobody(lambda name: os.chown(name, NOBODY, NOBODY)), 0o777, "a change of owner")
+    same(done_there_by_nobody(lambda name: os.chown(name, -1, -1)), 0o777, "a change to nobody")
     same(done_there_by_nobody(os.stat), 0o6777, "nothing")
+    for work, left in ((append, 0o6777), (allocating(0), 0o777), (copying, 0o777)):
+        os.chmod(path, 0o6777)
+        os.setxattr(path, "security.capability", struct.pack("<IIIII", 0x02000001, 2, 0, 0, 0))
+        work(f"{B}/privileged")
+        same(stat.S_IMODE(os.stat(path).st_mode), left, "by user 0, with file capabilities")
+    for name, mode in (("privileged", 0o2747), ("directory", 0o6777)):
+        if name == "directory":
+            os.mkdir(f"{A}/directory")
+        os.chmod(f"{A}/{name}", mode)
+        before = os.stat(f"{B}/{name}").st_ctime_ns
+        os.chown(f"{A}/{name}", -1, -1)
+        after = os.stat(f"{B}/{name}")
+        same(stat.S_IMODE(after.st_mode), mode, f"a change to nobody, {name}")
+        assert after.st_ctime_ns > before, "it is one all the same"
 
     os.mkdir(f"{A}/shared")
     os.chmod(f"{A}/shared", 0o1777)
@@ -876,6 +1166,42 @@ def capabilities():
             mapping.flush()
 
     same([left(store, set_by, done_at, 0) for set_by, done_at in ((A, A), (A, B))], [False, False], "a store to a mapping")
+
+
+# SEMANTICS 33
+@test
+def names_of_attributes():
+    """Which there can be, and who is shown them, as on ext4."""
+    path = f"{A}/named"
+    open(path, "w").close()
+    os.chmod(A, 0o755)
+    wrong = dict.fromkeys(("user", "osx.a", "system.a", "a", "system.posix_acl_accessx"), "ENOTSUP")
+    wrong |= dict.fromkeys(("user.", "trusted.", "security."), "EINVAL")
+    for name, expected in wrong.items():
+        for call in ((os.setxattr, path, name, b""), (os.getxattr, path, name), (os.removexattr, path, name)):
+            same(errno_of(*call), expected, f"{call[0].__name__} {name}")
+    os.mkdir(f"{A}/listless")
+    for of, kind in ((path, "access"), (path, "default"), (f"{A}/listless", "access"), (f"{A}/listless", "default")):
+        same(errno_of(os.removexattr, of, f"system.posix_acl_{kind}"), None, f"the {kind} list of {of}, which has none")
+
+    attributes = {"user.a", "security.b", "trusted.c"}
+    for name in attributes:
+        os.setxattr(path, name, b"value")
+
+    def listed_with(user, effective):
+        def work():
+            checked(LIBC.prctl(8, 1, 0, 0, 0))  # keep capabilities
+            os.setresuid(user, user, user)
+            header, sets = struct.pack("<Ii", 0x20080522, 0), struct.pack("<IIIIII", effective, effective, 0, 0, 0, 0)
+            checked(LIBC.capset(header, sets))
+            listed = set(os.listxattr(f"{B}/named"))
+            same(listed - {"trusted.c"}, attributes - {"trusted.c"})
+            return 1 if "trusted.c" in listed else 0
+        return wait(in_child(work))
+
+    sys_admin, chown = 1 << 21, 1 << 0
+    seen = [listed_with(user, effective) for user in (0, NOBODY) for effective in (sys_admin, chown)]
+    same(seen, [1, 0, 1, 0], "trusted attributes are for CAP_SYS_ADMIN")
 
 
 # SEMANTICS 33

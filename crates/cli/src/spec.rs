@@ -47,6 +47,12 @@ pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
         return Ok(SocketAddr::new(address, DEFAULT_PORT));
     }
     let server = parse_server(text).ok_or("not ADDR:PORT, such as 127.0.0.1:7632")?;
+    // A system's resolver takes 18890 for 0.0.73.202 (inet_aton(3)).
+    let host = server.rsplit_once(':').map_or(&*server, |(host, _)| host);
+    let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if is_number && host.parse::<IpAddr>().is_err() {
+        return Err("not ADDR:PORT, such as 127.0.0.1:7632".into());
+    }
     let found: Vec<SocketAddr> = server.to_socket_addrs().map_err(|error| error.to_string())?.collect();
     let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
     first.copied().ok_or_else(|| "the name has no address".to_owned())
@@ -75,7 +81,7 @@ mod tests {
         ] {
             assert_eq!(listen(given).as_deref(), Ok(meant));
         }
-        for bad in ["", ":7", "127.0.0.1:port", "not an address", "127.0.0.1:70000"] {
+        for bad in ["", ":7", "127.0.0.1:port", "not an address", "127.0.0.1:70000", "18890", "127.1:7"] {
             assert!(listen(bad).is_err(), "{bad}");
         }
     }

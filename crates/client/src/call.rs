@@ -14,6 +14,7 @@ use soda_lease::holder::Ticket;
 use soda_protocol::{Answer, Call, LockWait};
 use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// What a reply runs into.
@@ -22,8 +23,6 @@ pub(crate) struct Arrived<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) now: Monotonic,
     pub(crate) ticket: Ticket,
-    /// Whether somebody still waits for the result.
-    pub(crate) wanted: bool,
 }
 
 /// What to do with a reply: first under the lock of the caches, then without it.
@@ -47,7 +46,6 @@ where
 {
     fn apply(&mut self, mut arrived: Arrived<'_>, result: FsResult<(Answer, Bytes)>) {
         if let Some(apply) = self.apply.take() {
-            arrived.wanted = !self.sender.is_closed();
             self.outcome = Some(apply(&mut arrived, result));
         }
     }
@@ -209,7 +207,7 @@ impl Inner {
         let now = self.clock.now();
         let mut state = crate::lock(&self.state);
         state.holder.fail_request(ticket);
-        completion.apply(Arrived { inner: self, state: &mut state, now, ticket, wanted: true }, result);
+        completion.apply(Arrived { inner: self, state: &mut state, now, ticket }, result);
         drop(state);
         completion.finish();
     }
@@ -236,8 +234,40 @@ impl<T> Waiting<T> {
             }
         };
         self.abandon.tag = None;
-        received.unwrap_or_else(|_| Err(FsError::new(Errno::Io, "the client is shut down")))
+        received.unwrap_or_else(|_| Err(shut_down()))
     }
+
+    /// As [`Waiting::result`], of a request that is taken back, if it still waits, when `interrupted` is ready. Whether it did
+    /// the server says; EINTR if it does not in the time.
+    pub(crate) async fn result_until(
+        mut self,
+        interrupted: impl Future<Output = ()>,
+        patience: Duration,
+    ) -> FsResult<T> {
+        tokio::select! {
+            biased;
+            received = &mut self.receiver => {
+                self.abandon.tag = None;
+                return received.unwrap_or_else(|_| Err(shut_down()));
+            }
+            () = interrupted => {}
+        }
+        if let Some(tag) = self.abandon.tag.take() {
+            self.abandon.inner.cancel(tag, Cancelled::ByCaller);
+        }
+        let timed = {
+            let _context = self.abandon.inner.runtime.enter();
+            tokio::time::timeout(patience, &mut self.receiver)
+        };
+        match timed.await {
+            Ok(received) => received.unwrap_or_else(|_| Err(shut_down())),
+            Err(_) => Err(Errno::Interrupted.into()),
+        }
+    }
+}
+
+fn shut_down() -> FsError {
+    FsError::new(Errno::Io, "the client is shut down")
 }
 
 impl Drop for Abandon {

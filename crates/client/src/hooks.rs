@@ -33,6 +33,8 @@ pub const NAMES_RUN_OUT: Duration = NAMES_KEPT.saturating_add(KERNEL_LAG);
 /// out before with a validity is used any more without asking the client again.
 pub trait KernelHooks: Send + Sync + 'static {
     fn invalidate_attr(&self, fid: Fid);
+    /// What a kernel uses of the attributes without asking for them when they are invalid: the owner, the group, the mode.
+    fn invalidate_owner(&self, _fid: Fid) {}
     /// An end of `u64::MAX` means to the end of the file.
     fn invalidate_data(&self, fid: Fid, range: Range<u64>);
     /// With [`NamesLock::Directory`] never called for [`Names::All`].

@@ -138,7 +138,7 @@ impl Inner {
             Channel::Data => state.holder.fail_request(ticket),
         }
         state.unsynced.answering(slot.as_ref().map(|slot| slot.op));
-        completion.apply(Arrived { inner: self, state: &mut state, now, ticket, wanted: true }, result);
+        completion.apply(Arrived { inner: self, state: &mut state, now, ticket }, result);
         state.unsynced.answering(None);
         if !completion.is_wanted() && !touches.is_empty() {
             self.drop_kernel_copies(&mut state, now, &touches);

@@ -190,7 +190,7 @@ impl Inner {
             }
             state.inode(fid).recalling += 1;
             state.repin(fid);
-            let plan = Plan::new(&mut state, now, fid, keep);
+            let plan = Plan::new(&mut state, now, fid, keep).for_cause(&recall.cause);
             if state.names_lock() == NamesLock::Directory {
                 state.note_contended(now, fid);
             }

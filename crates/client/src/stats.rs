@@ -194,7 +194,7 @@ impl Stats {
         match cause {
             Cause::Read => &self.recalls_for_reading,
             Cause::Names(_) => &self.recalls_for_names,
-            Cause::Attributes => &self.recalls_for_attributes,
+            Cause::Attributes | Cause::Access => &self.recalls_for_attributes,
             Cause::Data => &self.recalls_for_data,
             Cause::Reclaim => &self.recalls_for_reclaim,
         }

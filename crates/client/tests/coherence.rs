@@ -113,6 +113,40 @@ async fn a_long_directory_is_read_in_pages_and_then_kept() {
     assert_eq!(at_once(b.read_dir(&at_once(b.open_dir(dir)).unwrap(), 0, 3000)).unwrap().len(), 2500);
 }
 
+// SEMANTICS 11
+#[tokio::test(flavor = "multi_thread")]
+async fn positions_of_a_listing_keep_their_meaning_when_others_remove_names() {
+    let cell = Cell::start();
+    let (a, b) = (cell.client().await, cell.client().await);
+    let dir = a.create(a.root(), &name("d"), new_node(FileKind::Directory)).await.unwrap().node.unwrap().fid;
+    for at in 0..4000 {
+        a.create(dir, &name(&format!("f{at:04}")), new_node(FileKind::File)).await.unwrap();
+    }
+    let open = b.open_dir(dir).await.unwrap();
+    let (mut read, mut from) = (Vec::new(), 0);
+    loop {
+        let some = b.read_dir(&open, from, 700).await.unwrap();
+        let Some(last) = some.last() else { break };
+        from = last.next;
+        read.extend(some);
+    }
+    assert_eq!(read.len(), 4000);
+    for gone in (0..800).chain(1500..1600) {
+        a.unlink(dir, &read[gone].name).await.unwrap();
+    }
+    a.create(dir, &name("f1700 is new"), new_node(FileKind::File)).await.unwrap();
+    // Back and forth; the last one of those that are gone, too.
+    for at in [1000, 3000, 900, 1499, 1550, 0, 2000] {
+        let next = b.read_dir(&open, read[at].next, 1200).await.unwrap();
+        let expected = (at + 1..).filter(|at| !(0..800).contains(at) && !(1500..1600).contains(at));
+        let expected: Vec<_> = expected.take_while(|at| *at < 4000).take(1200).collect();
+        assert_eq!(next.len(), expected.len());
+        for (listed, at) in next.iter().zip(expected) {
+            assert_eq!((&listed.name, listed.next), (&read[at].name, read[at].next));
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_kernel_is_told_before_the_other_goes_on() {
     let cell = Cell::start();

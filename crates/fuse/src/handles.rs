@@ -63,7 +63,6 @@ pub(crate) enum Path {
 pub(crate) struct FileHandle {
     pub(crate) open: Arc<OpenFile>,
     pub(crate) path: Path,
-    pub(crate) placement: Placement,
     pub(crate) durability: Durability,
 }
 
@@ -89,12 +88,25 @@ impl Durability {
     }
 }
 
-/// Where writes go.
+/// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Placement {
     AtOffset,
     /// O_APPEND: where the file ends, which the kernel cannot know.
     AtEnd,
+}
+
+impl Placement {
+    /// On x86-64 and aarch64.
+    const O_APPEND: i32 = 0o2000;
+
+    /// What these flags of an open file ask for. They are those of the moment: `F_SETFL` sets and clears this one.
+    pub(crate) fn of(flags: i32) -> Placement {
+        match flags & Placement::O_APPEND {
+            0 => Placement::AtOffset,
+            _ => Placement::AtEnd,
+        }
+    }
 }
 
 impl FileHandle {

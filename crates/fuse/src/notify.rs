@@ -315,6 +315,18 @@ impl KernelHooks for Hooks {
         }
     }
 
+    /// Linux looks at the owner before it lets anybody change it, the mode or an access list, or take a name out of a sticky
+    /// directory, and does not ask for the attributes first. It is told new ones where it looks a name up. The names of
+    /// one inode are not known here, and need their directories' locks: so it is all names. Kernels that cannot do that
+    /// ask for each name after half a second.
+    fn invalidate_owner(&self, _fid: Fid) {
+        if let Some(notifier) = self.notifier.get()
+            && notifier.agreement.has_inc_epoch()
+        {
+            notifier.all_names();
+        }
+    }
+
     fn invalidate_data(&self, fid: Fid, range: Range<u64>) {
         if let Some(notifier) = self.notifier.get() {
             notifier.data(fid, range);

@@ -1,8 +1,9 @@
 //! Runs a request: polled once where it arrived, which is all that a warm one needs; the rest of its way on tokio.
 //!
 //! A request that waits is woken by the thread that has its answer and goes on there: no hop before that.
-//! INTERRUPT ends a wait for a lock at once. Any other operation is like a local disk's: only a signal that kills the
-//! process ends it, so that a handler of SIGALRM does not see EINTR from write(2).
+//! INTERRUPT ends a wait for a lock, which is told and answers by itself: it may have been granted just then. Any other
+//! operation is like a local disk's: only a signal that kills the process ends it, so that a handler of SIGALRM does not see
+//! EINTR from write(2).
 
 use crate::wire::{Sink, Unique};
 use soda_types::Errno;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 /// How often an interrupted operation's process is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -26,10 +28,10 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 const EARLY: usize = 256;
 
 /// Which signals end an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Interruptible {
-    /// Every signal: the wait for a lock.
-    AnySignal,
+    /// Every signal: the wait for a lock, which hears of it here.
+    AnySignal(Arc<Notify>),
     /// Only one that kills the process.
     Death,
 }
@@ -99,6 +101,10 @@ impl Tasks {
         self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
     /// Number of requests that wait.
     pub(crate) fn len(&self) -> usize {
         self.waiting().tasks.len()
@@ -156,8 +162,8 @@ impl Tasks {
                 }
             }
         };
-        match task.interruptible {
-            Interruptible::AnySignal => task.give_up(),
+        match &task.interruptible {
+            Interruptible::AnySignal(signal) => signal.notify_one(),
             Interruptible::Death if is_dying(task.tid) => task.give_up(),
             Interruptible::Death => {
                 if !task.interrupted.swap(true, Ordering::Relaxed) {
@@ -184,7 +190,10 @@ impl Tasks {
         let waiting: Vec<_> = self.waiting().tasks.values().cloned().collect();
         for task in waiting {
             if task.seen.swap(true, Ordering::Relaxed) && task.has_signal() {
-                task.give_up();
+                match &task.interruptible {
+                    Interruptible::AnySignal(signal) => signal.notify_one(),
+                    Interruptible::Death => task.give_up(),
+                }
             }
         }
     }
@@ -253,7 +262,7 @@ impl Task {
         let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.tid)) else { return false };
         let signals = Signals::of(&status);
         match self.interruptible {
-            Interruptible::AnySignal => signals.is_fatal() || signals.is_heard(),
+            Interruptible::AnySignal(_) => signals.is_fatal() || signals.is_heard(),
             Interruptible::Death => signals.is_fatal(),
         }
     }
@@ -313,6 +322,21 @@ mod tests {
         }
     }
 
+    /// A wait for a lock that is never granted.
+    fn wait_for_lock(tasks: &Arc<Tasks>, seen: &Arc<Seen>, unique: Unique, tid: u32) {
+        let (signal, seen) = (Arc::<Notify>::default(), seen.clone());
+        tasks.run(unique, tid, Interruptible::AnySignal(signal.clone()), async move {
+            signal.notified().await;
+            seen.send(unique, -4, &[]).unwrap();
+        });
+    }
+
+    async fn until_waiting(tasks: &Tasks, count: usize) {
+        while tasks.len() > count {
+            tokio::task::yield_now().await;
+        }
+    }
+
     fn tasks() -> (Arc<Tasks>, Arc<Seen>) {
         let seen = Arc::new(Seen::default());
         (Tasks::new(Handle::current(), seen.clone()), seen)
@@ -340,24 +364,22 @@ mod tests {
         assert_eq!(tasks.len(), 1);
         go.send(()).unwrap();
         is_done.await.unwrap();
-        while tasks.len() > 0 {
-            tokio::task::yield_now().await;
-        }
+        until_waiting(&tasks, 0).await;
     }
 
     // SEMANTICS 27
     #[tokio::test]
     async fn a_wait_for_a_lock_ends_with_any_signal_and_a_write_only_with_death() {
         let (tasks, seen) = tasks();
-        tasks.run(1, std::process::id(), Interruptible::AnySignal, std::future::pending());
+        wait_for_lock(&tasks, &seen, 1, std::process::id());
         tasks.run(2, std::process::id(), Interruptible::Death, std::future::pending());
         tasks.run(3, u32::MAX, Interruptible::Death, std::future::pending());
         for unique in 1..=3 {
             assert_eq!(tasks.interrupt(unique), Interrupted::Noted);
         }
         assert_eq!(tasks.interrupt(4), Interrupted::NotFound);
-        assert_eq!(*seen.0.lock().unwrap(), [(1, -4), (3, -4)]);
-        assert_eq!(tasks.len(), 1);
+        until_waiting(&tasks, 1).await;
+        assert_eq!(*seen.0.lock().unwrap(), [(3, -4), (1, -4)]);
     }
 
     #[tokio::test]
@@ -367,10 +389,10 @@ mod tests {
         for unique in 100..100 + EARLY as u64 - 1 {
             assert_eq!(tasks.interrupt(unique), Interrupted::NotFound);
         }
-        tasks.run(6, 0, Interruptible::AnySignal, std::future::pending());
-        tasks.run(7, 0, Interruptible::AnySignal, std::future::pending());
+        wait_for_lock(&tasks, &seen, 6, 0);
+        wait_for_lock(&tasks, &seen, 7, 0);
+        until_waiting(&tasks, 1).await;
         assert_eq!(*seen.0.lock().unwrap(), [(7, -4)]);
-        assert_eq!(tasks.len(), 1);
         assert_eq!(tasks.waiting().early.len(), EARLY);
     }
 
@@ -385,7 +407,7 @@ mod tests {
         assert!(!Signals { ignored: 0x2000, ..pending }.is_heard());
         assert!(Signals::of("SigPnd:\t0000000000000100\n").is_fatal());
         // Blocked signals wait for a thread that sleeps: this one's are not heard.
-        tasks.run(1, std::process::id(), Interruptible::AnySignal, std::future::pending());
+        wait_for_lock(&tasks, &seen, 1, std::process::id());
         tasks.run(2, u32::MAX, Interruptible::Death, std::future::pending());
         tasks.look_around();
         tasks.look_around();

@@ -4,7 +4,7 @@
 
 mod null;
 
-use null::{FILE_LEN, LIMIT, NullMount, UringOn, wait_until};
+use null::{FILE_LEN, LIMIT, NullMount, UringOn, on_each, start, start_uring, wait_until};
 use rustix::fd::AsFd;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
 use std::fs::File;
@@ -15,34 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use tokio::runtime::Runtime;
-
-/// Runs `test` on a mount over each transport that this machine has. All tests want root and /dev/fuse; as the system tests
-/// they fail without if `SODA_TEST_REQUIRE` is set.
-fn on_each(test: impl Fn(NullMount)) {
-    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
-        assert!(std::env::var_os("SODA_TEST_REQUIRE").is_none(), "root and /dev/fuse are needed");
-        return println!("SKIPPED: needs root and /dev/fuse");
-    }
-    let runtime = Runtime::new().unwrap();
-    let start = |transport| NullMount::try_start(TransportChoice::Only(transport), runtime.handle()).unwrap();
-    test(start(Transport::Dev));
-    match start_uring(&runtime) {
-        Some(mount) => {
-            test(mount);
-            println!("tested over io_uring, too");
-        }
-        None => println!("over /dev/fuse only"),
-    }
-}
-
-fn start_uring(runtime: &Runtime) -> Option<NullMount> {
-    // On trial: it is not tested where nobody asks for it.
-    if std::env::var("SODA_TEST_TRANSPORT").as_deref() != Ok("uring") {
-        return None;
-    }
-    let _on = UringOn::turn()?;
-    Some(NullMount::try_start(TransportChoice::Only(Transport::Uring), runtime.handle()).unwrap())
-}
 
 /// As many of them as there are, each in a thread.
 fn in_threads(count: u64, work: impl Fn(u64) + Sync) {
@@ -96,6 +68,7 @@ fn who_waits_holds_nobody_up() {
     on_each(|mount| {
         mount.fs.hold();
         thread::scope(|scope| {
+            let _rescue = mount.rescue();
             for number in 0..100u64 {
                 let path = mount.file(number * 2);
                 scope.spawn(move || {
@@ -236,10 +209,8 @@ fn mounts_come_and_go() {
         mount.end();
         for _ in 0..10 {
             let mount = match transport {
-                Transport::Uring => start_uring(&runtime).unwrap(),
-                Transport::Dev => {
-                    NullMount::try_start(TransportChoice::Only(transport), runtime.handle()).unwrap()
-                }
+                Transport::Uring => start_uring(runtime.handle()).unwrap(),
+                Transport::Dev => start(transport, runtime.handle()),
             };
             mount.file(3).metadata().unwrap();
             let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();

@@ -296,9 +296,12 @@ pub enum Call {
     },
 
     // changing inodes
+    /// `owner`: EPERM unless this user owns the inode. Who asked may have been told of another owner, and have let somebody
+    /// through who is none any more.
     SetAttr {
         fid: Fid,
         set: SetAttr,
+        owner: Option<u32>,
     },
     /// The request's payload is the data.
     Write {
@@ -328,10 +331,14 @@ pub enum Call {
         value: Vec<u8>,
         how: SetXattr,
         kill_sgid: bool,
+        /// As for [`Call::SetAttr`].
+        owner: Option<u32>,
     },
     RemoveXattr {
         fid: Fid,
         name: Vec<u8>,
+        /// As for [`Call::SetAttr`].
+        owner: Option<u32>,
     },
 
     // durability and open files

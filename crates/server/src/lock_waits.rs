@@ -69,12 +69,14 @@ impl CoreGuard<'_> {
     /// Gives up waiting for a lock on the client's wish.
     pub(crate) fn cancel_lock(&mut self, session: SessionId, tag: u64) {
         let same = |waiting: &LockWaiting| waiting.session == session && waiting.reply_to.tag == tag;
-        let found = self.lock_waits.iter().find(|(_, waiting)| same(waiting)).map(|(key, _)| *key);
-        if let Some(key) = found
-            && self.locks.cancel(WaitKey(key))
-            && let Some(waiting) = self.lock_waits.remove(&key)
-        {
-            self.answer_lock(&waiting, &Err(Failure::Fs(Errno::Interrupted.into())));
+        // One that was sent again may wait twice, until the end of the connection before is noticed.
+        let found = self.lock_waits.iter().filter(|(_, waiting)| same(waiting));
+        for key in found.map(|(key, _)| *key).collect::<Vec<_>>() {
+            if self.locks.cancel(WaitKey(key))
+                && let Some(waiting) = self.lock_waits.remove(&key)
+            {
+                self.answer_lock(&waiting, &Err(Failure::Fs(Errno::Interrupted.into())));
+            }
         }
     }
 

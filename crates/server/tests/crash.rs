@@ -334,9 +334,14 @@ async fn go_on(address: SocketAddr, survivors: &mut Survivors) -> Option<()> {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         call(&client, Call::Sync { fid: keeper.kept }).await?.unwrap();
-        attempt(&client, known, Call::SetAttr { fid: client.root, set: SetAttr::default() }, b"")
-            .await?
-            .unwrap();
+        attempt(
+            &client,
+            known,
+            Call::SetAttr { fid: client.root, set: SetAttr::default(), owner: None },
+            b"",
+        )
+        .await?
+        .unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Some(())

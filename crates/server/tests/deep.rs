@@ -56,7 +56,7 @@ async fn rename(client: &Client, from: (Fid, &str), to: (Fid, &str)) -> Reply {
 
 async fn touch(client: &Client, fid: Fid) -> Reply {
     let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-    client.change(Call::SetAttr { fid, set }).await
+    client.change(Call::SetAttr { fid, set, owner: None }).await
 }
 
 /// What is asked of the client until it has been asked for an object, which it answers by itself.

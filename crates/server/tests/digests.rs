@@ -246,7 +246,8 @@ async fn what_is_open_without_a_name_stays_until_it_is_released() {
     digested(&teller.tell(records).await);
     let other = Client::connect(&server).await;
     assert_eq!(other.ask(Call::Opened { fid: shared }).await.result, Ok(Answer::Done));
-    let unlink = Call::SetAttr { fid: shared, set: SetAttr { perm: Some(0o600), ..SetAttr::default() } };
+    let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    let unlink = Call::SetAttr { fid: shared, set, owner: None };
     node(teller.client.change(unlink).await).unwrap();
     node(
         teller
@@ -254,6 +255,7 @@ async fn what_is_open_without_a_name_stays_until_it_is_released() {
             .change(Call::SetAttr {
                 fid: directory,
                 set: SetAttr { perm: Some(0o755), ..SetAttr::default() },
+                owner: None,
             })
             .await,
     )

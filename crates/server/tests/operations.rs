@@ -178,7 +178,7 @@ async fn attributes_xattrs_space_and_copies() {
     let seek = client.ask(Call::Seek { fid: file, offset: 0, whence: Whence::Data }).await;
     assert_eq!(seek.result, Ok(Answer::Offset(1 << 20)));
     let set = SetAttr { perm: Some(0o600), size: Some(10), ..SetAttr::default() };
-    let set = node(client.change(Call::SetAttr { fid: file, set }).await).unwrap();
+    let set = node(client.change(Call::SetAttr { fid: file, set, owner: None }).await).unwrap();
     assert_eq!((set.attr.perm, set.attr.size), (0o600, 10));
     let xattr = Call::SetXattr {
         fid: file,
@@ -186,6 +186,7 @@ async fn attributes_xattrs_space_and_copies() {
         value: b"value".to_vec(),
         how: SetXattr::Create,
         kill_sgid: false,
+        owner: None,
     };
     assert_eq!(node(client.change(xattr.clone()).await).unwrap().xattrs, soda_protocol::XattrSummary::Some);
     assert_eq!(errno(client.change(xattr).await.result), Errno::Exists);

@@ -89,7 +89,8 @@ async fn a_store_that_stalls_for_longer_than_a_term_costs_nobody_the_session() {
     let held = writer.create(*dir, "held").await.unwrap().fid;
     assert_eq!(mode_on(&holder.ask(Call::GetAttr { fid: held }).await.grants, held), Some(Mode::Read));
     // Waits for the holder now, for the store later.
-    let (_, changed) = writer.send_change(Call::SetAttr { fid: held, set: SetAttr::default() }).await;
+    let (_, changed) =
+        writer.send_change(Call::SetAttr { fid: held, set: SetAttr::default(), owner: None }).await;
     let recall = holder.next_recall().await;
 
     meta.set(Gate::Closed);

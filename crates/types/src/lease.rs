@@ -88,8 +88,10 @@ pub enum Cause {
     Read,
     /// Somebody changes these names of the directory, and so its attributes.
     Names(Vec<Name>),
-    /// Somebody changes attributes or xattrs, not the data.
+    /// Somebody changes attributes or xattrs, not the data, and not what [`Cause::Access`] does.
     Attributes,
+    /// Somebody changes owner, group, mode or an access list.
+    Access,
     /// Somebody changes data.
     Data,
     /// The server is short of memory, or policy.

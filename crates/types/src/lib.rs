@@ -18,7 +18,7 @@ pub use id::{ClientId, Epoch, Fid, Ino, LockOwner, Sequence, SessionId, Slot, Ve
 pub use lease::{Cause, Coverage, Grant, InUse, Mode, ObjectTerm, Recall, RecallAck, Scope, Term};
 pub use lock::{Lock, LockFamily, LockMode};
 pub use name::{
-    NAME_MAX, Name, NameError, SYMLINK_MAX, XATTR_CAPABILITY, XATTR_LIST_MAX, XATTR_NAME_MAX,
-    XATTR_VALUE_MAX, XATTRS_MAX,
+    NAME_MAX, Name, NameError, SYMLINK_MAX, XATTR_ACCESS_LIST, XATTR_CAPABILITY, XATTR_DEFAULT_LIST,
+    XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_MAX,
 };
 pub use time::{Monotonic, Timestamp};

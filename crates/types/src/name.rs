@@ -18,6 +18,11 @@ pub const XATTR_VALUE_MAX: usize = 65536;
 /// contents as they are.
 pub const XATTR_CAPABILITY: &[u8] = b"security.capability";
 
+/// The access list of an inode, as an attribute (acl(5)).
+pub const XATTR_ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+/// The access list that a directory hands down, as an attribute (acl(5)).
+pub const XATTR_DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+
 /// Names and values of all extended attributes of an inode, bytes: they are asked for in one message.
 pub const XATTRS_MAX: usize = 1 << 20;
 

@@ -9,7 +9,8 @@
 //! and how many bytes are stored ([`Attr::allocated`], left as it is).
 
 use crate::{
-    Attr, Creds, Errno, FileKind, FsResult, Ino, SYMLINK_MAX, SetAttr, SetTime, Timestamp, Version, mode,
+    Attr, Creds, Errno, FileKind, FsResult, Ino, SYMLINK_MAX, SetAttr, SetTime, Timestamp, Version,
+    XATTR_ACCESS_LIST, XATTR_DEFAULT_LIST, XATTR_NAME_MAX, mode,
 };
 
 /// The most names that an inode can have, as on ext4.
@@ -114,6 +115,25 @@ pub fn check_replace(moved: FileKind, target: &Attr) -> FsResult<()> {
     }
 }
 
+/// Whether an extended attribute can have this name (xattr(7); the errors are ext4's).
+///
+/// # Errors
+/// `ERANGE` if it is too long, `EINVAL` if it is a prefix alone, `EOPNOTSUPP` if it has none that is known.
+pub fn check_xattr_name(name: &[u8]) -> FsResult<()> {
+    const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    if name.len() > XATTR_NAME_MAX {
+        return Err(Errno::Range.into());
+    }
+    if name == XATTR_ACCESS_LIST || name == XATTR_DEFAULT_LIST {
+        return Ok(());
+    }
+    match PREFIXES.iter().find_map(|prefix| name.strip_prefix(*prefix)) {
+        Some([]) => Err(Errno::Invalid.into()),
+        Some(rest) if !rest.contains(&0) => Ok(()),
+        _ => Err(Errno::NotSupported.into()),
+    }
+}
+
 impl SetAttr {
     /// Whether file capabilities go: with every change of contents or owner (Linux: `ATTR_KILL_PRIV`).
     pub fn drops_capabilities(&self) -> bool {
@@ -122,6 +142,17 @@ impl SetAttr {
 }
 
 impl Attr {
+    /// Whether `owner`, if it is said who that must be, owns the inode.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub fn check_owner(&self, owner: Option<u32>) -> FsResult<()> {
+        match owner {
+            Some(owner) if owner != self.uid => Err(Errno::Perm.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Something new in a directory. The group comes from the directory if that has set-group-ID, and directories hand the
     /// bit on (inode(7)).
     pub fn created(parent: &Attr, ino: Ino, new: &Newborn, at: Moment) -> Attr {
@@ -172,7 +203,7 @@ impl Attr {
             }
             None => self.changed(at),
         }
-        if set.kill_suid_sgid {
+        if set.kill_suid_sgid && self.kind != FileKind::Directory {
             self.drop_privileges();
         }
         if let Some(perm) = set.perm {
@@ -428,6 +459,24 @@ mod tests {
         file.perm = 0o6654;
         file.set(&SetAttr { kill_suid_sgid: true, ..SetAttr::default() }, at(6));
         assert_eq!(file.perm, 0o654);
+        let mut dir = Attr { kind: FileKind::Directory, perm: 0o6777, ..file };
+        dir.set(&SetAttr { kill_suid_sgid: true, ..SetAttr::default() }, at(7));
+        assert_eq!(dir.perm, 0o6777, "they mean something else there");
+    }
+
+    #[test]
+    fn names_of_extended_attributes_are_those_of_a_local_file_system() {
+        let errno = |name: &[u8]| check_xattr_name(name).err().map(|error| error.errno);
+        for name in ["user.a", "trusted.a", "security.a", "user..", "system.posix_acl_access"] {
+            assert_eq!(errno(name.as_bytes()), None, "{name}");
+        }
+        for name in ["user", "osx.a", "system.a", "system.posix_acl_accessx", "", "USER.a", "user.\0"] {
+            assert_eq!(errno(name.as_bytes()), Some(Errno::NotSupported), "{name}");
+        }
+        for name in ["user.", "trusted.", "security."] {
+            assert_eq!(errno(name.as_bytes()), Some(Errno::Invalid), "{name}");
+        }
+        assert_eq!(errno(&[b'u'; XATTR_NAME_MAX + 1]), Some(Errno::Range));
     }
 
     #[test]

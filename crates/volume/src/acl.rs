@@ -6,8 +6,8 @@ use crate::txn::Txn;
 use bytes::{BufMut, Bytes, BytesMut};
 use soda_types::{Errno, FileKind, FsError, FsResult, Ino, mode};
 
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const ACCESS: &[u8] = soda_types::XATTR_ACCESS_LIST;
+pub(crate) const DEFAULT: &[u8] = soda_types::XATTR_DEFAULT_LIST;
 
 const FORMAT: u32 = 2;
 const HEADER_LEN: usize = 4;

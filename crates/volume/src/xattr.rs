@@ -8,6 +8,7 @@ use crate::view::View;
 use crate::volume::Volume;
 use bytes::Bytes;
 use soda_storage::Table;
+use soda_types::semantics::check_xattr_name;
 use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, XATTR_CAPABILITY, XATTR_LIST_MAX, XATTR_NAME_MAX,
     XATTR_VALUE_MAX, XATTRS_MAX, mode,
@@ -24,8 +25,6 @@ pub enum SetXattr {
     Replace,
 }
 
-const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-
 impl Volume {
     /// The value of an attribute; `NoData` if it has none of this name.
     pub fn get_xattr(&self, fid: Fid, name: &[u8]) -> FsResult<Bytes> {
@@ -40,7 +39,7 @@ impl Volume {
 
 fn get_xattr(view: &impl View, fid: Fid, name: &[u8]) -> FsResult<Bytes> {
     let inode = view.inode(fid)?;
-    check_name(name)?;
+    check_xattr_name(name)?;
     if inode.xattrs == 0 {
         return Err(Errno::NoData.into());
     }
@@ -73,7 +72,7 @@ impl Txn<'_> {
         self.atomically(|txn| {
             txn.takes_space();
             let inode = txn.inode(fid)?;
-            check_name(name)?;
+            check_xattr_name(name)?;
             if value.len() > XATTR_VALUE_MAX {
                 return Err(Errno::TooBig.into());
             }
@@ -119,7 +118,7 @@ impl Txn<'_> {
     pub fn remove_xattr(&mut self, fid: Fid, name: &[u8]) -> FsResult<Attr> {
         self.atomically(|txn| {
             txn.inode(fid)?;
-            check_name(name)?;
+            check_xattr_name(name)?;
             if txn.xattr(fid.ino, name)?.is_none() {
                 return Err(Errno::NoData.into());
             }
@@ -196,14 +195,4 @@ impl Txn<'_> {
         }
         Ok(())
     }
-}
-
-fn check_name(name: &[u8]) -> FsResult<()> {
-    if name.len() > XATTR_NAME_MAX {
-        return Err(Errno::Range.into());
-    }
-    let known = name == acl::ACCESS
-        || name == acl::DEFAULT
-        || PREFIXES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
-    if known && !name.contains(&0) { Ok(()) } else { Err(Errno::NotSupported.into()) }
 }

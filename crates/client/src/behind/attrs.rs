@@ -27,8 +27,10 @@ impl State {
         calendar: Timestamp,
         fid: Fid,
         set: &SetAttr,
+        owner: Option<u32>,
     ) -> Here<Cached<Attr>> {
         let mut attr = self.attr_here(now, fid)?;
+        attr.check_owner(owner).map_err(NotHere::Fails)?;
         if *set == SetAttr::default() {
             return Err(Why::Kind.into());
         }

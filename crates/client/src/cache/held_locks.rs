@@ -3,70 +3,131 @@
 use soda_protocol::{Lock, LockFamily};
 use soda_types::{Fid, LockOwner};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 #[derive(Debug, Default)]
 pub(crate) struct HeldLocks {
-    by_fid: BTreeMap<Fid, Vec<Lock>>,
+    /// By where they start. Those of one owner do not overlap.
+    by_owner: BTreeMap<Owner, BTreeMap<u64, Lock>>,
+}
+
+/// Whose locks are not in each other's way.
+pub(crate) type Owner = (Fid, LockFamily, LockOwner);
+
+pub(crate) fn owner_of(fid: Fid, lock: &Lock) -> Owner {
+    (fid, lock.family, lock.owner)
+}
+
+/// What brings a part of a range back to what the owner had there before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Undo {
+    Release(Lock),
+    /// To another mode.
+    Set(Lock),
 }
 
 impl HeldLocks {
     /// The server has granted it: replaces what the owner had in the range.
     pub(crate) fn set(&mut self, fid: Fid, lock: Lock) {
         self.release(fid, lock);
-        self.by_fid.entry(fid).or_default().push(lock);
+        self.by_owner.entry(owner_of(fid, &lock)).or_default().insert(lock.start, lock);
     }
 
     pub(crate) fn release(&mut self, fid: Fid, range: Lock) {
-        let Some(locks) = self.by_fid.get_mut(&fid) else { return };
-        let mut rest = Vec::with_capacity(locks.len() + 1);
-        for lock in locks.drain(..) {
-            let same = lock.family == range.family && lock.owner == range.owner;
-            if !same || lock.end < range.start || range.end < lock.start {
-                rest.push(lock);
-                continue;
-            }
+        let Entry::Occupied(mut of_owner) = self.by_owner.entry(owner_of(fid, &range)) else { return };
+        let locks = of_owner.get_mut();
+        let cut: Vec<Lock> = overlapping(locks, range).copied().collect();
+        for lock in cut {
+            locks.remove(&lock.start);
             if lock.start < range.start {
-                rest.push(Lock { end: range.start - 1, ..lock });
+                locks.insert(lock.start, Lock { end: range.start - 1, ..lock });
             }
             if lock.end > range.end {
-                rest.push(Lock { start: range.end + 1, ..lock });
+                locks.insert(range.end + 1, Lock { start: range.end + 1, ..lock });
             }
         }
-        *locks = rest;
         if locks.is_empty() {
-            self.by_fid.remove(&fid);
+            of_owner.remove();
         }
     }
 
     /// Whether the owner has a lock that overlaps the range.
     pub(crate) fn overlaps(&self, fid: Fid, range: Lock) -> bool {
-        self.by_fid.get(&fid).is_some_and(|locks| {
-            locks.iter().any(|lock| {
-                let same = lock.family == range.family && lock.owner == range.owner;
-                same && lock.start <= range.end && range.start <= lock.end
-            })
-        })
+        let locks = self.by_owner.get(&owner_of(fid, &range));
+        locks.is_some_and(|locks| overlapping(locks, range).next().is_some())
+    }
+
+    /// What the owner has of the range, in order.
+    pub(crate) fn within(&self, fid: Fid, range: Lock) -> Vec<Lock> {
+        let Some(locks) = self.by_owner.get(&owner_of(fid, &range)) else { return Vec::new() };
+        let clipped =
+            |lock: &Lock| Lock { start: lock.start.max(range.start), end: lock.end.min(range.end), ..*lock };
+        let mut within: Vec<Lock> = overlapping(locks, range).map(clipped).collect();
+        within.sort_by_key(|lock| lock.start);
+        within
+    }
+
+    /// Takes a granted lock back, where it was not released or replaced since. `before`: what the owner had of its range.
+    pub(crate) fn undo(&mut self, fid: Fid, granted: Lock, before: &[Lock]) -> Vec<Undo> {
+        let mut steps = Vec::new();
+        for piece in self.within(fid, granted).iter().filter(|piece| piece.mode == granted.mode) {
+            let mut rest = Some(piece.start);
+            for old in before.iter().filter(|old| old.start <= piece.end && piece.start <= old.end) {
+                let Some(from) = rest else { break };
+                let old = Lock { start: old.start.max(piece.start), end: old.end.min(piece.end), ..*old };
+                if from < old.start {
+                    steps.push(Undo::Release(Lock { start: from, end: old.start - 1, ..granted }));
+                }
+                if old.mode != granted.mode {
+                    steps.push(Undo::Set(old));
+                }
+                rest = old.end.checked_add(1);
+            }
+            if let Some(from) = rest.filter(|from| *from <= piece.end) {
+                steps.push(Undo::Release(Lock { start: from, end: piece.end, ..granted }));
+            }
+        }
+        for step in &steps {
+            match *step {
+                Undo::Release(lock) => self.release(fid, lock),
+                Undo::Set(lock) => self.set(fid, lock),
+            }
+        }
+        steps
     }
 
     pub(crate) fn owner_has_any(&self, fid: Fid, family: LockFamily, owner: LockOwner) -> bool {
-        let of_owner = |lock: &Lock| lock.family == family && lock.owner == owner;
-        self.by_fid.get(&fid).is_some_and(|locks| locks.iter().any(of_owner))
+        self.by_owner.contains_key(&(fid, family, owner))
     }
 
     pub(crate) fn all(&self) -> Vec<(Fid, Lock)> {
-        let of =
-            |(fid, locks): (&Fid, &Vec<Lock>)| locks.iter().map(|lock| (*fid, *lock)).collect::<Vec<_>>();
-        self.by_fid.iter().flat_map(of).collect()
+        let of = |((fid, ..), locks): (&Owner, &BTreeMap<u64, Lock>)| {
+            let fid = *fid;
+            locks.values().map(move |lock| (fid, *lock)).collect::<Vec<_>>()
+        };
+        self.by_owner.iter().flat_map(of).collect()
     }
 
     /// The session is lost, and all locks with it. Returns the inodes that had some.
     pub(crate) fn lose_all(&mut self) -> Vec<Fid> {
-        std::mem::take(&mut self.by_fid).into_keys().collect()
+        let mut fids: Vec<Fid> =
+            std::mem::take(&mut self.by_owner).into_keys().map(|(fid, ..)| fid).collect();
+        fids.dedup();
+        fids
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_fid.values().map(Vec::len).sum()
+        self.by_owner.values().map(BTreeMap::len).sum()
     }
+}
+
+/// In no order.
+fn overlapping(locks: &BTreeMap<u64, Lock>, range: Lock) -> impl Iterator<Item = &Lock> {
+    let first = locks.range(..range.start).next_back().map(|(_, lock)| lock);
+    let first = first.filter(move |lock| lock.end >= range.start);
+    // A range that ends before it starts has nothing in it.
+    let inside = (range.start <= range.end).then(|| locks.range(range.start..=range.end));
+    first.into_iter().chain(inside.into_iter().flatten().map(|(_, lock)| lock))
 }
 
 #[cfg(test)]
@@ -75,24 +136,95 @@ mod tests {
     use soda_protocol::LockMode;
     use soda_types::{Ino, VolumeId};
 
+    const FID: Fid = Fid { volume: VolumeId(1), ino: Ino(2), generation: 0 };
+
     fn lock(start: u64, end: u64) -> Lock {
         let (family, owner, mode) = (LockFamily::Record, LockOwner(1), LockMode::Exclusive);
         Lock { family, owner, pid: 1, start, end, mode }
     }
 
+    fn shared(start: u64, end: u64) -> Lock {
+        Lock { mode: LockMode::Shared, ..lock(start, end) }
+    }
+
     #[test]
     fn ranges_are_cut() {
-        let fid = Fid::new(VolumeId(1), Ino(2));
         let mut held = HeldLocks::default();
-        held.set(fid, lock(0, u64::MAX));
-        held.release(fid, lock(10, 19));
-        assert_eq!(held.all(), vec![(fid, lock(0, 9)), (fid, lock(20, u64::MAX))]);
-        assert!(!held.overlaps(fid, lock(10, 19)));
-        assert!(held.overlaps(fid, lock(19, 20)));
-        held.set(fid, lock(5, 30));
+        held.set(FID, lock(0, u64::MAX));
+        held.release(FID, lock(10, 19));
+        assert_eq!(held.all(), vec![(FID, lock(0, 9)), (FID, lock(20, u64::MAX))]);
+        assert!(!held.overlaps(FID, lock(10, 19)));
+        assert!(held.overlaps(FID, lock(19, 20)));
+        held.set(FID, lock(5, 30));
         assert_eq!(held.len(), 3);
-        assert!(!held.owner_has_any(fid, LockFamily::Flock, LockOwner(1)));
-        held.release(fid, lock(0, u64::MAX));
+        assert!(!held.owner_has_any(FID, LockFamily::Flock, LockOwner(1)));
+        held.release(FID, lock(0, u64::MAX));
         assert_eq!(held.len(), 0);
+        assert!(!held.owner_has_any(FID, LockFamily::Record, LockOwner(1)));
+    }
+
+    #[test]
+    fn a_grant_is_undone_to_what_was_there_before() {
+        let mut held = HeldLocks::default();
+        for lock in [shared(0, 4), lock(10, 14), shared(90, u64::MAX)] {
+            held.set(FID, lock);
+        }
+        let (was, wanted) = (held.all(), lock(3, u64::MAX));
+        let before = held.within(FID, wanted);
+        assert_eq!(before, [shared(3, 4), lock(10, 14), shared(90, u64::MAX)]);
+        held.set(FID, wanted);
+        let steps = held.undo(FID, wanted, &before);
+        use Undo::{Release, Set};
+        let expected =
+            [Set(shared(3, 4)), Release(lock(5, 9)), Release(lock(15, 89)), Set(shared(90, u64::MAX))];
+        assert_eq!(steps, expected);
+        let covered = |at: u64| held.within(FID, lock(at, at)).first().map(|lock| lock.mode);
+        for (at, mode) in [(0, 4), (10, 14), (90, 99)].iter().flat_map(|(from, to)| *from..=*to).zip(0..) {
+            let of_old = was.iter().find(|(_, old)| old.start <= at && at <= old.end).unwrap();
+            assert_eq!(covered(at), Some(of_old.1.mode), "{mode}");
+        }
+        assert_eq!((covered(5), covered(9), covered(15), covered(89)), (None, None, None, None));
+    }
+
+    #[test]
+    fn what_was_released_since_is_not_given_back_again() {
+        let mut held = HeldLocks::default();
+        held.set(FID, lock(0, 9));
+        held.release(FID, lock(0, 3));
+        held.set(FID, shared(4, 5));
+        assert_eq!(
+            held.undo(FID, lock(0, 9), &[shared(0, 7)]),
+            [Undo::Set(shared(6, 7)), Undo::Release(lock(8, 9))]
+        );
+        held.release(FID, lock(0, u64::MAX));
+        assert_eq!(held.undo(FID, lock(0, 9), &[]), []);
+    }
+
+    /// As one byte after the other would have it.
+    #[test]
+    fn it_holds_what_a_simple_list_of_bytes_would() {
+        let mut held = HeldLocks::default();
+        let mut bytes = [None; 32];
+        let mut random = 1_u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % below
+        };
+        for _ in 0..5000 {
+            let start = next(32);
+            let end = start + next(32 - start);
+            let range = if next(2) == 0 { lock(start, end) } else { shared(start, end) };
+            let new = (next(3) > 0).then_some(range.mode);
+            match new {
+                Some(_) => held.set(FID, range),
+                None => held.release(FID, range),
+            }
+            bytes[start as usize..=end as usize].fill(new);
+            for (at, mode) in (0..).zip(&bytes) {
+                let seen = held.within(FID, lock(at, at));
+                assert_eq!(seen.first().map(|lock| &lock.mode), mode.as_ref());
+                assert_eq!(held.overlaps(FID, lock(at, at)), mode.is_some());
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! and byte ranges concerned are taken out of the cache when it is sent; if no write lease covers the inode, all of it
 //! is not served until the answer is here, because others may see the change already.
 
+pub(crate) mod asked_locks;
 pub(crate) mod disk;
 pub(crate) mod extents;
 pub(crate) mod hash;
@@ -24,6 +25,7 @@ use crate::behind::here::Origin;
 use crate::config::{CacheConfig, Consistency, WritePolicy};
 use crate::hooks::{KernelHooks, NAMES_KEPT, NamesLock};
 use crate::validity::{Answers, Cached, Validity};
+use asked_locks::AskedLocks;
 use bytes::Bytes;
 use extents::Memory;
 use hash::FastMap;
@@ -53,6 +55,7 @@ pub(crate) struct State {
     pub(crate) holder: Holder,
     pub(crate) memory: Memory,
     pub(crate) locks: HeldLocks,
+    pub(crate) asked_locks: AskedLocks,
     pub(crate) unsynced: Unsynced,
     pub(crate) behind: Behind,
     /// Leases given up by eviction, to be told to the server.
@@ -95,6 +98,7 @@ impl State {
             holder: Holder::new(HolderConfig::default()),
             memory: Memory::new(cache.memory_bytes),
             locks: HeldLocks::default(),
+            asked_locks: AskedLocks::default(),
             unsynced: Unsynced::default(),
             behind: Behind::new(write),
             given_up: Vec::new(),

@@ -14,8 +14,17 @@ impl Client {
     /// # Errors
     /// EFBIG, ENOSPC, EISDIR for the size of a directory.
     pub async fn setattr(&self, fid: Fid, set: SetAttr) -> FsResult<Cached<Attr>> {
+        self.setattr_if(fid, set, None).await
+    }
+
+    /// As [`Client::setattr`]. `owner`: only if this user owns the inode when it is done, whatever the caller has seen of it.
+    ///
+    /// # Errors
+    /// EPERM if another one does.
+    pub async fn setattr_if(&self, fid: Fid, set: SetAttr, owner: Option<u32>) -> FsResult<Cached<Attr>> {
         self.inner.stats.op_setattr.one();
-        if let Some(attr) = self.here(|state, now, today| state.setattr_here(now, today, fid, &set)).await? {
+        let here = self.here(|state, now, today| state.setattr_here(now, today, fid, &set, owner)).await?;
+        if let Some(attr) = here {
             return Ok(attr);
         }
         let slot = self.slot().await?;
@@ -35,7 +44,7 @@ impl Client {
             (ticket, data, change)
         };
         let acl_may_change = set.perm.is_some() || set.kill_suid_sgid;
-        let order = Order::change(Call::SetAttr { fid, set }, slot, ticket, vec![fid]);
+        let order = Order::change(Call::SetAttr { fid, set, owner }, slot, ticket, vec![fid]);
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
             use crate::cache::extents::WriteOutcome;

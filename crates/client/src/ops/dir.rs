@@ -12,6 +12,7 @@ use crate::validity::Validity;
 use soda_lease::holder::Holding;
 use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
 use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -25,7 +26,8 @@ const LEARN_AGAIN: Duration = Duration::from_secs(5);
 /// A directory with more entries is not kept completely.
 const MOST_COMPLETE: usize = 1 << 18;
 
-/// An open directory. A listing from the server is kept in part only: what was read last, and where its pages began.
+/// An open directory. Of a listing from the server what was read last is kept, and all names, so that a position keeps its
+/// meaning whatever others remove.
 #[derive(Debug)]
 pub struct OpenDir {
     dir: Fid,
@@ -65,15 +67,55 @@ pub enum Detail {
 struct Listing {
     /// The directory as the cache knew it, in the place of all the rest.
     whole: Option<Arc<[Listed]>>,
-    /// Entries from `first` on, without a gap.
-    window: VecDeque<Listed>,
+    /// What was there when it was read, with positions from `first` on. Those of what is gone since are missing.
+    window: VecDeque<(usize, Listed)>,
     first: usize,
-    /// Position of the first entry of each page, and the name it comes after.
-    pages: Vec<(usize, Option<Name>)>,
+    /// Where the next page begins.
+    after: Option<Name>,
+    /// The names of all positions.
+    names: SortedNames,
     parent: Option<Fid>,
     end: End,
     /// How far the cache has the pages so far: if it has all of them at the end, the directory is complete.
     began: Option<Began>,
+}
+
+/// Names in their order, one after the other in memory: a million of 12 bytes take 16 MB.
+#[derive(Debug, Default)]
+struct SortedNames {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl SortedNames {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn get(&self, at: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(at)? as usize;
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        Some(&self.bytes[start..end])
+    }
+
+    /// The position of a name: that of the same one, or a new one behind all. `None` for one that came in between since.
+    fn place(&mut self, name: &[u8]) -> Option<usize> {
+        if self.len().checked_sub(1).and_then(|last| self.get(last)).is_none_or(|last| last < name) {
+            self.bytes.extend_from_slice(name);
+            self.ends.push(u32::try_from(self.bytes.len()).ok()?);
+            return Some(self.len() - 1);
+        }
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.get(middle)?.cmp(name) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Some(middle),
+                Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -156,52 +198,57 @@ impl Client {
             let wanted = whole.iter().enumerate().skip(from).take(max);
             return Ok(self.inner.dir_entries(open.dir, wanted, detail));
         }
-        listing.go_back_to(from);
-        while listing.end == End::NotYet && listing.len() < from.saturating_add(max) {
-            let after = listing.window.back().map(|last| last.name.clone());
-            let after = after.or_else(|| listing.pages.last().and_then(|(_, after)| after.clone()));
+        listing.go_to(from);
+        while listing.end == End::NotYet && listing.from(from).count() < max {
             let known = self.inner.settled(&[open.dir]).await?;
-            let page = self.inner.ask_page(known, open.dir, after.clone(), listing.began).result().await?;
-            let position = listing.len();
-            if listing.pages.last().is_none_or(|(first, _)| *first != position) {
-                listing.pages.push((position, after));
-            }
-            listing.parent = Some(page.parent);
-            listing.end = page.end;
-            listing.began = Some(page.began);
-            listing.window.extend(page.entries);
+            let after = listing.after.clone();
+            let page = self.inner.ask_page(known, open.dir, after, listing.began).result().await?;
+            listing.take_in(page);
             listing.forget_before(from);
         }
-        let first = listing.first;
-        let wanted = listing.window.iter().enumerate().skip(from.saturating_sub(first)).take(max);
-        Ok(self.inner.dir_entries(open.dir, wanted.map(|(at, listed)| (first + at, listed)), detail))
+        Ok(self.inner.dir_entries(open.dir, listing.from(from).take(max), detail))
     }
 }
 
 impl Listing {
-    /// Entries known so far, the forgotten ones included.
-    fn len(&self) -> usize {
-        self.first + self.window.len()
+    /// Entries from a position on, as far as they are here.
+    fn from(&self, from: usize) -> impl Iterator<Item = (usize, &Listed)> {
+        let known = self.window.partition_point(|(at, _)| *at < from);
+        self.window.range(known..).map(|(at, listed)| (*at, listed))
     }
 
-    /// seekdir to what is forgotten: its page is asked for again.
-    fn go_back_to(&mut self, from: usize) {
-        if from >= self.first {
+    fn take_in(&mut self, page: Page) {
+        self.parent = Some(page.parent);
+        self.end = page.end;
+        self.began = Some(page.began);
+        if let Some(last) = page.entries.last() {
+            self.after = Some(last.name.clone());
+        }
+        for listed in page.entries {
+            if let Some(at) = self.names.place(listed.name.as_bytes()) {
+                self.window.push_back((at, listed));
+            }
+        }
+    }
+
+    /// seekdir to a position that was read and is forgotten: it is asked for again from there on.
+    fn go_to(&mut self, from: usize) {
+        let end = self.window.back().map_or(self.first, |(at, _)| at + 1);
+        if (self.first..=end).contains(&from) || from > self.names.len() {
             return;
         }
-        while self.pages.len() > 1 && self.pages.last().is_some_and(|(first, _)| *first > from) {
-            self.pages.pop();
-        }
-        self.first = self.pages.last().map_or(0, |(first, _)| *first);
+        let before = from.checked_sub(1).and_then(|at| self.names.get(at));
+        self.after = before.and_then(|name| Name::new(name).ok());
+        self.first = from;
         self.window.clear();
         self.end = End::NotYet;
     }
 
     /// A page before the reader is kept: the kernel may ask again for what did not fit.
     fn forget_before(&mut self, from: usize) {
-        while self.first + (PAGE as usize) < from && self.window.pop_front().is_some() {
-            self.first += 1;
-        }
+        let keep = from.saturating_sub(PAGE as usize);
+        while self.window.pop_front_if(|(at, _)| *at < keep).is_some() {}
+        self.first = self.first.max(keep.min(self.names.len()));
     }
 }
 

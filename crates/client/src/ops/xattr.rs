@@ -8,12 +8,13 @@ use crate::ops::KillPriv;
 use crate::ops::names::Did;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, SetXattr};
+use soda_types::semantics::check_xattr_name;
 use soda_types::{Errno, Fid, FsResult};
 use std::sync::Arc;
 
 impl Client {
     /// # Errors
-    /// ENODATA if there is no such attribute.
+    /// ENODATA if there is no such attribute, EINVAL or EOPNOTSUPP if there cannot be one.
     pub async fn getxattr(&self, fid: Fid, name: &[u8]) -> FsResult<Bytes> {
         self.inner.stats.op_xattr.one();
         let all = match self.all_xattrs(fid).await {
@@ -22,7 +23,7 @@ impl Client {
             all => all?,
         };
         let found = all.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        found.ok_or_else(|| Errno::NoData.into())
+        found.ok_or_else(|| check_xattr_name(name).err().unwrap_or_else(|| Errno::NoData.into()))
     }
 
     /// # Errors
@@ -42,6 +43,21 @@ impl Client {
         how: SetXattr,
         kill: KillPriv,
     ) -> FsResult<()> {
+        self.setxattr_if(fid, (name, value), how, kill, None).await
+    }
+
+    /// As [`Client::setxattr`]. `owner`: an access list only if this user owns the inode when it is done.
+    ///
+    /// # Errors
+    /// EPERM if another one does.
+    pub async fn setxattr_if(
+        &self,
+        fid: Fid,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+        kill: KillPriv,
+        owner: Option<u32>,
+    ) -> FsResult<()> {
         let pair = (name, value);
         let set = self.here(|state, now, today| state.setxattr_here(now, today, fid, pair, how, kill));
         if let Some(()) = set.await? {
@@ -50,10 +66,12 @@ impl Client {
         }
         self.inner.take_little(value.len()).await;
         let kill_sgid = kill == KillPriv::Kill;
-        let call = Call::SetXattr { fid, name: name.to_vec(), value: value.to_vec(), how, kill_sgid };
+        let owner = owner.filter(|_| is_access_list(name));
+        let (key, new) = (name.to_vec(), value.to_vec());
+        let call = Call::SetXattr { fid, name: key, value: new, how, kill_sgid, owner };
         let (name, value) = (name.to_vec(), Bytes::copy_from_slice(value));
         // Access control lists are normalised and folded into the mode by the server: ask for them.
-        let normalised = name.starts_with(b"system.");
+        let normalised = is_access_list(&name);
         self.change_xattrs(fid, call, move |list| {
             list.retain(|(known, _)| *known != name);
             list.push((name, value));
@@ -65,13 +83,22 @@ impl Client {
     /// # Errors
     /// ENODATA if there is no such attribute.
     pub async fn removexattr(&self, fid: Fid, name: &[u8]) -> FsResult<()> {
+        self.removexattr_if(fid, name, None).await
+    }
+
+    /// As [`Client::removexattr`]. `owner`: an access list only if this user owns the inode when it is done.
+    ///
+    /// # Errors
+    /// EPERM if another one does.
+    pub async fn removexattr_if(&self, fid: Fid, name: &[u8], owner: Option<u32>) -> FsResult<()> {
         let removed = self.here(|state, now, today| state.removexattr_here(now, today, fid, name));
         if let Some(()) = removed.await? {
             self.inner.stats.op_xattr.one();
             return Ok(());
         }
         let name = name.to_vec();
-        let call = Call::RemoveXattr { fid, name: name.clone() };
+        let owner = owner.filter(|_| is_access_list(&name));
+        let call = Call::RemoveXattr { fid, name: name.clone(), owner };
         self.change_xattrs(fid, call, move |list| {
             list.retain(|(known, _)| *known != name);
             true
@@ -170,6 +197,11 @@ impl Client {
         });
         waiting.result().await
     }
+}
+
+/// Its owner may change it; who may change the others, xattr(7) says.
+fn is_access_list(name: &[u8]) -> bool {
+    name.starts_with(b"system.")
 }
 
 impl Inner {

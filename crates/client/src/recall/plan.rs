@@ -3,7 +3,7 @@
 use crate::cache::State;
 use crate::cache::names::MOST_NAMES_AT_ONCE;
 use crate::hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock};
-use soda_types::{Fid, Mode, Monotonic};
+use soda_types::{Cause, Fid, Mode, Monotonic};
 use std::ops::Range;
 
 /// So often pages are taken from the kernel again because it has read some back meanwhile.
@@ -12,6 +12,8 @@ const MOST_ROUNDS: u32 = 4;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) attr: bool,
+    /// The owner, which the kernel may use without asking for attributes.
+    owner: bool,
     pub(crate) data: Option<Range<u64>>,
     pub(crate) names: Option<Names>,
     extent: Extent,
@@ -62,6 +64,11 @@ impl Plan {
         }
     }
 
+    /// As part of a recall with this cause.
+    pub(crate) fn for_cause(self, cause: &Cause) -> Plan {
+        Plan { owner: *cause == Cause::Access, ..self }
+    }
+
     /// What else has to go now that this is done, because things have moved meanwhile: an own change began or ended, or the
     /// kernel read pages back.
     pub(crate) fn overtaken(&self, state: &mut State, now: Monotonic, fid: Fid) -> Option<Plan> {
@@ -78,7 +85,7 @@ impl Plan {
 
     /// The same once the kernel has been told: nothing is left to be told, unless things move.
     pub(crate) fn told(self) -> Plan {
-        Plan { attr: false, data: None, names: None, ..self }
+        Plan { attr: false, owner: false, data: None, names: None, ..self }
     }
 
     pub(crate) fn without_names(self) -> Plan {
@@ -86,7 +93,7 @@ impl Plan {
     }
 
     pub(crate) fn needs_kernel(&self) -> bool {
-        self.attr || self.data.is_some() || self.names.is_some()
+        self.attr || self.owner || self.data.is_some() || self.names.is_some()
     }
 
     /// Blocks until the kernel has dropped it.
@@ -103,6 +110,9 @@ impl Plan {
         }
         if self.attr {
             hooks.invalidate_attr(fid);
+        }
+        if self.owner {
+            hooks.invalidate_owner(fid);
         }
     }
 }

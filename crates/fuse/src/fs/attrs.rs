@@ -4,7 +4,7 @@ use super::Inner;
 use crate::handles::{FileHandle, Path};
 use crate::nodes::Fill;
 use crate::wire::{Reply, SetAttrRequest};
-use soda_types::{Attr, Fid};
+use soda_types::{Attr, Creds, Fid};
 use std::sync::Arc;
 
 /// Which structure the kernel asked for.
@@ -92,8 +92,14 @@ impl Inner {
         }
     }
 
-    pub(super) async fn setattr(self: Arc<Self>, fid: Fid, request: SetAttrRequest, reply: Reply) {
-        match self.client.setattr(fid, request.set).await {
+    pub(super) async fn setattr(
+        self: Arc<Self>,
+        fid: Fid,
+        creds: Creds,
+        request: SetAttrRequest,
+        reply: Reply,
+    ) {
+        match self.set_attributes(fid, creds, request.set).await {
             Ok(attr) => {
                 match request.set.size {
                     Some(size) => self.data_changed(fid, size..u64::MAX, &attr.value).await,

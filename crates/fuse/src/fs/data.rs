@@ -15,6 +15,9 @@ use std::time::Duration;
 /// How long the kernel may keep pages that no lease covers: enough for the process that asked to use them.
 const UNCOVERED: Duration = Duration::from_millis(1);
 
+/// So long an answer waits for pages to be dropped of which its caller may hold one locked.
+const LOCKED: Duration = Duration::from_millis(5);
+
 /// So often what was read is read again because the kernel knows of something newer. Each time somebody else has made
 /// progress; in the end the pages are handed over, and taken back soon.
 const READ_TRIES: u32 = 16;
@@ -57,6 +60,7 @@ pub(super) struct WriteRequest {
     pub(super) offset: u64,
     pub(super) data: Bytes,
     pub(super) origin: WriteOrigin,
+    pub(super) placement: Placement,
     pub(super) kill_suid_sgid: bool,
     pub(super) durability: Durability,
 }
@@ -170,14 +174,12 @@ impl Inner {
     }
 
     pub(super) async fn write(self: Arc<Self>, file: Arc<FileHandle>, write: WriteRequest, reply: Reply) {
-        let at = match (file.placement, write.origin) {
-            (Placement::AtEnd, WriteOrigin::Caller) => WriteAt::End,
-            (_, WriteOrigin::Pages) => WriteAt::Pages(write.offset),
+        let at = match (write.origin, write.placement, file.path) {
+            (WriteOrigin::Pages, ..) => WriteAt::Pages(write.offset),
+            (WriteOrigin::Caller, Placement::AtEnd, _) => WriteAt::End,
             // On its way through the pages it may keep them locked, too.
-            (Placement::AtOffset, WriteOrigin::Caller) => match file.path {
-                Path::Cached => WriteAt::Pages(write.offset),
-                Path::Direct => WriteAt::Offset(write.offset),
-            },
+            (WriteOrigin::Caller, Placement::AtOffset, Path::Cached) => WriteAt::Pages(write.offset),
+            (WriteOrigin::Caller, Placement::AtOffset, Path::Direct) => WriteAt::Offset(write.offset),
         };
         let kill = match write.kill_suid_sgid {
             true => KillPriv::Kill,
@@ -194,6 +196,9 @@ impl Inner {
                         self.attributes_changed(file.fid());
                         self.nodes.pages_changed(file.fid(), attr.data_version);
                         self.nodes.pages_filled(file.fid(), attr.data_version);
+                        if written.offset != write.offset {
+                            self.drop_misplaced(file.fid(), attr).await;
+                        }
                     }
                 }
                 if let Err(error) = self.make_durable(&file.open, write.durability).await {
@@ -204,6 +209,14 @@ impl Inner {
             }
             Err(error) => self.fail("write", &error, reply),
         }
+    }
+
+    /// The kernel has put an append into its pages where it took the end of the file to be, and that was not the end.
+    ///
+    /// Of these pages the caller may hold one locked until it has the answer. That one is not taken for filled after it, and
+    /// goes when it is unlocked.
+    async fn drop_misplaced(&self, fid: Fid, attr: &Attr) {
+        let _ = tokio::time::timeout(LOCKED, self.data_changed(fid, 0..u64::MAX, attr)).await;
     }
 
     /// The kernel leaves it to the file system of a direct write to sync.

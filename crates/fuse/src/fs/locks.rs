@@ -13,8 +13,9 @@ use soda_client::LockWait;
 use soda_types::{Errno, Fid, FsResult, Lock, LockFamily, LockMode, LockOwner};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// Through which handle an owner last set a record lock on an inode, if no FLUSH has named the owner since: OFD locks, which
 /// the kernel gives up without a word when the handle is released, and record locks until the first close.
@@ -114,24 +115,45 @@ impl Inner {
         }
     }
 
-    pub(super) async fn lock_set(
-        self: Arc<Self>,
-        file: Arc<FileHandle>,
-        request: LockRequest,
-        wait: LockWait,
-        reply: Reply,
-    ) {
+    pub(super) async fn lock_set(self: Arc<Self>, file: Arc<FileHandle>, request: LockRequest, reply: Reply) {
         let result = match lock_of(&request) {
             Some(lock) => {
-                if lock.family == LockFamily::Record {
-                    // Before it is set: whoever is interrupted meanwhile has it released with the handle.
-                    self.record_owners.set(file.fid(), lock.owner, request.handle).await;
-                }
-                self.client.lock_set(&file.open, lock, wait).await
+                self.note_record_owner(&file, &request, &lock).await;
+                self.client.lock_set(&file.open, lock, LockWait::No).await
             }
             None => self.unlock(&file, &request).await,
         };
         self.finish("setlk", result, reply);
+    }
+
+    /// F_SETLKW. After a signal the answer is EINTR, and nothing is held, or the lock was granted just then.
+    pub(super) async fn lock_wait(
+        self: Arc<Self>,
+        file: Arc<FileHandle>,
+        request: LockRequest,
+        signal: Arc<Notify>,
+        reply: Reply,
+    ) {
+        let Some(lock) = lock_of(&request) else {
+            let result = self.unlock(&file, &request).await;
+            return self.finish("setlkw", result, reply);
+        };
+        let mut interrupted = pin!(signal.notified());
+        let result = tokio::select! {
+            biased;
+            () = self.note_record_owner(&file, &request, &lock) => {
+                self.client.lock_until(&file.open, lock, interrupted).await
+            }
+            () = &mut interrupted => Err(Errno::Interrupted.into()),
+        };
+        self.finish("setlkw", result, reply);
+    }
+
+    /// Before it is set: whoever goes away meanwhile has it released with the handle.
+    async fn note_record_owner(&self, file: &FileHandle, request: &LockRequest, lock: &Lock) {
+        if lock.family == LockFamily::Record {
+            self.record_owners.set(file.fid(), lock.owner, request.handle).await;
+        }
     }
 
     async fn unlock(&self, file: &FileHandle, request: &LockRequest) -> FsResult<()> {

@@ -10,15 +10,18 @@
 //! - what an own change makes wrong in the kernel's caches is dropped before the change is answered.
 
 mod attrs;
+mod caller;
 mod data;
 mod locks;
+mod moved;
 mod names;
 mod opens;
+mod owners;
 mod removed;
 mod xattrs;
 
 use crate::errno::{errno_of, errno_of_name};
-use crate::handles::{DirHandle, Durability, FileHandle, Handles};
+use crate::handles::{DirHandle, Durability, FileHandle, Handles, Placement};
 use crate::last_bytes::LastBytes;
 use crate::nodes::{Nodes, PageState};
 use crate::notify::Notifier;
@@ -27,9 +30,11 @@ use crate::wire::Agreement;
 use crate::wire::{AttrOut, EntryOut, Handler, Header, NodeId, Op, Reply, Request, Sink, Statfs, Taken};
 use soda_client::{Cached, Client, Entry};
 use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, Name};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// One mounted volume.
 #[derive(Debug, Clone)]
@@ -46,6 +51,7 @@ pub(crate) struct Inner {
     pub(crate) dirs: Handles<DirHandle>,
     record_owners: locks::RecordOwners,
     pub(crate) requests: AtomicU64,
+    moved: moved::Moved,
     agreement: Agreement,
 }
 
@@ -60,6 +66,7 @@ impl FileSystem {
         agreement: Agreement,
         sink: Arc<dyn Sink>,
         runtime: tokio::runtime::Handle,
+        mount_point: PathBuf,
     ) -> FileSystem {
         FileSystem(Arc::new(Inner {
             client,
@@ -71,6 +78,7 @@ impl FileSystem {
             dirs: Handles::new(),
             record_owners: locks::RecordOwners::default(),
             requests: AtomicU64::new(0),
+            moved: moved::Moved::new(mount_point),
             agreement,
         }))
     }
@@ -104,13 +112,10 @@ impl Handler for FileSystem {
 
 /// Runs an async method of `Inner` as the request's task.
 macro_rules! run {
-    ($fs:ident, $header:ident, $kind:ident, $call:expr) => {{
+    ($fs:ident, $header:ident, $call:expr) => {{
         let (tasks, unique, tid) = ($fs.tasks.clone(), $header.unique, $header.tid);
-        tasks.run(unique, tid, Interruptible::$kind, $call)
+        tasks.run(unique, tid, Interruptible::Death, $call)
     }};
-    ($fs:ident, $header:ident, $call:expr) => {
-        run!($fs, $header, Death, $call)
-    };
 }
 
 /// The name, or the request is answered with what is wrong with it.
@@ -132,7 +137,8 @@ impl Inner {
             // names
             Op::Lookup { name } => {
                 let name = name!(name, reply);
-                run!(fs, header, async move { fs.lookup(fid, name, reply).await })
+                let tid = header.tid;
+                run!(fs, header, async move { fs.lookup(tid, fid, name, reply).await })
             }
             Op::MkNod { name, mode, rdev, umask } => {
                 let name = name!(name, reply);
@@ -160,7 +166,10 @@ impl Inner {
             Op::Unlink { name } => {
                 let name = name!(name, reply);
                 run!(fs, header, async move {
-                    let result = fs.client.unlink(fid, &name).await;
+                    let result = match fs.check_sticky(creds, fid, &name).await {
+                        Ok(()) => fs.client.unlink(fid, &name).await,
+                        refused => refused,
+                    };
                     fs.entries_changed(fid);
                     fs.finish("unlink", result, reply)
                 })
@@ -168,7 +177,10 @@ impl Inner {
             Op::RmDir { name } => {
                 let name = name!(name, reply);
                 run!(fs, header, async move {
-                    let result = fs.client.rmdir(fid, &name).await;
+                    let result = match fs.check_sticky(creds, fid, &name).await {
+                        Ok(()) => fs.client.rmdir(fid, &name).await,
+                        refused => refused,
+                    };
                     fs.names_changed("rmdir", [fid, fid], result, reply)
                 })
             }
@@ -177,10 +189,7 @@ impl Inner {
                 let Some(how) = names::rename_how(flags) else { return reply.error(Errno::Invalid) };
                 let new_parent = fs.nodes.fid_of(new_parent);
                 run!(fs, header, async move {
-                    let result = match fs.client.rename(fid, &name, new_parent, &new_name, how).await {
-                        Err(error) => Err(fs.changing(new_parent, error).await),
-                        done => done,
-                    };
+                    let result = fs.rename(creds, (fid, &name), (new_parent, &new_name), how).await;
                     fs.names_changed("rename", [fid, new_parent], result, reply)
                 })
             }
@@ -212,7 +221,9 @@ impl Inner {
                 run!(fs, header, async move { fs.getattr(fid, request.handle, reply).await })
             }
             Op::Statx(_) => run!(fs, header, async move { fs.statx(fid, reply).await }),
-            Op::SetAttr(request) => run!(fs, header, async move { fs.setattr(fid, request, reply).await }),
+            Op::SetAttr(request) => {
+                run!(fs, header, async move { fs.setattr(fid, creds, request, reply).await })
+            }
             Op::ReadLink => run!(fs, header, async move { fs.readlink(fid, reply).await }),
             Op::StatFs => run!(fs, header, async move { fs.statfs(reply).await }),
 
@@ -222,18 +233,18 @@ impl Inner {
                 run!(fs, header, async move { fs.getxattr(fid, name, size, reply).await })
             }
             Op::ListXattr { size } => {
-                run!(fs, header, async move { fs.listxattr(fid, size, reply).await })
+                run!(fs, header, async move { fs.listxattr(fid, creds, size, reply).await })
             }
             Op::SetXattr { name, value, flags, kill_sgid } => {
                 let request = match xattrs::SetRequest::new(name, value, flags, kill_sgid) {
                     Ok(request) => request,
                     Err(errno) => return reply.error(errno),
                 };
-                run!(fs, header, async move { fs.setxattr(fid, request, reply).await })
+                run!(fs, header, async move { fs.setxattr(fid, creds, request, reply).await })
             }
             Op::RemoveXattr { name } => {
                 let name = name.to_vec();
-                run!(fs, header, async move { fs.removexattr(fid, name, reply).await })
+                run!(fs, header, async move { fs.removexattr(fid, creds, name, reply).await })
             }
 
             // data
@@ -274,8 +285,14 @@ impl Inner {
                     true => data::WriteOrigin::Pages,
                     false => data::WriteOrigin::Caller,
                 };
-                let durability = Durability::of(flags);
-                let write = data::WriteRequest { offset, data: payload, origin, kill_suid_sgid, durability };
+                let write = data::WriteRequest {
+                    offset,
+                    data: payload,
+                    origin,
+                    placement: Placement::of(flags),
+                    kill_suid_sgid,
+                    durability: Durability::of(flags),
+                };
                 run!(fs, header, async move { fs.write(file, write, reply).await })
             }
             Op::Flush { handle, owner } => {
@@ -316,12 +333,14 @@ impl Inner {
             Op::SetLock { lock, wait } => {
                 let file = file!(lock.handle);
                 match wait {
-                    true => run!(fs, header, AnySignal, async move {
-                        fs.lock_set(file, lock, soda_client::LockWait::Yes, reply).await
-                    }),
-                    false => run!(fs, header, async move {
-                        fs.lock_set(file, lock, soda_client::LockWait::No, reply).await
-                    }),
+                    true => {
+                        let (tasks, signal) = (fs.tasks.clone(), Arc::<Notify>::default());
+                        let how = Interruptible::AnySignal(signal.clone());
+                        tasks.run(header.unique, header.tid, how, async move {
+                            fs.lock_wait(file, lock, signal, reply).await
+                        });
+                    }
+                    false => run!(fs, header, async move { fs.lock_set(file, lock, reply).await }),
                 }
             }
             other => {
@@ -393,7 +412,7 @@ impl Inner {
         let Some(node) = entry.node else { return reply.negative(names) };
         let attributes = answering.remaining(entry.attr);
         names = self.directory_names(dir, name, node.attr.kind, names);
-        self.remember(node.fid, &node.attr, attributes);
+        self.remember((dir, name), node.fid, &node.attr, attributes);
         let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
         let out = EntryOut { attr, generation: node.fid.generation, valid: names };
         if reply.entry(out) == Taken::No {
@@ -416,9 +435,12 @@ impl Inner {
     }
 
     /// Counts a look-up that is about to be answered.
-    fn remember(&self, fid: Fid, attr: &Attr, attributes: Duration) {
+    fn remember(&self, (dir, name): (Fid, &Name), fid: Fid, attr: &Attr, attributes: Duration) {
         self.nodes.remember(fid);
         self.nodes.keep_directory(fid, attr);
+        if attr.kind == FileKind::Directory {
+            self.nodes.tell_place(fid, dir, name.as_bytes());
+        }
         self.client.remember(fid);
         if !attributes.is_zero() {
             self.nodes.tell_attr(fid);

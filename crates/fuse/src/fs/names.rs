@@ -41,9 +41,16 @@ pub(super) fn rename_how(flags: u32) -> Option<RenameHow> {
 }
 
 impl Inner {
-    pub(super) async fn lookup(self: Arc<Self>, dir: Fid, name: Name, reply: Reply) {
+    /// `tid`: the thread that looks.
+    pub(super) async fn lookup(self: Arc<Self>, tid: u32, dir: Fid, name: Name, reply: Reply) {
+        self.settle_moved(tid, dir, &name).await;
         match self.client.lookup(dir, &name).await {
-            Ok(entry) => self.answer_entry(dir, &name, entry, reply).await,
+            Ok(entry) => {
+                if let Some(node) = &entry.node {
+                    self.note_moved(tid, dir, &name, node.fid);
+                }
+                self.answer_entry(dir, &name, entry, reply).await;
+            }
             Err(error) if self.is_removed(dir, &error).await => reply.error(Errno::NoEntry),
             Err(error) => self.fail("lookup", &error, reply),
         }
@@ -75,6 +82,25 @@ impl Inner {
             }
             Err(error) => self.fail("link", &self.changing(dir, error).await, reply),
         }
+    }
+
+    pub(super) async fn rename(
+        &self,
+        creds: Creds,
+        from: (Fid, &Name),
+        to: (Fid, &Name),
+        how: RenameHow,
+    ) -> FsResult<()> {
+        self.check_sticky(creds, from.0, from.1).await?;
+        self.check_sticky(creds, to.0, to.1).await?;
+        if let Err(error) = self.client.rename(from.0, from.1, to.0, to.1, how).await {
+            return Err(self.changing(to.0, error).await);
+        }
+        self.renamed_to(to.0, to.1);
+        if how == RenameHow::Exchange {
+            self.renamed_to(from.0, from.1);
+        }
+        Ok(())
     }
 
     /// The end of an unlink, rmdir or rename. The kernel drops the directories' attributes by itself, but only after the
@@ -202,7 +228,7 @@ impl Inner {
                 false => Duration::ZERO,
             };
             let names = self.directory_names(dir.fid, &listed.name, node.attr.kind, names);
-            self.remember(node.fid, &node.attr, attributes);
+            self.remember((dir.fid, &listed.name), node.fid, &node.attr, attributes);
             let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
             let out = EntryOut { attr, generation: node.fid.generation, valid: names };
             // There is room: it was asked before the look-up was counted.

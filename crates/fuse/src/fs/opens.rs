@@ -14,7 +14,6 @@ const O_ACCMODE: i32 = 3;
 const O_WRONLY: i32 = 1;
 const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
-const O_APPEND: i32 = 0o2000;
 
 /// How often a creation chases a name that others create and remove.
 const CHASES: usize = 64;
@@ -60,10 +59,6 @@ impl Inner {
     fn add_handle(&self, open: Arc<OpenFile>, flags: i32, attr: &Cached<Attr>) -> (u64, OpenOut) {
         let fid = open.fid();
         let path = self.path_of(flags, attr);
-        let placement = match flags & O_APPEND {
-            0 => Placement::AtOffset,
-            _ => Placement::AtEnd,
-        };
         let mut out_flags = 0;
         match path {
             Path::Direct => out_flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
@@ -76,7 +71,7 @@ impl Inner {
                 }
             }
         }
-        let handle = self.files.add(FileHandle { open, path, placement, durability: Durability::of(flags) });
+        let handle = self.files.add(FileHandle { open, path, durability: Durability::of(flags) });
         (handle, OpenOut { handle, flags: out_flags })
     }
 
@@ -85,7 +80,8 @@ impl Inner {
             OpenMode::Write => Path::Direct,
             // Before Linux 6.6 a direct handle cannot be mapped shared. Programs that map for writing matter more than the
             // moment in which a local reader sees a write before the server has it.
-            OpenMode::ReadWrite if self.agreement.has_direct_mmap() || flags & O_APPEND != 0 => Path::Direct,
+            OpenMode::ReadWrite if self.agreement.has_direct_mmap() => Path::Direct,
+            OpenMode::ReadWrite if Placement::of(flags) == Placement::AtEnd => Path::Direct,
             OpenMode::ReadWrite => Path::Cached,
             // Without a lease every read is to be asked for.
             OpenMode::Read if self.client.answer().remaining(attr.valid).is_zero() => Path::Direct,
@@ -206,6 +202,6 @@ mod tests {
     fn access_modes_are_decoded() {
         assert_eq!(open_mode(0), OpenMode::Read);
         assert_eq!(open_mode(O_WRONLY | O_TRUNC), OpenMode::Write);
-        assert_eq!(open_mode(2 | O_APPEND), OpenMode::ReadWrite);
+        assert_eq!(open_mode(2 | O_EXCL), OpenMode::ReadWrite);
     }
 }

@@ -1,9 +1,11 @@
 //! Extended attributes, access lists among them. Who may touch which name the kernel has checked.
 
 use super::Inner;
+use super::caller::{Capability, has_capability};
+use super::owners::as_owner;
 use crate::wire::Reply;
 use soda_client::{KillPriv, SetXattr};
-use soda_types::{Errno, Fid, XATTR_LIST_MAX};
+use soda_types::{Creds, Errno, Fid, XATTR_ACCESS_LIST, XATTR_DEFAULT_LIST, XATTR_LIST_MAX};
 use std::sync::Arc;
 
 const XATTR_CREATE: u32 = 1;
@@ -41,9 +43,12 @@ impl Inner {
         }
     }
 
-    pub(super) async fn listxattr(self: Arc<Self>, fid: Fid, size: u32, reply: Reply) {
+    pub(super) async fn listxattr(self: Arc<Self>, fid: Fid, creds: Creds, size: u32, reply: Reply) {
         match self.client.listxattr(fid).await {
-            Ok(names) => {
+            Ok(mut names) => {
+                if names.iter().any(|name| is_trusted(name)) && !is_administrator(creds) {
+                    names.retain(|name| !is_trusted(name));
+                }
                 let mut list = Vec::new();
                 for name in names {
                     list.extend_from_slice(&name);
@@ -58,18 +63,37 @@ impl Inner {
         }
     }
 
-    pub(super) async fn setxattr(self: Arc<Self>, fid: Fid, request: SetRequest, reply: Reply) {
+    pub(super) async fn setxattr(self: Arc<Self>, fid: Fid, creds: Creds, request: SetRequest, reply: Reply) {
         let SetRequest { name, value, how, kill } = request;
-        let result = self.client.setxattr(fid, &name, &value, how, kill).await;
+        let set = |owner| self.client.setxattr_if(fid, (&name, &value), how, kill, owner);
+        let result = as_owner(creds, set).await;
         self.attributes_changed(fid);
         self.finish("setxattr", result, reply);
     }
 
-    pub(super) async fn removexattr(self: Arc<Self>, fid: Fid, name: Vec<u8>, reply: Reply) {
-        let result = self.client.removexattr(fid, &name).await;
+    pub(super) async fn removexattr(self: Arc<Self>, fid: Fid, creds: Creds, name: Vec<u8>, reply: Reply) {
+        let result = match as_owner(creds, |owner| self.client.removexattr_if(fid, &name, owner)).await {
+            // Without one there is one: the permission bits.
+            Err(error) if error.errno == Errno::NoData && is_access_list(&name) => Ok(()),
+            result => result,
+        };
         self.attributes_changed(fid);
         self.finish("removexattr", result, reply);
     }
+}
+
+/// Whether the caller has CAP_SYS_ADMIN. The kernel asks for it before it lets anybody at `trusted.*`, but for lists it
+/// leaves that to the file system. Where nobody can say it (a thread of another PID namespace), user 0 has it.
+fn is_administrator(creds: Creds) -> bool {
+    has_capability(creds.pid, Capability::Administration).unwrap_or(creds.uid == 0)
+}
+
+fn is_trusted(name: &[u8]) -> bool {
+    name.starts_with(b"trusted.")
+}
+
+fn is_access_list(name: &[u8]) -> bool {
+    name == XATTR_ACCESS_LIST || name == XATTR_DEFAULT_LIST
 }
 
 /// A caller's buffer of `size` 0 asks for the length only.

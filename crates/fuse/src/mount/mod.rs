@@ -108,7 +108,15 @@ impl Mount {
         let nodes = Arc::new(Nodes::new(client.root()));
         let notifier = Arc::new(Notifier::new(device, agreement, nodes.clone()));
         hooks.attach(notifier.clone());
-        let fs = FileSystem::new(client, nodes, notifier, agreement, connection.answers(), runtime.clone());
+        let fs = FileSystem::new(
+            client,
+            nodes,
+            notifier,
+            agreement,
+            connection.answers(),
+            runtime.clone(),
+            dir.clone(),
+        );
         let (serving, transport) = connection
             .serve(config.threads, Arc::new(fs.clone()), &runtime)
             .map_err(|error| MountError::of(error, MountError::Threads))?;

@@ -45,6 +45,9 @@ pub trait Sink: Send + Sync + fmt::Debug {
     /// the kernel. `ENODEV`: unmounted.
     fn send(&self, unique: Unique, error: i32, parts: &[&[u8]]) -> io::Result<()>;
 
+    /// An answer is about to name a regular file, which the kernel then knows.
+    fn told_of_file(&self, _node: u64) {}
+
     /// Sends the notification `code` whose `len` bytes are in a memory file, behind room for the header. Where it can be, it
     /// is not copied before the kernel uses it.
     ///

@@ -83,6 +83,7 @@ impl Reply {
 
     /// `false`: the kernel did not take it (the caller is gone), so no look-up was counted.
     pub fn entry(mut self, entry: EntryOut<'_>) -> Taken {
+        self.tells_of(entry.attr);
         self.send(0, &[&entry_record(entry)])
     }
 
@@ -97,6 +98,7 @@ impl Reply {
     }
 
     pub fn created(mut self, entry: EntryOut<'_>, open: OpenOut) -> Taken {
+        self.tells_of(entry.attr);
         self.send(0, &[&entry_record(entry), &open_record(open)])
     }
 
@@ -136,6 +138,12 @@ impl Reply {
         let record =
             Record::<80>::new().u64(s.blocks).u64(s.free).u64(s.free).u64(s.inodes).u64(s.free_inodes);
         self.send(0, &[&record.u32(s.block).u32(soda_types::NAME_MAX as u32).u32(s.block).skip(28).done()]);
+    }
+
+    fn tells_of(&self, out: AttrOut<'_>) {
+        if let (Some(sink), FileKind::File) = (&self.sink, out.attr.kind) {
+            sink.told_of_file(out.node);
+        }
     }
 
     fn send(&mut self, error: i32, parts: &[&[u8]]) -> Taken {

@@ -466,7 +466,8 @@ fn parse_set_attr(mut f: Fields<'_>) -> Option<SetAttrRequest> {
             size: has(fattr::SIZE).then_some(size),
             atime: time(fattr::ATIME, fattr::ATIME_NOW, atime, atime_nanos),
             mtime: time(fattr::MTIME, fattr::MTIME_NOW, mtime, mtime_nanos),
-            kill_suid_sgid: has(fattr::KILL_SUIDGID),
+            // Only who wants this changes nothing: chown(-1, -1), and what comes before a change of contents.
+            kill_suid_sgid: has(fattr::KILL_SUIDGID) || valid == 0,
         },
     })
 }

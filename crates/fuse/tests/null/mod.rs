@@ -1,7 +1,7 @@
 //! A file system that answers from memory at once, over either transport: what is left is the kernel's side.
 //!
 //! The root has files of fixed size, one for each number: `0`, `1`, ... A read answers with the file's number, unless it
-//! was told to wait ([`Null::hold`]). Writes are summed up.
+//! was told to wait ([`Null::hold`]). Writes are summed up. All files share one lock.
 
 #![allow(dead_code, reason = "each user takes a part")]
 
@@ -13,18 +13,20 @@ use soda_fuse::wire::{
     AttrOut, EntryOut, Handler, NodeId, Op, OpenOut, Reply, Request, Serving, Sink, Statfs,
 };
 use soda_types::{Attr, Errno, FileKind, Ino, Timestamp, Version};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 pub(crate) const FILE_LEN: u64 = 64 << 20;
 /// Files with this bit in their node are opened past the page cache.
 const DIRECT_IO: u32 = 1;
 const ROOT: u64 = 1;
+/// F_UNLCK.
+const UNLOCK: u32 = 2;
 
 /// Longer than anything takes on the slowest machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -38,33 +40,86 @@ pub(crate) struct Null {
     /// Sum of all bytes written.
     pub(crate) sum: AtomicU64,
     held: Mutex<Held>,
+    lock: Mutex<Lock>,
+    has_stopped: Mutex<bool>,
+    goes_on: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Lock {
+    is_held: bool,
+    waiting: VecDeque<Reply>,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     is_holding: bool,
     reads: HashMap<u64, Reply>,
+    /// Look-ups of names that are no numbers.
+    lookups: Vec<Reply>,
     /// INTERRUPTs that came before their request.
     early: Vec<u64>,
 }
 
 impl Null {
-    /// From here on reads wait; an INTERRUPT ends them.
+    /// From here on nothing is taken in hand: the thread that brings a request waits.
+    pub(crate) fn stop(&self) {
+        *self.has_stopped.lock().unwrap() = true;
+    }
+
+    pub(crate) fn go_on(&self) {
+        *self.has_stopped.lock().unwrap() = false;
+        self.goes_on.notify_all();
+    }
+
+    /// From here on reads wait, and look-ups of what is not there; an INTERRUPT ends a read.
     pub(crate) fn hold(&self) {
         self.held.lock().unwrap().is_holding = true;
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.held.lock().unwrap().reads.len()
+        let held = self.held.lock().unwrap();
+        held.reads.len() + held.lookups.len()
     }
 
     pub(crate) fn release(&self) {
         let mut held = self.held.lock().unwrap();
         held.is_holding = false;
-        let reads = std::mem::take(&mut held.reads);
+        let (reads, lookups) = (std::mem::take(&mut held.reads), std::mem::take(&mut held.lookups));
         drop(held);
         for (_, reply) in reads {
             let _ = reply.data(&[&[0; 1]]);
+        }
+        lookups.into_iter().for_each(|reply| reply.error(Errno::NoEntry));
+    }
+
+    /// How many wait for the lock.
+    pub(crate) fn waiting_for_lock(&self) -> usize {
+        self.lock.lock().unwrap().waiting.len()
+    }
+
+    fn lock(&self, wait: bool, reply: Reply) {
+        let mut lock = self.lock.lock().unwrap();
+        match (lock.is_held, wait) {
+            (true, true) => lock.waiting.push_back(reply),
+            (true, false) => reply.error(Errno::TryAgain),
+            (false, _) => {
+                lock.is_held = true;
+                reply.done();
+            }
+        }
+    }
+
+    fn unlock(&self, reply: Reply) {
+        let next = {
+            let mut lock = self.lock.lock().unwrap();
+            let next = lock.waiting.pop_front();
+            lock.is_held = next.is_some();
+            next
+        };
+        reply.done();
+        if let Some(next) = next {
+            next.done();
         }
     }
 
@@ -127,6 +182,8 @@ pub(crate) struct NullFs(pub(crate) Arc<Null>);
 impl Handler for NullFs {
     fn handle(&self, request: Request<'_>, reply: Reply) {
         let (null, node) = (&self.0, request.header.node);
+        let stopped = null.has_stopped.lock().unwrap();
+        drop(null.goes_on.wait_while(stopped, |has_stopped| *has_stopped).unwrap());
         null.requests.fetch_add(1, Ordering::Relaxed);
         // Nothing is believed: each stat is a request.
         let valid = Duration::ZERO;
@@ -151,9 +208,20 @@ impl Handler for NullFs {
                         let _ =
                             reply.entry(EntryOut { attr, generation: 0, valid: Duration::from_secs(3600) });
                     }
-                    None => reply.error(Errno::NoEntry),
+                    None => {
+                        let mut held = null.held.lock().unwrap();
+                        if held.is_holding {
+                            return held.lookups.push(reply);
+                        }
+                        drop(held);
+                        reply.error(Errno::NoEntry);
+                    }
                 }
             }
+            Op::SetLock { lock, wait } => match lock.span.kind {
+                UNLOCK => null.unlock(reply),
+                _ => null.lock(wait, reply),
+            },
             Op::GetAttr(_) => reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid }),
             Op::Statx(_) => reply.statx(AttrOut { node: node.0, attr: &attr(node.0), valid }),
             Op::SetAttr(_) => reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid }),
@@ -186,7 +254,8 @@ pub(crate) struct NullMount {
     pub(crate) device: Arc<Device>,
     pub(crate) transport: Transport,
     serving: Option<Serving>,
-    dir: tempfile::TempDir,
+    dir: PathBuf,
+    own_dir: Option<tempfile::TempDir>,
 }
 
 impl NullMount {
@@ -196,33 +265,46 @@ impl NullMount {
         choice: TransportChoice,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
-        let dir = tempfile::Builder::new().prefix("soda-null.").tempdir().unwrap();
+        let dir = new_dir();
+        let mut mount = NullMount::try_start_at(dir.path(), choice, runtime)?;
+        mount.own_dir = Some(dir);
+        Ok(mount)
+    }
+
+    /// # Errors
+    /// As [`NullMount::try_start`].
+    pub(crate) fn try_start_at(
+        dir: &Path,
+        choice: TransportChoice,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<NullMount, ConnectError> {
         let fd: OwnedFd =
             rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let data = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", fd.as_raw_fd());
         let data = std::ffi::CString::new(data).unwrap();
-        rustix::mount::mount("null", dir.path(), "fuse.null", MountFlags::NOATIME, data.as_c_str()).unwrap();
+        rustix::mount::mount("null", dir, "fuse.null", MountFlags::NOATIME, data.as_c_str()).unwrap();
         let device = Device::new(fd);
         let fs = NullFs::default();
         let served = Connection::negotiate(&device, choice)
             .and_then(|connection| connection.serve(3, Arc::new(fs.clone()), runtime));
         match served {
             Ok((serving, transport)) => {
-                Ok(NullMount { fs: fs.0, device, transport, serving: Some(serving), dir })
+                let (serving, dir) = (Some(serving), dir.to_owned());
+                Ok(NullMount { fs: fs.0, device, transport, serving, dir, own_dir: None })
             }
             Err(error) => {
-                let _ = rustix::mount::unmount(dir.path(), UnmountFlags::DETACH);
+                let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
                 Err(error)
             }
         }
     }
 
     pub(crate) fn file(&self, number: u64) -> PathBuf {
-        self.dir.path().join(number.to_string())
+        self.dir.join(number.to_string())
     }
 
     pub(crate) fn root(&self) -> &Path {
-        self.dir.path()
+        &self.dir
     }
 
     /// Drops what the kernel has of a file's pages and attributes.
@@ -243,16 +325,22 @@ impl NullMount {
         self.device.send(0, INVAL_ENTRY, &[&record, name.as_bytes(), &[0]])
     }
 
-    /// Where the kernel has the knobs of the connection.
     pub(crate) fn control(&self) -> PathBuf {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let line = table.lines().find(|line| line.contains(self.dir.path().to_str().unwrap())).unwrap();
-        let minor = line.split(' ').nth(2).and_then(|number| number.split(':').nth(1)).unwrap();
-        Path::new("/sys/fs/fuse/connections").join(minor)
+        control(&self.dir)
+    }
+
+    /// Requests without an answer.
+    pub(crate) fn waiting(&self) -> usize {
+        waiting(&self.dir)
+    }
+
+    /// To be kept while threads call: ends their calls if the test fails, so that it ends, too.
+    pub(crate) fn rescue(&self) -> impl Drop + use<'_> {
+        Rescue(self)
     }
 
     pub(crate) fn detach(&self) {
-        rustix::mount::unmount(self.dir.path(), UnmountFlags::DETACH).unwrap();
+        rustix::mount::unmount(&self.dir, UnmountFlags::DETACH).unwrap();
     }
 
     /// Unmounts, and waits until all threads have ended.
@@ -266,9 +354,41 @@ impl NullMount {
     }
 }
 
+pub(crate) fn new_dir() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("soda-null.").tempdir().unwrap()
+}
+
+/// Where the kernel has the knobs of the connection of what is mounted at `dir`.
+pub(crate) fn control(dir: &Path) -> PathBuf {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
+    let minor = line.split(' ').nth(2).and_then(|number| number.split(':').nth(1)).unwrap();
+    let all = Path::new("/sys/fs/fuse/connections");
+    if std::fs::read_dir(all).unwrap().next().is_none() {
+        rustix::mount::mount("none", all, "fusectl", MountFlags::empty(), None).unwrap();
+    }
+    all.join(minor)
+}
+
+/// Requests without an answer.
+pub(crate) fn waiting(dir: &Path) -> usize {
+    std::fs::read_to_string(control(dir).join("waiting")).unwrap().trim().parse().unwrap()
+}
+
+struct Rescue<'a>(&'a NullMount);
+
+impl Drop for Rescue<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fs.go_on();
+            let _ = std::fs::write(self.0.control().join("abort"), "1");
+        }
+    }
+}
+
 impl Drop for NullMount {
     fn drop(&mut self) {
-        let _ = rustix::mount::unmount(self.dir.path(), UnmountFlags::DETACH);
+        let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
     }
 }
 
@@ -280,6 +400,45 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < until, "{what}: not within {LIMIT:?}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// All tests want root and /dev/fuse; as the system tests they fail without if `SODA_TEST_REQUIRE` is set.
+pub(crate) fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        assert!(std::env::var_os("SODA_TEST_REQUIRE").is_none(), "root and /dev/fuse are needed");
+        println!("SKIPPED: needs root and /dev/fuse");
+    }
+    can
+}
+
+/// Runs `test` on a mount over each transport that this machine has.
+pub(crate) fn on_each(test: impl Fn(NullMount)) {
+    if !can_mount() {
+        return;
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    test(start(Transport::Dev, runtime.handle()));
+    match start_uring(runtime.handle()) {
+        Some(mount) => {
+            test(mount);
+            println!("tested over io_uring, too");
+        }
+        None => println!("over /dev/fuse only"),
+    }
+}
+
+pub(crate) fn start(transport: Transport, runtime: &tokio::runtime::Handle) -> NullMount {
+    NullMount::try_start(TransportChoice::Only(transport), runtime).unwrap()
+}
+
+/// On trial: it is not tested where nobody asks for it.
+pub(crate) fn start_uring(runtime: &tokio::runtime::Handle) -> Option<NullMount> {
+    if std::env::var("SODA_TEST_TRANSPORT").as_deref() != Ok("uring") {
+        return None;
+    }
+    let _on = UringOn::turn()?;
+    Some(start(Transport::Uring, runtime))
 }
 
 /// The kernel's switch is on while this lives, and nobody else turns it: only as long as it takes to mount.

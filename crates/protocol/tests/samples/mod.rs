@@ -274,7 +274,7 @@ fn changes() -> Vec<Call> {
             how: Rename::Plain { in_use: InUse::Yes },
         },
         Call::TmpFile { parent, new },
-        Call::SetAttr { fid, set },
+        Call::SetAttr { fid, set, owner: Some(1000) },
         Call::Write { fid, at: WriteAt::Offset(77), kill_suid_sgid: true },
         Call::Write { fid, at: WriteAt::Pages(4096), kill_suid_sgid: false },
         Call::Allocate { fid, offset: 1, len: 2, how: Allocate::ZeroRangeKeepSize, kill_suid_sgid: true },
@@ -285,8 +285,9 @@ fn changes() -> Vec<Call> {
             value: vec![9; 300],
             how: SetXattr::Replace,
             kill_sgid: true,
+            owner: None,
         },
-        Call::RemoveXattr { fid, name: b"user.a".to_vec() },
+        Call::RemoveXattr { fid, name: b"user.a".to_vec(), owner: Some(1000) },
         Call::Digest { records: records(), versions: vec![(fid, Version(1 << 44), Version(3))] },
     ]
 }
@@ -456,6 +457,7 @@ fn recalls() -> Vec<Recall> {
         Cause::Read,
         Cause::Names(vec![name("x"), name("y")]),
         Cause::Attributes,
+        Cause::Access,
         Cause::Data,
         Cause::Reclaim,
     ];

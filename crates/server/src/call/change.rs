@@ -161,7 +161,8 @@ fn apply(
             expect(volume, *new_parent, new_name, found.target)?;
             rename(shared, txn, (*parent, name), (*new_parent, new_name), *how, found.target)?
         }
-        Call::SetAttr { fid, set } => {
+        Call::SetAttr { fid, set, owner } => {
+            txn.attr(*fid)?.check_owner(*owner)?;
             txn.set_attr(*fid, set)?;
             Done::new(changed(txn, *fid, &[])?)
         }
@@ -185,12 +186,14 @@ fn apply(
             let copied = txn.copy_range((*from, *from_offset), (*to, *to_offset), *len, privileges)?;
             Done::new(Answer::Written { offset: copied.offset, len: copied.len, attr: copied.attr })
         }
-        Call::SetXattr { fid, name, value, how, kill_sgid } => {
+        Call::SetXattr { fid, name, value, how, kill_sgid, owner } => {
+            txn.attr(*fid)?.check_owner(*owner)?;
             let value = Bytes::copy_from_slice(value);
             txn.set_xattr(*fid, name, value, set_xattr_how(*how), privileges(*kill_sgid))?;
             Done::new(changed(txn, *fid, &[])?)
         }
-        Call::RemoveXattr { fid, name } => {
+        Call::RemoveXattr { fid, name, owner } => {
+            txn.attr(*fid)?.check_owner(*owner)?;
             txn.remove_xattr(*fid, name)?;
             Done::new(changed(txn, *fid, &[])?)
         }

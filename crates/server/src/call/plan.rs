@@ -86,12 +86,18 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
         Call::Link { fid, parent, name } => {
             vec![Access::change(*parent, names([name])), Access::change(*fid, Cause::Attributes)]
         }
-        Call::SetAttr { fid, set } => {
-            let cause = if set.size.is_some() { Cause::Data } else { Cause::Attributes };
+        Call::SetAttr { fid, set, .. } => {
+            let is_access = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
+            let cause = match set.size {
+                _ if is_access => Cause::Access,
+                Some(_) => Cause::Data,
+                None => Cause::Attributes,
+            };
             vec![Access::change(*fid, cause)]
         }
-        Call::SetXattr { fid, .. } | Call::RemoveXattr { fid, .. } => {
-            vec![Access::change(*fid, Cause::Attributes)]
+        Call::SetXattr { fid, name, .. } | Call::RemoveXattr { fid, name, .. } => {
+            let is_access = name.starts_with(b"system.");
+            vec![Access::change(*fid, if is_access { Cause::Access } else { Cause::Attributes })]
         }
         Call::Write { fid, at: WriteAt::Pages(_), .. } => {
             vec![Access::change(*fid, Cause::Data).of_write_back()]

@@ -102,7 +102,7 @@ impl Told {
 /// Who changes a directory gets the write lease. `None`: the server is gone.
 pub async fn root_lease(client: &Client) -> Option<(Grant, Attr)> {
     let set = SetAttr { perm: Some(0o755), ..SetAttr::default() };
-    let call = Call::SetAttr { fid: client.root, set };
+    let call = Call::SetAttr { fid: client.root, set, owner: None };
     let reply = client.connection().call(Some(client.next_op()), call, Bytes::new()).await?.0;
     let grant = *reply.grants.iter().find(|grant| grant.fid == client.root).expect("nobody else has it");
     Some((grant, node(reply).unwrap().attr))

@@ -6,25 +6,24 @@
 //! and the queue's thread hands them over: the kernel gives the next request to the thread that handed over the last answer.
 //!
 //! A request occupies its entry until it is answered, a wait for a lock or for a server that is away included. So a queue that
-//! runs short takes more entries, as many as are needed. Linux (6.18) gives a request that it had no entry for to nobody but
-//! who hands over an answer, new entries do not get it; if all callers wait, none of them for long is answered. So whenever
-//! a queue had run out, its thread asks for something that comes as a request of no meaning ([`QueueThread::nudge`]): its
-//! answer fetches one of those that wait. Linux 6.18 refuses that question (EINVAL) for the root directory: until it is asked of
-//! a regular file, who comes when the entries have run out may hang, and the transport is on trial (docs/ROADMAP.md).
+//! runs short takes more entries, as many as are needed, and [`nudge`] makes the kernel use them for those that wait already.
 //!
 //! FORGET and INTERRUPT still come over the device, and notifications go there ([`super::device`]).
 
+mod nudge;
 mod ring;
 
-use super::abi::{self, Record};
+use super::abi::{self, NodeId};
 use super::device::Device;
 use super::serve::Dispatcher;
 use super::{Handler, Reply, Sink, Unique};
+use nudge::Nudges;
 use ring::{Entry, Event, PAYLOAD_LEN, Ring, Waker};
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
 use std::collections::HashMap;
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -33,15 +32,13 @@ use tokio::runtime::Handle;
 
 /// Entries of a queue to begin with.
 const DEPTH: usize = 128;
-/// Of one whose core is not there, or not ours.
-const DEPTH_ELSEWHERE: usize = 4;
+/// Of one whose core is not there.
+const DEPTH_OFFLINE: usize = 4;
 /// A queue of which the kernel has fewer entries than this gets more.
 const LOW: usize = 64;
 /// Most entries of a queue: so many callers on one core can wait at a time. Each takes 1 MiB of address space, and memory as
 /// it was once used.
 const MOST: usize = 1 << 14;
-/// Numbers of the requests that come of nudges are above, so they are none of the kernel's own.
-const NUDGES: u64 = 1 << 62;
 /// How long to wait for the kernel to give back its entries at the end.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
@@ -50,6 +47,7 @@ const LAST_WAIT: Duration = Duration::from_secs(2);
 pub(super) struct Uring {
     device: Arc<Device>,
     queues: Vec<(Arc<Queue>, Ring)>,
+    nudges: Arc<Nudges>,
 }
 
 impl Uring {
@@ -58,13 +56,15 @@ impl Uring {
     /// # Errors
     /// The kernel's; its text says what was tried.
     pub(super) fn prepare(device: &Arc<Device>) -> io::Result<Uring> {
-        let queues = (0..possible_cores()?)
+        let cores = possible_cores()?;
+        let nudges = Arc::new(Nudges::new(cores.into()));
+        let queues = (0..cores)
             .map(|number| {
                 let ring = Ring::new(device.clone(), number)?;
-                Ok((Arc::new(Queue::new(number, ring.waker())), ring))
+                Ok((Arc::new(Queue::new(number, ring.waker(), nudges.clone())), ring))
             })
             .collect::<io::Result<_>>()?;
-        Ok(Uring { device: device.clone(), queues })
+        Ok(Uring { device: device.clone(), queues, nudges })
     }
 
     pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
@@ -81,45 +81,75 @@ impl Uring {
         runtime: &Handle,
     ) -> io::Result<Vec<JoinHandle<()>>> {
         let queues = self.queues();
-        let (report, reports) = channel();
-        let threads = self.queues.into_iter().map(|(queue, ring)| {
-            let (dispatcher, runtime, report) = (dispatcher.clone(), runtime.clone(), report.clone());
-            let device = self.device.clone();
-            thread::Builder::new().name(format!("fuse-core-{}", queue.number)).spawn(move || {
-                let _context = runtime.enter();
-                let (message, total, nudges) = (Vec::new(), 0, 0);
-                let thread = QueueThread { queue, ring, dispatcher, device, message, total, nudges };
-                thread.run(&report);
-            })
-        });
-        let started = threads.collect::<io::Result<Vec<_>>>().and_then(|threads| {
-            drop(report);
-            queues.iter().try_for_each(|_| match reports.recv() {
-                Ok(report) => report,
-                Err(_) => Err(io::Error::other("a queue's thread has ended")),
-            })?;
-            Ok(threads)
-        });
-        if started.is_err() {
-            queues.iter().for_each(|queue| queue.end());
+        let (nudges, device, nudged) = (self.nudges.clone(), self.device, queues.clone());
+        let nudging =
+            thread::Builder::new().name("fuse-nudge".into()).spawn(move || nudges.run(&nudged, &device))?;
+        let mut threads = vec![nudging];
+        // One after the other: requests come as soon as each has an entry, so only while the last one gets its others.
+        for (queue, ring) in self.queues {
+            match start_queue(queue, ring, dispatcher.clone(), runtime.clone()) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    queues.iter().for_each(|queue| queue.end());
+                    return Err(error);
+                }
+            }
         }
-        started
+        if let Some(last) = queues.last() {
+            self.nudges.owe(last.number, DEPTH);
+        }
+        Ok(threads)
     }
 }
 
-/// Number of cores that the machine can have; the kernel has a queue for each.
-fn possible_cores() -> io::Result<u16> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    cores_in(list.trim()).ok_or_else(|| io::Error::other(format!("cores as `{list}` cannot be understood")))
+/// Returns when the queue has its entries.
+fn start_queue<H: Handler>(
+    queue: Arc<Queue>,
+    ring: Ring,
+    dispatcher: Dispatcher<H>,
+    runtime: Handle,
+) -> io::Result<JoinHandle<()>> {
+    let (report, began) = channel();
+    let thread = thread::Builder::new().name(format!("fuse-core-{}", queue.number)).spawn(move || {
+        let _context = runtime.enter();
+        QueueThread { queue, ring, dispatcher, message: Vec::new(), total: 0 }.run(report);
+    })?;
+    began.recv().unwrap_or_else(|_| Err(io::Error::other("a queue's thread has ended")))?;
+    Ok(thread)
 }
 
-/// `0-3,8`: five.
-fn cores_in(list: &str) -> Option<u16> {
-    list.split(',').try_fold(0u16, |sum, part| {
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// Number of cores that the machine can have; the kernel has a queue for each.
+fn possible_cores() -> io::Result<u16> {
+    let sum = |cores: Vec<RangeInclusive<u16>>| {
+        cores
+            .iter()
+            .try_fold(0u16, |sum, range| sum.checked_add((range.end() - range.start()).checked_add(1)?))
+    };
+    cores_in(POSSIBLE)?
+        .and_then(sum)
+        .ok_or_else(|| io::Error::other(format!("{POSSIBLE} cannot be understood")))
+}
+
+/// Whether callers can be on a core.
+fn is_online(core: u16) -> bool {
+    matches!(cores_in(ONLINE), Ok(Some(cores)) if cores.iter().any(|range| range.contains(&core)))
+}
+
+fn cores_in(file: &str) -> io::Result<Option<Vec<RangeInclusive<u16>>>> {
+    Ok(cores(std::fs::read_to_string(file)?.trim()))
+}
+
+/// `0-3,8`.
+fn cores(list: &str) -> Option<Vec<RangeInclusive<u16>>> {
+    let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
-    })
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        (first <= last).then_some(first..=last)
+    };
+    list.split(',').map(range).collect()
 }
 
 /// What those who answer requests of a queue share with its thread.
@@ -127,6 +157,7 @@ fn cores_in(list: &str) -> Option<u16> {
 pub(super) struct Queue {
     number: u16,
     waker: Arc<Waker>,
+    nudges: Arc<Nudges>,
     state: Mutex<State>,
 }
 
@@ -156,9 +187,9 @@ enum ThreadState {
 }
 
 impl Queue {
-    fn new(number: u16, waker: Arc<Waker>) -> Queue {
+    fn new(number: u16, waker: Arc<Waker>, nudges: Arc<Nudges>) -> Queue {
         let state = State { in_hand: HashMap::new(), answered: Vec::new(), thread: ThreadState::Awake };
-        Queue { number, waker, state: Mutex::new(state) }
+        Queue { number, waker, nudges, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -173,6 +204,7 @@ impl Queue {
             (std::mem::take(&mut state.in_hand), std::mem::take(&mut state.answered))
         };
         self.waker.wake();
+        self.nudges.end();
         drop((in_hand, answered));
     }
 
@@ -197,6 +229,13 @@ impl Queue {
 
     fn answered(&self) -> usize {
         self.state().answered.len()
+    }
+
+    /// Regular files that the kernel cannot let go before a request of ours is answered, at most `limit`.
+    fn files_in_hand(&self, limit: usize) -> Vec<NodeId> {
+        let state = self.state();
+        let keeping = state.in_hand.values().filter(|held| nudge::keeps_file(held.entry.operation()));
+        keeping.map(|held| held.entry.node()).take(limit).collect()
     }
 }
 
@@ -227,6 +266,10 @@ impl Sink for Queue {
         }
         Ok(())
     }
+
+    fn told_of_file(&self, node: u64) {
+        self.nudges.file(node);
+    }
 }
 
 /// Where answers go whose request may have come over any queue, or over the device; and notifications.
@@ -254,17 +297,14 @@ struct QueueThread<H> {
     queue: Arc<Queue>,
     ring: Ring,
     dispatcher: Dispatcher<H>,
-    device: Arc<Device>,
     /// Where a request is put together.
     message: Vec<u8>,
     /// Entries, wherever they are.
     total: usize,
-    /// Sent since the start.
-    nudges: u64,
 }
 
 impl<H: Handler> QueueThread<H> {
-    fn run(mut self, report: &Sender<io::Result<()>>) {
+    fn run(mut self, report: Sender<io::Result<()>>) {
         let began = self.begin();
         let has_begun = began.is_ok();
         let _ = report.send(began);
@@ -283,10 +323,13 @@ impl<H: Handler> QueueThread<H> {
         self.ring.enable()?;
         let depth = match run_on(self.queue.number) {
             Ok(()) => DEPTH,
-            Err(error) => {
-                tracing::debug!(%error, core = self.queue.number, "not on its core");
-                DEPTH_ELSEWHERE
+            Err(error) if is_online(self.queue.number) => {
+                // Nor can it be nudged.
+                let core = self.queue.number;
+                tracing::warn!(%error, core, "not allowed here: if many callers wait there, others may have to");
+                DEPTH
             }
+            Err(_) => DEPTH_OFFLINE,
         };
         for _ in 0..depth {
             self.add_entry()?;
@@ -344,6 +387,9 @@ impl<H: Handler> QueueThread<H> {
             self.queue.state().answered.push(Held { entry, commit_id });
             return;
         }
+        if nudge::names_file(entry.operation()) {
+            self.queue.nudges.file(entry.node().0);
+        }
         let reply = || Reply::new(unique, self.queue.clone());
         let payload = entry.payload();
         let arguments = entry.request_len().checked_sub(abi::IN_HEADER_LEN + payload.len());
@@ -366,27 +412,14 @@ impl<H: Handler> QueueThread<H> {
         if available >= LOW || self.total >= MOST {
             return;
         }
-        let with_kernel = self.ring.outstanding();
+        let had = self.total;
         let more = self.total.min(MOST - self.total);
         let added = (0..more).try_for_each(|_| self.add_entry()).and_then(|()| self.ring.flush());
         if let Err(error) = added {
             tracing::warn!(%error, queue = self.queue.number, total = self.total, "no more entries");
         }
         tracing::debug!(queue = self.queue.number, total = self.total, "more entries");
-        if self.ring.pending() >= with_kernel {
-            (0..more).for_each(|_| self.nudge());
-        }
-    }
-
-    /// Makes the kernel send a request to this core's queue, which it does not wait for: none of the root directory's pages.
-    fn nudge(&mut self) {
-        self.nudges += 1;
-        // An even number: the others are of INTERRUPTs.
-        let number = NUDGES + self.nudges * 2;
-        let record = Record::<32>::new().u64(number).u64(abi::NodeId::ROOT.0).u64(0).u32(0).u32(0).done();
-        if let Err(error) = self.device.send(0, abi::notify::RETRIEVE, &[&record]) {
-            tracing::debug!(%error, "the kernel was not nudged");
-        }
+        self.queue.nudges.owe(self.queue.number, self.total - had);
     }
 
     /// Waits for what the kernel still has, so that its memory can be given back.
@@ -421,21 +454,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cores_are_counted() {
-        assert_eq!(cores_in("0"), Some(1));
-        assert_eq!(cores_in("0-1"), Some(2));
-        assert_eq!(cores_in("0-3,8,10-11"), Some(7));
-        for bad in ["", "a", "3-1", "0-", "0-65535,0-65535"] {
-            assert_eq!(cores_in(bad), None, "{bad}");
+    fn lists_of_cores_are_read() {
+        assert_eq!(cores("0"), Some(vec![0..=0]));
+        assert_eq!(cores("0-3,8,10-11"), Some(vec![0..=3, 8..=8, 10..=11]));
+        for bad in ["", "a", "3-1", "0-", "0-65536"] {
+            assert_eq!(cores(bad), None, "{bad}");
         }
-        assert!(possible_cores().unwrap() >= 1);
+        let possible = possible_cores().unwrap();
+        assert!((0..possible).any(is_online) && !is_online(u16::MAX));
     }
 
     /// A queue with a request in hand, and the descriptor that its thread would wait on.
     fn queue_with(unique: Unique) -> Queue {
         let device = Device::new(std::fs::File::open("/dev/null").unwrap().into());
         let ring = Ring::new(device, 0).unwrap();
-        let queue = Queue::new(0, ring.waker());
+        let queue = Queue::new(0, ring.waker(), Arc::new(Nudges::new(1)));
         let held = Held { entry: Entry::new().unwrap(), commit_id: 70 + unique };
         queue.state().in_hand.insert(unique, held);
         queue

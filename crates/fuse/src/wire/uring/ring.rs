@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::wire::abi::NodeId;
 use crate::wire::abi::uring::{
     ARGUMENTS_AT, COMMIT_AND_FETCH, COMMIT_ID_AT, HEADER_LEN, PAYLOAD_LEN_AT, REGISTER,
 };
@@ -88,6 +89,11 @@ impl Entry {
     /// Number of the request.
     pub(super) fn unique(&self) -> u64 {
         self.u64_at(8)
+    }
+
+    /// What the request is about.
+    pub(super) fn node(&self) -> NodeId {
+        NodeId(self.u64_at(16))
     }
 
     /// How long the request is with its header.
@@ -253,11 +259,6 @@ impl Ring {
             }
             self.ring.submit()?;
         }
-    }
-
-    /// How many completions can be taken out at once.
-    pub(super) fn pending(&mut self) -> usize {
-        self.ring.completion().len()
     }
 
     /// Hands over what was submitted, without waiting.

@@ -1,0 +1,137 @@
+//! More callers on one core than its queue has entries: who waits in the kernel must not depend on an answer to those before.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod null;
+
+use null::{NullMount, on_each, wait_until};
+use rustix::fs::FlockOperation::{LockExclusive, Unlock};
+use rustix::fs::flock;
+use rustix::thread::CpuSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// More than twice the entries that a queue begins with.
+const CALLERS: usize = 300;
+
+/// The cores that this process may use.
+fn cores() -> Vec<usize> {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect()
+}
+
+fn run_on(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
+
+/// A thread for each on one core calls while the daemon takes nothing in hand; then one more calls `last`. When all wait in
+/// the kernel, the daemon goes on, and `then` is called.
+fn crowd(mount: &NullMount, call: impl Fn(usize) + Sync, last: impl Fn() + Sync, then: impl Fn()) {
+    let core = cores()[0];
+    let called = |count| wait_until("all have called", || mount.waiting() >= count);
+    wait_until("nothing is asked", || mount.waiting() == 0);
+    mount.fs.stop();
+    thread::scope(|scope| {
+        let _rescue = mount.rescue();
+        for number in 0..CALLERS {
+            let call = &call;
+            scope.spawn(move || {
+                run_on(core);
+                call(number);
+            });
+        }
+        called(CALLERS);
+        scope.spawn(|| {
+            run_on(core);
+            last();
+        });
+        called(CALLERS + 1);
+        mount.fs.go_on();
+        then();
+    });
+}
+
+#[test]
+fn who_comes_last_can_be_the_one_whom_all_others_wait_for() {
+    on_each(|mount| {
+        let holder = File::open(mount.file(0)).unwrap();
+        flock(&holder, LockExclusive).unwrap();
+        let files: Vec<_> = (0..CALLERS).map(|_| File::open(mount.file(0)).unwrap()).collect();
+        let locked = AtomicU64::new(0);
+        let lock = |number: usize| {
+            flock(&files[number], LockExclusive).unwrap();
+            locked.fetch_add(1, Ordering::Relaxed);
+            flock(&files[number], Unlock).unwrap();
+        };
+        let all = || wait_until("all had the lock", || locked.load(Ordering::Relaxed) == CALLERS as u64);
+        crowd(&mount, lock, || flock(&holder, Unlock).unwrap(), all);
+        drop((files, holder));
+        mount.end();
+    });
+}
+
+#[test]
+fn reads_that_wait_keep_no_other_from_the_daemon() {
+    on_each(|mount| {
+        let file = File::open(mount.file(0)).unwrap();
+        mount.fs.hold();
+        let read = |_| assert_eq!(file.read_at(&mut [7; 1], 0).unwrap(), 1);
+        let stat = || assert!(mount.file(1).metadata().unwrap().is_file());
+        crowd(&mount, read, stat, || {
+            wait_until("all reads wait", || mount.fs.held() == CALLERS);
+            mount.fs.release();
+        });
+        drop(file);
+        mount.end();
+    });
+}
+
+/// No file is open: the kernel is asked about one that it was told of.
+#[test]
+fn look_ups_that_wait_keep_no_other_from_the_daemon() {
+    on_each(|mount| {
+        mount.file(1).metadata().unwrap();
+        mount.fs.hold();
+        let look_up = |number| assert!(mount.root().join(format!("x{number}")).metadata().is_err());
+        crowd(
+            &mount,
+            look_up,
+            || look_up(CALLERS),
+            || {
+                wait_until("all look-ups wait", || mount.fs.held() == CALLERS + 1);
+                mount.fs.release();
+            },
+        );
+        mount.end();
+    });
+}
+
+/// The kernel knows no file: who waits can go on when it hears of one.
+#[test]
+fn the_first_file_lets_in_who_waits() {
+    on_each(|mount| {
+        let Some(elsewhere) = cores().get(1).copied() else { return println!("SKIPPED: one core") };
+        mount.fs.hold();
+        let look_up = |number| assert!(mount.root().join(format!("x{number}")).metadata().is_err());
+        crowd(
+            &mount,
+            look_up,
+            || look_up(CALLERS),
+            || {
+                wait_until("some look-ups wait", || mount.fs.held() > 100);
+                let stat = || {
+                    run_on(elsewhere);
+                    mount.file(1).metadata().unwrap();
+                };
+                thread::scope(|scope| scope.spawn(stat).join().unwrap());
+                wait_until("all look-ups wait", || mount.fs.held() == CALLERS + 1);
+                mount.fs.release();
+            },
+        );
+        mount.end();
+    });
+}

@@ -1,0 +1,169 @@
+//! A daemon that is killed with requests in flight.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod null;
+
+use null::{NullMount, UringOn, can_mount, control, new_dir, wait_until, waiting};
+use rustix::fs::FlockOperation::LockExclusive;
+use rustix::fs::flock;
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use soda_fuse::wire::connection::{Transport, TransportChoice};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use tokio::runtime::Runtime;
+
+/// Of the process that is the daemon: where to mount, and over what.
+const DIR: &str = "SODA_TEST_DAEMON_DIR";
+const TRANSPORT: &str = "SODA_TEST_DAEMON_TRANSPORT";
+/// More than all queues of a small machine have entries to begin with.
+const CALLERS: usize = 300;
+
+/// Its only output, when it has mounted.
+const READY: &str = "mounted";
+
+#[test]
+#[ignore = "a process of the other tests"]
+fn daemon() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let transport = std::env::var(TRANSPORT).unwrap().parse::<TransportChoice>().unwrap();
+    let runtime = Runtime::new().unwrap();
+    let on = (transport == TransportChoice::Only(Transport::Uring)).then(|| UringOn::turn().unwrap());
+    let mount = NullMount::try_start_at(dir.as_ref(), transport, runtime.handle()).unwrap();
+    drop(on);
+    mount.fs.hold();
+    println!("\n{READY}");
+    // Until the test ends, whatever becomes of it.
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+struct Daemon<'a> {
+    process: Child,
+    dir: &'a Path,
+}
+
+impl Daemon<'_> {
+    fn start(dir: &Path, transport: Transport) -> Daemon<'_> {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "daemon", "--ignored", "--nocapture"]);
+        command.env(DIR, dir).env(TRANSPORT, transport.to_string());
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(process.stdout.take().unwrap()).lines();
+        let daemon = Daemon { process, dir };
+        assert!(said.map(Result::unwrap).any(|line| line == READY), "no mount over {transport}");
+        daemon
+    }
+
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = unmount(self.dir, UnmountFlags::DETACH);
+    }
+}
+
+/// Ends the calls if the test fails, so that it ends, too.
+struct Rescue<'a> {
+    process: Pid,
+    dir: &'a Path,
+}
+
+impl Drop for Rescue<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = kill_process(self.process, Signal::KILL);
+            let _ = std::fs::write(control(self.dir).join("abort"), "1");
+        }
+    }
+}
+
+/// Whether requests have all reached the daemon when it is killed, or also wait in the kernel.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    InHand,
+    Stopped,
+}
+
+fn kill(transport: Transport, when: When) {
+    let dir = new_dir();
+    let mut daemon = Daemon::start(dir.path(), transport);
+    let file = |number: usize| dir.path().join(number.to_string());
+    let files: Vec<_> = (0..CALLERS / 3).map(|_| File::open(file(0)).unwrap()).collect();
+    let holder = File::open(file(2)).unwrap();
+    flock(&holder, LockExclusive).unwrap();
+    if when == When::Stopped {
+        daemon.send(Signal::STOP);
+    }
+    let failed = AtomicUsize::new(0);
+    let rescue = Rescue { process: Pid::from_child(&daemon.process), dir: dir.path() };
+    thread::scope(|scope| {
+        let _rescue = rescue;
+        for number in 0..CALLERS {
+            let (failed, open, name) = (&failed, &files[number / 3], dir.path().join(format!("x{number}")));
+            scope.spawn(move || {
+                let error = match number % 3 {
+                    0 => open.read_at(&mut [0; 1], 0).err().and_then(|error| Errno::from_io_error(&error)),
+                    1 => name.metadata().err().and_then(|error| Errno::from_io_error(&error)),
+                    _ => flock(open, LockExclusive).err(),
+                };
+                // Over io_uring Linux (6.18) says CANCELED or INTR of what was just being handed over.
+                const ERRORS: [Errno; 4] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED, Errno::INTR];
+                assert!(error.is_some_and(|error| ERRORS.contains(&error)), "{number}: {error:?}");
+                failed.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        wait_until("all wait", || waiting(dir.path()) >= CALLERS);
+        daemon.process.kill().unwrap();
+        daemon.process.wait().unwrap();
+        wait_until("all have failed", || failed.load(Ordering::Relaxed) == CALLERS);
+    });
+    drop((files, holder));
+    assert_eq!(dir.path().metadata().unwrap_err().raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
+    unmount_at(dir.path());
+    drop(daemon);
+
+    let again = Daemon::start(dir.path(), transport);
+    assert!(file(1).metadata().unwrap().is_file());
+    unmount_at(dir.path());
+    drop(again);
+}
+
+/// Not by force. A process that another test is just starting has our files until it runs.
+fn unmount_at(dir: &Path) {
+    wait_until("nothing is open", || match unmount(dir, UnmountFlags::empty()) {
+        Err(Errno::BUSY) => false,
+        unmounted => unmounted.map(|()| true).unwrap(),
+    });
+}
+
+fn on_each(when: When) {
+    if can_mount() {
+        kill(Transport::Dev, when);
+        if std::env::var("SODA_TEST_TRANSPORT").as_deref() == Ok("uring") {
+            kill(Transport::Uring, when);
+            println!("tested over io_uring, too");
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_a_daemon_that_is_killed_gets_an_error_and_the_place_can_be_mounted_again() {
+    on_each(When::InHand);
+}
+
+#[test]
+fn so_does_who_waits_in_the_kernel_for_one_that_was_stopped() {
+    on_each(When::Stopped);
+}
