@@ -1,6 +1,6 @@
 //! Attributes and symbolic links' targets.
 
-use super::Inner;
+use super::{Inner, Inode};
 use crate::handles::{FileHandle, Path};
 use crate::nodes::Fill;
 use crate::wire::{Reply, SetAttrRequest};
@@ -41,7 +41,7 @@ impl Inner {
                 None => false,
             };
             if !overtaken || tries == SIZE_TRIES {
-                return self.answer_attr(fid, attr, Form::Attr, reply).await;
+                return self.answer_attr(fid, attr, Form::Attr, Inode::Guarded, reply).await;
             }
         }
     }
@@ -87,7 +87,7 @@ impl Inner {
 
     pub(super) async fn statx(self: Arc<Self>, fid: Fid, reply: Reply) {
         match self.attributes(fid).await {
-            Ok(attr) => self.answer_attr(fid, attr, Form::Statx, reply).await,
+            Ok(attr) => self.answer_attr(fid, attr, Form::Statx, Inode::Guarded, reply).await,
             Err(error) => self.fail("statx", &error, reply),
         }
     }
@@ -105,7 +105,7 @@ impl Inner {
                     Some(size) => self.data_changed(fid, size..u64::MAX, &attr.value).await,
                     None => self.attributes_changed(fid),
                 }
-                self.answer_attr(fid, attr, Form::Attr, reply).await;
+                self.answer_attr(fid, attr, Form::Attr, Inode::Known, reply).await;
             }
             Err(error) => self.fail("setattr", &error, reply),
         }

@@ -7,7 +7,8 @@
 //!   only read uses the kernel's pages while a lease covers the file;
 //! - attributes are never handed out while the kernel may hold pages of another version of the data, and no page of an
 //!   older version after them;
-//! - what an own change makes wrong in the kernel's caches is dropped before the change is answered.
+//! - what an own change makes wrong in the kernel's caches is dropped before the change is answered;
+//! - an answer that the kernel takes in whatever it was told meanwhile has no time-out for attributes ([`Inode::Known`]).
 
 mod attrs;
 mod caller;
@@ -57,6 +58,28 @@ pub(crate) struct Inner {
 
 /// An operation's failure with its name, for the log.
 type Operation = &'static str;
+
+/// Whether the kernel may take in the attributes of an answer after it was told to forget those of the inode. It does not
+/// read an answer when that is written, but when who asked gets to run: long after the next recall, on a busy machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Inode {
+    /// No. What LOOKUP, GETATTR and READDIRPLUS say it throws away if it was told to forget the inode since it asked. And of
+    /// a new inode that it has not taken in it does not know: it says so (ENOENT), and is told again until it does.
+    Guarded,
+    /// Yes: LINK and a CREATE of what is there already (`create_new_entry` and `fuse_create_open` give `fuse_iget` an
+    /// `attr_version` of 0), and before some Linux 6.x SETATTR (`fuse_do_setattr`). If it believed them, it would believe
+    /// what is stale.
+    Known,
+}
+
+impl Inode {
+    fn attributes(self, valid: Duration) -> Duration {
+        match self {
+            Inode::Guarded => valid,
+            Inode::Known => Duration::ZERO,
+        }
+    }
+}
 
 impl FileSystem {
     pub(crate) fn new(
@@ -403,14 +426,14 @@ impl Inner {
         }
     }
 
-    async fn answer_entry(&self, dir: Fid, name: &Name, entry: Entry, reply: Reply) {
+    async fn answer_entry(&self, dir: Fid, name: &Name, entry: Entry, inode: Inode, reply: Reply) {
         if let Some(node) = &entry.node {
             self.freshen(node.fid, &node.attr).await;
         }
         let answering = self.client.answer();
         let mut names = answering.remaining(entry.names);
         let Some(node) = entry.node else { return reply.negative(names) };
-        let attributes = answering.remaining(entry.attr);
+        let attributes = inode.attributes(answering.remaining(entry.attr));
         names = self.directory_names(dir, name, node.attr.kind, names);
         self.remember((dir, name), node.fid, &node.attr, attributes);
         let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
@@ -447,11 +470,11 @@ impl Inner {
         }
     }
 
-    async fn answer_attr(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, reply: Reply) {
+    async fn answer_attr(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, inode: Inode, reply: Reply) {
         self.freshen(fid, &attr.value).await;
         self.nodes.keep_directory(fid, &attr.value);
         let answering = self.client.answer();
-        let valid = answering.remaining(attr.valid);
+        let valid = inode.attributes(answering.remaining(attr.valid));
         if !valid.is_zero() {
             self.nodes.tell_attr(fid);
         }

@@ -1,6 +1,6 @@
 //! Names: look-up, creation, and the reading of directories.
 
-use super::{Inner, NOT_OPEN};
+use super::{Inner, Inode, NOT_OPEN};
 use crate::handles::DirHandle;
 use crate::wire::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
 use soda_client::{Detail, DirEntry, Entry, IfExists, NewNode, RenameHow};
@@ -49,7 +49,7 @@ impl Inner {
                 if let Some(node) = &entry.node {
                     self.note_moved(tid, dir, &name, node.fid);
                 }
-                self.answer_entry(dir, &name, entry, reply).await;
+                self.answer_entry(dir, &name, entry, Inode::Guarded, reply).await;
             }
             Err(error) if self.is_removed(dir, &error).await => reply.error(Errno::NoEntry),
             Err(error) => self.fail("lookup", &error, reply),
@@ -67,7 +67,7 @@ impl Inner {
         match self.client.create(dir, &name, new).await {
             Ok(entry) => {
                 self.attributes_changed(dir);
-                self.answer_entry(dir, &name, entry, reply).await;
+                self.answer_entry(dir, &name, entry, Inode::Guarded, reply).await;
             }
             Err(error) => self.fail(operation, &self.changing(dir, error).await, reply),
         }
@@ -78,7 +78,7 @@ impl Inner {
             Ok(entry) => {
                 self.attributes_changed(fid);
                 self.attributes_changed(dir);
-                self.answer_entry(dir, &name, entry, reply).await;
+                self.answer_entry(dir, &name, entry, Inode::Known, reply).await;
             }
             Err(error) => self.fail("link", &self.changing(dir, error).await, reply),
         }

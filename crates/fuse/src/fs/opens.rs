@@ -1,6 +1,6 @@
 //! open(2) and creat(2).
 
-use super::Inner;
+use super::{Inner, Inode};
 use crate::handles::{Durability, FileHandle, Path, Placement};
 use crate::nodes::PageState;
 use crate::wire::abi::fopen;
@@ -103,14 +103,16 @@ impl Inner {
             match created {
                 Ok((entry, open)) => {
                     self.entries_changed(dir);
-                    return self.answer_created(entry, open, request, reply).await;
+                    return self.answer_created(entry, open, request, Inode::Guarded, reply).await;
                 }
                 Err(error) if error.errno == Errno::Exists && request.flags & O_EXCL == 0 => {}
                 Err(error) => return self.fail("create", &self.changing(dir, error).await, reply),
             }
             // Made by another machine since the kernel looked.
             match self.open_existing(dir, &name, creds, request).await {
-                Ok((entry, open)) => return self.answer_created(entry, open, request, reply).await,
+                Ok((entry, open)) => {
+                    return self.answer_created(entry, open, request, Inode::Known, reply).await;
+                }
                 Err(error) if error.errno == Errno::NoEntry => {}
                 Err(error) => return self.fail("create", &error, reply),
             }
@@ -142,19 +144,33 @@ impl Inner {
 
     pub(super) async fn tmpfile(self: Arc<Self>, dir: Fid, new: NewNode, request: OpenRequest, reply: Reply) {
         match self.client.tmpfile(dir, new, open_mode(request.flags)).await {
-            Ok((entry, open)) => self.answer_open_entry(entry, open, request, reply),
+            Ok((entry, open)) => self.answer_open_entry(entry, open, request, Inode::Guarded, reply),
             Err(error) => self.fail("tmpfile", &self.changing(dir, error).await, reply),
         }
     }
 
-    async fn answer_created(&self, entry: Entry, open: Arc<OpenFile>, request: OpenRequest, reply: Reply) {
+    async fn answer_created(
+        &self,
+        entry: Entry,
+        open: Arc<OpenFile>,
+        request: OpenRequest,
+        inode: Inode,
+        reply: Reply,
+    ) {
         if let Some(node) = &entry.node {
             self.freshen(node.fid, &node.attr).await;
         }
-        self.answer_open_entry(entry, open, request, reply);
+        self.answer_open_entry(entry, open, request, inode, reply);
     }
 
-    fn answer_open_entry(&self, entry: Entry, open: Arc<OpenFile>, request: OpenRequest, reply: Reply) {
+    fn answer_open_entry(
+        &self,
+        entry: Entry,
+        open: Arc<OpenFile>,
+        request: OpenRequest,
+        inode: Inode,
+        reply: Reply,
+    ) {
         let Some(node) = entry.node else {
             return self.fail("create", &FsError::new(Errno::Io, "created, but no inode came back"), reply);
         };
@@ -164,7 +180,7 @@ impl Inner {
         let cached = Cached { value: node.attr, valid: entry.attr };
         let (handle, out) = self.add_handle(open, request.flags, &cached);
         let answering = self.client.answer();
-        let attributes = answering.remaining(entry.attr);
+        let attributes = inode.attributes(answering.remaining(entry.attr));
         if !attributes.is_zero() {
             self.nodes.tell_attr(node.fid);
         }

@@ -1,0 +1,153 @@
+//! Answers that the kernel takes in late: who asked does not get to run while another machine changes what they are about.
+//!
+//! The kernel copies an answer out when the daemon writes it, but what it means is made of it by the thread that asked, once it
+//! runs. On a busy machine that can be after the recall for another machine's change, of which the kernel was told in between.
+
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+use soda_system_tests::cell::{Cell, PATIENCE, prerequisites, skip};
+use soda_system_tests::wait;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The core that who asks is kept on, and from.
+const CORE: &str = "0";
+/// For as long as an answer needs from the server to the kernel. Were it too short, the recall would come before the answer, and
+/// the test would find nothing.
+const ON_ITS_WAY: Duration = Duration::from_millis(100);
+/// Less than Linux lets processes of real time have without a break (`sched_rt_runtime_us`).
+const BUSY_SECONDS: f64 = 0.7;
+
+/// Takes the core from everybody else until it is dropped.
+struct Hog(Child);
+
+impl Hog {
+    /// `None`: this user may not.
+    fn start() -> Option<Hog> {
+        let loops = "end = time.monotonic() + seconds\nwhile time.monotonic() < end: pass";
+        let busy = format!("import time; print(flush=True); seconds = {BUSY_SECONDS}\n{loops}");
+        let words = ["-c", CORE, "chrt", "-f", "1", "python3", "-c", &busy];
+        let mut child = Command::new("taskset").args(words).stdout(Stdio::piped()).spawn().ok()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
+        if line.is_empty() {
+            let _ = child.wait();
+            return None;
+        }
+        Some(Hog(child))
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs `command` on the first mount so that its answer is written, then `other` on the second one, then lets the kernel of the
+/// first take the answer in.
+fn late(cell: &Cell, command: &[&OsStr], before: impl Fn(&Path) -> bool, other: impl FnOnce(&Path)) {
+    static ONE_CORE: Mutex<()> = Mutex::new(());
+    let _one = ONE_CORE.lock().unwrap_or_else(PoisonError::into_inner);
+    let there = cell.root(1);
+    cell.server.freeze();
+    let mut asks = Command::new("taskset").args(["-c", CORE]).args(command).spawn().unwrap();
+    let wchan = format!("/proc/{}/wchan", asks.id());
+    let waits = || fs::read_to_string(&wchan).unwrap().contains("request_wait_answer");
+    assert!(wait::until(PATIENCE, waits), "{command:?} asks nothing");
+    let hog = Hog::start();
+    cell.server.thaw();
+    assert!(wait::until(PATIENCE, || before(there)), "{command:?} was not done");
+    std::thread::sleep(ON_ITS_WAY);
+    other(there);
+    let late = asks.try_wait().unwrap().is_none();
+    if hog.is_none() {
+        skip("no process of real time may be started");
+    } else if !late {
+        eprintln!("{command:?} was not late");
+    }
+    drop(hog);
+    assert!(asks.wait().unwrap().success(), "{command:?}");
+}
+
+// SEMANTICS 5
+#[test]
+fn a_late_answer_to_link_is_not_believed() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::unhurried(2);
+    let links = |root: &Path| fs::metadata(root.join("file")).unwrap().nlink();
+    fs::write(cell.root(0).join("file"), b"content").unwrap();
+    assert_eq!(cell.roots().iter().rev().map(|root| links(root)).collect::<Vec<_>>(), [1; 2]);
+    // In directories of their own: if names were recalled as well, the file's would be looked up again.
+    for [root, dir] in [[cell.root(1), "there".as_ref()], [cell.root(0), "here".as_ref()]] {
+        fs::create_dir(root.join(dir)).unwrap();
+        assert!(!root.join(dir).join("link").exists());
+    }
+    let [file, here] = ["file", "here/link"].map(|name| cell.root(0).join(name));
+    assert_eq!([links(cell.root(1)), links(cell.root(0))], [1; 2]);
+    late(
+        &cell,
+        &["ln".as_ref(), file.as_ref(), here.as_ref()],
+        |root| links(root) == 2,
+        |root| {
+            fs::hard_link(root.join("file"), root.join("there/link")).unwrap();
+        },
+    );
+    assert_eq!(links(cell.root(0)), 3);
+}
+
+// SEMANTICS 5
+#[test]
+fn a_late_answer_to_chmod_is_not_believed() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::unhurried(2);
+    let mode = |root: &Path| fs::metadata(root.join("file")).unwrap().mode() & 0o7777;
+    fs::write(cell.root(0).join("file"), b"content").unwrap();
+    assert_eq!(cell.roots().iter().rev().map(|root| mode(root)).collect::<Vec<_>>(), [0o644; 2]);
+    let file = cell.root(0).join("file");
+    late(
+        &cell,
+        &["chmod".as_ref(), "640".as_ref(), file.as_ref()],
+        |root| mode(root) == 0o640,
+        |root| {
+            fs::set_permissions(root.join("file"), fs::Permissions::from_mode(0o600)).unwrap();
+        },
+    );
+    assert_eq!(mode(cell.root(0)), 0o600);
+}
+
+// SEMANTICS 5
+#[test]
+fn a_late_answer_to_truncate_is_not_believed() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::unhurried(2);
+    let size = |root: &Path| fs::metadata(root.join("file")).unwrap().len();
+    fs::write(cell.root(0).join("file"), b"content").unwrap();
+    assert_eq!(cell.roots().iter().rev().map(|root| size(root)).collect::<Vec<_>>(), [7; 2]);
+    let truncate = "import os, sys; os.truncate(sys.argv[1], 3)";
+    let file = cell.root(0).join("file");
+    late(
+        &cell,
+        &["python3".as_ref(), "-c".as_ref(), truncate.as_ref(), file.as_ref()],
+        |root| size(root) == 3,
+        |root| {
+            fs::write(root.join("file"), b"new content").unwrap();
+        },
+    );
+    assert_eq!(fs::read(cell.root(0).join("file")).unwrap(), b"new content");
+    assert_eq!(size(cell.root(0)), 11);
+}
