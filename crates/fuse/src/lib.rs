@@ -2,7 +2,7 @@
 //! notifications that make the kernel drop what it caches.
 //!
 //! Code map: [`wire`] is the kernel's protocol and its device; `fs` answers requests; `nodes` and `handles` are what the kernel
-//! knows; `notify` is how it is made to forget; `last_bytes` is how it learns
+//! knows; `notify` is how it is made to forget, `listings` what it may be taking in meanwhile; `last_bytes` is how it learns
 //! that a file has become longer; `task` runs a request; `mount` is mount(2).
 //!
 //! Nothing here decides about leases: how long an answer may be kept is asked of the client, in the moment it is handed on.
@@ -11,6 +11,7 @@ mod errno;
 mod fs;
 mod handles;
 mod last_bytes;
+mod listings;
 mod mount;
 mod nodes;
 mod notify;

@@ -9,6 +9,7 @@
 //! ask again until it is there.
 
 use crate::last_bytes::{MESSAGE_LEN, OnItsWay};
+use crate::listings::Listings;
 use crate::nodes::{NameKind, Nodes};
 use crate::wire::Agreement;
 use crate::wire::Sink;
@@ -25,6 +26,9 @@ use std::time::{Duration, Instant};
 
 /// How long taking a name back may wait for the directory's lock.
 const PATIENCE: Duration = Duration::from_millis(3);
+/// How long to wait for that lock where a listing is being taken in ([`crate::listings`]). Nobody who does that waits for us,
+/// but for look-ups of others, which may.
+const LISTING_PATIENCE: Duration = Duration::from_millis(250);
 /// More names than this are made void all at once.
 const MANY_NAMES: usize = 1000;
 /// How long to wait for the kernel to take in an answer that was written.
@@ -37,6 +41,7 @@ pub(crate) struct Notifier {
     sink: Arc<dyn Sink>,
     agreement: Agreement,
     nodes: Arc<Nodes>,
+    listings: Listings,
     threads: NotifyThreads,
     counters: NotifyCounters,
 }
@@ -65,9 +70,14 @@ impl Notifier {
             sink,
             agreement,
             nodes,
+            listings: Listings::default(),
             threads: NotifyThreads::default(),
             counters: NotifyCounters::default(),
         }
+    }
+
+    pub(crate) fn listings(&self) -> &Listings {
+        &self.listings
     }
 
     pub(crate) fn counters(&self) -> &NotifyCounters {
@@ -151,32 +161,61 @@ impl Notifier {
             Names::These(names) if names.len() <= MANY_NAMES || !self.agreement.has_inc_epoch() => names,
             _ => {
                 self.nodes.clear_subdirectories(dir);
-                return self.all_names();
+                return self.all_names_for(dir);
             }
         };
         self.counters.names.fetch_add(names.len() as u64, Ordering::Relaxed);
         let taken: Vec<_> =
             names.iter().map(|name| self.nodes.take_subdirectory(dir, name.as_bytes())).collect();
         if taken.contains(&NameKind::FreshDirectory) && self.agreement.has_inc_epoch() {
-            return self.all_names();
+            return self.all_names_for(dir);
         }
         if !self.agreement.has_inc_epoch() {
             return self.inval_entries(dir, names, &taken);
         }
-        let finished = Arc::new(Finished::default());
-        let work = {
-            let (notifier, finished, names) = (self.clone(), finished.clone(), names.clone());
-            move || {
-                notifier.inval_entries(dir, &names, &taken);
-                finished.set();
-            }
-        };
-        self.threads.run(Box::new(work));
-        if !finished.wait(PATIENCE) {
-            self.counters.count(&self.counters.lock_waits);
-            tracing::debug!(%dir, "directory locked: all names made void");
-            self.all_names();
+        let names = names.clone();
+        let finished = self.elsewhere(move |notifier| notifier.inval_entries(dir, &names, &taken));
+        if finished.wait(PATIENCE) {
+            return;
         }
+        self.counters.count(&self.counters.lock_waits);
+        if self.listings.are_out(dir) && finished.wait(LISTING_PATIENCE) {
+            return;
+        }
+        tracing::debug!(%dir, "directory locked: all names made void");
+        self.all_names();
+    }
+
+    /// All names of the mount, for the sake of those of `dir`.
+    fn all_names_for(self: &Arc<Self>, dir: Fid) {
+        if self.listings.are_out(dir) && self.agreement.has_inc_epoch() {
+            let finished = self.elsewhere(move |notifier| {
+                notifier.pass_lock(dir);
+                notifier.all_names();
+            });
+            if finished.wait(LISTING_PATIENCE) {
+                return;
+            }
+        }
+        self.all_names();
+    }
+
+    /// From a thread that may wait for a lock.
+    fn elsewhere(self: &Arc<Self>, work: impl FnOnce(&Notifier) + Send + 'static) -> Arc<Finished> {
+        let finished = Arc::new(Finished::default());
+        let (notifier, is_finished) = (self.clone(), finished.clone());
+        self.threads.run(Box::new(move || {
+            work(&notifier);
+            is_finished.set();
+        }));
+        finished
+    }
+
+    /// Waits until all who hold the directory's lock now have let go of it.
+    fn pass_lock(&self, dir: Fid) {
+        // No name in the kernel's cache is a dot.
+        let head = Record::<16>::new().u64(self.nodes.node_of(dir).0).u32(1).u32(0).done();
+        report("a directory's lock", self.sink.send(0, notify::INVAL_ENTRY, &[&head, b".", &[0]]));
     }
 
     /// Makes every name of the mount void without taking a lock, where the kernel can.

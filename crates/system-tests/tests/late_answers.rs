@@ -9,8 +9,9 @@
 use soda_system_tests::cell::{Cell, PATIENCE, prerequisites, skip};
 use soda_system_tests::wait;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -150,4 +151,32 @@ fn a_late_answer_to_truncate_is_not_believed() {
     );
     assert_eq!(fs::read(cell.root(0).join("file")).unwrap(), b"new content");
     assert_eq!(size(cell.root(0)), 11);
+}
+
+// SEMANTICS 4
+#[test]
+fn a_late_listing_is_not_believed() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::unhurried(3);
+    let dir = |root: &Path| root.join("dir");
+    fs::create_dir_all(dir(cell.root(1)).join("old")).unwrap();
+    // So that who made it does not keep it for itself.
+    assert!(dir(cell.root(2)).join("old").is_dir());
+    // Who is in the directory does not look it up again, and with it all below it.
+    let held = File::open(dir(cell.root(0))).unwrap();
+    let inside = Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
+    let list = "import os, sys; os.listdir(sys.argv[1])";
+    let here = dir(cell.root(0));
+    late(
+        &cell,
+        &["python3".as_ref(), "-c".as_ref(), list.as_ref(), here.as_ref()],
+        |_| true,
+        |root| fs::rename(dir(root).join("old"), dir(root).join("new")).unwrap(),
+    );
+    // The daemon does not wait as long as who asked was kept from its core, and tells the kernel again.
+    let is_gone = || !inside.join("old").exists();
+    assert!(wait::until(Duration::from_secs(5), is_gone), "a name of before is believed");
+    assert!(inside.join("new").is_dir());
 }

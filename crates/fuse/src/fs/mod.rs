@@ -228,14 +228,18 @@ impl Inner {
             Op::OpenDir => run!(fs, header, async move { fs.opendir(fid, reply).await }),
             Op::ReadDir { handle, offset, len } => {
                 let Some(dir) = fs.dirs.find(handle) else { return reply.error(Errno::BadHandle) };
+                fs.notifier.listings().heard_of(dir.fid, handle);
                 run!(fs, header, async move { fs.readdir(dir, offset, len, reply).await })
             }
             Op::ReadDirPlus { handle, offset, len } => {
                 let Some(dir) = fs.dirs.find(handle) else { return reply.error(Errno::BadHandle) };
-                run!(fs, header, async move { fs.readdirplus(dir, offset, len, reply).await })
+                fs.notifier.listings().heard_of(dir.fid, handle);
+                run!(fs, header, async move { fs.readdirplus((dir, handle), offset, len, reply).await })
             }
             Op::ReleaseDir { handle } => {
-                fs.dirs.remove(handle);
+                if let Some(dir) = fs.dirs.remove(handle) {
+                    fs.notifier.listings().heard_of(dir.fid, handle);
+                }
                 reply.done();
             }
 

@@ -163,7 +163,7 @@ impl Inner {
 
     pub(super) async fn readdirplus(
         self: Arc<Self>,
-        dir: Arc<DirHandle>,
+        (dir, handle): (Arc<DirHandle>, u64),
         offset: u64,
         len: u32,
         reply: Reply,
@@ -177,7 +177,7 @@ impl Inner {
                         listed.entry = entry.filter(|entry| means(entry, listed.fid));
                     }
                 }
-                self.answer_entries_plus(&dir, listing, DirBuffer::new(len), reply).await;
+                self.answer_entries_plus((&dir, handle), listing, DirBuffer::new(len), reply).await;
             }
             Err(error) => self.fail("readdirplus", &error, reply),
         }
@@ -185,7 +185,7 @@ impl Inner {
 
     async fn answer_entries_plus(
         &self,
-        dir: &DirHandle,
+        (dir, handle): (&DirHandle, u64),
         listing: Listing,
         mut buffer: DirBuffer,
         reply: Reply,
@@ -234,8 +234,12 @@ impl Inner {
             // There is room: it was asked before the look-up was counted.
             let _ = buffer.push_plus(out, listed.next + DOTS, name);
             told.push(node.fid);
+            if !names.is_zero() {
+                self.notifier.listings().give(dir.fid, handle);
+            }
         }
         if reply.data(&[buffer.as_bytes()]) == Taken::No {
+            self.notifier.listings().heard_of(dir.fid, handle);
             told.into_iter().for_each(|fid| self.forget(self.nodes.node_of(fid), 1));
         }
     }
