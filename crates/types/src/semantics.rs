@@ -115,6 +115,11 @@ pub fn check_replace(moved: FileKind, target: &Attr) -> FsResult<()> {
     }
 }
 
+/// Whether this extended attribute is an access list: the volume reads it, and only the inode's owner may change it.
+pub fn is_access_list(name: &[u8]) -> bool {
+    name == XATTR_ACCESS_LIST || name == XATTR_DEFAULT_LIST
+}
+
 /// Whether an extended attribute can have this name (xattr(7); the errors are ext4's).
 ///
 /// # Errors
@@ -124,7 +129,7 @@ pub fn check_xattr_name(name: &[u8]) -> FsResult<()> {
     if name.len() > XATTR_NAME_MAX {
         return Err(Errno::Range.into());
     }
-    if name == XATTR_ACCESS_LIST || name == XATTR_DEFAULT_LIST {
+    if is_access_list(name) {
         return Ok(());
     }
     match PREFIXES.iter().find_map(|prefix| name.strip_prefix(*prefix)) {

@@ -8,17 +8,13 @@ use crate::validity::Cached;
 use bytes::Bytes;
 use soda_oplog::Change;
 use soda_protocol::SetXattr;
-use soda_types::semantics;
+use soda_types::semantics::{self, check_xattr_name, is_access_list};
 use soda_types::{Attr, Errno, Fid, FileKind, Monotonic, SetAttr, Timestamp};
 use std::sync::Arc;
 
 /// The server's limits are larger; what could come near them is its business. Bytes.
 const LARGEST_VALUE: usize = 4096;
 const LARGEST_LIST: usize = 32 << 10;
-/// Namespaces that the server knows (xattr(7)); it refuses others.
-const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-/// What the kernel lets through as a name.
-const LONGEST_NAME: usize = 255;
 
 impl State {
     pub(crate) fn setattr_here(
@@ -133,13 +129,11 @@ impl State {
 
     /// All extended attributes, to be edited; the name is one whose meaning the server does not interpret.
     fn list_here(&self, fid: Fid, name: &[u8]) -> Here<Vec<(Vec<u8>, Bytes)>> {
-        if name.starts_with(b"system.") {
+        if is_access_list(name) {
             return Err(Why::AccessList.into());
         }
-        let known = PREFIXES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
-        if !known || name.contains(&0) || name.len() > LONGEST_NAME {
-            return Err(Why::Kind.into());
-        }
+        // The server says what is wrong with it.
+        check_xattr_name(name).map_err(|_| Why::Kind)?;
         match &self.peek(fid).ok_or(Why::Unknown)?.xattrs {
             Xattrs::Unknown => Err(Why::Unknown.into()),
             Xattrs::None => Ok(Vec::new()),

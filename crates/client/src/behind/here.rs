@@ -13,7 +13,7 @@ use crate::crash;
 use serde::{Deserialize, Serialize};
 use soda_oplog::{Change, Record};
 use soda_protocol::space_for;
-use soda_types::semantics::Moment;
+use soda_types::semantics::{Moment, is_access_list};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Mode, Monotonic, Name, Timestamp, Version};
 
 /// Whether the server knows an inode.
@@ -144,7 +144,7 @@ impl State {
         match &inode.xattrs {
             Xattrs::Unknown => Err(Why::Unknown.into()),
             Xattrs::None => Ok(()),
-            Xattrs::All(list) if list.iter().any(|(name, _)| name.starts_with(b"system.")) => {
+            Xattrs::All(list) if list.iter().any(|(name, _)| is_access_list(name)) => {
                 Err(Why::AccessList.into())
             }
             Xattrs::All(_) => Ok(()),

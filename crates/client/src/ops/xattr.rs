@@ -8,7 +8,7 @@ use crate::ops::KillPriv;
 use crate::ops::names::Did;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, SetXattr};
-use soda_types::semantics::check_xattr_name;
+use soda_types::semantics::{check_xattr_name, is_access_list};
 use soda_types::{Errno, Fid, FsResult};
 use std::sync::Arc;
 
@@ -197,11 +197,6 @@ impl Client {
         });
         waiting.result().await
     }
-}
-
-/// Its owner may change it; who may change the others, xattr(7) says.
-fn is_access_list(name: &[u8]) -> bool {
-    name.starts_with(b"system.")
 }
 
 impl Inner {

@@ -5,7 +5,8 @@ use super::caller::{Capability, has_capability};
 use super::owners::as_owner;
 use crate::wire::Reply;
 use soda_client::{KillPriv, SetXattr};
-use soda_types::{Creds, Errno, Fid, XATTR_ACCESS_LIST, XATTR_DEFAULT_LIST, XATTR_LIST_MAX};
+use soda_types::semantics::is_access_list;
+use soda_types::{Creds, Errno, Fid, XATTR_LIST_MAX};
 use std::sync::Arc;
 
 const XATTR_CREATE: u32 = 1;
@@ -90,10 +91,6 @@ fn is_administrator(creds: Creds) -> bool {
 
 fn is_trusted(name: &[u8]) -> bool {
     name.starts_with(b"trusted.")
-}
-
-fn is_access_list(name: &[u8]) -> bool {
-    name == XATTR_ACCESS_LIST || name == XATTR_DEFAULT_LIST
 }
 
 /// A caller's buffer of `size` 0 asks for the length only.

@@ -26,6 +26,7 @@
 use super::place::place_all;
 use soda_lease::table::{Access, TreeVersion, Want};
 use soda_protocol::{Call, IfExists, Rename, WriteAt};
+use soda_types::semantics::is_access_list;
 use soda_types::{Cause, Fid, FileKind, FsResult, Ino, Name, VolumeId};
 use soda_volume::Volume;
 
@@ -96,7 +97,7 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
             vec![Access::change(*fid, cause)]
         }
         Call::SetXattr { fid, name, .. } | Call::RemoveXattr { fid, name, .. } => {
-            let is_access = name.starts_with(b"system.");
+            let is_access = is_access_list(name);
             vec![Access::change(*fid, if is_access { Cause::Access } else { Cause::Attributes })]
         }
         Call::Write { fid, at: WriteAt::Pages(_), .. } => {
