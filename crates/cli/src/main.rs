@@ -26,8 +26,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = commands::helper::rewrite(std::env::args_os().collect::<Vec<OsString>>());
-    let cli = match arguments {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if commands::guard::is_meant(&arguments) {
+        return commands::guard::run();
+    }
+    let cli = match commands::helper::rewrite(arguments) {
         Ok(arguments) => Cli::parse_from(arguments),
         Err(error) => return fail(&error),
     };

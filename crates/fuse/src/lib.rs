@@ -3,7 +3,7 @@
 //!
 //! Code map: [`wire`] is the kernel's protocol and its device; `fs` answers requests; `nodes` and `handles` are what the kernel
 //! knows; `notify` is how it is made to forget, `listings` what it may be taking in meanwhile; `last_bytes` is how it learns
-//! that a file has become longer; `task` runs a request; `mount` is mount(2).
+//! that a file has become longer; `task` runs a request; `mount` is mount(2), and the process that looks after the daemon.
 //!
 //! Nothing here decides about leases: how long an answer may be kept is asked of the client, in the moment it is handed on.
 
@@ -20,7 +20,7 @@ pub mod wire;
 
 pub use mount::{
     FILE_SYSTEM_TYPE, Monitor, Mount, MountAccess, MountConfig, MountEntry, MountError, MountFlags,
-    MountStats, abort_connection, find_mount, list_mounts, remount, unescape,
+    MountStats, abort_connection, find_mount, guard, list_mounts, remount, unescape,
 };
 pub use notify::Hooks;
 pub use wire::connection::{Transport, TransportChoice, URING_SWITCH, uring_obstacle};

@@ -12,7 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use soda_fuse::wire::connection::{Transport, TransportChoice};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -166,4 +166,31 @@ fn who_waits_for_a_daemon_that_is_killed_gets_an_error_and_the_place_can_be_moun
 #[test]
 fn so_does_who_waits_in_the_kernel_for_one_that_was_stopped() {
     on_each(When::Stopped);
+}
+
+/// What a guard is given may outlive its mount, and numbers of connections are used again at once.
+#[test]
+fn an_abort_knob_that_is_held_open_stays_that_of_its_own_connection() {
+    if !can_mount() {
+        return;
+    }
+    let runtime = Runtime::new().unwrap();
+    let dev = TransportChoice::Only(Transport::Dev);
+    let start = || NullMount::try_start(dev, runtime.handle()).unwrap();
+    // What else is mounted just then may get the number.
+    let has_been_reused = (0..50).any(|_| {
+        let first = start();
+        let number = first.control();
+        let mut knob = File::options().write(true).open(number.join("abort")).unwrap();
+        first.end();
+        let others: Vec<_> = (0..4).map(|_| start()).collect();
+        knob.write_all(b"1").unwrap();
+        let reused = others.iter().any(|other| other.control() == number);
+        for other in others {
+            assert!(other.file(1).metadata().unwrap().is_file(), "another connection was aborted");
+            other.end();
+        }
+        reused
+    });
+    assert!(has_been_reused, "no number was used again");
 }

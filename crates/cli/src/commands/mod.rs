@@ -4,6 +4,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod documents;
 pub(crate) mod fsck;
+pub(crate) mod guard;
 pub(crate) mod helper;
 pub(crate) mod lab;
 pub(crate) mod lease;

@@ -1,7 +1,7 @@
 //! `soda mount`: a daemon that serves the mount, and the command that waits until it does.
 
 use crate::args::{LogArgs, LogFormat, MountArgs};
-use crate::commands::{EndRequests, runtime, this_program};
+use crate::commands::{EndRequests, guard, runtime, this_program};
 use crate::control::{self, Answers, ControlServer};
 use crate::error::CliError;
 use crate::options::{MountAction, MountOptions};
@@ -105,6 +105,7 @@ async fn mount(plan: &Plan) -> Result<Mounted, CliError> {
     let config = MountConfig {
         flags: plan.options.flags,
         transport: plan.options.transport,
+        guard: Some(guard::command),
         ..MountConfig::new(plan.spec.to_string())
     };
     match Mount::start(client.clone(), &hooks, &plan.dir, &config) {

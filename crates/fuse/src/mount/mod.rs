@@ -1,8 +1,10 @@
 //! A mounted volume: from mount(2) to umount(2).
 
+mod guard;
 mod kernel;
 mod table;
 
+pub use guard::guard;
 pub use kernel::{MountAccess, MountFlags, remount};
 pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape};
 
@@ -12,10 +14,12 @@ use crate::notify::{Hooks, Notifier};
 use crate::wire::Serving;
 use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use crate::wire::device::Device;
+use guard::Guarded;
 use serde::Serialize;
 use soda_client::Client;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -32,6 +36,10 @@ pub struct MountConfig {
     /// Threads that take requests from the device.
     pub threads: usize,
     pub transport: TransportChoice,
+    /// How to start a process that calls [`guard()`] and does nothing else; it must be a child of this one. It sees to it that
+    /// those who wait for the mount get an error if this process is killed, even where Linux keeps a thread of it alive. Without
+    /// one (`None`) they may have to wait until somebody aborts the connection.
+    pub guard: Option<fn() -> Command>,
 }
 
 impl MountConfig {
@@ -42,6 +50,7 @@ impl MountConfig {
             flags: MountFlags::default(),
             threads: cores.clamp(2, 8) + 1,
             transport: TransportChoice::default(),
+            guard: None,
         }
     }
 }
@@ -117,8 +126,9 @@ impl Mount {
             runtime.clone(),
             dir.clone(),
         );
+        let guarded = Guarded::new(fs.clone(), &dir, config.guard);
         let (serving, transport) = connection
-            .serve(config.threads, Arc::new(fs.clone()), &runtime)
+            .serve(config.threads, Arc::new(guarded), &runtime)
             .map_err(|error| MountError::of(error, MountError::Threads))?;
         tracing::info!(%transport, "the mount answers the kernel");
         if transport == Transport::Uring {

@@ -1,8 +1,10 @@
 //! The kernel's table of mounts, and its knobs under /sys.
 
 use super::FILE_SYSTEM_TYPE;
+use rustix::io::Errno;
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -112,15 +114,48 @@ fn find_mount_entry(dir: &Path) -> io::Result<MountEntry> {
 /// # Errors
 /// Not root.
 pub fn abort_connection(mount: &MountEntry) -> io::Result<()> {
-    let knob = Path::new(CONTROL_DIR).join(mount.device.1.to_string()).join("abort");
-    match std::fs::write(&knob, "1") {
+    abort_knob(mount.device)?.write_all(b"1")
+}
+
+/// What ends the connection of a mount when something is written to it: of this connection only, whatever gets its number
+/// afterwards.
+///
+/// # Errors
+/// Not root, nor who mounted it.
+pub(super) fn abort_knob((_, minor): (u32, u32)) -> io::Result<File> {
+    let path = Path::new(CONTROL_DIR).join(minor.to_string()).join("abort");
+    let open = || File::options().write(true).open(&path);
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // systemd mounts it; other machines do without until somebody needs it.
             let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
-            rustix::mount::mount("fusectl", CONTROL_DIR, "fusectl", flags, None)?;
-            std::fs::write(&knob, "1")
+            match rustix::mount::mount("fusectl", CONTROL_DIR, "fusectl", flags, None) {
+                // Somebody else has, meanwhile.
+                Ok(()) | Err(Errno::BUSY) => open().map_err(named),
+                Err(error) => {
+                    Err(io::Error::new(error.kind(), format!("cannot mount {CONTROL_DIR}: {error}")))
+                }
+            }
         }
-        result => result,
+        result => result.map_err(named),
+    }
+}
+
+/// Device number of the mount on `dir` that this process has just made.
+///
+/// # Errors
+/// Another Soda mount is there, too, made at the same time.
+pub(super) fn own_device(dir: &Path) -> io::Result<(u32, u32)> {
+    only_device(dir, &list_mounts()?)
+}
+
+fn only_device(dir: &Path, mounts: &[MountEntry]) -> io::Result<(u32, u32)> {
+    let mut there = mounts.iter().filter(|entry| entry.dir == dir).map(|entry| entry.device);
+    let device = there.next().ok_or(io::ErrorKind::NotFound)?;
+    match there.all(|other| other == device) {
+        true => Ok(device),
+        false => Err(io::Error::other("several mounts were made on the directory at once")),
     }
 }
 
@@ -137,6 +172,16 @@ mod tests {
         assert_eq!(mounts.len(), 1);
         assert_eq!(mounts[0].dir, Path::new("/mnt/a b"));
         assert_eq!((mounts[0].source.as_str(), mounts[0].device), ("127.0.0.1:7632/main", (0, 45)));
+    }
+
+    #[test]
+    fn which_of_several_mounts_is_ones_own_is_not_guessed() {
+        let mount =
+            |dir: &str, minor| MountEntry { dir: dir.into(), source: String::new(), device: (0, minor) };
+        let mounts = [mount("/a", 5), mount("/b", 6), mount("/a", 5), mount("/b", 7)];
+        assert_eq!(only_device(Path::new("/a"), &mounts).unwrap(), (0, 5));
+        assert!(only_device(Path::new("/b"), &mounts).unwrap_err().to_string().contains("several"));
+        assert_eq!(only_device(Path::new("/c"), &mounts).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -3,10 +3,15 @@
 use super::server::spawn;
 use super::{PATIENCE, soda_binary, tail};
 use crate::wait;
+use rustix::mount::MountFlags;
 use rustix::process::Signal;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
+
+/// Where the kernel shows its connections to daemons.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// A mounted client. Unmounted and killed when dropped, whatever its state.
 #[derive(Debug)]
@@ -58,6 +63,38 @@ impl Mount {
             Some(child) => child.id(),
             None => panic!("{} is not mounted", self.root.display()),
         }
+    }
+
+    /// Id of the process that looks after the daemon, if it is there.
+    ///
+    /// # Panics
+    /// If the mount is down.
+    pub fn guard(&self) -> Option<u32> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process())).into_iter().flatten();
+        let children =
+            threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
+        let children: String = children.collect();
+        let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid| name(pid) == "fuse-guard\n")
+    }
+
+    /// What ends the connection between the kernel and the daemon when something is written to it.
+    ///
+    /// # Panics
+    /// If nothing is mounted, or the kernel does not show it.
+    pub fn abort_knob(&self) -> File {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut lines = table.lines().map(|line| line.split(' '));
+        let device = lines.find_map(|mut fields| {
+            Some((fields.nth(2)?, fields.nth(1)?)).filter(|(_, dir)| Some(*dir) == self.root.to_str())
+        });
+        let minor = device.and_then(|(device, _)| device.split_once(':')).map_or("none", |(_, minor)| minor);
+        if std::fs::read_dir(CONNECTIONS).is_ok_and(|mut entries| entries.next().is_none()) {
+            // Fails if somebody else has meanwhile.
+            let _ = rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", MountFlags::empty(), None);
+        }
+        let knob = format!("{CONNECTIONS}/{minor}/abort");
+        File::options().write(true).open(&knob).unwrap_or_else(|error| panic!("{knob}: {error}"))
     }
 
     /// Mounts; returns when the root directory answers.

@@ -1,0 +1,234 @@
+//! A process beside a mount's daemon that ends the connection to the kernel when the daemon cannot.
+//!
+//! The kernel ends a connection when the last descriptor of /dev/fuse is closed. A daemon that is killed may never get there:
+//! one of its threads may wait inside the kernel, where no signal reaches it, for a lock that is held for a request which this
+//! very daemon has to answer (a directory's lock, to drop its names; a page's, to drop the page). Then the process is dead but
+//! for that thread, the thread keeps the descriptor, and everybody who uses the mount waits for ever. No thread of the daemon
+//! can mend that, since all of them die with it. So another process looks.
+//!
+//! Both of what it looks at and what it acts on are files that were opened while they were certainly the daemon's: a number
+//! of a process or a connection that is used again later means nothing to it.
+//!
+//! | descriptor of the guard | what | why |
+//! | --- | --- | --- |
+//! | standard input | the connection's `abort`, open for writing | nobody writes there by mistake, as one does to the output |
+//! | standard output | the *writing* end of a pipe to the daemon | an error is reported for it when the daemon has closed its end, or has died to the last thread: nothing is left to do |
+//! | standard error | /dev/null | holds open nothing of whoever started the daemon |
+//! | of its own | the daemon's `/proc/PID/status` | |
+
+use super::table;
+use crate::fs::FileSystem;
+use crate::wire::{Handler, Reply, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Weak};
+use std::thread;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How long those who wait for a dead daemon wait at most, and what it costs to look: 20 microseconds in each of these. No event
+/// tells of it: a pidfd is silent while one thread lives, with `PIDFD_THREAD`, too (from Linux 6.15 on).
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Apart from the daemon's, so that `pkill -9 NAME` does not end both at once. At most 15 bytes.
+const NAME: &std::ffi::CStr = c"fuse-guard";
+
+/// Answers requests, and keeps the guard until nobody does so any more.
+pub(super) struct Guarded {
+    fs: FileSystem,
+    _lifeline: Option<Lifeline>,
+}
+
+impl Guarded {
+    /// Starts the guard of the mount on `dir`. Without it the mount works, too.
+    pub(super) fn new(fs: FileSystem, dir: &Path, program: Option<fn() -> Command>) -> Guarded {
+        let started = program.map(|program| Lifeline::start(dir, program()));
+        let lifeline = started.and_then(|started| match started {
+            Ok(lifeline) => Some(lifeline),
+            Err(error) => {
+                tracing::warn!(%error, "{} has no guard: {WITHOUT}", dir.display());
+                None
+            }
+        });
+        Guarded { fs, _lifeline: lifeline }
+    }
+}
+
+const WITHOUT: &str =
+    "if its daemon is killed in a bad moment, who waits for it may wait until `soda umount --force`";
+
+impl Handler for Guarded {
+    fn handle(&self, request: Request<'_>, reply: Reply) {
+        self.fs.handle(request, reply);
+    }
+}
+
+/// The daemon's end of the pipe. The guard ends with it.
+#[derive(Debug)]
+struct Lifeline {
+    /// Gone before the guard ends for its sake.
+    _wanted: Arc<()>,
+    _pipe: ChildStdout,
+}
+
+impl Lifeline {
+    fn start(dir: &Path, mut program: Command) -> io::Result<Lifeline> {
+        let abort = table::abort_knob(table::own_device(dir)?)?;
+        program.current_dir("/").stdin(abort).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut guard = program.spawn()?;
+        let pipe = guard.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let wanted = Arc::new(());
+        let is_wanted = Arc::downgrade(&wanted);
+        let dir = dir.to_path_buf();
+        thread::Builder::new().name("guard".into()).spawn(move || await_end(guard, &is_wanted, &dir))?;
+        Ok(Lifeline { _wanted: wanted, _pipe: pipe })
+    }
+}
+
+fn await_end(mut guard: Child, is_wanted: &Weak<()>, dir: &Path) {
+    let ended = guard.wait();
+    if is_wanted.upgrade().is_some() {
+        tracing::warn!(?ended, "the guard of {} has ended: {WITHOUT}", dir.display());
+    }
+}
+
+/// All that the process does which [`super::MountConfig::guard`] starts: returns when the mount or its daemon is gone.
+///
+/// # Errors
+/// The daemon cannot be looked at, as without /proc.
+pub fn guard() -> io::Result<()> {
+    // Fails for the leader of a process group, which a child is not.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(NAME);
+    outlast_requests_to_end()?;
+    let Some(mut daemon) = Daemon::of_parent()? else { return Ok(()) };
+    while !has_hung_up()? {
+        match daemon.state()? {
+            State::Lives => {}
+            State::Gone => return Ok(()),
+            State::Dying => {
+                rustix::io::write(io::stdin().as_fd(), b"1")?;
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What asks for an end goes to all processes of a service or a terminal; the guard's comes after the daemon's.
+fn outlast_requests_to_end() -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _context = runtime.enter();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
+        // Its handler stays, whatever becomes of the runtime.
+        let _ = signal(kind)?;
+    }
+    Ok(())
+}
+
+/// Waits until it is time to look again, or the daemon has closed its end of the pipe.
+fn has_hung_up() -> io::Result<bool> {
+    let output = io::stdout();
+    let mut pipe = [PollFd::new(&output, PollFlags::empty())];
+    match poll(&mut pipe, Some(&LOOK)) {
+        Ok(_) | Err(Errno::INTR) => Ok(!pipe[0].revents().is_empty()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The process that started this one.
+struct Daemon {
+    status: File,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Lives,
+    /// No thread of it will answer anything any more, but not all have ended.
+    Dying,
+    Gone,
+}
+
+impl Daemon {
+    /// `None`: it has ended already.
+    fn of_parent() -> io::Result<Option<Daemon>> {
+        // Not getppid(2): the numbers have to be those of this /proc.
+        let parent = parent()?;
+        let status = File::open(format!("/proc/{parent}/status"))?;
+        // Had it ended before the file was opened, this would have another parent by now.
+        Ok((parent == self::parent()?).then_some(Daemon { status }))
+    }
+
+    fn state(&mut self) -> io::Result<State> {
+        let mut status = Vec::new();
+        self.status.rewind()?;
+        match self.status.read_to_end(&mut status) {
+            Ok(_) => Ok(state_of(&String::from_utf8_lossy(&status))),
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(State::Gone),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn parent() -> io::Result<u32> {
+    let status = std::fs::read("/proc/self/status")?;
+    let status = String::from_utf8_lossy(&status);
+    let parent = field(&status, "PPid").and_then(|number| number.parse().ok());
+    parent.ok_or_else(|| io::Error::other("/proc names no parent"))
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+}
+
+/// Of the process's first thread, which waits in the kernel itself if it was just unmounting: then SIGKILL, which spares no
+/// thread, stays pending. One whose memory is being dumped waits for all of its threads before it ends.
+fn state_of(status: &str) -> State {
+    let is_zombie = field(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']));
+    let pending = field(status, "SigPnd").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    let is_killed = pending & (1 << (Signal::KILL.as_raw() - 1)) != 0;
+    let is_dumped = field(status, "CoreDumping") == Some("1");
+    match is_zombie || is_killed || is_dumped {
+        true => State::Dying,
+        false => State::Lives,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIVES: &str = "Name:\tsoda\nUmask:\t0022\nState:\tS (sleeping)\nPPid:\t17\nCoreDumping:\t0\n\
+        SigPnd:\t0000000000004000\nShdPnd:\t0000000000000100\n";
+
+    #[test]
+    fn who_is_zombie_killed_or_dumped_is_dying() {
+        assert_eq!(state_of(LIVES), State::Lives);
+        assert_eq!(state_of(&LIVES.replace("S (sleeping)", "T (stopped)")), State::Lives);
+        for (was, is) in [
+            ("S (sleeping)", "Z (zombie)"),
+            ("SigPnd:\t0000000000004000", "SigPnd:\t0000000000004100"),
+            ("CoreDumping:\t0", "CoreDumping:\t1"),
+        ] {
+            assert_eq!(state_of(&LIVES.replace(was, is)), State::Dying, "{is}");
+        }
+        // Of a kernel or a /proc that does not tell.
+        assert_eq!(state_of(""), State::Lives);
+    }
+
+    #[test]
+    fn a_parent_is_found_and_its_end_is_seen() {
+        let parent = Daemon::of_parent().unwrap().unwrap().state().unwrap();
+        assert_eq!(parent, State::Lives);
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut daemon = Daemon { status: File::open(format!("/proc/{}/status", child.id())).unwrap() };
+        assert_eq!(daemon.state().unwrap(), State::Lives);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(daemon.state().unwrap(), State::Gone);
+    }
+}
