@@ -368,6 +368,30 @@ def orphans():
     same(errno_of(os.stat, f"{A}/gone"), "ENOENT")
 
 
+# SEMANTICS 10, 46
+@test
+def changes_of_a_removed_file():
+    """Who still has it open sees them, although who made them has closed it."""
+    changes = {
+        "data": lambda file: os.pwrite(file, b"new", 0),
+        "length": lambda file: os.ftruncate(file, 1),
+        "mode": lambda file: os.fchmod(file, 0o600),
+    }
+    expected = {"data": (b"new", 0o644), "length": (b"o", 0o644), "mode": (b"old", 0o600)}
+    for what, change in changes.items():
+        for remove_first in (True, False):
+            with open(f"{B}/removed", "w+b") as there:
+                os.fchmod(there.fileno(), 0o644)
+                os.pwrite(there.fileno(), b"old", 0)
+                here = os.open(f"{A}/removed", os.O_RDWR)
+                steps = [lambda: os.unlink(f"{A}/removed"), lambda: change(here)]
+                for step in steps if remove_first else reversed(steps):
+                    step()
+                os.close(here)
+                mode = stat.S_IMODE(os.fstat(there.fileno()).st_mode)
+                same((os.pread(there.fileno(), 10, 0), mode), expected[what], what)
+
+
 # SEMANTICS 10
 @test
 def removed_directories():
@@ -1061,6 +1085,23 @@ def privileges():
     same(done_there_by_nobody(lambda name: os.chown(name, NOBODY, NOBODY)), 0o777, "a change of owner")
     same(done_there_by_nobody(lambda name: os.chown(name, -1, -1)), 0o777, "a change to nobody")
     same(done_there_by_nobody(os.stat), 0o6777, "nothing")
+
+    def of_another(name):
+        """Not the owner's work, by nobody in particular."""
+        os.chown(name, 0, 0)
+        os.chmod(name, 0o6777)
+
+        def unprivileged():
+            as_nobody()
+            os.chown(name, -1, -1)
+            descriptor = os.open(name, os.O_RDONLY)
+            os.fchown(descriptor, -1, -1)
+
+        same(wait(in_child(unprivileged)), 0)
+        return stat.S_IMODE(os.stat(name).st_mode)
+
+    for root in ROOTS:
+        same(of_another(f"{root}/privileged"), 0o6777, "a change to nobody, by who does not own it")
     for work, left in ((append, 0o6777), (allocating(0), 0o777), (copying, 0o777)):
         os.chmod(path, 0o6777)
         os.setxattr(path, "security.capability", struct.pack("<IIIII", 0x02000001, 2, 0, 0, 0))

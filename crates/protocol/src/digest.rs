@@ -126,7 +126,7 @@ pub enum Change {
 pub enum Fate {
     /// It has others, or a process still has it open.
     Stays,
-    /// It was the last, and nobody has it open: its contents are of no use to anybody.
+    /// It was the last, and nobody here has it open.
     Gone,
 }
 

@@ -14,6 +14,12 @@ fn is_owners(set: &SetAttr) -> bool {
     set.perm.is_some() || set.uid.is_some() || set.gid.is_some() || is_given(set.atime) || is_given(set.mtime)
 }
 
+/// chown(path, -1, -1), which drops set-user-id and set-group-id if the caller owns the file. Linux asks in the same words
+/// before a change of contents by anybody; what changes them drops the bits itself.
+fn is_to_nobody(set: &SetAttr) -> bool {
+    *set == SetAttr { kill_suid_sgid: true, ..SetAttr::default() }
+}
+
 /// Carries out a change that only an owner may make; `change` takes who that has to be at the server.
 ///
 /// User 0 is not asked about capabilities, which is what Linux has looked at.
@@ -49,6 +55,12 @@ impl Inner {
         let change = |owner| self.client.setattr_if(fid, set, owner);
         match is_owners(&set) {
             true => as_owner(creds, change).await,
+            false if is_to_nobody(&set) => match as_owner(creds, change).await {
+                Err(error) if error.errno == Errno::Perm => {
+                    self.client.setattr(fid, SetAttr::default()).await
+                }
+                done => done,
+            },
             false => change(None).await,
         }
     }

@@ -4,19 +4,22 @@ use crate::{Change, Fate, Lsn, Place, Record};
 use soda_types::{Fid, FileKind, SetAttr, SetTime, Timestamp};
 use std::collections::{HashMap, HashSet};
 
-/// Leaves out changes of the contents of inodes that are gone in the end, and all changes of those that were made in the
-/// same digest. Directories that changed by what is left out keep the times that they got.
+/// Leaves out all changes of inodes that were made in this digest and are gone in the end. Directories that changed by what is
+/// left out keep the times that they got.
+///
+/// What was done to an inode that was there before is told although it is gone: another machine may have it open, and the
+/// server does not tell who has.
 pub(super) fn without_dead(records: Vec<Record>) -> Vec<Record> {
-    let cast = Cast::of(&records);
-    if cast.gone.is_empty() {
+    let passing = Passing::of(&records);
+    if passing.files.is_empty() && passing.directories.is_empty() {
         return records;
     }
     let mut steps: Vec<Step> = records.into_iter().map(Step::from).collect();
-    steps.iter_mut().for_each(|step| step.erase(&cast.passing_files, Kind::File));
-    let unused = unused_directories(&steps, cast.passing_directories);
+    steps.iter_mut().for_each(|step| step.erase(&passing.files, Kind::File));
+    let unused = unused_directories(&steps, passing.directories.clone());
     for step in &mut steps {
         step.erase(&unused, Kind::Directory);
-        if step.change.as_ref().is_some_and(|change| is_contents_of(change, &cast.gone)) {
+        if step.change.as_ref().is_some_and(|change| is_contents_of(change, &passing.directories)) {
             step.change = None;
         }
     }
@@ -24,15 +27,14 @@ pub(super) fn without_dead(records: Vec<Record>) -> Vec<Record> {
 }
 
 /// Which inodes come and go.
-struct Cast {
-    gone: HashSet<Fid>,
-    /// Made and gone: all but directories.
-    passing_files: HashSet<Fid>,
-    passing_directories: HashSet<Fid>,
+struct Passing {
+    /// All but directories.
+    files: HashSet<Fid>,
+    directories: HashSet<Fid>,
 }
 
-impl Cast {
-    fn of(records: &[Record]) -> Cast {
+impl Passing {
+    fn of(records: &[Record]) -> Passing {
         let mut made: HashMap<Fid, FileKind> = HashMap::new();
         let mut gone = HashSet::new();
         for record in records {
@@ -50,9 +52,8 @@ impl Cast {
             }
         }
         let passing = gone.iter().filter(|fid| made.contains_key(fid)).copied();
-        let (passing_directories, passing_files) =
-            passing.partition(|fid| made.get(fid) == Some(&FileKind::Directory));
-        Cast { gone, passing_files, passing_directories }
+        let (directories, files) = passing.partition(|fid| made.get(fid) == Some(&FileKind::Directory));
+        Passing { files, directories }
     }
 }
 
@@ -149,13 +150,13 @@ fn directories_of(change: &Change) -> Vec<Fid> {
     }
 }
 
-fn is_contents_of(change: &Change, gone: &HashSet<Fid>) -> bool {
+fn is_contents_of(change: &Change, inodes: &HashSet<Fid>) -> bool {
     match change {
         Change::SetAttr { fid, .. }
         | Change::Write { fid, .. }
         | Change::Allocate { fid, .. }
         | Change::SetXattr { fid, .. }
-        | Change::RemoveXattr { fid, .. } => gone.contains(fid),
+        | Change::RemoveXattr { fid, .. } => inodes.contains(fid),
         _ => false,
     }
 }

@@ -3,8 +3,7 @@
 //! A digest is applied whole or not at all, so only the state after it counts: names, attributes, data, and the times of
 //! everything that is left. Two parts:
 //!
-//! * [`dead`]: inodes that are gone in the end take their contents with them, and everything if they were made in the
-//!   same digest;
+//! * [`dead`]: inodes that were made in the digest and are gone in the end leave nothing;
 //! * [`bytes`]: of what is written to a file, bytes that are replaced later in the digest are left out, and writes that
 //!   continue each other become one.
 

@@ -63,18 +63,38 @@ fn a_tree_that_is_unpacked_and_removed_again_never_travels() {
 }
 
 #[test]
-fn a_file_that_is_replaced_by_a_rename_does_not_carry_its_data() {
+fn a_file_that_is_replaced_by_a_rename_is_not_told_of_if_it_was_made_in_the_digest() {
+    let rename = |replaced| {
+        let (from, to) = (place(fid(1), 1), place(fid(1), 0));
+        record(5, Change::Rename { from, to, moved: fid(3), what: Moved::Leaf, replaced })
+    };
+    let records = vec![
+        create(1, 1, 0, 2, FileKind::File),
+        write(2, 2, 0, b"old contents"),
+        create(3, 1, 1, 3, FileKind::File),
+        write(4, 3, 0, b"new"),
+        rename(Some((fid(2), Fate::Gone))),
+    ];
+    let kept = coalesce(records);
+    assert_eq!(kept.iter().map(|record| record.lsn.0).collect::<Vec<_>>(), [3, 4, 5]);
+    assert_eq!(kept[2], rename(None));
+}
+
+#[test]
+fn what_was_done_to_an_inode_that_others_may_have_open_is_told_whatever_became_of_it() {
     let from = place(fid(1), 1);
     let replaced = Some((fid(2), Fate::Gone));
     let rename = Change::Rename { from, to: place(fid(1), 0), moved: fid(3), what: Moved::Leaf, replaced };
-    let records = vec![
-        write(1, 2, 0, b"old contents of a file that was there before"),
-        create(2, 1, 1, 3, FileKind::File),
-        write(3, 3, 0, b"new"),
-        record(4, rename),
-    ];
-    let kept: Vec<u64> = coalesce(records).iter().map(|record| record.lsn.0).collect();
-    assert_eq!(kept, [2, 3, 4]);
+    let unlink = |then| Change::Unlink { place: place(fid(1), 0), fid: fid(2), then };
+    for end in
+        [vec![rename], vec![unlink(Fate::Gone)], vec![unlink(Fate::Stays), Change::Release { fid: fid(2) }]]
+    {
+        let done =
+            vec![create(1, 1, 1, 3, FileKind::File), write(2, 2, 0, b"of a file that was there before")];
+        let end = end.into_iter().zip(3..).map(|(change, lsn)| record(lsn, change));
+        let records: Vec<Record> = done.into_iter().chain(end).collect();
+        assert_eq!(coalesce(records.clone()), records);
+    }
 }
 
 #[test]
