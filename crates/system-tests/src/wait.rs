@@ -1,6 +1,8 @@
 //! Waiting for what will happen: always for a condition, always with a deadline.
 
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,6 +42,22 @@ impl Finish {
             other => panic!("{what}: {other:?}"),
         }
     }
+}
+
+/// Stops a process to the last thread that is not in the kernel: one that still runs could answer a last message.
+///
+/// # Panics
+/// If it does not stop.
+pub fn freeze(child: &Child) {
+    signal(child, Signal::STOP);
+    let stands = |thread: &Path| {
+        let stat = fs::read_to_string(thread.join("stat"));
+        // What is in the kernel and cannot be stopped there stops when it comes back from it.
+        stat.map_or(true, |stat| stat.rsplit(") ").next().unwrap_or_default().starts_with(['T', 'D', 'Z']))
+    };
+    let threads = || fs::read_dir(format!("/proc/{}/task", child.id())).into_iter().flatten().flatten();
+    let all = || threads().all(|thread| stands(&thread.path()));
+    assert!(until(Duration::from_secs(20), all), "a thread of process {} runs on", child.id());
 }
 
 /// Runs a command; kills it when it takes longer than `limit`. Its output must fit a pipe (64 KiB).

@@ -6,7 +6,7 @@
 use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
-use soda_system_tests::cell::{Cell, Mount, Network, PATIENCE, prerequisites, soda_binary};
+use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites, soda_binary};
 use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, File};
 use std::io::Write;
@@ -93,18 +93,6 @@ impl Maker {
     }
 }
 
-/// Stopped to the last thread.
-fn freeze(mount: &Mount) {
-    mount.freeze();
-    let is_stopped = |thread: &Path| {
-        let stat = fs::read_to_string(thread.join("stat")).unwrap();
-        stat.rsplit(") ").next().unwrap().starts_with('T')
-    };
-    let threads = || fs::read_dir(format!("/proc/{}/task", mount.process())).unwrap();
-    let all = || threads().all(|thread| is_stopped(&thread.unwrap().path()));
-    assert!(wait::until(PATIENCE, all), "a thread of the daemon runs on");
-}
-
 /// The kernel of mount 0 holds a directory's lock for a mkdir that waits for mount 1, which is frozen. Mount 0 is asked for the
 /// directory, and a thread of its daemon waits for that lock to drop the names.
 fn stuck(death: Signal) {
@@ -125,7 +113,7 @@ fn stuck(death: Signal) {
         }
         dir.metadata().unwrap();
         // So that the server hears of the other machine's operation first.
-        freeze(&cell.mounts[0]);
+        cell.mounts[0].freeze();
         let waits = Maker::start(
             &dir,
             names.next().expect("the directory's attributes are asked for again and again"),
@@ -136,7 +124,7 @@ fn stuck(death: Signal) {
         cell.mounts[0].thaw();
         waits.done.recv_timeout(PATIENCE).unwrap().unwrap();
     };
-    freeze(&cell.mounts[1]);
+    cell.mounts[1].freeze();
     let mut other = Command::new("touch").arg(cell.root(2).join("dir/new")).spawn().unwrap();
     assert!(wait::until(PATIENCE, || waiting(&cell) > 0), "the other machine waits for nobody");
     cell.mounts[0].thaw();

@@ -145,7 +145,9 @@ impl Mount {
 
     /// SIGSTOP: as a machine that is suspended or swaps.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
+        if let Some(child) = &self.child {
+            wait::freeze(child);
+        }
     }
 
     pub fn thaw(&self) {

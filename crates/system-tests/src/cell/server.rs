@@ -107,7 +107,9 @@ impl Server {
 
     /// SIGSTOP: it is there, but does not answer.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
+        if let Some(child) = &self.child {
+            wait::freeze(child);
+        }
     }
 
     pub fn thaw(&self) {

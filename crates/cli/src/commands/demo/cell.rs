@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 pub(super) const TERM: Duration = Duration::from_secs(3);
 /// A server that starts, a client that comes back after a crash.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A process that was told to stop.
+const STOPS: Duration = Duration::from_secs(2);
 const SERVING: &str = "soda: serving ";
 
 /// A server and two machines. Whatever ends this process, its [`Cleaner`] takes all of it away.
@@ -163,7 +165,19 @@ impl Machine {
     /// SIGSTOP: it is there, but does nothing, as a laptop with its lid closed.
     pub(super) fn freeze(&mut self) -> Result<(), CliError> {
         self.standing = Standing::Frozen;
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        // A thread that still runs could answer when it is asked for a lease.
+        let deadline = Instant::now() + STOPS;
+        while !self.is_stopped() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.daemon)).into_iter().flatten().flatten();
+        let stats = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+        stats.into_iter().all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
     }
 
     pub(super) fn thaw(&mut self) -> Result<(), CliError> {
