@@ -203,6 +203,7 @@ impl Inner {
         }
         let answering = self.client.answer();
         let mut told = Vec::with_capacity(entries.len());
+        let mut with_names = false;
         for listed in entries {
             let name = listed.name.as_bytes();
             if !buffer.has_room_for_plus(name) {
@@ -234,9 +235,10 @@ impl Inner {
             // There is room: it was asked before the look-up was counted.
             let _ = buffer.push_plus(out, listed.next + DOTS, name);
             told.push(node.fid);
-            if !names.is_zero() {
-                self.notifier.listings().give(dir.fid, handle);
-            }
+            with_names |= !names.is_zero();
+        }
+        if with_names {
+            self.notifier.listings().give(dir.fid, handle);
         }
         if reply.data(&[buffer.as_bytes()]) == Taken::No {
             self.notifier.listings().heard_of(dir.fid, handle);
