@@ -265,7 +265,7 @@ fn a_busy_mount_outlives_an_umount_while_the_server_restarts() {
     place.wait_until_disconnected();
     std::thread::scope(|scope| {
         let unmounting = scope.spawn(|| place.umount(&[]));
-        // Longer than it would wait for a server that is gone.
+        // Longer than it would wait for a server that is gone: in processes of their own, which know the real time only.
         std::thread::sleep(Duration::from_secs(11));
         assert!(!unmounting.is_finished(), "{:?}", unmounting.join());
         let mut server = serve(place.term, &place.address, place.dir.path());

@@ -1,12 +1,13 @@
 //! Tells the kernel to drop what it caches: the kernel's half of a recall.
 //!
-//! Three rules, each learned from somebody's deadlock. A notification is never sent by a thread that serves a request:
-//! the kernel may wait for that very request. Taking a name back waits for the directory's lock, and its holder may
-//! wait at the server for our answer to the recall: so that wait is short, and then all names of the mount are made
+//! Four rules, each learned from somebody's deadlock or stale name. A notification is never sent by a thread that serves a
+//! request: the kernel may wait for that very request. Taking a name back waits for the directory's lock, and its holder
+//! may wait at the server for our answer to the recall: so that wait is short, and then all names of the mount are made
 //! void at once, which needs no lock ([`notify::INC_EPOCH`]); a kernel that cannot do that believes a name for half a
-//! second only, and the client's answer does not wait for us for longer than that takes. And an inode that the kernel
-//! does not know although it was told of it is one whose look-up has been answered a moment ago and not been taken in:
-//! ask again until it is there.
+//! second only, and the client's answer does not wait for us for longer than that takes. And an inode that the kernel does
+//! not know although it was told of it is one whose look-up has been answered a moment ago and not been taken in: ask again
+//! until it is there. Last, names that a listing brings are taken in under the directory's lock, as if they had been told
+//! that late: where one may be on its way, the lock is waited for ([`crate::listings`]).
 
 use crate::last_bytes::{MESSAGE_LEN, OnItsWay};
 use crate::listings::Listings;
@@ -188,7 +189,7 @@ impl Notifier {
 
     /// All names of the mount, for the sake of those of `dir`.
     fn all_names_for(self: &Arc<Self>, dir: Fid) {
-        if self.listings.are_out(dir) && self.agreement.has_inc_epoch() {
+        if self.listings.are_out(dir) {
             let finished = self.elsewhere(move |notifier| {
                 notifier.pass_lock(dir);
                 notifier.all_names();

@@ -90,13 +90,18 @@ fn reads_that_wait_keep_no_other_from_the_daemon() {
     });
 }
 
+/// Of a name that is not there.
+fn look_up(mount: &NullMount, number: usize) {
+    assert!(mount.root().join(format!("x{number}")).metadata().is_err());
+}
+
 /// No file is open: the kernel is asked about one that it was told of.
 #[test]
 fn look_ups_that_wait_keep_no_other_from_the_daemon() {
     on_each(|mount| {
         mount.file(1).metadata().unwrap();
         mount.fs.hold();
-        let look_up = |number| assert!(mount.root().join(format!("x{number}")).metadata().is_err());
+        let look_up = |number| look_up(&mount, number);
         crowd(
             &mount,
             look_up,
@@ -116,7 +121,7 @@ fn the_first_file_lets_in_who_waits() {
     on_each(|mount| {
         let Some(elsewhere) = cores().get(1).copied() else { return println!("SKIPPED: one core") };
         mount.fs.hold();
-        let look_up = |number| assert!(mount.root().join(format!("x{number}")).metadata().is_err());
+        let look_up = |number| look_up(&mount, number);
         crowd(
             &mount,
             look_up,

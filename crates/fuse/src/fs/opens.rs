@@ -144,7 +144,7 @@ impl Inner {
 
     pub(super) async fn tmpfile(self: Arc<Self>, dir: Fid, new: NewNode, request: OpenRequest, reply: Reply) {
         match self.client.tmpfile(dir, new, open_mode(request.flags)).await {
-            Ok((entry, open)) => self.answer_open_entry(entry, open, request, Inode::Guarded, reply),
+            Ok((entry, open)) => self.answer_created(entry, open, request, Inode::Guarded, reply).await,
             Err(error) => self.fail("tmpfile", &self.changing(dir, error).await, reply),
         }
     }
@@ -157,23 +157,10 @@ impl Inner {
         inode: Inode,
         reply: Reply,
     ) {
-        if let Some(node) = &entry.node {
-            self.freshen(node.fid, &node.attr).await;
-        }
-        self.answer_open_entry(entry, open, request, inode, reply);
-    }
-
-    fn answer_open_entry(
-        &self,
-        entry: Entry,
-        open: Arc<OpenFile>,
-        request: OpenRequest,
-        inode: Inode,
-        reply: Reply,
-    ) {
         let Some(node) = entry.node else {
             return self.fail("create", &FsError::new(Errno::Io, "created, but no inode came back"), reply);
         };
+        self.freshen(node.fid, &node.attr).await;
         // Known before the handle, which notes what the kernel caches of it.
         self.nodes.remember(node.fid);
         self.client.remember(node.fid);
