@@ -5,4 +5,4 @@
 . "$(dirname "$0")/lib.sh"
 need_directory "$@" >/dev/null
 install_packages python3 acl
-timeout 300 python3 "$(dirname "$0")/semantics.py" "$@"
+timeout 900 python3 "$(dirname "$0")/semantics.py" "$@"

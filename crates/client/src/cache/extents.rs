@@ -18,6 +18,9 @@ const COPY_BELOW: usize = 16 << 10;
 const COPY_WRITES_BELOW: usize = 512 << 10;
 /// Own writes further on in a file are not kept: whoever writes so much streams.
 const KEEP_WRITES_BELOW: u64 = 64 << 20;
+/// Neighbours that are no longer than this together become one: what is written in a few bytes at a time would cost a hundred for
+/// each piece otherwise, and an answer to the kernel a slice each.
+const JOIN_UP_TO: usize = 4 << 10;
 /// A file that random writes have cut into more pieces is dropped.
 const MOST_EXTENTS: usize = 8192;
 
@@ -323,6 +326,7 @@ impl Memory {
         if self.files.get(&fid).is_some_and(|file| file.extents.len() >= MOST_EXTENTS) {
             self.clear(fid);
         }
+        let (offset, bytes) = self.join_neighbours(fid, offset, bytes);
         self.bytes += bytes.len() as u64;
         let place = self.lru.insert((fid, offset));
         let file = self.files.entry(fid).or_default();
@@ -335,6 +339,33 @@ impl Memory {
             self.lru.remove(extent.place);
             self.drop_if_empty(fid);
         }
+    }
+
+    /// Takes the neighbours out that are short enough to be one extent with these bytes, and returns that extent.
+    fn join_neighbours(&mut self, fid: Fid, offset: u64, bytes: Bytes) -> (u64, Bytes) {
+        let Some(file) = self.files.get_mut(&fid) else { return (offset, bytes) };
+        let end = offset + bytes.len() as u64;
+        let before =
+            file.extents.range(..offset).next_back().map(|(start, extent)| (*start, extent.bytes.len()));
+        let before =
+            before.filter(|(start, len)| start + *len as u64 == offset && len + bytes.len() <= JOIN_UP_TO);
+        let so_far = before.map_or(0, |(_, len)| len) + bytes.len();
+        let after =
+            file.extents.get(&end).filter(|extent| so_far + extent.bytes.len() <= JOIN_UP_TO).map(|_| end);
+        let mut take = |start: u64| {
+            let extent = file.extents.remove(&start)?;
+            self.bytes -= extent.bytes.len() as u64;
+            self.lru.remove(extent.place);
+            Some(extent.bytes)
+        };
+        let start = before.map_or(offset, |(start, _)| start);
+        let before = before.and_then(|(start, _)| take(start));
+        let after = after.and_then(&mut take);
+        if before.is_none() && after.is_none() {
+            return (offset, bytes);
+        }
+        let pieces = [before.unwrap_or_default(), bytes, after.unwrap_or_default()];
+        (start, pieces.concat().into())
     }
 
     fn drop_if_empty(&mut self, fid: Fid) {

@@ -40,6 +40,23 @@ fn a_read_may_span_extents_and_holes_are_named() {
 }
 
 #[test]
+fn what_is_written_in_small_pieces_is_read_in_few() {
+    let mut memory = Memory::new(1 << 20);
+    let expected: Vec<u8> = (0..10_000).map(|at| (at % 251) as u8).collect();
+    // Every second byte, then those between, then a few again.
+    let order = (0..10_000).step_by(2).chain((1..10_000).step_by(2)).chain((0..10_000).step_by(7));
+    for at in order {
+        memory.write(fid(), at as u64, Bytes::copy_from_slice(&expected[at..=at]), V1);
+    }
+    let Found::All(chunks) = memory.find(fid(), 0..10_000) else { panic!("not all of it is there") };
+    assert_eq!(chunks.concat(), expected);
+    assert!(chunks.len() <= 10, "{} pieces", chunks.len());
+    assert_eq!(memory.bytes(), 10_000);
+    memory.clear(fid());
+    assert_eq!(memory.bytes(), 0);
+}
+
+#[test]
 fn a_fetch_that_overlaps_an_own_write_is_not_entered() {
     let mut memory = Memory::new(1 << 20);
     fill(&mut memory, 0..100, 1);
@@ -86,15 +103,15 @@ fn another_version_drops_the_data() {
 
 #[test]
 fn memory_is_bounded_and_the_oldest_goes_first() {
-    let mut memory = Memory::new(300);
-    fill(&mut memory, 0..100, 1);
-    fill(&mut memory, 100..200, 2);
-    fill(&mut memory, 200..300, 3);
-    assert!(read(&mut memory, 0..100).is_some());
-    fill(&mut memory, 300..400, 4);
-    assert_eq!(memory.bytes(), 300);
-    assert!(read(&mut memory, 0..100).is_some());
-    assert_eq!(read(&mut memory, 100..200), None);
+    let mut memory = Memory::new(30_000);
+    fill(&mut memory, 0..10_000, 1);
+    fill(&mut memory, 10_000..20_000, 2);
+    fill(&mut memory, 20_000..30_000, 3);
+    assert!(read(&mut memory, 0..10_000).is_some());
+    fill(&mut memory, 30_000..40_000, 4);
+    assert_eq!(memory.bytes(), 30_000);
+    assert!(read(&mut memory, 0..10_000).is_some());
+    assert_eq!(read(&mut memory, 10_000..20_000), None);
 }
 
 #[tokio::test]
