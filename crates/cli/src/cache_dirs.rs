@@ -1,6 +1,7 @@
 //! Cache directories that mounts of this user have used: where `soda recover` looks. A list in a file, as the mounts themselves
 //! may be gone.
 
+use crate::control::named_dir;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -32,7 +33,7 @@ fn state_dir() -> PathBuf {
     }
     let home =
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into())).join(".local/state");
-    std::env::var_os("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("soda")
+    named_dir(std::env::var_os("XDG_STATE_HOME")).unwrap_or_else(home).join("soda")
 }
 
 fn note_in(state: &Path, dir: &Path) -> io::Result<()> {

@@ -7,6 +7,7 @@ use soda_client::{ChangesView, Client, ClientStanding, SessionView};
 use soda_fuse::{Monitor, MountEntry, Transport};
 use soda_types::{Errno, FsError, Name};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -107,9 +108,15 @@ pub(crate) fn runtime_dir() -> PathBuf {
         false => {
             let fallback =
                 || std::env::temp_dir().join(format!("soda-{}", rustix::process::geteuid().as_raw()));
-            std::env::var_os("XDG_RUNTIME_DIR").map_or_else(fallback, |dir| PathBuf::from(dir).join("soda"))
+            named_dir(std::env::var_os("XDG_RUNTIME_DIR")).map_or_else(fallback, |dir| dir.join("soda"))
         }
     }
+}
+
+/// A directory that a variable of the environment names. One that is empty or relative counts as none, as the XDG Base
+/// Directory Specification says.
+pub(crate) fn named_dir(variable: Option<OsString>) -> Option<PathBuf> {
+    variable.map(PathBuf::from).filter(|dir| dir.is_absolute())
 }
 
 fn made_runtime_dir() -> Result<PathBuf, CliError> {
@@ -470,5 +477,12 @@ pub(crate) mod tests {
         assert_eq!(names.len(), paths.len(), "{names:?}");
         assert_eq!(file_name_of(Path::new("/mnt/soda")), "mnt-soda");
         assert_eq!(file_name_of(Path::new("/mnt/my-data")), "mnt-my%2Ddata");
+    }
+
+    #[test]
+    fn a_named_directory_that_is_empty_or_relative_is_none() {
+        let named = |text: &str| named_dir(Some(text.into()));
+        assert_eq!([named(""), named("run"), named_dir(None)], [None, None, None]);
+        assert_eq!(named("/run/user/7"), Some("/run/user/7".into()));
     }
 }

@@ -33,7 +33,7 @@ pub enum StorageError {
     #[error("the store stopped after an earlier failure ({0}); restart the server to recover")]
     Stopped(String),
 
-    #[error("{path} is in use by another server; stop that one first, or give this one its own directory")]
+    #[error("{path} is in use by a running server; stop that one first, or give another directory")]
     InUse { path: PathBuf },
 
     #[error("{path} is not empty and not a Soda data directory; give an empty or new directory")]

@@ -232,8 +232,8 @@ fn a_data_directory_has_one_server() {
     let cell = Cell::start(Network::Loopback, 0);
     let data = text(cell.server.data());
     refused(&["serve", "--data", data, "--listen", &free_address()])
-        .is(1, &[data, "in use by another server"]);
-    refused(&["fsck", data]).is(1, &[data, "in use by another server"]);
+        .is(1, &[data, "in use by a running server"]);
+    refused(&["fsck", data]).is(1, &[data, "in use by a running server"]);
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn mount_with_helper(source: &str, dir: &Path, flags: &MountFlags) -> Result<Own
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(|error| failed(format!("{error}; install the package fuse3, or mount as root")))?;
     drop(theirs);
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string()));

@@ -65,7 +65,7 @@ pub enum MountError {
     NoDevice(io::Error),
     #[error("cannot mount on {path}: {cause}")]
     Mount { path: PathBuf, cause: io::Error },
-    #[error("fusermount3 failed: {0}. Mount as root, or install the package fuse3.")]
+    #[error("cannot mount through fusermount3, as who is not root must: {0}")]
     Helper(String),
     #[error("the kernel and this program do not agree on FUSE's protocol: {0}")]
     Negotiation(io::Error),
