@@ -239,7 +239,7 @@ pub(crate) struct UmountArgs {
     /// Take it out of the tree of names now; who uses it may go on
     #[arg(long, short = 'l')]
     pub lazy: bool,
-    /// Cut off whoever uses it: their operations fail, mapped memory that was not synced is lost
+    /// Cut off whoever uses it: their operations fail, mapped memory that was not synced is lost. Of a bind mount as --lazy
     #[arg(long, short = 'f', conflicts_with = "lazy")]
     pub force: bool,
 }

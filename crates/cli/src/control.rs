@@ -1,5 +1,6 @@
 //! Each mount's daemon answers questions on a Unix socket in the runtime directory: one line of JSON in, one out.
 
+use crate::binds;
 use crate::error::CliError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,6 +62,9 @@ pub(crate) struct MountStatus {
     pub dir: PathBuf,
     /// `HOST:PORT/VOLUME`
     pub source: String,
+    /// Major and minor number of its device; a daemon of an older version does not say.
+    #[serde(default)]
+    pub device: Option<(u32, u32)>,
     pub options: String,
     /// What the kernel's requests come over; a daemon of an older version does not say.
     #[serde(default)]
@@ -74,6 +78,16 @@ pub(crate) struct MountStatus {
 impl MountStatus {
     pub(crate) fn is_connected(&self) -> bool {
         self.session.standing == ClientStanding::Connected
+    }
+
+    /// Whether this daemon answers what is asked there: its own mount, and bind mounts of it, wherever they are.
+    pub(crate) fn serves(&self, entry: &MountEntry) -> bool {
+        self.device.map_or(entry.dir == self.dir, |device| entry.device == device)
+    }
+
+    /// Whether that is the mount that the daemon made, not one that was made of it.
+    pub(crate) fn made(&self, entry: &MountEntry) -> bool {
+        self.serves(entry) && entry.dir == self.dir && entry.root == Path::new("/")
     }
 
     /// The value of one of its options; `None` if it has none, or was not given.
@@ -155,7 +169,7 @@ pub(crate) struct ControlServer {
 impl ControlServer {
     pub(crate) fn start(answers: Answers) -> Result<ControlServer, CliError> {
         let dir = made_runtime_dir()?;
-        let minor = soda_fuse::find_mount(&answers.dir).ok().flatten().map_or(0, |entry| entry.device.1);
+        let minor = answers.device.map_or(0, |(_, minor)| minor);
         let path = dir.join(format!("mount-{}-{minor}.sock", std::process::id()));
         let listener =
             listen(&path).map_err(CliError::io(format!("the control socket {}", path.display())))?;
@@ -196,6 +210,8 @@ pub(crate) struct Answers {
     pub dir: PathBuf,
     /// `HOST:PORT/VOLUME`
     pub source: String,
+    /// `None`: the kernel's table of mounts cannot be read.
+    pub device: Option<(u32, u32)>,
     pub options: String,
     pub transport: Transport,
     pub client: Arc<Client>,
@@ -253,6 +269,7 @@ impl Answers {
         MountStatus {
             dir: self.dir.clone(),
             source: self.source.clone(),
+            device: self.device,
             options: self.options.clone(),
             transport: Some(self.transport),
             pid: std::process::id(),
@@ -275,31 +292,36 @@ pub(crate) fn mounts() -> Vec<MountStatus> {
     daemons().into_iter().map(|daemon| daemon.status).collect()
 }
 
-/// The daemon that serves the mount on `dir`.
-pub(crate) fn mount_on(dir: &Path) -> Option<MountStatus> {
-    daemon_on(dir).map(|daemon| daemon.status)
+/// The daemon that serves a mount.
+pub(crate) fn mount_of(entry: &MountEntry) -> Option<MountStatus> {
+    daemon_of(entry).map(|daemon| daemon.status)
 }
 
-/// As [`mount_on`], to ask it more.
-pub(crate) fn daemon_on(dir: &Path) -> Option<Daemon> {
-    answer_of(sockets(), dir, Some(PATIENCE))
+/// As [`mount_of`], to ask it more.
+pub(crate) fn daemon_of(entry: &MountEntry) -> Option<Daemon> {
+    answer_of(sockets(), entry, Some(PATIENCE))
 }
 
 /// The socket of the daemon that serves the mount on `dir`, for [`status`].
 pub(crate) fn socket_of(dir: &Path) -> Option<PathBuf> {
-    daemon_on(dir).map(|daemon| daemon.socket)
+    let entry = soda_fuse::find_mount(dir).ok()??;
+    daemon_of(&entry).map(|daemon| daemon.socket)
 }
 
-/// Mounts in the kernel's table that none of those which answer serves.
+/// Mounts in the kernel's table that none of those which answer serves, without bind mounts of them.
 ///
 /// # Errors
 /// /proc cannot be read.
 pub(crate) fn silent<'a>(alive: impl Iterator<Item = &'a MountStatus>) -> Result<Vec<MountEntry>, CliError> {
-    let mut listed = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
-    for mount in alive {
-        listed.retain(|entry| entry.dir != mount.dir);
-    }
-    Ok(listed)
+    Ok(binds::sort(table()?, &alive.collect::<Vec<_>>()).silent)
+}
+
+/// All Soda mounts that the kernel lists.
+///
+/// # Errors
+/// /proc cannot be read.
+pub(crate) fn table() -> Result<Vec<MountEntry>, CliError> {
+    soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))
 }
 
 /// What one daemon says.
@@ -307,10 +329,10 @@ pub(crate) fn status(socket: &Path) -> Option<MountStatus> {
     serde_json::from_value(ask(socket, Question::Status, Some(PATIENCE))?).ok()
 }
 
-/// How the mount on `dir` tells its server of changes of what the names mean there. `None`: its daemon does not answer.
-pub(crate) fn changes(dir: &Path, names: &[Name]) -> Option<ChangesView> {
+/// How a mount tells its server of changes of what the names mean, from its volume's root. `None`: its daemon does not answer.
+pub(crate) fn changes(entry: &MountEntry, names: &[Name]) -> Option<ChangesView> {
     let question = Question::Changes(names.to_vec());
-    serde_json::from_value(ask(&daemon_on(dir)?.socket, question, Some(PATIENCE))?).ok()
+    serde_json::from_value(ask(&daemon_of(entry)?.socket, question, Some(PATIENCE))?).ok()
 }
 
 /// Waits until the daemon has synced, for ever if need be. `None`: it has ended.
@@ -345,9 +367,9 @@ fn answers(sockets: Vec<PathBuf>, patience: Option<Duration>) -> mpsc::Receiver<
     told
 }
 
-/// Of the one that serves `dir`: no other is waited for once it has answered.
-fn answer_of(sockets: Vec<PathBuf>, dir: &Path, patience: Option<Duration>) -> Option<Daemon> {
-    answers(sockets, patience).into_iter().find(|daemon| daemon.status.dir == dir)
+/// Of the one that serves `entry`: no other is waited for once it has answered.
+fn answer_of(sockets: Vec<PathBuf>, entry: &MountEntry, patience: Option<Duration>) -> Option<Daemon> {
+    answers(sockets, patience).into_iter().find(|daemon| daemon.status.serves(entry))
 }
 
 /// `None`: it does not answer. A socket that nobody listens on any more is removed.
@@ -374,6 +396,15 @@ pub(crate) mod tests {
     use super::*;
     use soda_types::SessionId;
 
+    pub(crate) fn entry(minor: u32, root: &str, dir: &str) -> MountEntry {
+        MountEntry {
+            dir: dir.into(),
+            root: root.into(),
+            source: "127.0.0.1:2/main".into(),
+            device: (0, minor),
+        }
+    }
+
     /// A mount's daemon, connected, with nothing to tell.
     pub(crate) fn mount_status() -> MountStatus {
         let session = SessionView {
@@ -397,6 +428,7 @@ pub(crate) mod tests {
         MountStatus {
             dir: "/mnt".into(),
             source: "127.0.0.1:2/main".into(),
+            device: Some((0, 45)),
             options: "hard".into(),
             transport: Some(Transport::Uring),
             pid: 77,
@@ -454,6 +486,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_daemon_serves_what_has_its_device() {
+        let mut status = mount_status();
+        assert!(status.made(&entry(45, "/", "/mnt")) && status.serves(&entry(45, "/sub", "/elsewhere")));
+        assert!(!status.made(&entry(45, "/sub", "/mnt")) && !status.made(&entry(45, "/", "/elsewhere")));
+        assert!(!status.serves(&entry(46, "/", "/mnt")), "a later one on the same directory");
+        status.device = None;
+        assert!(status.serves(&entry(45, "/", "/mnt")) && !status.serves(&entry(45, "/", "/elsewhere")));
+    }
+
+    #[test]
     fn a_frozen_daemon_holds_nobody_up_who_asks_another() {
         let dir = tempfile::tempdir().unwrap();
         let frozen = dir.path().join("mount-1-1.sock");
@@ -462,7 +504,7 @@ pub(crate) mod tests {
         let (tell, told) = mpsc::channel();
         // Without a limit: whoever waits for the frozen one does so for ever.
         std::thread::spawn(move || {
-            let found = answer_of(vec![frozen, alive], Path::new("/mnt"), None);
+            let found = answer_of(vec![frozen, alive], &entry(45, "/", "/mnt"), None);
             tell.send(found.map(|daemon| daemon.status.dir)).unwrap();
         });
         let found = told.recv_timeout(Duration::from_secs(60)).expect("an answer");

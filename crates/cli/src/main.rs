@@ -3,6 +3,7 @@
 mod admin;
 mod args;
 mod backlog;
+mod binds;
 mod cache_dirs;
 mod commands;
 mod control;

@@ -17,12 +17,20 @@ pub(crate) fn in_mount<'a>(
     for prefix in above {
         // Symbolic links on the way are followed up to the mount's root, which is a directory and asks nobody.
         let Ok(real) = prefix.canonicalize() else { break };
-        if let Some(mount) = mounts.iter().rev().find(|mount| mount.dir == real) {
+        if let Some(first) = mounts.iter().rposition(|mount| mount.dir == real) {
             let rest = absolute.strip_prefix(prefix).unwrap_or(Path::new(""));
-            return Ok(Some((mount, rest.to_path_buf())));
+            return Ok(deepest(&mounts[first..], &real.join(rest)));
         }
     }
     Ok(None)
+}
+
+/// As far as mounts lead that were made on directories of the first, or below.
+fn deepest<'a>(mounts: &'a [MountEntry], path: &Path) -> Option<(&'a MountEntry, PathBuf)> {
+    // Of several on one directory the last is the one that is seen.
+    let on_the_way = mounts.iter().filter(|mount| path.starts_with(&mount.dir));
+    let mount = on_the_way.max_by_key(|mount| mount.dir.as_os_str().len())?;
+    Some((mount, path.strip_prefix(&mount.dir).ok()?.to_path_buf()))
 }
 
 /// `a/../b` is `b`: by its text, as a shell's `cd` takes it.
@@ -34,4 +42,27 @@ fn without_dots(path: &Path) -> PathBuf {
         }
         plain
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::tests::entry;
+
+    #[test]
+    fn a_mount_below_a_mount_is_the_one_that_a_path_leads_into() {
+        let mounts = [
+            entry(1, "/", "/mnt"),
+            entry(1, "/a", "/mnt/b"),
+            entry(1, "/c", "/mnt/b"),
+            entry(1, "/d", "/elsewhere"),
+        ];
+        let leads = |path: &str| {
+            let (mount, rest) = deepest(&mounts, Path::new(path)).unwrap();
+            (mount.root.clone(), rest)
+        };
+        assert_eq!(leads("/mnt/b/x"), ("/c".into(), "x".into()));
+        assert_eq!(leads("/mnt/b"), ("/c".into(), "".into()));
+        assert_eq!(leads("/mnt/bb"), ("/".into(), "bb".into()));
+    }
 }

@@ -95,10 +95,14 @@ impl Place {
         table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
     }
 
-    fn daemon(&self) -> u64 {
+    fn status(&self) -> serde_json::Value {
         let output = self.soda(&["status", "--json"]);
-        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        status["mounts"][0]["pid"].as_u64().unwrap()
+        succeeded(&output);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn daemon(&self) -> u64 {
+        self.status()["mounts"][0]["pid"].as_u64().unwrap()
     }
 }
 
@@ -123,6 +127,32 @@ impl Drop for Busy {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A bind mount, taken away with the test.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn make(of: &Path, dir: PathBuf) -> Bound {
+        fs::create_dir_all(&dir).unwrap();
+        succeeded(&Command::new("mount").arg("--bind").arg(of).arg(&dir).output().unwrap());
+        Bound(dir)
+    }
+
+    fn text(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    fn is_there(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.lines().any(|line| line.split(' ').nth(4) == Some(self.text()))
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).output();
     }
 }
 
@@ -398,4 +428,116 @@ fn fsck_refuses_a_directory_in_use_and_finds_a_killed_servers_clean() {
     succeeded(&output);
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((summary["inodes"].as_u64(), summary["left"].as_array().map(Vec::len)), (Some(2), Some(0)));
+}
+
+#[test]
+fn a_path_below_a_bind_mount_is_the_one_in_the_volume() {
+    let Some(place) = place() else { return };
+    place.mount(&[]);
+    let (mount, outside) = (place.mount_point(), place.dir.path().join("outside"));
+    fs::create_dir_all(mount.join("sub/dir")).unwrap();
+    fs::create_dir(mount.join("inside")).unwrap();
+    fs::write(mount.join("sub/dir/file"), "x").unwrap();
+    let binds =
+        [Bound::make(&mount.join("sub"), outside), Bound::make(&mount.join("sub"), mount.join("inside"))];
+    for bind in &binds {
+        let file = bind.0.join("dir/file");
+        let why = place.soda(&["lease", "why", "--json", file.to_str().unwrap()]);
+        succeeded(&why);
+        let why: serde_json::Value = serde_json::from_slice(&why.stdout).unwrap();
+        assert_eq!(why["path"], "/sub/dir/file", "{why}");
+        assert!(why["changes"].is_object(), "the daemon was asked: {why}");
+        let leases = place.soda(&["lease", "ls", file.to_str().unwrap()]);
+        succeeded(&leases);
+        assert!(String::from_utf8_lossy(&leases.stdout).contains("/sub/dir/file"), "{leases:?}");
+        let synced = place.soda(&["sync", file.to_str().unwrap()]);
+        succeeded(&synced);
+        assert!(String::from_utf8_lossy(&synced.stdout).starts_with(mount.to_str().unwrap()), "{synced:?}");
+        succeeded(&place.soda(&["stats", "--once", bind.text()]));
+        let remount = place.soda(&["mount", &place.spec(), bind.text(), "-o", "remount,ro"]);
+        failed_with(&remount, 1, "is a bind mount of");
+    }
+    fs::remove_dir_all(mount.join("sub/dir")).unwrap();
+    fs::remove_dir(mount.join("sub")).unwrap();
+    failed_with(&place.soda(&["lease", "why", binds[0].text()]), 1, "was removed");
+}
+
+#[test]
+fn bind_mounts_are_named_with_their_mount_and_not_as_dead_ones() {
+    let Some(place) = place() else { return };
+    place.mount(&[]);
+    let (mount, dir) = (place.mount_point(), place.dir.path());
+    fs::create_dir(mount.join("sub")).unwrap();
+    let _part = Bound::make(&mount.join("sub"), dir.join("part"));
+    let _again = Bound::make(&mount, dir.join("again"));
+    // Tests beside this one have mounts that its daemons do not know.
+    let of_this = |list: &serde_json::Value, key: Option<&str>| -> Vec<serde_json::Value> {
+        let list = list.as_array().unwrap().iter();
+        let is_here = |row: &&serde_json::Value| {
+            let named = key.map_or(*row, |key| &row[key]);
+            Path::new(named.as_str().unwrap()).starts_with(dir)
+        };
+        list.filter(is_here).cloned().collect()
+    };
+    let expected = [("part", "/sub"), ("again", "/")]
+        .map(|(name, path)| serde_json::json!({ "dir": dir.join(name), "of": mount, "path": path }));
+    let status = place.status();
+    assert_eq!(of_this(&status["mounts"], Some("dir")).len(), 1, "{status}");
+    assert_eq!(of_this(&status["dead_mounts"], None), [] as [serde_json::Value; 0]);
+    assert_eq!(of_this(&status["bind_mounts"], Some("dir")), expected);
+    let here = dir.to_str().unwrap();
+    for command in ["sync", "doctor"] {
+        let output = place.soda(&[command]);
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        let complaint = |line: &str| line.contains(here) && line.contains("does not answer");
+        assert!(!said.iter().flat_map(|text| text.lines()).any(complaint), "{said:?}");
+    }
+
+    let daemon = place.daemon().to_string();
+    assert!(Command::new("kill").args(["-9", &daemon]).status().unwrap().success());
+    eventually("ENOTCONN", || fs::metadata(&mount).is_err_and(|error| error.raw_os_error() == Some(107)));
+    let status = place.status();
+    assert_eq!(of_this(&status["dead_mounts"], None), [serde_json::json!(mount)]);
+    assert_eq!(of_this(&status["bind_mounts"], Some("dir")), expected);
+}
+
+#[test]
+fn a_bind_mount_is_unmounted_alone() {
+    let Some(place) = place() else { return };
+    place.mount(&[]);
+    let (mount, dir) = (place.mount_point(), place.dir.path());
+    fs::create_dir(mount.join("sub")).unwrap();
+    let (daemon, file) = (place.daemon(), mount.join("sub/file"));
+    for options in [&[][..], &["--lazy"], &["--force"]] {
+        let bind = Bound::make(&mount.join("sub"), dir.join("part"));
+        let began = Instant::now();
+        succeeded(&place.soda(&[&["umount", bind.text()], options].concat()));
+        assert!(began.elapsed() < Duration::from_secs(8), "waited for the daemon to end");
+        assert!(!bind.is_there() && place.is_mounted());
+        fs::write(&file, "still served").unwrap();
+        assert_eq!(place.daemon(), daemon);
+    }
+    // In a namespace of its own, as a container has it.
+    for option in ["", " --force"] {
+        let umount = format!("{SODA} umount {}{option}", mount.display());
+        let began = Instant::now();
+        succeeded(&place.run("unshare".as_ref(), &["--mount", "sh", "-c", &umount]));
+        assert!(began.elapsed() < Duration::from_secs(8), "waited for the daemon to end");
+        fs::write(&file, "still served").unwrap();
+        assert_eq!(place.daemon(), daemon);
+    }
+    let bind = Bound::make(&mount.join("sub"), dir.join("part"));
+    let busy = Busy::start(&bind.0);
+    failed_with(&place.soda(&["umount", bind.text()]), 7, "in use");
+    drop(busy);
+
+    // Without the mount that it was made of it is one like any other.
+    let output = place.umount(&[]);
+    succeeded(&output);
+    assert!(String::from_utf8_lossy(&output.stderr).contains(bind.text()), "{output:?}");
+    assert_eq!(fs::read_to_string(bind.0.join("file")).unwrap(), "still served");
+    succeeded(&place.soda(&["umount", bind.text()]));
+    // One that nobody waits for may be left in the table of processes, without its words.
+    let words = fs::read(format!("/proc/{daemon}/cmdline")).unwrap_or_default();
+    assert!(words.is_empty(), "its daemon ends with the last");
 }

@@ -11,6 +11,7 @@ use crate::units::{count, show_duration, show_size};
 use crate::within::in_mount;
 use serde::Serialize;
 use soda_client::{ChangesView, Told, Why};
+use soda_fuse::MountEntry;
 use soda_protocol::{LeaseInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
 use soda_types::{Mode, Name, Scope, SessionId};
 use std::os::unix::ffi::OsStrExt;
@@ -43,7 +44,7 @@ fn ls(arguments: &LeaseLsArgs) -> Result<(), CliError> {
 fn why(arguments: &LeaseWhyArgs) -> Result<(), CliError> {
     let place = resolve(&arguments.path)?;
     let mut admin = Admin::connect(&place.server)?;
-    let changes = place.mount.as_ref().and_then(|dir| control::changes(dir, &place.names));
+    let changes = place.mount.as_ref().and_then(|mount| control::changes(mount, &place.names));
     let explained = match (admin.why(place.object()), &changes) {
         (Ok(info), _) => Explained { sessions: admin.status()?.sessions, info: Some(info), changes },
         // Made here: the server has not heard of it.
@@ -64,7 +65,7 @@ struct Place {
     volume: String,
     names: Vec<Name>,
     /// Where it is mounted, if the path leads there.
-    mount: Option<PathBuf>,
+    mount: Option<MountEntry>,
 }
 
 impl Place {
@@ -75,15 +76,23 @@ impl Place {
 
 /// A path in a mount of this machine, or `HOST:PORT/VOLUME/PATH`.
 fn resolve(path: &Path) -> Result<Place, CliError> {
-    let mounts = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
-    if let Some((mount, rest)) = in_mount(path, &mounts)? {
+    if let Some((mount, rest)) = in_mount(path, &control::table()?)? {
         let spec: Spec = mount.source.parse().map_err(CliError::Usage)?;
-        let mount = Some(mount.dir.clone());
-        return Ok(Place { server: spec.server, volume: spec.volume, names: names(&rest)?, mount });
+        let names = names(&in_volume(mount, &rest)?)?;
+        return Ok(Place { server: spec.server, volume: spec.volume, names, mount: Some(mount.clone()) });
     }
     from_spec(path).ok_or_else(|| {
         CliError::Usage(format!("{} is neither in a Soda mount nor HOST:PORT/VOLUME/PATH", path.display()))
     })
+}
+
+/// The path in the volume of what is `rest` below a mount's directory.
+fn in_volume(mount: &MountEntry, rest: &Path) -> Result<PathBuf, CliError> {
+    if mount.root.as_os_str().as_bytes().ends_with(b"//deleted") {
+        let dir = mount.dir.display();
+        return Err(CliError::Failed(format!("what {dir} is a bind mount of was removed: it has no path")));
+    }
+    Ok(mount.root.join(rest))
 }
 
 fn from_spec(path: &Path) -> Option<Place> {

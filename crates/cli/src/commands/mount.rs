@@ -62,7 +62,13 @@ fn warn_of_what_is_hidden(dir: &Path) {
 fn remount(plan: &Plan, arguments: &MountArgs) -> Result<(), CliError> {
     let entry = soda_fuse::find_mount(&plan.dir).map_err(CliError::io(plan.dir.display().to_string()))?;
     let entry = entry.ok_or_else(|| CliError::NotMounted(plan.dir.clone()))?;
-    let running = control::mount_on(&entry.dir).ok_or_else(|| CliError::Silent(entry.dir.clone()))?;
+    let running = control::mount_of(&entry).ok_or_else(|| CliError::Silent(entry.dir.clone()))?;
+    if !running.made(&entry) {
+        let (bind, dir) = (entry.dir.display(), running.dir.display());
+        return Err(CliError::Failed(format!(
+            "{bind} is a bind mount of {dir}: remount that, or `mount -o remount,bind,...`"
+        )));
+    }
     let flags = remount::flags(&running.options, &arguments.options, plan.options.cache_dir.as_deref());
     let flags = flags.map_err(|text| CliError::Failed(format!("{}: {text}", entry.dir.display())))?;
     soda_fuse::remount(&entry.dir, &flags)
@@ -158,6 +164,7 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
     let control = ControlServer::start(Answers {
         dir: mount.dir().to_path_buf(),
         source: plan.spec.to_string(),
+        device: soda_fuse::find_mount(mount.dir()).ok().flatten().map(|entry| entry.device),
         options: plan.options.in_effect().to_list(),
         transport: mount.transport(),
         client: client.clone(),

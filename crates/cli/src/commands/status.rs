@@ -2,6 +2,7 @@
 
 use crate::admin::{Admin, servers};
 use crate::args::StatusArgs;
+use crate::binds::{self, BindMount};
 use crate::commands::{Hits, print, print_json, recover};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
@@ -10,6 +11,7 @@ use crate::units::{count, parse_duration, parse_size, show_duration, show_size};
 use serde::Serialize;
 use soda_client::BacklogView;
 use soda_client::recover::KeptLog;
+use soda_fuse::MountEntry;
 use soda_protocol::ServerStatus;
 use std::time::Duration;
 
@@ -20,6 +22,8 @@ struct Status {
     mounts: Vec<MountStatus>,
     /// In the kernel's table, but nobody answers for them.
     dead_mounts: Vec<DeadMount>,
+    /// What shows one of the mounts, dead or not, once more.
+    bind_mounts: Vec<BindMount>,
     /// Logs of delayed writes that were not told.
     kept: Vec<KeptLog>,
 }
@@ -45,10 +49,12 @@ struct Server {
 
 pub(crate) fn run(arguments: &StatusArgs) -> Result<(), CliError> {
     let mounts = control::mounts();
+    let sorted = binds::sort(control::table()?, &mounts.iter().collect::<Vec<_>>());
     let named = arguments.address.as_deref().or(arguments.server.server.as_deref());
     let status = Status {
         servers: ask_all(servers(named, &mounts)?, named)?,
-        dead_mounts: dead_mounts(&mounts)?,
+        dead_mounts: sorted.silent.into_iter().map(DeadMount::from).collect(),
+        bind_mounts: sorted.binds,
         kept: recover::kept(&[])?,
         mounts,
     };
@@ -84,9 +90,10 @@ fn server_status(address: &str, named: Option<&str>) -> Result<Option<ServerStat
     }
 }
 
-fn dead_mounts(alive: &[MountStatus]) -> Result<Vec<DeadMount>, CliError> {
-    let dead = control::silent(alive.iter())?.into_iter();
-    Ok(dead.map(|entry| DeadMount { dir: entry.dir.display().to_string(), source: entry.source }).collect())
+impl From<MountEntry> for DeadMount {
+    fn from(entry: MountEntry) -> DeadMount {
+        DeadMount { dir: entry.dir.display().to_string(), source: entry.source }
+    }
 }
 
 fn text(status: &Status) -> String {
@@ -116,7 +123,7 @@ fn text(status: &Status) -> String {
         table.row([dir, source, "no answer".into(), transport, requests, waiting, hits, pid]);
     }
     let behind = backlog_table(&status.mounts);
-    for table in [table, behind].iter().filter(|table| !table.is_empty()) {
+    for table in [table, bind_table(&status.bind_mounts), behind].iter().filter(|table| !table.is_empty()) {
         out.push_str(&format!("\n{table}"));
     }
     if !status.dead_mounts.is_empty() {
@@ -134,6 +141,14 @@ fn text(status: &Status) -> String {
         ));
     }
     out
+}
+
+fn bind_table(binds: &[BindMount]) -> Table {
+    let mut table = Table::new(["bind mount", "of", "path"]);
+    for bind in binds {
+        table.row([&bind.dir, &bind.of, &bind.path].map(|path| path.display().to_string()));
+    }
+    table
 }
 
 /// Of the mounts whose server hears of changes later, or that have some which its disk may lack.
@@ -256,6 +271,7 @@ mod tests {
             servers: vec![answering(), silent()],
             mounts: Vec::new(),
             dead_mounts: Vec::new(),
+            bind_mounts: Vec::new(),
             kept: Vec::new(),
         };
         let text = text(&status);
@@ -275,6 +291,7 @@ mod tests {
             servers: vec![answering()],
             mounts: vec![mount_status()],
             dead_mounts: vec![DeadMount { dir: "/old".into(), source: "h:1/main".into() }],
+            bind_mounts: vec![BindMount { dir: "/srv/x".into(), of: "/mnt".into(), path: "/x".into() }],
             kept: Vec::new(),
         };
         let expected = "\
@@ -289,6 +306,9 @@ s1       one:/mnt  127.0.0.1:1          3  expired       1     2      0
 MOUNT  VOLUME            CONNECTED  TRANSPORT  REQUESTS  WAITING  HITS    PID
 /mnt   127.0.0.1:2/main  yes        uring            12        0  75.0 %   77
 /old   h:1/main          no answer  -          -         -        -       -
+
+BIND MOUNT  OF    PATH
+/srv/x      /mnt  /x
 
 no answer: the mount's daemon is dead (`soda umount DIR` takes the mount away), stopped, or another user's.
 ";
@@ -315,8 +335,13 @@ MOUNT  NOT TOLD  SIZE     OLDEST    NOT DURABLE  DIRTY-AGE  DIRTY-SIZE  LOST
 
     #[test]
     fn nothing_here() {
-        let status =
-            Status { servers: vec![silent()], mounts: Vec::new(), dead_mounts: Vec::new(), kept: Vec::new() };
+        let status = Status {
+            servers: vec![silent()],
+            mounts: Vec::new(),
+            dead_mounts: Vec::new(),
+            bind_mounts: Vec::new(),
+            kept: Vec::new(),
+        };
         assert_eq!(text(&status), "No server answers at h:1 (name another with --server HOST:PORT).\n");
         let log = KeptLog {
             name: "1".into(),

@@ -36,9 +36,9 @@ fn all() -> Result<Vec<Daemon>, CliError> {
 
 /// Nothing in the mount is touched: its server may be gone.
 fn daemon_of(path: &Path) -> Result<Daemon, CliError> {
-    let mounts = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
+    let mounts = control::table()?;
     let (mount, _) = in_mount(path, &mounts)?.ok_or_else(|| CliError::NotMounted(path.to_path_buf()))?;
-    control::daemon_on(&mount.dir).ok_or_else(|| {
+    control::daemon_of(mount).ok_or_else(|| {
         CliError::Failed(format!(
             "the daemon of {} does not answer: it is dead, stopped, or another user's",
             mount.dir.display()

@@ -2,9 +2,12 @@
 //!
 //! As umount(8) it never takes a mount from those who use it: in use is an error. What can only be waited for in vain is cut
 //! off by itself: a mount whose server is silent for longer than the session's lease and the patience of this command.
+//!
+//! A bind mount is taken away by itself: what it was made of, and the daemon, stay.
 
 use crate::args::UmountArgs;
 use crate::backlog::{self, Outcome, PATIENCE, Until, show_changes};
+use crate::binds;
 use crate::control::{self, Daemon, MountStatus};
 use crate::error::CliError;
 use crate::progress::Waiting;
@@ -28,7 +31,11 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     let mount = soda_fuse::find_mount(&arguments.dir).map_err(failed())?;
     let mount = mount.ok_or_else(|| CliError::NotMounted(arguments.dir.clone()))?;
     let start = Instant::now();
-    let daemon = control::daemon_on(&mount.dir);
+    let daemon = control::daemon_of(&mount);
+    let status = daemon.as_ref().map(|daemon| &daemon.status);
+    if status.is_some_and(is_elsewhere) || binds::is_bind(&mount, &control::table()?, status) {
+        return unmount_bind(&mount.dir, arguments);
+    }
     let is_plain = !arguments.force && !arguments.lazy;
     if let Some(daemon) = daemon.clone().filter(|daemon| is_plain && daemon.status.writes_behind()) {
         tell_first(daemon)?;
@@ -43,10 +50,35 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     } else {
         unmount_or_give_up(&mount, daemon.as_ref(), start)?;
     }
-    if let Some(daemon) = daemon {
-        wait_for_end(daemon.pid);
+    let Some(daemon) = daemon else { return Ok(()) };
+    let still_there = control::table()?.into_iter().find(|entry| entry.device == mount.device);
+    match still_there {
+        Some(entry) if !arguments.force => eprintln!(
+            "soda: it is still mounted on {dir}, so its daemon goes on; `soda umount {dir}` takes that away, too",
+            dir = entry.dir.display()
+        ),
+        _ => wait_for_end(daemon.pid),
     }
     Ok(())
+}
+
+/// Whether the daemon is in another namespace of mounts: what is mounted in this one is a copy of what it has mounted there.
+fn is_elsewhere(daemon: &MountStatus) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let (here, there) = (namespace("self"), namespace(&daemon.pid.to_string()));
+    there.is_some() && here != there
+}
+
+/// Nobody is cut off, as everybody would be who uses the mount elsewhere; and nobody but its users can keep it busy.
+fn unmount_bind(dir: &Path, arguments: &UmountArgs) -> Result<(), CliError> {
+    let result = match arguments.force || arguments.lazy {
+        true => detach(dir),
+        false => unmount_now(dir),
+    };
+    match result {
+        Err(error) if is_busy(&error) => Err(CliError::Busy(dir.to_path_buf())),
+        result => result.map_err(CliError::io(format!("cannot unmount {}", dir.display()))),
+    }
 }
 
 /// While the mount is there: its daemon waits for its server only for some time once it is not.
@@ -79,11 +111,11 @@ fn unmount_or_give_up(
     loop {
         let attempted = match attempt.result() {
             Some(Ok(())) => return Ok(()),
-            Some(Err(error)) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Attempted::InUse,
+            Some(Err(error)) if is_busy(&error) => Attempted::InUse,
             Some(Err(error)) => return Err(failed()(error)),
             None => Attempted::Waiting,
         };
-        match next_step(attempted, health(&mount.dir), start.elapsed()) {
+        match next_step(attempted, health(mount), start.elapsed()) {
             Step::Wait => {}
             Step::Refuse(Reason::InUse) => return Err(CliError::Busy(mount.dir.clone())),
             Step::Refuse(Reason::Silent) => return Err(CliError::BusyAndSilent(mount.dir.clone())),
@@ -112,13 +144,7 @@ impl Attempt {
     fn start(dir: &Path) -> Attempt {
         let (done, is_done) = mpsc::channel();
         let path = dir.to_path_buf();
-        std::thread::spawn(move || {
-            let result = match unmount(&path, UnmountFlags::NOFOLLOW) {
-                Err(Errno::PERM) => with_helper(&path, &["-u"]),
-                result => result.map_err(std::io::Error::from),
-            };
-            let _ = done.send(result);
-        });
+        std::thread::spawn(move || done.send(unmount_now(&path)));
         Attempt(is_done)
     }
 
@@ -130,6 +156,17 @@ impl Attempt {
             Err(RecvTimeoutError::Disconnected) => Some(Err(std::io::Error::other("its thread ended"))),
         }
     }
+}
+
+fn unmount_now(dir: &Path) -> std::io::Result<()> {
+    match unmount(dir, UnmountFlags::NOFOLLOW) {
+        Err(Errno::PERM) => with_helper(dir, &["-u"]),
+        result => Ok(result?),
+    }
+}
+
+fn is_busy(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::BUSY.raw_os_error())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -178,12 +215,12 @@ fn next_step(attempted: Attempted, health: Health, waited: Duration) -> Step {
     }
 }
 
-fn health(dir: &Path) -> Health {
-    match control::mount_on(dir) {
+fn health(mount: &MountEntry) -> Health {
+    match control::mount_of(mount) {
         Some(daemon) if daemon.is_connected() => Health::Connected,
         Some(daemon) if daemon.session.left.is_zero() => Health::Gone,
         Some(_) => Health::Away,
-        None if is_dead(dir) => Health::Dead,
+        None if is_dead(&mount.dir) => Health::Dead,
         None => Health::Silent,
     }
 }

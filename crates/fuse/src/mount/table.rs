@@ -15,9 +15,12 @@ const CONTROL_DIR: &str = "/sys/fs/fuse/connections";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
     pub dir: PathBuf,
+    /// What of the volume is shown there: `/`, or what a bind mount was made of, as the kernel knows its path. The end
+    /// `//deleted` says that it was removed.
+    pub root: PathBuf,
     /// `HOST:PORT/VOLUME`
     pub source: String,
-    /// Major and minor device number.
+    /// Major and minor device number: the same for a mount and all that show it once more.
     pub device: (u32, u32),
 }
 
@@ -61,7 +64,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
-    let dir = unescape(fields.nth(1)?);
+    let root = unescape(fields.next()?);
+    let dir = unescape(fields.next()?);
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     if rest.next()? != FILE_SYSTEM_TYPE.as_bytes() {
         return None;
@@ -69,6 +73,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
     Some(MountEntry {
         dir: PathBuf::from(OsString::from_vec(dir)),
+        root: PathBuf::from(OsString::from_vec(root)),
         source,
         device: (major.parse().ok()?, minor.parse().ok()?),
     })
@@ -167,17 +172,24 @@ mod tests {
     fn only_soda_mounts_are_listed() {
         let text = b"22 1 98:0 / / rw - ext4 /dev/vda rw\n\
             40 22 0:45 / /mnt/a\\040b rw,noatime shared:1 - fuse.soda 127.0.0.1:7632/main rw,user_id=0\n\
-            41 22 0:46 / /mnt/c rw - fuse.sshfs x rw\n";
+            41 22 0:46 / /mnt/c rw - fuse.sshfs x rw\n\
+            42 22 0:45 /x\\040y /mnt/d rw - fuse.soda 127.0.0.1:7632/main rw,user_id=0\n";
         let mounts = parse(text);
-        assert_eq!(mounts.len(), 1);
+        assert_eq!(mounts.len(), 2);
         assert_eq!(mounts[0].dir, Path::new("/mnt/a b"));
         assert_eq!((mounts[0].source.as_str(), mounts[0].device), ("127.0.0.1:7632/main", (0, 45)));
+        assert_eq!(mounts[0].root, Path::new("/"));
+        assert_eq!((mounts[1].root.as_path(), mounts[1].device), (Path::new("/x y"), (0, 45)));
     }
 
     #[test]
     fn which_of_several_mounts_is_ones_own_is_not_guessed() {
-        let mount =
-            |dir: &str, minor| MountEntry { dir: dir.into(), source: String::new(), device: (0, minor) };
+        let mount = |dir: &str, minor| MountEntry {
+            dir: dir.into(),
+            root: "/".into(),
+            source: String::new(),
+            device: (0, minor),
+        };
         let mounts = [mount("/a", 5), mount("/b", 6), mount("/a", 5), mount("/b", 7)];
         assert_eq!(only_device(Path::new("/a"), &mounts).unwrap(), (0, 5));
         assert!(only_device(Path::new("/b"), &mounts).unwrap_err().to_string().contains("several"));

@@ -2,6 +2,7 @@
 //! ends the processes and removes the directories. There is no other way out, so the one after kill -9 is well-trodden.
 
 use crate::commands::this_program;
+use crate::control;
 use crate::error::CliError;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -87,8 +88,7 @@ pub(super) fn run(scratch: &Path) -> Result<(), CliError> {
 }
 
 fn mounts_below(scratch: &Path) -> Result<Vec<PathBuf>, CliError> {
-    let mounts = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
-    Ok(mounts.into_iter().map(|mount| mount.dir).filter(|dir| dir.starts_with(scratch)).collect())
+    Ok(control::table()?.into_iter().map(|mount| mount.dir).filter(|dir| dir.starts_with(scratch)).collect())
 }
 
 /// Whether this is still a process of the demo: a number may have been given to another since. One that has ended, but was

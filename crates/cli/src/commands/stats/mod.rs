@@ -52,7 +52,7 @@ fn take(arguments: &StatsArgs) -> Result<Sample, CliError> {
     if let Some(dir) = &arguments.dir {
         let entry = soda_fuse::find_mount(dir).map_err(CliError::io(dir.display().to_string()))?;
         let entry = entry.ok_or_else(|| CliError::NotMounted(dir.clone()))?;
-        let mount = control::mount_on(&entry.dir).ok_or(CliError::Silent(entry.dir))?;
+        let mount = control::mount_of(&entry).ok_or(CliError::Silent(entry.dir))?;
         sample.add(mount);
         return Ok(sample);
     }
