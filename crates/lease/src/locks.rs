@@ -5,8 +5,19 @@
 //! atomic, that of a flock is not (the old one is gone while the new one waits, flock(2)). Who waits is served first
 //! come, first served, but does not keep others from locks that can be had now, as on Linux. A wait that would close a
 //! circle of record locks is refused (EDEADLK).
+//!
+//! What a request costs depends on what it overlaps and on who waits for the file, not on how many locks there are: an
+//! owner's own locks are in order ([`OwnLocks`]), those that may be in the way are found by their ranges (`spans`).
 
-use soda_types::{Fid, Lock, LockFamily, LockMode, LockOwner, SessionId};
+mod held;
+mod own;
+mod spans;
+
+pub use own::{Change, OwnLocks};
+
+use held::{Freed, Held};
+use soda_types::{Fid, Lock, LockFamily, LockOwner, SessionId};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A request that waits, by a key that the server chooses.
@@ -52,6 +63,8 @@ pub struct HeldLock {
 #[derive(Debug, Default)]
 pub struct LockTable {
     files: BTreeMap<Fid, FileLocks>,
+    /// The files that a session has locks on.
+    held_by: BTreeMap<SessionId, BTreeSet<Fid>>,
     waits: BTreeMap<WaitKey, Fid>,
     waits_of: BTreeMap<Owner, BTreeSet<WaitKey>>,
     granted: VecDeque<WaitKey>,
@@ -61,8 +74,8 @@ type Owner = (SessionId, LockOwner);
 
 #[derive(Debug, Default)]
 struct FileLocks {
-    /// Sorted by start within an owner and family; no order across owners that means anything.
-    held: Vec<HeldLock>,
+    flocks: Held,
+    records: Held,
     waiting: VecDeque<Waiting>,
 }
 
@@ -76,60 +89,29 @@ impl HeldLock {
     fn owner(&self) -> Owner {
         (self.session, self.lock.owner)
     }
-
-    fn is_same_owner(&self, other: &HeldLock) -> bool {
-        self.owner() == other.owner() && self.lock.family == other.lock.family
-    }
-
-    fn overlaps(&self, other: &HeldLock) -> bool {
-        self.lock.start <= other.lock.end && other.lock.start <= self.lock.end
-    }
-
-    fn conflicts(&self, other: &HeldLock) -> bool {
-        let shared = self.lock.mode == LockMode::Shared && other.lock.mode == LockMode::Shared;
-        self.lock.family == other.lock.family && !shared && !self.is_same_owner(other) && self.overlaps(other)
-    }
 }
 
 impl FileLocks {
-    fn conflict(&self, asked: &HeldLock) -> Option<HeldLock> {
-        self.held.iter().filter(|held| held.conflicts(asked)).min_by_key(|held| held.lock.start).copied()
+    fn of(&self, family: LockFamily) -> &Held {
+        match family {
+            LockFamily::Flock => &self.flocks,
+            LockFamily::Record => &self.records,
+        }
     }
 
-    /// Removes the owner's locks in the range, cutting those that stick out.
-    fn cut(&mut self, range: &HeldLock) {
-        let (start, end) = (range.lock.start, range.lock.end);
-        let mut rest = Vec::new();
-        self.held.retain(|held| {
-            if !held.is_same_owner(range) || !held.overlaps(range) {
-                return true;
-            }
-            if held.lock.start < start {
-                rest.push(HeldLock { lock: Lock { end: start - 1, ..held.lock }, ..*held });
-            }
-            if held.lock.end > end {
-                rest.push(HeldLock { lock: Lock { start: end + 1, ..held.lock }, ..*held });
-            }
-            false
-        });
-        self.held.extend(rest);
+    fn of_mut(&mut self, family: LockFamily) -> &mut Held {
+        match family {
+            LockFamily::Flock => &mut self.flocks,
+            LockFamily::Record => &mut self.records,
+        }
     }
 
-    /// Adds a lock that conflicts with none, joined with the owner's neighbours of the same mode.
-    fn put(&mut self, new: HeldLock) {
-        self.cut(&new);
-        let mut joined = new;
-        self.held.retain(|held| {
-            let touches = held.lock.end.checked_add(1) == Some(joined.lock.start)
-                || joined.lock.end.checked_add(1) == Some(held.lock.start);
-            let same = held.is_same_owner(&new) && held.lock.mode == new.lock.mode;
-            if same && touches {
-                joined.lock.start = joined.lock.start.min(held.lock.start);
-                joined.lock.end = joined.lock.end.max(held.lock.end);
-            }
-            !(same && touches)
-        });
-        self.held.push(joined);
+    fn both(&self) -> [&Held; 2] {
+        [&self.flocks, &self.records]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.both().iter().all(|held| held.is_empty())
     }
 }
 
@@ -153,16 +135,15 @@ impl LockTable {
             return Err(LockError::BadRange);
         }
         let asked = HeldLock { session, lock };
-        let file = self.files.entry(fid).or_default();
-        let Some(conflict) = file.conflict(&asked) else {
-            file.put(asked);
+        let Some(conflict) = self.test(fid, session, lock) else {
             // Lowering to shared may let others in.
-            self.serve(fid);
+            if self.put(fid, &asked) == Freed::Something {
+                self.serve(fid);
+            }
             return Ok(LockAnswer::Granted);
         };
         if lock.family == LockFamily::Flock {
-            file.cut(&asked);
-            self.serve(fid);
+            self.cut(fid, &asked);
         }
         let IfBusy::Wait(key) = if_busy else { return Err(LockError::Busy(conflict)) };
         if lock.family == LockFamily::Record && self.closes_circle(fid, &asked) {
@@ -176,30 +157,34 @@ impl LockTable {
         Ok(LockAnswer::Waits)
     }
 
-    /// The lock that keeps `lock` from being taken, if any (F_GETLK).
+    /// Of the locks that keep `lock` from being taken the one that starts first (F_GETLK). None does if it ends before it
+    /// starts.
     pub fn test(&self, fid: Fid, session: SessionId, lock: Lock) -> Option<HeldLock> {
-        self.files.get(&fid)?.conflict(&HeldLock { session, lock })
+        let file = self.files.get(&fid).filter(|_| lock.start <= lock.end)?;
+        file.of(lock.family).first_in_the_way(&HeldLock { session, lock })
     }
 
     /// Unlocks the range for the owner; the mode of `lock` does not matter.
     pub fn release(&mut self, fid: Fid, session: SessionId, lock: Lock) {
-        if let Some(file) = self.files.get_mut(&fid) {
-            file.cut(&HeldLock { session, lock });
-            self.serve(fid);
-        }
-    }
-
-    /// Unlocks all that the owner has on the file in the family, and gives up what it waits for there (close).
-    pub fn release_owner(&mut self, fid: Fid, session: SessionId, owner: LockOwner, family: LockFamily) {
-        let is_owners = |held: &HeldLock| held.owner() == (session, owner) && held.lock.family == family;
-        self.drop_where(fid, is_owners);
+        self.cut(fid, &HeldLock { session, lock });
     }
 
     /// The session has ended: unlocks all it had and gives up all it waits for.
     pub fn release_session(&mut self, session: SessionId) {
-        let fids: Vec<Fid> = self.files.keys().copied().collect();
+        let owners = (session, LockOwner(0))..=(session, LockOwner(u64::MAX));
+        let waits = self.waits_of.range(owners).flat_map(|(_, keys)| keys);
+        let mut fids: BTreeSet<Fid> = waits.filter_map(|key| self.waits.get(key)).copied().collect();
+        fids.extend(self.held_by.remove(&session).into_iter().flatten());
         for fid in fids {
-            self.drop_where(fid, |held| held.session == session);
+            let Some(file) = self.files.get_mut(&fid) else { continue };
+            file.flocks.drop_session(session);
+            file.records.drop_session(session);
+            for waiting in file.waiting.iter().filter(|waiting| waiting.asked.session == session) {
+                self.waits.remove(&waiting.key);
+                forget_wait(&mut self.waits_of, waiting);
+            }
+            file.waiting.retain(|waiting| waiting.asked.session != session);
+            self.serve(fid);
         }
     }
 
@@ -223,56 +208,69 @@ impl LockTable {
 
     /// Locks held on a file, by session, owner and range.
     pub fn locks(&self, fid: Fid) -> Vec<HeldLock> {
-        let mut held = self.files.get(&fid).map(|file| file.held.clone()).unwrap_or_default();
+        let files = self.files.get(&fid).into_iter();
+        let mut held: Vec<HeldLock> = files.flat_map(FileLocks::both).flat_map(Held::iter).collect();
         held.sort_by_key(|held| (held.session, held.lock.family, held.lock.owner, held.lock.start));
         held
     }
 
     /// Number of locks that a session holds.
     pub fn count_of(&self, session: SessionId) -> usize {
-        self.files.values().flat_map(|file| &file.held).filter(|held| held.session == session).count()
+        let fids = self.held_by.get(&session).into_iter().flatten();
+        let files = fids.filter_map(|fid| self.files.get(fid));
+        files.flat_map(FileLocks::both).map(|held| held.count_of(session)).sum()
     }
 
     pub fn waiting_count(&self) -> usize {
         self.waits.len()
     }
 
-    fn drop_where(&mut self, fid: Fid, unwanted: impl Fn(&HeldLock) -> bool) {
+    fn put(&mut self, fid: Fid, new: &HeldLock) -> Freed {
+        self.held_by.entry(new.session).or_default().insert(fid);
+        self.files.entry(fid).or_default().of_mut(new.lock.family).put(new)
+    }
+
+    /// Takes the range from its owner and gives it to who waits for it.
+    fn cut(&mut self, fid: Fid, range: &HeldLock) {
         let Some(file) = self.files.get_mut(&fid) else { return };
-        let before = (file.held.len(), file.waiting.len());
-        file.held.retain(|held| !unwanted(held));
-        for waiting in file.waiting.iter().filter(|waiting| unwanted(&waiting.asked)) {
-            self.waits.remove(&waiting.key);
-            forget_wait(&mut self.waits_of, waiting);
+        if file.of_mut(range.lock.family).cut(range) == Freed::Nothing {
+            return;
         }
-        file.waiting.retain(|waiting| !unwanted(&waiting.asked));
-        if before != (file.held.len(), file.waiting.len()) {
-            self.serve(fid);
+        if !file.both().iter().any(|held| held.has_any_of(range.session))
+            && let Entry::Occupied(mut fids) = self.held_by.entry(range.session)
+        {
+            fids.get_mut().remove(&fid);
+            if fids.get().is_empty() {
+                fids.remove();
+            }
         }
+        self.serve(fid);
     }
 
     /// Grants what can be granted, first come first.
     fn serve(&mut self, fid: Fid) {
-        let Some(file) = self.files.get_mut(&fid) else { return };
         let mut at = 0;
-        while let Some(waiting) = file.waiting.get(at).copied() {
-            if file.conflict(&waiting.asked).is_some() {
+        while let Some(file) = self.files.get_mut(&fid)
+            && let Some(waiting) = file.waiting.get(at).copied()
+        {
+            if file.of(waiting.asked.lock.family).first_in_the_way(&waiting.asked).is_some() {
                 at += 1;
                 continue;
             }
             file.waiting.remove(at);
-            file.put(waiting.asked);
             self.waits.remove(&waiting.key);
             forget_wait(&mut self.waits_of, &waiting);
             self.granted.push_back(waiting.key);
             // A record lock that was lowered by this may let in somebody further ahead.
-            at = 0;
+            if self.put(fid, &waiting.asked) == Freed::Something {
+                at = 0;
+            }
         }
         self.tidy(fid);
     }
 
     fn tidy(&mut self, fid: Fid) {
-        if self.files.get(&fid).is_some_and(|file| file.held.is_empty() && file.waiting.is_empty()) {
+        if self.files.get(&fid).is_some_and(FileLocks::is_empty) {
             self.files.remove(&fid);
         }
     }
@@ -281,7 +279,7 @@ impl LockTable {
     fn closes_circle(&self, fid: Fid, asked: &HeldLock) -> bool {
         let mut seen = BTreeSet::new();
         let mut next = self.owners_in_the_way(fid, asked);
-        while let Some(owner) = next.pop() {
+        while let Some(owner) = next.pop_first() {
             if owner == asked.owner() {
                 return true;
             }
@@ -301,9 +299,9 @@ impl LockTable {
         false
     }
 
-    fn owners_in_the_way(&self, fid: Fid, asked: &HeldLock) -> Vec<Owner> {
-        let held = self.files.get(&fid).into_iter().flat_map(|file| &file.held);
-        held.filter(|held| held.conflicts(asked)).map(HeldLock::owner).collect()
+    fn owners_in_the_way(&self, fid: Fid, asked: &HeldLock) -> BTreeSet<Owner> {
+        let file = self.files.get(&fid);
+        file.map(|file| file.of(asked.lock.family).owners_in_the_way(asked)).unwrap_or_default()
     }
 }
 

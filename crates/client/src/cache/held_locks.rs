@@ -1,5 +1,6 @@
 //! File locks that this client holds: what it asks for again after a restart of the server.
 
+use soda_lease::locks::OwnLocks;
 use soda_protocol::{Lock, LockFamily};
 use soda_types::{Fid, LockOwner};
 use std::collections::BTreeMap;
@@ -7,8 +8,7 @@ use std::collections::btree_map::Entry;
 
 #[derive(Debug, Default)]
 pub(crate) struct HeldLocks {
-    /// By where they start. Those of one owner do not overlap.
-    by_owner: BTreeMap<Owner, BTreeMap<u64, Lock>>,
+    by_owner: BTreeMap<Owner, OwnLocks>,
 }
 
 /// Whose locks are not in each other's way.
@@ -29,24 +29,13 @@ pub(crate) enum Undo {
 impl HeldLocks {
     /// The server has granted it: replaces what the owner had in the range.
     pub(crate) fn set(&mut self, fid: Fid, lock: Lock) {
-        self.release(fid, lock);
-        self.by_owner.entry(owner_of(fid, &lock)).or_default().insert(lock.start, lock);
+        self.by_owner.entry(owner_of(fid, &lock)).or_default().put(lock);
     }
 
     pub(crate) fn release(&mut self, fid: Fid, range: Lock) {
         let Entry::Occupied(mut of_owner) = self.by_owner.entry(owner_of(fid, &range)) else { return };
-        let locks = of_owner.get_mut();
-        let cut: Vec<Lock> = overlapping(locks, range).copied().collect();
-        for lock in cut {
-            locks.remove(&lock.start);
-            if lock.start < range.start {
-                locks.insert(lock.start, Lock { end: range.start - 1, ..lock });
-            }
-            if lock.end > range.end {
-                locks.insert(range.end + 1, Lock { start: range.end + 1, ..lock });
-            }
-        }
-        if locks.is_empty() {
+        of_owner.get_mut().cut(range);
+        if of_owner.get().is_empty() {
             of_owner.remove();
         }
     }
@@ -54,7 +43,7 @@ impl HeldLocks {
     /// Whether the owner has a lock that overlaps the range.
     pub(crate) fn overlaps(&self, fid: Fid, range: Lock) -> bool {
         let locks = self.by_owner.get(&owner_of(fid, &range));
-        locks.is_some_and(|locks| overlapping(locks, range).next().is_some())
+        locks.is_some_and(|locks| locks.overlapping(range).next().is_some())
     }
 
     /// What the owner has of the range, in order.
@@ -62,9 +51,7 @@ impl HeldLocks {
         let Some(locks) = self.by_owner.get(&owner_of(fid, &range)) else { return Vec::new() };
         let clipped =
             |lock: &Lock| Lock { start: lock.start.max(range.start), end: lock.end.min(range.end), ..*lock };
-        let mut within: Vec<Lock> = overlapping(locks, range).map(clipped).collect();
-        within.sort_by_key(|lock| lock.start);
-        within
+        locks.overlapping(range).map(clipped).collect()
     }
 
     /// Takes a granted lock back, where it was not released or replaced since. `before`: what the owner had of its range.
@@ -101,9 +88,9 @@ impl HeldLocks {
     }
 
     pub(crate) fn all(&self) -> Vec<(Fid, Lock)> {
-        let of = |((fid, ..), locks): (&Owner, &BTreeMap<u64, Lock>)| {
+        let of = |((fid, ..), locks): (&Owner, &OwnLocks)| {
             let fid = *fid;
-            locks.values().map(move |lock| (fid, *lock)).collect::<Vec<_>>()
+            locks.iter().map(move |lock| (fid, *lock)).collect::<Vec<_>>()
         };
         self.by_owner.iter().flat_map(of).collect()
     }
@@ -117,17 +104,8 @@ impl HeldLocks {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_owner.values().map(BTreeMap::len).sum()
+        self.by_owner.values().map(OwnLocks::len).sum()
     }
-}
-
-/// In no order.
-fn overlapping(locks: &BTreeMap<u64, Lock>, range: Lock) -> impl Iterator<Item = &Lock> {
-    let first = locks.range(..range.start).next_back().map(|(_, lock)| lock);
-    let first = first.filter(move |lock| lock.end >= range.start);
-    // A range that ends before it starts has nothing in it.
-    let inside = (range.start <= range.end).then(|| locks.range(range.start..=range.end));
-    first.into_iter().chain(inside.into_iter().flatten().map(|(_, lock)| lock))
 }
 
 #[cfg(test)]
@@ -155,8 +133,10 @@ mod tests {
         assert_eq!(held.all(), vec![(FID, lock(0, 9)), (FID, lock(20, u64::MAX))]);
         assert!(!held.overlaps(FID, lock(10, 19)));
         assert!(held.overlaps(FID, lock(19, 20)));
-        held.set(FID, lock(5, 30));
+        held.set(FID, shared(5, 30));
         assert_eq!(held.len(), 3);
+        held.set(FID, lock(5, 30));
+        assert_eq!(held.all(), vec![(FID, lock(0, u64::MAX))], "joined, as at the server");
         assert!(!held.owner_has_any(FID, LockFamily::Flock, LockOwner(1)));
         held.release(FID, lock(0, u64::MAX));
         assert_eq!(held.len(), 0);

@@ -11,8 +11,8 @@ use crate::wire::abi::lock as abi_lock;
 use crate::wire::{LockRequest, Reply};
 use soda_client::LockWait;
 use soda_types::{Errno, Fid, FsResult, Lock, LockFamily, LockMode, LockOwner};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 /// Through which handle an owner last set a record lock on an inode, if no FLUSH has named the owner since: OFD locks, which
 /// the kernel gives up without a word when the handle is released, and record locks until the first close.
 #[derive(Debug, Default)]
-pub(crate) struct RecordOwners(Mutex<HashMap<(Fid, LockOwner), Through>>);
+pub(crate) struct RecordOwners(Mutex<BTreeMap<(Fid, LockOwner), Through>>);
 
 #[derive(Debug)]
 enum Through {
@@ -39,7 +39,7 @@ struct Ending<'a> {
 }
 
 impl RecordOwners {
-    fn locked(&self) -> MutexGuard<'_, HashMap<(Fid, LockOwner), Through>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<(Fid, LockOwner), Through>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -72,10 +72,11 @@ impl RecordOwners {
     }
 
     /// Whose locks end with the handle.
-    fn released(&self, handle: u64) -> Ending<'_> {
+    fn released(&self, fid: Fid, handle: u64) -> Ending<'_> {
         let (over, is_over) = watch::channel(());
         let mut owners = Vec::new();
-        for (owner, through) in self.locked().iter_mut() {
+        let of_file = (fid, LockOwner(0))..=(fid, LockOwner(u64::MAX));
+        for (owner, through) in self.locked().range_mut(of_file) {
             if matches!(through, Through::Handle(it) if *it == handle) {
                 *through = Through::Ending(is_over.clone());
                 owners.push(*owner);
@@ -173,7 +174,7 @@ impl Inner {
 
     /// The last reference to the open file is gone.
     pub(super) async fn release(self: Arc<Self>, file: Arc<FileHandle>, handle: u64, reply: Reply) {
-        let ending = self.record_owners.released(handle);
+        let ending = self.record_owners.released(file.fid(), handle);
         let records = ending.owners.iter().map(|(_, owner)| (LockFamily::Record, *owner));
         for (family, owner) in records.chain([(LockFamily::Flock, LockOwner(handle))]) {
             if let Err(error) = self.client.lock_release_owner(file.fid(), family, owner).await {
@@ -220,15 +221,15 @@ mod tests {
         let (owners, fid) = (RecordOwners::default(), Fid::new(soda_types::VolumeId(1), soda_types::Ino(5)));
         owners.set(fid, LockOwner(7), 1).await;
         owners.set(fid, LockOwner(7), 2).await;
-        assert_eq!(owners.released(1).owners, []);
-        let ending = owners.released(2);
+        assert_eq!(owners.released(fid, 1).owners, []);
+        let ending = owners.released(fid, 2);
         assert_eq!(ending.owners, [(fid, LockOwner(7))]);
         let mut next = std::pin::pin!(owners.set(fid, LockOwner(7), 3));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(next.as_mut().poll(&mut context).is_pending(), "its lock would be released with those");
         drop(ending);
         next.await;
-        assert_eq!(owners.released(3).owners, [(fid, LockOwner(7))]);
+        assert_eq!(owners.released(fid, 3).owners, [(fid, LockOwner(7))]);
     }
 
     #[test]

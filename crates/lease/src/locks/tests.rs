@@ -1,5 +1,5 @@
 use super::*;
-use soda_types::{Ino, VolumeId};
+use soda_types::{Ino, LockMode, VolumeId};
 
 const S1: SessionId = SessionId(1);
 const S2: SessionId = SessionId(2);
@@ -67,7 +67,7 @@ fn families_do_not_see_each_other() {
     let mut table = LockTable::new();
     assert!(try_set(&mut table, S1, flock(1, Exclusive)));
     assert!(try_set(&mut table, S2, record(1, 0, TO_END, Exclusive)));
-    table.release_owner(f(1), S1, LockOwner(1), LockFamily::Record);
+    table.release(f(1), S1, record(1, 0, TO_END, Shared));
     assert!(!try_set(&mut table, S2, flock(1, Shared)));
 }
 
@@ -99,7 +99,7 @@ fn waiting_is_first_come_first_served() {
     assert_eq!(granted(&mut table), [1]);
     table.release(f(1), S2, record(2, 0, 9, Exclusive));
     assert_eq!(granted(&mut table), [2]);
-    table.release_owner(f(1), S2, LockOwner(3), LockFamily::Record);
+    table.release(f(1), S2, record(3, 0, TO_END, Shared));
     assert_eq!(granted(&mut table), [3]);
     assert_eq!(table.waiting_count(), 0);
 }
@@ -198,7 +198,7 @@ fn two_flocks_raised_at_once_do_not_deadlock() {
     // The first has given its shared lock up to wait, so nothing is in the way of the second.
     assert_eq!(wait(&mut table, 1, S2, flock(2, Exclusive), 2), Ok(LockAnswer::Granted));
     assert_eq!(granted(&mut table), []);
-    table.release_owner(f(1), S2, LockOwner(2), LockFamily::Flock);
+    table.release(f(1), S2, flock(2, Shared));
     assert_eq!(granted(&mut table), [1]);
 }
 
@@ -206,6 +206,15 @@ fn two_flocks_raised_at_once_do_not_deadlock() {
 fn a_range_must_not_end_before_it_starts() {
     let mut table = LockTable::new();
     assert_eq!(table.set(f(1), S1, record(1, 5, 4, Shared), IfBusy::Fail), Err(LockError::BadRange));
+}
+
+#[test]
+fn a_range_that_ends_before_it_starts_has_nothing_in_it() {
+    let mut table = LockTable::new();
+    assert!(try_set(&mut table, S1, record(1, 0, 99, Exclusive)));
+    assert_eq!(table.test(f(1), S2, record(1, 60, 40, Exclusive)), None);
+    table.release(f(1), S1, record(1, 60, 40, Exclusive));
+    assert_eq!(held(&table, S1, 1), [(0, 99, Exclusive)]);
 }
 
 #[test]
