@@ -417,6 +417,10 @@ pub enum Unlink {
     File { in_use: InUse },
     /// rmdir(2).
     Directory,
+    /// unlink(2) of a file that the caller's machine does not have open, and of which the caller has changes to tell that the
+    /// server has no room for: they go with it. ENOSPC if anybody may see the file afterwards, by another name or because
+    /// another session has it open.
+    Untold,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -275,3 +275,24 @@ async fn locks_of_a_dead_client_are_waited_for_no_longer_than_its_term() {
     let locked = back.ask(Call::LockTest { fid: file, lock: exclusive }).await.result;
     assert_eq!(locked, Ok(Answer::Conflict(Some(exclusive))));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_has_not_told_goes_only_with_what_nobody_else_can_see() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (client, other) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = client.create(client.root, "file").await.unwrap().fid;
+    let link = Call::Link { fid: file, parent: client.root, name: n("link") };
+    assert!(client.change(link).await.result.is_ok());
+    let remove = async |name: &str| {
+        client.change(Call::Unlink { parent: client.root, name: n(name), what: Unlink::Untold }).await.result
+    };
+    assert_eq!(errno(remove("link").await), Errno::NoSpace, "it has another name");
+    client.unlink(client.root, "link", InUse::No).await.unwrap();
+    assert_eq!(other.ask(Call::Opened { fid: file }).await.result, Ok(Answer::Done));
+    assert_eq!(errno(remove("file").await), Errno::NoSpace, "another has it open");
+    assert!(client.exists(file).await);
+    other.note(Note::Closed(vec![file])).await;
+    until("it can be removed", async || remove("file").await.is_ok()).await;
+    assert!(!client.exists(file).await);
+}

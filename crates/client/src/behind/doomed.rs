@@ -1,4 +1,6 @@
-//! Data that a full server has no room for, of a file that is about to be removed: it need not be told first.
+//! Data that a full server has no room for, of a file that is about to be removed: it need not be told first. But another machine
+//! may have opened the file before this one got the lease. Only the server knows, and
+//! [`Unlink::Untold`](soda_protocol::Unlink::Untold) removes nothing then: all is taken back.
 
 use super::Behind;
 use super::digest::Room;
@@ -28,26 +30,54 @@ impl State {
             && self.behind.log.pending().filter(of_it).all(only_it)
     }
 
-    /// Takes what is still to be told of a file out of the log, before it is removed.
+    /// Whether the server has no room for what is still to be told of a file, and may never need to be told. In the log its
+    /// removal would stand behind that.
+    pub(super) fn need_not_be_told(&self, fid: Fid, in_use: InUse) -> bool {
+        let full = self.behind.room != Room::Enough && in_use == InUse::No;
+        full && self.is_ahead(&[fid]) && self.goes_with_its_name(fid)
+    }
+
+    /// Takes what is still to be told of a file out of the log, before it is removed. The log on the disk keeps it until it is
+    /// known whether it was.
     pub(crate) fn set_data_aside(&mut self, fid: Fid) -> Vec<Record> {
         if !self.is_ahead(&[fid]) {
             return Vec::new();
         }
         let records = self.behind.log.give_up(&[fid]);
         self.count_records();
-        if let Some(disk) = &self.behind.disk {
-            disk.push(Entry::GivenUp { lsns: records.iter().map(|record| record.lsn).collect() });
-        }
-        self.memory.clear(fid);
         self.behind.waiting.note_given_up(&self.behind.log);
         records
     }
 
+    /// The file was removed, and these went with it.
+    pub(crate) fn forget_data_aside(&mut self, fid: Fid, records: &[Record]) {
+        if !records.is_empty() {
+            self.memory.clear(fid);
+            self.not_on_disk_any_more(records);
+        }
+    }
+
     /// The file was not removed: it is told after all.
-    pub(crate) fn take_data_back(&mut self, now: Monotonic, records: Vec<Record>) {
+    pub(crate) fn take_data_back(&mut self, now: Monotonic, fid: Fid, records: Vec<Record>) {
+        if records.is_empty() {
+            return;
+        }
+        if self.inode(fid).opens > 0 {
+            // Who opened it meanwhile may have brought in what the server has instead.
+            self.memory.clear(fid);
+        }
+        self.not_on_disk_any_more(&records);
         for Record { at, change, .. } in records {
             let moment = Moment::logged(at, self.behind.first_version);
             self.log_change(now, moment, change);
+        }
+        // If there is no room for it the next change says so.
+        let _ = self.behind.disk.as_ref().map(|disk| disk.write());
+    }
+
+    fn not_on_disk_any_more(&mut self, records: &[Record]) {
+        if let Some(disk) = &self.behind.disk {
+            disk.push(Entry::GivenUp { lsns: records.iter().map(|record| record.lsn).collect() });
         }
     }
 }

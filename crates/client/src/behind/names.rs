@@ -113,6 +113,9 @@ impl State {
             return Err(Errno::IsDirectory.into());
         }
         let attr = self.attr_here(now, fid)?;
+        if self.need_not_be_told(fid, in_use) {
+            return Err(Why::Reservation.into());
+        }
         let moment = self.moment(calendar, &[&parent, &attr]);
         let then = self.lose_name(now, fid, in_use, moment);
         self.remove_name(now, at, kind, moment);

@@ -329,7 +329,8 @@ impl Client {
             let flight = state.begin_names(now, &[(parent, name)], &[fid]);
             (in_use, ticket, flight, aside)
         };
-        let call = Call::Unlink { parent, name: name.clone(), what: what(in_use) };
+        let what = if aside.is_empty() { what(in_use) } else { Unlink::Untold };
+        let call = Call::Unlink { parent, name: name.clone(), what };
         let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket, vec![parent, fid]) };
         let waiting = self.inner.send(order, move |arrived, result| {
             let ticket = arrived.ticket;
@@ -339,12 +340,13 @@ impl Client {
                     if in_use == InUse::Yes {
                         state.told_open(fid);
                     }
+                    state.forget_data_aside(fid, &aside);
                     state.end_names(now, ticket, flight, &[Some(Known::Absent)], Some(&did));
                     Ok(())
                 }
                 Err(error) => {
                     state.end_names(now, ticket, flight, &[], None);
-                    state.take_data_back(now, aside);
+                    state.take_data_back(now, fid, aside);
                     Err(error)
                 }
             }

@@ -133,20 +133,24 @@ async fn removed_with_own_writes() {
     const NEW: usize = 6;
     let cell = Cell::start();
     let (a, b) = (writer(&cell).await, cell.client().await);
-    let old = fill(&a, "old", 4 * KIB).await.unwrap();
+    let old = [fill(&a, "old", 4 * KIB).await.unwrap(), fill(&a, "old too", 4 * KIB).await.unwrap()];
     a.sync_all().await.unwrap();
-    let file = a.open(old, OpenMode::ReadWrite).await.unwrap();
     // Less than what the server is told unasked.
-    for number in 0..3 {
-        let at = WriteAt::Offset(number * 128 * KIB as u64);
-        a.write(&file, at, vec![b'y'; 128 * KIB].into(), KillPriv::Keep).await.unwrap();
+    for (fid, pieces) in old.into_iter().zip([2, 1]) {
+        let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+        for number in 0..pieces {
+            write(&a, &file, number * 128 * KIB as u64, "y".repeat(128 * KIB)).await;
+        }
     }
-    drop(file);
     for number in 0..NEW {
         fill(&a, &format!("new {number}"), 64 * KIB).await.unwrap();
     }
     let hog = hog(&cell);
     assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace, "it is said");
+    // In the log its removal would stand behind what there is no room for.
+    let through = a.stats().count("msg_unlink");
+    a.unlink(a.root(), &name("old too")).await.unwrap();
+    assert_eq!(a.stats().count("msg_unlink"), through + 1);
     for text in ["old".to_owned()].into_iter().chain((0..NEW).map(|number| format!("new {number}"))) {
         // Who has looked has a lease on the directory, so each of them goes through.
         assert_eq!(find(&b, &["looked for"]).await, None);
@@ -159,4 +163,42 @@ async fn removed_with_own_writes() {
     assert_eq!(a.session().backlog.records, 0);
     assert_eq!(a.stats().count("lost_records"), 0);
     empty(&hog);
+}
+
+// SEMANTICS 54
+#[test]
+fn what_another_machine_has_open_keeps_what_a_full_server_cannot_take() {
+    on_a_small_disk("full::removed_while_open_elsewhere", "300m", "TMPDIR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by what_another_machine_has_open_keeps_what_a_full_server_cannot_take"]
+async fn removed_while_open_elsewhere() {
+    const PIECES: u64 = 6;
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let old = fill(&a, "old", 4 * KIB).await.unwrap();
+    let theirs = open(&b, "old").await;
+    let mine = a.open(old, OpenMode::ReadWrite).await.unwrap();
+    // Goes through and brings the lease.
+    a.setattr(old, SetAttr { perm: Some(0o600), ..SetAttr::default() }).await.unwrap();
+    // Less than what the server is told unasked.
+    for number in 0..PIECES {
+        write(&a, &mine, number * 128 * KIB as u64, "y".repeat(128 * KIB)).await;
+    }
+    drop(mine);
+    let all = "y".repeat(PIECES as usize * 128 * KIB);
+    let hog = hog(&cell);
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace, "it is said");
+    assert_eq!(find(&b, &["looked for"]).await, None);
+    let through = a.stats().count("msg_unlink");
+    assert_eq!(a.unlink(a.root(), &name("old")).await.unwrap_err().errno, Errno::NoSpace, "nor removed");
+    assert_eq!(a.stats().count("msg_unlink"), through + 1);
+    assert_eq!(contents(&a, &["old"]).await, all, "it is as it was");
+    empty(&hog);
+    wait_until("room", || async { a.sync_all().await.is_ok() }).await;
+    a.unlink(a.root(), &name("old")).await.unwrap();
+    assert_eq!(find(&b, &["old"]).await, None);
+    assert_eq!(read(&b, &theirs).await, all, "removed, and open there");
+    assert_eq!(a.stats().count("lost_records"), 0);
 }

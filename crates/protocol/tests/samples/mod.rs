@@ -266,6 +266,7 @@ fn changes() -> Vec<Call> {
         Call::Create { parent, name: name("new"), new: new.clone() },
         Call::Link { fid, parent, name: name("b") },
         Call::Unlink { parent, name: name("b"), what: Unlink::File { in_use: InUse::Yes } },
+        Call::Unlink { parent, name: name("b"), what: Unlink::Untold },
         Call::Rename {
             parent,
             name: name("old"),

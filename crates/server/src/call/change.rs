@@ -261,14 +261,20 @@ fn unlink(
     what: Unlink,
     victim: Option<Fid>,
 ) -> Result<Done, Stop> {
-    let removed = match what {
-        Unlink::File { in_use } => txn.unlink(parent, name, if_open(shared, victim, in_use))?,
-        Unlink::Directory => txn.rmdir(parent, name, if_open(shared, victim, InUse::No))?,
-    };
     let in_use = match what {
         Unlink::File { in_use } => in_use,
-        Unlink::Directory => InUse::No,
+        Unlink::Directory | Unlink::Untold => InUse::No,
     };
+    let keep = if_open(shared, victim, in_use);
+    let removed = match what {
+        Unlink::File { .. } | Unlink::Untold => txn.unlink(parent, name, keep)?,
+        Unlink::Directory => txn.rmdir(parent, name, keep)?,
+    };
+    if what == Unlink::Untold && removed.fate != Fate::Deleted {
+        let context =
+            "there is no room for what was written to the file, and another machine may have it open";
+        return Err(FsError::new(Errno::NoSpace, context).into());
+    }
     let answer = Answer::Changed {
         node: Some(removed_node(txn, &removed)),
         others: vec![(parent, txn.attr(parent)?)],
