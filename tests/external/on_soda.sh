@@ -39,7 +39,7 @@ for _ in $(seq 1200); do
   sleep 0.05
 done
 for mount in "$dir/one" "$dir/two"; do
-  timeout 30 "$soda" mount "127.0.0.1:$port/main" "$mount" -o "${SODA_MOUNT_OPTIONS:-rw}" || { tail -20 "$dir/server.log"; die "mount failed"; }
+  timeout 30 "$soda" mount "127.0.0.1:$port/main" "$mount" -o "${SODA_MOUNT_OPTIONS:-rw}" || { tail -n 20 "$dir/server.log"; die "mount failed"; }
 done
 
 passed=0 failed=0
@@ -53,7 +53,7 @@ for suite in "${suites[@]}"; do
   else
     failed=$((failed + 1))
     say "$suite: FAILED, $((SECONDS - start)) s; the server's last words:"
-    tail -5 "$dir/server.log"
+    tail -n 5 "$dir/server.log"
   fi
   kill -0 "$server" 2>/dev/null || die "the server died during $suite"
   mountpoint -q "$dir/one" && timeout 10 stat "$dir/one" >/dev/null || die "the mount died during $suite"
@@ -74,7 +74,7 @@ if sound >"$dir/fsck.log" 2>&1; then
 else
   failed=$((failed + 1))
   say "fsck: FAILED"
-  tail -20 "$dir/fsck.log" "$dir/server.log"
+  tail -n 20 "$dir/fsck.log" "$dir/server.log"
 fi
 echo "external suites: $passed passed, $failed failed"
 [ "$failed" = 0 ]
