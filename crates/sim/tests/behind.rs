@@ -32,7 +32,9 @@ fn seeds_that_found_something() {
         59, // A change that had gone through the server between two records was lost, and they were sent without it.
         728, // A lease was given back unasked, and then the power cut took what it had covered.
         1417, // A directory that was empty by a lost change was removed again.
-        1648, // A copy of a session's hello began another one on the same connection.
+        // The connection broke in the grace period with a digest under way, and the claims counted that as told.
+        1_000_491, 3_001_037, //
+        1648,      // A copy of a session's hello began another one on the same connection.
     ];
     for seed in found {
         let _ = is_sound(seed);

@@ -45,6 +45,8 @@ struct Kept {
     session: Option<SessionId>,
     /// The run of the server that was heard of last.
     boot: u64,
+    /// The last digest that the server had at the last welcome.
+    stored: DigestId,
     log: Log,
     /// What is in the log.
     written: BTreeMap<Lsn, Written>,

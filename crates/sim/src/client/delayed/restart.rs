@@ -21,6 +21,7 @@ impl Client {
         let sabotage = context.config.sabotage;
         let Some(delayed) = &mut self.delayed else { return };
         delayed.kept.session = Some(session);
+        delayed.kept.stored = stored;
         let is_new_run = std::mem::replace(&mut delayed.kept.boot, boot) != boot;
         if !is_new_run || sabotage == Sabotage::ForgetLost {
             return;
@@ -81,7 +82,7 @@ impl Client {
     /// Inodes with something in the log that the server lacks, and that it knows.
     fn logged_objects(&self) -> BTreeSet<Object> {
         let Some(delayed) = &self.delayed else { return BTreeSet::new() };
-        let lacking = delayed.kept.written.values().filter(|written| written.digest.is_none());
+        let lacking = delayed.kept.lacking();
         let made: BTreeSet<Object> = lacking.clone().filter_map(|written| written.makes).collect();
         lacking
             .flat_map(|written| &written.changes)
@@ -94,8 +95,8 @@ impl Client {
     fn believed(&self, fid: Fid, cells: u8) -> Vec<(Register, Stamp)> {
         let Some(delayed) = &self.delayed else { return Vec::new() };
         let believe = |register: Register| {
-            let mut lacking = delayed.kept.written.values().filter(|written| written.digest.is_none());
-            let first = lacking.find(|written| written.effects.iter().any(|(of, _)| *of == register));
+            let first =
+                delayed.kept.lacking().find(|written| written.effects.iter().any(|(of, _)| *of == register));
             let value = match first {
                 Some(written) if written.makes == Some(register.object) => {
                     return Some((register, Stamp::default()));
@@ -129,6 +130,11 @@ impl Client {
 }
 
 impl Kept {
+    /// What the server lacked at the last welcome: a digest under way that it had not got comes behind the claims.
+    fn lacking(&self) -> impl Iterator<Item = &Written> + Clone {
+        self.written.values().filter(|written| written.digest.is_none_or(|digest| digest > self.stored))
+    }
+
     /// For each register in what the server lacks, the value that it ends with; and the inodes that cannot come that far: in
     /// between they were changed through the server, which has lost that.
     fn chains(&self) -> (BTreeMap<Register, Value>, BTreeSet<Object>) {
