@@ -6,6 +6,7 @@ use crate::progress::Progress;
 use crate::units::{count, show_size};
 use serde::Serialize;
 use soda_client::BacklogView;
+use soda_fuse::MountEntry;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ pub(crate) enum Outcome {
     Failed(String),
     ServerGone,
     DaemonEnded,
+    /// Its daemon is there, but stopped or stuck. What it has not told is not known.
+    NoAnswer,
 }
 
 /// Has them synced all at once.
@@ -175,6 +178,12 @@ fn outcome_of(answer: Option<SyncAnswer>) -> Outcome {
 }
 
 impl Synced {
+    /// Of a mount that could not even be asked.
+    pub(crate) fn no_answer(mount: MountEntry) -> Synced {
+        let (began, left) = (BacklogView::default(), BacklogView::default());
+        Synced { dir: mount.dir, server: mount.source, began, left, outcome: Outcome::NoAnswer }
+    }
+
     /// What a command says that was to sync and could not.
     pub(crate) fn into_result(self) -> Result<(), CliError> {
         let (dir, left) = (self.dir.display(), left_text(&self.left));
@@ -190,6 +199,9 @@ impl Synced {
             ),
             Outcome::Failed(why) => format!("cannot sync {dir}: {why}. Its log says more"),
             Outcome::DaemonEnded => format!("cannot sync {dir}: its daemon has ended; see its log"),
+            Outcome::NoAnswer => {
+                format!("{dir} is not synced: its daemon does not answer, it is stopped or stuck")
+            }
         };
         Err(CliError::Failed(text))
     }

@@ -347,6 +347,12 @@ pub(crate) fn daemons() -> Vec<Daemon> {
     found
 }
 
+/// Whether a daemon of this user serves the mount, though it may not answer.
+pub(crate) fn has_socket(mount: &MountEntry) -> bool {
+    let end = format!("-{}.sock", mount.device.1);
+    sockets().iter().any(|socket| socket.to_string_lossy().ends_with(&end))
+}
+
 fn sockets() -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));

@@ -202,10 +202,11 @@ fn a_sync_of_all_mounts_names_those_that_cannot_be_asked() {
     let signal = |name: &str| assert!(Command::new("kill").args([name, &daemon]).status().unwrap().success());
     signal("-STOP");
     let (all, one) = (place.soda(&["sync"]), place.soda(&["sync", dir.to_str().unwrap()]));
+    let json = place.soda(&["sync", "--json"]);
     signal("-CONT");
-    succeeded(&all);
-    let silent = format!("{} is not synced", dir.display());
-    assert!(String::from_utf8_lossy(&all.stderr).contains(&silent), "{all:?}");
+    failed_with(&all, 1, &format!("{} is not synced", dir.display()));
+    failed_with(&json, 1, "is not synced");
+    assert!(String::from_utf8_lossy(&json.stdout).contains("no_answer"), "{json:?}");
     failed_with(&one, 1, "does not answer");
 }
 

@@ -7,14 +7,16 @@ use crate::control::{self, Daemon};
 use crate::error::CliError;
 use crate::units::{count, show_size};
 use crate::within::in_mount;
+use soda_fuse::MountEntry;
 use std::path::Path;
 
 pub(crate) fn run(arguments: &SyncArgs) -> Result<(), CliError> {
-    let daemons = match &arguments.path {
-        Some(path) => vec![daemon_of(path)?],
+    let (daemons, stopped) = match &arguments.path {
+        Some(path) => (vec![daemon_of(path)?], Vec::new()),
         None => all()?,
     };
-    let synced = backlog::sync(daemons, Until::Durable);
+    let mut synced = backlog::sync(daemons, Until::Durable);
+    synced.extend(stopped.into_iter().map(Synced::no_answer));
     match arguments.json {
         true => print_json(&synced)?,
         false => print(&text(&synced))?,
@@ -22,16 +24,16 @@ pub(crate) fn run(arguments: &SyncArgs) -> Result<(), CliError> {
     synced.into_iter().try_for_each(Synced::into_result)
 }
 
-/// Those that do not answer can only be named: for whoever is not their owner that is no failure.
-fn all() -> Result<Vec<Daemon>, CliError> {
+/// Those of this user that answer, and the mounts of those that are there and do not. Others can only be named: for whoever is not
+/// their owner that is no failure.
+fn all() -> Result<(Vec<Daemon>, Vec<MountEntry>), CliError> {
     let daemons = control::daemons();
-    for mount in control::silent(daemons.iter().map(|daemon| &daemon.status))? {
-        eprintln!(
-            "soda: {} is not synced: its daemon does not answer. It is dead, stopped, or another user's",
-            mount.dir.display()
-        );
+    let silent = control::silent(daemons.iter().map(|daemon| &daemon.status))?;
+    let (stopped, others) = silent.into_iter().partition::<Vec<_>, _>(control::has_socket);
+    for mount in others {
+        eprintln!("soda: {} is not synced: its daemon is dead, or another user's", mount.dir.display());
     }
-    Ok(daemons)
+    Ok((daemons, stopped))
 }
 
 /// Nothing in the mount is touched: its server may be gone.

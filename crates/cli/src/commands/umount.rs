@@ -93,7 +93,7 @@ fn tell_first(daemon: Daemon) -> Result<(), CliError> {
                 show_changes(&told.left)
             ),
             Outcome::Failed(why) => eprintln!("soda: not everything of {dir} is at the server: {why}"),
-            Outcome::Synced | Outcome::Told | Outcome::DaemonEnded => {}
+            Outcome::Synced | Outcome::Told | Outcome::DaemonEnded | Outcome::NoAnswer => {}
         }
     }
     Ok(())

@@ -18,7 +18,7 @@ pub const MAX_WRITE: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
 const CONGESTION_THRESHOLD: u16 = 48;
 
-/// What one writev(2) takes, and no constant of rustix: `UIO_MAXIOV` in `linux/uio.h`. rustix passes on so many and drops the rest.
+/// What one writev(2) takes (`UIO_MAXIOV` in `linux/uio.h`). rustix has no public constant, and drops in silence what is more.
 const IOV_MAX: usize = 1024;
 
 /// The device of one mount.
