@@ -24,8 +24,8 @@ pub(crate) fn run(arguments: &SyncArgs) -> Result<(), CliError> {
     synced.into_iter().try_for_each(Synced::into_result)
 }
 
-/// Those of this user that answer, and the mounts of those that are there and do not. Others can only be named: for whoever is not
-/// their owner that is no failure.
+/// Those of this user that answer, and the mounts of those that are there and do not. Others can only be named: for whoever is
+/// not their owner that is no failure.
 fn all() -> Result<(Vec<Daemon>, Vec<MountEntry>), CliError> {
     let daemons = control::daemons();
     let silent = control::silent(daemons.iter().map(|daemon| &daemon.status))?;

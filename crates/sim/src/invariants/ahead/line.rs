@@ -73,6 +73,13 @@ impl Line {
         self.required = self.required.max(at.min(most));
     }
 
+    /// This one and what came after it need not be seen any more.
+    pub(super) fn release(&mut self, value: Value) {
+        if let Some(at) = self.position(value) {
+            self.required = self.required.min(at.saturating_sub(1));
+        }
+    }
+
     /// The server has come so far.
     pub(super) fn apply(&mut self, at: usize) {
         self.applied = at;

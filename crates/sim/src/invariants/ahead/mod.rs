@@ -266,9 +266,19 @@ impl Ahead {
         self.take_back(&lost)
     }
 
-    /// The client of the session has lost its log.
+    /// The client of the session has lost its log. Until the server has ended the session a digest on its way may arrive: what
+    /// only this client has may be seen, and need not be.
     pub(super) fn abandoned(&mut self, session: SessionId) {
         self.abandoned.insert(session);
+        let local = self.local.get(&session).into_iter().flatten();
+        let effects: Vec<(Register, Value)> =
+            local.filter_map(|uid| self.ops.get(uid)).flat_map(|op| op.effects.clone()).collect();
+        for (register, value) in effects {
+            if let Some(line) = self.lines.get_mut(&register) {
+                line.release(value);
+            }
+            self.lower_floors(register);
+        }
     }
 
     /// A client has given up what no lease covers any more.
