@@ -1137,6 +1137,40 @@ def privileges():
     same(stat.S_IMODE(seen[0].st_mode) & stat.S_ISGID, stat.S_ISGID)
 
 
+# SEMANTICS 38
+@test
+def the_killed():
+    """What a process that was killed had asked for is done when its end is known, or never: names here, data there."""
+    os.mkdir(f"{A}/killed")
+    path = f"{A}/killed/data"
+
+    def creates():
+        while True:
+            os.close(os.open(f"{A}/killed/name", os.O_CREAT | os.O_WRONLY))
+            os.unlink(f"{A}/killed/name")
+
+    def writes():
+        file = os.open(path, os.O_RDWR | os.O_CREAT)
+        while True:
+            os.pwrite(file, b"killed" * 700, 0)
+
+    for round_ in range(400):
+        child = in_child((creates, writes)[round_ % 2])
+        time.sleep(random.uniform(0.002, 0.008))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if round_ % 2 == 0:
+            errno_of(os.unlink, f"{A}/killed/name")
+            time.sleep(0.002)
+            same(sorted(os.listdir(f"{A}/killed")), ["data"] if round_ > 1 else [], f"round {round_}")
+        else:
+            with open(f"{B}/killed/data", "wb", buffering=0) as file:
+                file.write(b"living")
+            time.sleep(0.002)
+            with open(path, "rb") as file:
+                same(file.read(), b"living", f"round {round_}")
+
+
 @test
 def small_pieces():
     """What was written a few bytes at a time is read in large pieces, here and there: appended, in any order, with holes."""

@@ -5,6 +5,7 @@
 //! dropping an operation's future at any point is harmless.
 
 use crate::cache::State;
+use crate::caller;
 use crate::config::Retry;
 use crate::connection::link::{Cancelled, NotTaken, OnLoss, Pending, Refused, Submission};
 use crate::connection::{Route, SlotGuard};
@@ -13,6 +14,8 @@ use bytes::Bytes;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Answer, Call, LockWait};
 use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -118,6 +121,14 @@ pub(crate) struct Waiting<T> {
     receiver: oneshot::Receiver<FsResult<T>>,
     abandon: Abandon,
     patience: Retry,
+    effect: Effect,
+}
+
+/// Whether a request does something at the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Effect {
+    None,
+    Some,
 }
 
 /// Tells the server if the caller goes while the request may still be waiting there.
@@ -135,12 +146,13 @@ impl Inner {
         apply: impl FnOnce(&mut Arrived<'_>, FsResult<(Answer, Bytes)>) -> FsResult<T> + Send + 'static,
     ) -> Waiting<T> {
         let waits_for_lock = matches!(order.call, Call::LockSet { wait: LockWait::Yes, .. });
+        let effect = if order.on_loss() == OnLoss::Fail { Effect::Some } else { Effect::None };
         let cancel = waits_for_lock || (order.slot.is_some() && order.give_up == GiveUp::WithCaller);
         let (submission, receiver) = self.submission(order, apply);
         let tag = self.link.submit(submission).map_err(|refused| self.complete_refused(*refused)).ok();
         let patience = if waits_for_lock { Retry::Hard } else { self.config.retry };
         let tag = tag.filter(|_| cancel);
-        Waiting { receiver, abandon: Abandon { inner: Arc::clone(self), tag }, patience }
+        Waiting { receiver, abandon: Abandon { inner: Arc::clone(self), tag }, patience, effect }
     }
 
     /// As [`Inner::send`], but nothing is sent and nothing completed before [`Inner::send_enlisted`]: for a request that belongs
@@ -216,11 +228,12 @@ impl Inner {
 impl<T> Waiting<T> {
     pub(crate) async fn result(mut self) -> FsResult<T> {
         let received = match self.patience {
-            Retry::Hard => (&mut self.receiver).await,
+            Retry::Hard => self.received().await,
             Retry::Soft { timeout } => {
+                let runtime = self.abandon.inner.runtime.clone();
                 let timed = {
-                    let _context = self.abandon.inner.runtime.enter();
-                    tokio::time::timeout(timeout, &mut self.receiver)
+                    let _context = runtime.enter();
+                    tokio::time::timeout(timeout, self.received())
                 };
                 match timed.await {
                     Ok(received) => received,
@@ -235,6 +248,21 @@ impl<T> Waiting<T> {
         };
         self.abandon.tag = None;
         received.unwrap_or_else(|_| Err(shut_down()))
+    }
+
+    /// What comes. From a caller that is being killed it is taken back meanwhile, if it still waits.
+    async fn received(&mut self) -> Result<FsResult<T>, oneshot::error::RecvError> {
+        poll_fn(|context| {
+            let polled = Pin::new(&mut self.receiver).poll(context);
+            if polled.is_pending() && caller::is_dying() && self.effect == Effect::Some {
+                caller::note_outstanding();
+                if let Some(tag) = self.abandon.tag.take() {
+                    self.abandon.inner.cancel(tag, Cancelled::ByCaller);
+                }
+            }
+            polled
+        })
+        .await
     }
 
     /// As [`Waiting::result`], of a request that is taken back, if it still waits, when `interrupted` is ready. Whether it did

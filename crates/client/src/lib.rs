@@ -39,6 +39,7 @@
 mod behind;
 mod cache;
 mod call;
+pub mod caller;
 mod client;
 mod clock;
 mod config;

@@ -3,16 +3,18 @@
 //! A request that waits is woken by the thread that has its answer and goes on there: no hop before that.
 //! INTERRUPT ends a wait for a lock, which is told and answers by itself: it may have been granted just then. Any other
 //! operation is like a local disk's: only a signal that kills the process ends it, so that a handler of SIGALRM does not see
-//! EINTR from write(2).
+//! EINTR from write(2). A process is let go only when what it has asked the server for is done, or never will be: whoever has
+//! waited for its death sees no change of it later.
 
 use crate::wire::{Sink, Unique};
+use soda_client::caller::{self, Outstanding};
 use soda_types::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -23,6 +25,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How often the processes of operations that wait for long are looked at. Over io_uring, Linux (6.18) tells of no signal that
 /// comes between the moment in which it takes a request on and the one in which it has handed it over.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+/// For how long a process that is being killed waits for what became of its operation. A server that answers, answers that at once.
+const TAKE_BACK: Duration = Duration::from_secs(2);
 
 /// So many INTERRUPTs that came before their request are remembered.
 const EARLY: usize = 256;
@@ -44,6 +49,7 @@ pub(crate) struct Tasks {
     runtime: Handle,
     sink: Arc<dyn Sink>,
     waiting: Mutex<Waiting>,
+    take_back: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +79,8 @@ struct Task {
     work: Mutex<Option<Work>>,
     scheduled: AtomicBool,
     interrupted: AtomicBool,
+    /// Its process is being killed.
+    dying: AtomicBool,
     /// It waited already when all were last looked at.
     seen: AtomicBool,
     tasks: Arc<Tasks>,
@@ -94,7 +102,7 @@ pub(crate) enum Interrupted {
 
 impl Tasks {
     pub(crate) fn new(runtime: Handle, sink: Arc<dyn Sink>) -> Arc<Tasks> {
-        Arc::new(Tasks { runtime, sink, waiting: Mutex::default() })
+        Arc::new(Tasks { runtime, sink, waiting: Mutex::default(), take_back: TAKE_BACK })
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -136,6 +144,7 @@ impl Tasks {
             work: Mutex::new(Some(work)),
             scheduled: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
+            dying: AtomicBool::new(false),
             seen: AtomicBool::new(false),
             tasks: self.clone(),
         });
@@ -164,7 +173,7 @@ impl Tasks {
         };
         match &task.interruptible {
             Interruptible::AnySignal(signal) => signal.notify_one(),
-            Interruptible::Death if is_dying(task.tid) => task.give_up(),
+            Interruptible::Death if is_dying(task.tid) => task.die(),
             Interruptible::Death => {
                 if !task.interrupted.swap(true, Ordering::Relaxed) {
                     self.runtime.spawn(give_up_on_death(task));
@@ -192,7 +201,7 @@ impl Tasks {
             if task.seen.swap(true, Ordering::Relaxed) && task.has_signal() {
                 match &task.interruptible {
                     Interruptible::AnySignal(signal) => signal.notify_one(),
-                    Interruptible::Death => task.give_up(),
+                    Interruptible::Death => task.die(),
                 }
             }
         }
@@ -207,7 +216,7 @@ async fn give_up_on_death(task: Arc<Task>) {
             return;
         }
         if is_dying(task.tid) {
-            return task.give_up();
+            return task.die();
         }
     }
 }
@@ -277,12 +286,34 @@ impl Task {
         self.scheduled.store(false, Ordering::Release);
         let Some(work) = slot.as_mut() else { return };
         let waker = Waker::from(self.clone());
-        if let Poll::Ready(()) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
+        let mut poll = || work.as_mut().poll(&mut Context::from_waker(&waker));
+        let (polled, outstanding) = match self.dying.load(Ordering::Acquire) {
+            true => caller::poll_for_dying(poll),
+            false => (poll(), Outstanding::Yes),
+        };
+        if polled.is_ready() {
             let finished = slot.take();
             drop(slot);
             self.tasks.waiting().tasks.remove(&self.unique);
             drop(finished);
+        } else if outstanding == Outstanding::No {
+            drop(slot);
+            self.give_up();
         }
+    }
+
+    fn die(self: &Arc<Self>) {
+        if self.dying.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let task = self.clone();
+        self.tasks.runtime.spawn(async move {
+            task.poll();
+            if !task.is_finished() {
+                tokio::time::sleep(task.tasks.take_back).await;
+                task.give_up();
+            }
+        });
     }
 
     fn give_up(&self) {
@@ -379,7 +410,45 @@ mod tests {
         }
         assert_eq!(tasks.interrupt(4), Interrupted::NotFound);
         until_waiting(&tasks, 1).await;
-        assert_eq!(*seen.0.lock().unwrap(), [(3, -4), (1, -4)]);
+        let mut ended = seen.0.lock().unwrap().clone();
+        ended.sort_unstable();
+        assert_eq!(ended, [(1, -4), (3, -4)]);
+    }
+
+    #[tokio::test]
+    async fn who_is_killed_waits_for_a_change_that_is_under_way_but_not_for_ever() {
+        let seen = Arc::new(Seen::default());
+        let take_back = Duration::from_millis(200);
+        let tasks =
+            Tasks { runtime: Handle::current(), sink: seen.clone(), waiting: Mutex::default(), take_back };
+        let tasks = Arc::new(tasks);
+        let under_way = |answered: tokio::sync::oneshot::Receiver<()>| {
+            let mut answered = Box::pin(answered);
+            std::future::poll_fn(move |context| {
+                let polled = answered.as_mut().poll(context);
+                if polled.is_pending() {
+                    caller::note_outstanding();
+                }
+                polled.map(|_| ())
+            })
+        };
+        let ((soon, first), (_never, second)) =
+            (tokio::sync::oneshot::channel(), tokio::sync::oneshot::channel());
+        for (unique, answered) in [(1, first), (2, second)] {
+            let (change, answers) = (under_way(answered), seen.clone());
+            tasks.run(unique, u32::MAX, Interruptible::Death, async move {
+                change.await;
+                answers.send(unique, 0, &[]).unwrap();
+            });
+        }
+        let start = std::time::Instant::now();
+        assert_eq!([1, 2].map(|unique| tasks.interrupt(unique)), [Interrupted::Noted; 2]);
+        tokio::task::yield_now().await;
+        assert_eq!((seen.0.lock().unwrap().len(), tasks.len()), (0, 2));
+        soon.send(()).unwrap();
+        until_waiting(&tasks, 0).await;
+        assert_eq!(*seen.0.lock().unwrap(), [(1, 0), (2, -4)]);
+        assert!(start.elapsed() >= take_back);
     }
 
     #[tokio::test]
