@@ -26,7 +26,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// comes between the moment in which it takes a request on and the one in which it has handed it over.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 
-/// For how long a process that is being killed waits for what became of its operation. A server that answers, answers that at once.
+/// For how long a process that is being killed waits for what became of its operation. A server that answers does so at once.
 const TAKE_BACK: Duration = Duration::from_secs(2);
 
 /// So many INTERRUPTs that came before their request are remembered.

@@ -280,6 +280,28 @@ fn mapped_pages_that_no_lease_covers_are_dropped_soon() {
     }
 }
 
+// SEMANTICS 1
+#[test]
+fn without_leases_the_end_of_a_file_that_is_mapped_is_where_another_machine_has_put_it() {
+    if !prerequisites() {
+        return;
+    }
+    for options in ["consistency=verify", "lease-term=0"] {
+        let cell = Cell::start_with(Network::Loopback, 2, &["-o", options]);
+        let (here, there) = (cell.root(0).join("file"), cell.root(1).join("file"));
+        fs::write(&there, [b'x'; 4095]).unwrap();
+        let mut writer = fs::OpenOptions::new().append(true).open(&there).unwrap();
+        let mut program = Python::start();
+        program.ask(&format!("file = os.open({here:?}, os.O_RDWR)"));
+        for length in 4096..4120 {
+            // A page that is there when the file has grown.
+            program.ask("mapped = mmap.mmap(file, 4095); mapped[0]; mapped.close()");
+            writer.write_all(b"x").unwrap();
+            assert_eq!(program.ask("os.lseek(file, 0, 2)"), length.to_string(), "{options}");
+        }
+    }
+}
+
 /// Takes a whole-file lock through an open `file`.
 fn lock(program: &mut Python, kind: &str) -> String {
     program.ask(&format!("fcntl.{kind}(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"))

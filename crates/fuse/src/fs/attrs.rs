@@ -2,7 +2,7 @@
 
 use super::{Inner, Inode};
 use crate::handles::{FileHandle, Path};
-use crate::nodes::Fill;
+use crate::nodes::{Fill, PageState};
 use crate::wire::{Reply, SetAttrRequest};
 use soda_types::{Attr, Creds, Fid};
 use std::sync::Arc;
@@ -30,15 +30,19 @@ impl Inner {
     /// `handle`: whose read or stat asks.
     pub(super) async fn getattr(self: Arc<Self>, fid: Fid, handle: Option<u64>, reply: Reply) {
         let file = handle.and_then(|handle| self.files.find(handle));
-        let cached = file.filter(|file| file.path == Path::Cached);
         for tries in 1.. {
             let attr = match self.attributes(fid).await {
                 Ok(attr) => attr,
                 Err(error) => return self.fail("getattr", &error, reply),
             };
-            let overtaken = match &cached {
-                Some(file) => self.show_size(file, &attr.value).await == Shown::Overtaken,
-                None => false,
+            // Whoever maps a file through a descriptor for both ways has pages, too. That these are dropped before the answer
+            // makes the kernel throw the answer away.
+            let has_old_pages = || self.nodes.page_state(fid, attr.value.data_version) == PageState::Outdated;
+            let overtaken = match &file {
+                Some(file) if file.path == Path::Cached || has_old_pages() => {
+                    self.show_size(file, &attr.value).await == Shown::Overtaken
+                }
+                _ => false,
             };
             if !overtaken || tries == SIZE_TRIES {
                 return self.answer_attr(fid, attr, Form::Attr, Inode::Guarded, reply).await;
