@@ -150,7 +150,7 @@ async fn a_signal_that_crosses_the_grant_of_a_lock_leaves_it_granted_or_given_ba
     assert!(interrupted(waiting.await.unwrap()), "nobody knows");
     locker.script.control.answer(tag, Answer::Done, &[]).await;
     locker.hears(Call::LockRelease { fid: FILE, lock: lock(LockMode::Exclusive, 10, 19) }).await;
-    assert_eq!(locker.client.session().locks, 2, "what it had before, in two pieces");
+    assert_eq!(locker.client.session().locks, 1, "what it had before");
 }
 
 /// The server hears that the file is closed, then that it is open: nobody would ever close it again.

@@ -108,7 +108,7 @@ fn a_second_server_is_refused() {
     let first = open(directory.path()).unwrap();
     let error = open(directory.path()).unwrap_err();
     assert!(
-        matches!(error, StorageError::InUse { .. }) && error.to_string().contains("another server"),
+        matches!(error, StorageError::InUse { .. }) && error.to_string().contains("a running server"),
         "{error}"
     );
     drop(first);
