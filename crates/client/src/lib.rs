@@ -27,7 +27,8 @@
 //! - [`ops`] are the operations. Each looks into the caches under one short lock; if that is enough its future is ready at
 //!   the first poll, in about a microsecond. Otherwise the polling thread itself writes the request into the socket.
 //! - Replies are applied to the caches by the task that reads the connection, in the order of arrival, whether or not the
-//!   caller still waits. So an operation's future may be dropped at any point.
+//!   caller still waits. So an operation's future may be dropped at any point; who has to know first what becomes of a change
+//!   that is under way polls it on by [`caller::poll_for_dying`].
 //! - The caches (`cache`) hold what a lease covers: attributes, names present and absent, data, xattrs. Lease logic is in
 //!   `soda_lease::holder`, nowhere else.
 //! - Recalls (`recall`): the kernel's caches first ([`KernelHooks`]), then ours, then the answer.
