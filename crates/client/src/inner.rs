@@ -144,7 +144,7 @@ impl Inner {
             self.drop_kernel_copies(&mut state, now, &touches);
         }
         let given_up = std::mem::take(&mut state.given_up);
-        let closed = std::mem::take(&mut state.closed_at_server);
+        let closed = state.take_closed();
         drop(state);
         drop(slot);
         completion.finish();
@@ -212,7 +212,7 @@ impl Inner {
         }
         let mut state = crate::lock(&self.state);
         said_open.into_iter().for_each(|fid| state.told_open(fid));
-        let closed = std::mem::take(&mut state.closed_at_server);
+        let closed = state.take_closed();
         drop(state);
         self.closed(closed);
     }

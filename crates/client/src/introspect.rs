@@ -82,9 +82,9 @@ pub enum ClientStanding {
 
 pub(crate) fn leases(inner: &Inner) -> Vec<HeldLease> {
     let now = inner.now();
-    let mut state = crate::lock(&inner.state);
+    let state = crate::lock(&inner.state);
     let held = state.holder.snapshot(now);
-    let mut opens = |fid: Fid| state.existing(fid).map_or(0, |inode| inode.opens);
+    let opens = |fid: Fid| state.peek(fid).map_or(0, |inode| inode.opens);
     held.into_iter()
         .map(|info| HeldLease {
             grant: info.grant,
@@ -118,7 +118,7 @@ pub(crate) fn session(inner: &Inner) -> SessionView {
         cached_inodes: state.len(),
         cached_bytes: state.memory.bytes(),
         metadata_bytes: state.metadata_bytes(),
-        open_files: state.open.len(),
+        open_files: state.open_files().len(),
         locks: state.locks.len(),
         unsynced: state.unsynced.len(),
         backlog: BacklogView {

@@ -1,20 +1,36 @@
-//! Answering recalls: the kernel's caches first, then our own, then the answer.
+//! Answering recalls: what was done here and not told, then the kernel's caches, then our own, then the answer.
 //!
-//! While a recall is being worked on, what is cached is still served (with no validity), so that a reader which holds a
-//! page or directory lock that the kernel's invalidation needs gets its answer. A recall that the kernel does not have
-//! to hear of is answered by the task that read it, at once.
+//! ```text
+//! handle_recalls ── begin ─┬─ gone: the lease is not here any more ──────────────────────────────┐
+//!                          ├─ running: the first of two equal recalls answers                     │
+//!                          └─ job ─┬─ nothing may block ────────────────────────────────┐         │
+//!                                  └─ hand on ── flush ── tell the kernel ───────────── finish ── acknowledge
+//!                                                  └──────────── not yet: overtaken ──────┘
+//! ```
+//!
+//! *Where.* Each job is answered by the task that read the recall if nothing may block, else by a thread of the [`Pool`],
+//! after a task has flushed. Beside it stand those that cut the knots in which the kernel would wait for ever
+//! ([`unblock`]): whoever is first to set [`Progress::done`] answers, and the others find it done.
+//!
+//! *Meanwhile.* While a recall is being worked on, what is cached is still served (with no validity), so that a reader
+//! which holds a page or directory lock that the kernel's invalidation needs gets its answer.
+//!
+//! *Not asked for.* Leases are also given back or lowered unasked ([`idle`], [`neighbours`]), and the kernel told of what
+//! no recall is about ([`unasked`]).
 
+mod flush;
 mod idle;
 mod neighbours;
 mod plan;
 mod pool;
+mod unasked;
+mod unblock;
 
 pub(crate) use pool::Pool;
 
 use crate::behind::here::Origin;
 use crate::cache::State;
-use crate::connection::link::Cancelled;
-use crate::hooks::{NAMES_RUN_OUT, Names, NamesLock};
+use crate::hooks::NamesLock;
 use crate::inner::{Inner, said_open};
 use plan::Plan;
 use soda_lease::holder::RecallStep;
@@ -22,17 +38,6 @@ use soda_protocol::Note;
 use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use tokio::sync::oneshot;
-
-/// For how long the kernel may be seen not to get on with it while own changes of the object wait behind the recall: this
-/// or up to twice this.
-const STUCK: Duration = Duration::from_secs(1);
-
-/// Between a flush that failed and the next.
-const FLUSH_AGAIN: Duration = Duration::from_millis(100);
-/// How often the server hears that a flush is getting on.
-const PROGRESS: Duration = Duration::from_secs(1);
 
 /// A recall in progress.
 #[derive(Debug)]
@@ -115,24 +120,6 @@ impl Inner {
         self.acknowledge(acks);
     }
 
-    /// Part of a deep lease is asked for, and the answer to a digest that made something below is not here yet. It may have been
-    /// lost with a connection, and the server believe that the deep lease covers what it made: no question about that part is
-    /// answered before that is known.
-    fn defer(self: &Arc<Inner>, recall: &Recall) -> bool {
-        let Some(digest) = crate::lock(&self.state).behind.digest_under_way() else { return false };
-        let (inner, recall) = (Arc::clone(self), recall.clone());
-        self.runtime.spawn(async move {
-            while crate::lock(&inner.state).behind.digest_under_way() == Some(digest) {
-                let flushed = tokio::time::timeout(PROGRESS, inner.flush_all()).await;
-                if matches!(flushed, Ok(Err(_))) {
-                    tokio::time::sleep(FLUSH_AGAIN).await;
-                }
-            }
-            inner.work_on_recalls(&[recall]);
-        });
-        true
-    }
-
     fn may_block(&self, job: &Job) -> bool {
         let ahead = !crate::lock(&self.state).untold(&job.parts).is_empty();
         ahead || job.needs_kernel() || !job.neighbours.is_empty() || !self.answers.none_inside()
@@ -167,11 +154,11 @@ impl Inner {
             _ => {}
         }
         let step = state.holder.handle_recall(now, recall);
-        let opens = state.existing(asked).map_or(0, |inode| inode.opens);
+        let in_use = state.in_use(asked, InUse::No);
         let (of, keep, inside) = match step {
             RecallStep::AlreadyGone(mut ack) => {
-                ack.in_use = if opens > 0 { InUse::Yes } else { InUse::No };
-                if opens > 0 && ack.kept.is_none() {
+                ack.in_use = in_use;
+                if in_use == InUse::Yes && ack.kept.is_none() {
                     state.inode(asked).open_at_server = InUse::Yes;
                 }
                 return Begun::Gone(ack);
@@ -201,102 +188,9 @@ impl Inner {
         Begun::Job(Job { fid, epoch, of, began: now, parts, progress, neighbours })
     }
 
-    /// Own changes of a directory that wait at the server behind this recall hold the lock which the kernel needs to
-    /// drop the directory's names. Look-ups do, too, but stay: a kernel that asks for a name again takes an error for
-    /// "another inode by now", and what is mounted below would come loose. For them there is [`Inner::watch_names`].
-    fn take_back_changes(self: &Arc<Inner>, job: &Job) {
-        if self.hooks.names_lock() == NamesLock::None {
-            return;
-        }
-        let dirs = job.parts.iter().filter(|part| part.plan.names.is_some());
-        let tags: Vec<u64> = dirs.flat_map(|part| self.link.changing_names_of(part.fid)).collect();
-        if tags.is_empty() {
-            return;
-        }
-        let now = self.now();
-        if !crate::lock(&self.state).send_back(now) {
-            return;
-        }
-        for tag in tags {
-            self.stats.names_cancelled.one();
-            self.cancel(tag, Cancelled::ByRecall);
-        }
-    }
-
-    /// The kernel may never get the directory's lock before this recall is answered: whatever holds it may wait at the
-    /// server for just that. But what the kernel was told before the recall it believes for a moment only, and since then
-    /// it was told nothing: when the moment is over nothing old can be used any more, lock or no lock.
-    fn watch_names(self: &Arc<Inner>, job: &Job) {
-        if self.hooks.names_lock() == NamesLock::None || !self.concerns_names(job) {
-            return;
-        }
-        let (inner, mut job) = (Arc::clone(self), job.aside());
-        self.runtime.spawn(async move {
-            tokio::time::sleep(NAMES_RUN_OUT).await;
-            inner.flush_for_recall(job.fid, &job.parts).await;
-            if job.progress.done.load(Ordering::Acquire) {
-                return;
-            }
-            let runtime = inner.runtime.clone();
-            // Not in the pool: all of its threads may be waiting for locks.
-            runtime.spawn_blocking(move || {
-                let now = inner.now();
-                for part in &mut job.parts {
-                    part.plan =
-                        Plan::new(&mut crate::lock(&inner.state), now, part.fid, None).without_names();
-                    part.plan.tell(&*inner.hooks, part.fid);
-                }
-                if let Finished::Answer(acks) = inner.finish_recall(&job, Finish::Now) {
-                    tracing::debug!(fid = %job.fid, "recall answered when the kernel's names had run out");
-                    inner.stats.recalls_run_out.one();
-                    inner.acknowledge(acks);
-                }
-            });
-        });
-    }
-
     fn concerns_names(&self, job: &Job) -> bool {
         let mut state = crate::lock(&self.state);
         job.parts.iter().any(|part| state.existing(part.fid).is_some_and(|inode| inode.dir.is_some()))
-    }
-
-    /// The last resort against a deadlock through the kernel: an own change, a page that the kernel must write back before
-    /// it can drop it, waits at the server behind this recall, whose invalidation waits for the change. Then the server
-    /// gets its answer first. This machine may see the old state for the moment that the kernel still needs.
-    fn watch_stuck(self: &Arc<Inner>, job: &Job) {
-        let inner = Arc::clone(self);
-        // Only these wait for something that a change of our own can hold.
-        let can_be_stuck = job.parts.iter().any(|part| part.plan.data.is_some());
-        let job = job.aside();
-        let fid = job.fid;
-        let mut was_telling = false;
-        self.runtime.spawn(async move {
-            loop {
-                tokio::time::sleep(STUCK).await;
-                if job.progress.done.load(Ordering::Acquire) {
-                    return;
-                }
-                // For the whole of the last period, so that a slow machine is not taken for a stuck one.
-                let stuck = can_be_stuck && was_telling;
-                was_telling = job.progress.telling.load(Ordering::Acquire);
-                let behind = {
-                    let mut state = crate::lock(&inner.state);
-                    job.parts.iter().any(|Part { fid, .. }| {
-                        // Under a write lease own changes go ahead of the recall: they are not what it waits for.
-                        let covered = state.holder.mode(*fid) == Some(Mode::Write);
-                        !covered && state.existing(*fid).is_some_and(|inode| inode.changes > 0)
-                    })
-                };
-                if stuck && behind {
-                    tracing::warn!(%fid, "recall answered before the kernel: a change of its own waits for it");
-                    inner.stats.recalls_forced.one();
-                    if let Finished::Answer(acks) = inner.finish_recall(&job, Finish::Now) {
-                        inner.acknowledge(acks);
-                    }
-                    return;
-                }
-            }
-        });
     }
 
     fn work_on(self: &Arc<Inner>, mut job: Job) {
@@ -314,34 +208,6 @@ impl Inner {
         self.answer(job);
         self.lower_all(&neighbours);
         self.lower_when_durable(undurable);
-    }
-
-    /// Nobody else may see it before the server knows what was done here.
-    async fn flush_for_recall(self: &Arc<Inner>, asked: Fid, parts: &[Part]) {
-        let mut digests = self.stats.digests.get();
-        let mut began = None;
-        loop {
-            let untold = crate::lock(&self.state).untold(parts);
-            if untold.is_empty() {
-                if let Some(began) = began {
-                    self.stats.recall_flush_took(self.now().since(began));
-                }
-                return;
-            }
-            if began.is_none() {
-                began = Some(self.now());
-                self.stats.recall_flushes(crate::lock(&self.state).behind.needed_for(&untold));
-            }
-            // It fails where the server has no room, which may change, or if all is lost: then nothing is ahead any more.
-            let flushed = tokio::time::timeout(PROGRESS, self.flush(&untold)).await;
-            if matches!(flushed, Ok(Err(_))) {
-                tokio::time::sleep(FLUSH_AGAIN).await;
-            }
-            let now = self.stats.digests.get();
-            if flushed.is_err() && std::mem::replace(&mut digests, now) != now {
-                self.note(&Note::RecallProgress(vec![asked]));
-            }
-        }
     }
 
     fn answer(self: &Arc<Inner>, mut job: Job) {
@@ -415,67 +281,6 @@ impl Inner {
         self.note(&Note::RecallAcks(acks));
         self.close_overtaken(said_open);
     }
-
-    /// Changes whose callers have gone: nobody will tell the kernel what they did, so it must not go on with what it has.
-    pub(crate) fn drop_kernel_copies(self: &Arc<Inner>, state: &mut State, now: Monotonic, fids: &[Fid]) {
-        self.answers.bump();
-        let plans: Vec<(Fid, Plan)> =
-            fids.iter().map(|fid| (*fid, Plan::new(state, now, *fid, None))).collect();
-        let plans: Vec<_> = plans.into_iter().filter(|(_, plan)| plan.needs_kernel()).collect();
-        if !plans.is_empty() {
-            let inner = Arc::clone(self);
-            self.recall_pool.run(Box::new(move || {
-                inner.answers.wait();
-                plans.iter().for_each(|(fid, plan)| plan.tell(&*inner.hooks, *fid));
-            }));
-        }
-    }
-
-    /// Leases that are gone without a recall: nobody waits for an answer, but the kernel must not go on using them.
-    ///
-    /// What is returned tells when the kernel has dropped them.
-    pub(crate) fn drop_kernel_caches(self: &Arc<Inner>, fids: Vec<Fid>) -> oneshot::Receiver<()> {
-        let (done, is_done) = oneshot::channel();
-        let now = self.now();
-        let mut plans = Vec::new();
-        {
-            let mut state = crate::lock(&self.state);
-            self.answers.bump();
-            for fid in fids {
-                let plan = Plan::new(&mut state, now, fid, None);
-                state.kernel_dropped(fid);
-                state.void(fid);
-                if plan.needs_kernel() {
-                    plans.push((fid, plan));
-                }
-            }
-        }
-        if !plans.is_empty() {
-            let inner = Arc::clone(self);
-            self.recall_pool.run(Box::new(move || {
-                inner.answers.wait();
-                plans.iter().for_each(|(fid, plan)| plan.tell(&*inner.hooks, *fid));
-                let _ = done.send(());
-            }));
-        }
-        is_done
-    }
-
-    /// Everything the kernel holds, at once: the machine was suspended, and the kernel's time-outs stood still.
-    pub(crate) fn drop_all_kernel_caches(self: &Arc<Inner>) {
-        let fids: Vec<Fid> = crate::lock(&self.state).inodes().map(|(fid, _)| *fid).collect();
-        let inner = Arc::clone(self);
-        self.recall_pool.run(Box::new(move || {
-            // Otherwise names run out by themselves, almost as soon.
-            let names = inner.hooks.names_lock() == NamesLock::None;
-            for fid in fids {
-                inner.hooks.invalidate_attr(fid);
-                if names && crate::lock(&inner.state).existing(fid).is_some_and(|inode| inode.dir.is_some()) {
-                    inner.hooks.invalidate_names(fid, &Names::All);
-                }
-            }
-        }));
-    }
 }
 
 /// Whether a recall is answered although the kernel may not be done.
@@ -502,11 +307,6 @@ enum Begun {
 }
 
 impl State {
-    /// What the server has to be told before these may be seen by others.
-    fn untold(&self, parts: &[Part]) -> Vec<Fid> {
-        parts.iter().flat_map(|part| self.to_tell_first(part.fid)).collect()
-    }
-
     /// The kernel holds no more of it than may be kept: neither do we. Says whether it is in use.
     fn bring_down(&mut self, part: &Part, used: InUse) -> InUse {
         let Part { fid, keep, .. } = *part;
@@ -520,9 +320,9 @@ impl State {
         inode.recalling -= 1;
         // Others may see them before we hear of it.
         inode.uncovered_changes = inode.changes;
-        let in_use = if inode.opens > 0 { InUse::Yes } else { used };
+        let in_use = self.in_use(fid, used);
         if in_use == InUse::Yes && keep.is_none() {
-            inode.open_at_server = InUse::Yes;
+            self.inode(fid).open_at_server = InUse::Yes;
         }
         in_use
     }

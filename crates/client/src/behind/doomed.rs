@@ -62,7 +62,7 @@ impl State {
         if records.is_empty() {
             return;
         }
-        if self.inode(fid).opens > 0 {
+        if self.is_open(fid) {
             // Who opened it meanwhile may have brought in what the server has instead.
             self.memory.clear(fid);
         }

@@ -127,9 +127,8 @@ impl State {
     pub(super) fn attr_here(&mut self, now: Monotonic, fid: Fid) -> Here<Attr> {
         self.may_change_here(now, fid)?;
         let attr = self.peek_attr(now, fid).ok_or(Why::Unknown)?;
-        let open = self.peek(fid).is_some_and(|inode| inode.opens > 0);
         // Without a name, and nobody who keeps it: the server may have deleted it.
-        if attr.nlink == 0 && !open { Err(Why::Kind.into()) } else { Ok(attr) }
+        if attr.nlink == 0 && !self.is_open(fid) { Err(Why::Kind.into()) } else { Ok(attr) }
     }
 
     /// What a name means in a directory whose names may be changed here.

@@ -15,6 +15,7 @@ pub(crate) mod held_locks;
 pub(crate) mod inode;
 pub(crate) mod lru;
 pub(crate) mod names;
+mod opens;
 pub(crate) mod readahead;
 mod room;
 pub(crate) mod unseen;
@@ -33,18 +34,15 @@ use held_locks::HeldLocks;
 use inode::{Inode, Xattrs};
 use lru::Lru;
 use names::{Complete, Known};
+use opens::Opens;
 use room::Room;
 use soda_lease::holder::{Holder, HolderConfig, Ticket};
 use soda_protocol::{Covered, Node, XattrSummary};
-use soda_types::{Attr, Coverage, Fid, FileKind, Grant, InUse, Mode, Monotonic, Name, RecallAck};
-use std::collections::{BTreeSet, VecDeque};
+use soda_types::{Attr, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Name, RecallAck};
 use std::sync::Arc;
 use std::time::Duration;
 use unsynced::Unsynced;
 
-/// How long the server may take to notice that a connection broke, and how many files are closed in that time at most.
-const CLOSED_LATELY: Duration = Duration::from_secs(60);
-const MOST_CLOSED_LATELY: usize = 1 << 16;
 /// Where the kernel needs a directory's lock to drop its names, they stay out of its caches for so long after each recall: who
 /// works in it with other machines asks for every name, and needs no lock.
 const CONTENDED: Duration = Duration::from_secs(10);
@@ -60,13 +58,8 @@ pub(crate) struct State {
     pub(crate) behind: Behind,
     /// Leases given up by eviction, to be told to the server.
     pub(crate) given_up: Vec<RecallAck>,
-    /// Inodes that the server counts as open here, but nobody has open any more: to be told to it.
-    pub(crate) closed_at_server: Vec<Fid>,
-    /// What it was told lately: told again if the connection broke.
-    closed_lately: VecDeque<(Monotonic, Fid)>,
+    opens: Opens,
     inodes: FastMap<Fid, Inode>,
-    /// Inodes that programs have open.
-    pub(crate) open: BTreeSet<Fid>,
     /// Inodes that nobody needs, by last use.
     idle: Lru<Fid>,
     room: Room,
@@ -102,10 +95,8 @@ impl State {
             unsynced: Unsynced::default(),
             behind: Behind::new(write),
             given_up: Vec::new(),
-            closed_at_server: Vec::new(),
-            closed_lately: VecDeque::new(),
+            opens: Opens::default(),
             inodes: FastMap::default(),
-            open: BTreeSet::new(),
             idle: Lru::default(),
             room: Room::new(cache.metadata_bytes),
             max_inodes: cache.max_inodes,
@@ -395,41 +386,6 @@ impl State {
 
     pub(crate) fn len(&self) -> usize {
         self.inodes.len()
-    }
-
-    /// The server was told that the inode is open here.
-    pub(crate) fn told_open(&mut self, fid: Fid) {
-        let inode = self.inode(fid);
-        if inode.opens > 0 {
-            inode.open_at_server = InUse::Yes;
-        } else {
-            inode.open_at_server = InUse::No;
-            self.closed_at_server.push(fid);
-        }
-    }
-
-    /// Whether a lease says that the inode has a name, and nobody, here or elsewhere, is about to take it: then the server
-    /// can do nothing with the news that it was closed, and hears of it before anything that it could do something with.
-    pub(crate) fn keeps_a_name(&self, now: Monotonic, fid: Fid) -> bool {
-        let covered = self.holder.valid_until(now, fid, Mode::Read).is_some();
-        let quiet = |inode: &Inode| inode.recalling == 0 && inode.changes == 0;
-        let named = |inode: &Inode| inode.attr.is_some_and(|attr| attr.nlink > 0);
-        covered && self.inodes.get(&fid).is_some_and(|inode| quiet(inode) && named(inode))
-    }
-
-    pub(crate) fn note_closed(&mut self, now: Monotonic, fid: Fid) {
-        let old = |(at, _): &(Monotonic, Fid)| now.since(*at) > CLOSED_LATELY;
-        while self.closed_lately.front().is_some_and(old) || self.closed_lately.len() > MOST_CLOSED_LATELY {
-            self.closed_lately.pop_front();
-        }
-        self.closed_lately.push_back((now, fid));
-    }
-
-    /// What the server may not have heard of before the connection broke.
-    pub(crate) fn closed_lately(&mut self) -> Vec<Fid> {
-        let closed: Vec<Fid> =
-            std::mem::take(&mut self.closed_lately).into_iter().map(|(_, fid)| fid).collect();
-        closed.into_iter().filter(|fid| !self.open.contains(fid)).collect()
     }
 
     /// The server has started anew: what no lease was reclaimed for may be another thing under the same version.

@@ -62,9 +62,7 @@ impl OpenFile {
     }
 
     fn count(inner: &Arc<Inner>, state: &mut crate::cache::State, fid: Fid, mode: OpenMode) -> Arc<OpenFile> {
-        state.inode(fid).opens += 1;
-        state.open.insert(fid);
-        state.repin(fid);
+        state.begin_open(fid);
         let losses = inner.losses.load(Ordering::SeqCst);
         let heard = Mutex::new(state.unsynced.heard(fid));
         Arc::new(OpenFile { inner: Arc::clone(inner), fid, mode, losses, heard, sequence: Mutex::default() })
@@ -93,16 +91,12 @@ impl OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         let mut state = crate::lock(&self.inner.state);
-        let inode = state.inode(self.fid);
-        inode.opens = inode.opens.saturating_sub(1);
-        if inode.opens > 0 {
+        if !state.end_open(self.fid) {
             return;
         }
+        let inode = state.inode(self.fid);
         let by_log = inode.is_released_by_log();
         let registered = std::mem::take(&mut inode.open_at_server) == InUse::Yes;
-        inode.locks_lost = 0;
-        state.open.remove(&self.fid);
-        state.repin(self.fid);
         let now = self.inner.now();
         if by_log && state.may_change_here(now, self.fid).is_ok() {
             state.release_here(now, self.inner.clock.calendar(), self.fid);
@@ -112,7 +106,7 @@ impl Drop for OpenFile {
                 state.inode(self.fid).open_at_server = InUse::Yes;
             }
         } else if registered {
-            state.note_closed(now, self.fid);
+            state.note_told_closed(now, self.fid);
             let closed = Note::Closed(vec![self.fid]);
             // Under the lock: whoever opens it from now on says so behind this.
             match state.keeps_a_name(now, self.fid) {
@@ -276,69 +270,4 @@ impl Client {
 
 fn unless_lost(lost: bool) -> FsResult<()> {
     if lost { Err(FsError::new(Errno::Io, "changes of this file were lost")) } else { Ok(()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cache::State;
-    use crate::config::CacheConfig;
-    use soda_types::{
-        Attr, Epoch, FileKind, Grant, Ino, Mode, Scope, SessionId, Term, Timestamp, Version, VolumeId,
-    };
-    use std::time::Duration;
-
-    const TERM: Duration = Duration::from_secs(30);
-
-    fn at(secs: u64) -> Monotonic {
-        Monotonic::from_nanos(secs * 1_000_000_000)
-    }
-
-    #[test]
-    fn only_a_lease_on_an_inode_with_a_name_that_stays_lets_a_close_wait() {
-        let fid = Fid::new(VolumeId(1), Ino(2));
-        let zero = Timestamp::new(0, 0);
-        let attr = Attr {
-            ino: fid.ino,
-            kind: FileKind::File,
-            perm: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
-            atime: zero,
-            mtime: zero,
-            ctime: zero,
-            btime: zero,
-            version: Version(1),
-            data_version: Version(1),
-        };
-        let mut state = State::new(
-            &CacheConfig::default(),
-            Consistency::Lease,
-            crate::config::WritePolicy::Through,
-            Arc::default(),
-            Arc::new(crate::hooks::NoKernel),
-        );
-        state.inode(fid).attr = Some(attr);
-        assert!(!state.keeps_a_name(at(2), fid), "no lease");
-        state.holder.start_session(at(1), at(1), SessionId(1), TERM);
-        let ticket = state.holder.begin_request(at(1));
-        let (scope, mode, epoch, term) = (Scope::Node, Mode::Read, Epoch(1), Term::Session);
-        state.accept(at(1), ticket, (&[Grant { fid, scope, mode, epoch, term }], &[]));
-        state.inode(fid).attr = Some(attr);
-        assert!(state.keeps_a_name(at(2), fid));
-        assert!(!state.keeps_a_name(at(100), fid), "the lease is over");
-        state.inode(fid).recalling = 1;
-        assert!(!state.keeps_a_name(at(2), fid), "somebody may be about to remove it");
-        state.inode(fid).recalling = 0;
-        state.inode(fid).changes = 1;
-        assert!(!state.keeps_a_name(at(2), fid), "this client may be about to remove it");
-        state.inode(fid).changes = 0;
-        assert!(state.keeps_a_name(at(2), fid));
-        state.inode(fid).attr = Some(Attr { nlink: 0, ..attr });
-        assert!(!state.keeps_a_name(at(2), fid), "the server waits for it to delete the inode");
-    }
 }

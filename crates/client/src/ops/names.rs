@@ -322,7 +322,7 @@ impl Client {
             let (mut state, now) = self.inner.settled_to_remove(parent, fid, asked_hooks).await?;
             state.check_meaning(now, at, Some(fid))?;
             self.names_may_change(&mut state, now, &[parent])?;
-            let in_use = if state.inode(fid).opens > 0 { InUse::Yes } else { asked_hooks };
+            let in_use = state.in_use(fid, asked_hooks);
             let aside = state.set_data_aside(fid);
             let ticket = state.holder.begin_request(now);
             state.holder.begin_move(ticket, fid, None);

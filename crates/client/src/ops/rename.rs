@@ -55,8 +55,7 @@ impl Client {
                 state.check_meaning(now, At { dir, name }, means)?;
             }
             self.names_may_change(&mut state, now, &[parent, new_parent])?;
-            let opens = other.map_or(0, |fid| state.inode(fid).opens);
-            let in_use = if opens > 0 { InUse::Yes } else { asked_hooks };
+            let in_use = other.map_or(InUse::No, |fid| state.in_use(fid, asked_hooks));
             let protocol_how = match how {
                 RenameHow::Plain => Rename::Plain { in_use },
                 RenameHow::NoReplace => Rename::NoReplace,

@@ -96,9 +96,8 @@ impl Inner {
             let mut state = crate::lock(&self.state);
             state.kernel_dropped(fid);
             state.void(fid);
-            let inode = state.inode(fid);
-            inode.recalling -= 1;
-            let in_use = if inode.opens > 0 { InUse::Yes } else { asked_hooks };
+            state.inode(fid).recalling -= 1;
+            let in_use = state.in_use(fid, asked_hooks);
             if let Some(ack) = state.holder.release(now, fid) {
                 if in_use == InUse::Yes {
                     state.inode(fid).open_at_server = InUse::Yes;

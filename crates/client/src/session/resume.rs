@@ -8,7 +8,7 @@ use crate::session::Joinable;
 use crate::session::handshake::{HandshakeError, exchange};
 use soda_oplog::Applied;
 use soda_protocol::{Answer, Call, Lsn, Reclaim, ReclaimStep, SessionKey, SessionWelcome, Standing};
-use soda_types::{Errno, Fid, FsError, Grant, InUse, Monotonic, Version};
+use soda_types::{Errno, Fid, FsError, Grant, Monotonic, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub(crate) enum Restarted {
 
 /// What can only be asked when requests may be sent.
 pub(crate) fn after_restore(inner: &Arc<Inner>, standing: Standing) {
-    let closed = crate::lock(&inner.state).closed_lately();
+    let closed = crate::lock(&inner.state).take_told_closed();
     if standing == Standing::Resumed {
         inner.closed(closed);
     }
@@ -103,9 +103,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
         state.inode(fid).locks_lost = loss;
         state.repin(fid);
     }
-    for fid in state.open.clone() {
-        state.inode(fid).open_at_server = InUse::No;
-    }
+    state.nothing_told_open();
     let cached: Vec<Fid> = state.inodes().map(|(fid, _)| *fid).collect();
     let generation = inner.slots.start_session(welcome.slots);
     let unanswered = inner.link.take_lost(generation, |old| {
@@ -183,7 +181,7 @@ async fn reclaim(
             (grant, version)
         };
         let leases: Vec<(Grant, Version)> = grants.into_iter().map(versioned).collect();
-        (leases, state.open.iter().copied().collect::<Vec<_>>(), state.locks.all())
+        (leases, state.open_files(), state.locks.all())
     };
     let (mut leases, mut open, mut locks) = (leases.as_slice(), open.as_slice(), locks.as_slice());
     let mut all_sent = false;

@@ -83,9 +83,8 @@ impl Inner {
     pub(crate) fn register_opens(self: &Arc<Inner>) {
         let now = self.now();
         let mut state = crate::lock(&self.state);
-        let open: Vec<Fid> = state.open.iter().copied().collect();
         let mut orders = Vec::new();
-        for fid in open {
+        for fid in state.open_files() {
             let covered = self.config.consistency == Consistency::Lease
                 && state.holder.valid_until(now, fid, Mode::Read).is_some();
             let inode = state.inode(fid);

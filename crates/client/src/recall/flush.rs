@@ -1,0 +1,69 @@
+//! What was done here and not told goes to the server before a recall's answer.
+
+use super::Part;
+use crate::cache::State;
+use crate::inner::Inner;
+use soda_protocol::Note;
+use soda_types::{Fid, Recall};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between a flush that failed and the next.
+const FLUSH_AGAIN: Duration = Duration::from_millis(100);
+/// How often the server hears that a flush is getting on.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Part of a deep lease is asked for, and the answer to a digest that made something below is not here yet. It may have been
+    /// lost with a connection, and the server believe that the deep lease covers what it made: no question about that part is
+    /// answered before that is known.
+    pub(super) fn defer(self: &Arc<Inner>, recall: &Recall) -> bool {
+        let Some(digest) = crate::lock(&self.state).behind.digest_under_way() else { return false };
+        let (inner, recall) = (Arc::clone(self), recall.clone());
+        self.runtime.spawn(async move {
+            while crate::lock(&inner.state).behind.digest_under_way() == Some(digest) {
+                let flushed = tokio::time::timeout(PROGRESS, inner.flush_all()).await;
+                if matches!(flushed, Ok(Err(_))) {
+                    tokio::time::sleep(FLUSH_AGAIN).await;
+                }
+            }
+            inner.work_on_recalls(&[recall]);
+        });
+        true
+    }
+
+    /// Nobody else may see it before the server knows what was done here.
+    pub(super) async fn flush_for_recall(self: &Arc<Inner>, asked: Fid, parts: &[Part]) {
+        let mut digests = self.stats.digests.get();
+        let mut began = None;
+        loop {
+            let untold = crate::lock(&self.state).untold(parts);
+            if untold.is_empty() {
+                if let Some(began) = began {
+                    self.stats.recall_flush_took(self.now().since(began));
+                }
+                return;
+            }
+            if began.is_none() {
+                began = Some(self.now());
+                self.stats.recall_flushes(crate::lock(&self.state).behind.needed_for(&untold));
+            }
+            // It fails where the server has no room, which may change, or if all is lost: then nothing is ahead any more.
+            let flushed = tokio::time::timeout(PROGRESS, self.flush(&untold)).await;
+            if matches!(flushed, Ok(Err(_))) {
+                tokio::time::sleep(FLUSH_AGAIN).await;
+            }
+            let now = self.stats.digests.get();
+            if flushed.is_err() && std::mem::replace(&mut digests, now) != now {
+                self.note(&Note::RecallProgress(vec![asked]));
+            }
+        }
+    }
+}
+
+impl State {
+    /// What the server has to be told before these may be seen by others.
+    pub(super) fn untold(&self, parts: &[Part]) -> Vec<Fid> {
+        parts.iter().flat_map(|part| self.to_tell_first(part.fid)).collect()
+    }
+}
