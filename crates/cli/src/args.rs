@@ -164,8 +164,8 @@ pub(crate) struct ServeArgs {
     /// How long after a restart only known clients are heard [default: the term and a fifth]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub grace: Option<Duration>,
-    /// Term of leases on single objects: `session`, or a time; 0 grants none. `VOLUME=` before it: of that volume
-    #[arg(long, value_name = "[VOLUME=]session|TIME", default_value = "session")]
+    /// Term of leases on single objects: `session`, `infinite`, or a time; 0 grants none. `VOLUME=` before it: of that volume
+    #[arg(long, value_name = "[VOLUME=]session|infinite|TIME", default_value = "session")]
     pub object_term: Vec<String>,
     /// Whether who changes an object gets an exclusive lease on it
     #[arg(long, value_enum, default_value_t = WriteLeasesArg::Grant)]

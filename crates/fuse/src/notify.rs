@@ -1,7 +1,7 @@
 //! Tells the kernel to drop what it caches: the kernel's half of a recall.
 //!
-//! Four rules, each learned from somebody's deadlock or stale name. A notification is never sent by a thread that serves a
-//! request: the kernel may wait for that very request. Taking a name back waits for the directory's lock, and its holder
+//! Four rules, each learned from somebody's deadlock or stale name. A notification that may wait is never sent by a thread that
+//! serves a request: the kernel may wait for that very request. Taking a name back waits for the directory's lock, and its holder
 //! may wait at the server for our answer to the recall: so that wait is short, and then all names of the mount are made
 //! void at once, which needs no lock ([`notify::INC_EPOCH`]); a kernel that cannot do that believes a name for half a
 //! second only, and the client's answer does not wait for us for longer than that takes. And an inode that the kernel does

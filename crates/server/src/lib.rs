@@ -17,17 +17,18 @@
 //! reply. All that on the worker's task as long as nobody has to be waited for.
 //!
 //! # The rooms, from the ground up
-//! Who is named later uses who is named before, never the other way round.
+//! Who is named in a later point uses who is named in an earlier one, never the other way round.
 //!
-//! * Tools: `clock`, `random`, `config`, `starting`, `metrics`, `net` (sockets), `respond` (how a reply is encoded),
-//!   `places`, `sync` (group commit).
-//! * State: `rounds`, `session` (slots, open files, inode numbers, records), `space` (reserved), `durability`
+//! * Tools: `clock`, `random`, `rounds` (which start of the server, which round of syncs), `config`, `starting`, `memory`,
+//!   `metrics`, `net` (sockets), `respond` (how a reply is encoded), `places`, `sync` (group commit).
+//! * State: `session` (slots, open files, inode numbers, records), `space` (reserved), `durability`
 //!   (which changes are known to be on the medium),
 //!   `core` (what the one lock guards), `agenda` (what is noted for others to do), `shared` (all that every part knows).
 //! * The lock: `guard` locks the core and carries out what the table decides; `lock_waits` and `register` (the store's list of
 //!   sessions) stand on it.
 //! * A request: `link` is a connection with what arrived on it; `call`, `locking` and `reclaim` do what it asks for; `reader`
-//!   and `worker` are its way in. `admin` answers tools. `accept` decides by a connection's `hello` which of them it gets.
+//!   and `worker` are its way in. `admin` answers tools. `hello` begins and resumes sessions, and `accept` decides by it which of
+//!   these a connection gets.
 //! * `upkeep` is what nobody asks for. `error` is why a start fails, `restore` what it finds; `server` starts and stops
 //!   everything.
 //!

@@ -264,10 +264,35 @@ fn mount_returns_when_usable_and_umount_when_gone() {
     }
 }
 
+/// A server that was killed keeps everybody waiting for those whom it knew: the mount is not there before.
+#[test]
+fn mount_returns_when_a_restarted_server_answers() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start(Network::Loopback, 1);
+    fs::write(cell.mounts[0].root().join("file"), b"content").unwrap();
+    cell.mounts[0].kill();
+    cell.server.kill();
+    cell.server.restart();
+    let server = cell.server.address();
+    let grace = || status(&[&server])["servers"][0]["grace"].clone();
+    assert!(grace().is_number());
+    let dir = tempfile::tempdir().unwrap();
+    let spec = format!("{server}/main");
+    wait::run(&mut soda(&["mount", &spec, text(dir.path())]), PATIENCE).expect_success("mount");
+    assert!(grace().is_null(), "mounted in the grace period");
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"content");
+    wait::run(&mut soda(&["umount", text(dir.path())]), PATIENCE).expect_success("umount");
+}
+
+fn status(of: &[&str]) -> serde_json::Value {
+    let output = wait::run(soda(&["status", "--json"]).args(of), PATIENCE).expect_success("status --json");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
 fn is_listed(dir: &Path) -> bool {
-    let output = wait::run(&mut soda(&["status", "--json"]), PATIENCE).expect_success("status --json");
-    let status: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    status.to_string().contains(text(dir))
+    status(&[]).to_string().contains(text(dir))
 }
 
 /// As /etc/fstab has it: mount(8) calls mount.fuse3, which calls the program. There the type is `fuse.soda` and `soda` is

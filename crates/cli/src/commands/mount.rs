@@ -1,5 +1,6 @@
 //! `soda mount`: a daemon that serves the mount, and the command that waits until it does.
 
+use crate::admin::Admin;
 use crate::args::{LogArgs, LogFormat, MountArgs};
 use crate::commands::{EndRequests, guard, runtime, this_program};
 use crate::control::{self, Answers, ControlServer};
@@ -15,10 +16,15 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the daemon says when the mount can be used.
 const READY: &str = "ready";
+/// What it says before if the server has restarted and waits for those whom it knew.
+const GRACE: &str = "grace";
+/// So often the daemon looks what its first question waits for, and for so long it may not hear of the server.
+const LOOK: Duration = Duration::from_millis(500);
+const SILENCE: Duration = Duration::from_secs(30);
 /// After a signal, users of the mount have this long before it is cut off.
 const LAST_ORDERS: Duration = Duration::from_secs(10);
 
@@ -99,10 +105,40 @@ struct Mounted {
     mount: Mount,
 }
 
+/// Waits until the server answers: one that has restarted keeps everybody waiting until those whom it knew are back, or their
+/// leases have run out. `on_grace` is called once if that is so.
+///
+/// # Errors
+/// The server's answer, or that it is not there any more.
+async fn first_question(client: &Client, server: &str, on_grace: impl FnOnce()) -> Result<(), CliError> {
+    let failed =
+        |why: String| CliError::Failed(format!("{server} took the connection, but no question: {why}"));
+    let mut asked = std::pin::pin!(client.getattr(client.root()));
+    let (mut heard, mut on_grace) = (Instant::now(), Some(on_grace));
+    while heard.elapsed() < SILENCE {
+        if let Ok(answer) = tokio::time::timeout(LOOK, &mut asked).await {
+            return answer.map(|_| ()).map_err(|error| failed(error.to_string()));
+        }
+        let named = server.to_owned();
+        let status = tokio::task::spawn_blocking(move || Admin::connect(&named)?.status()).await;
+        if let Ok(Ok(status)) = status {
+            heard = Instant::now();
+            if status.grace.is_some() {
+                on_grace.take().into_iter().for_each(|tell| tell());
+            }
+        }
+    }
+    Err(failed(format!("it has not been heard of for {SILENCE:?}")))
+}
+
 /// Connects and mounts.
-async fn mount(plan: &Plan) -> Result<Mounted, CliError> {
+async fn mount(plan: &Plan, on_grace: impl FnOnce()) -> Result<Mounted, CliError> {
     let hooks = Hooks::new();
     let client = Client::connect(client_config(plan), Box::new(hooks.clone())).await?;
+    if let Err(error) = first_question(&client, &plan.spec.server, on_grace).await {
+        client.shutdown().await;
+        return Err(error);
+    }
     if let Some(dir) = &plan.options.cache_dir
         && let Err(error) = crate::cache_dirs::note(dir)
     {
@@ -152,7 +188,14 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         let _ = rustix::process::setsid();
         let _ = rustix::process::chdir("/");
     }
-    let mounted = match mount(&plan).await {
+    let on_grace = || {
+        tracing::info!("the server has restarted, and waits for those whom it knew");
+        match is_daemon {
+            true => println!("{GRACE}"),
+            false => eprintln!("soda: waiting for {}", grace_of(&plan.spec.server)),
+        }
+    };
+    let mounted = match mount(&plan, on_grace).await {
         Ok(mounted) => mounted,
         Err(error) if is_daemon => {
             println!("{} {error}", error.code());
@@ -231,19 +274,27 @@ fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
     // What is not the log's, such as the words of a panic, goes there, too.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let mut daemon = command.spawn().map_err(CliError::io("cannot start the mount's daemon"))?;
-    let connecting = Waiting::new(format!("the server {} to answer", plan.spec.server));
-    let mut first_line = String::new();
-    if let Some(out) = daemon.stdout.take() {
-        BufReader::new(out).read_line(&mut first_line).map_err(CliError::io("the mount's daemon"))?;
+    let mut waiting = Waiting::new(format!("the server {} to answer", plan.spec.server));
+    let mut said = String::new();
+    for line in daemon.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        said = line.map_err(CliError::io("the mount's daemon"))?;
+        if said != GRACE {
+            break;
+        }
+        drop(std::mem::replace(&mut waiting, Waiting::new(grace_of(&plan.spec.server))));
     }
-    drop(connecting);
-    match first_line.trim_end() {
+    drop(waiting);
+    match said.as_str() {
         READY => Ok(()),
         said => {
             let _ = daemon.wait();
             Err(daemon_error(said, &log_path))
         }
     }
+}
+
+fn grace_of(server: &str) -> String {
+    format!("the server {server}, which has restarted, to hear from those whom it knew")
 }
 
 fn daemon_error(said: &str, log: &Path) -> CliError {

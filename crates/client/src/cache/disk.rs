@@ -7,11 +7,11 @@
 #[cfg(test)]
 mod damage;
 
-use crate::cache::hash::FastMap;
 use crate::cache::lru::{Lru, Place};
 use crate::cache::readahead::RANDOM_UNIT;
 use crate::private;
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
 use soda_types::{Fid, Ino, Timestamp, Version, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ pub(crate) struct DiskCache {
 
 #[derive(Debug, Default)]
 struct Index {
-    files: FastMap<Fid, BTreeMap<u64, Entry>>,
+    files: FxHashMap<Fid, BTreeMap<u64, Entry>>,
     lru: Lru<(Fid, u64)>,
     /// On the disk, in whole blocks.
     bytes: u64,

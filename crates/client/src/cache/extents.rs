@@ -4,9 +4,9 @@
 //! The data of a file carry the data version that they belong to. What own writes in flight touch is not in the cache,
 //! and no read that overlaps one is entered: until the write is answered only the server knows the truth.
 
-use crate::cache::hash::FastMap;
 use crate::cache::lru::{Lru, Place};
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 use soda_types::{Fid, Version};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -66,7 +66,7 @@ pub(crate) struct WriteId(u64);
 /// Data of all files and the order of their use.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    files: FastMap<Fid, FileData>,
+    files: FxHashMap<Fid, FileData>,
     lru: Lru<(Fid, u64)>,
     bytes: u64,
     limit: u64,
@@ -84,7 +84,7 @@ pub(crate) enum Found {
 
 impl Memory {
     pub(crate) fn new(limit: u64) -> Memory {
-        Memory { files: FastMap::default(), lru: Lru::default(), bytes: 0, limit, next_id: 0 }
+        Memory { files: FxHashMap::default(), lru: Lru::default(), bytes: 0, limit, next_id: 0 }
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -10,7 +10,6 @@
 pub(crate) mod asked_locks;
 pub(crate) mod disk;
 pub(crate) mod extents;
-pub(crate) mod hash;
 pub(crate) mod held_locks;
 pub(crate) mod inode;
 pub(crate) mod lru;
@@ -29,13 +28,13 @@ use crate::validity::{Answers, Cached, Validity};
 use asked_locks::AskedLocks;
 use bytes::Bytes;
 use extents::Memory;
-use hash::FastMap;
 use held_locks::HeldLocks;
 use inode::{Inode, Xattrs};
 use lru::Lru;
 use names::{Complete, Known};
 use opens::Opens;
 use room::Room;
+use rustc_hash::FxHashMap;
 use soda_lease::holder::{Holder, HolderConfig, Ticket};
 use soda_protocol::{Covered, Node, XattrSummary};
 use soda_types::{Attr, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Name, RecallAck};
@@ -59,7 +58,7 @@ pub(crate) struct State {
     /// Leases given up by eviction, to be told to the server.
     pub(crate) given_up: Vec<RecallAck>,
     opens: Opens,
-    inodes: FastMap<Fid, Inode>,
+    inodes: FxHashMap<Fid, Inode>,
     /// Inodes that nobody needs, by last use.
     idle: Lru<Fid>,
     room: Room,
@@ -96,7 +95,7 @@ impl State {
             behind: Behind::new(write),
             given_up: Vec::new(),
             opens: Opens::default(),
-            inodes: FastMap::default(),
+            inodes: FxHashMap::default(),
             idle: Lru::default(),
             room: Room::new(cache.metadata_bytes),
             max_inodes: cache.max_inodes,

@@ -1,10 +1,8 @@
 //! Names of one directory, present and absent, as known under its lease.
 
-use crate::cache::hash::FastHasher;
 use crate::hooks::Names;
 use soda_types::{Fid, FileKind, Monotonic, Name};
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,7 +53,8 @@ pub(crate) enum Complete {
 
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    names: HashMap<Name, Dentry, BuildHasherDefault<FastHasher>>,
+    /// By a keyed hash: whoever may write to a directory chooses its names.
+    names: HashMap<Name, Dentry>,
     /// What the names take, bytes.
     bytes: u64,
     pub(crate) complete: Complete,
@@ -318,6 +317,13 @@ mod tests {
 
     fn file(ino: u64) -> Known {
         Known::Present { fid: Fid::new(VolumeId(1), Ino(ino)), kind: FileKind::File }
+    }
+
+    #[test]
+    fn names_that_collide_in_one_directory_do_not_in_another() {
+        use std::hash::BuildHasher;
+        let hash = |dir: &Directory| dir.names.hasher().hash_one(name("chosen by anybody"));
+        assert_ne!(hash(&Directory::default()), hash(&Directory::default()));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! its store holds of a slot tells exactly which operations of that slot it has: those up to that sequence. Only
 //! changes that were done are noted here, so an answer that the server does not store can never look like a loss.
 
-use crate::cache::hash::FastMap;
+use rustc_hash::FxHashMap;
 use soda_protocol::{Lsn, OpId};
 use soda_types::{Fid, Sequence, Slot};
 
@@ -15,11 +15,11 @@ pub(crate) const SYNC_ABOVE: usize = 16_384;
 #[derive(Debug, Default)]
 pub(crate) struct Unsynced {
     /// At most one change for each slot: the last.
-    changed: FastMap<Fid, Vec<Change>>,
+    changed: FxHashMap<Fid, Vec<Change>>,
     next: u64,
     /// The operation whose reply is being applied.
     answering: Option<OpId>,
-    lost: FastMap<Fid, Loss>,
+    lost: FxHashMap<Fid, Loss>,
     losses: u64,
 }
 
