@@ -482,6 +482,41 @@ def moved_directories():
 
 
 @test
+def a_working_directory_beside_changes():
+    """Who works in a directory has a path although it is looked up all the time and another machine changes names beside it.
+
+    But for a moment now and then: where its name was looked up less than a second before such a change, all names of the mount
+    are made void, and a look-up takes it away before it brings it back.
+    """
+    os.makedirs(f"{A}/beside/work")
+    names = [f"{B}/beside/{i}" for i in range(400)]
+
+    def looks():
+        while True:
+            os.stat(f"{A}/beside/work")
+
+    def changes():
+        for name in names:
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY))
+            os.unlink(name)
+
+    looking, changing = in_child(looks), in_child(changes)
+    home = os.getcwd()
+    os.chdir(f"{A}/beside/work")
+    failures, is_lost = 0, False
+    try:
+        while os.waitpid(changing, os.WNOHANG) == (0, 0):
+            error = errno_of(os.getcwd)
+            failures += error is not None and not is_lost
+            is_lost = error is not None
+    finally:
+        os.chdir(home)
+        os.kill(looking, signal.SIGKILL)
+        os.waitpid(looking, 0)
+    same(failures <= len(names) // 40, True, f"{failures} times in {len(names)} changes")
+
+
+@test
 def tmpfile():
     fd = os.open(A, os.O_TMPFILE | os.O_RDWR, 0o640)
     os.write(fd, b"first without a name")

@@ -30,7 +30,6 @@ pub(crate) use pool::Pool;
 
 use crate::behind::here::Origin;
 use crate::cache::State;
-use crate::hooks::NamesLock;
 use crate::inner::{Inner, said_open};
 use plan::Plan;
 use soda_lease::holder::RecallStep;
@@ -178,9 +177,7 @@ impl Inner {
             state.inode(fid).recalling += 1;
             state.repin(fid);
             let plan = Plan::new(&mut state, now, fid, keep).for_cause(&recall.cause);
-            if state.names_lock() == NamesLock::Directory {
-                state.note_contended(now, fid);
-            }
+            state.note_contended(now, fid, keep);
             parts.push(Part { fid, keep, plan });
         }
         let neighbours = if keep == Some(Mode::Read) { state.take_unseen(asked) } else { Vec::new() };

@@ -179,6 +179,36 @@ async fn locks_lost_with_a_session_are_not_missed_in_silence() {
     write(&a, &again, 0, "x").await;
 }
 
+// SEMANTICS 36
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_under_way_when_the_session_ends_fails_and_the_next_does_not() {
+    let cell = Cell::with_term(Duration::from_millis(700));
+    let proxy = Proxy::before(cell.addr).await;
+    let a = client_behind(&proxy, Retry::Hard, &cell).await;
+    let b = cell.client().await;
+    let own = file(&a, "own", "mine").await;
+    let wanted = file(&a, "wanted", "ours").await;
+    assert_eq!(read(&a, &wanted).await, "ours");
+    proxy.set(Weather::Silence);
+    let under_way = {
+        let (a, own) = (Arc::clone(&a), Arc::clone(&own));
+        tokio::spawn(async move {
+            a.write(&own, WriteAt::Offset(0), "new!".into(), soda_client::KillPriv::Keep).await
+        })
+    };
+    // A lease of the silent session's is in the way, of another file.
+    write(&b, &*open(&b, "wanted").await, 0, "!").await;
+    proxy.set(Weather::Cut);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.set(Weather::Fine);
+    assert_eq!(under_way.await.unwrap().unwrap_err().errno, Errno::Io);
+    let left = read(&a, &own).await;
+    assert!(left == "mine" || left == "new!", "done or not, but {left:?}");
+    write(&a, &own, 0, "next").await;
+    assert_eq!(read(&a, &own).await, "next");
+    assert_eq!(read(&a, &wanted).await, "!urs");
+}
+
 // SEMANTICS 38
 #[tokio::test(flavor = "multi_thread")]
 async fn soft_fails_and_hard_waits_but_can_be_given_up() {

@@ -42,8 +42,8 @@ struct Node {
     place: Option<Box<Placed>>,
     /// That the directory is gone, to somebody who wanted to change it.
     removed: Told,
-    /// Names of directories below this one, and when they were last handed out with a time-out.
-    subdirectories: HashMap<Box<[u8]>, Instant>,
+    /// Names of directories below this one that were handed out with a time-out, and when that was last the answer to a look-up.
+    subdirectories: HashMap<Box<[u8]>, Option<Instant>>,
 }
 
 /// A name in a directory.
@@ -242,8 +242,13 @@ impl Nodes {
         self.with(fid, |node| std::mem::replace(&mut node.removed, Told::Yes)).unwrap_or(Told::No)
     }
 
-    pub(crate) fn tell_subdirectory(&self, dir: Fid, name: &[u8]) {
-        self.with(dir, |node| node.subdirectories.insert(name.into(), Instant::now()));
+    pub(crate) fn tell_subdirectory(&self, dir: Fid, name: &[u8], taken_in: TakenIn) {
+        self.with(dir, |node| {
+            let looked_up = node.subdirectories.entry(name.into()).or_default();
+            if taken_in == TakenIn::AtAnyTime {
+                *looked_up = Some(Instant::now());
+            }
+        });
     }
 
     /// How a name that the kernel was told can be taken back.
@@ -251,7 +256,7 @@ impl Nodes {
         let told = self.with(dir, |node| node.subdirectories.remove(name)).flatten();
         match told {
             None => NameKind::Plain,
-            Some(at) if at.elapsed() < SETTLE => NameKind::FreshDirectory,
+            Some(Some(at)) if at.elapsed() < SETTLE => NameKind::FreshDirectory,
             Some(_) => NameKind::Directory,
         }
     }
@@ -354,6 +359,15 @@ impl Nodes {
     }
 }
 
+/// When the kernel makes a name of an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TakenIn {
+    /// While whoever asked holds the directory's lock, which taking the name back waits for.
+    UnderItsLock,
+    /// When whoever asked gets to run, with or without the lock: a look-up that asks again for what is there has none.
+    AtAnyTime,
+}
+
 /// What a name stands for, as far as taking it back goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NameKind {
@@ -361,7 +375,8 @@ pub(crate) enum NameKind {
     Plain,
     /// A directory: processes may work in it.
     Directory,
-    /// A directory whose last look-up may not have reached the kernel's cache yet.
+    /// A directory whose last look-up may not have reached the kernel's cache yet. Letting it expire may come too early; but if
+    /// all names of the mount are made void instead, whoever works in a directory has no path until it has been looked up.
     FreshDirectory,
 }
 
@@ -410,6 +425,17 @@ mod tests {
         nodes.forget(NodeId(5), 1);
         assert!(!nodes.is_known(NodeId(5)));
         assert!(nodes.is_known(NodeId::ROOT));
+    }
+
+    #[test]
+    fn only_a_directory_that_was_looked_up_just_now_is_fresh() {
+        let nodes = Nodes::new(fid(1));
+        nodes.tell_subdirectory(fid(1), b"made", TakenIn::UnderItsLock);
+        nodes.tell_subdirectory(fid(1), b"looked up", TakenIn::AtAnyTime);
+        nodes.tell_subdirectory(fid(1), b"looked up", TakenIn::UnderItsLock);
+        assert_eq!(nodes.take_subdirectory(fid(1), b"made"), NameKind::Directory);
+        assert_eq!(nodes.take_subdirectory(fid(1), b"looked up"), NameKind::FreshDirectory);
+        assert_eq!(nodes.take_subdirectory(fid(1), b"looked up"), NameKind::Plain, "taken");
     }
 
     #[test]

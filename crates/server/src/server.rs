@@ -17,15 +17,19 @@ use crate::sync::GroupSync;
 use crate::upkeep;
 use soda_protocol::Push;
 use soda_storage::{DataDirectory, StoreOptions};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 /// How long a stopping server waits for work in progress.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a port may stay in use by who is just ending.
+const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// What is to be started.
 #[derive(Debug)]
@@ -276,8 +280,17 @@ impl Doors {
     }
 }
 
+/// A server that was killed a moment ago may not have let go of its port yet.
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
+    let began = Instant::now();
+    let listener = loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && began.elapsed() < LETTING_GO => {
+                std::thread::sleep(LETTING_GO / 20);
+            }
+            bound => break bound?,
+        }
+    };
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -289,4 +302,21 @@ fn open_directory(config: &ServerConfig) -> Result<DataDirectory, StartError> {
         ..StoreOptions::default()
     };
     Ok(DataDirectory::open(&config.data_dir, options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_being_let_go_of_is_waited_for() {
+        let ending = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = ending.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            let listening = scope.spawn(|| listen(address));
+            std::thread::sleep(LETTING_GO / 4);
+            drop(ending);
+            assert_eq!(listening.join().unwrap().unwrap().local_addr().unwrap(), address);
+        });
+    }
 }

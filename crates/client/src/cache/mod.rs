@@ -42,9 +42,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use unsynced::Unsynced;
 
-/// Where the kernel needs a directory's lock to drop its names, they stay out of its caches for so long after each recall: who
-/// works in it with other machines asks for every name, and needs no lock.
-const CONTENDED: Duration = Duration::from_secs(10);
 /// So far apart are changes sent back to walk their path again: the kernel passes a second time in one call on to the program.
 const ONE_CALL: Duration = Duration::from_secs(10);
 
@@ -188,7 +185,7 @@ impl State {
             _ => Monotonic::ZERO,
         };
         let known = self.inodes.get(&dir)?.dir.as_ref()?.find(name, fetched_after)?;
-        let valid = self.give_name(now, dir, name, valid);
+        let valid = self.give_name(now, dir, (name, known), valid);
         Some(Cached { value: known, valid })
     }
 
@@ -200,19 +197,19 @@ impl State {
         }
     }
 
-    fn give_name(&mut self, now: Monotonic, dir: Fid, name: &Name, valid: Validity) -> Validity {
+    fn give_name(
+        &mut self,
+        now: Monotonic,
+        dir: Fid,
+        (name, known): (&Name, Known),
+        valid: Validity,
+    ) -> Validity {
         let valid = match self.hooks.names_lock() {
             NamesLock::None => valid,
             NamesLock::Directory => valid.at_most(now + NAMES_KEPT),
         };
         let Some(until) = valid.until() else { return Validity::NONE };
-        let given = self.with_names(now, dir, |names| {
-            let contended = names.contended_until > now;
-            if !contended {
-                names.given_to_kernel(now, name, until);
-            }
-            !contended
-        });
+        let given = self.with_names(now, dir, |names| names.give(now, name, known, until));
         if given { valid } else { Validity::NONE }
     }
 
@@ -439,10 +436,11 @@ impl State {
         }
     }
 
-    /// The kernel gets no names of the directory for a while.
-    pub(crate) fn note_contended(&mut self, now: Monotonic, dir: Fid) {
+    /// Other machines change the directory: not all of its names are given to the kernel for a while.
+    pub(crate) fn note_contended(&mut self, now: Monotonic, dir: Fid, keep: Option<Mode>) {
+        let lock = self.names_lock();
         if let Some(dir) = self.existing(dir).and_then(|inode| inode.dir.as_mut()) {
-            dir.contended_until = now + CONTENDED;
+            dir.note_contended(now, lock, keep);
         }
     }
 

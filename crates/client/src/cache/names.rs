@@ -1,7 +1,7 @@
 //! Names of one directory, present and absent, as known under its lease.
 
-use crate::hooks::Names;
-use soda_types::{Fid, FileKind, Monotonic, Name};
+use crate::hooks::{Names, NamesLock};
+use soda_types::{Fid, FileKind, Mode, Monotonic, Name};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,16 @@ use std::time::Duration;
 pub(crate) const MOST_NAMES_AT_ONCE: usize = 1024;
 /// The kernel counts its time-outs from when it reads an answer: so much later than us, at most.
 pub(crate) const KERNEL_LAG: Duration = Duration::from_secs(1);
+
+/// Where the kernel needs a directory's lock to drop its names, they stay out of its caches for so long after each recall: who
+/// works in it with other machines asks for every name, and needs no lock.
+const CONTENDED: Duration = Duration::from_secs(10);
+/// A kernel that needs no lock can take the name of a directory back gently, without a moment in which whoever works in it has no
+/// path, only when it has surely taken it in: so long after it was given.
+const TAKEN_IN: Duration = Duration::from_secs(1);
+/// So names of directories stay out of its caches for so long after each recall: then they are old enough at the next one,
+/// unless that comes within a certain second. If it did, for [`CONTENDED`].
+const QUIET: Duration = Duration::from_secs(2);
 
 /// A sorted listing of a directory with no more names than this is kept for the next reader.
 const MOST_SORTED: usize = 1 << 14;
@@ -67,7 +77,11 @@ pub(crate) struct Directory {
     /// How often names were dropped: what was entered before is not there any more.
     times_cleared: u64,
     /// No validity for the kernel until then: other machines change the directory, too.
-    pub(crate) contended_until: Monotonic,
+    contended_until: Monotonic,
+    /// The same for names of directories only.
+    subdirectories_contended_until: Monotonic,
+    /// When the kernel was last given the name of a directory.
+    subdirectory_given: Monotonic,
     /// Its names have been asked for, or it turned out too large: not again before that.
     pub(crate) learning_until: Monotonic,
     /// For `..`.
@@ -179,6 +193,33 @@ impl Directory {
         self.sorted = None;
         if let Some(dentry) = self.names.get_mut(name) {
             dentry.known = None;
+        }
+    }
+
+    /// Whether the kernel may keep what it is told of the name now; notes that it does.
+    pub(crate) fn give(&mut self, now: Monotonic, name: &Name, known: Known, until: Monotonic) -> bool {
+        let is_directory = matches!(known, Known::Present { kind: FileKind::Directory, .. });
+        if self.contended_until > now || (is_directory && self.subdirectories_contended_until > now) {
+            return false;
+        }
+        if is_directory {
+            self.subdirectory_given = now;
+        }
+        self.given_to_kernel(now, name, until);
+        true
+    }
+
+    /// The directory is recalled: other machines want it, and change it unless `keep` stays here.
+    pub(crate) fn note_contended(&mut self, now: Monotonic, lock: NamesLock, keep: Option<Mode>) {
+        match lock {
+            NamesLock::Directory => self.contended_until = now + CONTENDED,
+            NamesLock::None if keep.is_some() => {}
+            NamesLock::None => {
+                let given = self.subdirectory_given;
+                let too_new = given > Monotonic::ZERO && given + TAKEN_IN > now;
+                let until = now + if too_new { CONTENDED } else { QUIET };
+                self.subdirectories_contended_until = self.subdirectories_contended_until.max(until);
+            }
         }
     }
 
@@ -324,6 +365,22 @@ mod tests {
         use std::hash::BuildHasher;
         let hash = |dir: &Directory| dir.names.hasher().hash_one(name("chosen by anybody"));
         assert_ne!(hash(&Directory::default()), hash(&Directory::default()));
+    }
+
+    #[test]
+    fn names_of_directories_are_old_enough_to_be_taken_back_gently() {
+        let mut dir = Directory::default();
+        let below = Known::Present { fid: Fid::new(VolumeId(1), Ino(9)), kind: FileKind::Directory };
+        assert!(dir.give(at(1), &name("d"), below, at(99)));
+        dir.note_contended(at(5), NamesLock::None, None);
+        assert!(!dir.give(at(6), &name("d"), below, at(99)), "may be too new at the next recall");
+        assert!(dir.give(at(6), &name("f"), file(7), at(99)), "nobody works in a file");
+        assert!(dir.give(at(7), &name("d"), below, at(99)));
+        dir.note_contended(at(7), NamesLock::None, Some(Mode::Read));
+        assert!(dir.give(at(7), &name("d"), below, at(99)), "nothing was taken back");
+        dir.note_contended(at(7), NamesLock::None, None);
+        assert!(!dir.give(at(16), &name("d"), below, at(99)), "it was too new");
+        assert!(dir.give(at(17), &name("d"), below, at(99)));
     }
 
     #[test]

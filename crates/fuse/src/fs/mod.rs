@@ -24,7 +24,7 @@ mod xattrs;
 use crate::errno::{errno_of, errno_of_name};
 use crate::handles::{DirHandle, Durability, FileHandle, Handles, Placement};
 use crate::last_bytes::LastBytes;
-use crate::nodes::{Nodes, PageState};
+use crate::nodes::{Nodes, PageState, TakenIn};
 use crate::notify::Notifier;
 use crate::task::{Interrupted, Interruptible, Tasks};
 use crate::wire::Agreement;
@@ -70,6 +70,14 @@ enum Inode {
     /// `attr_version` of 0), and before some Linux 6.x SETATTR (`fuse_do_setattr`). If it believed them, it would believe
     /// what is stale.
     Known,
+}
+
+/// A name that the kernel is about to be told.
+#[derive(Clone, Copy, Debug)]
+struct Named<'a> {
+    dir: Fid,
+    name: &'a Name,
+    taken_in: TakenIn,
 }
 
 impl Inode {
@@ -430,7 +438,7 @@ impl Inner {
         }
     }
 
-    async fn answer_entry(&self, dir: Fid, name: &Name, entry: Entry, inode: Inode, reply: Reply) {
+    async fn answer_entry(&self, named: Named<'_>, entry: Entry, inode: Inode, reply: Reply) {
         if let Some(node) = &entry.node {
             self.freshen(node.fid, &node.attr).await;
         }
@@ -438,8 +446,8 @@ impl Inner {
         let mut names = answering.remaining(entry.names);
         let Some(node) = entry.node else { return reply.negative(names) };
         let attributes = inode.attributes(answering.remaining(entry.attr));
-        names = self.directory_names(dir, name, node.attr.kind, names);
-        self.remember((dir, name), node.fid, &node.attr, attributes);
+        names = self.directory_names(named, node.attr.kind, names);
+        self.remember((named.dir, named.name), node.fid, &node.attr, attributes);
         let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
         let out = EntryOut { attr, generation: node.fid.generation, valid: names };
         if reply.entry(out) == Taken::No {
@@ -448,7 +456,7 @@ impl Inner {
     }
 
     /// How long the kernel may believe a name that may be a directory's.
-    fn directory_names(&self, dir: Fid, name: &Name, kind: FileKind, valid: Duration) -> Duration {
+    fn directory_names(&self, named: Named<'_>, kind: FileKind, valid: Duration) -> Duration {
         if kind != FileKind::Directory || valid.is_zero() {
             return valid;
         }
@@ -457,7 +465,7 @@ impl Inner {
         if !self.agreement.has_expire_only() {
             return Duration::ZERO;
         }
-        self.nodes.tell_subdirectory(dir, name.as_bytes());
+        self.nodes.tell_subdirectory(named.dir, named.name.as_bytes(), named.taken_in);
         valid
     }
 

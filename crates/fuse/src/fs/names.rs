@@ -1,7 +1,8 @@
 //! Names: look-up, creation, and the reading of directories.
 
-use super::{Inner, Inode, NOT_OPEN};
+use super::{Inner, Inode, NOT_OPEN, Named};
 use crate::handles::DirHandle;
+use crate::nodes::TakenIn;
 use crate::wire::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
 use soda_client::{Detail, DirEntry, Entry, IfExists, NewNode, RenameHow};
 use soda_types::{Creds, Errno, Fid, FileKind, FsError, FsResult, Name};
@@ -49,7 +50,8 @@ impl Inner {
                 if let Some(node) = &entry.node {
                     self.note_moved(tid, dir, &name, node.fid);
                 }
-                self.answer_entry(dir, &name, entry, Inode::Guarded, reply).await;
+                let named = Named { dir, name: &name, taken_in: TakenIn::AtAnyTime };
+                self.answer_entry(named, entry, Inode::Guarded, reply).await;
             }
             Err(error) if self.is_removed(dir, &error).await => reply.error(Errno::NoEntry),
             Err(error) => self.fail("lookup", &error, reply),
@@ -67,7 +69,8 @@ impl Inner {
         match self.client.create(dir, &name, new).await {
             Ok(entry) => {
                 self.attributes_changed(dir);
-                self.answer_entry(dir, &name, entry, Inode::Guarded, reply).await;
+                let named = Named { dir, name: &name, taken_in: TakenIn::UnderItsLock };
+                self.answer_entry(named, entry, Inode::Guarded, reply).await;
             }
             Err(error) => self.fail(operation, &self.changing(dir, error).await, reply),
         }
@@ -78,7 +81,8 @@ impl Inner {
             Ok(entry) => {
                 self.attributes_changed(fid);
                 self.attributes_changed(dir);
-                self.answer_entry(dir, &name, entry, Inode::Known, reply).await;
+                let named = Named { dir, name: &name, taken_in: TakenIn::UnderItsLock };
+                self.answer_entry(named, entry, Inode::Known, reply).await;
             }
             Err(error) => self.fail("link", &self.changing(dir, error).await, reply),
         }
@@ -228,7 +232,8 @@ impl Inner {
                 // begin later than any bound, and it cannot be told without the directory's lock.
                 false => Duration::ZERO,
             };
-            let names = self.directory_names(dir.fid, &listed.name, node.attr.kind, names);
+            let named = Named { dir: dir.fid, name: &listed.name, taken_in: TakenIn::UnderItsLock };
+            let names = self.directory_names(named, node.attr.kind, names);
             self.remember((dir.fid, &listed.name), node.fid, &node.attr, attributes);
             let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
             let out = EntryOut { attr, generation: node.fid.generation, valid: names };
