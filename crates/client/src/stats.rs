@@ -80,7 +80,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-const CALLS: [&str; 35] = [
+const CALLS: [&str; 36] = [
     "hello",
     "renew",
     "reclaim",
@@ -116,6 +116,7 @@ const CALLS: [&str; 35] = [
     "closed",
     "digest",
     "reserve",
+    "layout",
 ];
 
 fn index(call: &Call) -> usize {
@@ -152,6 +153,7 @@ fn index(call: &Call) -> usize {
         Call::Admin(_) => 29,
         Call::Digest { .. } => 33,
         Call::Reserve { .. } => 34,
+        Call::Layout { .. } => 35,
     }
 }
 

@@ -23,3 +23,7 @@ pub const PROTOCOL_VERSION_MIN: u16 = 6;
 pub const DEFAULT_PORT: u16 = 7632;
 /// Most bytes of file data in one request or reply.
 pub const MAX_IO: u32 = 1 << 20;
+
+/// Most extents that one [`Call::Layout`] looks at (and goes on to the end of the stretch that it has come to): its answer
+/// takes less than 100 KiB.
+pub const MAX_LAYOUT: u32 = 4096;

@@ -9,6 +9,7 @@ use soda_types::{
     Attr, ClientId, Coverage, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Mode, Name,
     ObjectTerm, Recall, RecallAck, Scope, Sequence, SessionId, SetAttr, Slot, Version,
 };
+use std::ops::Range;
 use std::time::Duration;
 
 pub use soda_types::{Lock, LockFamily, LockMode};
@@ -384,6 +385,14 @@ pub enum Call {
 
     /// For tools; on an admin connection.
     Admin(AdminCall),
+
+    /// Where a file has data from `offset` on, for many of lseek's questions at once. `most`: extents that the server looks
+    /// at before it stops between two stretches of data ([`MAX_LAYOUT`]).
+    Layout {
+        fid: Fid,
+        offset: u64,
+        most: u32,
+    },
 }
 
 /// What is to be created.
@@ -532,6 +541,18 @@ pub enum Answer {
     /// The conflicting lock, if any.
     Conflict(Option<Lock>),
     Admin(AdminAnswer),
+    Layout(Layout),
+}
+
+/// Where a file has data, from the offset that was asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Layout {
+    /// Stretches of data, in order, with a hole between each two.
+    pub data: Vec<Range<u64>>,
+    /// What lies before it is known: the end of the last stretch, or of the file.
+    pub until: u64,
+    /// The file's.
+    pub size: u64,
 }
 
 /// An inode as a client caches it.

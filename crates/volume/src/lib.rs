@@ -42,7 +42,7 @@ pub use cache::CacheUse;
 pub use namespace::{DirEntry, Listing, NewKind, NewNode, Number};
 pub use orphan::Progress;
 pub use place::Place;
-pub use reading::SeekTarget;
+pub use reading::{Layout, SeekTarget};
 pub use record::RecordError;
 pub use rename::{RenameMode, Renamed};
 pub use staging::Staged;

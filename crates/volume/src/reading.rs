@@ -6,13 +6,24 @@ use crate::volume::Volume;
 use bytes::Bytes;
 use soda_storage::ChunkRef;
 use soda_types::{Errno, Fid, FsError, FsResult};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// What `lseek(2)` looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeekTarget {
     Data,
     Hole,
+}
+
+/// Where a file has data, from an offset on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Stretches of data, in order, with a hole between each two.
+    pub data: Vec<Range<u64>>,
+    /// What lies before it is known: the end of the last stretch, or of the file.
+    pub until: u64,
+    /// The file's.
+    pub size: u64,
 }
 
 impl Volume {
@@ -99,6 +110,31 @@ impl Volume {
             SeekTarget::Data => found.ok_or(Errno::NoDevice.into()),
             SeekTarget::Hole => Ok(found.unwrap_or(at).min(inode.size)),
         }
+    }
+
+    /// Where the file has data from `offset` on. After `most` extents it stops between two stretches of data; that it does not
+    /// stop in one makes every answer good for `lseek(2)` at `offset`.
+    pub fn layout(&self, fid: Fid, offset: u64, most: usize) -> FsResult<Layout> {
+        let inode = self.file(fid)?;
+        let mut layout = Layout { data: Vec::new(), until: inode.size, size: inode.size };
+        if offset >= inode.size {
+            return Ok(layout);
+        }
+        let mut looked_at = 0;
+        self.extents(inode.stream, &(offset..inode.size), &mut |placed| {
+            let (start, end) = (placed.start.max(offset), placed.end.min(inode.size));
+            match layout.data.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                Some(last) if looked_at >= most => {
+                    layout.until = last.end;
+                    return ControlFlow::Break(());
+                }
+                _ => layout.data.push(start..end),
+            }
+            looked_at += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(layout)
     }
 
     /// The data of an extent.

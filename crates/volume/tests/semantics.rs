@@ -40,6 +40,35 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn a_layout_stops_between_two_stretches_of_data() {
+    for_each_store(|volume| {
+        let file = create(volume, "f");
+        // One stretch of three extents, then four of one.
+        for offset in [3u64, 4, 5, 7, 9, 11, 13] {
+            write(volume, file, offset << 16, &pattern(offset, 1 << 16));
+        }
+        write(volume, file, 20 << 16, b"end");
+        let layout = |offset: u64, most| {
+            let layout = volume.layout(file, offset << 16, most).unwrap();
+            assert_eq!(layout.size, (20 << 16) + 3);
+            let data = layout.data.iter().map(|data| (data.start >> 16, data.end >> 16)).collect::<Vec<_>>();
+            (data, layout.until >> 16)
+        };
+        assert_eq!(layout(0, 1), (vec![(3, 6)], 6));
+        assert_eq!(layout(4, 2), (vec![(4, 6)], 6));
+        assert_eq!(layout(6, 2), (vec![(7, 8), (9, 10)], 10));
+        assert_eq!(layout(12, 9), (vec![(13, 14), (20, 20)], 20));
+        assert_eq!(layout(14, 0), (vec![(20, 20)], 20), "however little is asked for");
+        assert_eq!(layout(30, 9), (vec![], 20));
+        let mut txn = volume.begin(now());
+        txn.set_attr(file, &SetAttr { size: Some(30 << 16), ..SetAttr::default() }).unwrap();
+        txn.commit().unwrap();
+        let layout = volume.layout(file, 21 << 16, 9).unwrap();
+        assert_eq!((layout.data, layout.until), (vec![], 30 << 16));
+    });
+}
+
+#[test]
 fn names_come_and_go() {
     for_each_store(|volume| {
         let directory = mkdir(volume, volume.root(), "d");

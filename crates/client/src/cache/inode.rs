@@ -1,6 +1,7 @@
 //! What is known of one inode, and who needs it to stay.
 
 use crate::behind::here::{Keeping, Origin};
+use crate::cache::layout::Layout;
 use crate::cache::lru::Place;
 use crate::cache::names::{Directory, KERNEL_LAG};
 use crate::cache::unseen::Unseen;
@@ -54,6 +55,8 @@ pub(crate) struct Inode {
     /// A symbolic link's, which never changes.
     pub(crate) target: Option<Bytes>,
     pub(crate) dir: Option<Box<Directory>>,
+    /// Where a file has data, as far as lseek has asked.
+    pub(crate) layout: Option<Box<Layout>>,
     /// A directory that it was met in lately; of files only, and no more than a hint.
     pub(crate) parent: Option<Fid>,
     pub(crate) unseen: Unseen,
@@ -116,15 +119,22 @@ impl Inode {
             || self.origin != Origin::AtServer
     }
 
+    /// Whether no own change has begun or ended since the count was this, nor is in progress.
+    pub(crate) fn is_unchanged_since(&self, change_count: u64) -> bool {
+        self.changes == 0 && self.change_count == change_count
+    }
+
     pub(crate) fn directory(&mut self) -> &mut Directory {
         self.dir.get_or_insert_default()
     }
 
-    /// What is known of it beyond the attributes takes so many bytes: names in it, extended attributes, a link's target.
+    /// What is known of it beyond the attributes takes so many bytes: names in it, extended attributes,
+    /// a link's target, where a file has data.
     pub(crate) fn bytes(&self) -> u64 {
         let names = self.dir.as_ref().map_or(0, |dir| dir.bytes());
         let target = self.target.as_ref().map_or(0, |target| target.len() as u64);
-        names + target + self.xattrs.bytes()
+        let layout = self.layout.as_ref().map_or(0, |layout| layout.bytes());
+        names + target + layout + self.xattrs.bytes()
     }
 
     pub(crate) fn summary(&self) -> Option<XattrSummary> {
@@ -141,6 +151,7 @@ impl Inode {
         self.attr = None;
         self.holding = None;
         self.xattrs = Xattrs::Unknown;
+        self.layout = None;
         if let Some(dir) = &mut self.dir {
             dir.clear();
         }
@@ -153,6 +164,7 @@ impl Inode {
         {
             self.xattrs = Xattrs::Unknown;
         }
+        self.layout = None;
         if let Some(dir) = &mut self.dir {
             dir.shed(now);
         }

@@ -12,6 +12,7 @@ pub(crate) mod disk;
 pub(crate) mod extents;
 pub(crate) mod held_locks;
 pub(crate) mod inode;
+pub(crate) mod layout;
 pub(crate) mod lru;
 pub(crate) mod names;
 mod opens;

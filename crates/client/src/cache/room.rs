@@ -2,6 +2,7 @@
 
 use super::State;
 use super::inode::{Inode, Xattrs};
+use super::layout::Layout;
 use super::names::Directory;
 use bytes::Bytes;
 use soda_types::{Fid, Monotonic, XATTR_CAPABILITY};
@@ -77,6 +78,10 @@ impl State {
 
     pub(crate) fn set_target(&mut self, now: Monotonic, fid: Fid, target: Bytes) {
         self.learn(now, fid, |inode| inode.target = Some(target));
+    }
+
+    pub(crate) fn set_layout(&mut self, now: Monotonic, fid: Fid, layout: Layout) {
+        self.learn(now, fid, |inode| inode.layout = Some(Box::new(layout)));
     }
 
     /// Notes what comes to be known of an inode, or is not known any more.

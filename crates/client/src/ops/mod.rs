@@ -11,6 +11,7 @@ mod lookup;
 mod names;
 mod read;
 mod rename;
+mod seek;
 mod write;
 mod xattr;
 

@@ -13,7 +13,7 @@ use crate::ops::OpenFile;
 use crate::validity::Cached;
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
-use soda_protocol::{Answer, Call, Whence};
+use soda_protocol::{Answer, Call};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Version};
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
@@ -162,24 +162,6 @@ impl Client {
         file.check_locks(&mut crate::lock(&self.inner.state))?;
         self.inner.stats.bytes_read.add(data.len() as u64);
         Ok(data)
-    }
-
-    /// SEEK_DATA and SEEK_HOLE.
-    ///
-    /// # Errors
-    /// ENXIO beyond the end.
-    pub async fn seek(&self, file: &OpenFile, offset: u64, whence: Whence) -> FsResult<u64> {
-        self.inner.stats.op_seek.one();
-        let ticket = {
-            let (mut state, now) = self.inner.settled(&[file.fid()]).await?;
-            state.holder.begin_request(now)
-        };
-        let call = Call::Seek { fid: file.fid(), offset, whence };
-        let waiting = self.inner.send(Order::question(call, ticket), |_, result| match result?.0 {
-            Answer::Offset(offset) => Ok(offset),
-            other => unexpected(&other),
-        });
-        waiting.result().await
     }
 }
 

@@ -174,9 +174,8 @@ impl Client {
                     Arc::new(list.into_iter().map(|(name, value)| (name, value.into())).collect());
                 let state = &mut *arrived.state;
                 if state.enter(ticket, fid) {
-                    let inode = state.inode(fid);
                     // No own change in between: its order against this answer is the server's.
-                    if inode.change_count == changes && inode.changes == 0 {
+                    if state.inode(fid).is_unchanged_since(changes) {
                         state.set_xattrs(arrived.now, fid, Xattrs::All(Arc::clone(&list)));
                     }
                 }

@@ -54,6 +54,7 @@ variants!(
         LockSet,
         LockRelease,
         Admin,
+        Layout,
     }
 );
 variants!(
@@ -78,6 +79,7 @@ variants!(
         Reserved,
         Conflict,
         Admin,
+        Layout,
     }
 );
 variants!(
@@ -235,6 +237,7 @@ fn calls() -> Vec<Call> {
         Call::Read { fid, offset: u64::MAX, len: MAX_IO },
         Call::Seek { fid, offset: 1, whence: Whence::Hole },
         Call::StatFs { fid },
+        Call::Layout { fid, offset: 4096, most: MAX_LAYOUT },
         Call::Sync { fid },
         Call::Reserve { inodes: 4096, bytes: 1 << 26 },
         Call::Opened { fid },
@@ -375,6 +378,7 @@ fn answers() -> Vec<Answer> {
         Answer::Digested { attrs: vec![(fid(5), attr())] },
         Answer::Reserved { first: Ino(900), count: 4096, bytes: 1 << 26, version: Version(1 << 44) },
         Answer::Conflict(Some(lock())),
+        Answer::Layout(Layout { data: vec![4096..8192, 1 << 40..1 << 41], until: 1 << 41, size: 1 << 42 }),
     ];
     answers.extend(admin_answers().into_iter().map(Answer::Admin));
     answers

@@ -7,7 +7,7 @@
 //! | call | reads | changes |
 //! | --- | --- | --- |
 //! | Lookup | directory, inode if the name exists | |
-//! | GetAttr, ReadLink, GetXattr(s), Read, Seek, Opened | inode | |
+//! | GetAttr, ReadLink, GetXattr(s), Read, Seek, Layout, Opened | inode | |
 //! | ReadDir | directory; inodes of the page that nobody else may change | |
 //! | Create, name absent | | directory (and the new inode) |
 //! | Create, name present | directory, inode if it is to be opened | |
@@ -80,7 +80,8 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
         | Call::GetXattrs { fid }
         | Call::GetXattr { fid, .. }
         | Call::Read { fid, .. }
-        | Call::Seek { fid, .. } => vec![Access::read(*fid)],
+        | Call::Seek { fid, .. }
+        | Call::Layout { fid, .. } => vec![Access::read(*fid)],
         Call::ReadDir { dir, .. } => vec![Access::read(*dir)],
         Call::Opened { fid } => vec![Access::read(*fid).without_lease()],
         Call::TmpFile { parent, .. } => vec![Access::read(*parent).without_lease()],

@@ -8,7 +8,7 @@ use crate::link::Incoming;
 use crate::metrics::CallKind;
 use bytes::Bytes;
 use soda_lease::table::{OpKey, Outcome};
-use soda_protocol::{Answer, Call, Failure, MAX_IO, Whence};
+use soda_protocol::{Answer, Call, Failure, Layout, MAX_IO, MAX_LAYOUT, Whence};
 use soda_types::{Errno, Fid, FsError, FsResult, XATTRS_MAX};
 use soda_volume::{SeekTarget, Volume};
 
@@ -43,6 +43,10 @@ pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> R
                 Whence::Hole => SeekTarget::Hole,
             };
             Answer::Offset(volume.seek(*fid, *offset, target)?)
+        }
+        Call::Layout { fid, offset, most } => {
+            let found = volume.layout(*fid, *offset, (*most).min(MAX_LAYOUT) as usize)?;
+            Answer::Layout(Layout { data: found.data, until: found.until, size: found.size })
         }
         Call::Opened { fid } => {
             // An orphan that nobody else has open may be on its way out, but then its deletion waits for this.

@@ -42,7 +42,7 @@ call_kinds! {
     SetAttr => "setattr", Write => "write", Allocate => "allocate", CopyRange => "copyrange",
     SetXattr => "setxattr", RemoveXattr => "removexattr", Sync => "sync", Opened => "opened",
     Digest => "digest", Reserve => "reserve", LockTest => "locktest", LockSet => "lockset",
-    LockRelease => "lockrelease", Admin => "admin",
+    LockRelease => "lockrelease", Admin => "admin", Layout => "layout",
 }
 
 /// A number that only grows.
