@@ -120,7 +120,7 @@ pub(crate) enum Command {
     ///
     /// Without `--repair` nothing in the directory is changed. What the check itself writes goes into a temporary directory
     /// (below $TMPDIR, else /tmp), which takes as much as the journal, some 100 MB at the most as a rule, and is removed at
-    /// the end.
+    /// the end; if the check is killed, by the next one.
     ///
     /// A directory whose data/ is lost as a whole is refused, except with `--repair --discard-lost`: names, attributes and
     /// small files, which are in meta/, are kept, the data of other files are holes then.

@@ -15,6 +15,7 @@ mod log_file;
 mod options;
 mod progress;
 mod remount;
+mod scratch;
 mod spec;
 mod table;
 mod units;

@@ -85,7 +85,7 @@ fn fsck_without_repair_changes_nothing() {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), expected, "{what}: {said}");
             let mut errors = said.lines().filter(|line| line.starts_with("soda: "));
-            assert!(!errors.any(|line| line.contains("soda-fsck.")), "{what}: where nothing is now: {said}");
+            assert!(!errors.any(|line| line.contains("soda-look.")), "{what}: where nothing is now: {said}");
         }
         let after = all_of(data);
         let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);

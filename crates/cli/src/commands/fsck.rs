@@ -3,6 +3,7 @@
 use crate::args::FsckArgs;
 use crate::commands::{print, print_json};
 use crate::error::CliError;
+use crate::scratch::Scratch;
 use crate::units::{count, show_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -10,6 +11,9 @@ use soda_storage::{DataDirectory, StorageError, StoreOptions};
 use soda_types::Timestamp;
 use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, Report, fsck};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Not `soda-fsck.`: older versions, which may be at work, do not lock theirs.
+const SCRATCH: &str = "soda-look.";
 
 #[derive(Debug, Serialize)]
 struct Summary {
@@ -50,10 +54,7 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     let shadow = match arguments.repair {
         true => None,
         false => Some(
-            tempfile::Builder::new()
-                .prefix("soda-fsck.")
-                .tempdir()
-                .map_err(CliError::io("a temporary directory"))?,
+            Scratch::new_in(&std::env::temp_dir(), SCRATCH).map_err(CliError::io("a temporary directory"))?,
         ),
     };
     let in_place = |text: String| match &shadow {
