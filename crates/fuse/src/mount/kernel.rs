@@ -99,7 +99,7 @@ fn mount_with_helper(source: &str, dir: &Path, flags: &MountFlags) -> Result<Own
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None);
     let (ours, theirs) = pair.map_err(|error| failed(error.to_string()))?;
     let _ = rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC);
-    let mut options = format!("fsname={source},subtype=soda,default_permissions");
+    let mut options = format!("fsname={source},subtype=soda,default_permissions,noatime");
     let chosen = [
         (flags.access == MountAccess::ReadOnly, "ro"),
         (flags.no_suid, "nosuid"),
