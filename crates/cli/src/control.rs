@@ -316,6 +316,12 @@ pub(crate) fn silent<'a>(alive: impl Iterator<Item = &'a MountStatus>) -> Result
     Ok(binds::sort(table()?, &alive.collect::<Vec<_>>()).silent)
 }
 
+/// Who has mounted it, if that was another user, such as `root`: where its daemon listens only that user knows.
+pub(crate) fn stranger(mount: &MountEntry) -> Option<String> {
+    let owner = mount.owner.filter(|owner| *owner != rustix::process::geteuid().as_raw())?;
+    Some(if owner == 0 { "root".into() } else { format!("user {owner}") })
+}
+
 /// All Soda mounts that the kernel lists.
 ///
 /// # Errors
@@ -408,6 +414,7 @@ pub(crate) mod tests {
             root: root.into(),
             source: "127.0.0.1:2/main".into(),
             device: (0, minor),
+            owner: Some(rustix::process::geteuid().as_raw()),
         }
     }
 

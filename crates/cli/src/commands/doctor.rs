@@ -7,12 +7,16 @@ use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use crate::units::show_size;
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde::Serialize;
+use soda_fuse::MountEntry;
 use soda_protocol::ServerStatus;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
+use std::io;
 use std::path::{Path, PathBuf};
 
+const DEVICE: &str = "/dev/fuse";
 /// The first Linux that needs none of the detours for older ones (docs/SEMANTICS.md, its end).
 const BEST: (u32, u32) = (6, 16);
 /// Older ones are not tested.
@@ -55,7 +59,7 @@ impl Finding {
 pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
     let mounts = control::mounts();
     let mut findings = vec![
-        device(Path::new("/dev/fuse")),
+        device(Path::new(DEVICE), OpenOptions::new().read(true).write(true).open(DEVICE).map(drop)),
         privilege(),
         kernel(&rustix::system::uname().release().to_string_lossy()),
         io_uring(soda_fuse::uring_obstacle()),
@@ -74,16 +78,25 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
     }
 }
 
-fn device(path: &Path) -> Finding {
+/// What came of opening it.
+fn device(path: &Path, opened: io::Result<()>) -> Finding {
     const WHAT: &str = "FUSE";
-    match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(_) => Finding::good(WHAT, format!("{} can be opened", path.display())),
-        Err(error) => Finding::bad(
-            WHAT,
-            format!("{}: {error}", path.display()),
-            "`modprobe fuse` as root; a container has to be given the device",
+    let path = path.display();
+    let Err(error) = opened else { return Finding::good(WHAT, format!("{path} can be opened")) };
+    let (found, advice) = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::ACCESS) => (
+            format!("no permission to open {path}"),
+            format!("mount as root, or open it to all users, as udev does: `chmod a+rw {path}` as root"),
         ),
-    }
+        Some(Errno::PERM) => {
+            (format!("no permission to open {path}"), "a container has to be given the device".into())
+        }
+        _ => (
+            format!("{path}: {error}"),
+            "`modprobe fuse` as root; a container has to be given the device".into(),
+        ),
+    };
+    Finding::bad(WHAT, found, advice)
 }
 
 fn privilege() -> Finding {
@@ -166,17 +179,20 @@ fn runtime(dir: &Path) -> Finding {
 }
 
 fn dead(mounts: &[MountStatus]) -> Result<Vec<Finding>, CliError> {
-    Ok(control::silent(mounts.iter())?
-        .into_iter()
-        .map(|entry| {
-            let dir = entry.dir.display();
-            Finding::bad(
-                "mount",
-                format!("{dir}: its daemon does not answer"),
-                format!("it is dead, stopped, or another user's; if it is dead, `soda umount {dir}`"),
-            )
-        })
-        .collect())
+    Ok(control::silent(mounts.iter())?.into_iter().map(|entry| unanswered(&entry)).collect())
+}
+
+fn unanswered(mount: &MountEntry) -> Finding {
+    const WHAT: &str = "mount";
+    let dir = mount.dir.display();
+    match control::stranger(mount) {
+        Some(owner) => Finding::good(WHAT, format!("{dir}: belongs to {owner}, not looked at")),
+        None => Finding::bad(
+            WHAT,
+            format!("{dir}: its daemon does not answer"),
+            format!("it is dead or stopped; if it is dead, `soda umount {dir}`"),
+        ),
+    }
 }
 
 /// The servers of the mounts, or the one that is named. Without any of these there is none to judge.
@@ -245,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_bad_and_says_what_to_do() {
-        let finding = device(Path::new("/dev/no-such-device"));
+        let finding = device(Path::new("/dev/no-such-device"), Err(Errno::NOENT.into()));
         assert_eq!(finding.verdict, Verdict::Bad);
         assert!(
             finding.found.contains("/dev/no-such-device") && finding.advice.contains("modprobe"),
@@ -254,6 +270,29 @@ mod tests {
         let text = text(&[finding, Finding::good("kernel", "Linux 6.18")]);
         assert_eq!(text.lines().count(), 3);
         assert!(text.ends_with("kernel  good  Linux 6.18\n"), "{text}");
+    }
+
+    #[test]
+    fn a_device_that_is_closed_is_no_missing_module() {
+        for errno in [Errno::ACCESS, Errno::PERM] {
+            let finding = device(Path::new(DEVICE), Err(errno.into()));
+            assert_eq!(finding.verdict, Verdict::Bad);
+            assert_eq!(finding.found, "no permission to open /dev/fuse");
+            assert!(!finding.advice.contains("modprobe") && !finding.advice.is_empty(), "{finding:?}");
+        }
+        assert_eq!(device(Path::new(DEVICE), Ok(())).verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn mounts_of_others_are_not_judged() {
+        let mut mount = control::tests::entry(45, "/", "/mnt");
+        assert_eq!(unanswered(&mount).verdict, Verdict::Bad);
+        mount.owner = None;
+        assert_eq!(unanswered(&mount).verdict, Verdict::Bad);
+        mount.owner = Some(rustix::process::geteuid().as_raw() + 1);
+        let finding = unanswered(&mount);
+        assert_eq!(finding.verdict, Verdict::Good);
+        assert!(finding.found.contains("belongs to user ") && finding.found.contains("not looked at"));
     }
 
     #[test]

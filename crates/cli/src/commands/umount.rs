@@ -251,8 +251,19 @@ fn detach(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// For users other than root.
+/// For users other than root, whose own mounts these have to be.
 fn with_helper(dir: &Path, flags: &[&str]) -> std::io::Result<()> {
+    let mount = soda_fuse::find_mount(dir)?;
+    if let Some(owner) = mount.as_ref().and_then(control::stranger) {
+        let others = if owner == "root" { "" } else { " and root" };
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::PermissionDenied,
+            format!(
+                "it belongs to {owner}; only {owner}{others} can unmount it: `sudo soda umount {}`",
+                dir.display()
+            ),
+        ));
+    }
     let output = Command::new("fusermount3").args(flags).arg("--").arg(dir).output()?;
     match output.status.success() {
         true => Ok(()),

@@ -22,6 +22,8 @@ pub struct MountEntry {
     pub source: String,
     /// Major and minor device number: the same for a mount and all that show it once more.
     pub device: (u32, u32),
+    /// The user who mounted it, as this user namespace numbers them; the kernel shows it for every FUSE mount.
+    pub owner: Option<u32>,
 }
 
 /// All Soda mounts, the latest last.
@@ -71,11 +73,14 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         return None;
     }
     let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
+    let options = std::str::from_utf8(rest.next().unwrap_or_default()).unwrap_or_default();
+    let owner = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
     Some(MountEntry {
         dir: PathBuf::from(OsString::from_vec(dir)),
         root: PathBuf::from(OsString::from_vec(root)),
         source,
         device: (major.parse().ok()?, minor.parse().ok()?),
+        owner,
     })
 }
 
@@ -173,12 +178,13 @@ mod tests {
         let text = b"22 1 98:0 / / rw - ext4 /dev/vda rw\n\
             40 22 0:45 / /mnt/a\\040b rw,noatime shared:1 - fuse.soda 127.0.0.1:7632/main rw,user_id=0\n\
             41 22 0:46 / /mnt/c rw - fuse.sshfs x rw\n\
-            42 22 0:45 /x\\040y /mnt/d rw - fuse.soda 127.0.0.1:7632/main rw,user_id=0\n";
+            42 22 0:45 /x\\040y /mnt/d rw - fuse.soda 127.0.0.1:7632/main rw,user_id=1000,group_id=0\n";
         let mounts = parse(text);
         assert_eq!(mounts.len(), 2);
         assert_eq!(mounts[0].dir, Path::new("/mnt/a b"));
         assert_eq!((mounts[0].source.as_str(), mounts[0].device), ("127.0.0.1:7632/main", (0, 45)));
         assert_eq!(mounts[0].root, Path::new("/"));
+        assert_eq!((mounts[0].owner, mounts[1].owner), (Some(0), Some(1000)));
         assert_eq!((mounts[1].root.as_path(), mounts[1].device), (Path::new("/x y"), (0, 45)));
     }
 
@@ -189,6 +195,7 @@ mod tests {
             root: "/".into(),
             source: String::new(),
             device: (0, minor),
+            owner: None,
         };
         let mounts = [mount("/a", 5), mount("/b", 6), mount("/a", 5), mount("/b", 7)];
         assert_eq!(only_device(Path::new("/a"), &mounts).unwrap(), (0, 5));
