@@ -125,7 +125,8 @@ pub(super) fn files(directory: &Path) -> Result<Vec<(u64, PathBuf)>, SegmentErro
         let path = entry.map_err(failed)?.path();
         let is_log = path.extension().is_some_and(|extension| extension == "log");
         let number = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse().ok());
-        files.extend(number.filter(|_| is_log).map(|number| (number, path)));
+        // No log gets as far as the last number of all, and it has no next one.
+        files.extend(number.filter(|number| is_log && *number < u64::MAX).map(|number| (number, path)));
     }
     files.sort_unstable();
     Ok(files)

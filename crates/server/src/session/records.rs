@@ -211,7 +211,8 @@ fn replies_of(meta: &dyn MetaStore, session: SessionId) -> Result<Vec<(Slot, Rep
 }
 
 fn reply_range(session: SessionId) -> (Bytes, Bytes) {
-    (session_key(session), session_key(SessionId(session.0 + 1)))
+    // Not up to the next session: damage can make the last number of all.
+    (session_key(session), [&session.0.to_be_bytes()[..], &[0xff; 9]].concat().into())
 }
 
 fn scan(
@@ -249,7 +250,12 @@ fn number(key: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rounds::BootId;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+    use proptest::test_runner::TestRunner;
     use soda_storage::{Batch, MemoryMeta};
+    use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
     fn sessions_come_back_with_their_replies_only() {
@@ -282,18 +288,121 @@ mod tests {
         }
     }
 
-    proptest::proptest! {
-        #[test]
-        fn whatever_the_disk_holds_is_read_or_refused(key: Vec<u8>, value: Vec<u8>, version: bool) {
-            let value = if version { [&[RECORD_VERSION], &value[..]].concat() } else { value };
-            let meta = MemoryMeta::default();
-            let mut batch = Batch::new();
-            batch.put(Table::Session, key.clone(), value.clone());
-            batch.put(Table::Server, server_key(), value.clone());
-            meta.commit(batch).unwrap();
-            let _ = (load_sessions(&meta), load_server(&meta));
-            let _ = decode::<ReplyRecord>(Table::Reply, &key, &value);
+    /// The last one is what damage can make of any other.
+    const SESSIONS: [u64; 3] = [1, 255, u64::MAX];
+
+    /// Whose it is, if it is a session's.
+    type Row = (Option<u64>, Table, Vec<u8>, Vec<u8>);
+
+    /// All kinds of rows, with these numbers in them.
+    fn rows(one: u64, other: u64) -> Vec<Row> {
+        let mut rows: Vec<Row> = Vec::new();
+        let term = Duration::new(one, 5);
+        let server = encode(&ServerRecord { starts: other, last_session: one, term });
+        let (boot, synced) = (Some(BootId::new("a boot")), Round(one));
+        let doubtful = vec![(Round(0), Round(other)), (Round(other), Round(one))];
+        let durability = encode(&DurabilityRecord { boot, synced, doubtful });
+        rows.push((None, Table::Server, server_key().into(), server.into()));
+        rows.push((None, Table::Server, durability_key().into(), durability.into()));
+        for id in SESSIONS {
+            let session = SessionId(id);
+            let mut put =
+                |table, key: Bytes, value: Bytes| rows.push((Some(id), table, key.into(), value.into()));
+            let (name, opened) = (format!("host{one}:/mnt"), Timestamp::new(5, 0));
+            let record = SessionRecord { client: ClientId([1; 16]), secret: [2; 16], name, opened };
+            put(Table::Session, session_key(session), encode(&record));
+            for slot in [0, 7, u16::MAX] {
+                let result = Bytes::from(vec![7; usize::from(slot % 40)]);
+                let (sequence, durable) = (Sequence(one), Sequence(other));
+                let reply = ReplyRecord { sequence, result, round: Round(one), durable };
+                put(Table::Reply, reply_key(session, Slot(slot)), encode(&reply));
+            }
+            put(Table::Reservation, space_key(session), encode(&one));
+            for first in [one, u64::MAX] {
+                // As a `NumbersRecord` is encoded.
+                let block = (other as u32, vec![other; (one % 5) as usize]);
+                put(Table::Reservation, numbers_key(session, Ino(first)), encode(&block));
+            }
         }
+        rows
+    }
+
+    fn store(rows: &[Row]) -> MemoryMeta {
+        let meta = MemoryMeta::default();
+        let mut batch = Batch::new();
+        for (_, table, key, value) in rows {
+            batch.put(*table, key.clone(), value.clone());
+        }
+        meta.commit(batch).unwrap();
+        meta
+    }
+
+    /// By number, as text.
+    fn sessions(meta: &MemoryMeta) -> BTreeMap<u64, String> {
+        let sessions = load_sessions(meta).unwrap();
+        for session in &sessions {
+            reply_keys(meta, session.id).unwrap();
+            reservation_keys(meta, session.id).unwrap();
+        }
+        sessions.into_iter().map(|session| (session.id.0, format!("{session:?}"))).collect()
+    }
+
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Part {
+        Key,
+        Value,
+    }
+
+    #[test]
+    fn damaged_rows_are_read_or_refused_and_no_other_session_minds() {
+        const CASES: u32 = 5000;
+        let byte = prop_oneof![Just(0), Just(1), Just(0x80), Just(0xff), any::<u8>()];
+        let put = proptest::collection::vec(byte, 0..12);
+        let part = prop_oneof![1 => Just(Part::Key), 3 => Just(Part::Value)];
+        let damage = (any::<Index>(), part, any::<Index>(), 0..4usize, put);
+        let number = || prop_oneof![0..1000u64, Just(u64::MAX), any::<u64>()];
+        let cases = (number(), number(), proptest::collection::vec(damage, 1..4));
+        let changed = std::cell::Cell::new(0);
+        let outcome = TestRunner::new(ProptestConfig {
+            cases: CASES,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })
+        .run(&cases, |(one, other, damages)| {
+            let mut rows = rows(one, other);
+            let sound = sessions(&store(&rows));
+            prop_assert_eq!(sound.keys().copied().collect::<Vec<_>>(), SESSIONS);
+            prop_assert!(sound.values().all(|session| !session.contains("a damaged record")));
+            let (mut hit, mut moved) = (BTreeSet::new(), false);
+            for (row, part, at, cut, put) in damages {
+                let row = row.index(rows.len());
+                let (whose, _, key, value) = &mut rows[row];
+                let bytes = match part {
+                    Part::Key => key,
+                    Part::Value => value,
+                };
+                let at = at.index(bytes.len() + 1);
+                bytes.splice(at..bytes.len().min(at + cut), put);
+                hit.extend(*whose);
+                moved |= part == Part::Key;
+            }
+            let meta = store(&rows);
+            let _ = (load_server(&meta), load_durability(&meta));
+            let found = sessions(&meta);
+            for (id, session) in &found {
+                let is_same = sound.get(id) == Some(session);
+                prop_assert!(is_same || moved || hit.contains(id), "session {}: {}", id, session);
+                let is_other = !is_same && !session.contains("a damaged record");
+                changed.set(changed.get() + u32::from(is_other));
+            }
+            Ok(())
+        });
+        outcome.unwrap();
+        assert!(
+            changed.get() > CASES / 10,
+            "hardly any damage reaches what is in a record: {}",
+            changed.get()
+        );
     }
 
     #[test]
