@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{Failure, Frame, FrameHeader, FrameKind, HEADER_LEN, Reply};
 use soda_system_tests::cell::{PATIENCE, free_port};
-use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::wait;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -32,7 +32,7 @@ fn refused_by_all(address: &str, code: i32, words: &[&str]) {
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
         command.args(&arguments).env("SODA_RUNTIME_DIR", dir.path().join("run"));
-        let Finish::Exited(output) = wait::run(&mut command, PATIENCE) else { panic!("{arguments:?} hangs") };
+        let output = wait::run(&mut command, PATIENCE).output(&format!("{arguments:?} hangs"));
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
         for word in words.iter().chain([&address]) {
@@ -91,7 +91,7 @@ fn doctor_says_what_is_wrong_and_goes_on() {
     let address = format!("127.0.0.1:{}", free_port());
     let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
     command.args(["doctor", "--json", "--server", &address]).env("SODA_RUNTIME_DIR", dir.path().join("run"));
-    let Finish::Exited(output) = wait::run(&mut command, PATIENCE) else { panic!("it hangs") };
+    let output = wait::run(&mut command, PATIENCE).output("it hangs");
     assert_eq!(output.status.code(), Some(1));
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let of =

@@ -186,7 +186,7 @@ async fn who_says_nothing_or_too_much_before_the_hello_is_sent_away() {
     let server = Server::start(config).unwrap();
     let mut silent = TcpStream::connect(server.local_addr()).await.unwrap();
     let mut byte = [0];
-    let read = tokio::time::timeout(PATIENCE, silent.read(&mut byte)).await.expect("in time");
+    let read = tokio::time::timeout(PATIENCE, silent.read(&mut byte)).await.expect(TIMED_OUT);
     assert_eq!(read.unwrap_or(0), 0);
     let frame =
         Frame { kind: FrameKind::Request, tag: 1, body: vec![0; 1 << 20].into(), payload: Bytes::new() };
@@ -265,7 +265,7 @@ async fn a_peer_that_asks_and_does_not_read_is_not_served_on() {
     assert_eq!(client.read(file, 0, 1).await.unwrap().len(), 1);
     assert_eq!(client.create(client.root, "other").await.unwrap().attr.kind, FileKind::File);
     for _ in 0..asked {
-        let frame = tokio::time::timeout(PATIENCE, read_frame(&mut stream)).await.expect("in time").unwrap();
+        let frame = tokio::time::timeout(PATIENCE, read_frame(&mut stream)).await.expect(TIMED_OUT).unwrap();
         assert_eq!(frame.payload.len(), 1 << 20);
     }
 }

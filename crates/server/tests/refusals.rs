@@ -130,7 +130,7 @@ async fn locks_of_a_session_whose_end_is_not_stored_stay_until_it_is() {
     until("it is tried again", async || cell.meta.refusals() > before).await;
     assert!(waits.try_recv().is_err());
     cell.meta.refuse(None);
-    let answer = tokio::time::timeout(PATIENCE, waits).await.unwrap().unwrap();
+    let answer = tokio::time::timeout(PATIENCE, waits).await.expect(TIMED_OUT).unwrap();
     assert_eq!(answer.0.result, Ok(Answer::Done));
 }
 

@@ -116,7 +116,7 @@ async fn a_store_that_stalls_for_longer_than_a_term_costs_nobody_the_session() {
 
     meta.set(Gate::Open);
     for answer in stuck {
-        let (reply, _) = tokio::time::timeout(PATIENCE, answer).await.unwrap().unwrap();
+        let (reply, _) = tokio::time::timeout(PATIENCE, answer).await.expect(TIMED_OUT).unwrap();
         assert!(reply.result.is_ok(), "{reply:?}");
     }
     let Ok(Answer::Admin(AdminAnswer::Stats(stats))) = tool(&tools, AdminCall::Stats).await else { panic!() };

@@ -4,10 +4,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Between two looks at a condition.
 const POLL: Duration = Duration::from_millis(5);
+
+/// Begins what a test of any crate says that ended only because its patience did. `scripts/test` gives a second chance to
+/// nothing else, so it must not stand where what was seen is wrong.
+pub const TIMED_OUT: &str = "TIMED OUT";
 
 /// Looks until `condition` holds. False when it did not within `limit`.
 pub fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
@@ -23,6 +28,53 @@ pub fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     }
 }
 
+/// Looks until `condition` holds, where a slow machine is an excuse.
+///
+/// # Panics
+/// If it does not within `limit`, with `complaint`.
+#[track_caller]
+pub fn in_time(limit: Duration, complaint: &str, condition: impl FnMut() -> bool) {
+    assert!(until(limit, condition), "{TIMED_OUT}: {complaint}");
+}
+
+/// Runs `operation`, which may wait for the end of a term, but not for a deadline of several. Meanwhile `control` is done
+/// again and again, which waits for nobody: it tells what the machine takes by itself.
+///
+/// # Panics
+/// If the operation takes longer than a term and a half and the slowest control, or if that is too slow to tell terms apart.
+pub fn at_most_a_term<T>(term: Duration, control: impl Fn(u32) + Send, operation: impl FnOnce() -> T) -> T {
+    let (end, ended) = mpsc::channel::<()>();
+    let (answer, waited, slowest) = std::thread::scope(|scope| {
+        let controls = scope.spawn(move || {
+            let mut slowest = Duration::ZERO;
+            for number in 0.. {
+                let start = Instant::now();
+                control(number);
+                slowest = slowest.max(start.elapsed());
+                if ended.recv_timeout(POLL * 10) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+            slowest
+        });
+        let start = Instant::now();
+        let answer = operation();
+        let waited = start.elapsed();
+        drop(end);
+        match controls.join() {
+            Ok(slowest) => (answer, waited, slowest),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    });
+    eprintln!("waited {waited:?}; what waits for nobody: {slowest:?}");
+    assert!(slowest < term / 2, "{TIMED_OUT}: {slowest:?} for what waits for nobody");
+    assert!(
+        waited <= term * 3 / 2 + slowest,
+        "waited {waited:?}, the term is {term:?}; what waits for nobody takes {slowest:?}"
+    );
+    answer
+}
+
 /// How a command that had a time limit ended.
 #[derive(Debug)]
 pub enum Finish {
@@ -35,12 +87,22 @@ pub enum Finish {
 
 impl Finish {
     /// # Panics
-    /// If the command did not end in time, or failed.
-    pub fn expect_success(self, what: &str) -> Output {
+    /// If the command did not end in time, with `complaint`.
+    #[track_caller]
+    pub fn output(self, complaint: &str) -> Output {
         match self {
-            Finish::Exited(output) if output.status.success() => output,
-            other => panic!("{what}: {other:?}"),
+            Finish::Exited(output) => output,
+            Finish::TimedOut { .. } => panic!("{TIMED_OUT}: {complaint}: {self:?}"),
         }
+    }
+
+    /// # Panics
+    /// If the command did not end in time, or failed.
+    #[track_caller]
+    pub fn expect_success(self, what: &str) -> Output {
+        let output = self.output(what);
+        assert!(output.status.success(), "{what}: {output:?}");
+        output
     }
 }
 
@@ -57,7 +119,7 @@ pub fn freeze(child: &Child) {
     };
     let threads = || fs::read_dir(format!("/proc/{}/task", child.id())).into_iter().flatten().flatten();
     let all = || threads().all(|thread| stands(&thread.path()));
-    assert!(until(Duration::from_secs(20), all), "a thread of process {} runs on", child.id());
+    in_time(Duration::from_secs(20), &format!("a thread of process {} runs on", child.id()), all);
 }
 
 /// Runs a command; kills it when it takes longer than `limit`. Its output must fit a pipe (64 KiB).
@@ -94,6 +156,20 @@ mod tests {
         assert!(matches!(finish, Finish::TimedOut { killable: true }), "{finish:?}");
         let output = run(Command::new("echo").arg("hello"), Duration::from_secs(10)).expect_success("echo");
         assert_eq!(output.stdout, b"hello\n");
+    }
+
+    #[test]
+    #[should_panic = "waits for nobody takes"]
+    fn two_terms_are_more_than_one() {
+        let term = Duration::from_millis(200);
+        at_most_a_term(term, |_| (), || std::thread::sleep(term * 2));
+    }
+
+    #[test]
+    #[should_panic = "TIMED OUT"]
+    fn on_a_machine_that_is_too_slow_nothing_is_said() {
+        let term = Duration::from_millis(200);
+        at_most_a_term(term, |_| std::thread::sleep(term), || std::thread::sleep(term * 2));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use rustix::process::Signal;
 use soda_system_tests::cell::{Cell, Network, PATIENCE, is_mounted, prerequisites, soda_binary};
-use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::wait::{self, Finish, TIMED_OUT};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -55,7 +55,7 @@ fn cell_with_backlog(clients: usize) -> (Cell, usize) {
         files += 1;
         backlog(cell.root(0)) >= 10
     });
-    assert!(is_behind, "nothing is delayed: {}", mount_status(cell.root(0)));
+    assert!(is_behind, "{TIMED_OUT}: nothing is delayed: {}", mount_status(cell.root(0)));
     (cell, files)
 }
 
@@ -67,7 +67,7 @@ fn has_all(dir: &Path, files: usize) -> bool {
 }
 
 fn failed(finish: Finish) -> (Output, String) {
-    let Finish::Exited(output) = finish else { panic!("{finish:?}") };
+    let output = finish.output("it waits");
     assert!(!output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     (output, said)
@@ -149,7 +149,7 @@ fn a_sync_that_waits_for_its_server_can_be_interrupted() {
     let waits = said.find(|line| line.contains("to come back"));
     wait::signal(&sync, Signal::INT);
     assert!(waits.is_some_and(|line| line.contains(&cell.server.address())));
-    assert!(wait::until(PATIENCE, || matches!(sync.try_wait(), Ok(Some(_)))), "it goes on after Ctrl-C");
+    wait::in_time(PATIENCE, "it goes on after Ctrl-C", || matches!(sync.try_wait(), Ok(Some(_))));
     assert!(backlog(cell.root(0)) >= 10, "{}", mount_status(cell.root(0)));
     cell.server.restart();
     wait::run(&mut soda(&["sync", text(cell.root(0))]), PATIENCE).expect_success("sync");
@@ -194,8 +194,8 @@ fn an_unmount_waits_for_a_server_that_restarts() {
     assert!(said.any(|line| line.contains("to come back")));
     assert!(is_mounted(cell.root(0)), "unmounted before its changes were told");
     cell.server.restart();
-    let ended = wait::until(PATIENCE, || matches!(umount.try_wait(), Ok(Some(_))));
-    assert!(ended && umount.wait().unwrap().success());
+    wait::in_time(PATIENCE, "umount waits", || matches!(umount.try_wait(), Ok(Some(_))));
+    assert!(umount.wait().unwrap().success());
     assert!(!is_mounted(cell.root(0)));
     assert!(has_all(cell.root(1), files));
 }

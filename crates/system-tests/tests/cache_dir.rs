@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use soda_system_tests::cell::{Cell, Network, PATIENCE, SmallDisk, prerequisites, soda_binary};
-use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::wait::{self, TIMED_OUT};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,7 +56,7 @@ fn what_was_read_before_a_crash_is_not_read_from_the_server_again() {
         assert!(fs::read(cell.root(0).join(name)).unwrap() == content(number));
     }
     let kept = wait::until(PATIENCE, || space_below(dir.path()) >= (FILES * LEN) as u64);
-    assert!(kept, "only {} bytes in the cache directory", space_below(dir.path()));
+    assert!(kept, "{TIMED_OUT}: only {} bytes in the cache directory", space_below(dir.path()));
     cell.mounts[0].crash();
     fs::write(cell.root(1).join(&names[0]), content(100)).unwrap();
     cell.mounts[0].start();
@@ -89,11 +89,13 @@ fn the_bound_of_the_directory_is_kept() {
     for number in 0..1000 {
         assert_eq!(fs::read(cell.root(0).join(format!("small{number}"))).unwrap().len(), 100);
     }
-    assert!(wait::until(PATIENCE, || within() && space_below(dir.path()) > BOUND / 2));
+    wait::in_time(PATIENCE, "not as much as the bound lets in", || {
+        within() && space_below(dir.path()) > BOUND / 2
+    });
     for (number, name) in names.iter().enumerate() {
         assert!(fs::read(cell.root(0).join(name)).unwrap() == content(number));
     }
-    assert!(wait::until(PATIENCE, within), "{} bytes", space_below(dir.path()));
+    assert!(wait::until(PATIENCE, within), "{TIMED_OUT}: {} bytes", space_below(dir.path()));
     cell.crash_client(0);
     assert!(within(), "{} bytes after a restart", space_below(dir.path()));
     assert!(space_below(dir.path()) > BOUND / 2, "nothing was kept");
@@ -113,7 +115,7 @@ fn a_full_disk_below_the_cache_is_nobodys_error() {
         }
         let said =
             || fs::read_to_string(cell.mounts[0].log()).unwrap().contains("is not written to any more");
-        assert!(wait::until(PATIENCE, said), "the disk was never full");
+        wait::in_time(PATIENCE, "the disk was never full", said);
         cell.crash_client(0);
     }
 }
@@ -123,7 +125,7 @@ fn a_bound_without_a_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut mount = Command::new(soda_binary());
     mount.arg("mount").arg("127.0.0.1:1/main").arg(dir.path()).args(["-o", "cache-size=1G"]);
-    let Finish::Exited(output) = wait::run(&mut mount, PATIENCE) else { panic!("it waits") };
+    let output = wait::run(&mut mount, PATIENCE).output("it waits");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && text.contains("cache-dir"), "{text}");
 }
@@ -149,7 +151,7 @@ fn what_a_mount_and_a_server_keep_is_not_for_others() {
             .unwrap()
             .success()
     };
-    assert!(wait::until(PATIENCE, || finds(&mut Command::new("grep"))), "it is not kept at all");
+    wait::in_time(PATIENCE, "it is not kept at all", || finds(&mut Command::new("grep")));
     // What lies around them is open.
     for path in [dir.path(), cell.server.data().parent().unwrap()] {
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

@@ -6,7 +6,7 @@
 use soda_system_tests::cell::{
     Cell, Network, PATIENCE, SmallDisk, free_port, is_mounted, prerequisites, soda_binary,
 };
-use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::wait;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -39,15 +39,11 @@ impl Refusal {
 
 /// Runs `soda` with these arguments, which must fail.
 fn refused(arguments: &[&str]) -> Refusal {
-    match wait::run(&mut soda(arguments), PATIENCE) {
-        Finish::Exited(output) => {
-            let message = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!output.status.success(), "soda {arguments:?} succeeded: {message}");
-            assert!(!message.contains("panicked"), "{message}");
-            Refusal { code: output.status.code().unwrap_or(-1), message }
-        }
-        timed_out => panic!("soda {arguments:?}: {timed_out:?}"),
-    }
+    let output = wait::run(&mut soda(arguments), PATIENCE).output(&format!("soda {arguments:?}"));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "soda {arguments:?} succeeded: {message}");
+    assert!(!message.contains("panicked"), "{message}");
+    Refusal { code: output.status.code().unwrap_or(-1), message }
 }
 
 fn text(path: &Path) -> &str {
@@ -374,7 +370,7 @@ fn a_damaged_chunk_is_an_error_and_not_wrong_data() {
     let data = cell.server.data().to_owned();
     let fsck = |arguments: &[&str]| -> (Option<i32>, serde_json::Value) {
         let all = [&["fsck", "--json"], arguments, &[text(&data)]].concat();
-        let Finish::Exited(output) = wait::run(&mut soda(&all), PATIENCE) else { panic!("fsck hangs") };
+        let output = wait::run(&mut soda(&all), PATIENCE).output("fsck hangs");
         (output.status.code(), serde_json::from_slice(&output.stdout).expect("JSON"))
     };
     let (code, summary) = fsck(&["--repair"]);
@@ -555,13 +551,13 @@ fn a_server_that_has_just_begun_ends_when_it_is_asked_to() {
         let address = free_address();
         let mut serve = soda(&["serve", "--data", text(&data), "--listen", &address]);
         let mut server = serve.stderr(Stdio::null()).spawn().unwrap();
-        assert!(wait::until(PATIENCE, || std::net::TcpStream::connect(&address).is_ok()));
+        wait::in_time(PATIENCE, "nobody listens", || std::net::TcpStream::connect(&address).is_ok());
         if round % 2 == 1 {
             wait::run(&mut soda(&["status", "--server", &address]), PATIENCE).expect_success("status");
         }
         wait::signal(&server, rustix::process::Signal::TERM);
         let mut ended = None;
-        wait::until(PATIENCE, || {
+        wait::in_time(PATIENCE, "it does not end", || {
             ended = server.try_wait().unwrap();
             ended.is_some()
         });

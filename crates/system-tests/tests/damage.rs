@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use soda_system_tests::cell::{Cell, Network, PATIENCE, free_port, prerequisites, soda_binary};
-use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::wait;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,10 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn soda(arguments: &[&str]) -> Output {
-    match wait::run(Command::new(soda_binary()).args(arguments), PATIENCE) {
-        Finish::Exited(output) => output,
-        timed_out => panic!("soda {arguments:?}: {timed_out:?}"),
-    }
+    wait::run(Command::new(soda_binary()).args(arguments), PATIENCE).output(&format!("soda {arguments:?}"))
 }
 
 #[track_caller]

@@ -7,7 +7,7 @@ use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites, soda_binary};
-use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::wait::{self, Finish, TIMED_OUT};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn signal(pid: u32, signal: Signal) {
 /// It has been started, but need not have its name yet.
 fn guard_of(cell: &Cell) -> u32 {
     let mut guard = None;
-    wait::until(PATIENCE, || {
+    wait::in_time(PATIENCE, "no guard", || {
         guard = cell.mounts[0].guard();
         guard.is_some()
     });
@@ -88,7 +88,7 @@ impl Maker {
             stack = fs::read_to_string(&self.stack).unwrap();
             stack.contains("fuse_")
         });
-        assert!(asks, "it does not wait for the daemon: {stack}");
+        assert!(asks, "{TIMED_OUT}: it does not wait for the daemon: {stack}");
         !stack.contains("parentat") && !stack.contains("link_path_walk")
     }
 }
@@ -126,11 +126,11 @@ fn stuck(death: Signal) {
     };
     cell.mounts[1].freeze();
     let mut other = Command::new("touch").arg(cell.root(2).join("dir/new")).spawn().unwrap();
-    assert!(wait::until(PATIENCE, || waiting(&cell) > 0), "the other machine waits for nobody");
+    wait::in_time(PATIENCE, "the other machine waits for nobody", || waiting(&cell) > 0);
     cell.mounts[0].thaw();
     let threads = PathBuf::from(format!("/proc/{daemon}/task"));
     let is_stuck = || is_stack(&threads, |stack| stack.contains(TAKES_NAMES_BACK));
-    assert!(wait::until(PATIENCE, is_stuck), "the daemon is not stuck");
+    wait::in_time(PATIENCE, "the daemon is not stuck", is_stuck);
 
     signal(daemon, death);
     match waits.done.recv_timeout(FREED) {
@@ -187,7 +187,7 @@ fn a_guard_holds_nothing_open_outlasts_who_asks_for_an_end_and_ends_with_the_mou
     let mut cell = Cell::start(Network::Loopback, 1);
     let guard = guard_of(&cell);
     let is_ready = || status_of(guard, "NSsid:") == guard.to_string();
-    assert!(wait::until(PATIENCE, is_ready), "it is in the daemon's session");
+    wait::in_time(PATIENCE, "it is in the daemon's session", is_ready);
     let descriptor = |number: u32| fs::read_link(format!("/proc/{guard}/fd/{number}")).unwrap();
     assert_eq!(descriptor(2), Path::new("/dev/null"));
     assert!(descriptor(0).ends_with("abort") && descriptor(1).to_str().unwrap().starts_with("pipe:"));
@@ -208,7 +208,7 @@ fn a_guard_holds_nothing_open_outlasts_who_asks_for_an_end_and_ends_with_the_mou
     fs::write(cell.root(0).join("file"), b"content").unwrap();
     assert_eq!(cell.mounts[0].guard(), Some(guard));
     cell.mounts[0].unmount();
-    assert!(wait::until(PATIENCE, || !Path::new(&format!("/proc/{guard}")).exists()), "it is left");
+    wait::in_time(PATIENCE, "it is left", || !Path::new(&format!("/proc/{guard}")).exists());
 }
 
 /// Nothing waits for a daemon that is gone to the last thread: the kernel itself has ended the connection.
@@ -220,14 +220,14 @@ fn a_guard_ends_with_its_daemon_and_a_mount_goes_on_without_its_guard() {
     let mut cell = Cell::start(Network::Loopback, 1);
     let guard = guard_of(&cell);
     cell.mounts[0].kill();
-    assert!(wait::until(PATIENCE, || !Path::new(&format!("/proc/{guard}")).exists()), "it is left");
+    wait::in_time(PATIENCE, "it is left", || !Path::new(&format!("/proc/{guard}")).exists());
     cell.mounts[0].crash();
     cell.mounts[0].start();
 
     let guard = guard_of(&cell);
     signal(guard, Signal::KILL);
     let told = || fs::read_to_string(cell.mounts[0].log()).unwrap().contains("the guard of");
-    assert!(wait::until(PATIENCE, told), "the daemon says nothing of it");
+    wait::in_time(PATIENCE, "the daemon says nothing of it", told);
     assert_eq!(cell.mounts[0].guard(), None, "nobody waits for what it has left");
     fs::write(cell.root(0).join("file"), b"content").unwrap();
     cell.mounts[0].unmount();

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites, soda_binary};
-use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::wait::{self, TIMED_OUT};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -67,7 +67,7 @@ fn metrics_that_others_can_reach_must_be_asked_for() {
     serve
         .args(["serve", "--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0", "--data"])
         .arg(dir.path().join("data"));
-    let Finish::Exited(output) = wait::run(&mut serve, PATIENCE) else { panic!("it serves") };
+    let output = wait::run(&mut serve, PATIENCE).output("it serves");
     assert!(String::from_utf8_lossy(&output.stderr).contains("--insecure"), "{output:?}");
 }
 
@@ -85,7 +85,7 @@ fn a_mount_with_all_its_options() {
     fs::write(&file, &content).unwrap();
     assert_eq!(fs::read(&file).unwrap(), content);
     let kept = wait::until(PATIENCE, || bytes_below(cache.path()) >= content.len() as u64);
-    assert!(kept, "nothing in the cache directory: {}", bytes_below(cache.path()));
+    assert!(kept, "{TIMED_OUT}: nothing in the cache directory: {}", bytes_below(cache.path()));
 
     let mut status = Command::new(soda_binary());
     let status = wait::run(status.args(["status", "--json"]), PATIENCE).expect_success("status");
@@ -149,7 +149,7 @@ fn a_soft_mount_gives_up_after_its_time() {
     let mut cell = Cell::start_with(Network::Loopback, 1, &["-o", "soft=1s"]);
     cell.server.kill();
     let touched = wait::run(Command::new("touch").arg(cell.root(0).join("new")), PATIENCE);
-    let Finish::Exited(output) = touched else { panic!("a soft mount waits for ever") };
+    let output = touched.output("a soft mount waits for ever");
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains("Input/output error"), "{message}");
 }

@@ -48,11 +48,10 @@ fn backlog(cell: &Cell) -> u64 {
 
 /// Files with their numbers in a new directory, all of them delayed. The first changes go through, and bring the leases.
 fn write_later(cell: &Cell) {
-    let ready = wait::until(PATIENCE, || {
+    wait::in_time(PATIENCE, "nothing is delayed", || {
         fs::write(cell.root(0).join("warm"), "up").unwrap();
         backlog(cell) > 0
     });
-    assert!(ready, "nothing is delayed");
     let dir = cell.root(0).join("dir");
     fs::create_dir(&dir).unwrap();
     for number in 0..FILES {
@@ -143,14 +142,14 @@ fn what_may_not_be_told_any_more_is_kept_shown_applied_and_dropped() {
     cell.mounts[0].start();
     let [one] = &kept(&cache)[..] else { panic!("{:?}", kept(&cache)) };
     let name = one["name"].as_str().unwrap();
-    let Finish::Exited(output) = recover(&cache, &["apply", name]) else { panic!("it waits") };
+    let output = recover(&cache, &["apply", name]).output("it waits");
     let report = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.code() == Some(1) && report.contains("its name is taken"), "{report}");
     assert_eq!(fs::read_to_string(dir.join("7")).unwrap(), "theirs");
     assert_eq!(kept(&cache).len(), 1, "what was not applied stays");
     assert!(said(recover(&cache, &["drop", name])).contains("dropped"));
     assert!(kept(&cache).is_empty());
-    let Finish::Exited(output) = recover(&cache, &["show", name]) else { panic!("it waits") };
+    let output = recover(&cache, &["show", name]).output("it waits");
     assert_eq!(output.status.code(), Some(1));
 }
 

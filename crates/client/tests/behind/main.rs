@@ -24,7 +24,6 @@ use soda_client::{
 };
 use soda_protocol::{NewNode, SetXattr, WriteAt};
 use soda_types::{Attr, Errno, Fid, FileKind, SetAttr};
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,16 +70,6 @@ async fn writer_with(config: ClientConfig) -> Arc<Client> {
     }
     client.sync_all().await.unwrap();
     client
-}
-
-async fn wait_until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
-    for _ in 0..12_000 {
-        if condition().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("no {what}");
 }
 
 async fn mkdir(client: &Arc<Client>, parent: Fid, text: &str) -> Fid {

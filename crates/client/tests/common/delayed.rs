@@ -127,16 +127,6 @@ pub(crate) fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-pub(crate) async fn wait_until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
-    for _ in 0..2000 {
-        if condition().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("no {what}");
-}
-
 pub(crate) async fn mkdir(client: &Arc<Client>, parent: Fid, text: &str) -> Fid {
     let entry = client.create(parent, &name(text), new_node(FileKind::Directory)).await.unwrap();
     entry.node.unwrap().fid

@@ -397,7 +397,7 @@ impl Drop for NullMount {
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + LIMIT;
     while !condition() {
-        assert!(Instant::now() < until, "{what}: not within {LIMIT:?}");
+        assert!(Instant::now() < until, "TIMED OUT: {what}: not within {LIMIT:?}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -28,6 +28,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Longer than anything here takes, on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+/// What `scripts/test` takes for the mark of a test that failed only because it ran out of time.
+pub const TIMED_OUT: &str = "TIMED OUT";
 
 pub fn config(dir: &Path) -> ServerConfig {
     let mut config = ServerConfig::new(dir);
@@ -127,7 +129,7 @@ impl Connection {
     /// `None`: the connection ended first.
     pub async fn call(&self, op: Option<OpId>, call: Call, payload: Bytes) -> Option<(Reply, Bytes)> {
         let (_, answer) = self.send(op, call, payload).await;
-        tokio::time::timeout(PATIENCE, answer).await.expect("an answer in time").ok()
+        tokio::time::timeout(PATIENCE, answer).await.expect(TIMED_OUT).ok()
     }
 
     /// Sends a request; the answer can be waited for later.
@@ -349,7 +351,7 @@ impl Client {
 
     pub async fn next_recall(&self) -> Recall {
         let next = async { self.recalls.lock().await.recv().await.expect("connected") };
-        tokio::time::timeout(PATIENCE, next).await.expect("a recall in time")
+        tokio::time::timeout(PATIENCE, next).await.expect(TIMED_OUT)
     }
 
     pub async fn answer_recall(&self, recall: &Recall, in_use: InUse) {
@@ -413,7 +415,7 @@ pub fn mode_on(grants: &[Grant], fid: Fid) -> Option<Mode> {
 pub async fn until<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) {
     let end = Instant::now() + PATIENCE;
     while !ask().await {
-        assert!(Instant::now() < end, "{what}: not in time");
+        assert!(Instant::now() < end, "{TIMED_OUT}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -12,7 +12,7 @@ mod server;
 
 pub use binary::{Prerequisite, prerequisites, skip, soda_binary};
 pub use disk::SmallDisk;
-pub use mount::{Mount, is_mounted};
+pub use mount::{Mount, is_mounted, mount_entry};
 pub use ports::free_port;
 pub use server::Server;
 
@@ -26,6 +26,9 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The session lease's term that the tests ask for: short, because they wait for it.
 pub const TERM: Duration = Duration::from_secs(2);
+
+/// One whose end a test waits for and measures: beside it what a busy machine takes is little.
+pub const MEASURED_TERM: Duration = Duration::from_secs(10);
 
 /// One that no test waits for.
 pub const LONG_TERM: Duration = Duration::from_secs(60);

@@ -83,12 +83,9 @@ impl Mount {
     /// # Panics
     /// If nothing is mounted, or the kernel does not show it.
     pub fn abort_knob(&self) -> File {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut lines = table.lines().map(|line| line.split(' '));
-        let device = lines.find_map(|mut fields| {
-            Some((fields.nth(2)?, fields.nth(1)?)).filter(|(_, dir)| Some(*dir) == self.root.to_str())
-        });
-        let minor = device.and_then(|(device, _)| device.split_once(':')).map_or("none", |(_, minor)| minor);
+        let entry = mount_entry(&self.root).unwrap_or_default();
+        let minor = entry.split(' ').nth(2).and_then(|device| device.split_once(':'));
+        let minor = minor.map_or("none", |(_, minor)| minor);
         if std::fs::read_dir(CONNECTIONS).is_ok_and(|mut entries| entries.next().is_none()) {
             // Fails if somebody else has meanwhile.
             let _ = rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", MountFlags::empty(), None);
@@ -106,12 +103,9 @@ impl Mount {
         self.child = Some(spawn(&self.words, &self.log));
         let ready = wait::until(PATIENCE, || self.has_ended() || is_mounted(&self.root));
         let status = self.child.as_mut().map(Child::try_wait);
-        assert!(
-            ready && !self.has_ended(),
-            "{} was not mounted: {status:?}\n{}",
-            self.root.display(),
-            tail(&self.log, 40)
-        );
+        let (ended, root, log) = (self.has_ended(), self.root.display(), tail(&self.log, 40));
+        assert!(ready, "{}: {root} was not mounted\n{log}", wait::TIMED_OUT);
+        assert!(!ended, "{root} was not mounted: {status:?}\n{log}");
         // Asked by a process that can be killed, not by the test.
         wait::run(Command::new("stat").arg(&self.root), PATIENCE).expect_success("the new mount");
     }
@@ -125,7 +119,7 @@ impl Mount {
             .expect_success("soda umount");
         assert!(!is_mounted(&self.root), "still mounted after soda umount");
         let ended = wait::until(PATIENCE, || self.has_ended());
-        assert!(ended, "the client goes on after the unmount\n{}", tail(&self.log, 40));
+        assert!(ended, "{}: the client goes on after the unmount\n{}", wait::TIMED_OUT, tail(&self.log, 40));
         self.child = None;
     }
 
@@ -206,6 +200,11 @@ fn transport() -> String {
 
 /// Whether something is mounted exactly there. Reads the kernel's table; asks no file system.
 pub fn is_mounted(path: &Path) -> bool {
+    mount_entry(path).is_some()
+}
+
+/// The line about it in /proc/self/mountinfo.
+pub fn mount_entry(path: &Path) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+    table.lines().find(|line| line.split(' ').nth(4) == path.to_str()).map(str::to_owned)
 }

@@ -89,15 +89,13 @@ impl Server {
         let Some(mut child) = self.child.take() else { return };
         wait::signal(&child, Signal::TERM);
         let mut status = None;
-        wait::until(PATIENCE, || {
+        let ended = wait::until(PATIENCE, || {
             status = child.try_wait().ok().flatten();
             status.is_some()
         });
-        assert!(
-            status.is_some_and(|status| status.success()),
-            "server ended with {status:?}\n{}",
-            tail(&self.log, 40)
-        );
+        let log = tail(&self.log, 40);
+        assert!(ended, "{}: the server does not end\n{log}", wait::TIMED_OUT);
+        assert!(status.is_some_and(|status| status.success()), "server ended with {status:?}\n{log}");
     }
 
     /// Starts it again on the same data and port, after [`Server::kill`] or [`Server::stop`].
@@ -136,7 +134,9 @@ impl Server {
         self.child = Some(spawn(&words, &self.log));
         self.starts += 1;
         let ready = wait::until(PATIENCE, || self.has_ended() || self.serves());
-        assert!(ready && !self.has_ended(), "server did not start\n{}", tail(&self.log, 40));
+        let log = tail(&self.log, 40);
+        assert!(ready, "{}: server did not start\n{log}", wait::TIMED_OUT);
+        assert!(!self.has_ended(), "server ended\n{log}");
     }
 
     /// By its own word: its port is there before.
