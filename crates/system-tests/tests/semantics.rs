@@ -4,9 +4,11 @@
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
-use soda_system_tests::cell::{Cell, Network, PATIENCE, SmallDisk, TERM, prerequisites, soda_binary};
+use soda_system_tests::cell::{
+    Cell, MEASURED_TERM, Network, PATIENCE, Setting, SmallDisk, TERM, prerequisites, soda_binary,
+};
 use soda_system_tests::linear::assert_linearizable;
-use soda_system_tests::wait::{self, Finish};
+use soda_system_tests::wait;
 use soda_system_tests::workload::{Descriptors, Pieces, Workload, seed};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -18,8 +20,6 @@ use std::time::{Duration, Instant};
 
 /// Past the end of a term: the server's own margin.
 const SLACK: Duration = Duration::from_millis(1500);
-/// What is to be told apart is a term (with a busy machine's delays) from waiting for ever.
-const BUSY: Duration = Duration::from_secs(20);
 
 /// A Python that carries out one line after the other and answers with what each expression is: for mapped memory, and for
 /// whatever holds locks or waits and must be a process of its own.
@@ -150,11 +150,8 @@ fn space_of_a_removed_file_comes_back_when_its_holder_crashes() {
     held.read_exact_at(&mut read, BLOCK as u64).unwrap();
     assert!(read == block, "the removed file has other data");
     cell.mounts[0].crash();
-    assert!(wait::until(PATIENCE, || fs::write(&other, &block).is_ok()), "its space is not given back");
-    assert!(
-        wait::until(PATIENCE, || fs::write(&other, vec![7; blocks / 2 * BLOCK]).is_ok()),
-        "not all of it"
-    );
+    wait::in_time(PATIENCE, "its space is not given back", || fs::write(&other, &block).is_ok());
+    wait::in_time(PATIENCE, "not all of it", || fs::write(&other, vec![7; blocks / 2 * BLOCK]).is_ok());
     drop(held);
 }
 
@@ -313,21 +310,28 @@ fn locks_of_a_machine_that_crashes_are_free_after_a_term() {
     if !prerequisites() {
         return;
     }
-    for kind in ["flock", "lockf"] {
-        let mut cell = Cell::start(Network::Loopback, 2);
-        File::create(cell.root(0).join("lock")).unwrap();
+    let mut cell = Cell::assemble(2, &Setting { term: MEASURED_TERM, ..Setting::default() });
+    let beside = cell.root(1).join("beside");
+    fs::create_dir(&beside).unwrap();
+    let mut programs = ["flock", "lockf"].map(|kind| {
+        File::create(cell.root(0).join(kind)).unwrap();
         let (mut holder, mut other) = (Python::start(), Python::start());
-        holder.ask(&format!("file = open({:?}, 'r+')", cell.root(0).join("lock")));
-        other.ask(&format!("file = open({:?}, 'r+')", cell.root(1).join("lock")));
+        holder.ask(&format!("file = open({:?}, 'r+')", cell.root(0).join(kind)));
+        other.ask(&format!("file = open({:?}, 'r+')", cell.root(1).join(kind)));
         assert_eq!(lock(&mut holder, kind), "None");
         assert!(["EAGAIN", "EACCES"].contains(&lock(&mut other, kind).as_str()));
-        cell.mounts[0].crash();
-        let start = Instant::now();
-        other.begin(&format!("fcntl.{kind}(file, fcntl.LOCK_EX)"));
-        assert_eq!(other.answer(), "None");
-        let waited = start.elapsed();
-        assert!(waited <= TERM + BUSY, "{kind}: waited {waited:?}, the term is {TERM:?}");
-    }
+        (kind, other, holder)
+    });
+    cell.mounts[0].crash();
+    let control = |number: u32| fs::write(beside.join(number.to_string()), "").unwrap();
+    wait::at_most_a_term(MEASURED_TERM, control, || {
+        for (kind, other, _) in &mut programs {
+            other.begin(&format!("fcntl.{kind}(file, fcntl.LOCK_EX)"));
+        }
+        for (kind, other, _) in &mut programs {
+            assert_eq!(other.answer(), "None", "{kind}");
+        }
+    });
 }
 
 // SEMANTICS 30
@@ -393,7 +397,7 @@ fn access_times_cannot_be_asked_for() {
     for option in ["relatime", "strictatime"] {
         let mut mount = Command::new(soda_binary());
         mount.args(["mount", &format!("{}/main", cell.server.address()), "-o", option]).arg(dir.path());
-        let Finish::Exited(output) = wait::run(&mut mount, PATIENCE) else { panic!("soda mount hangs") };
+        let output = wait::run(&mut mount, PATIENCE).output("soda mount hangs");
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && message.contains("noatime"), "-o {option}: {message}");
     }
