@@ -242,6 +242,9 @@ pub(crate) struct UmountArgs {
     /// Cut off whoever uses it: their operations fail, mapped memory that was not synced is lost. Of a bind mount as --lazy
     #[arg(long, short = 'f', conflicts_with = "lazy")]
     pub force: bool,
+    /// How long the command waits for a server that is gone. Only tests have another
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s", hide = true)]
+    pub patience: Duration,
 }
 
 #[derive(Args, Debug)]

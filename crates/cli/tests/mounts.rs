@@ -3,7 +3,8 @@
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
-use soda_system_tests::cell::{free_port, prerequisites};
+use soda_system_tests::cell::{PATIENCE, free_port, is_mounted, mount_entry, prerequisites};
+use soda_system_tests::wait;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -42,7 +43,7 @@ fn serve(term: &str, address: &str, dir: &Path) -> Child {
     server.args(["serve", "--term", term, "--listen", address, "--data"]).arg(dir.join("data"));
     let server = server.stderr(Stdio::null()).spawn().unwrap();
     // Who connects while it starts is served as soon as it can.
-    eventually("the server listens", || std::net::TcpStream::connect(address).is_ok());
+    wait::in_time(PATIENCE, "the server listens", || std::net::TcpStream::connect(address).is_ok());
     server
 }
 
@@ -78,7 +79,7 @@ impl Place {
 
     /// When the daemon knows that the server is not there.
     fn wait_until_disconnected(&self) {
-        eventually("the daemon notices", || {
+        wait::in_time(PATIENCE, "the daemon notices", || {
             let output = self.soda(&["status", "--json"]);
             String::from_utf8_lossy(&output.stdout).contains("\"Disconnected\"")
         });
@@ -90,9 +91,7 @@ impl Place {
     }
 
     fn is_mounted(&self) -> bool {
-        let dir = self.mount_point();
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
+        is_mounted(&self.mount_point())
     }
 
     fn status(&self) -> serde_json::Value {
@@ -145,8 +144,7 @@ impl Bound {
     }
 
     fn is_there(&self) -> bool {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        table.lines().any(|line| line.split(' ').nth(4) == Some(self.text()))
+        is_mounted(&self.0)
     }
 }
 
@@ -166,14 +164,6 @@ fn failed_with(output: &Output, code: i32, word: &str) {
     assert!(text.contains(word), "{text}");
 }
 
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 // Here every place has daemons of its own: elsewhere "all mounts" are those of other tests, too.
 #[test]
 fn a_sync_of_all_mounts_names_those_that_cannot_be_asked() {
@@ -187,7 +177,7 @@ fn a_sync_of_all_mounts_names_those_that_cannot_be_asked() {
         status["mounts"][0]["session"]["backlog"]["records"].as_u64().unwrap()
     };
     let mut number = 0;
-    eventually("changes are delayed", || {
+    wait::in_time(PATIENCE, "changes are delayed", || {
         fs::write(dir.join(format!("file {number}")), "x").unwrap();
         number += 1;
         backlog() > 0
@@ -219,7 +209,9 @@ fn a_dead_mount_is_taken_away_and_mounted_again() {
     fs::write(&file, "kept").unwrap();
     let daemon = place.daemon().to_string();
     assert!(Command::new("kill").args(["-9", &daemon]).status().unwrap().success());
-    eventually("ENOTCONN", || fs::metadata(&file).is_err_and(|error| error.raw_os_error() == Some(107)));
+    wait::in_time(PATIENCE, "ENOTCONN", || {
+        fs::metadata(&file).is_err_and(|error| error.raw_os_error() == Some(107))
+    });
     let (spec, dir) = (place.spec(), place.mount_point());
     failed_with(&place.soda(&["mount", &spec, dir.to_str().unwrap()]), 5, "soda umount");
     succeeded(&place.umount(&[]));
@@ -278,7 +270,7 @@ fn a_busy_mount_is_taken_away_when_the_server_is_gone() {
     let _busy = Busy::start(&place.mount_point());
     place.kill_server();
     place.wait_until_disconnected();
-    let output = place.umount(&[]);
+    let output = place.umount(&["--patience", "1s"]);
     succeeded(&output);
     assert!(String::from_utf8_lossy(&output.stderr).contains("is cut off"), "{output:?}");
     assert!(!place.is_mounted());
@@ -295,9 +287,9 @@ fn a_busy_mount_outlives_an_umount_while_the_server_restarts() {
     place.kill_server();
     place.wait_until_disconnected();
     std::thread::scope(|scope| {
-        let unmounting = scope.spawn(|| place.umount(&[]));
-        // Longer than it would wait for a server that is gone: in processes of their own, which know the real time only.
-        std::thread::sleep(Duration::from_secs(11));
+        let unmounting = scope.spawn(|| place.umount(&["--patience", "0s"]));
+        // It would not wait at all for a server that is gone: in processes of their own, which know the real time only.
+        std::thread::sleep(Duration::from_secs(1));
         assert!(!unmounting.is_finished(), "{:?}", unmounting.join());
         let mut server = serve(place.term, &place.address, place.dir.path());
         let output = unmounting.join().unwrap();
@@ -410,8 +402,7 @@ fn called_by_mount_8_it_is_a_mount_helper() {
     let (spec, dir) = (place.spec(), place.mount_point());
     let arguments = [&spec, dir.to_str().unwrap(), "-s", "-o", "rw,noauto,_netdev,nosuid", "-t", "fuse.soda"];
     succeeded(&place.run(&helper, &arguments));
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = table.lines().find(|line| line.split(' ').nth(4) == dir.to_str()).unwrap();
+    let line = mount_entry(&dir).unwrap();
     assert!(line.contains("nosuid") && line.contains("fuse.soda"), "{line}");
 }
 
@@ -496,7 +487,9 @@ fn bind_mounts_are_named_with_their_mount_and_not_as_dead_ones() {
 
     let daemon = place.daemon().to_string();
     assert!(Command::new("kill").args(["-9", &daemon]).status().unwrap().success());
-    eventually("ENOTCONN", || fs::metadata(&mount).is_err_and(|error| error.raw_os_error() == Some(107)));
+    wait::in_time(PATIENCE, "ENOTCONN", || {
+        fs::metadata(&mount).is_err_and(|error| error.raw_os_error() == Some(107))
+    });
     let status = place.status();
     assert_eq!(of_this(&status["dead_mounts"], None), [serde_json::json!(mount)]);
     assert_eq!(of_this(&status["bind_mounts"], Some("dir")), expected);

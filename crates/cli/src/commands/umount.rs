@@ -6,7 +6,7 @@
 //! A bind mount is taken away by itself: what it was made of, and the daemon, stay.
 
 use crate::args::UmountArgs;
-use crate::backlog::{self, Outcome, PATIENCE, Until, show_changes};
+use crate::backlog::{self, Outcome, Until, show_changes};
 use crate::binds;
 use crate::control::{self, Daemon, MountStatus};
 use crate::error::CliError;
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     } else if arguments.lazy {
         return detach(&mount.dir).map_err(failed());
     } else {
-        unmount_or_give_up(&mount, daemon.as_ref(), start)?;
+        unmount_or_give_up(&mount, daemon.as_ref(), start, arguments.patience)?;
     }
     let Some(daemon) = daemon else { return Ok(()) };
     let still_there = control::table()?.into_iter().find(|entry| entry.device == mount.device);
@@ -104,6 +104,7 @@ fn unmount_or_give_up(
     mount: &MountEntry,
     daemon: Option<&MountStatus>,
     start: Instant,
+    patience: Duration,
 ) -> Result<(), CliError> {
     let failed = || CliError::io(format!("cannot unmount {}", mount.dir.display()));
     let _waiting = Waiting::new(format!("{}, or for its server", mount.dir.display()));
@@ -115,7 +116,7 @@ fn unmount_or_give_up(
             Some(Err(error)) => return Err(failed()(error)),
             None => Attempted::Waiting,
         };
-        match next_step(attempted, health(mount), start.elapsed()) {
+        match next_step(attempted, health(mount), start.elapsed(), patience) {
             Step::Wait => {}
             Step::Refuse(Reason::InUse) => return Err(CliError::Busy(mount.dir.clone())),
             Step::Refuse(Reason::Silent) => return Err(CliError::BusyAndSilent(mount.dir.clone())),
@@ -205,10 +206,10 @@ enum Reason {
     Silent,
 }
 
-fn next_step(attempted: Attempted, health: Health, waited: Duration) -> Step {
+fn next_step(attempted: Attempted, health: Health, waited: Duration, patience: Duration) -> Step {
     match (health, attempted) {
         (Health::Dead, _) => Step::Detach,
-        (Health::Gone, _) if waited >= PATIENCE => Step::CutOff,
+        (Health::Gone, _) if waited >= patience => Step::CutOff,
         (Health::Gone | Health::Away, _) | (_, Attempted::Waiting) => Step::Wait,
         (Health::Connected, Attempted::InUse) => Step::Refuse(Reason::InUse),
         (Health::Silent, Attempted::InUse) => Step::Refuse(Reason::Silent),
@@ -294,10 +295,12 @@ fn is_mount_daemon(pid: u32) -> bool {
 mod tests {
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(10);
+
     #[test]
     fn nothing_is_cut_off_that_may_go_on() {
         for waited in [Duration::ZERO, PATIENCE, PATIENCE * 100] {
-            let step = |attempted, health| next_step(attempted, health, waited);
+            let step = |attempted, health| next_step(attempted, health, waited, PATIENCE);
             assert_eq!(step(Attempted::InUse, Health::Connected), Step::Refuse(Reason::InUse));
             assert_eq!(step(Attempted::Waiting, Health::Connected), Step::Wait, "a slow server");
             assert_eq!(step(Attempted::InUse, Health::Away), Step::Wait, "a restart of the server");
@@ -311,8 +314,8 @@ mod tests {
     #[test]
     fn a_server_that_is_gone_is_waited_for_with_patience() {
         for attempted in [Attempted::InUse, Attempted::Waiting] {
-            assert_eq!(next_step(attempted, Health::Gone, PATIENCE - PAUSE), Step::Wait);
-            assert_eq!(next_step(attempted, Health::Gone, PATIENCE), Step::CutOff);
+            assert_eq!(next_step(attempted, Health::Gone, PATIENCE - PAUSE, PATIENCE), Step::Wait);
+            assert_eq!(next_step(attempted, Health::Gone, PATIENCE, PATIENCE), Step::CutOff);
         }
     }
 }
