@@ -66,6 +66,8 @@ GOALS = [
         LEAST,
         0.95,
     ),
+    Goal("... of that the look-up alone", "leases off over on, LOOKUP", None, LEAST, 0.95),
+    Goal("... of that the read alone", "leases off over on, READ", None, LEAST, 0.95),
     Goal(
         "sequential reads from the server, leases off over on",
         "leases off over on, sequential",

@@ -1,5 +1,6 @@
 """Figures, their medians and ratios, and the page."""
 
+import re
 import statistics
 
 from goals import Goal, Judged, judge
@@ -59,10 +60,17 @@ def text(result: dict) -> str:
     lines = [
         f"{result['date']}, commit {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"Linux {machine['kernel']}.",
-        f"`{result['command']}`:",
-        f"medians of up to {result['rounds']} rounds, in square brackets the least and the most; in round ones",
-        "relative to " + " and ".join(BASELINES) + ", round by round: above 1 is better.",
+        f"`{re.sub(' --out [^ ]+', '', result['command'])}`:",
+        rounds_of(result["rounds"]) + " In round brackets relative to " + " and ".join(BASELINES) + ": above 1 is better.",
     ]
+    verdicts = {name: judge(series["figures"]) for name, series in result["series"].items()}
+    if any(verdicts.values()) and not result["smoke"]:
+        lines += [
+            "",
+            f"### Against what was aimed at{' (the run with other file systems)' if others else ''}",
+            "",
+        ]
+        lines += goal_table(verdicts)
     for name, series in result["series"].items():
         usage = series["usage"]
         lines += [
@@ -74,15 +82,17 @@ def text(result: dict) -> str:
             "",
         ]
         lines += tables(series["figures"], result["targets"])
-    verdicts = {name: judge(series["figures"]) for name, series in result["series"].items()}
-    if any(verdicts.values()) and not result["smoke"]:
-        lines += [
-            "",
-            f"### Against what was aimed at{' (the run with other file systems)' if others else ''}",
-            "",
-        ]
-        lines += goal_table(verdicts)
     return "\n".join(lines)
+
+
+def rounds_of(count: int) -> str:
+    match count:
+        case 1:
+            return "One round."
+        case 2:
+            return "Means of two rounds, in square brackets both; ratios round by round."
+        case _:
+            return f"Medians of {count} rounds, in square brackets the least and the most; ratios round by round."
 
 
 def tables(figures: dict, targets: list[str]) -> list[str]:
