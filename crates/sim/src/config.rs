@@ -27,8 +27,14 @@ pub struct SimConfig {
     pub think: Duration,
     /// Mean time between two faults.
     pub fault_every: Duration,
+    /// Of 100 faults, how many are crashes of the server before the others are drawn.
+    pub server_crashes_percent: u64,
+    /// Of 100 recalls, how many take a client some terms to work on.
+    pub slow_recalls_percent: u64,
     /// Of 100 operations, how many change something.
     pub changes_percent: u64,
+    /// With delayed writes: one operation in so many is an fsync. Each makes durable whatever the server has.
+    pub fsync_every: u64,
     pub table: TableConfig,
     pub margin: DriftMargin,
     /// Each node's clock runs up to this much fast or slow. Twice this may at most be the margin's.
@@ -79,6 +85,10 @@ pub enum Shape {
     Crowded,
     /// [`SimConfig::behind`]
     Behind,
+    /// [`SimConfig::harsh`]
+    Harsh,
+    /// [`SimConfig::cuts`]
+    Cuts,
 }
 
 /// What a connection promises about the order of messages.
@@ -132,7 +142,8 @@ pub enum Sabotage {
     // With delayed writes:
     /// A recall is answered before what the object needs has been sent.
     AnswerBeforeFlush,
-    /// Changes are made under a lease that is being recalled.
+    /// Changes are made under a lease that is being recalled, and the answer does not wait for them: what has to be sent before
+    /// was looked at when the recall came.
     ChangeWhileRecalled,
     /// Changes are made under a lease whose term is over.
     ChangeAfterTerm,
@@ -154,7 +165,7 @@ pub enum Sabotage {
     ForgetDigests,
     /// A lease is reclaimed although the server has lost what it covered.
     ReclaimAnyState,
-    /// Leases are given back unasked while a power cut can still take what they cover.
+    /// Leases are given back unasked as soon as the server has been told, while a power cut can still take what they cover.
     ReleaseUnsynced,
     /// After a power cut the log is sent as if nothing had gone through the server in between.
     ForgetThrough,
@@ -251,7 +262,10 @@ impl SimConfig {
             cells: 1 + rng.below(3) as u8,
             think: rng.pick(&[Duration::from_millis(30), Duration::from_millis(300), term / 4]),
             fault_every: rng.pick(&[term / 5, term, term * 3]),
+            server_crashes_percent: 0,
+            slow_recalls_percent: 1,
             changes_percent: rng.pick(&[5, 20, 50]),
+            fsync_every: 20,
             table,
             margin: DriftMargin::default(),
             drift_ppm: 500,
@@ -318,6 +332,46 @@ impl SimConfig {
         }
     }
 
+    /// As [`SimConfig::behind`], with a server that seldom syncs and often fails: more is lost in power cuts.
+    pub fn harsh(seed: u64) -> SimConfig {
+        let config = SimConfig::behind(seed);
+        let term = config.table.session_term;
+        let writes = match config.writes {
+            Writes::Through => Writes::Through,
+            Writes::Behind(behind) => {
+                Writes::Behind(Behind { age: term / 20, records: 4, sync_every: term * 10, ..behind })
+            }
+        };
+        let fsync_every = Rng::new(seed ^ 0x4a25_4a25).pick(&[20, 1000]);
+        let (fault_every, think) = (term / 5, Duration::from_millis(30));
+        SimConfig { shape: Shape::Harsh, fault_every, think, fsync_every, writes, ..config }
+    }
+
+    /// Two busy clients that change most of what they touch, with leases whenever they want them, and a server that crashes
+    /// again and again: long enough in between for changes on top of each other, and too short for all of them to be synced.
+    pub fn cuts(seed: u64) -> SimConfig {
+        let config = SimConfig::harsh(seed);
+        let term = config.table.session_term;
+        let table = TableConfig {
+            object_term: ObjectTerm::Session,
+            equation_8: Equation8::Off,
+            back_off: BackOff::Off,
+            ..TableConfig::with_term(term)
+        };
+        SimConfig {
+            shape: Shape::Cuts,
+            clients: 2,
+            processes: 2,
+            objects: 3,
+            changes_percent: 80,
+            fsync_every: 60,
+            fault_every: term / 2,
+            server_crashes_percent: 95,
+            table,
+            ..config
+        }
+    }
+
     pub fn delayed(&self) -> Option<Behind> {
         match self.writes {
             Writes::Through => None,
@@ -336,6 +390,8 @@ impl SimConfig {
             Shape::Usual => "",
             Shape::Crowded => " --crowded",
             Shape::Behind => " --behind",
+            Shape::Harsh => " --harsh",
+            Shape::Cuts => " --cuts",
         };
         if self.sabotage != Sabotage::None {
             command += &format!(" --sabotage {}", self.sabotage);

@@ -1,6 +1,7 @@
 //! Repeats a run of the simulation by its seed, or runs many.
 //!
-//! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--crowded|--behind] [--trace]`
+//! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--trace]`, and for other shapes
+//! `--crowded`, `--behind`, `--harsh` or `--cuts`.
 
 use soda_sim::{Show, SimConfig, run};
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ fn main() -> ExitCode {
         Err(message) => {
             eprintln!(
                 "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] \
-                 [--crowded|--behind] [--trace]"
+                 [--crowded|--behind|--harsh|--cuts] [--trace]"
             );
             ExitCode::from(2)
         }
@@ -46,6 +47,14 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             }
             "--behind" => {
                 options.shape = SimConfig::behind;
+                continue;
+            }
+            "--harsh" => {
+                options.shape = SimConfig::harsh;
+                continue;
+            }
+            "--cuts" => {
+                options.shape = SimConfig::cuts;
                 continue;
             }
             _ => {}

@@ -2,6 +2,7 @@
 
 use crate::deed::Deed;
 use soda_oplog::{DigestId, Record};
+use soda_protocol::ReclaimStep;
 use soda_types::{Epoch, Fid, Grant, Ino, Recall, RecallAck, Sequence, SessionId, VolumeId};
 use std::fmt;
 use std::time::Duration;
@@ -141,9 +142,11 @@ pub enum ToServer {
     Sync {
         tag: Tag,
     },
+    /// The last one has no claims, and is sent when what was refused is dropped: only then are others let in to it.
     Reclaim {
         tag: Tag,
         claims: Vec<Claim>,
+        step: ReclaimStep,
     },
     Acks(Vec<RecallAck>),
     Release(Vec<RecallAck>),

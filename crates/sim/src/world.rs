@@ -191,7 +191,8 @@ impl World {
         let client = self.context.rng.below(self.clients.len() as u64) as usize;
         let mean = self.context.rng.pick(&[term / 20, term / 2, term * 2]);
         let span = self.context.about(mean);
-        let kind = self.context.rng.below(100);
+        let server_crashes = self.context.rng.below(100) < self.context.config.server_crashes_percent;
+        let kind = if server_crashes { 73 } else { self.context.rng.below(100) };
         self.context.note(|| format!("fault    {kind} client{client} {span:?}"));
         match kind {
             0..25 => {
@@ -217,6 +218,9 @@ impl World {
                     let how = if self.context.rng.chance(1, 3) { End::Goodbye } else { End::Crash };
                     self.clients[client].stop(&mut self.context, how);
                     self.backlogs[client] = None;
+                    // Some come back at once, when what they asked for may still be waiting at the server.
+                    let at_once = self.context.config.delayed().is_some() && self.context.rng.chance(1, 2);
+                    let span = if at_once { self.context.about(Duration::from_millis(20)) } else { span };
                     self.context.trouble(client, span);
                     self.context.after(span, Event::ClientStarts { client });
                 }

@@ -1,6 +1,6 @@
 //! At least 100,000 simulated seconds with faults, all invariants watched.
 
-use soda_sim::{Show, SimConfig, run};
+use soda_sim::{Property, Show, SimConfig, Violation, run};
 use std::time::Duration;
 
 const ENOUGH: Duration = Duration::from_secs(120_000);
@@ -35,6 +35,27 @@ fn nor_in_a_crowd() {
             report.violations,
             config.command()
         );
+    }
+}
+
+/// Whoever is busy renews its session by what it asks for, and never has to renew it otherwise: the server hears all the same
+/// that it works on recalls.
+#[test]
+fn who_is_busy_may_take_long_over_recalls() {
+    for seed in 1..40 {
+        let config = SimConfig {
+            clients: 3,
+            processes: 2,
+            objects: 3,
+            think: Duration::from_millis(300),
+            changes_percent: 20,
+            fault_every: Duration::from_secs(1_000_000),
+            slow_recalls_percent: 50,
+            ..SimConfig::from_seed(seed)
+        };
+        let report = run(config, Show::No);
+        let is_thrown_out = |one: &&Violation| one.property == Property::Patience;
+        assert_eq!(report.violations.iter().find(is_thrown_out), None, "seed {seed}");
     }
 }
 

@@ -4,20 +4,22 @@
 
 mod caches;
 mod delayed;
+mod link;
 mod programs;
 
 use crate::clock::Clock;
 use crate::config::{Sabotage, SimConfig};
 use crate::context::Context;
 use crate::event::{ConnId, Event};
-use crate::message::{Call, Claim, Object, OpId, OpUid, Standing, Tag, ToClient, ToServer};
+use crate::message::{Call, Claim, Object, OpId, OpUid, Tag, ToClient, ToServer};
 use crate::network::Kind;
 use caches::Caches;
 use delayed::Delayed;
+use link::Link;
 use programs::Process;
 use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
-use soda_oplog::DigestId;
-use soda_types::{Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, SessionId};
+use soda_protocol::ReclaimStep;
+use soda_types::{Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -39,7 +41,12 @@ pub struct Client {
     last_tag: u64,
     timer: u64,
     armed: Option<Monotonic>,
+    /// While recalls are worked on: when the server hears of that next.
+    progress_at: Option<Monotonic>,
 }
+
+/// How often the server hears that work on a recall is getting on.
+const PROGRESS: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Power {
@@ -47,13 +54,6 @@ enum Power {
     /// Recalls are not worked on (a kernel that hangs), all else goes on.
     Stuck,
     Off,
-}
-
-#[derive(Debug)]
-enum Link {
-    Down,
-    Greeting { conn: ConnId, tag: Tag, sent_at: Monotonic },
-    Up(ConnId),
 }
 
 /// A request that is not answered.
@@ -79,8 +79,10 @@ enum Asked {
         object: Object,
     },
     Digest,
+    /// After a crash: that the server's disk has all that was left in the log.
+    Settle,
     Renew,
-    Reclaim(Vec<Claim>),
+    Reclaim(Vec<Claim>, ReclaimStep),
 }
 
 /// Whether programs begin new operations.
@@ -107,6 +109,7 @@ impl Client {
             last_tag: 0,
             timer: 0,
             armed: None,
+            progress_at: None,
         }
     }
 
@@ -176,14 +179,13 @@ impl Client {
             Event::ArrivesAtClient(conn, message) => self.handle_message(context, conn, message),
             Event::ResetAtClient { conn, .. } => self.handle_reset(context, conn),
             Event::Connect { life, .. } if life == self.life => self.connect(context),
-            Event::ConnectGivesUp { life, conn, .. } if life == self.life => {
-                if matches!(self.link, Link::Greeting { conn: greeting, .. } if greeting == conn) {
-                    context.break_connection(conn);
-                }
+            Event::ConnectGivesUp { life, conn, .. } if life == self.life && self.link.is_beginning(conn) => {
+                context.break_connection(conn);
             }
             Event::ConnectData { life, .. } if life == self.life => self.connect_data(context),
             Event::ClientTimer { life, generation, .. } if life == self.life && generation == self.timer => {
                 self.armed = None;
+                self.report_progress(context);
                 self.renew(context);
             }
             Event::Think { life, process, .. } if life == self.life => self.act(context, work, process),
@@ -201,69 +203,9 @@ impl Client {
         self.arm(context);
     }
 
-    // -------------------------------------------------------------------------------------------------- connections
-
-    fn connect(&mut self, context: &mut Context) {
-        if !matches!(self.link, Link::Down) || !self.is_on() {
-            return;
-        }
-        let conn = context.network.open(self.number, Kind::Control);
-        let (tag, sent_at) = (self.next_tag(), self.clock.read(context.now));
-        let logged = self.delayed.as_ref().and_then(Delayed::session);
-        let resume = self.holder.session().or(logged);
-        context.send_to_server(conn, ToServer::Hello { resume, life: self.life, tag });
-        self.link = Link::Greeting { conn, tag, sent_at };
-        let patience = Duration::from_millis(500) + context.about(Duration::from_millis(500));
-        context.after(patience, Event::ConnectGivesUp { client: self.number, life: self.life, conn });
-    }
-
-    fn connect_data(&mut self, context: &mut Context) {
-        let (Link::Up(_), None, Some(session)) = (&self.link, self.data, self.holder.session()) else {
-            return;
-        };
-        let conn = context.network.open(self.number, Kind::Data);
-        self.data = Some(conn);
-        context.send_to_server(conn, ToServer::Attach { session });
-        self.send_again(context, Kind::Data);
-    }
-
-    fn handle_reset(&mut self, context: &mut Context, conn: ConnId) {
-        let (client, life) = (self.number, self.life);
-        let was_link = match self.link {
-            Link::Up(link) | Link::Greeting { conn: link, .. } => link == conn,
-            Link::Down => false,
-        };
-        if was_link {
-            self.link = Link::Down;
-            self.forget_renewals();
-            let delay = Duration::from_millis(5) + context.about(Duration::from_millis(200));
-            context.after(delay, Event::Connect { client, life });
-        }
-        if self.data == Some(conn) {
-            self.data = None;
-            let delay = context.about(Duration::from_millis(50));
-            context.after(delay, Event::ConnectData { client, life });
-        }
-    }
-
-    /// A renewal is not worth repeating; a reclaim is made anew from what is held then.
-    fn forget_renewals(&mut self) {
-        let gone: Vec<Tag> = self
-            .requests
-            .iter()
-            .filter(|(_, request)| matches!(request.what, Asked::Renew | Asked::Reclaim(_)))
-            .map(|(tag, _)| *tag)
-            .collect();
-        for tag in gone {
-            if let Some(request) = self.requests.remove(&tag) {
-                self.holder.fail_request(request.ticket);
-            }
-        }
-    }
-
     fn handle_message(&mut self, context: &mut Context, conn: ConnId, message: ToClient) {
         context.note(|| format!("client{} < {message:?}", self.number));
-        let current = self.data == Some(conn) || matches!(self.link, Link::Up(link) if link == conn);
+        let current = self.data == Some(conn) || self.link.control() == Some(conn);
         match message {
             ToClient::Welcome { tag, session, standing, term, boot, stored } => {
                 self.welcome(context, (conn, tag), session, (standing, term), (boot, stored));
@@ -284,58 +226,6 @@ impl Client {
             ToClient::Reply { tag, values, grants } => self.handle_reply(context, tag, &values, &grants),
             _ => {}
         }
-    }
-
-    fn welcome(
-        &mut self,
-        context: &mut Context,
-        (conn, tag): (ConnId, Tag),
-        session: SessionId,
-        (standing, term): (Standing, Duration),
-        (boot, stored): (u64, DigestId),
-    ) {
-        let Link::Greeting { conn: expected, tag: asked, sent_at } = self.link else { return };
-        if (expected, asked) != (conn, tag) {
-            return;
-        }
-        let now = self.clock.read(context.now);
-        self.link = Link::Up(conn);
-        let is_new = self.holder.session() != Some(session);
-        let sent_at = if context.config.sabotage == Sabotage::CountFromReply { now } else { sent_at };
-        self.holder.start_session(now, sent_at, session, term);
-        // After a crash of this client the session may still stand, and the log with it.
-        if is_new && self.delayed.as_ref().and_then(Delayed::session) != Some(session) {
-            self.after_session_lost(context);
-        }
-        self.welcomed(context, session, boot, stored);
-        if standing == Standing::Reclaim {
-            let claims = self.claims(context, now);
-            let tag = self.ask(context, Kind::Control, Asked::Reclaim(claims.clone()));
-            context.send_to_server(conn, ToServer::Reclaim { tag, claims });
-        }
-        self.send_again(context, Kind::Control);
-        if let Some(old) = self.data.take() {
-            context.break_connection(old);
-        }
-        self.connect_data(context);
-    }
-
-    fn handle_reclaimed(&mut self, context: &mut Context, tag: Tag, answers: &[Option<Grant>]) {
-        let Some(Request { ticket, what: Asked::Reclaim(asked), .. }) = self.requests.remove(&tag) else {
-            return;
-        };
-        let now = self.clock.read(context.now);
-        let held: Vec<Grant> = asked.iter().map(|claim| claim.grant).collect();
-        for fid in self.holder.handle_reclaimed(now, ticket, &held, answers) {
-            self.forget(fid);
-        }
-        let refused: Vec<Fid> = held
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| answers.get(*at).is_none_or(Option::is_none))
-            .map(|(_, grant)| grant.fid)
-            .collect();
-        self.give_up(context, &refused);
     }
 
     fn lose_session(&mut self, context: &mut Context) {
@@ -363,7 +253,7 @@ impl Client {
                 Asked::Op { process, op: Some(_), .. } | Asked::Sync { process, .. } => {
                     given_up.push(process)
                 }
-                Asked::Digest => {}
+                Asked::Digest | Asked::Settle => {}
                 _ => again.push((tag, Request { ticket: self.holder.begin_request(now), ..request })),
             }
         }
@@ -380,7 +270,9 @@ impl Client {
             .requests
             .iter()
             .filter(|(_, request)| request.via == via)
-            .filter(|(_, request)| matches!(request.what, Asked::Op { .. } | Asked::Sync { .. }))
+            .filter(|(_, request)| {
+                matches!(request.what, Asked::Op { .. } | Asked::Sync { .. } | Asked::Settle)
+            })
             .map(|(tag, _)| *tag)
             .collect();
         for tag in tags {
@@ -406,8 +298,8 @@ impl Client {
             Asked::Op { uid, op, call, .. } => {
                 ToServer::Request { tag, session, uid: *uid, op: *op, call: call.clone() }
             }
-            Asked::Sync { .. } => ToServer::Sync { tag },
-            Asked::Digest | Asked::Renew | Asked::Reclaim(_) => return,
+            Asked::Sync { .. } | Asked::Settle => ToServer::Sync { tag },
+            Asked::Digest | Asked::Renew | Asked::Reclaim(..) => return,
         };
         context.send_to_server(conn, message);
     }
@@ -420,7 +312,7 @@ impl Client {
     }
 
     fn tell(&mut self, context: &mut Context, message: ToServer) {
-        if let Link::Up(conn) = self.link {
+        if let Some(conn) = self.link.control() {
             context.send_to_server(conn, message);
         }
     }
@@ -446,11 +338,27 @@ impl Client {
             }
             return;
         }
-        if self.power == Power::On && !self.holder.recalling().is_empty() {
-            context.send_to_server(conn, ToServer::Progress(self.holder.recalling()));
-        }
         let tag = self.ask(context, Kind::Control, Asked::Renew);
         context.send_to_server(conn, ToServer::Renew { tag });
+    }
+
+    /// However busy it is otherwise: whoever renews its session by other requests works on recalls all the same.
+    fn report_progress(&mut self, context: &mut Context) {
+        let now = self.clock.read(context.now);
+        if self.power == Power::On && self.progress_at.is_some_and(|at| at <= now) {
+            self.progress_at = None;
+            self.tell(context, ToServer::Progress(self.holder.recalling()));
+        }
+    }
+
+    /// When the server has to hear that recalls are worked on.
+    fn progress_due(&mut self, now: Monotonic) -> Option<Monotonic> {
+        if self.holder.recalling().is_empty() {
+            self.progress_at = None;
+            return None;
+        }
+        let at = *self.progress_at.get_or_insert(now + PROGRESS);
+        (self.power == Power::On).then_some(at)
     }
 
     fn take_answer(&mut self, context: &mut Context, ticket: Ticket, grants: &[Grant]) {
@@ -477,10 +385,12 @@ impl Client {
             // No deep leases here so far.
             RecallStep::Working | RecallStep::DropPart { .. } => {}
             RecallStep::Drop { fid, epoch, keep } => {
+                self.look_too_early(context, fid);
                 let term = context.config.table.session_term;
+                let slow = context.config.slow_recalls_percent;
                 let mean = match context.rng.below(100) {
-                    0 => term * 2,
-                    1..=5 => term / 10,
+                    drawn if drawn < slow => term * 2,
+                    drawn if drawn < slow + 5 => term / 10,
                     _ => Duration::from_micros(300),
                 };
                 let delay = context.about(mean).min(term * 2);
@@ -516,7 +426,8 @@ impl Client {
             _ => None,
         };
         let due = self.digest_due().filter(|due| *due > now);
-        let wake = wake.map(|wake| wake.min(due.unwrap_or(Monotonic::NEVER)));
+        let progress = self.progress_due(now).map(|at| at.max(now));
+        let wake = wake.map(|wake| [due, progress].into_iter().flatten().fold(wake, Monotonic::min));
         let early = matches!((wake, self.armed), (Some(wake), Some(armed)) if armed <= wake && armed > now);
         if early || wake == self.armed {
             return;

@@ -1,7 +1,7 @@
 //! The programs of a client: each does one operation after the other, from the caches if it can.
 
-use super::delayed::Plan;
-use super::{Asked, Client, Link, Request, Work};
+use super::delayed::{Delayed, Plan};
+use super::{Asked, Client, Request, Work};
 use crate::clock::Time;
 use crate::config::Sabotage;
 use crate::context::Context;
@@ -53,7 +53,11 @@ impl Client {
         if work == Work::Ends || self.processes[process].busy.is_some() || !self.is_on() {
             return;
         }
-        if context.rng.chance(1, 40) {
+        if self.delayed.as_ref().is_some_and(Delayed::is_settling) {
+            return self.think(context, process);
+        }
+        let hasty = context.config.sabotage == Sabotage::ReleaseUnsynced;
+        if context.rng.chance(1, if hasty { 2 } else { 40 }) {
             self.release_one(context);
         }
         let uid = context.next_uid();
@@ -110,14 +114,13 @@ impl Client {
     }
 
     pub(super) fn handle_synced(&mut self, context: &mut Context, tag: Tag, durable: DigestId) {
-        let Some(Request { ticket, what: Asked::Sync { process, uid, .. }, .. }) = self.requests.remove(&tag)
-        else {
-            return;
-        };
+        let Some(Request { ticket, what, .. }) = self.requests.remove(&tag) else { return };
         self.take_answer(context, ticket, &[]);
         self.handle_durable(durable);
-        context.invariants.synced(uid);
-        self.done(context, process);
+        if let Asked::Sync { process, uid, .. } = what {
+            context.invariants.synced(uid);
+            self.done(context, process);
+        }
     }
 
     fn saw(&mut self, register: Register, value: Value) {
@@ -299,11 +302,15 @@ impl Client {
 
     fn release_one(&mut self, context: &mut Context) {
         let now = self.clock.read(context.now);
-        let idle = self.holder.idle(now, Duration::ZERO);
-        let Some(fid) = idle.into_iter().find(|fid| !self.is_logged(context, *fid)) else { return };
+        let mut idle = self.holder.idle(now, Duration::ZERO);
+        idle.retain(|fid| !self.is_logged(context, *fid));
+        if idle.is_empty() {
+            return;
+        }
+        let fid = context.rng.pick(&idle);
         self.forget(fid);
         let release = self.holder.release(now, fid);
-        if let (Some(release), Link::Up(_)) = (release, &self.link) {
+        if let Some(release) = release {
             self.tell(context, ToServer::Release(vec![release]));
         }
     }

@@ -236,9 +236,9 @@ impl Server {
             ToServer::Request { tag, session, uid, op, call } => {
                 self.request(context, (conn, tag), session, uid, op, call);
             }
-            ToServer::Reclaim { tag, claims } => {
+            ToServer::Reclaim { tag, claims, step } => {
                 if let Some(session) = session {
-                    self.reclaim(context, (conn, tag), session, &claims);
+                    self.reclaim(context, (conn, tag), session, &claims, step);
                 }
             }
             ToServer::Acks(acks) => {

@@ -7,6 +7,7 @@ use crate::event::ConnId;
 use crate::message::{Claim, Standing, Tag, ToClient};
 use soda_lease::table::{OpKey, Outcome};
 use soda_oplog::DigestId;
+use soda_protocol::ReclaimStep;
 use soda_types::{Grant, SessionId};
 
 impl Server {
@@ -19,6 +20,7 @@ impl Server {
         (conn, tag): (ConnId, Tag),
         session: SessionId,
         claims: &[Claim],
+        step: ReclaimStep,
     ) {
         let now = self.clock.read(context.now);
         let Some(running) = &mut self.running else { return };
@@ -32,7 +34,9 @@ impl Server {
             context.send_to_client(conn, ToClient::SessionEnded { tag });
             return;
         };
-        running.table.finish_reclaim(now, session);
+        if step == ReclaimStep::Last {
+            running.table.finish_reclaim(now, session);
+        }
         check_epochs(context, answers.iter().flatten());
         let answers =
             claims.iter().zip(answers).map(|(claim, answer)| answer.filter(|_| is_so(claim))).collect();

@@ -1,7 +1,7 @@
 //! Digests: one under way at a time, for somebody who waits, by age, or by size. And what waits for them.
 
 use super::local::touched;
-use super::{Delayed, Sending};
+use super::{Delayed, Sending, Settling};
 use crate::client::{Asked, Client, Link};
 use crate::config::Sabotage;
 use crate::context::Context;
@@ -27,11 +27,8 @@ impl Client {
         self.answer_owed(context);
         let (Link::Up(conn), Some(session)) = (&self.link, self.holder.session()) else { return };
         let conn = *conn;
-        // Before that the server has no leases under which it could apply a digest.
-        if self.requests.values().any(|request| matches!(request.what, Asked::Reclaim(_))) {
-            return;
-        }
         self.take_digest(context);
+        self.settle(context);
         let Some(sending) = self.delayed.as_ref().and_then(|delayed| delayed.kept.sending.as_ref()) else {
             return;
         };
@@ -69,6 +66,20 @@ impl Client {
         }
         context.note(|| format!("client{}  {:?} {:?} ahead: {ahead}", self.number, digest.id, digest.lsns));
         delayed.begin_sending(digest);
+    }
+
+    /// After a crash: when all that was left has been told, it is made durable, and then programs begin.
+    fn settle(&mut self, context: &mut Context) {
+        let Some(delayed) = self.delayed.as_mut().filter(|delayed| delayed.is_settling()) else { return };
+        if delayed.kept.written.is_empty() {
+            context.note(|| format!("client{}  goes on", self.number));
+            delayed.settling = Settling::No;
+        } else if delayed.is_clean()
+            && !self.requests.values().any(|request| matches!(request.what, Asked::Settle))
+        {
+            let tag = self.ask(context, Kind::Control, Asked::Settle);
+            self.send_op(context, tag);
+        }
     }
 
     /// What the request must not overtake.
@@ -160,7 +171,7 @@ impl Client {
 impl Delayed {
     fn is_due(&self, now: Monotonic) -> bool {
         let old = self.kept.log.oldest_pending().is_some_and(|oldest| oldest + self.config.age <= now);
-        old || self.kept.log.backlog(now).records >= self.config.records
+        self.is_settling() || old || self.kept.log.backlog(now).records >= self.config.records
     }
 
     fn begin_sending(&mut self, digest: Digest) {

@@ -26,7 +26,7 @@ impl Client {
             cell: context.rng.below(u64::from(context.config.cells)) as u8,
         };
         let at = pick(context);
-        if context.rng.chance(1, 20) {
+        if context.rng.chance(1, context.config.fsync_every) {
             return Plan::Sync(at.object);
         }
         if context.rng.below(100) >= context.config.changes_percent {

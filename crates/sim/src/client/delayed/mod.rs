@@ -19,7 +19,7 @@ use crate::event::ConnId;
 use crate::message::{Content, DigestCall, Object, OpUid, Register, Tag, Value};
 use recalls::Owed;
 use soda_oplog::{DigestId, Log, Lsn};
-use soda_types::SessionId;
+use soda_types::{Fid, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug)]
@@ -33,11 +33,23 @@ pub(super) struct Delayed {
     /// Requests that wait until the server has what they depend on.
     held_back: BTreeSet<Tag>,
     owed: Vec<Owed>,
+    /// For [`Sabotage::ChangeWhileRecalled`].
+    ///
+    /// [`Sabotage::ChangeWhileRecalled`]: crate::config::Sabotage::ChangeWhileRecalled
+    looked_clean: BTreeSet<Fid>,
     /// What programs believe that names mean.
     view: BTreeMap<Register, Content>,
     known: Vec<Object>,
     /// Numbers of inodes are never used twice.
     last_object: Object,
+    settling: Settling,
+}
+
+/// After a crash nothing new is done before the server's disk has all that was left in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Settling {
+    No,
+    Yes,
 }
 
 #[derive(Debug, Default)]
@@ -93,9 +105,11 @@ impl Delayed {
             values: BTreeMap::new(),
             held_back: BTreeSet::new(),
             owed: Vec::new(),
+            looked_clean: BTreeSet::new(),
             view: BTreeMap::new(),
             known: Vec::new(),
             last_object: 1000 + client as Object * 10_000_000,
+            settling: Settling::No,
         }
     }
 
@@ -122,6 +136,13 @@ impl Delayed {
             (sending.request, sending.sent_on) = (None, None);
         }
         self.lose_memory();
+        if !self.kept.written.is_empty() {
+            self.settling = Settling::Yes;
+        }
+    }
+
+    pub(super) fn is_settling(&self) -> bool {
+        self.settling == Settling::Yes
     }
 
     /// The session is over, and the log with it.
@@ -130,6 +151,7 @@ impl Delayed {
             context.invariants.abandoned(session);
         }
         self.kept = Kept { boot: self.kept.boot, ..Kept::default() };
+        self.settling = Settling::No;
         // Inodes that were only in the log never were.
         self.view.clear();
         self.known.clear();

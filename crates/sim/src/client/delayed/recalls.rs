@@ -54,11 +54,25 @@ impl Client {
         self.answer_owed(context);
     }
 
+    /// One of the mistakes: nothing has to be sent for a recall if nothing had to be when it came.
+    pub(in crate::client) fn look_too_early(&mut self, context: &Context, fid: Fid) {
+        if context.config.sabotage != Sabotage::ChangeWhileRecalled {
+            return;
+        }
+        let Some(delayed) = &mut self.delayed else { return };
+        if delayed.kept.log.concerns(fid) {
+            delayed.looked_clean.remove(&fid);
+        } else {
+            delayed.looked_clean.insert(fid);
+        }
+    }
+
     pub(super) fn answer_owed(&mut self, context: &mut Context) {
         let hasty = context.config.sabotage == Sabotage::AnswerBeforeFlush;
         let Some(delayed) = &mut self.delayed else { return };
-        let log = &delayed.kept.log;
-        let ready = delayed.owed.extract_if(.., |owed| hasty || !log.concerns(owed.fid)).collect::<Vec<_>>();
+        let (log, clean) = (&delayed.kept.log, &delayed.looked_clean);
+        let is_ready = |owed: &mut Owed| hasty || !log.concerns(owed.fid) || clean.contains(&owed.fid);
+        let ready = delayed.owed.extract_if(.., is_ready).collect::<Vec<_>>();
         for owed in ready {
             self.answer(context, &owed);
         }
@@ -90,10 +104,11 @@ impl Client {
     /// The server's disk may lack something of the object's. Its lease is not given back unasked: what a power cut takes can
     /// only be sent again under it.
     pub(in crate::client) fn is_logged(&self, context: &Context, fid: Fid) -> bool {
-        if context.config.sabotage == Sabotage::ReleaseUnsynced {
-            return self.delayed.as_ref().is_some_and(|delayed| delayed.kept.log.concerns(fid));
+        let Some(delayed) = &self.delayed else { return false };
+        let undurable = delayed.kept.written.values().any(|written| written.touches(object_of(fid)));
+        match context.config.sabotage {
+            Sabotage::ReleaseUnsynced => !undurable || delayed.kept.log.concerns(fid),
+            _ => undurable,
         }
-        let mut written = self.delayed.iter().flat_map(|delayed| delayed.kept.written.values());
-        written.any(|written| written.touches(object_of(fid)))
     }
 }

@@ -100,6 +100,12 @@ impl Line {
         self.values.split_off(at)
     }
 
+    /// The values from `at` on are lost. Who has them in its caches and has not heard of that may still see them.
+    pub(super) fn doom(&mut self, at: usize) -> Vec<Value> {
+        self.required = self.required.min(at.saturating_sub(1));
+        self.values[at..].to_vec()
+    }
+
     /// What comes after what the server has is lost, and what comes after that is not.
     pub(super) fn remove_next(&mut self) {
         let next = self.applied + 1;

@@ -15,6 +15,7 @@
 mod line;
 
 use super::{Property, Violation};
+use crate::deed::is_directory;
 use crate::message::{Content, Object, OpUid, Register, Value};
 use line::Line;
 use soda_types::SessionId;
@@ -285,6 +286,9 @@ impl Ahead {
     pub(super) fn given_up(&mut self, uids: &[OpUid]) -> Found {
         for uid in uids {
             let Some(op) = self.ops.get(uid) else { continue };
+            if op.state == State::Lost {
+                continue;
+            }
             let without_cause = op.effects.iter().find(|(register, value)| {
                 self.lines.get(register).is_some_and(|line| {
                     line.position(*value).is_some_and(|at| at > line.applied() && !line.is_in_limbo(at))
@@ -314,7 +318,13 @@ impl Ahead {
                             format!("{uid:?} is lost after fsync: {register:?} is at {line:?}"),
                         );
                     }
-                    let lost = line.cut(at);
+                    // Others may have had it before the power cut that took it.
+                    let seen = at > line.applied() && line.is_in_limbo(at);
+                    let mut lost = if seen { line.doom(at) } else { line.cut(at) };
+                    if seen && !is_directory(register.object) {
+                        // A file is removed whatever is in it.
+                        lost.retain(|value| value.content != Content::Gone);
+                    }
                     self.lower_floors(register);
                     self.lose(&lost);
                 }
