@@ -387,7 +387,7 @@ pub enum Call {
     Admin(AdminCall),
 
     /// Where a file has data from `offset` on, for many of lseek's questions at once. `most`: extents that the server looks
-    /// at before it stops between two stretches of data ([`MAX_LAYOUT`]).
+    /// at before it stops between two stretches of data ([`crate::MAX_LAYOUT`]).
     Layout {
         fid: Fid,
         offset: u64,
