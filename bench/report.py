@@ -61,7 +61,8 @@ def text(result: dict) -> str:
         f"{result['date']}, commit {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"Linux {machine['kernel']}.",
         f"`{re.sub(' --out [^ ]+', '', result['command'])}`:",
-        rounds_of(result["rounds"]) + " In round brackets relative to " + " and ".join(BASELINES) + ": above 1 is better.",
+        rounds_of(result["rounds"]),
+        "In round brackets relative to " + " and ".join(BASELINES) + ": above 1 is better.",
     ]
     verdicts = {name: judge(series["figures"]) for name, series in result["series"].items()}
     if any(verdicts.values()) and not result["smoke"]:
