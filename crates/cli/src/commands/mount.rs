@@ -112,7 +112,7 @@ struct Mounted {
 /// The server's answer, or that it is not there any more.
 async fn first_question(client: &Client, server: &str, on_grace: impl FnOnce()) -> Result<(), CliError> {
     let failed =
-        |why: String| CliError::Failed(format!("{server} took the connection, but no question: {why}"));
+        |why: String| CliError::Failed(format!("{server} can be connected to, but does not answer: {why}"));
     let mut asked = std::pin::pin!(client.getattr(client.root()));
     let (mut heard, mut on_grace) = (Instant::now(), Some(on_grace));
     while heard.elapsed() < SILENCE {
