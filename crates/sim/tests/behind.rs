@@ -43,3 +43,13 @@ fn seeds_that_found_something() {
         let _ = is_sound(seed);
     }
 }
+
+#[test]
+fn seeds_that_found_something_harsh() {
+    // Another client's change was on the server when fsync was called, and a power cut gave it back to its log.
+    for seed in [102_301, 102_918] {
+        let config = SimConfig::harsh(seed);
+        let violations = run(config.clone(), Show::No).violations;
+        assert!(violations.is_empty(), "{violations:?}\nrepeat it with: {}", config.command());
+    }
+}

@@ -29,6 +29,8 @@ pub struct Ahead {
     local: BTreeMap<SessionId, BTreeSet<OpUid>>,
     /// Where each register's line was when an operation that is not over was called.
     floors: BTreeMap<OpUid, Vec<(Register, usize)>>,
+    /// The fsyncs among them, and whose they are.
+    syncs: BTreeMap<OpUid, Option<SessionId>>,
     /// Of which something was lost in a power cut, and nothing has come to the server since.
     limbo: BTreeSet<Object>,
     /// Their logs are gone, so what the server does not have of them it will not get.
@@ -65,20 +67,26 @@ impl Ahead {
 
     /// fsync: of everything completed but what only another client has.
     pub(super) fn sync_invoked(&mut self, uid: OpUid, session: Option<SessionId>, registers: &[Register]) {
-        let floor = |register: &Register| {
-            let Some(line) = self.lines.get(register) else { return (*register, 0) };
-            let is_elsewhere = |at: &usize| {
-                let op = line.get(*at).and_then(|value| self.ops.get(&value.stamp.by));
-                op.is_some_and(|op| op.state == State::Local && Some(op.session) != session)
-            };
-            let own = (0..=line.required()).rev().find(|at| !is_elsewhere(at));
-            (*register, own.unwrap_or_default())
+        let required = |register: &Register| self.lines.get(register).map_or(0, Line::required);
+        let floor = |register: &Register| (*register, self.not_elsewhere(session, *register, required(register)));
+        let floors = registers.iter().map(floor).collect();
+        self.floors.insert(uid, floors);
+        self.syncs.insert(uid, session);
+    }
+
+    /// The last value up to `most` that is not only in another client's log.
+    fn not_elsewhere(&self, session: Option<SessionId>, register: Register, most: usize) -> usize {
+        let Some(line) = self.lines.get(&register) else { return 0 };
+        let is_elsewhere = |at: &usize| {
+            let op = line.get(*at).and_then(|value| self.ops.get(&value.stamp.by));
+            op.is_some_and(|op| op.state == State::Local && Some(op.session) != session)
         };
-        self.floors.insert(uid, registers.iter().map(floor).collect());
+        (0..=most).rev().find(|at| !is_elsewhere(at)).unwrap_or_default()
     }
 
     pub(super) fn ended(&mut self, uid: OpUid) {
         self.floors.remove(&uid);
+        self.syncs.remove(&uid);
     }
 
     pub(super) fn read(&mut self, uid: OpUid, register: Register, value: Value) -> Found {
@@ -388,8 +396,20 @@ impl Ahead {
                 }
             }
         }
+        self.lower_syncs();
         self.begin_limbo(poison);
         None
+    }
+
+    /// An fsync that waits does not answer for what a power cut has made another client's alone again.
+    fn lower_syncs(&mut self) {
+        for (uid, session) in &self.syncs {
+            let Some(mut floors) = self.floors.remove(uid) else { continue };
+            for (register, at) in &mut floors {
+                *at = self.not_elsewhere(*session, *register, *at);
+            }
+            self.floors.insert(*uid, floors);
+        }
     }
 
     /// Nobody sends these again. If a power cut has taken them, they are lost.
@@ -432,6 +452,7 @@ impl Ahead {
 
     /// fsync has returned: everything that was completed when it was called is to survive.
     pub(super) fn synced(&mut self, uid: OpUid) -> Found {
+        self.syncs.remove(&uid);
         for (register, at) in self.floors.remove(&uid).into_iter().flatten() {
             let Some(line) = self.lines.get_mut(&register) else { continue };
             if at > line.applied() {
