@@ -4,37 +4,23 @@
 //! the caller still waits: a change that was carried out is seen by the caches before any recall that follows it, and
 //! dropping an operation's future at any point is harmless.
 
-use crate::cache::State;
 use crate::caller;
 use crate::config::Retry;
-use crate::connection::link::{Cancelled, NotTaken, OnLoss, Pending, Refused, Submission};
+use crate::connection::link::{self, Cancelled, NotTaken, OnLoss};
 use crate::connection::{Route, SlotGuard};
-use crate::inner::Inner;
+use crate::inner::{Arrived, Completion, Inner, Pending};
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Answer, Call, LockWait};
-use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
+use soda_types::{Errno, Fid, FsError, FsResult};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// What a reply runs into.
-pub(crate) struct Arrived<'a> {
-    pub(crate) inner: &'a Arc<Inner>,
-    pub(crate) state: &'a mut State,
-    pub(crate) now: Monotonic,
-    pub(crate) ticket: Ticket,
-}
-
-/// What to do with a reply: first under the lock of the caches, then without it.
-pub(crate) trait Completion: Send {
-    fn apply(&mut self, arrived: Arrived<'_>, result: FsResult<(Answer, Bytes)>);
-    fn finish(self: Box<Self>);
-    /// Whether somebody still waits for the result.
-    fn is_wanted(&self) -> bool;
-}
+type Refused = link::Refused<Box<dyn Completion>>;
+type Submission = link::Submission<Box<dyn Completion>>;
 
 struct Answering<T, F> {
     apply: Option<F>,

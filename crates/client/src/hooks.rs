@@ -1,6 +1,5 @@
 //! What a program with caches of its own (the kernel behind FUSE) must provide, so that these keep the leases' promise.
 
-use crate::cache::names::KERNEL_LAG;
 use soda_types::{Fid, InUse, Name};
 use std::ops::Range;
 use std::time::Duration;
@@ -23,6 +22,8 @@ pub enum NamesLock {
     Directory,
 }
 
+/// The kernel counts its time-outs from when it reads an answer: so much later than us, at most.
+pub(crate) const KERNEL_LAG: Duration = Duration::from_secs(1);
 /// For how long a kernel that cannot drop names without a lock may keep one.
 pub(crate) const NAMES_KEPT: Duration = Duration::from_millis(500);
 /// After this long without a new one it uses no name any more that it has not asked for again: counted by a clock that stands

@@ -2,21 +2,20 @@
 
 use crate::cache::State;
 use crate::cache::disk::DiskCache;
-use crate::call::Arrived;
 use crate::clock::Clock;
-use crate::config::ClientConfig;
-use crate::connection::link::{Cancelled, Undone};
-use crate::connection::{Link, Pending, Slots, Transport};
+use crate::config::{ClientConfig, Retry};
+use crate::connection::{Slots, Transport, link};
 use crate::hooks::KernelHooks;
-use crate::recall::Pool;
+use crate::pool::Pool;
 use crate::stats::Stats;
 use crate::validity::Answers;
 use bytes::Bytes;
-use soda_protocol::{Answer, Covered, Failure, Note, Push, Reply};
-use soda_types::{Errno, Fid, FsError, FsResult, Grant, InUse, Monotonic, RecallAck};
+use soda_lease::holder::Ticket;
+use soda_protocol::{Answer, Note};
+use soda_types::{Fid, FsResult, InUse, Monotonic, RecallAck};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -66,110 +65,53 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// Which kind of connection something came on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Channel {
-    Control,
-    Data,
+/// What a reply runs into.
+pub(crate) struct Arrived<'a> {
+    pub(crate) inner: &'a Arc<Inner>,
+    pub(crate) state: &'a mut State,
+    pub(crate) now: Monotonic,
+    pub(crate) ticket: Ticket,
 }
+
+/// What to do with a reply: first under the lock of the caches, then without it.
+pub(crate) trait Completion: Send {
+    fn apply(&mut self, arrived: Arrived<'_>, result: FsResult<(Answer, Bytes)>);
+    fn finish(self: Box<Self>);
+    /// Whether somebody still waits for the result.
+    fn is_wanted(&self) -> bool;
+}
+
+/// Of a client's requests.
+pub(crate) type Link = link::Link<Box<dyn Completion>>;
+pub(crate) type Pending = link::Pending<Box<dyn Completion>>;
 
 impl Inner {
     pub(crate) fn now(&self) -> Monotonic {
         self.clock.now()
     }
 
+    /// The caches and the time. The lock is never held across a wait.
+    pub(crate) fn locked(&self) -> (MutexGuard<'_, State>, Monotonic) {
+        let state = crate::lock(&self.state);
+        // Looked at after the lock was taken, which may have needed a while.
+        let now = self.clock.now();
+        (state, now)
+    }
+
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        match self.config.retry {
+            Retry::Hard => None,
+            Retry::Soft { timeout } => Some(timeout),
+        }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         *self.phase.borrow() == Phase::Closed
-    }
-
-    /// A reply has come: applies it to the caches, then wakes who waits for it.
-    pub(crate) fn handle_reply(self: &Arc<Inner>, channel: Channel, tag: u64, reply: Reply, payload: Bytes) {
-        self.stats.replies.one();
-        self.stats.bytes_received.add(payload.len() as u64);
-        match reply.result {
-            Err(Failure::Grace(wait)) => {
-                self.stats.grace_waits.one();
-                self.link.unanswered(tag);
-                // The grace period may end early.
-                self.ask_again(tag, wait.clamp(Duration::from_millis(20), Duration::from_millis(250)));
-            }
-            Err(Failure::SessionEnded) => {
-                self.link.unanswered(tag);
-                self.session_ended.notify_one();
-            }
-            Err(Failure::Busy(why)) => {
-                tracing::debug!(tag, why, "the server has too much to do");
-                self.stats.busy_waits.one();
-                match self.link.undone(tag) {
-                    Some(Undone::AskAgain(pause)) => self.ask_again(tag, pause),
-                    Some(Undone::GivenUp(pending)) => self.complete_given_up(*pending),
-                    None => {}
-                }
-            }
-            result => {
-                let Some(pending) = self.link.take(tag) else {
-                    tracing::debug!(tag, "a reply that nobody waits for");
-                    return;
-                };
-                if let Err(Failure::Digest { lsn, .. }) = &result {
-                    crate::lock(&self.state).behind.note_refused(*lsn);
-                }
-                let result =
-                    result.map(|answer| (answer, payload)).map_err(|failure| failed(failure, &pending));
-                let leases = (reply.grants.as_slice(), reply.covered.as_slice());
-                self.finish(channel, pending, leases, result);
-            }
-        }
-    }
-
-    fn finish(
-        self: &Arc<Inner>,
-        channel: Channel,
-        pending: Pending,
-        leases: (&[Grant], &[Covered]),
-        result: FsResult<(Answer, Bytes)>,
-    ) {
-        let Pending { mut completion, ticket, slot, touches, .. } = pending;
-        let now = self.now();
-        let mut state = crate::lock(&self.state);
-        match channel {
-            Channel::Control => state.accept(now, ticket, leases),
-            // Brings no leases. `cacheable` asks for the ticket only by its number.
-            Channel::Data => state.holder.fail_request(ticket),
-        }
-        state.unsynced.answering(slot.as_ref().map(|slot| slot.op));
-        completion.apply(Arrived { inner: self, state: &mut state, now, ticket }, result);
-        state.unsynced.answering(None);
-        if !completion.is_wanted() && !touches.is_empty() {
-            self.drop_kernel_copies(&mut state, now, &touches);
-        }
-        let given_up = std::mem::take(&mut state.given_up);
-        let closed = state.take_closed();
-        drop(state);
-        drop(slot);
-        completion.finish();
-        self.release(given_up);
-        self.closed(closed);
     }
 
     pub(crate) fn closed(&self, fids: Vec<Fid>) {
         if !fids.is_empty() {
             self.note(&Note::Closed(fids));
-        }
-    }
-
-    fn ask_again(self: &Arc<Inner>, tag: u64, pause: Duration) {
-        let inner = Arc::clone(self);
-        self.runtime.spawn(async move {
-            tokio::time::sleep(pause).await;
-            inner.link.resend(tag);
-        });
-    }
-
-    pub(crate) fn handle_push(self: &Arc<Inner>, push: Push) {
-        match push {
-            Push::Recalls(recalls) => self.handle_recalls(&recalls),
-            Push::Stopping => tracing::info!(server = self.config.server, "the server is stopping"),
         }
     }
 
@@ -225,20 +167,4 @@ impl Inner {
 /// What the acknowledgements say is in use.
 pub(crate) fn said_open(acks: &[RecallAck]) -> Vec<Fid> {
     acks.iter().filter(|ack| ack.in_use == InUse::Yes).map(|ack| ack.object.unwrap_or(ack.fid)).collect()
-}
-
-/// A failure as the caller sees it.
-fn failed(failure: Failure, pending: &Pending) -> FsError {
-    match failure {
-        // Taken out of the server's queue because of a recall: nothing was done, walk the path again.
-        Failure::Fs(error)
-            if error.errno == Errno::Interrupted && pending.cancelled == Cancelled::ByRecall =>
-        {
-            FsError::new(Errno::Stale, "taken back for a recall of its directory")
-        }
-        Failure::Fs(error) => error,
-        Failure::Digest { lsn, error } => FsError::new(error.errno, format!("{lsn}: {error}")),
-        Failure::Unsupported(what) => FsError::new(Errno::NotSupported, what),
-        other => FsError::new(Errno::Io, other.to_string()),
-    }
 }

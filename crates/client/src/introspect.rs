@@ -1,9 +1,9 @@
 //! What `soda status` and `soda lease` show of a client.
 
-use crate::behind::here::Why;
 use crate::cache::names::Known;
 use crate::client::Client;
 use crate::inner::{Inner, Phase};
+use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use soda_lease::holder::HeldState;
 use soda_types::{Fid, Grant, InUse, Name, SessionId};
@@ -80,7 +80,7 @@ pub enum ClientStanding {
     Closed,
 }
 
-pub(crate) fn leases(inner: &Inner) -> Vec<HeldLease> {
+fn leases(inner: &Inner) -> Vec<HeldLease> {
     let now = inner.now();
     let state = crate::lock(&inner.state);
     let held = state.holder.snapshot(now);
@@ -96,7 +96,7 @@ pub(crate) fn leases(inner: &Inner) -> Vec<HeldLease> {
         .collect()
 }
 
-pub(crate) fn session(inner: &Inner) -> SessionView {
+fn session(inner: &Inner) -> SessionView {
     let now = inner.now();
     let standing = match *inner.phase.borrow() {
         Phase::Connected => ClientStanding::Connected,
@@ -131,6 +131,16 @@ pub(crate) fn session(inner: &Inner) -> SessionView {
 }
 
 impl Client {
+    /// Leases held, by inode.
+    pub fn leases(&self) -> Vec<HeldLease> {
+        leases(&self.inner)
+    }
+
+    /// How the client stands with its server.
+    pub fn session(&self) -> SessionView {
+        session(&self.inner)
+    }
+
     /// Whether changes of the inode are told to the server later.
     ///
     /// # Errors

@@ -49,8 +49,13 @@ pub mod crash;
 mod error;
 mod hooks;
 mod inner;
+mod interface;
 mod introspect;
+mod kernel;
+mod life;
+mod log;
 pub mod ops;
+mod pool;
 mod private;
 mod recall;
 pub mod recover;
@@ -58,20 +63,22 @@ mod replay;
 mod session;
 mod stats;
 mod validity;
+mod why;
 
-pub use behind::here::Why;
 pub use client::Client;
 pub use clock::{BootClock, Clock};
 pub use config::{Access, CacheConfig, ClientConfig, Consistency, Fsync, Retry, WriteBehind, WritePolicy};
 pub use connection::{Stream, TcpTransport, Transport};
 pub use error::ConnectError;
 pub use hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock, NoKernel};
+pub use interface::{Entry, KillPriv, RenameHow, Written};
 pub use introspect::{BacklogView, ChangesView, ClientStanding, HeldLease, SessionView, Told};
-pub use ops::{Detail, DirEntry, Entry, KillPriv, OpenDir, OpenFile, OpenMode, ReadData, RenameHow, Written};
+pub use ops::{Detail, DirEntry, OpenDir, OpenFile, OpenMode, ReadData};
 /// The wire's words that operations take and give, for users that see nothing else of the protocol.
 pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, SetXattr, Whence, WriteAt};
 pub use stats::StatsSnapshot;
 pub use validity::{Answering, Cached, Validity};
+pub use why::Why;
 
 use std::sync::{Mutex, MutexGuard};
 

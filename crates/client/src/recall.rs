@@ -8,30 +8,24 @@
 //!                                                  └──────────── not yet: overtaken ──────┘
 //! ```
 //!
-//! *Where.* Each job is answered by the task that read the recall if nothing may block, else by a thread of the [`Pool`],
-//! after a task has flushed. Beside it stand those that cut the knots in which the kernel would wait for ever
-//! ([`unblock`]): whoever is first to set [`Progress::done`] answers, and the others find it done.
+//! *Where.* Each job is answered by the task that read the recall if nothing may block, else by a thread of the
+//! [pool](crate::pool), after a task has flushed. Beside it stand those that cut the knots in which the kernel would wait for
+//! ever ([`unblock`]): whoever is first to set [`Progress::done`] answers, and the others find it done.
 //!
 //! *Meanwhile.* While a recall is being worked on, what is cached is still served (with no validity), so that a reader
 //! which holds a page or directory lock that the kernel's invalidation needs gets its answer.
 //!
-//! *Not asked for.* Leases are also given back or lowered unasked ([`idle`], [`neighbours`]), and the kernel told of what
-//! no recall is about ([`unasked`]).
+//! *Not asked for.* Leases are also given back or lowered unasked ([`idle`], [`neighbours`]).
 
 mod flush;
 mod idle;
 mod neighbours;
-mod plan;
-mod pool;
-mod unasked;
 mod unblock;
 
-pub(crate) use pool::Pool;
-
-use crate::behind::here::Origin;
 use crate::cache::State;
+use crate::cache::inode::Origin;
 use crate::inner::{Inner, said_open};
-use plan::Plan;
+use crate::kernel::Plan;
 use soda_lease::holder::RecallStep;
 use soda_protocol::Note;
 use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};

@@ -1,6 +1,6 @@
 //! What the client counts, for `soda stats`. Names are stable: tools and tests rely on them.
 
-use crate::behind::here::Why;
+use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use soda_oplog::Needed;
 use soda_protocol::{Call, Note};

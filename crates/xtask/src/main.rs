@@ -1,6 +1,7 @@
 //! The project's chores: `cargo xtask check` is the gate (it changes nothing), `cargo xtask fix` repairs what a tool can.
 
 mod arrows;
+mod rooms;
 mod sentences;
 mod sources;
 
@@ -9,8 +10,8 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask check [--quick] | fix
 
-check          everything CI asks for but the tests: format, lints, documentation, crate arrows, rules on sources,
-               a test for each sentence of docs/SEMANTICS.md
+check          everything CI asks for but the tests: format, lints, documentation, arrows of crates and modules,
+               rules on sources, a test for each sentence of docs/SEMANTICS.md
 check --quick  without compiling anything
 fix            formats, and applies what the lints can mend by themselves";
 
@@ -59,7 +60,12 @@ fn check(root: &Path, depth: Depth) -> Vec<String> {
 fn check_arrows(root: &Path) -> Vec<String> {
     let arguments = ["metadata", "--no-deps", "--format-version", "1"];
     match std::fs::read_to_string(root.join(arrows::DOCUMENT)) {
-        Ok(document) => run(root, "cargo metadata", &[], &arguments, |json| arrows::check(&document, json)),
+        Ok(document) => {
+            let mut failures =
+                run(root, "cargo metadata", &[], &arguments, |json| arrows::check(&document, json));
+            failures.extend(rooms::check(&document, root));
+            failures
+        }
         Err(error) => vec![format!("{}: {error}", arrows::DOCUMENT)],
     }
 }

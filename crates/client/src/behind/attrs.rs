@@ -1,10 +1,11 @@
 //! Attributes and extended attributes, here.
 
-use super::here::{Here, NotHere, Why};
+use super::here::{Here, NotHere};
 use crate::cache::State;
 use crate::cache::inode::Xattrs;
-use crate::ops::KillPriv;
+use crate::interface::KillPriv;
 use crate::validity::Cached;
+use crate::why::Why;
 use bytes::Bytes;
 use soda_oplog::Change;
 use soda_protocol::SetXattr;

@@ -1,11 +1,13 @@
 //! Data, here.
 
-use super::here::{Here, Keeping, NotHere, Why};
+use super::here::{Here, NotHere};
 use crate::cache::State;
 use crate::cache::extents::Found;
+use crate::cache::inode::Keeping;
 use crate::config::WritePolicy;
-use crate::ops::{KillPriv, Written};
+use crate::interface::{KillPriv, Written};
 use crate::validity::Cached;
+use crate::why::Why;
 use bytes::Bytes;
 use soda_oplog::Change;
 use soda_protocol::{Allocate, WriteAt};

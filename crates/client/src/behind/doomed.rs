@@ -2,10 +2,10 @@
 //! may have opened the file before this one got the lease. Only the server knows, and
 //! [`Unlink::Untold`](soda_protocol::Unlink::Untold) removes nothing then: all is taken back.
 
-use super::Behind;
-use super::digest::Room;
 use crate::cache::State;
 use crate::inner::Inner;
+use crate::log::Behind;
+use crate::log::next::Room;
 use soda_oplog::segments::Entry;
 use soda_oplog::{Object, Record};
 use soda_types::semantics::Moment;

@@ -1,44 +1,21 @@
 //! What may be done here.
 
-use super::Behind;
-use super::digest::Room;
-use super::disk::{self, OnDisk};
 use super::moves::moved_by;
 use crate::cache::State;
-use crate::cache::inode::Xattrs;
+use crate::cache::inode::{Origin, Xattrs};
 use crate::cache::names::Known;
-use crate::client::Client;
 use crate::config::WritePolicy;
 use crate::crash;
-use serde::{Deserialize, Serialize};
+use crate::inner::Inner;
+use crate::log::Behind;
+use crate::log::disk::OnDisk;
+use crate::log::next::Room;
+use crate::why::Why;
 use soda_oplog::{Change, Record};
 use soda_protocol::space_for;
 use soda_types::semantics::{Moment, is_access_list};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Mode, Monotonic, Name, Timestamp, Version};
-
-/// Whether the server knows an inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Origin {
-    #[default]
-    AtServer,
-    /// Made here; the server will hear of it.
-    Here,
-    /// Made here. The server has heard of it, but the lease that came with its answer was lost with a connection, and is asked
-    /// for already: its recall tells of it.
-    Told,
-}
-
-/// Whether the server keeps an inode without a name for this session, as the log tells it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Keeping {
-    /// It has a name, or nobody had it open when it lost the last one: then the server deletes it, and the lease with it.
-    #[default]
-    No,
-    /// It was open here when it lost its last name.
-    Open,
-    /// It was closed since, which is logged, too.
-    Closed,
-}
+use std::sync::Arc;
 
 /// Why an operation is not carried out here.
 #[derive(Debug)]
@@ -49,31 +26,6 @@ pub(crate) enum NotHere {
     Fails(FsError),
     /// Later: the log is full.
     Full,
-}
-
-/// Why an operation has to go through to the server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Why {
-    /// `write=through`, or a mode without leases.
-    Policy,
-    /// No write lease covers what it touches.
-    NoLease,
-    /// Another machine has asked for what it touches.
-    Recalled,
-    /// Another operation on it is on its way to the server.
-    Contended,
-    /// What the name means, or what the inode is like, is not known here.
-    Unknown,
-    /// Access control lists are the server's business.
-    AccessList,
-    /// The server has to give out inode numbers or space first.
-    Reservation,
-    /// So much data goes to the server faster by itself.
-    Large,
-    /// Only the server does it.
-    Kind,
-    /// The local disk has no room for the log.
-    LocalDisk,
 }
 
 pub(crate) type Here<T> = Result<T, NotHere>;
@@ -209,73 +161,46 @@ impl State {
         inode.fetched = now;
         inode.seen = inode.seen.max(attr.version);
     }
-
-    /// What the server has to be told all of before the lease on the inode may be given to others. That a directory could be
-    /// moved here may have been decided by where those above it lie: they stay there until it is told.
-    pub(crate) fn to_tell_first(&self, fid: Fid) -> Vec<Fid> {
-        let above = self.peek(fid).is_some_and(|inode| inode.dir.is_some());
-        let moved = if above { self.behind.log.moved_directories() } else { Vec::new() };
-        moved.into_iter().chain([fid]).filter(|fid| self.is_ahead(&[*fid])).collect()
-    }
-
-    /// Whether the lease on the inode may be given back unasked: nothing is to be told before, and a power cut of the server
-    /// takes nothing that could not be told again without it.
-    pub(crate) fn may_give_back(&self, fid: Fid) -> bool {
-        let durable = self.peek(fid).is_none_or(|inode| inode.told_in <= self.behind.durable);
-        durable && self.to_tell_first(fid).is_empty()
-    }
-
-    /// Whether the server lacks something of one of these.
-    pub(crate) fn is_ahead(&self, fids: &[Fid]) -> bool {
-        fids.iter().any(|fid| self.peek(*fid).is_some_and(|inode| inode.records > 0))
-    }
 }
 
-impl Behind {
-    /// Inodes that a change touches; each once.
-    pub(super) fn inodes_of(change: &Change) -> impl Iterator<Item = Fid> {
-        disk::inodes_of(change)
-    }
-}
-
-impl Client {
+impl Inner {
     /// Carries an operation out here, if that can be: `None` if the server has to do it.
     ///
     /// # Errors
     /// As the operation.
     pub(crate) async fn here<T>(
-        &self,
+        self: &Arc<Inner>,
         work: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
     ) -> FsResult<Option<T>> {
         loop {
             let (outcome, due, disk) = {
-                let (mut state, now) = self.inner.locked();
+                let (mut state, now) = self.locked();
                 if state.behind.policy == WritePolicy::Through {
                     return Ok(None);
                 }
-                let outcome = work(&mut state, now, self.inner.clock.calendar());
+                let outcome = work(&mut state, now, self.clock.calendar());
                 (outcome, state.behind.wants_attention(now), state.behind.disk.clone())
             };
             if due {
-                self.inner.pump();
+                self.pump();
             }
             match outcome {
                 Ok(done) => {
-                    self.inner.stats.here.one();
+                    self.stats.here.one();
                     // Should this machine crash, somebody has it.
                     crash::point("client.record-queued");
                     if disk.is_some_and(|disk| disk.write() == OnDisk::No) {
-                        self.inner.flush_all().await?;
+                        self.flush_all().await?;
                     }
                     crash::point("client.record-written");
                     return Ok(Some(done));
                 }
                 Err(NotHere::Through(why)) => {
-                    self.inner.stats.through(why);
+                    self.stats.through(why);
                     return Ok(None);
                 }
                 Err(NotHere::Fails(error)) => return Err(error),
-                Err(NotHere::Full) => self.inner.wait_for_room().await?,
+                Err(NotHere::Full) => self.wait_for_room().await?,
             }
         }
     }

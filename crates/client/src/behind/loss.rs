@@ -1,13 +1,13 @@
 //! What becomes of the log when its session ends, or when the server comes back with less than it had.
 
-use super::Behind;
 use super::digest::Refusal;
-use super::disk::DiskLog;
-use super::here::Origin;
 use crate::cache::State;
+use crate::cache::inode::Origin;
 use crate::config::{Fsync, WritePolicy};
 use crate::crash;
 use crate::inner::Inner;
+use crate::log::Behind;
+use crate::log::disk::DiskLog;
 use soda_oplog::segments::{Entry, Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::{Lsn, OpId, SessionWelcome};

@@ -1,12 +1,13 @@
 //! Names, here: create, link, unlink, rename. Rules and attributes are those of [`soda_types::semantics`], which the server's
 //! volume follows, too; what they do not decide (access lists, loops of directories that are not known here) goes through.
 
-use super::here::{Here, Keeping, NotHere, Origin, Why};
+use super::here::{Here, NotHere};
 use crate::cache::State;
-use crate::cache::inode::{Inode, Xattrs};
+use crate::cache::inode::{Inode, Keeping, Origin, Xattrs};
 use crate::cache::names::{Complete, Known};
-use crate::ops::{Entry, RenameHow};
+use crate::interface::{Entry, RenameHow};
 use crate::validity::Validity;
+use crate::why::Why;
 use bytes::Bytes;
 use soda_oplog::{Change, Fate, Moved, Place};
 use soda_protocol::{IfExists, NewNode, Node, XattrSummary};

@@ -1,11 +1,10 @@
 //! What is known of one inode, and who needs it to stay.
 
-use crate::behind::here::{Keeping, Origin};
 use crate::cache::layout::Layout;
 use crate::cache::lru::Place;
-use crate::cache::names::{Directory, KERNEL_LAG};
+use crate::cache::names::Directory;
 use crate::cache::unseen::Unseen;
-use crate::hooks::Names;
+use crate::hooks::{KERNEL_LAG, Names};
 use bytes::Bytes;
 use soda_lease::holder::Holding;
 use soda_oplog::DigestId;
@@ -37,6 +36,30 @@ impl Xattrs {
         let Xattrs::All(list) = self else { return 0 };
         list.iter().map(|(name, value)| EACH + (name.len() + value.len()) as u64).sum()
     }
+}
+
+/// Whether the server knows an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Origin {
+    #[default]
+    AtServer,
+    /// Made here; the server will hear of it.
+    Here,
+    /// Made here. The server has heard of it, but the lease that came with its answer was lost with a connection, and is asked
+    /// for already: its recall tells of it.
+    Told,
+}
+
+/// Whether the server keeps an inode without a name for this session, as the log tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Keeping {
+    /// It has a name, or nobody had it open when it lost the last one: then the server deletes it, and the lease with it.
+    #[default]
+    No,
+    /// It was open here when it lost its last name.
+    Open,
+    /// It was closed since, which is logged, too.
+    Closed,
 }
 
 #[derive(Debug, Default)]

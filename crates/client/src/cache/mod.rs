@@ -21,16 +21,15 @@ mod room;
 pub(crate) mod unseen;
 pub(crate) mod unsynced;
 
-use crate::behind::Behind;
-use crate::behind::here::Origin;
 use crate::config::{CacheConfig, Consistency, WritePolicy};
 use crate::hooks::{KernelHooks, NAMES_KEPT, NamesLock};
+use crate::log::Behind;
 use crate::validity::{Answers, Cached, Validity};
 use asked_locks::AskedLocks;
 use bytes::Bytes;
 use extents::Memory;
 use held_locks::HeldLocks;
-use inode::{Inode, Xattrs};
+use inode::{Inode, Origin, Xattrs};
 use lru::Lru;
 use names::{Complete, Known};
 use opens::Opens;
@@ -359,6 +358,28 @@ impl State {
             inode.note_recent(now, name, data);
         }
         self.note_unseen(fid);
+    }
+
+    // ------------------------------------------------------------ what the server lacks
+
+    /// What the server has to be told all of before the lease on the inode may be given to others. That a directory could be
+    /// moved here may have been decided by where those above it lie: they stay there until it is told.
+    pub(crate) fn to_tell_first(&self, fid: Fid) -> Vec<Fid> {
+        let above = self.peek(fid).is_some_and(|inode| inode.dir.is_some());
+        let moved = if above { self.behind.log.moved_directories() } else { Vec::new() };
+        moved.into_iter().chain([fid]).filter(|fid| self.is_ahead(&[*fid])).collect()
+    }
+
+    /// Whether the lease on the inode may be given back unasked: nothing is to be told before, and a power cut of the server
+    /// takes nothing that could not be told again without it.
+    pub(crate) fn may_give_back(&self, fid: Fid) -> bool {
+        let durable = self.peek(fid).is_none_or(|inode| inode.told_in <= self.behind.durable);
+        durable && self.to_tell_first(fid).is_empty()
+    }
+
+    /// Whether the server lacks something of one of these.
+    pub(crate) fn is_ahead(&self, fids: &[Fid]) -> bool {
+        fids.iter().any(|fid| self.peek(*fid).is_some_and(|inode| inode.records > 0))
     }
 
     // ------------------------------------------------------------ the table

@@ -1,6 +1,6 @@
 //! Names of one directory, present and absent, as known under its lease.
 
-use crate::hooks::{Names, NamesLock};
+use crate::hooks::{KERNEL_LAG, Names, NamesLock};
 use soda_types::{Fid, FileKind, Mode, Monotonic, Name};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,8 +8,6 @@ use std::time::Duration;
 
 /// More than this in one call to the kernel is "all", if it can make all names void at once.
 pub(crate) const MOST_NAMES_AT_ONCE: usize = 1024;
-/// The kernel counts its time-outs from when it reads an answer: so much later than us, at most.
-pub(crate) const KERNEL_LAG: Duration = Duration::from_secs(1);
 
 /// Where the kernel needs a directory's lock to drop its names, they stay out of its caches for so long after each recall: who
 /// works in it with other machines asks for every name, and needs no lock.

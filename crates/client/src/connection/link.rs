@@ -1,6 +1,5 @@
 //! Requests without a reply, and the connections they travel on.
 
-use crate::call::Completion;
 use crate::connection::{Generation, SlotGuard, Writer};
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
@@ -44,13 +43,13 @@ pub(crate) enum Cancelled {
     ByRecall,
 }
 
-/// A request without a reply.
-pub(crate) struct Pending {
+/// A request without a reply. `C`: what is to be done with that.
+pub(crate) struct Pending<C> {
     pub(crate) frame: Frame,
     pub(crate) route: Route,
     pub(crate) slot: Option<SlotGuard>,
     pub(crate) ticket: Ticket,
-    pub(crate) completion: Box<dyn Completion>,
+    pub(crate) completion: C,
     pub(crate) on_loss: OnLoss,
     /// Directories whose names it changes.
     pub(crate) names_of: Vec<Fid>,
@@ -73,20 +72,20 @@ enum Sent {
 }
 
 /// What becomes of a request that the server did not even begin.
-pub(crate) enum Undone {
+pub(crate) enum Undone<C> {
     AskAgain(Duration),
     /// Nobody wants it any more.
-    GivenUp(Box<Pending>),
+    GivenUp(Box<Pending<C>>),
 }
 
 /// A request as it is handed in.
-pub(crate) struct Submission {
+pub(crate) struct Submission<C> {
     pub(crate) call: Call,
     pub(crate) payload: Bytes,
     pub(crate) route: Route,
     pub(crate) slot: Option<SlotGuard>,
     pub(crate) ticket: Ticket,
-    pub(crate) completion: Box<dyn Completion>,
+    pub(crate) completion: C,
     pub(crate) on_loss: OnLoss,
     pub(crate) names_of: Vec<Fid>,
     pub(crate) touches: Vec<Fid>,
@@ -102,20 +101,19 @@ pub(crate) enum Current {
 type Connection = (ConnId, Arc<Writer>);
 
 /// A request that is not taken on, and why.
-pub(crate) type Refused = Box<(NotTaken, Submission)>;
+pub(crate) type Refused<C> = Box<(NotTaken, Submission<C>)>;
 
 /// A request that is taken out of the list, to be completed or put back.
-pub(crate) type Taken = (u64, Pending);
+pub(crate) type Taken<C> = (u64, Pending<C>);
 
-pub(crate) struct Link {
+pub(crate) struct Link<C> {
     next_tag: AtomicU64,
-    table: Mutex<Table>,
+    table: Mutex<Table<C>>,
 }
 
-#[derive(Default)]
-struct Table {
+struct Table<C> {
     /// By tag, which is the order of asking.
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, Pending<C>>,
     control: Option<(ConnId, Arc<Writer>)>,
     /// Whether the session is restored on it, so that requests may follow.
     control_ready: bool,
@@ -129,9 +127,19 @@ struct Table {
     closed: bool,
 }
 
-impl Link {
-    pub(crate) fn new(data_wanted: usize) -> Link {
-        let table = Table { data_wanted, ..Table::default() };
+impl<C> Link<C> {
+    pub(crate) fn new(data_wanted: usize) -> Link<C> {
+        let table = Table {
+            pending: BTreeMap::new(),
+            control: None,
+            control_ready: false,
+            restoring: None,
+            data: Vec::new(),
+            next_conn: 0,
+            generation: Generation::default(),
+            data_wanted,
+            closed: false,
+        };
         Link { next_tag: AtomicU64::new(1), table: Mutex::new(table) }
     }
 
@@ -143,7 +151,7 @@ impl Link {
     ///
     /// # Errors
     /// The request, if it does not fit into a frame, its session has ended, or the client is closed.
-    pub(crate) fn submit(&self, submission: Submission) -> Result<u64, Refused> {
+    pub(crate) fn submit(&self, submission: Submission<C>) -> Result<u64, Refused<C>> {
         let (tag, frame, connection) = self.take_on(submission, Table::pick)?;
         if let Some((_, writer)) = connection {
             writer.send(&frame);
@@ -155,15 +163,15 @@ impl Link {
     ///
     /// # Errors
     /// As [`Link::submit`].
-    pub(crate) fn enlist(&self, submission: Submission) -> Result<u64, Refused> {
+    pub(crate) fn enlist(&self, submission: Submission<C>) -> Result<u64, Refused<C>> {
         self.take_on(submission, |_, _, _| None).map(|(tag, ..)| tag)
     }
 
     fn take_on(
         &self,
-        submission: Submission,
-        pick: impl FnOnce(&Table, Route, Option<&SlotGuard>) -> Option<Connection>,
-    ) -> Result<(u64, Frame, Option<Connection>), Refused> {
+        submission: Submission<C>,
+        pick: impl FnOnce(&Table<C>, Route, Option<&SlotGuard>) -> Option<Connection>,
+    ) -> Result<(u64, Frame, Option<Connection>), Refused<C>> {
         let tag = self.next_tag();
         let op = submission.slot.as_ref().map(|slot| slot.op);
         let request = Request { op, call: submission.call.clone() };
@@ -199,7 +207,7 @@ impl Link {
     }
 
     /// The request that a reply belongs to.
-    pub(crate) fn take(&self, tag: u64) -> Option<Pending> {
+    pub(crate) fn take(&self, tag: u64) -> Option<Pending<C>> {
         crate::lock(&self.table).pending.remove(&tag)
     }
 
@@ -211,7 +219,7 @@ impl Link {
     }
 
     /// The server had too much to do and has forgotten it.
-    pub(crate) fn undone(&self, tag: u64) -> Option<Undone> {
+    pub(crate) fn undone(&self, tag: u64) -> Option<Undone<C>> {
         let mut table = crate::lock(&self.table);
         let pending = table.pending.get_mut(&tag)?;
         pending.sent_on = None;
@@ -254,7 +262,7 @@ impl Link {
             return;
         }
         table.restoring = Some(slot);
-        let waits = |pending: &Pending| pending.sent_on.is_none() && pending.is_in(slot);
+        let waits = |pending: &Pending<C>| pending.sent_on.is_none() && pending.is_in(slot);
         let tag = table.pending.iter().find(|(_, pending)| waits(pending)).map(|(tag, _)| *tag);
         drop(table);
         if let Some(tag) = tag {
@@ -321,7 +329,7 @@ impl Link {
     /// Marks a request as given up and tells the server, if it was sent and is not answered. One that the server does not have
     /// is taken out, to be completed as interrupted.
     #[must_use]
-    pub(crate) fn cancel(&self, tag: u64, by: Cancelled) -> Option<Pending> {
+    pub(crate) fn cancel(&self, tag: u64, by: Cancelled) -> Option<Pending<C>> {
         let mut table = crate::lock(&self.table);
         let pending = table.pending.get_mut(&tag)?;
         if pending.cancelled == Cancelled::No {
@@ -351,11 +359,11 @@ impl Link {
         &self,
         generation: Generation,
         mut new_ticket: impl FnMut(Ticket) -> Ticket,
-    ) -> Vec<Taken> {
+    ) -> Vec<Taken<C>> {
         let mut table = crate::lock(&self.table);
         table.generation = generation;
         let all = std::mem::take(&mut table.pending);
-        let fails = |pending: &Pending| match &pending.slot {
+        let fails = |pending: &Pending<C>| match &pending.slot {
             Some(slot) => slot.generation < generation,
             None => pending.on_loss == OnLoss::Fail,
         };
@@ -369,14 +377,14 @@ impl Link {
     }
 
     /// Takes the digest out that is under way, if there is one: it is not sent again.
-    pub(crate) fn take_digest(&self, slot: Slot) -> Option<Pending> {
+    pub(crate) fn take_digest(&self, slot: Slot) -> Option<Pending<C>> {
         let mut table = crate::lock(&self.table);
         let tag = table.pending.iter().find(|(_, pending)| pending.is_in(slot)).map(|(tag, _)| *tag)?;
         table.pending.remove(&tag)
     }
 
     /// No more requests; takes out all there are.
-    pub(crate) fn close(&self) -> Vec<Taken> {
+    pub(crate) fn close(&self) -> Vec<Taken<C>> {
         let mut table = crate::lock(&self.table);
         table.closed = true;
         if let Some((_, writer)) = table.control.take() {
@@ -410,7 +418,7 @@ pub(crate) enum NotTaken {
     Closed,
 }
 
-impl Table {
+impl<C> Table<C> {
     fn new_id(&mut self) -> ConnId {
         self.next_conn += 1;
         ConnId(self.next_conn)
@@ -451,7 +459,7 @@ impl Table {
     }
 }
 
-impl Pending {
+impl<C> Pending<C> {
     fn is_in(&self, slot: Slot) -> bool {
         self.slot.as_ref().is_some_and(|guard| guard.op.slot == slot)
     }
@@ -484,23 +492,9 @@ fn send_note(control: &Writer, note: &Note) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Arrived;
     use crate::connection::Slots;
     use soda_lease::holder::{Holder, HolderConfig};
-    use soda_protocol::Answer;
-    use soda_types::{FsResult, Ino, Monotonic, VolumeId};
-
-    struct Ignored;
-
-    impl Completion for Ignored {
-        fn apply(&mut self, _: Arrived<'_>, _: FsResult<(Answer, Bytes)>) {}
-
-        fn finish(self: Box<Self>) {}
-
-        fn is_wanted(&self) -> bool {
-            true
-        }
-    }
+    use soda_types::{Ino, Monotonic, VolumeId};
 
     /// A sequence of the old session would be a new one to the server, and all that follow in its slot old ones.
     #[test]
@@ -513,7 +507,7 @@ mod tests {
             route: Route::Control,
             slot: Some(slot),
             ticket: holder.begin_request(Monotonic::ZERO),
-            completion: Box::new(Ignored),
+            completion: (),
             on_loss: OnLoss::Fail,
             names_of: Vec::new(),
             touches: Vec::new(),

@@ -23,7 +23,8 @@ impl Client {
     /// EPERM if another one does.
     pub async fn setattr_if(&self, fid: Fid, set: SetAttr, owner: Option<u32>) -> FsResult<Cached<Attr>> {
         self.inner.stats.op_setattr.one();
-        let here = self.here(|state, now, today| state.setattr_here(now, today, fid, &set, owner)).await?;
+        let here =
+            self.inner.here(|state, now, today| state.setattr_here(now, today, fid, &set, owner)).await?;
         if let Some(attr) = here {
             return Ok(attr);
         }

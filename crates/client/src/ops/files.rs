@@ -1,14 +1,15 @@
 //! Open files: what keeps an inode that has no name any more.
 
-use crate::behind::disk::OnDisk;
-use crate::behind::here::{Origin, Why};
+use crate::cache::inode::Origin;
 use crate::cache::readahead::Sequence;
 use crate::cache::unsynced::Heard;
-use crate::call::{Arrived, Order};
+use crate::call::Order;
 use crate::client::Client;
 use crate::config::{Consistency, Retry};
-use crate::inner::Inner;
+use crate::inner::{Arrived, Inner};
+use crate::log::disk::OnDisk;
 use crate::ops::Entry;
+use crate::why::Why;
 use soda_protocol::{Call, Note};
 use soda_types::{Errno, Fid, FsError, FsResult, InUse, Mode, Monotonic};
 use std::sync::atomic::Ordering;

@@ -4,9 +4,9 @@
 
 use crate::cache::asked_locks::LockRequest;
 use crate::cache::held_locks::{Owner, Undo};
-use crate::call::{Arrived, Order, Waiting, unexpected};
+use crate::call::{Order, Waiting, unexpected};
 use crate::client::Client;
-use crate::inner::Inner;
+use crate::inner::{Arrived, Inner};
 use crate::ops::OpenFile;
 use soda_protocol::{Answer, Call, Lock, LockFamily, LockMode, LockWait};
 use soda_types::{Errno, Fid, FsError, FsResult, LockOwner};

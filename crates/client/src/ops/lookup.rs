@@ -1,6 +1,6 @@
 //! Names to inodes, attributes, targets of symbolic links, statfs.
 
-use crate::behind::here::Origin;
+use crate::cache::inode::Origin;
 use crate::cache::names::Known;
 use crate::cache::{is_directory, present};
 use crate::call::{Order, unexpected};

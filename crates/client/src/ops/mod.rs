@@ -15,33 +15,19 @@ mod seek;
 mod write;
 mod xattr;
 
+pub use crate::interface::{Entry, KillPriv, RenameHow, Written};
 pub use dir::{Detail, DirEntry, OpenDir};
 pub use files::{OpenFile, OpenMode};
 pub use read::ReadData;
-pub use rename::RenameHow;
-pub use write::{KillPriv, Written};
 
 use crate::cache::State;
 use crate::cache::inode::Inode;
 use crate::client::Client;
 use crate::config::Access;
 use crate::connection::SlotGuard;
-use crate::inner::Inner;
 use crate::validity::Validity;
 use soda_protocol::Node;
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic};
-use std::sync::MutexGuard;
-
-/// A name and what it means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// `None`: there is no such name.
-    pub node: Option<Node>,
-    /// How long the name may be kept, absent ones too.
-    pub names: Validity,
-    /// How long the inode's attributes may be kept.
-    pub attr: Validity,
-}
 
 impl Client {
     /// A slot for a change, if changes are allowed.
@@ -66,23 +52,6 @@ impl Client {
             }
         };
         acquired.ok_or_else(|| FsError::new(Errno::Io, "the client is shut down"))
-    }
-}
-
-impl Inner {
-    /// The caches and the time. The lock is never held across a wait.
-    pub(crate) fn locked(&self) -> (MutexGuard<'_, State>, Monotonic) {
-        let state = crate::lock(&self.state);
-        // Looked at after the lock was taken, which may have needed a while.
-        let now = self.clock.now();
-        (state, now)
-    }
-
-    pub(crate) fn patience(&self) -> Option<std::time::Duration> {
-        match self.config.retry {
-            crate::config::Retry::Hard => None,
-            crate::config::Retry::Soft { timeout } => Some(timeout),
-        }
     }
 }
 

@@ -3,9 +3,10 @@
 use crate::behind::names::At;
 use crate::cache::names::Known;
 use crate::cache::{Change, State, is_directory, present};
-use crate::call::{Arrived, Order, unexpected};
+use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::hooks::NamesLock;
+use crate::inner::Arrived;
 use crate::ops::{Entry, OpenFile, OpenMode};
 use crate::validity::Validity;
 use soda_lease::holder::Ticket;
@@ -122,7 +123,9 @@ impl Client {
     pub async fn create(&self, parent: Fid, name: &Name, new: NewNode) -> FsResult<Entry> {
         let new = NewNode { open: InUse::No, ..new };
         let at = At { dir: parent, name };
-        if let Some(entry) = self.here(|state, now, today| state.create_here(now, today, at, &new)).await? {
+        if let Some(entry) =
+            self.inner.here(|state, now, today| state.create_here(now, today, at, &new)).await?
+        {
             self.inner.stats.op_create.one();
             return Ok(entry);
         }
@@ -142,7 +145,7 @@ impl Client {
     ) -> FsResult<(Entry, Arc<OpenFile>)> {
         let new = NewNode { open: InUse::Yes, ..new };
         let at = At { dir: parent, name };
-        let made = self.here(|state, now, today| {
+        let made = self.inner.here(|state, now, today| {
             let entry = state.create_here(now, today, at, &new)?;
             Ok(OpenFile::opened_here(&self.inner, state, entry, mode)?)
         });
@@ -214,7 +217,7 @@ impl Client {
     ) -> FsResult<(Entry, Arc<OpenFile>)> {
         self.inner.stats.op_create.one();
         let new = NewNode { open: InUse::Yes, ..new };
-        let made = self.here(|state, now, today| {
+        let made = self.inner.here(|state, now, today| {
             let entry = state.tmpfile_here(now, today, parent, &new)?;
             Ok(OpenFile::opened_here(&self.inner, state, entry, mode)?)
         });
@@ -252,7 +255,8 @@ impl Client {
     pub async fn link(&self, fid: Fid, parent: Fid, name: &Name) -> FsResult<Entry> {
         self.inner.stats.op_link.one();
         let at = At { dir: parent, name };
-        if let Some(entry) = self.here(|state, now, today| state.link_here(now, today, fid, at)).await? {
+        if let Some(entry) = self.inner.here(|state, now, today| state.link_here(now, today, fid, at)).await?
+        {
             return Ok(entry);
         }
         self.inner.take_little(0).await;
@@ -293,7 +297,9 @@ impl Client {
     pub async fn unlink(&self, parent: Fid, name: &Name) -> FsResult<()> {
         if let Some(fid) = self.inner.meaning_here(parent, name) {
             let (at, found) = (At { dir: parent, name }, (fid, self.inner.hooks.in_use(fid)));
-            if let Some(()) = self.here(|state, now, today| state.unlink_here(now, today, at, found)).await? {
+            if let Some(()) =
+                self.inner.here(|state, now, today| state.unlink_here(now, today, at, found)).await?
+            {
                 self.inner.stats.op_unlink.one();
                 return Ok(());
             }
@@ -305,7 +311,7 @@ impl Client {
     /// ENOENT, ENOTDIR, ENOTEMPTY.
     pub async fn rmdir(&self, parent: Fid, name: &Name) -> FsResult<()> {
         let at = At { dir: parent, name };
-        if let Some(()) = self.here(|state, now, today| state.rmdir_here(now, today, at)).await? {
+        if let Some(()) = self.inner.here(|state, now, today| state.rmdir_here(now, today, at)).await? {
             self.inner.stats.op_unlink.one();
             return Ok(());
         }

@@ -5,19 +5,10 @@ use crate::cache::State;
 use crate::cache::names::Known;
 use crate::call::Order;
 use crate::client::Client;
+use crate::interface::RenameHow;
 use crate::ops::names::Did;
 use soda_protocol::{Call, Rename};
 use soda_types::{Attr, Errno, Fid, FileKind, FsResult, InUse, Monotonic, Name};
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RenameHow {
-    /// May replace.
-    Plain,
-    /// RENAME_NOREPLACE: EEXIST.
-    NoReplace,
-    /// RENAME_EXCHANGE: both must exist.
-    Exchange,
-}
 
 impl Client {
     /// # Errors
@@ -34,7 +25,7 @@ impl Client {
         let ends = (At { dir: parent, name }, At { dir: new_parent, name: new_name });
         let found =
             self.inner.meaning_here(new_parent, new_name).map(|fid| (fid, self.inner.hooks.in_use(fid)));
-        let moved_here = self.here(|state, now, today| {
+        let moved_here = self.inner.here(|state, now, today| {
             state.rename_here(now, today, ends, how, found)?;
             move_in_kernel(state, now, (parent, name), (new_parent, new_name));
             Ok(())

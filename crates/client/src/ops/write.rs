@@ -2,13 +2,15 @@
 //! the rest goes through to the server.
 
 use crate::behind::here::NotHere;
-use crate::behind::reserve::Room;
+use crate::behind::reserve::MadeRoom;
 use crate::cache::extents::{WriteId, WriteOutcome};
 use crate::cache::{Change, State};
-use crate::call::{Arrived, Order, unexpected};
+use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::config::{Consistency, WritePolicy};
 use crate::connection::Route;
+use crate::inner::Arrived;
+use crate::interface::{KillPriv, Written};
 use crate::ops::OpenFile;
 use crate::validity::Cached;
 use bytes::Bytes;
@@ -17,21 +19,6 @@ use soda_protocol::{Allocate, Answer, Call, WriteAt};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic};
 use std::future::Future;
 use std::ops::Range;
-
-/// Whether a change of contents takes the set-uid and set-gid bits away: its caller is not privileged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KillPriv {
-    Keep,
-    Kill,
-}
-
-/// What a write did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Written {
-    pub offset: u64,
-    pub len: u64,
-    pub attr: Cached<Attr>,
-}
 
 /// An own change of data in progress.
 pub(super) struct DataInFlight {
@@ -134,7 +121,7 @@ impl Client {
         // As it came it may be a small part of a large buffer.
         let small = data.len() <= policy.largest_write;
         let data = if small { Bytes::copy_from_slice(data) } else { data.clone() };
-        let written = self.here(|state, now, today| {
+        let written = self.inner.here(|state, now, today| {
             file.check_locks(state).map_err(NotHere::Fails)?;
             state.write_here(now, today, file.fid(), at, &data, kill)
         });
@@ -158,7 +145,7 @@ impl Client {
     /// An operation that takes space at the server; once more if some was kept for what is done here.
     async fn again_with_room<T, F: Future<Output = FsResult<T>>>(&self, work: impl Fn() -> F) -> FsResult<T> {
         match work().await {
-            Err(error) if error.errno == Errno::NoSpace && self.inner.make_room().await == Room::Made => {
+            Err(error) if error.errno == Errno::NoSpace && self.inner.make_room().await == MadeRoom::Yes => {
                 work().await
             }
             result => result,
@@ -223,7 +210,7 @@ impl Client {
         kill: KillPriv,
     ) -> FsResult<()> {
         self.inner.stats.op_allocate.one();
-        let here = self.here(|state, now, today| {
+        let here = self.inner.here(|state, now, today| {
             file.check_locks(state).map_err(NotHere::Fails)?;
             state.allocate_here(now, today, file.fid(), offset..offset.saturating_add(len), how, kill)
         });
@@ -271,7 +258,7 @@ impl Client {
         kill: KillPriv,
     ) -> FsResult<u64> {
         self.inner.stats.op_copy.one();
-        let here = self.here(|state, now, today| {
+        let here = self.inner.here(|state, now, today| {
             from.0.check_locks(state).map_err(NotHere::Fails)?;
             to.0.check_locks(state).map_err(NotHere::Fails)?;
             state.copy_here(now, today, (from.0.fid(), from.1), (to.0.fid(), to.1), len, kill)

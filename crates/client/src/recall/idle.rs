@@ -1,9 +1,9 @@
 //! Leases that nobody has asked for and that were not used for a while.
 
-use super::plan::Plan;
 use super::{Part, said_in_use};
 use crate::cache::inode::Inode;
 use crate::inner::Inner;
+use crate::kernel::Plan;
 use soda_types::{Fid, InUse, Mode, RecallAck};
 use std::sync::Arc;
 use std::time::Duration;

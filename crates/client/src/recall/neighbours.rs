@@ -10,8 +10,8 @@
 //! by the control connection, where the server answers it with a lease of a new epoch, for which an older message of ours
 //! does not count.
 
-use super::plan::Plan;
 use crate::inner::Inner;
+use crate::kernel::Plan;
 use soda_protocol::Note;
 use soda_types::{Fid, Mode};
 use std::sync::Arc;

@@ -7,10 +7,11 @@
 //! | a directory's lock | a look-up, which cannot be sent back | [`Inner::watch_names`]: old names run out |
 //! | a page | its write-back | [`Inner::watch_stuck`]: the answer goes first, and is counted as forced |
 
-use super::{Finish, Finished, Job, Part, Plan};
+use super::{Finish, Finished, Job, Part};
 use crate::connection::link::Cancelled;
 use crate::hooks::{NAMES_RUN_OUT, NamesLock};
 use crate::inner::Inner;
+use crate::kernel::Plan;
 use soda_types::Mode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

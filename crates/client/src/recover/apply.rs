@@ -6,8 +6,8 @@
 use super::KeptRecord;
 use super::reached::Reached;
 use super::show::Paths;
-use crate::behind::disk::inodes_of;
 use crate::client::Client;
+use crate::log::disk::inodes_of;
 use crate::ops::{KillPriv, OpenFile, OpenMode, RenameHow};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -11,8 +11,8 @@ mod show;
 
 pub use apply::{Applied, Outcome};
 
-use crate::behind::disk::place;
 use crate::client::Client;
+use crate::log::disk::place;
 use serde::{Deserialize, Serialize};
 use show::Paths;
 use soda_oplog::segments::{self, Entry, Found, Safety, SegmentError, Segments};

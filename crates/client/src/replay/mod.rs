@@ -20,12 +20,12 @@
 
 mod wire;
 
-use crate::behind::digest::LIMITS;
-use crate::behind::disk::inodes_of;
-use crate::behind::disk::place::{Note, Place};
 use crate::crash;
 use crate::error::ConnectError;
 use crate::inner::Inner;
+use crate::log::disk::inodes_of;
+use crate::log::disk::place::{Note, Place};
+use crate::log::next::LIMITS;
 use soda_oplog::segments::{self, Digested, Entry, Found, Safety, SegmentError, Segments};
 use soda_oplog::{Change, DigestId, Log, Lsn, Record, coalesce};
 use soda_protocol::{Answer, Call, Failure, OpId, Reclaim, ReclaimStep, SessionWelcome, Standing};

@@ -1,6 +1,7 @@
 //! Data connections: each joins the session, and joins again when it breaks or the session is another one.
 
-use crate::inner::{Channel, Inner, Phase};
+use crate::inner::{Inner, Phase};
+use crate::session::arrivals::Channel;
 use crate::session::{Backoff, Joinable, handshake::open_data, read_all};
 use std::sync::Arc;
 use tokio::sync::watch;

@@ -1,6 +1,7 @@
 //! The session's life: hello, renewal, reconnecting, reclaiming after a restart of the server, and what happens when it
 //! is lost.
 
+mod arrivals;
 mod data;
 mod handshake;
 mod resume;
@@ -13,8 +14,8 @@ pub(crate) use suspend::watch_suspend;
 pub(crate) use tick::{keep_house, watch_overruns};
 
 use crate::connection::FrameReader;
-
-use crate::inner::{Channel, Inner, Phase};
+use crate::inner::{Inner, Phase};
+use arrivals::Channel;
 use resume::Restarted;
 use soda_protocol::{FrameKind, Push, Reply, SessionKey};
 use std::hash::{BuildHasher, RandomState};

@@ -1,6 +1,6 @@
 //! Renewal of the session, and what else has to be done now and then.
 
-use crate::behind::here::Origin;
+use crate::cache::inode::Origin;
 use crate::cache::unsynced::SYNC_ABOVE;
 use crate::call::Order;
 use crate::config::Consistency;

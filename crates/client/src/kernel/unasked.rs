@@ -1,6 +1,6 @@
 //! What the kernel must drop although no recall asks for it: nobody waits for an answer.
 
-use super::Plan;
+use super::plan::Plan;
 use crate::cache::State;
 use crate::hooks::{Names, NamesLock};
 use crate::inner::Inner;

@@ -1,0 +1,249 @@
+//! The beginning of a client and its end.
+
+use crate::cache::State;
+use crate::cache::disk::DiskCache;
+use crate::client::Client;
+use crate::clock::{BootClock, Clock};
+use crate::config::ClientConfig;
+use crate::connection::{Slots, TcpTransport, Transport};
+use crate::error::ConnectError;
+use crate::hooks::KernelHooks;
+use crate::inner::{Inner, Link, Phase};
+use crate::log::disk::OnDisk;
+use crate::session::{self, HandshakeError};
+use crate::stats::Stats;
+use crate::validity::Answers;
+use bytes::Bytes;
+use soda_oplog::Applied;
+use soda_protocol::{Call, Frame, FrameKind, Request};
+use soda_types::{Errno, Fid, FsError};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+/// How long a goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// How long the server may take at the end for what it has not heard of yet.
+const LAST_DIGESTS: Duration = Duration::from_secs(30);
+/// How long a new client waits for its data connections before it goes on without.
+const DATA_CONNECTIONS: Duration = Duration::from_secs(2);
+
+impl Client {
+    /// Connects and opens a session. Call it inside a multi-threaded tokio runtime, which then also runs the client's tasks.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: the server is not there, is none, or refuses.
+    pub async fn connect(
+        config: ClientConfig,
+        hooks: Box<dyn KernelHooks>,
+    ) -> Result<Arc<Client>, ConnectError> {
+        Client::connect_with(config, hooks, Arc::new(BootClock), Box::new(TcpTransport)).await
+    }
+
+    /// As [`Client::connect`], over a clock and a network of the caller's.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_with(
+        config: ClientConfig,
+        hooks: Box<dyn KernelHooks>,
+        clock: Arc<dyn Clock>,
+        transport: Box<dyn Transport>,
+    ) -> Result<Arc<Client>, ConnectError> {
+        let answers = Arc::new(Answers::default());
+        let hooks: Arc<dyn KernelHooks> = Arc::from(hooks);
+        let state = State::new(
+            &config.cache,
+            config.consistency,
+            config.write_policy(),
+            Arc::clone(&answers),
+            Arc::clone(&hooks),
+        );
+        let inner = Arc::new(Inner {
+            link: Link::new(config.data_connections),
+            clock,
+            hooks,
+            transport,
+            state: Mutex::new(state),
+            slots: Arc::new(Slots::default()),
+            answers,
+            stats: Stats::default(),
+            runtime: Handle::current(),
+            recall_pool: crate::pool::Pool::default(),
+            disk: OnceLock::new(),
+            root: OnceLock::new(),
+            max_io: AtomicU32::new(soda_protocol::MAX_IO),
+            losses: AtomicU64::new(0),
+            holding: AtomicBool::new(false),
+            session_ended: Notify::new(),
+            making_room: tokio::sync::Mutex::default(),
+            phase: watch::Sender::new(Phase::Connected),
+            config,
+        });
+        let replayed = crate::replay::replay_left(&inner).await?;
+        let first = session::open_control(&inner, None).await.map_err(|error| refused(&inner, error))?;
+        let root = first.welcome.root;
+        let _ = inner.root.set(root);
+        // Whoever keeps names keeps the root, and never says so.
+        crate::lock(&inner.state).inode(root).kernel_refs += 1;
+        crate::lock(&inner.state).repin(root);
+        let joinable = watch::Sender::new(None);
+        for _ in 0..inner.config.data_connections {
+            tokio::spawn(session::keep_data_connection(Arc::clone(&inner), joinable.subscribe()));
+        }
+        tokio::spawn(session::keep_house(Arc::clone(&inner)));
+        if inner.writes_behind() {
+            tokio::spawn(crate::behind::digest::keep_log(Arc::clone(&inner)));
+            inner.pump();
+        }
+        tokio::spawn(session::watch_overruns(Arc::clone(&inner)));
+        tokio::spawn(session::watch_suspend(Arc::clone(&inner)));
+        let mut restored = joinable.subscribe();
+        tokio::spawn(session::supervise(Arc::clone(&inner), first, joinable));
+        // Leases that come with answers to questions from before the session's start would be refused.
+        let _ = restored.wait_for(Option::is_some).await;
+        let client = Arc::new(Client { inner });
+        client.open_disk_cache(replayed).await?;
+        client.wait_for_data_connections().await;
+        Ok(client)
+    }
+
+    /// Tells the server what it has not heard of, gives everything back and says goodbye. The last takes two seconds at most,
+    /// the first half a minute; what the server does not take until then stays in the log on the local disk, if there is one,
+    /// for the next client. Afterwards every operation fails with EIO.
+    pub async fn shutdown(&self) {
+        let inner = &self.inner;
+        if inner.is_closed() {
+            return;
+        }
+        self.tell_everything().await;
+        // The session is what lets the next client send what is left.
+        if *inner.phase.borrow() == Phase::Connected && !self.leaves_a_log() {
+            let ticket = {
+                let mut state = crate::lock(&inner.state);
+                state.holder.begin_request(inner.now())
+            };
+            let goodbye = inner
+                .send(crate::call::Order::question(Call::Goodbye, ticket), |_, result| result.map(|_| ()));
+            let _ = tokio::time::timeout(GOODBYE, goodbye.result()).await;
+        }
+        self.close();
+    }
+
+    /// What the server has not heard of yet.
+    async fn tell_everything(&self) {
+        if !crate::lock(&self.inner.state).behind.has_backlog() {
+            return;
+        }
+        let told = tokio::time::timeout(LAST_DIGESTS, self.sync_all()).await;
+        if !matches!(told, Ok(Ok(()))) && !self.leaves_a_log() {
+            let lost = crate::lock(&self.inner.state).lose_log(Applied::Kept);
+            self.inner.report_loss(lost, "the server did not take them before the end");
+        }
+    }
+
+    /// Whether there is something on the local disk that the server may lack.
+    fn leaves_a_log(&self) -> bool {
+        let state = crate::lock(&self.inner.state);
+        // Also that nothing is left: should this process be killed before the log is removed.
+        state.behind.disk().is_some_and(|disk| disk.write() == OnDisk::Yes) && state.behind.has_backlog()
+    }
+
+    fn close(&self) {
+        let leaves_a_log = self.leaves_a_log();
+        self.inner.phase.send_replace(Phase::Closed);
+        self.inner.slots.close();
+        // Nothing is covered any more.
+        let lost = {
+            let mut state = crate::lock(&self.inner.state);
+            let lost = state.lose_log(Applied::Kept);
+            state.holder.handle_session_lost(self.inner.now());
+            lost
+        };
+        match lost.disk.as_ref().filter(|_| leaves_a_log).and_then(|disk| disk.leave()) {
+            Some(dir) => tracing::warn!(
+                records = lost.records.len(),
+                ?dir,
+                "the server has not taken all delayed writes: they are sent when this is mounted again with the same cache-dir"
+            ),
+            None => self.inner.report_loss(lost, "the client is shut down"),
+        }
+        for (_, pending) in self.inner.link.close() {
+            let error = FsError::new(Errno::Io, "the client is shut down");
+            self.inner.complete(pending.ticket, pending.completion, Err(error));
+        }
+        if let Some(disk) = self.inner.disk.get() {
+            disk.close();
+        }
+    }
+
+    /// `changed`: inodes of whose versions the server has another idea than the client that filled it.
+    async fn open_disk_cache(&self, changed: BTreeSet<Fid>) -> Result<(), ConnectError> {
+        let cache = &self.inner.config.cache;
+        let Some(dir) = cache.dir.clone() else { return Ok(()) };
+        let path = dir.display().to_string();
+        let root = self.root();
+        let asked = self.inner.ask_attr(root).result().await;
+        let birth = match asked {
+            Ok(attr) => attr.value.btime,
+            Err(error) => {
+                tracing::warn!(%error, "the cache directory is not used");
+                return Ok(());
+            }
+        };
+        let limit = cache.dir_bytes;
+        let open = move || {
+            let disk = DiskCache::open(&dir, root, birth, limit)?;
+            disk.forget(&changed);
+            Ok(disk)
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
+        let opened = opened.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
+        let disk = opened.map_err(|cause| ConnectError::CacheDir { path, cause })?;
+        let _ = self.inner.disk.set(Arc::new(disk));
+        Ok(())
+    }
+
+    /// So that the first reads do not wait for a handshake.
+    async fn wait_for_data_connections(&self) {
+        let all = self.inner.config.data_connections + 1;
+        let up = async {
+            while self.inner.link.connections() < all {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = tokio::time::timeout(DATA_CONNECTIONS, up).await;
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.inner.is_closed() {
+            return;
+        }
+        if self.leaves_a_log() {
+            return self.close();
+        }
+        // No time for an answer; the server also notices the end of the session's term.
+        let goodbye = Request { op: None, call: Call::Goodbye };
+        let frame = Frame::new(FrameKind::Request, self.inner.link.next_tag(), &goodbye, Bytes::new());
+        if let (Ok(frame), Some(writer)) = (frame, self.inner.link.control_writer()) {
+            writer.send(&frame);
+        }
+        self.close();
+    }
+}
+
+fn refused(inner: &Inner, error: HandshakeError) -> ConnectError {
+    let server = inner.config.server.clone();
+    match error {
+        HandshakeError::Io(cause) => ConnectError::Unreachable { server, cause },
+        HandshakeError::NotSoda(reason) => ConnectError::NotSoda { server, reason },
+        error @ (HandshakeError::Refused(_) | HandshakeError::SessionEnded) => {
+            ConnectError::Refused { server, reason: error.to_string() }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The operation log, with what goes with it: what is under way, who waits for it, what the server has set aside, and a copy on
+//! the local disk, which hears of everything that happens to the one in memory. It knows nothing of the caches: what a change
+//! does to both is in [`crate::behind`].
+
+pub(crate) mod disk;
+pub(crate) mod next;
+pub(crate) mod reserve;
+pub(crate) mod waiting;
+
+use crate::config::{Fsync, WriteBehind, WritePolicy};
+use disk::DiskLog;
+use next::{Room, UnderWay};
+use reserve::Reserve;
+use soda_oplog::{Change, DigestId, Log, Needed};
+use soda_protocol::Lsn;
+use soda_types::{Fid, Monotonic, Timestamp, Version};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::Notify;
+use waiting::Waiting;
+
+/// The operation log of the client and what goes with it; under the lock of the caches.
+#[derive(Debug)]
+pub(crate) struct Behind {
+    pub(crate) policy: WritePolicy,
+    pub(crate) log: Log,
+    /// The log on the local disk, if there is to be one.
+    pub(crate) disk: Option<Arc<DiskLog>>,
+    pub(crate) reserve: Reserve,
+    pub(crate) under_way: Option<UnderWay>,
+    pub(crate) waiting: Waiting,
+    /// For digests that the server's disk may not have: the versions that it had before each of them.
+    pub(crate) before: BTreeMap<DigestId, Vec<(Fid, Version)>>,
+    /// The server's disk has what it was told up to this digest.
+    pub(crate) durable: DigestId,
+    /// The lowest version that a change may give.
+    pub(crate) first_version: Version,
+    /// The time of the last record: each one is later.
+    pub(crate) last_at: Timestamp,
+    /// The server did not take a digest: nothing is sent before that.
+    pub(crate) stalled_until: Monotonic,
+    pub(crate) room: Room,
+    /// When the last digest was sent that nobody had asked for, and before when the next one is not.
+    pub(crate) unasked_at: Monotonic,
+    quiet_until: Monotonic,
+    /// When the last digest was sent that somebody had asked for.
+    pub(crate) wanted_at: Monotonic,
+    /// The record that a digest is refused for, while its answer is worked on.
+    pub(crate) refused: Option<Lsn>,
+    /// The server has lost something up to this record: until it has been told that again it is told nothing else.
+    pub(crate) restoring: Option<Lsn>,
+    /// Grows when a server turns out to have less than it had been told.
+    pub(crate) losses: u64,
+    /// Names that were moved here and that the server has not been told of, as the lease holder knows them.
+    pub(crate) moves: Vec<(Lsn, u64)>,
+    /// Something is in the log that was not.
+    pub(crate) news: Arc<Notify>,
+}
+
+impl Behind {
+    pub(crate) fn new(policy: WritePolicy) -> Behind {
+        Behind {
+            policy,
+            log: Log::default(),
+            disk: None,
+            reserve: Reserve::default(),
+            under_way: None,
+            waiting: Waiting::default(),
+            before: BTreeMap::new(),
+            durable: DigestId::default(),
+            first_version: Version(0),
+            last_at: Timestamp::new(0, 0),
+            stalled_until: Monotonic::ZERO,
+            room: Room::default(),
+            unasked_at: Monotonic::ZERO,
+            quiet_until: Monotonic::ZERO,
+            wanted_at: Monotonic::ZERO,
+            refused: None,
+            restoring: None,
+            losses: 0,
+            moves: Vec::new(),
+            news: Arc::default(),
+        }
+    }
+
+    /// What tells that something is in the log that was not.
+    pub(crate) fn news(&self) -> Arc<Notify> {
+        Arc::clone(&self.news)
+    }
+
+    /// When the next digest is due if nobody asks for one; `None`: the log is empty, or one is under way, whose answer
+    /// sends the next.
+    pub(crate) fn due_at(&self) -> Option<Monotonic> {
+        let WritePolicy::Behind(behind) = &self.policy else { return None };
+        if self.under_way.is_some() {
+            return None;
+        }
+        let oldest = self.log.oldest_pending()?;
+        let due = if !self.waiting.is_empty() {
+            Monotonic::ZERO
+        } else if self.is_long() || self.room != Room::Enough {
+            self.quiet_until
+        } else {
+            (oldest + behind.max_age).max(self.quiet_until)
+        };
+        Some(due.max(self.stalled_until))
+    }
+
+    /// So much is pending that the server can as well begin.
+    fn is_long(&self) -> bool {
+        self.log.pending_count() >= next::LIMITS.records || self.log.pending_bytes() >= next::LIMITS.bytes
+    }
+
+    /// Whether as much is pending as may be, with a change for which the server needs so many bytes.
+    pub(crate) fn is_full(&self, space: u64) -> bool {
+        let WritePolicy::Behind(behind) = &self.policy else { return false };
+        self.untold_bytes() >= behind.max_bytes
+            || self.log.untold_space() + space > self.reserve.bytes()
+            || self.log.pending_count() >= behind.max_records
+            || self.is_heavy()
+    }
+
+    /// The last record.
+    pub(crate) fn last_lsn(&self) -> Lsn {
+        self.log.last_lsn()
+    }
+
+    /// What the server is going to be told.
+    pub(crate) fn untold_bytes(&self) -> u64 {
+        self.log.pending_bytes() + self.log.under_way_bytes()
+    }
+
+    /// The server has to make durable what it has before more is kept in memory for it.
+    pub(crate) fn is_heavy(&self) -> bool {
+        let WritePolicy::Behind(behind) = &self.policy else { return false };
+        self.log.has_undurable() && self.log.kept_bytes() >= behind.max_bytes.saturating_mul(2)
+    }
+
+    /// A session begins, and with it its log on the local disk.
+    pub(crate) fn begin_disk(&mut self, disk: Option<Arc<DiskLog>>) {
+        self.disk = disk;
+    }
+
+    pub(crate) fn disk(&self) -> Option<&Arc<DiskLog>> {
+        self.disk.as_ref()
+    }
+
+    /// Whether fsync is to be content with the log on the local disk.
+    pub(crate) fn syncs_here(&self) -> bool {
+        matches!(self.policy, WritePolicy::Behind(WriteBehind { fsync: Fsync::Local, .. }))
+    }
+
+    /// The last digest that was taken out of the log.
+    pub(crate) fn last_digest(&self) -> DigestId {
+        self.log.last_digest()
+    }
+
+    /// Whether anything is not known to be on the server's disk.
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.log.first_pending().is_some() || self.log.under_way().is_some() || self.log.has_undurable()
+    }
+
+    /// Whether the server has to be told again what it lost, before anything else.
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.restoring.is_some()
+    }
+
+    /// The digest without an answer.
+    pub(crate) fn digest_under_way(&self) -> Option<DigestId> {
+        self.log.under_way().filter(|_| self.under_way.is_some())
+    }
+
+    /// What the server would be told first for who waits for these inodes.
+    pub(crate) fn needed_for(&self, fids: &[Fid]) -> Needed {
+        self.log.count_needed_for(fids)
+    }
+
+    /// For `soda status`.
+    pub(crate) fn backlog(&self, now: Monotonic) -> soda_oplog::Backlog {
+        self.log.backlog(now)
+    }
+
+    /// Inodes that a change touches; each once.
+    pub(crate) fn inodes_of(change: &Change) -> impl Iterator<Item = Fid> {
+        disk::inodes_of(change)
+    }
+}

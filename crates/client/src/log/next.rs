@@ -1,0 +1,125 @@
+//! What the server is told next, and what becomes of that.
+
+use super::Behind;
+use crate::crash;
+use soda_oplog::segments::Entry;
+use soda_oplog::{Digest, DigestId, DigestLimits};
+use soda_protocol::Lsn;
+use soda_types::{Fid, Monotonic, Sequence};
+use std::time::Duration;
+
+/// Most of one digest: some milliseconds of the server's time, so that who waits for another one is not kept long.
+pub(crate) const LIMITS: DigestLimits = DigestLimits { records: 1000, bytes: 1 << 20 };
+/// Most of a digest that nobody asked for: who asks while it is under way waits for its end.
+const UNASKED: DigestLimits = DigestLimits { records: 500, bytes: 1 << 20 };
+/// The same while others are asking. Smaller ones cost more each.
+const UNASKED_AMONG_OTHERS: DigestLimits = DigestLimits { records: 128, bytes: 256 << 10 };
+/// So long after somebody asked others are expected to.
+const ASKED_LATELY: Duration = Duration::from_secs(2);
+/// Who has asked for something asks for more: for so long nothing else is sent that he would have to wait for...
+const QUIET: Duration = Duration::from_millis(2);
+/// ... but not if nothing else has been sent for so long.
+const LONGEST_QUIET: Duration = Duration::from_millis(20);
+
+/// A digest without an answer.
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay {
+    pub(crate) id: DigestId,
+    pub(crate) chosen: Chosen,
+    /// Inodes, as often as its records touch them.
+    pub(crate) touched: Vec<Fid>,
+    /// Inodes that may be left without a name while a process has them open.
+    pub(crate) kept: Vec<Fid>,
+    /// Inodes that are removed.
+    pub(crate) gone: Vec<Fid>,
+}
+
+/// Why a digest holds what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Chosen {
+    /// Its records came first.
+    #[default]
+    InOrder,
+    /// Somebody waits for them.
+    Wanted,
+    /// They give space back.
+    Freeing,
+}
+
+/// Whether the server has room for what it is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Room {
+    #[default]
+    Enough,
+    /// It refused a digest for want of space. What gives space back goes first; then each who waits has a digest alone, so
+    /// that nobody fails for what another one has written.
+    Short,
+    /// It refused what gives space back.
+    None,
+}
+
+impl Behind {
+    /// Takes what is sent next out of the log.
+    pub(crate) fn choose(&mut self, now: Monotonic) -> Option<(Digest, Chosen)> {
+        let wanted = match self.room {
+            Room::Enough => self.waiting.wanted(),
+            Room::Short | Room::None => {
+                let freeing = if self.room == Room::Short { self.log.take_freeing(LIMITS) } else { None };
+                if let Some(digest) = freeing {
+                    return Some((digest, Chosen::Freeing));
+                }
+                self.waiting.wanted_by_one(&self.log)
+            }
+        };
+        let (digest, chosen) = match self.log.take_for(&wanted, LIMITS) {
+            Some(digest) => (digest, Chosen::Wanted),
+            None => {
+                let among_others = now.since(self.wanted_at) < ASKED_LATELY;
+                let limits = if among_others { UNASKED_AMONG_OTHERS } else { UNASKED };
+                (self.log.take(limits)?, Chosen::InOrder)
+            }
+        };
+        self.waiting.note_sent(digest.id);
+        Some((digest, chosen))
+    }
+
+    pub(crate) fn handle_applied(&mut self, now: Monotonic, under_way: &UnderWay) {
+        if under_way.chosen == Chosen::Wanted && now.since(self.unasked_at) < LONGEST_QUIET {
+            self.quiet_until = now + QUIET;
+        }
+        self.reserve.note_used(self.log.under_way_space());
+        self.log.handle_applied(under_way.id);
+        let has_room = under_way.chosen == Chosen::InOrder || self.log.first_pending().is_none();
+        self.room = if has_room { Room::Enough } else { self.room };
+    }
+
+    /// The digest in which everything is that was logged so far and applied.
+    pub(crate) fn applied_up_to(&self) -> DigestId {
+        match self.log.under_way() {
+            Some(DigestId(under_way)) => DigestId(under_way.saturating_sub(1)),
+            None => self.log.last_digest(),
+        }
+    }
+
+    /// How often a server turned out to have less than it had been told.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// A digest is about to be refused because of this record.
+    pub(crate) fn note_refused(&mut self, record: Lsn) {
+        self.refused = Some(record);
+    }
+
+    /// The server's disk has what it had applied up to this digest.
+    pub(crate) fn handle_durable(&mut self, id: DigestId) {
+        self.durable = self.durable.max(id);
+        self.before = self.before.split_off(&DigestId(id.0 + 1));
+        let floor = self.log.handle_durable(id);
+        if let Some(disk) = &self.disk {
+            disk.push(Entry::Durable { up_to: Sequence(id.0) });
+            disk.push_forget(floor);
+        }
+        crash::point("client.durable");
+    }
+}

@@ -1,0 +1,138 @@
+//! Those who wait until the server knows what was done here.
+
+use super::Behind;
+use soda_oplog::{DigestId, Log};
+use soda_protocol::Lsn;
+use soda_types::{Errno, Fid, FsError, FsResult};
+use tokio::sync::oneshot;
+
+/// Those who wait, and for what.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting(Vec<Waiter>);
+
+#[derive(Debug)]
+struct Waiter {
+    what: What,
+    /// The digest that brings the last of it, once it is under way.
+    last: Option<DigestId>,
+    /// The server has no room for all, and this waiter was chosen to see whether it has room for him.
+    tried: Tried,
+    done: oneshot::Sender<FsResult<()>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tried {
+    No,
+    Now,
+    In(DigestId),
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    /// All that was done to these inodes.
+    Inodes(Vec<Fid>),
+    /// Everything up to this record.
+    UpTo(Lsn),
+}
+
+impl What {
+    fn is_pending(&self, log: &Log) -> bool {
+        match self {
+            What::Inodes(fids) => log.has_pending_for(fids),
+            What::UpTo(lsn) => log.first_pending().is_some_and(|first| first <= *lsn),
+        }
+    }
+}
+
+impl Waiting {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Inodes that somebody waits for.
+    pub(crate) fn wanted(&mut self) -> Vec<Fid> {
+        self.0.retain(|waiter| !waiter.done.is_closed());
+        let fids = |waiter: &Waiter| match &waiter.what {
+            What::Inodes(fids) => fids.clone(),
+            What::UpTo(_) => Vec::new(),
+        };
+        self.0.iter().flat_map(fids).collect()
+    }
+
+    /// Inodes that the first one waits for, of those whose records are pending; none, if he waits for all that came before.
+    pub(crate) fn wanted_by_one(&mut self, log: &Log) -> Vec<Fid> {
+        self.0.retain(|waiter| !waiter.done.is_closed());
+        let mut pending = self.0.iter_mut().filter(|waiter| waiter.last.is_none());
+        let Some(waiter) = pending.find(|waiter| waiter.what.is_pending(log)) else { return Vec::new() };
+        waiter.tried = Tried::Now;
+        match &waiter.what {
+            What::Inodes(fids) => fids.clone(),
+            What::UpTo(_) => Vec::new(),
+        }
+    }
+
+    /// This digest is for whoever was chosen.
+    pub(crate) fn note_sent(&mut self, id: DigestId) {
+        for waiter in self.0.iter_mut().filter(|waiter| waiter.tried == Tried::Now) {
+            waiter.tried = Tried::In(id);
+        }
+    }
+
+    fn add(&mut self, what: What, log: &Log) -> oneshot::Receiver<FsResult<()>> {
+        let (done, is_done) = oneshot::channel();
+        // What is not pending any more is on its way.
+        let last = if what.is_pending(log) { None } else { log.under_way() };
+        self.0.push(Waiter { what, last, tried: Tried::No, done });
+        is_done
+    }
+
+    /// This digest is under way, with what the log does not have any more.
+    pub(crate) fn note_taken(&mut self, log: &Log, id: DigestId) {
+        for waiter in self.0.iter_mut().filter(|waiter| waiter.last.is_none()) {
+            if !waiter.what.is_pending(log) {
+                waiter.last = Some(id);
+            }
+        }
+    }
+
+    pub(crate) fn note_applied(&mut self, id: DigestId) {
+        self.wake(|waiter| waiter.last.is_some_and(|last| last <= id), &Ok(()));
+    }
+
+    /// The server did not take this digest: who waits for others waits on.
+    pub(crate) fn note_failed(&mut self, id: DigestId, error: &FsError) {
+        let concerned = |waiter: &Waiter| waiter.last == Some(id) || waiter.tried == Tried::In(id);
+        self.wake(concerned, &Err(error.clone()));
+    }
+
+    /// What was under way or applied is pending again.
+    pub(crate) fn note_lost(&mut self) {
+        self.0.iter_mut().for_each(|waiter| waiter.last = None);
+    }
+
+    /// Records were given up: whose are not there any more waits for nothing.
+    pub(crate) fn note_given_up(&mut self, log: &Log) {
+        let error = FsError::new(Errno::Io, "delayed writes were lost");
+        let idle = log.under_way().is_none();
+        self.wake(|waiter| idle && !waiter.what.is_pending(log), &Err(error));
+    }
+
+    pub(crate) fn fail_all(&mut self, error: &FsError) {
+        self.wake(|_| true, &Err(error.clone()));
+    }
+
+    fn wake(&mut self, which: impl Fn(&Waiter) -> bool, result: &FsResult<()>) {
+        let (served, rest): (Vec<Waiter>, _) =
+            std::mem::take(&mut self.0).into_iter().partition(|waiter| which(waiter));
+        self.0 = rest;
+        for waiter in served {
+            let _ = waiter.done.send(result.clone());
+        }
+    }
+}
+
+impl Behind {
+    pub(crate) fn wait_for(&mut self, what: What) -> oneshot::Receiver<FsResult<()>> {
+        self.waiting.add(what, &self.log)
+    }
+}
