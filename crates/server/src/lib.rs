@@ -76,5 +76,6 @@ pub use memory::resident_memory;
 pub use restore::Stores;
 pub use rounds::BootId;
 pub use server::{RunningServer, Server};
+pub use session::check::{DamagedRecord, check_records};
 pub use session::records::RecordError;
 pub use soda_lease::table::{DeepLeases, ObjectTerm, WriteLeases};

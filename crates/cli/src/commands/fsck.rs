@@ -7,6 +7,7 @@ use crate::scratch::Scratch;
 use crate::units::{count, show_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use soda_server::{DamagedRecord, check_records};
 use soda_storage::{DataDirectory, StorageError, StoreOptions};
 use soda_types::Timestamp;
 use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, Report, fsck};
@@ -95,14 +96,21 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
         Some(damage) => CliError::Damaged(in_place(damage.to_owned())),
         None => CliError::Failed(in_place(format!("the check of {} failed: {error}", path.display()))),
     })?;
-    let summary = summary(&report);
+    let of_server = check_records(&*directory.meta, arguments.repair);
+    let of_server = of_server.map_err(|error| {
+        CliError::Failed(in_place(format!("the check of {} failed: {error}", path.display())))
+    })?;
+    let summary = summary(&report, &of_server);
     match arguments.json {
         true => print_json(&summary)?,
         false => print(&text(&summary))?,
     }
-    match report.left.len() {
+    match summary.left.len() {
         0 => Ok(()),
-        left if arguments.repair && report.left.iter().all(Problem::is_lost_data) => {
+        left if arguments.repair
+            && left == report.left.len()
+            && report.left.iter().all(Problem::is_lost_data) =>
+        {
             Err(CliError::Damaged(format!(
                 "data in {} are lost: reading them goes on failing until they are overwritten or cut off. Restore the files \
                  from a copy, or have --repair --discard-lost make holes of them, which read as zeros",
@@ -124,21 +132,28 @@ fn now() -> Timestamp {
     Timestamp::new(since.as_secs() as i64, since.subsec_nanos())
 }
 
-fn summary(report: &Report) -> Summary {
+fn summary(report: &Report, of_server: &[DamagedRecord]) -> Summary {
     let found = |problem: &Problem| Found {
         problem: problem.to_string(),
         inode: report.inode(problem).map(|ino| ino.0),
         path: report.path(problem).map(str::to_owned),
         range: problem.range().map(|range| (range.start, range.end)),
     };
+    let found_of_server =
+        |record: &DamagedRecord| Found { problem: record.to_string(), inode: None, path: None, range: None };
     Summary {
         inodes: report.inodes,
         names: report.names,
         extents: report.extents,
         chunks: report.chunks,
-        found: report.problems.iter().map(found).collect(),
-        repaired: report.repaired,
-        left: report.left.iter().map(found).collect(),
+        found: report.problems.iter().map(found).chain(of_server.iter().map(found_of_server)).collect(),
+        repaired: report.repaired + of_server.iter().filter(|record| record.is_mended).count(),
+        left: report
+            .left
+            .iter()
+            .map(found)
+            .chain(of_server.iter().filter(|record| !record.is_mended).map(found_of_server))
+            .collect(),
         lost_files: report.lost_files,
         lost_bytes: report.lost_bytes,
         unswept_bytes: report.unswept,

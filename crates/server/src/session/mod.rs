@@ -1,5 +1,6 @@
 //! Sessions: who they are, their slots, what they have open, what of them is on disk.
 
+pub(crate) mod check;
 pub(crate) mod numbers;
 mod opens;
 pub(crate) mod records;

@@ -38,6 +38,18 @@ impl NumbersRecord {
         NumbersRecord { count, used: Vec::new() }
     }
 
+    /// Whether it can have been written by a server: what is used of a block costs memory by its count.
+    pub(crate) fn is_sound(&self) -> bool {
+        let words = self.count.div_ceil(64) as usize;
+        let beyond = match self.count % 64 {
+            0 => 0,
+            bits => u64::MAX << bits,
+        };
+        (1..=BLOCK_MAX).contains(&self.count)
+            && self.used.len() <= words
+            && self.used.get(words - 1).is_none_or(|last| last & beyond == 0)
+    }
+
     fn take(&mut self, offset: u64) -> bool {
         let Ok(word) = usize::try_from(offset / 64) else { return false };
         if offset >= u64::from(self.count) {
@@ -115,6 +127,26 @@ mod tests {
         }
         for foreign in [0, 99, 170, 1000, u64::MAX] {
             assert_eq!(take(&mut numbers, foreign), Err(Errno::Invalid));
+        }
+    }
+
+    #[test]
+    fn a_block_that_no_server_wrote_is_not_sound() {
+        let is_sound = |count, used: &[u64]| NumbersRecord { count, used: used.to_vec() }.is_sound();
+        for (count, used) in [(1, &[][..]), (64, &[u64::MAX]), (70, &[u64::MAX, 63]), (BLOCK_MAX, &[7; 256])]
+        {
+            assert!(is_sound(count, used), "{count}: {used:x?}");
+        }
+        for (count, used) in [
+            (0, &[][..]),
+            (BLOCK_MAX + 1, &[]),
+            (u32::MAX, &[]),
+            (1, &[2]),
+            (70, &[0, 64]),
+            (64, &[0, 0]),
+            (BLOCK_MAX, &[0; 257]),
+        ] {
+            assert!(!is_sound(count, used), "{count}: {used:x?}");
         }
     }
 

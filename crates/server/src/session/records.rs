@@ -126,12 +126,7 @@ pub(crate) fn load_sessions(meta: &dyn MetaStore) -> Result<Vec<StoredSession>, 
             tracing::error!(?key, "a record of a session that none can have is ignored");
             continue;
         };
-        let record = decode(Table::Session, &key, &value);
-        let stored = record.and_then(|record| {
-            let (space, numbers) = reservations_of(meta, id)?;
-            Ok(StoredSession { id, record, replies: replies_of(meta, id)?, space, numbers })
-        });
-        match stored {
+        match load_session(meta, id, &value) {
             Ok(stored) => sessions.push(stored),
             Err(error @ RecordError::Damaged { .. }) => {
                 tracing::error!(session = %id, %error, "the session cannot go on");
@@ -150,7 +145,19 @@ pub(crate) fn load_sessions(meta: &dyn MetaStore) -> Result<Vec<StoredSession>, 
     Ok(sessions)
 }
 
-fn unprovable() -> Result<SessionRecord, RecordError> {
+/// One session, of which this is the record.
+pub(super) fn load_session(
+    meta: &dyn MetaStore,
+    id: SessionId,
+    value: &[u8],
+) -> Result<StoredSession, RecordError> {
+    let record = decode(Table::Session, &session_key(id), value)?;
+    let (space, numbers) = reservations_of(meta, id)?;
+    Ok(StoredSession { id, record, replies: replies_of(meta, id)?, space, numbers })
+}
+
+/// The record of a session that nobody can prove to be his.
+pub(super) fn unprovable() -> Result<SessionRecord, RecordError> {
     Ok(SessionRecord {
         client: ClientId([0; 16]),
         secret: random().map_err(RecordError::Random)?,
@@ -193,7 +200,11 @@ fn reservations_of(
             [] => space = decode(Table::Reservation, &key, &value)?,
             first => {
                 let first = number(first).ok_or_else(|| damaged(Table::Reservation, &key))?;
-                numbers.push((first, decode(Table::Reservation, &key, &value)?));
+                let block: NumbersRecord = decode(Table::Reservation, &key, &value)?;
+                if !block.is_sound() {
+                    return Err(damaged(Table::Reservation, &key));
+                }
+                numbers.push((first, block));
             }
         }
     }
@@ -215,7 +226,7 @@ fn reply_range(session: SessionId) -> (Bytes, Bytes) {
     (session_key(session), [&session.0.to_be_bytes()[..], &[0xff; 9]].concat().into())
 }
 
-fn scan(
+pub(super) fn scan(
     meta: &dyn MetaRead,
     table: Table,
     start: &[u8],
@@ -239,16 +250,17 @@ fn decode<T: DeserializeOwned>(table: Table, key: &[u8], bytes: &[u8]) -> Result
     }
 }
 
-fn damaged(table: Table, key: &[u8]) -> RecordError {
+pub(super) fn damaged(table: Table, key: &[u8]) -> RecordError {
     RecordError::Damaged { table: table.name(), key: key.to_owned() }
 }
 
-fn number(key: &[u8]) -> Option<u64> {
+pub(super) fn number(key: &[u8]) -> Option<u64> {
     key.try_into().ok().map(u64::from_be_bytes)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::numbers::BLOCK_MAX;
     use super::*;
     use crate::rounds::BootId;
     use proptest::prelude::*;
@@ -319,8 +331,9 @@ mod tests {
             }
             put(Table::Reservation, space_key(session), encode(&one));
             for first in [one, u64::MAX] {
-                // As a `NumbersRecord` is encoded.
-                let block = (other as u32, vec![other; (one % 5) as usize]);
+                // As a `NumbersRecord` is encoded: at least as many as there are bits.
+                let count = 5 * 64 + (other % u64::from(BLOCK_MAX - 5 * 64)) as u32;
+                let block = (count, vec![other; (one % 5) as usize]);
                 put(Table::Reservation, numbers_key(session, Ino(first)), encode(&block));
             }
         }
