@@ -237,6 +237,9 @@ impl Txn<'_> {
         for key in &keys {
             self.set_record(Table::Xattr, key, None);
         }
+        if !keys.is_empty() {
+            self.set_xattr_sizes(ino, None);
+        }
         Ok(keys.len())
     }
 }

@@ -6,6 +6,7 @@ use crate::record::{self, Counters, Dirent, Extent, Inode, Released};
 use crate::rename::{RenameLock, RenameTurn};
 use crate::view::{Placed, View};
 use crate::volume::{Node, Volume};
+use crate::xattr::XattrSizes;
 use bytes::Bytes;
 use serde::Serialize;
 use soda_storage::{Batch, ChunkRef, SpaceUse, StorageError, Table, Visit, crash};
@@ -70,6 +71,8 @@ pub struct Txn<'v> {
     records: BTreeMap<RawKey, Option<Bytes>>,
     dirents: HashMap<(Ino, Name), Option<Dirent>>,
     extents: ExtentChanges,
+    /// Of inodes whose extended attributes it changes; `None`: not known.
+    xattr_sizes: HashMap<Ino, Option<XattrSizes>>,
     /// Chunks whose last reference goes with this transaction.
     released: Vec<ChunkRef>,
     /// Chunks that were appended for it: nobody else knows them.
@@ -92,6 +95,7 @@ enum Undo {
     Record(RawKey, Option<Option<Bytes>>),
     Dirent((Ino, Name), Option<Option<Dirent>>),
     Extent((u64, u64), Option<ExtentChange>),
+    XattrSizes(Ino, Option<Option<XattrSizes>>),
     Released,
     /// So many chunks were taken over.
     Adopted(usize),
@@ -107,6 +111,7 @@ impl<'v> Txn<'v> {
             records: BTreeMap::new(),
             dirents: HashMap::new(),
             extents: ExtentChanges::default(),
+            xattr_sizes: HashMap::new(),
             released: Vec::new(),
             appended: Vec::new(),
             space: SpaceUse::Releases,
@@ -246,6 +251,9 @@ impl<'v> Txn<'v> {
         for (name, dirent) in self.dirents.drain() {
             volume.dirents.committed(name, Some((dirent, 1)));
         }
+        for (ino, sizes) in self.xattr_sizes.drain() {
+            volume.xattr_sizes.committed(ino, sizes.map(|sizes| (sizes, 1)));
+        }
         volume.extents_committed(std::mem::take(&mut self.extents));
         volume.releases.dropped(std::mem::take(&mut self.released));
     }
@@ -292,6 +300,7 @@ impl<'v> Txn<'v> {
             Undo::Inode(ino, change) => restore(&mut self.inodes, ino, change),
             Undo::Dirent(name, dirent) => restore(&mut self.dirents, name, dirent),
             Undo::Extent(place, before) => self.extents.restore(place, before),
+            Undo::XattrSizes(ino, sizes) => restore(&mut self.xattr_sizes, ino, sizes),
             Undo::Record(key, Some(value)) => {
                 self.records.insert(key, value);
             }
@@ -358,6 +367,16 @@ impl<'v> Txn<'v> {
         let key = (table, Bytes::copy_from_slice(key));
         let before = self.records.insert(key.clone(), value);
         self.undo.push(Undo::Record(key, before));
+    }
+
+    /// What the extended attributes take in the transaction, if it has changed them; within that `None`: not known.
+    pub(crate) fn changed_xattr_sizes(&self, ino: Ino) -> Option<Option<XattrSizes>> {
+        self.xattr_sizes.get(&ino).copied()
+    }
+
+    pub(crate) fn set_xattr_sizes(&mut self, ino: Ino, sizes: Option<XattrSizes>) {
+        let before = self.xattr_sizes.insert(ino, sizes);
+        self.undo.push(Undo::XattrSizes(ino, before));
     }
 
     pub(crate) fn set_dirent(&mut self, parent: Ino, name: &Name, dirent: Option<Dirent>) {

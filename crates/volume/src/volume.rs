@@ -13,6 +13,7 @@ use crate::sync::GroupSync;
 use crate::txn::Txn;
 use crate::versions;
 use crate::view::{Placed, View, damaged};
+use crate::xattr::XattrSizes;
 use bytes::Bytes;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Table, Visit, crash};
 use soda_types::semantics::Moment;
@@ -28,6 +29,9 @@ const MAIN_ID: VolumeId = VolumeId(1);
 
 /// Inode numbers reserved at a time: one sync for so many creations.
 const INODE_RANGE: u64 = 1 << 16;
+
+/// Inodes of which it is remembered what their extended attributes take.
+const XATTR_SIZES: usize = 4096;
 
 /// An inode and what `stat` shows of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +92,8 @@ pub struct Volume {
     pub(crate) name: String,
     pub(crate) inodes: Cache<Ino, Arc<Inode>>,
     pub(crate) dirents: Cache<(Ino, Name), Option<Dirent>>,
+    /// Of inodes that have many extended attributes and got more lately.
+    pub(crate) xattr_sizes: Cache<Ino, XattrSizes>,
     pub(crate) chunks: Cache<ChunkRef, Bytes>,
     /// Chunks that were read as parts of long reads and are not in `chunks`: as many as would fit there.
     pub(crate) streamed: Cache<ChunkRef, ()>,
@@ -158,6 +164,7 @@ impl Volume {
         Ok(Volume {
             inodes: Cache::new(config.inode_cache),
             dirents: Cache::new(config.dirent_cache),
+            xattr_sizes: Cache::new(XATTR_SIZES),
             chunks: Cache::new(config.chunk_cache),
             streamed: Cache::new(config.chunk_cache / config.chunk_len),
             windows: Cache::new(config.extent_cache),
@@ -312,6 +319,7 @@ impl Volume {
     pub(crate) fn forget_cached(&self) -> FsResult<()> {
         self.inodes.clear();
         self.dirents.clear();
+        self.xattr_sizes.clear();
         self.windows.clear();
         self.chunks.clear();
         self.releases.reload(&*self.meta)?;

@@ -2,7 +2,7 @@
 
 use crate::acl;
 use crate::key;
-use crate::record::Xattr;
+use crate::record::{self, Xattr};
 use crate::txn::{KillPriv, Txn};
 use crate::view::View;
 use crate::volume::Volume;
@@ -23,6 +23,33 @@ pub enum SetXattr {
     Create,
     /// Fails with `NoData`.
     Replace,
+}
+
+/// What extended attributes take, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct XattrSizes {
+    /// In a list of names: each ends with a NUL.
+    list: usize,
+    /// In an answer that has all of them.
+    all: usize,
+}
+
+impl XattrSizes {
+    fn of(name: &[u8], value: &Bytes) -> XattrSizes {
+        XattrSizes::of_record(name, record::encode(&Xattr { value: value.clone() }).len())
+    }
+
+    fn of_record(name: &[u8], record: usize) -> XattrSizes {
+        XattrSizes { list: name.len() + 1, all: name.len() + record }
+    }
+
+    fn exchange(self, gone: Option<XattrSizes>, new: Option<XattrSizes>) -> XattrSizes {
+        let (gone, new) = (gone.unwrap_or_default(), new.unwrap_or_default());
+        XattrSizes {
+            list: (self.list + new.list).saturating_sub(gone.list),
+            all: (self.all + new.all).saturating_sub(gone.all),
+        }
+    }
 }
 
 impl Volume {
@@ -147,47 +174,66 @@ impl Txn<'_> {
 
     /// Stores an attribute without looking at what it means.
     pub(crate) fn put_xattr(&mut self, ino: Ino, name: &[u8], value: Bytes) -> FsResult<()> {
-        let fid = Fid::new(self.volume.id, ino);
         let before = self.xattr(ino, name)?;
-        if before.as_ref().is_none_or(|before| before.len() < value.len()) {
-            self.check_xattrs_fit(ino, name, value.len())?;
-        }
-        if before.is_none() {
-            let listed: usize = list_xattrs(self, fid)?.iter().map(|name| name.len() + 1).sum();
-            if listed + name.len() + 1 > XATTR_LIST_MAX {
+        let grows = before.as_ref().is_none_or(|before| before.len() < value.len());
+        let one = XattrSizes::of(name, &value);
+        let gone = before.map(|before| XattrSizes::of(name, &before));
+        let count = self.referred(ino)?.xattrs as usize + usize::from(gone.is_none());
+        // As many of the longest fit: most inodes have fewer.
+        if grows && count * (XATTR_NAME_MAX + XATTR_VALUE_MAX) > XATTRS_MAX {
+            let after = self.known_xattr_sizes(ino)?.exchange(gone, Some(one));
+            if after.all > XATTRS_MAX {
+                return Err(FsError::new(Errno::NoSpace, "the extended attributes would not fit one answer"));
+            }
+            if after.list > XATTR_LIST_MAX {
                 return Err(FsError::new(
                     Errno::NoSpace,
                     "the names of the extended attributes would not fit a list",
                 ));
             }
+        }
+        if gone.is_none() {
             self.inode_mut(ino)?.xattrs += 1;
         }
+        self.exchange_xattr_sizes(ino, gone, Some(one));
         let key = key::xattr(self.volume.id, ino, name);
         self.put_record(Table::Xattr, &key, &Xattr { value });
         Ok(())
     }
 
-    /// Whether all attributes fit one answer when one has a value of this length.
-    fn check_xattrs_fit(&self, ino: Ino, name: &[u8], len: usize) -> FsResult<()> {
-        let mut size = name.len() + len;
-        // As many of the longest fit: most inodes have fewer.
-        if (self.referred(ino)?.xattrs as usize + 1) * (XATTR_NAME_MAX + XATTR_VALUE_MAX) <= XATTRS_MAX {
-            return Ok(());
-        }
+    /// What all attributes take: counted once, because it costs more the more there are, and then kept up to date.
+    fn known_xattr_sizes(&mut self, ino: Ino) -> FsResult<XattrSizes> {
+        let changed = self.changed_xattr_sizes(ino);
+        let ticket = match (changed, self.volume.xattr_sizes.get(&ino)) {
+            (Some(Some(sizes)), _) | (None, Ok(sizes)) => return Ok(sizes),
+            (None, Err(ticket)) => Some(ticket),
+            (Some(None), _) => None,
+        };
+        let mut sizes = XattrSizes::default();
         self.scan(Table::Xattr, &key::number_range(self.volume.id, ino.0), &mut |key, record| {
-            let other = key::rest(key);
-            size += if other == name { 0 } else { other.len() + record.len() };
+            sizes = sizes.exchange(None, Some(XattrSizes::of_record(key::rest(key), record.len())));
             ControlFlow::Continue(())
         })?;
-        match size <= XATTRS_MAX {
-            true => Ok(()),
-            false => Err(FsError::new(Errno::NoSpace, "the extended attributes would not fit one answer")),
+        match ticket {
+            Some(ticket) => self.volume.xattr_sizes.fill(ino, sizes, 1, ticket),
+            None => self.set_xattr_sizes(ino, Some(sizes)),
         }
+        Ok(sizes)
+    }
+
+    /// An attribute goes, or comes, or both.
+    fn exchange_xattr_sizes(&mut self, ino: Ino, gone: Option<XattrSizes>, new: Option<XattrSizes>) {
+        let known = match self.changed_xattr_sizes(ino) {
+            Some(changed) => changed,
+            None => self.volume.xattr_sizes.get(&ino).ok(),
+        };
+        self.set_xattr_sizes(ino, known.map(|sizes| sizes.exchange(gone, new)));
     }
 
     /// Removes an attribute if it is there.
     pub(crate) fn delete_xattr(&mut self, ino: Ino, name: &[u8]) -> FsResult<()> {
-        if self.xattr(ino, name)?.is_some() {
+        if let Some(value) = self.xattr(ino, name)? {
+            self.exchange_xattr_sizes(ino, Some(XattrSizes::of(name, &value)), None);
             let inode = self.inode_mut(ino)?;
             inode.xattrs = inode.xattrs.saturating_sub(1);
             let key = key::xattr(self.volume.id, ino, name);

@@ -9,6 +9,7 @@ use soda_storage::{DataStore, MemoryData, MemoryMeta};
 use soda_types::semantics::{FILE_MAX, LINK_MAX};
 use soda_types::{Errno, FileKind, Name, SetAttr, XATTR_VALUE_MAX};
 use soda_volume::*;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[test]
@@ -261,6 +262,54 @@ fn a_hole_is_zeros_whatever_was_read_before() {
                 "from {from}"
             );
         }
+    });
+}
+
+/// What attributes take is not counted anew each time: it must be what counting would give.
+#[test]
+fn the_bounds_of_extended_attributes_hold_however_they_come_and_go() {
+    for_each_store(|volume| {
+        let file = create(volume, "f");
+        let mut chance = 7u64;
+        let mut random = |below: u64| {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (chance >> 33) % below
+        };
+        let (mut kept, mut full) = (BTreeMap::<Vec<u8>, usize>::new(), [0; 2]);
+        for _ in 0..1500 {
+            let (mut txn, mut after) = (volume.begin(now()), kept.clone());
+            for _ in 0..=random(3) {
+                // Names of 250 bytes fill a list, values of 30,000 an answer.
+                let name = format!("user.{:0>245}", random(400)).into_bytes();
+                let len = [0, 10, 30_000][random(3) as usize % if random(40) < 20 { 3 } else { 2 }];
+                if random(8) == 0 {
+                    let expected = after.remove(&name).map(drop).ok_or(Errno::NoData);
+                    let found = txn.remove_xattr(file, &name).map(drop).map_err(|error| error.errno);
+                    assert_eq!(found, expected);
+                    continue;
+                }
+                let grows = after.get(&name).is_none_or(|before| *before < len);
+                let with: BTreeMap<_, _> = after.clone().into_iter().chain([(name.clone(), len)]).collect();
+                let list: usize = with.keys().map(|name| name.len() + 1).sum();
+                // A record is its version, its length and the value.
+                let record = |len: &usize| 2 + usize::from(*len > 127) + usize::from(*len > 16_383) + len;
+                let all: usize = with.iter().map(|(name, len)| name.len() + record(len)).sum();
+                let is_full = [list > soda_types::XATTR_LIST_MAX, all > soda_types::XATTRS_MAX];
+                let fits = !grows || is_full == [false; 2];
+                is_full.iter().zip(&mut full).for_each(|(is, full)| *full += u32::from(*is && grows));
+                let set = txn.set_xattr(file, &name, vec![1; len].into(), SetXattr::Any, KillPriv::Keep);
+                assert_eq!(set.is_ok(), fits, "{list} {all} {set:?}");
+                if fits {
+                    after = with;
+                }
+            }
+            if random(3) > 0 {
+                txn.commit().unwrap();
+                kept = after;
+            }
+        }
+        assert!(full.iter().all(|often| *often > 20), "{full:?}");
+        assert_eq!(volume.list_xattrs(file).unwrap(), kept.keys().cloned().collect::<Vec<_>>());
     });
 }
 

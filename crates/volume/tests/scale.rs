@@ -7,7 +7,8 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use soda_storage::{
-    Batch, DataDirectory, MemoryData, MetaRead, MetaStore, StorageResult, StoreOptions, Table, Visit,
+    Batch, DataDirectory, MemoryData, MemoryMeta, MetaRead, MetaStore, StorageResult, StoreOptions, Table,
+    Visit,
 };
 use soda_types::Name;
 use soda_volume::*;
@@ -123,6 +124,36 @@ fn a_large_directory_costs_by_what_is_asked_of_it() {
     }
     let (files, _) = volume.usage();
     assert_eq!(files, 2 + entries - entries.div_ceil((entries as usize / 1000) as u64));
+}
+
+#[test]
+fn an_extended_attribute_costs_the_same_however_many_there_are() {
+    let meta = Arc::new(Counting { meta: Arc::new(MemoryMeta::default()), read: AtomicU64::new(0) });
+    let volume = Volume::open(meta.clone(), Arc::new(MemoryData::new()), VolumeConfig::default()).unwrap();
+    let file = create(&volume, "f");
+    let change = |number: usize, value: Option<usize>| {
+        meta.take();
+        let (mut txn, name) = (volume.begin(now()), format!("user.{number}"));
+        match value {
+            Some(len) => {
+                let value = vec![1; len].into();
+                txn.set_xattr(file, name.as_bytes(), value, SetXattr::Any, KillPriv::Keep).unwrap();
+            }
+            None => drop(txn.remove_xattr(file, name.as_bytes()).unwrap()),
+        }
+        txn.commit().unwrap();
+        meta.take()
+    };
+    // The first that has to be counted with all others reads them: there are few then.
+    let first = (0..100).map(|number| change(number, Some(10))).max();
+    assert!(first < Some(30), "{first:?}");
+    for number in 100..2000 {
+        let read = [change(number, Some(10)), change(number, Some(20)), change(number, Some(5))];
+        assert!(read.iter().all(|read| *read <= 4), "with {number} others: {read:?} records");
+        if number % 3 == 0 {
+            assert!(change(number - 50, None) <= 4, "with {number} others");
+        }
+    }
 }
 
 /// Whoever had it open is gone with the machine: nobody is going to close it.

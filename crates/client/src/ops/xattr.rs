@@ -140,7 +140,7 @@ impl Client {
                 state.changed(now, fid, None, None);
                 let known = match before {
                     Xattrs::None => Some(Vec::new()),
-                    Xattrs::All(list) => Some(list.to_vec()),
+                    Xattrs::All(list) => Some(Arc::unwrap_or_clone(list)),
                     Xattrs::Unknown => None,
                 };
                 if let Some(mut list) = known.filter(|_| alone && enterable)
