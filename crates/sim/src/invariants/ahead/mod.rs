@@ -68,7 +68,8 @@ impl Ahead {
     /// fsync: of everything completed but what only another client has.
     pub(super) fn sync_invoked(&mut self, uid: OpUid, session: Option<SessionId>, registers: &[Register]) {
         let required = |register: &Register| self.lines.get(register).map_or(0, Line::required);
-        let floor = |register: &Register| (*register, self.not_elsewhere(session, *register, required(register)));
+        let floor =
+            |register: &Register| (*register, self.not_elsewhere(session, *register, required(register)));
         let floors = registers.iter().map(floor).collect();
         self.floors.insert(uid, floors);
         self.syncs.insert(uid, session);
