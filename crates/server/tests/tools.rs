@@ -97,6 +97,12 @@ async fn prometheus_gets_a_page() {
     let different: std::collections::BTreeSet<&str> = helps.iter().copied().collect();
     assert_eq!(different.len(), helps.len(), "each says what it alone counts: {helps:?}");
     assert!(page.contains("# HELP soda_lease_write_grants_total Write leases given, upgrades"), "{page}");
+    let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    for (name, kind) in types {
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{name} is a {kind}");
+        assert!(!name.split('_').any(|word| word == "us" || word == "ms"), "{name}: times are seconds");
+    }
+    assert!(page.contains("# TYPE soda_lease_longest_wait_seconds gauge\n"), "{page}");
 }
 
 #[test]

@@ -17,8 +17,8 @@ macro_rules! counters {
         impl Counters {
             /// Name of each, what it counts, and its value; times in microseconds, with the unit last in the name.
             pub fn list(&self) -> Vec<(&'static str, &'static str, u64)> {
-                let waited = "Total time that operations waited before they were admitted, microseconds.";
-                let longest = "The longest wait of an operation before it was admitted, microseconds.";
+                let waited = "Total time that operations waited before they were admitted.";
+                let longest = "The longest wait of an operation before it was admitted.";
                 vec![
                     $((stringify!($name), $doc.trim_ascii(), self.$name),)*
                     ("waited_us", waited, micros(self.waited)),

@@ -147,7 +147,7 @@ impl Shared {
             ("orphans", "Inodes without a name that are open", core.orphans.len() as u64),
             (
                 "grace_ms",
-                "What is left of the grace period, ms",
+                "What is left of the grace period",
                 core.table
                     .grace_left(now)
                     .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
@@ -165,19 +165,20 @@ impl Shared {
     pub(crate) fn metrics_page(&self) -> String {
         let mut text = Text::default();
         for (name, help, value) in self.gauges() {
-            text.gauge(&format!("soda_{name}"), help, value);
+            text.gauge(name, help, value);
         }
         for (name, help, value) in self.core().table.counters().list() {
-            text.counter(&format!("soda_lease_{name}_total"), help, value);
+            let full = format!("lease_{name}");
+            match name.starts_with("longest_") {
+                true => text.gauge(&full, help, value),
+                false => text.counter(&full, help, value),
+            }
         }
         if let Ok(stats) = self.volume.statfs() {
-            text.gauge("soda_volume_bytes", "Bytes the volume could hold", stats.total_bytes);
-            text.gauge("soda_volume_free_bytes", "Bytes that are free", stats.free_bytes);
-            text.gauge(
-                "soda_volume_inodes",
-                "Inodes in use",
-                stats.total_inodes.saturating_sub(stats.free_inodes),
-            );
+            text.gauge("volume_bytes", "Bytes the volume could hold", stats.total_bytes);
+            text.gauge("volume_free_bytes", "Bytes that are free", stats.free_bytes);
+            let used = stats.total_inodes.saturating_sub(stats.free_inodes);
+            text.gauge("volume_inodes", "Inodes in use", used);
         }
         text.head("soda_cache_uses_total", "counter", "Look-ups in the server's caches");
         for (name, uses) in self.volume.cache_uses() {

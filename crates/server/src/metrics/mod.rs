@@ -161,7 +161,7 @@ impl Metrics {
     /// Everything for Prometheus, but the gauges.
     pub(crate) fn render(&self, text: &mut Text) {
         for (name, help, value) in self.counters() {
-            text.counter(&format!("soda_{name}_total"), help, value);
+            text.counter(name, help, value);
         }
         text.head("soda_call_seconds", "histogram", "Time from a request to its reply, by call");
         for kind in CallKind::ALL {

@@ -12,13 +12,20 @@ impl Text {
         self.0
     }
 
+    /// What only grows. `name` as in `soda stats --json`.
     pub(crate) fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "counter", help);
-        self.sample(name, "", value);
+        let (name, value) = in_base_units(name, value);
+        self.plain(&format!("soda_{name}_total"), "counter", help, value);
     }
 
+    /// What goes up and down.
     pub(crate) fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "gauge", help);
+        let (name, value) = in_base_units(name, value);
+        self.plain(&format!("soda_{name}"), "gauge", help, value);
+    }
+
+    fn plain(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+        self.head(name, kind, help);
         self.sample(name, "", value);
     }
 
@@ -52,6 +59,17 @@ impl Text {
     }
 }
 
+/// Times are seconds for Prometheus, whatever unit the name ends with.
+fn in_base_units(name: &str, value: u64) -> (String, f64) {
+    let value = value as f64;
+    for (unit, a_second) in [("_us", 1e6), ("_ms", 1e3)] {
+        if let Some(name) = name.strip_suffix(unit) {
+            return (format!("{name}_seconds"), value / a_second);
+        }
+    }
+    (name.to_owned(), value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,12 +78,20 @@ mod tests {
     #[test]
     fn a_page_is_what_prometheus_reads() {
         let mut text = Text::default();
-        text.counter("a_total", "Help", 3);
+        text.counter("a", "Help", 3);
+        text.counter("waited_us", "Help", 1_500_000);
+        text.gauge("left_ms", "Help", 20);
         let histogram = Histogram::default();
         histogram.record(Duration::from_micros(2));
         text.histogram("h", "call=\"x\"", &histogram);
         let page = text.into_string();
-        assert!(page.starts_with("# HELP a_total Help\n# TYPE a_total counter\na_total 3\n"), "{page}");
+        let start = "# HELP soda_a_total Help\n# TYPE soda_a_total counter\nsoda_a_total 3\n";
+        assert!(page.starts_with(start), "{page}");
+        assert!(
+            page.contains("# TYPE soda_waited_seconds_total counter\nsoda_waited_seconds_total 1.5\n"),
+            "{page}"
+        );
+        assert!(page.contains("# TYPE soda_left_seconds gauge\nsoda_left_seconds 0.02\n"), "{page}");
         assert!(page.contains("h_bucket{call=\"x\",le=\"0.000001\"} 0\n"), "{page}");
         assert!(page.contains("h_bucket{call=\"x\",le=\"0.000002\"} 1\n"), "{page}");
         assert!(page.contains("h_bucket{call=\"x\",le=\"+Inf\"} 1\n"), "{page}");
