@@ -36,6 +36,26 @@ a name that means something else, are left as they are and reported (exit code 1
 rest on them; these stay in the log. What has been done already is no conflict. A log goes when all of it \
 is applied, or with `drop`.";
 
+/// A line for each of [`MOUNT_OPTIONS`].
+pub(crate) const MOUNT_OPTIONS_HELP: &str = "Options (-o):
+  hard (default), soft[=TIME]  with the server gone: wait, killably; or fail with EIO after TIME (30s)
+  ro, rw (default)  with ro every change fails with EROFS
+  cache-dir=DIR, cache-size=SIZE  keep file data on a local disk, also over a restart; at most SIZE
+  memory=SIZE  file data kept in the daemon's memory (512M)
+  metadata-memory=SIZE  names and attributes kept in the daemon's memory (1G)
+  consistency=lease|verify|ttl=SECONDS  lease (default): nothing is ever stale; to compare with: verify asks the server at every \
+read, ttl believes caches for SECONDS
+  lease-term=TIME|infinite|0  how long this mount's leases on single objects last; 0 takes none and asks each time
+  deep-leases=on|off  off: no leases on whole subtrees, whatever the server offers
+  write=through|behind, sync  through (default; sync is the same): the server hears of a change before the call returns; behind: \
+see below
+  dirty-age=TIME, dirty-size=SIZE  with write=behind: told after TIME (1s); who writes waits when SIZE (64M) is not told
+  fsync=server|local  with write=behind and cache-dir: what fsync waits for, see below
+  transport=auto|dev|uring  how the kernel's requests come; auto is dev, uring is on trial
+  nosuid, nodev, noexec  as everywhere
+  allow_other  of a mount that is not root's: others may use it, where /etc/fuse.conf says user_allow_other
+  remount  change ro, rw, nosuid, nodev and noexec of a mount that is there, see below";
+
 const MOUNT_HELP: &str = "-o remount changes ro, rw, nosuid, nodev and noexec of a mount that is there; what is not named of \
 these is off. Anything else that differs from what it was mounted with is refused: unmount and mount again. A mount made with \
 ro stays so.
@@ -188,7 +208,7 @@ pub(crate) struct ServeArgs {
     /// Free space of the disk that clients cannot fill
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
     pub reserve: u64,
-    /// Threads that serve connections [default: twice the processors]
+    /// Threads that serve connections [default: twice the processors and two more, at least 6]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 }
@@ -207,7 +227,7 @@ pub(crate) enum SwitchArg {
 }
 
 #[derive(Args, Debug)]
-#[command(after_long_help = MOUNT_HELP)]
+#[command(after_long_help = format!("{MOUNT_OPTIONS_HELP}\n\n{MOUNT_HELP}"))]
 pub(crate) struct MountArgs {
     /// What to mount
     #[arg(value_name = "HOST:PORT/VOLUME")]
@@ -234,6 +254,7 @@ pub(crate) struct MountArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct UmountArgs {
+    /// Where it is mounted
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// Take it out of the tree of names now; who uses it may go on
@@ -378,6 +399,7 @@ pub(crate) struct StatsArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct FsckArgs {
+    /// What `soda serve --data` uses
     #[arg(value_name = "DATA_DIR")]
     pub data: PathBuf,
     /// Repair what can be repaired. Data that is lost stays as it is: reading it is an error
@@ -412,6 +434,36 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// What prints neither a table nor figures.
+    const WITHOUT_JSON: [&str; 7] = [
+        "soda serve",
+        "soda mount",
+        "soda umount",
+        "soda lab report",
+        "soda demo",
+        "soda completions",
+        "soda man",
+    ];
+
+    #[test]
+    fn everything_else_prints_json_when_asked() {
+        fn look(command: &clap::Command, path: &str, without: &mut Vec<String>) {
+            let inner: Vec<_> = command.get_subcommands().filter(|of| of.get_name() != "help").collect();
+            for of in &inner {
+                look(of, &format!("{path} {}", of.get_name()), without);
+            }
+            if inner.is_empty()
+                && !command.is_hide_set()
+                && !command.get_arguments().any(|of| of.get_id() == "json")
+            {
+                without.push(path.to_owned());
+            }
+        }
+        let mut without = Vec::new();
+        look(&Cli::command(), "soda", &mut without);
+        assert_eq!(without, WITHOUT_JSON);
     }
 
     #[test]

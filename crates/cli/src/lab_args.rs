@@ -30,6 +30,9 @@ pub(crate) struct RunArgs {
     /// Where results go: JSON, CSV, SVG and PNG of each
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
+    /// Print JSON: the list, or what was run and how long it took
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -518,8 +518,15 @@ mod tests {
 
     #[test]
     fn all_options_are_told_to_people() {
+        use crate::args::MOUNT_OPTIONS_HELP;
         let mut command = <crate::args::Cli as clap::CommandFactory>::command();
         let help = command.find_subcommand_mut("mount").unwrap().render_long_help().to_string();
+        let explained =
+            MOUNT_OPTIONS_HELP.lines().filter_map(|line| line.strip_prefix("  ")?.split_once("  "));
+        let explained: Vec<&str> = explained
+            .flat_map(|(names, _)| names.split(", "))
+            .filter_map(|name| name.split(['=', '[', ' ']).next())
+            .collect();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
         let readme = std::fs::read_to_string(readme).unwrap();
@@ -529,6 +536,7 @@ mod tests {
             let written = ["`", "=", "["].map(|end| format!("`{name}{end}"));
             let written = written.iter().any(|text| readme.contains(text));
             assert!(written || readme.contains(&format!("-o {name}`")), "README lacks {name}");
+            assert!(explained.contains(&name), "the help does not say what {name} means");
             let unknown = |error: &String| error.contains("is not known");
             assert!(!parse(name).as_ref().is_err_and(unknown), "{name} is not known");
         }

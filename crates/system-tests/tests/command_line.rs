@@ -443,6 +443,11 @@ fn tables_are_json_when_asked() {
         vec!["lease", "why", text(&file), "--json"],
         vec!["stats", "--once", "--json", "--server", &server],
         vec!["stats", "--once", "--json", text(cell.root(0))],
+        vec!["sync", text(cell.root(0)), "--json"],
+        vec!["doctor", "--json", "--server", &server],
+        vec!["recover", "ls", "--json"],
+        vec!["lab", "model", "--json"],
+        vec!["lab", "run", "list", "--json"],
     ] {
         let output = wait::run(&mut soda(&arguments), PATIENCE).expect_success(&arguments.join(" "));
         let parsed = serde_json::from_slice::<serde_json::Value>(&output.stdout);

@@ -5,6 +5,7 @@ use crate::commands::{print, print_json};
 use crate::error::CliError;
 use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, ReportArgs, RunArgs};
 use indicatif::ProgressBar;
+use serde_json::json;
 use soda_lab::LabError;
 use soda_lab::advise::Observed;
 use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
@@ -25,13 +26,14 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), CliError> {
 
 fn run_experiments(arguments: &RunArgs) -> Result<(), CliError> {
     let chosen = match arguments.name.as_str() {
-        "list" => return list(),
+        "list" => return list(arguments),
         "all" => experiment::ALL.to_vec(),
         name => vec![Experiment::named(name)?],
     };
     let program = std::env::current_exe().map_err(CliError::io("this program's own path"))?;
     let extent = if arguments.quick { Extent::Quick } else { Extent::Full };
     let steps = Steps::new();
+    let mut done = Vec::new();
     for (number, experiment) in chosen.iter().enumerate() {
         let head = format!("{} ({} of {})", experiment.name, number + 1, chosen.len());
         let progress = |step: &str| steps.say(&format!("{head}: {step}"));
@@ -39,17 +41,25 @@ fn run_experiments(arguments: &RunArgs) -> Result<(), CliError> {
         let findings = experiment.run(&Lab { program: &program, extent, progress: &progress })?;
         findings.write(&arguments.out)?;
         steps.clear();
-        print(&format!("{}: {:.1} s\n", experiment.name, findings.took))?;
+        if arguments.json {
+            done.push(json!({ "name": experiment.name, "took": findings.took }));
+        } else {
+            print(&format!("{}: {:.1} s\n", experiment.name, findings.took))?;
+        }
+    }
+    if arguments.json {
+        return print_json(&json!({ "out": arguments.out, "experiments": done }));
     }
     print(&format!("results are in {}; `soda lab report` makes a page of them\n", arguments.out.display()))
 }
 
-fn list() -> Result<(), CliError> {
-    let mut table = Table::new("Experiments", ["name", "question", "what"]);
-    for experiment in experiment::ALL {
-        table.row([experiment.name, experiment.question, experiment.title].map(str::to_owned));
+fn list(arguments: &RunArgs) -> Result<(), CliError> {
+    let all = experiment::ALL.iter();
+    if arguments.json {
+        let entry = |of: &Experiment| json!({ "name": of.name, "title": of.title, "question": of.question });
+        return print_json(&all.map(entry).collect::<Vec<_>>());
     }
-    let lines = table.rows.iter().map(|row| format!("{:<18} {}\n{:<18} {}\n", row[0], row[2], "", row[1]));
+    let lines = all.map(|of| format!("{:<18} {}\n{:<18} {}\n", of.name, of.title, "", of.question));
     print(&lines.collect::<String>())
 }
 
