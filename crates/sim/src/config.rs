@@ -138,6 +138,8 @@ pub enum Sabotage {
     FenceAtOnce,
     /// A recall that meets a broken connection is never sent again.
     NoResend,
+    /// What a session still waited for when it ended is carried out all the same.
+    CarryOutRefused,
 
     // With delayed writes:
     /// A recall is answered before what the object needs has been sent.
@@ -194,7 +196,7 @@ impl Sabotage {
     ];
 
     /// Found with [`SimConfig::from_seed`].
-    pub const ALL: [Sabotage; 12] = [
+    pub const ALL: [Sabotage; 13] = [
         Sabotage::SkipAckWait,
         Sabotage::IgnoreDriftMargin,
         Sabotage::NoBarForLateGrants,
@@ -207,6 +209,7 @@ impl Sabotage {
         Sabotage::EpochsStartAnew,
         Sabotage::FenceAtOnce,
         Sabotage::NoResend,
+        Sabotage::CarryOutRefused,
     ];
 }
 

@@ -32,6 +32,7 @@ fn expected(sabotage: Sabotage) -> &'static [Property] {
         Sabotage::ForgetReplies => &[Property::Once],
         Sabotage::EpochsStartAnew => &[Property::Epochs],
         Sabotage::NoResend => &[Property::Patience],
+        Sabotage::CarryOutRefused => &[Property::Fenced],
         Sabotage::ChangeAfterTerm => USED_TOO_LONG,
         Sabotage::ThroughBeforeFlush => &[Property::Fresh],
         Sabotage::SyncBeforeFlush => &[Property::Synced],

@@ -6,6 +6,7 @@
 //! | no stale read: a read returns nothing older than what any operation had returned before it began | design, "One copy"; linearizability (Herlihy & Wing 1990) | [`fresh`] |
 //! | no acknowledged write is lost, across crashes of the server | design, "Nothing lost in silence" | [`durable`] |
 //! | an operation is carried out at most once; exactly once if it was acknowledged | design, "Exactly-once" | [`once`] |
+//! | nothing is begun for a session that has ended | design, "Failures": fenced first, then the request goes on | [`fenced`] |
 //! | epochs only grow, across restarts | design, "epoch"; Chubby's sequencers | [`epochs`] |
 //! | slow is not dead: nobody who is reachable and answers is thrown out for silence | design, "Failures"; Lustre evicted clients for one dropped message | [`patience`] |
 //! | once all faults are healed, every operation ends within a bound | openraft's two-phase simulation | [`progress`] |
@@ -16,6 +17,7 @@ pub mod ahead;
 pub mod durable;
 pub mod epochs;
 pub mod exclusive;
+pub mod fenced;
 pub mod fresh;
 pub mod once;
 pub mod patience;
@@ -41,6 +43,7 @@ pub enum Property {
     Durable,
     Once,
     Epochs,
+    Fenced,
     Patience,
     Progress,
     /// The server's state is no prefix of what its clients did.
@@ -61,9 +64,10 @@ pub struct Invariants {
     fresh: fresh::Fresh,
     once: once::Once,
     epochs: epochs::Epochs,
+    fenced: fenced::Fenced,
     /// What the store has.
     stored: BTreeMap<Register, Value>,
-    /// With delayed writes: in the place of the watchers above but `epochs`.
+    /// With delayed writes: in the place of the watchers above but `epochs` and `fenced`.
     ahead: Option<ahead::Ahead>,
     violations: Vec<Violation>,
 }
@@ -133,6 +137,12 @@ impl Invariants {
         self.fresh.ended(uid);
     }
 
+    /// The server begins to carry out an operation of the session.
+    pub fn begun(&mut self, uid: OpUid, session: SessionId) {
+        let found = self.fenced.begun(uid, session);
+        self.report(found);
+    }
+
     pub fn granted(&mut self, epoch: Epoch) {
         let found = self.epochs.granted(epoch);
         self.report(found);
@@ -193,6 +203,7 @@ impl Invariants {
 
     /// The server has ended the session.
     pub fn session_ended(&mut self, session: SessionId) {
+        self.fenced.ended(session);
         self.watch_ahead(|ahead| ahead.session_ended(session));
     }
 

@@ -415,18 +415,28 @@ impl Server {
         }
     }
 
+    fn begin(&mut self, context: &mut Context, op: OpKey) {
+        if let Some(operation) = self.running.as_ref().and_then(|running| running.ops.get(&op)) {
+            context.invariants.begun(operation.uid, operation.session);
+        }
+        let mean = if context.rng.chance(1, 100) { 50_000 } else { 100 };
+        let delay = context.about(Duration::from_micros(mean));
+        let life = self.disk.starts;
+        context.after(delay, Event::ServerStep { life, op, step: Step::Apply });
+    }
+
     /// Carries out what the table wants, and sets the timer.
     fn pump(&mut self, context: &mut Context) {
         let now = self.clock.read(context.now);
-        let life = self.disk.starts;
         while let Some(output) = self.running.as_mut().and_then(|running| running.table.poll_output()) {
             context.note(|| format!("server   {output:?}"));
             let Some(running) = &mut self.running else { return };
             match output {
-                Output::Admit(op) => {
-                    let mean = if context.rng.chance(1, 100) { 50_000 } else { 100 };
-                    let delay = context.about(Duration::from_micros(mean));
-                    context.after(delay, Event::ServerStep { life, op, step: Step::Apply });
+                Output::Admit(op) => self.begin(context, op),
+                Output::Refuse(op, Refusal::SessionEnded)
+                    if context.config.sabotage == Sabotage::CarryOutRefused =>
+                {
+                    self.begin(context, op);
                 }
                 Output::Refuse(op, Refusal::SessionEnded | Refusal::NotHeld(_)) => {
                     if let Some(operation) = running.ops.remove(&op) {
