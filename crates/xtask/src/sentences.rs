@@ -44,7 +44,14 @@ fn compare(document: &str, tests: &[(String, String)]) -> Vec<String> {
         for (index, line) in lines.iter().enumerate() {
             let Some(list) = tag(line) else { continue };
             let place = format!("{name}:{}", index + 1);
-            if name.ends_with(".rs") && !is_above_a_test(&lines[index + 1..]) {
+            let following = &lines[index + 1..];
+            let is_above_a_test = match Path::new(name).extension().and_then(|extension| extension.to_str()) {
+                Some("rs") => is_above_a_rust_test(following),
+                Some("py") => following.first().is_some_and(|line| *line == "@test"),
+                // One script is one test.
+                _ => true,
+            };
+            if !is_above_a_test {
                 failures.push(format!("{place}: a tag of {DOCUMENT} that is not above a test that runs"));
                 continue;
             }
@@ -92,7 +99,7 @@ fn tag(line: &str) -> Option<&str> {
 }
 
 /// Attributes follow, one of them makes it a test, and none keeps it from running.
-fn is_above_a_test(following: &[&str]) -> bool {
+fn is_above_a_rust_test(following: &[&str]) -> bool {
     let attributes = following
         .iter()
         .map(|line| line.trim())
@@ -144,12 +151,12 @@ mod tests {
     fn every_sentence_with_a_test_is_fine() {
         let rust = "// SEMANTICS 1-2, 3\n/// Says why.\n#[test]\nfn t() {}\n";
         assert_eq!(compared("a.rs", rust), Vec::<String>::new());
-        assert_eq!(compared("a.py", "# SEMANTICS 1-3\n"), Vec::<String>::new());
+        assert_eq!(compared("a.py", "# SEMANTICS 1-3\n@test\ndef t():\n"), Vec::<String>::new());
     }
 
     #[test]
     fn a_sentence_without_a_test_and_a_test_without_a_sentence_are_found() {
-        let failures = compared("a.py", "# SEMANTICS 1\n# SEMANTICS 3-4\n");
+        let failures = compared("a.sh", "# SEMANTICS 1\n# SEMANTICS 3-4\n");
         assert_eq!(failures.len(), 2, "{failures:?}");
         assert!(failures[0].contains("no sentence 4") && failures[1].contains("sentence 2 has no test"));
     }
@@ -163,6 +170,7 @@ mod tests {
         ] {
             assert!(compared("a.rs", text).len() >= 3, "{text}");
         }
+        assert!(compared("a.py", "# SEMANTICS 1-3\ndef helper():\n").len() >= 3);
         assert!(compared("a.sh", "# SEMANTICS one\n")[0].contains("no list"));
     }
 
