@@ -444,7 +444,6 @@ fn tables_are_json_when_asked() {
         vec!["stats", "--once", "--json", "--server", &server],
         vec!["stats", "--once", "--json", text(cell.root(0))],
         vec!["sync", text(cell.root(0)), "--json"],
-        vec!["doctor", "--json", "--server", &server],
         vec!["recover", "ls", "--json"],
         vec!["lab", "model", "--json"],
         vec!["lab", "run", "list", "--json"],
