@@ -5,6 +5,7 @@ use crate::config::{Equation8, ServerConfig};
 use crate::core::{Core, Entry, OWN_SESSION, Standing};
 use crate::durability::Durability;
 use crate::error::StartError;
+use crate::random::random;
 use crate::session::Session;
 use crate::session::records::{self, ServerRecord};
 use crate::space::Space;
@@ -43,6 +44,7 @@ pub(crate) fn open_volume(config: &ServerConfig, stores: &Stores) -> Result<Arc<
     let options = VolumeConfig {
         chunk_cache: usize::try_from(config.cache.data).unwrap_or(usize::MAX),
         created: clock::calendar(),
+        branch: u64::from_le_bytes(random().map_err(StartError::Threads)?),
         ..VolumeConfig::default()
     };
     let volume = Volume::open(stores.meta.clone(), stores.data.clone(), options);

@@ -6,7 +6,8 @@
 use soda_system_tests::cell::{Cell, Network, PATIENCE, free_port, prerequisites, soda_binary};
 use soda_system_tests::wait;
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -161,4 +162,44 @@ fn a_directory_that_has_lost_all_its_data_keeps_what_the_metadata_have() {
     cell.mounts[0].unmount();
     cell.server.stop();
     assert!(soda(&["fsck", text(&data)]).status.success());
+}
+
+fn copy(from: &Path, to: &Path) {
+    wait::run(Command::new("cp").arg("-a").args([from, to]), PATIENCE).expect_success("cp");
+}
+
+/// The server goes on from a backup while a mount has seen what came after that: what is made then must not be taken for that.
+// SEMANTICS 1
+#[test]
+fn a_backup_that_is_put_back_is_not_taken_for_what_came_after_it() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start(Network::Loopback, 2);
+    let (mine, other) = (cell.root(0).to_owned(), cell.root(1).to_owned());
+    fs::write(mine.join("file"), "in the backup").unwrap();
+    // The backup does not know the session to come: nobody waits for it.
+    cell.mounts[1].unmount();
+    cell.server.stop();
+    let (data, backup) = (cell.server.data().to_owned(), cell.scratch().join("backup"));
+    copy(&data, &backup);
+    cell.server.restart();
+    cell.mounts[1].start();
+    fs::write(other.join("file"), "lost").unwrap();
+    fs::write(other.join("new"), "lost, too").unwrap();
+    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "lost");
+    let mut lost = File::options().read(true).append(true).open(other.join("new")).unwrap();
+    assert_eq!(std::io::read_to_string(&lost).unwrap(), "lost, too");
+    cell.server.stop();
+    fs::remove_dir_all(&data).unwrap();
+    copy(&backup, &data);
+    cell.server.restart();
+    fs::write(mine.join("file"), "good").unwrap();
+    fs::write(mine.join("another"), "innocent").unwrap();
+    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "good");
+    assert_eq!(fs::read_to_string(other.join("another")).unwrap(), "innocent");
+    // The one that is open was not in the backup, and is none of those that were made since.
+    lost.write_all(b"stray").unwrap_err();
+    assert_eq!(fs::read_to_string(mine.join("another")).unwrap(), "innocent");
+    assert!(!mine.join("new").exists() && !other.join("new").exists());
 }

@@ -4,6 +4,9 @@
 //! counted on, they would be given again, for something else, and who cached the first would take it for the second. So
 //! every opening of a volume is a *run* with a number of its own, durable before the first change, and the versions of a
 //! run begin at a multiple of it: above all that any run before can have given.
+//!
+//! A run that goes on from a backup has the number of one that clients may have seen. So what its versions and inode numbers
+//! begin with is moved by chance, the *branch*: who comes back from the other one finds its caches void and its files gone.
 
 use crate::key;
 use crate::record::{self, Runs};
@@ -17,8 +20,14 @@ const VERSIONS_PER_RUN: u32 = 44;
 /// Segments of one run, as a power of two.
 const SEGMENTS_PER_RUN: u32 = 24;
 
+/// By how much a branch moves the first version, as a power of two: most of what a run has is left.
+const MOVED_VERSIONS: u32 = 42;
+
+/// By how much it moves the first inode number: one of a million million, for sixteen million runs.
+const MOVED_NUMBERS: u32 = 40;
+
 /// Begins a run. Returns its lowest version.
-pub(crate) fn begin_run(meta: &dyn MetaStore, id: VolumeId) -> FsResult<Version> {
+pub(crate) fn begin_run(meta: &dyn MetaStore, id: VolumeId, branch: u64) -> FsResult<Version> {
     let key = key::runs(id);
     let before: Runs = match meta.get(Table::Meta, &key)? {
         Some(value) => record::decode(&value).map_err(|error| damaged(Table::Meta, &key, error))?,
@@ -30,7 +39,12 @@ pub(crate) fn begin_run(meta: &dyn MetaStore, id: VolumeId) -> FsResult<Version>
     meta.commit(batch)?;
     meta.sync()?;
     crash::point("volume.run-begun");
-    Ok(Version(runs.begun << VERSIONS_PER_RUN))
+    Ok(Version((runs.begun << VERSIONS_PER_RUN) + branch % (1 << MOVED_VERSIONS)))
+}
+
+/// How many inode numbers a branch leaves out.
+pub(crate) fn skipped_numbers(branch: u64) -> u64 {
+    branch % (1 << MOVED_NUMBERS)
 }
 
 /// The run that gave a version, or one before it.

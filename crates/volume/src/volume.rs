@@ -63,6 +63,9 @@ pub struct VolumeConfig {
     pub pieces_max: usize,
     /// The time a fresh volume's root gets.
     pub created: Timestamp,
+    /// Moves what the versions and inode numbers of this run begin with; see `versions.rs`. Random wherever clients may have
+    /// seen another continuation of the same data, as when a backup is put back.
+    pub branch: u64,
 }
 
 impl Default for VolumeConfig {
@@ -77,6 +80,7 @@ impl Default for VolumeConfig {
             chunk_len: 128 << 10,
             pieces_max: 128,
             created: Timestamp::default(),
+            branch: 0,
         }
     }
 }
@@ -129,7 +133,11 @@ impl Volume {
         config: VolumeConfig,
     ) -> FsResult<Volume> {
         let mut volume = Volume::load(meta, data, config)?;
-        volume.first_version = versions::begin_run(&*volume.meta, volume.id)?;
+        volume.first_version = versions::begin_run(&*volume.meta, volume.id, volume.config.branch)?;
+        let skipped = versions::skipped_numbers(volume.config.branch);
+        let numbers = volume.numbers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        numbers.next += skipped;
+        numbers.end += skipped;
         volume.data.begin_at(versions::first_segment(volume.first_version))?;
         Ok(volume)
     }
