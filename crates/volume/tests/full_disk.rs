@@ -5,11 +5,13 @@
 mod common;
 
 use common::*;
-use soda_storage::{DataDirectory, StoreOptions};
+use soda_storage::{DataDirectory, MetaStore, StoreOptions};
 use soda_system_tests::cell::skip;
 use soda_types::{Errno, FsResult, Timestamp};
 use soda_volume::fsck::{DataCheck, FsckOptions, Repair, fsck};
 use soda_volume::*;
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -79,6 +81,31 @@ fn empty(volume: &Volume, prefix: &str, count: usize) {
     volume.reclaim_all().unwrap();
 }
 
+/// Another program takes the last byte, the reserve included: the store must not begin what it cannot end.
+fn filled_by_others(stores: &DataDirectory, volume: &Volume, foreign: &Path) {
+    let before = 50;
+    for number in 0..before {
+        try_create(volume, &format!("before{number}"), 3000).unwrap();
+    }
+    let mut file = File::create(foreign).unwrap();
+    for len in [1 << 20, 1] {
+        while file.write_all(&vec![1; len]).is_ok() {}
+    }
+    for number in 0..3000 {
+        let error = try_create(volume, &format!("refused{number}"), 3000).unwrap_err();
+        assert_eq!(error.errno, Errno::NoSpace, "{number}: {error}");
+        let mut txn = volume.begin(now());
+        txn.unlink(volume.root(), &name("before0"), IfOpen::Delete).unwrap();
+        assert_eq!(txn.commit().unwrap_err().errno, Errno::NoSpace);
+    }
+    stores.meta.tidy().unwrap();
+    drop(file);
+    std::fs::remove_file(foreign).unwrap();
+    empty(volume, "before", before);
+    try_create(volume, "after0", 3000).unwrap();
+    empty(volume, "after", 1);
+}
+
 #[test]
 #[ignore = "run by the test above, on a small medium"]
 fn child() {
@@ -113,6 +140,7 @@ fn child() {
         // On so small a medium the engine's journals and merges are a large part, and not the same each time.
         assert!(counts[2] * 4 > counts[0], "space is lost from round to round: {counts:?}");
     }
+    filled_by_others(&stores, &volume, &path.with_file_name("foreign"));
     drop((volume, stores));
     let (stores, volume) = open(&path);
     assert!(volume.read_dir(volume.root(), None, 10, Listing::Names).unwrap().is_empty());

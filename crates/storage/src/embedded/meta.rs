@@ -317,7 +317,10 @@ impl MetaStore for EmbeddedMeta {
             return Ok(());
         }
         let reserve = self.space.reserve();
-        if self.space.medium()?.free > reserve.saturating_mul(2) {
+        let free = self.space.medium()?.free;
+        // The memory tables are written out first. Where others have left no room for them, nothing can be done yet.
+        let needed = self.database.write_buffer_size().saturating_add(FLOOR);
+        if free > reserve.saturating_mul(2) || free < needed {
             return Ok(());
         }
         self.check_failed()?;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 /// Bytes that nothing may touch.
 pub(crate) const FLOOR: u64 = 4 << 20;
 
-/// The longest stretch of writing without asking the file system again, bytes.
+/// The longest stretch of writing without asking anew what the engine will still write, bytes.
 const RECHECK_MAX: u64 = 32 << 20;
 
 /// Bytes that are going to be written because of what was accepted: the metadata engine's memory tables, and the copies it
@@ -29,7 +29,7 @@ pub(crate) struct SpaceWatch {
     directory: PathBuf,
     reserve: u64,
     promised: Arc<Promised>,
-    /// Bytes that may be written before the file system is asked again.
+    /// Bytes that may be written before the engine is asked again.
     allowance: AtomicI64,
 }
 
@@ -56,7 +56,8 @@ impl SpaceWatch {
         Ok(MediumSpace { total: stat.f_blocks * stat.f_frsize, free: stat.f_bavail * stat.f_frsize })
     }
 
-    /// Refuses what does not fit above the reserve. `ask` is called before the file system is asked.
+    /// Refuses what does not fit above the reserve. The file system is asked each time, since others may have filled it; `ask`,
+    /// for what is promised, now and then.
     pub(crate) fn admit(
         &self,
         wanted: u64,
@@ -64,10 +65,10 @@ impl SpaceWatch {
         ask: impl FnOnce(&Promised),
     ) -> StorageResult<()> {
         let cost = i64::try_from(wanted).unwrap_or(i64::MAX);
-        if self.allowance.fetch_sub(cost, Ordering::Relaxed) >= cost {
-            return Ok(());
+        let is_due = self.allowance.fetch_sub(cost, Ordering::Relaxed) < cost;
+        if is_due {
+            ask(&self.promised);
         }
-        ask(&self.promised);
         let free = self.medium()?.free;
         let reserve = match space {
             SpaceUse::Takes => self.reserve(),
@@ -78,7 +79,7 @@ impl SpaceWatch {
             self.allowance.store(0, Ordering::Relaxed);
             return Err(StorageError::NoSpace { path: self.directory.clone(), free, reserve, wanted });
         }
-        if space == SpaceUse::Takes {
+        if is_due && space == SpaceUse::Takes {
             let allowance = ((slack - wanted) / 16).min(RECHECK_MAX);
             self.allowance.store(allowance as i64, Ordering::Relaxed);
         }
@@ -89,7 +90,7 @@ impl SpaceWatch {
         self.promised.set(bytes);
     }
 
-    /// Has the next admission ask the file system.
+    /// Has the next admission ask the engine.
     pub(crate) fn recheck(&self) {
         self.allowance.store(0, Ordering::Relaxed);
     }
