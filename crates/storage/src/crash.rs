@@ -1,8 +1,6 @@
-//! Named places at which a test can have the process die, as power cuts and `kill -9` do: between two steps, without
-//! clean-up. `SODA_CRASH_POINT=name` aborts at the first passage, `name:3` at the third.
+//! Places at which a test can have the server die ([`soda_crash`]).
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+pub use soda_crash::is_next;
 
 /// Every crash point of the storage, volume and server crates.
 pub const ALL: &[&str] = &[
@@ -52,36 +50,7 @@ pub const ALL: &[&str] = &[
     "server.digest-committed",
 ];
 
-struct Armed {
-    name: String,
-    passages_left: AtomicU64,
-}
-
-static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
-
-/// Passes a crash point. Costs one load when none is armed.
+/// Passes a crash point.
 pub fn point(name: &'static str) {
-    debug_assert!(ALL.contains(&name), "crash point {name} is not listed");
-    if let Some(armed) = ARMED.get_or_init(from_environment)
-        && armed.name == name
-        && armed.passages_left.fetch_sub(1, Ordering::SeqCst) == 1
-    {
-        std::process::abort();
-    }
-}
-
-/// Whether the next passage of `name` aborts: lets a step be done by halves first.
-pub fn is_next(name: &'static str) -> bool {
-    matches!(ARMED.get_or_init(from_environment),
-        Some(armed) if armed.name == name && armed.passages_left.load(Ordering::SeqCst) == 1)
-}
-
-fn from_environment() -> Option<Armed> {
-    let value = std::env::var("SODA_CRASH_POINT").ok().filter(|value| !value.is_empty())?;
-    let (name, nth) = match value.rsplit_once(':') {
-        Some((name, nth)) => (name.to_owned(), nth.parse().unwrap_or(1)),
-        None => (value, 1),
-    };
-    tracing::warn!(name, nth, "a crash point is armed: this process is going to abort");
-    Some(Armed { name, passages_left: AtomicU64::new(nth) })
+    soda_crash::point(ALL, name);
 }
