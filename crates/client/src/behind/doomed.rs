@@ -9,7 +9,7 @@ use crate::log::next::Room;
 use soda_oplog::segments::Entry;
 use soda_oplog::{Object, Record};
 use soda_types::semantics::Moment;
-use soda_types::{Errno, Fid, FileKind, FsError, FsResult, InUse, Mode, Monotonic};
+use soda_types::{Errno, Fid, FileKind, FsError, FsResult, InUse, Monotonic};
 use std::sync::{Arc, MutexGuard};
 
 /// Attempts to have the rest told.
@@ -25,7 +25,7 @@ impl State {
         let only_it =
             |record: &Record| record.change.touches().iter().all(|(object, _)| *object == Object::Inode(fid));
         last && quiet
-            && self.holder.mode(fid) == Some(Mode::Write)
+            && self.holder.is_exclusive(fid)
             && !self.behind.log.under_way_records().any(|record| of_it(&record))
             && self.behind.log.pending().filter(of_it).all(only_it)
     }

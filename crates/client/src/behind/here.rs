@@ -14,7 +14,7 @@ use crate::why::Why;
 use soda_oplog::{Change, Record};
 use soda_protocol::space_for;
 use soda_types::semantics::{Moment, is_access_list};
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, Mode, Monotonic, Name, Timestamp, Version};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Name, Timestamp, Version};
 use std::sync::Arc;
 
 /// Why an operation is not carried out here.
@@ -66,11 +66,7 @@ impl State {
         let covered = match inode.origin {
             Origin::Here => self.holder.session_valid_until() > now,
             Origin::Told => return Err(Why::Recalled),
-            // Not a lease that can run out before what is done under it has reached the server.
-            Origin::AtServer => {
-                let until = self.holder.valid_until(now, fid, Mode::Write);
-                until.is_some_and(|until| until >= self.holder.session_valid_until())
-            }
+            Origin::AtServer => self.holder.may_delay_changes(now, fid),
         };
         if covered { Ok(()) } else { Err(Why::NoLease) }
     }

@@ -11,7 +11,7 @@ use crate::log::disk::DiskLog;
 use soda_oplog::segments::{Entry, Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::{Lsn, OpId, SessionWelcome};
-use soda_types::{Errno, Fid, FsError, Mode, Monotonic, Recall, Sequence, Version};
+use soda_types::{Errno, Fid, FsError, Monotonic, Recall, Sequence, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl State {
         pending.for_each(|record| touched.extend(Behind::inodes_of(&record.change)));
         let uncovered = |fid: &&Fid| {
             let at_server = self.peek(**fid).is_none_or(|inode| inode.origin == Origin::AtServer);
-            at_server && self.holder.mode(**fid) != Some(Mode::Write)
+            at_server && !self.holder.is_exclusive(**fid)
         };
         let uncovered: Vec<Fid> = touched.iter().filter(uncovered).copied().collect();
         let mut records = self.behind.log.give_up(&uncovered);

@@ -62,7 +62,7 @@ impl Inner {
         {
             let mut state = crate::lock(&self.state);
             for fid in fids.iter().copied() {
-                let written = state.holder.node_mode(fid) == Some(Mode::Write) && state.may_give_back(fid);
+                let written = state.holder.may_lower(fid) && state.may_give_back(fid);
                 let Some(inode) = state.existing(fid).filter(|_| written) else { continue };
                 let busy = inode.changes > 0 || inode.recalling > 0 || inode.opens > 0;
                 if busy {

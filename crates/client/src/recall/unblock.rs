@@ -12,7 +12,6 @@ use crate::connection::link::Cancelled;
 use crate::hooks::{NAMES_RUN_OUT, NamesLock};
 use crate::inner::Inner;
 use crate::kernel::Plan;
-use soda_types::Mode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -98,9 +97,9 @@ impl Inner {
                 let behind = {
                     let mut state = crate::lock(&inner.state);
                     job.parts.iter().any(|Part { fid, .. }| {
-                        // Under a write lease own changes go ahead of the recall: they are not what it waits for.
-                        let covered = state.holder.mode(*fid) == Some(Mode::Write);
-                        !covered && state.existing(*fid).is_some_and(|inode| inode.changes > 0)
+                        // Own changes that go ahead of the recall are not what it waits for.
+                        let ahead = state.holder.is_exclusive(*fid);
+                        !ahead && state.existing(*fid).is_some_and(|inode| inode.changes > 0)
                     })
                 };
                 if stuck && behind {

@@ -91,6 +91,13 @@ impl Holder {
         })
     }
 
+    /// Whether changes of the object may be made in the caches now, to be told to the server later: no, if the lease could run
+    /// out before what is done under it has been told, or if somebody has asked for it.
+    pub fn may_delay_changes(&self, now: Monotonic, fid: Fid) -> bool {
+        let until = self.valid_until(now, fid, Mode::Write);
+        until.is_some_and(|until| until >= self.session_end())
+    }
+
     /// As [`Holder::valid_until`] for reading, and counts the use: for the server's rates and for
     /// [`Holder::idle`].
     pub fn touch(&mut self, now: Monotonic, fid: Fid) -> Option<Monotonic> {
@@ -159,6 +166,12 @@ impl Holder {
         by_node.max(self.deep.members.get(&fid).map(|member| member.mode))
     }
 
+    /// Whether this client has the object for itself alone, as far as it has heard: then what was changed here may still be told,
+    /// and own changes go ahead of a recall. Whether the lease has run out is not asked.
+    pub fn is_exclusive(&self, fid: Fid) -> bool {
+        self.mode(fid) == Some(Mode::Write)
+    }
+
     /// Gives a lease back unasked. The caches must be empty of the object first. `None`: not held, or its recall is
     /// being worked on, whose answer says it all.
     pub fn release(&mut self, _now: Monotonic, fid: Fid) -> Option<RecallAck> {
@@ -187,6 +200,11 @@ impl Holder {
     /// The mode of the node lease on the object, if nobody has asked for it.
     pub fn node_mode(&self, fid: Fid) -> Option<Mode> {
         self.leases.get(&fid).filter(|held| held.recall.is_none()).map(|held| held.mode)
+    }
+
+    /// Whether [`Holder::lower`] has something to lower.
+    pub fn may_lower(&self, fid: Fid) -> bool {
+        self.node_mode(fid) == Some(Mode::Write)
     }
 
     /// Lowers a write lease to reading, unasked. What own changes did must be settled as for a recall to read, and none

@@ -364,8 +364,10 @@ fn a_write_lease_is_lowered_unasked() {
     get(&mut holder, 0.0, &[grant(Mode::Write, 7, 1), grant(Mode::Read, 8, 2)]);
     let before = holder.begin_request(secs(0.5));
     let holding = holder.holding(f(7));
+    assert_eq!([7, 8, 9].map(|ino| holder.may_lower(f(ino))), [true, false, false]);
     assert_eq!(holder.lower(f(7)), Some(ack(7, 1, Some(Mode::Read))));
     assert_eq!((holder.mode(f(7)), holder.holding(f(7))), (Some(Mode::Read), holding));
+    assert!(!holder.may_lower(f(7)));
     assert_eq!((holder.lower(f(7)), holder.lower(f(8)), holder.lower(f(9))), (None, None, None));
     assert!(readable(&holder, 1.0, 7).is_some());
     assert_eq!(holder.valid_until(secs(1.0), f(7), Mode::Write), None);
@@ -383,8 +385,25 @@ fn a_lease_whose_recall_is_worked_on_is_not_lowered_besides() {
     let mut holder = holder();
     get(&mut holder, 0.0, &[grant(Mode::Write, 7, 1)]);
     let _ = holder.handle_recall(secs(1.0), &recall(7, 1, None));
+    assert!(!holder.may_lower(f(7)));
     assert_eq!(holder.lower(f(7)), None);
     assert_eq!(finish(&mut holder, 7, 1), ack(7, 1, None));
+}
+
+#[test]
+fn changes_are_delayed_under_a_write_lease_that_lasts_as_long_as_the_session_and_is_not_asked_for() {
+    let mut holder = holder();
+    let short = Grant { term: Term::For(Duration::from_secs(2)), ..grant(Mode::Write, 9, 3) };
+    get(&mut holder, 0.0, &[grant(Mode::Write, 7, 1), grant(Mode::Read, 8, 2), short]);
+    let may = |holder: &Holder, at: f64| [7, 8, 9].map(|ino| holder.may_delay_changes(secs(at), f(ino)));
+    let exclusive = |holder: &Holder| [7, 8, 9].map(|ino| holder.is_exclusive(f(ino)));
+    assert_eq!(may(&holder, 1.0), [true, false, false]);
+    assert_eq!(may(&holder, 11.0), [false; 3]);
+    assert_eq!(exclusive(&holder), [true, false, true]);
+    let _ = holder.handle_recall(secs(1.0), &recall(7, 1, None));
+    assert_eq!((may(&holder, 1.0), exclusive(&holder)), ([false; 3], [true, false, true]));
+    finish(&mut holder, 7, 1);
+    assert_eq!(exclusive(&holder), [false, false, true]);
 }
 
 #[test]
