@@ -31,7 +31,7 @@ impl Client {
     /// The kernel was given one more reference to the inode. Call it before it can give it back.
     pub fn remember(&self, fid: Fid) {
         let mut state = crate::lock(&self.inner.state);
-        state.inode(fid).kernel_refs += 1;
+        state.inode(fid).kernel.refs += 1;
         state.repin(fid);
     }
 
@@ -39,9 +39,9 @@ impl Client {
     pub fn forget(&self, fid: Fid, count: u64) {
         let mut state = crate::lock(&self.inner.state);
         if let Some(inode) = state.existing(fid) {
-            inode.kernel_refs = inode.kernel_refs.saturating_sub(count);
-            if inode.kernel_refs == 0 {
-                inode.kernel_data = false;
+            inode.kernel.refs = inode.kernel.refs.saturating_sub(count);
+            if inode.kernel.refs == 0 {
+                inode.kernel.data = false;
             }
             state.repin(fid);
         }

@@ -84,7 +84,7 @@ fn leases(inner: &Inner) -> Vec<HeldLease> {
     let now = inner.now();
     let state = crate::lock(&inner.state);
     let held = state.holder.snapshot(now);
-    let opens = |fid: Fid| state.peek(fid).map_or(0, |inode| inode.opens);
+    let opens = |fid: Fid| state.peek(fid).map_or(0, |inode| inode.uses.opens);
     held.into_iter()
         .map(|info| HeldLease {
             grant: info.grant,
@@ -158,7 +158,7 @@ impl Client {
             return ChangesView { told: Told::AtOnce(why), waiting: 0 };
         };
         let told = self.write_behind_standing(fid).map_or_else(Told::AtOnce, |()| Told::Later);
-        let waiting = crate::lock(&self.inner.state).peek(fid).map_or(0, |inode| inode.records);
+        let waiting = crate::lock(&self.inner.state).peek(fid).map_or(0, |inode| inode.log.records);
         ChangesView { told, waiting }
     }
 

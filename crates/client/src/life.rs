@@ -88,7 +88,7 @@ impl Client {
         let root = first.welcome.root;
         let _ = inner.root.set(root);
         // Whoever keeps names keeps the root, and never says so.
-        crate::lock(&inner.state).inode(root).kernel_refs += 1;
+        crate::lock(&inner.state).inode(root).kernel.refs += 1;
         crate::lock(&inner.state).repin(root);
         let joinable = watch::Sender::new(None);
         for _ in 0..inner.config.data_connections {

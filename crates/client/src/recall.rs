@@ -140,7 +140,7 @@ impl Inner {
         let now = self.now();
         let asked = recall.object.unwrap_or(recall.fid);
         let mut state = crate::lock(&self.state);
-        match state.peek(asked).map(|inode| inode.origin) {
+        match state.peek(asked).map(|inode| inode.log.origin) {
             // The answer to the digest that made it is on its way, with the lease that is meant. The server asks again.
             Some(Origin::Here) => return Begun::Running,
             Some(Origin::Told) if recall.object.is_none() => state.adopt_lease(now, recall),
@@ -152,7 +152,7 @@ impl Inner {
             RecallStep::AlreadyGone(mut ack) => {
                 ack.in_use = in_use;
                 if in_use == InUse::Yes && ack.kept.is_none() {
-                    state.inode(asked).open_at_server = InUse::Yes;
+                    state.inode(asked).uses.open_at_server = InUse::Yes;
                 }
                 return Begun::Gone(ack);
             }
@@ -168,7 +168,7 @@ impl Inner {
             if keep == Some(Mode::Write) {
                 continue;
             }
-            state.inode(fid).recalling += 1;
+            state.inode(fid).kernel.recalling += 1;
             state.repin(fid);
             let plan = Plan::new(&mut state, now, fid, keep).for_cause(&recall.cause);
             state.note_contended(now, fid, keep);
@@ -304,16 +304,16 @@ impl State {
         if keep.is_none() {
             self.kernel_dropped(fid);
         }
-        if keep.is_none() || self.inode(fid).changes > 0 {
+        if keep.is_none() || self.inode(fid).changes.unanswered > 0 {
             self.void(fid);
         }
         let inode = self.inode(fid);
-        inode.recalling -= 1;
+        inode.kernel.recalling -= 1;
         // Others may see them before we hear of it.
-        inode.uncovered_changes = inode.changes;
+        inode.changes.uncovered = inode.changes.unanswered;
         let in_use = self.in_use(fid, used);
         if in_use == InUse::Yes && keep.is_none() {
-            self.inode(fid).open_at_server = InUse::Yes;
+            self.inode(fid).uses.open_at_server = InUse::Yes;
         }
         in_use
     }

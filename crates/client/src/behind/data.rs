@@ -146,7 +146,7 @@ impl State {
     pub(crate) fn release_here(&mut self, now: Monotonic, calendar: Timestamp, fid: Fid) {
         let Some(attr) = self.peek(fid).and_then(|inode| inode.attr) else { return };
         let moment = self.moment(calendar, &[&attr]);
-        self.inode(fid).keeping = Keeping::Closed;
+        self.inode(fid).log.keeping = Keeping::Closed;
         self.log_change(now, moment, Change::Release { fid });
     }
 }

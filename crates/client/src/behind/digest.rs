@@ -63,7 +63,7 @@ impl State {
         }
         let touched: BTreeSet<Fid> = under_way.touched.iter().copied().collect();
         let before = touched.iter().filter_map(|fid| Some((*fid, self.inodes_told(*fid)?))).collect();
-        touched.iter().for_each(|fid| self.inode(*fid).told_in = digest.id);
+        touched.iter().for_each(|fid| self.inode(*fid).log.told_in = digest.id);
         let behind = &mut self.behind;
         behind.before.insert(digest.id, before);
         behind.under_way = Some(under_way);
@@ -89,18 +89,18 @@ impl State {
         }
         for fid in &under_way.touched {
             let inode = self.inode(*fid);
-            inode.records = inode.records.saturating_sub(1);
+            inode.log.records = inode.log.records.saturating_sub(1);
         }
         let mut kernel_is_wrong = Vec::new();
         for (fid, attr) in attrs {
             let holding = self.holder.holding(*fid);
             let inode = self.inode(*fid);
-            if inode.origin == Origin::Here {
-                inode.origin = if holding.is_some() { Origin::AtServer } else { Origin::Told };
+            if inode.log.origin == Origin::Here {
+                inode.log.origin = if holding.is_some() { Origin::AtServer } else { Origin::Told };
                 inode.holding = holding;
             }
             inode.told = attr.version;
-            if inode.records == 0
+            if inode.log.records == 0
                 && let Some(known) = inode.attr
                 && attr.version >= known.version
             {
@@ -118,15 +118,16 @@ impl State {
         let alive: BTreeSet<Fid> = attrs.iter().map(|(fid, _)| *fid).collect();
         for fid in under_way.gone.iter().filter(|fid| !alive.contains(*fid)) {
             let inode = self.inode(*fid);
-            if inode.records == 0 {
-                inode.origin = Origin::AtServer;
+            if inode.log.records == 0 {
+                inode.log.origin = Origin::AtServer;
                 self.void(*fid);
                 self.holder.forget(*fid);
             }
         }
         // Closed meanwhile, which could not be logged: now nothing comes after it.
-        let closed =
-            |inode: &Inode| inode.records == 0 && inode.opens == 0 && inode.open_at_server == InUse::Yes;
+        let closed = |inode: &Inode| {
+            inode.log.records == 0 && inode.uses.opens == 0 && inode.uses.open_at_server == InUse::Yes
+        };
         for fid in touched_once(&under_way) {
             if self.peek(fid).is_some_and(closed) {
                 self.told_open(fid);
@@ -135,7 +136,7 @@ impl State {
         under_way.touched.iter().for_each(|fid| self.repin(*fid));
         let nameless = |inode: &Inode| inode.attr.is_some_and(|attr| attr.nlink == 0);
         for fid in under_way.kept {
-            if self.peek(fid).is_some_and(|inode| inode.keeping != Keeping::Closed && nameless(inode)) {
+            if self.peek(fid).is_some_and(|inode| inode.log.keeping != Keeping::Closed && nameless(inode)) {
                 self.told_open(fid);
             }
         }
@@ -202,22 +203,22 @@ impl State {
         let under_way: Vec<Change> = log.under_way_records().map(|record| record.change.clone()).collect();
         let pending: Vec<Change> = log.pending().map(|record| record.change.clone()).collect();
         let ahead: Vec<Fid> =
-            self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
-        ahead.iter().for_each(|fid| self.inode(*fid).records = 0);
+            self.inodes().filter(|(_, inode)| inode.log.records > 0).map(|(fid, _)| *fid).collect();
+        ahead.iter().for_each(|fid| self.inode(*fid).log.records = 0);
         for change in &under_way {
             for fid in Behind::inodes_of(change) {
-                self.inode(fid).records += 1;
+                self.inode(fid).log.records += 1;
             }
         }
         for change in &pending {
             if let Change::Create { fid, .. } | Change::TmpFile { fid, .. } = change {
                 let now_here = self.inode(*fid);
-                now_here.origin = Origin::Here;
+                now_here.log.origin = Origin::Here;
                 now_here.holding = None;
                 self.holder.forget(*fid);
             }
             for fid in Behind::inodes_of(change) {
-                self.inode(fid).records += 1;
+                self.inode(fid).log.records += 1;
                 self.repin(fid);
             }
         }

@@ -20,7 +20,7 @@ impl State {
     fn goes_with_its_name(&self, fid: Fid) -> bool {
         let Some(inode) = self.peek(fid) else { return false };
         let last = inode.attr.is_some_and(|attr| attr.kind == FileKind::File && attr.nlink == 1);
-        let quiet = inode.opens == 0 && inode.recalling == 0 && inode.changes == 0;
+        let quiet = inode.uses.opens == 0 && inode.kernel.recalling == 0 && inode.changes.unanswered == 0;
         let of_it = |record: &&Record| Behind::inodes_of(&record.change).any(|touched| touched == fid);
         let only_it =
             |record: &Record| record.change.touches().iter().all(|(object, _)| *object == Object::Inode(fid));

@@ -57,13 +57,13 @@ impl State {
             return Err(Why::LocalDisk);
         }
         let inode = self.peek(fid).ok_or(Why::Unknown)?;
-        if inode.recalling > 0 {
+        if inode.kernel.recalling > 0 {
             return Err(Why::Recalled);
         }
-        if inode.changes > 0 || inode.going_through > 0 {
+        if inode.changes.unanswered > 0 || inode.log.going_through > 0 {
             return Err(Why::Contended);
         }
-        let covered = match inode.origin {
+        let covered = match inode.log.origin {
             Origin::Here => self.holder.session_valid_until() > now,
             Origin::Told => return Err(Why::Recalled),
             Origin::AtServer => self.holder.may_delay_changes(now, fid),
@@ -131,11 +131,11 @@ impl State {
         let mut told = Vec::new();
         for fid in Behind::inodes_of(&change) {
             let inode = self.inode(fid);
-            if inode.records == 0 && inode.origin == Origin::AtServer && inode.told > Version(0) {
+            if inode.log.records == 0 && inode.log.origin == Origin::AtServer && inode.told > Version(0) {
                 told.push((fid, inode.told));
             }
-            inode.records += 1;
-            inode.change_count += 1;
+            inode.log.records += 1;
+            inode.changes.count += 1;
             self.repin(fid);
         }
         let moved = moved_by(&change);

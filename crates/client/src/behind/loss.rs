@@ -39,9 +39,9 @@ impl State {
         self.behind.before.clear();
         self.behind.moves.clear();
         let ahead: Vec<Fid> =
-            self.inodes().filter(|(_, inode)| inode.records > 0).map(|(fid, _)| *fid).collect();
+            self.inodes().filter(|(_, inode)| inode.log.records > 0).map(|(fid, _)| *fid).collect();
         for fid in ahead {
-            self.inode(fid).records = 0;
+            self.inode(fid).log.records = 0;
             self.repin(fid);
         }
         let lost = Lost { disk: self.behind.disk.take(), ..self.forget_lost(records) };
@@ -58,7 +58,7 @@ impl State {
         let pending = self.behind.log.pending();
         pending.for_each(|record| touched.extend(Behind::inodes_of(&record.change)));
         let uncovered = |fid: &&Fid| {
-            let at_server = self.peek(**fid).is_none_or(|inode| inode.origin == Origin::AtServer);
+            let at_server = self.peek(**fid).is_none_or(|inode| inode.log.origin == Origin::AtServer);
             at_server && !self.holder.is_exclusive(**fid)
         };
         let uncovered: Vec<Fid> = touched.iter().filter(uncovered).copied().collect();
@@ -110,7 +110,7 @@ impl State {
             self.void(*fid);
             self.memory.clear(*fid);
             let inode = self.inode(*fid);
-            inode.origin = Origin::AtServer;
+            inode.log.origin = Origin::AtServer;
             inode.seen = Version(0);
             self.repin(*fid);
             self.unsynced.note_lost(*fid);
@@ -134,7 +134,7 @@ impl State {
         self.holder.adopt(now, recall);
         let holding = self.holder.holding(recall.fid);
         let inode = self.inode(recall.fid);
-        inode.origin = Origin::AtServer;
+        inode.log.origin = Origin::AtServer;
         inode.holding = holding;
     }
 

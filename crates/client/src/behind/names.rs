@@ -67,7 +67,7 @@ impl State {
         let parent = self.attr_here(now, dir)?;
         alive(&parent)?;
         let (fid, moment) = self.make_here(now, calendar, (dir, &parent), new, Names::None)?;
-        self.inode(fid).keeping = Keeping::Open;
+        self.inode(fid).log.keeping = Keeping::Open;
         self.log_change(now, moment, Change::TmpFile { directory: dir, fid, new: new.clone() });
         Ok(self.entry_here(now, None, fid)?)
     }
@@ -244,7 +244,7 @@ impl State {
             }
             // Where a directory lies is told by the lease on it: who moves it changes it.
             self.served(now, above).ok_or(Why::Unknown)?;
-            if self.peek(above).is_some_and(|inode| inode.recalling > 0) {
+            if self.peek(above).is_some_and(|inode| inode.kernel.recalling > 0) {
                 return Err(Why::Recalled.into());
             }
             let known = self.peek(above).and_then(|inode| inode.dir.as_ref()?.parent);
@@ -284,7 +284,7 @@ impl State {
         let attr = Attr::created(parent, fid.ino, &newborn, moment);
         self.set_attr_here(now, fid, attr);
         let inode = self.inode(fid);
-        inode.origin = Origin::Here;
+        inode.log.origin = Origin::Here;
         inode.xattrs = Xattrs::None;
         match new.kind {
             FileKind::Directory => {
@@ -332,9 +332,9 @@ impl State {
         self.changed(now, fid, None, None);
         let inode = self.inode(fid);
         let named = inode.attr.is_some_and(|attr| attr.nlink > 0);
-        let used = inode.opens > 0 || in_use == InUse::Yes;
+        let used = inode.uses.opens > 0 || in_use == InUse::Yes;
         if !named {
-            inode.keeping = if used { Keeping::Open } else { Keeping::No };
+            inode.log.keeping = if used { Keeping::Open } else { Keeping::No };
         }
         if named || used { Fate::Stays } else { Fate::Gone }
     }
@@ -385,7 +385,7 @@ impl Inode {
     /// done to it. Not so what nobody had open when it lost its last name: that is gone.
     pub(crate) fn is_released_by_log(&self) -> bool {
         let nameless = self.attr.is_some_and(|attr| attr.nlink == 0);
-        let kept = self.keeping == Keeping::Open || self.open_at_server == InUse::Yes;
-        self.records > 0 && nameless && kept
+        let kept = self.log.keeping == Keeping::Open || self.uses.open_at_server == InUse::Yes;
+        self.log.records > 0 && nameless && kept
     }
 }

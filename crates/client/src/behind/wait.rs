@@ -130,7 +130,7 @@ struct GoingThrough<'a> {
 
 impl<'a> GoingThrough<'a> {
     fn begin(inner: &'a Arc<Inner>, state: &mut State, fids: &[Fid]) -> GoingThrough<'a> {
-        fids.iter().for_each(|fid| state.inode(*fid).going_through += 1);
+        fids.iter().for_each(|fid| state.inode(*fid).log.going_through += 1);
         GoingThrough { inner, fids: fids.to_vec() }
     }
 }
@@ -140,7 +140,7 @@ impl Drop for GoingThrough<'_> {
         let mut state = crate::lock(&self.inner.state);
         for fid in &self.fids {
             let inode = state.inode(*fid);
-            inode.going_through = inode.going_through.saturating_sub(1);
+            inode.log.going_through = inode.log.going_through.saturating_sub(1);
         }
     }
 }

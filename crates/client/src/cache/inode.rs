@@ -62,6 +62,7 @@ pub(crate) enum Keeping {
     Closed,
 }
 
+/// An inode as it is known here; the caches write that, from replies and for changes made here. The rest by whose it is.
 #[derive(Debug, Default)]
 pub(crate) struct Inode {
     /// `None`: nothing that the lease covers is known. The rest of what is cached is void then too.
@@ -84,40 +85,62 @@ pub(crate) struct Inode {
     pub(crate) parent: Option<Fid>,
     pub(crate) unseen: Unseen,
 
-    /// Own changes that are not answered, and how many began while no write lease covered them: these may be applied
-    /// at the server while another machine already sees it.
-    pub(crate) changes: u32,
-    pub(crate) uncovered_changes: u32,
-    /// Grows when an own change begins or ends.
-    pub(crate) change_count: u64,
+    pub(crate) changes: OwnChanges,
+    pub(crate) log: Logged,
+    pub(crate) uses: Uses,
+    pub(crate) kernel: AtKernel,
+    /// In the list of inodes that nobody needs.
+    pub(crate) place: Option<Place>,
+}
 
+/// Own changes on their way through to the server. The caches count them, and a recall says that it has uncovered them.
+#[derive(Debug, Default)]
+pub(crate) struct OwnChanges {
+    /// Not answered.
+    pub(crate) unanswered: u32,
+    /// Of these, how many began while no write lease covered them, or were overtaken by a recall: they may be applied at the
+    /// server while another machine already sees it.
+    pub(crate) uncovered: u32,
+    /// Grows when one begins or ends, or is made here.
+    pub(crate) count: u64,
+}
+
+/// What the log has to tell of it. Only [`behind`](crate::behind) writes it.
+#[derive(Debug, Default)]
+pub(crate) struct Logged {
     /// Whether the server knows it.
     pub(crate) origin: Origin,
-    /// Records of the log about it that the server has not applied.
+    /// Records about it that the server has not applied.
     pub(crate) records: u32,
     /// The last digest that told the server of it.
     pub(crate) told_in: DigestId,
     /// Callers that are about to go through to the server with it.
     pub(crate) going_through: u32,
     pub(crate) keeping: Keeping,
+}
 
+/// Who uses it here: `opens` counts, and whoever tells the server of it, or loses a session, notes that.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
     pub(crate) opens: u32,
     /// Whether the server has this session in its list of those who have the inode open.
     pub(crate) open_at_server: InUse,
     /// Sessions with locks on the inode that were lost; see [`crate::ops::OpenFile`].
     pub(crate) locks_lost: u64,
+}
 
-    pub(crate) kernel_refs: u64,
-    pub(crate) kernel_attr_until: Monotonic,
-    /// Whether the kernel may hold pages.
-    pub(crate) kernel_data: bool,
+/// What the kernel may hold of it: noted when it is given, by [`Client`](crate::Client) for references, and by recalls.
+#[derive(Debug, Default)]
+pub(crate) struct AtKernel {
+    pub(crate) refs: u64,
+    pub(crate) attr_until: Monotonic,
+    /// Whether it may hold pages.
+    pub(crate) data: bool,
     /// Recalls in progress: nothing more is given to the kernel.
     pub(crate) recalling: u32,
     /// Reads answered while a recall was in progress: each may have brought a page back that the kernel had dropped.
     pub(crate) fills: u32,
     pub(crate) recent: Option<Box<Recent>>,
-    /// In the list of inodes that nobody needs.
-    pub(crate) place: Option<Place>,
 }
 
 /// What own changes did lately: before another machine may see it, our kernel must show it.
@@ -132,19 +155,19 @@ pub(crate) struct Recent {
 impl Inode {
     /// Whether it must stay in the table.
     pub(crate) fn pinned(&self) -> bool {
-        self.kernel_refs > 0
-            || self.opens > 0
-            || self.changes > 0
-            || self.recalling > 0
-            || self.locks_lost > 0
-            || self.records > 0
-            || self.going_through > 0
-            || self.origin != Origin::AtServer
+        self.kernel.refs > 0
+            || self.uses.opens > 0
+            || self.changes.unanswered > 0
+            || self.kernel.recalling > 0
+            || self.uses.locks_lost > 0
+            || self.log.records > 0
+            || self.log.going_through > 0
+            || self.log.origin != Origin::AtServer
     }
 
     /// Whether no own change has begun or ended since the count was this, nor is in progress.
     pub(crate) fn is_unchanged_since(&self, change_count: u64) -> bool {
-        self.changes == 0 && self.change_count == change_count
+        self.changes.unanswered == 0 && self.changes.count == change_count
     }
 
     pub(crate) fn directory(&mut self) -> &mut Directory {
@@ -195,19 +218,19 @@ impl Inode {
 
     /// A read is about to be answered, and the kernel may keep the pages.
     pub(crate) fn note_fill(&mut self) {
-        self.kernel_data = true;
-        if self.recalling > 0 {
-            self.fills = self.fills.wrapping_add(1);
+        self.kernel.data = true;
+        if self.kernel.recalling > 0 {
+            self.kernel.fills = self.kernel.fills.wrapping_add(1);
         }
     }
 
     pub(crate) fn kernel_holds_attr(&self, now: Monotonic) -> bool {
-        self.kernel_attr_until > Monotonic::ZERO && self.kernel_attr_until + KERNEL_LAG > now
+        self.kernel.attr_until > Monotonic::ZERO && self.kernel.attr_until + KERNEL_LAG > now
     }
 
     pub(crate) fn note_recent(&mut self, now: Monotonic, name: Option<&Name>, data: Option<Range<u64>>) {
         let fresh = Recent { until: now, names: Vec::new(), more_names: false, data: None };
-        let recent = self.recent.get_or_insert_with(|| Box::new(fresh));
+        let recent = self.kernel.recent.get_or_insert_with(|| Box::new(fresh));
         if recent.until <= now {
             recent.names.clear();
             recent.more_names = false;
@@ -233,7 +256,7 @@ impl Inode {
 
     /// What was changed lately: names and data range.
     pub(crate) fn recent(&self, now: Monotonic) -> Option<(Names, Option<Range<u64>>)> {
-        let recent = self.recent.as_ref().filter(|recent| recent.until > now)?;
+        let recent = self.kernel.recent.as_ref().filter(|recent| recent.until > now)?;
         let names = if recent.more_names { Names::All } else { Names::These(recent.names.clone()) };
         Some((names, recent.data.clone()))
     }

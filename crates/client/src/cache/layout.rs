@@ -23,7 +23,7 @@ pub(crate) struct Layout {
     size: u64,
     /// So many extents were asked for.
     asked: u32,
-    /// The inode's, when it was asked for ([`super::inode::Inode::change_count`]).
+    /// The inode's, when it was asked for ([`count`](super::inode::OwnChanges::count)).
     change_count: u64,
 }
 
@@ -107,7 +107,7 @@ impl State {
     pub(crate) fn ask_layout(&mut self, now: Monotonic, fid: Fid, offset: u64) -> Option<Ask> {
         let inode = self.under_lease(now, fid)?;
         let most = Layout::to_ask(inode.layout.as_deref(), offset);
-        Some(Ask { offset, most, change_count: inode.change_count })
+        Some(Ask { offset, most, change_count: inode.changes.count })
     }
 
     /// A layout that came with the ticket's reply is kept if it may be.

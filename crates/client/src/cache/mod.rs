@@ -110,29 +110,30 @@ impl State {
         let inode = self.inodes.get(&fid)?;
         match self.consistency {
             // Nobody else can know it: it is good for as long as the session.
-            Consistency::Lease if inode.origin != Origin::AtServer => {
+            Consistency::Lease if inode.log.origin != Origin::AtServer => {
                 let until = self.holder.session_valid_until();
-                let promise = match inode.origin {
+                let promise = match inode.log.origin {
                     Origin::Here => Validity::new(until, self.answers.stamp()),
                     _ => Validity::NONE,
                 };
                 (until > now).then_some(promise)
             }
             Consistency::Lease => {
-                if inode.uncovered_changes > 0 || inode.holding.is_none() {
+                if inode.changes.uncovered > 0 || inode.holding.is_none() {
                     return None;
                 }
                 self.holder.touch(now, fid)?;
                 if self.holder.holding(fid) != inode.holding {
                     return None;
                 }
-                let promise = if inode.recalling > 0 { None } else { self.holder.promise_until(now, fid) };
+                let promise =
+                    if inode.kernel.recalling > 0 { None } else { self.holder.promise_until(now, fid) };
                 Some(promise.map_or(Validity::NONE, |until| Validity::new(until, self.answers.stamp())))
             }
             Consistency::Verify => None,
             Consistency::Ttl(ttl) => {
                 let until = inode.fetched + ttl;
-                let known = inode.attr.is_some() && until > now && inode.changes == 0;
+                let known = inode.attr.is_some() && until > now && inode.changes.unanswered == 0;
                 known.then(|| Validity::new(until, self.answers.stamp()))
             }
         }
@@ -161,7 +162,7 @@ impl State {
         let inode = self.inodes.get_mut(&fid)?;
         let value = inode.attr?;
         if let Some(until) = valid.until() {
-            inode.kernel_attr_until = inode.kernel_attr_until.max(until);
+            inode.kernel.attr_until = inode.kernel.attr_until.max(until);
         }
         if let Some(place) = &inode.place {
             self.idle.touch(place);
@@ -259,7 +260,7 @@ impl State {
         let enterable = self.enter(ticket, fid);
         let lease = self.consistency == Consistency::Lease;
         let Some(inode) = self.inodes.get_mut(&fid) else { return };
-        if inode.records > 0 {
+        if inode.log.records > 0 {
             // The server does not know yet what it is like.
             return;
         }
@@ -287,7 +288,7 @@ impl State {
     pub(crate) fn learn_node(&mut self, now: Monotonic, ticket: Ticket, node: &Node) {
         self.learn_attr(now, ticket, node.fid, &node.attr);
         // What was changed here is at another version, but if its attributes were among that they would be known.
-        let ahead = |inode: &Inode| inode.records > 0 && matches!(inode.xattrs, Xattrs::Unknown);
+        let ahead = |inode: &Inode| inode.log.records > 0 && matches!(inode.xattrs, Xattrs::Unknown);
         let current =
             |inode: &Inode| ahead(inode) || inode.attr.is_some_and(|attr| attr.version == node.attr.version);
         let learned = match (node.xattrs, self.peek(node.fid).filter(|inode| current(inode))) {
@@ -327,9 +328,9 @@ impl State {
     pub(crate) fn begin_change(&mut self, now: Monotonic, fid: Fid) -> Change {
         let uncovered = !self.covered_for_writing(now, fid);
         let inode = self.inode(fid);
-        inode.changes += 1;
-        inode.uncovered_changes += u32::from(uncovered);
-        inode.change_count += 1;
+        inode.changes.unanswered += 1;
+        inode.changes.uncovered += u32::from(uncovered);
+        inode.changes.count += 1;
         self.repin(fid);
         Change { fid, uncovered }
     }
@@ -337,10 +338,10 @@ impl State {
     pub(crate) fn end_change(&mut self, change: Change) {
         let Change { fid, uncovered } = change;
         if let Some(inode) = self.inodes.get_mut(&fid) {
-            inode.changes = inode.changes.saturating_sub(1);
-            let left = inode.uncovered_changes.saturating_sub(u32::from(uncovered));
-            inode.uncovered_changes = left.min(inode.changes);
-            inode.change_count += 1;
+            inode.changes.unanswered = inode.changes.unanswered.saturating_sub(1);
+            let left = inode.changes.uncovered.saturating_sub(u32::from(uncovered));
+            inode.changes.uncovered = left.min(inode.changes.unanswered);
+            inode.changes.count += 1;
         }
         self.repin(fid);
     }
@@ -373,13 +374,13 @@ impl State {
     /// Whether the lease on the inode may be given back unasked: nothing is to be told before, and a power cut of the server
     /// takes nothing that could not be told again without it.
     pub(crate) fn may_give_back(&self, fid: Fid) -> bool {
-        let durable = self.peek(fid).is_none_or(|inode| inode.told_in <= self.behind.durable);
+        let durable = self.peek(fid).is_none_or(|inode| inode.log.told_in <= self.behind.durable);
         durable && self.to_tell_first(fid).is_empty()
     }
 
     /// Whether the server lacks something of one of these.
     pub(crate) fn is_ahead(&self, fids: &[Fid]) -> bool {
-        fids.iter().any(|fid| self.peek(*fid).is_some_and(|inode| inode.records > 0))
+        fids.iter().any(|fid| self.peek(*fid).is_some_and(|inode| inode.log.records > 0))
     }
 
     // ------------------------------------------------------------ the table
@@ -409,7 +410,7 @@ impl State {
     /// The server has started anew: what no lease was reclaimed for may be another thing under the same version.
     pub(crate) fn forget_unheld(&mut self) {
         for (fid, inode) in &mut self.inodes {
-            if self.holder.holding(*fid).is_none() && inode.records == 0 {
+            if self.holder.holding(*fid).is_none() && inode.log.records == 0 {
                 inode.seen = soda_types::Version(0);
             }
         }
@@ -435,7 +436,7 @@ impl State {
     /// The kernel was told to drop all it held of the inode.
     pub(crate) fn kernel_dropped(&mut self, fid: Fid) {
         if let Some(inode) = self.inodes.get_mut(&fid) {
-            inode.kernel_attr_until = Monotonic::ZERO;
+            inode.kernel.attr_until = Monotonic::ZERO;
             if let Some(dir) = &mut inode.dir {
                 dir.kernel_dropped();
             }

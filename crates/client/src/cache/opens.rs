@@ -2,7 +2,7 @@
 //!
 //! The server keeps an inode without a name for as long as a session has it open. A lease is enough for that: whoever wants
 //! it removed recalls it, and the answer says whether it is in use. What no lease covers is registered
-//! ([`Inode::open_at_server`]) and, once closed, taken off the server's list again.
+//! ([`Uses`](super::inode::Uses)) and, once closed, taken off the server's list again.
 
 use super::State;
 use super::inode::Inode;
@@ -27,7 +27,7 @@ pub(crate) struct Opens {
 impl State {
     /// One more has it open.
     pub(crate) fn begin_open(&mut self, fid: Fid) {
-        self.inode(fid).opens += 1;
+        self.inode(fid).uses.opens += 1;
         self.opens.open.insert(fid);
         self.repin(fid);
     }
@@ -35,11 +35,11 @@ impl State {
     /// One less. Says whether that was the last one.
     pub(crate) fn end_open(&mut self, fid: Fid) -> bool {
         let inode = self.inode(fid);
-        inode.opens = inode.opens.saturating_sub(1);
-        if inode.opens > 0 {
+        inode.uses.opens = inode.uses.opens.saturating_sub(1);
+        if inode.uses.opens > 0 {
             return false;
         }
-        inode.locks_lost = 0;
+        inode.uses.locks_lost = 0;
         self.opens.open.remove(&fid);
         self.repin(fid);
         true
@@ -51,7 +51,7 @@ impl State {
     }
 
     pub(crate) fn is_open(&self, fid: Fid) -> bool {
-        self.peek(fid).is_some_and(|inode| inode.opens > 0)
+        self.peek(fid).is_some_and(|inode| inode.uses.opens > 0)
     }
 
     /// Whether the inode is in use here, in other ways than by open files, too.
@@ -62,10 +62,10 @@ impl State {
     /// The server was told that the inode is open here.
     pub(crate) fn told_open(&mut self, fid: Fid) {
         let inode = self.inode(fid);
-        if inode.opens > 0 {
-            inode.open_at_server = InUse::Yes;
+        if inode.uses.opens > 0 {
+            inode.uses.open_at_server = InUse::Yes;
         } else {
-            inode.open_at_server = InUse::No;
+            inode.uses.open_at_server = InUse::No;
             self.opens.closed_at_server.push(fid);
         }
     }
@@ -73,7 +73,7 @@ impl State {
     /// A new session: the server's list is empty.
     pub(crate) fn nothing_told_open(&mut self) {
         for fid in self.open_files() {
-            self.inode(fid).open_at_server = InUse::No;
+            self.inode(fid).uses.open_at_server = InUse::No;
         }
     }
 
@@ -86,7 +86,7 @@ impl State {
     /// can do nothing with the news that it was closed, and hears of it before anything that it could do something with.
     pub(crate) fn keeps_a_name(&self, now: Monotonic, fid: Fid) -> bool {
         let covered = self.holder.valid_until(now, fid, Mode::Read).is_some();
-        let quiet = |inode: &Inode| inode.recalling == 0 && inode.changes == 0;
+        let quiet = |inode: &Inode| inode.kernel.recalling == 0 && inode.changes.unanswered == 0;
         let named = |inode: &Inode| inode.attr.is_some_and(|attr| attr.nlink > 0);
         covered && self.peek(fid).is_some_and(|inode| quiet(inode) && named(inode))
     }
@@ -159,12 +159,12 @@ mod tests {
         state.inode(fid).attr = Some(attr);
         assert!(state.keeps_a_name(at(2), fid));
         assert!(!state.keeps_a_name(at(100), fid), "the lease is over");
-        state.inode(fid).recalling = 1;
+        state.inode(fid).kernel.recalling = 1;
         assert!(!state.keeps_a_name(at(2), fid), "somebody may be about to remove it");
-        state.inode(fid).recalling = 0;
-        state.inode(fid).changes = 1;
+        state.inode(fid).kernel.recalling = 0;
+        state.inode(fid).changes.unanswered = 1;
         assert!(!state.keeps_a_name(at(2), fid), "this client may be about to remove it");
-        state.inode(fid).changes = 0;
+        state.inode(fid).changes.unanswered = 0;
         assert!(state.keeps_a_name(at(2), fid));
         state.inode(fid).attr = Some(Attr { nlink: 0, ..attr });
         assert!(!state.keeps_a_name(at(2), fid), "the server waits for it to delete the inode");

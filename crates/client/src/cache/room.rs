@@ -141,7 +141,7 @@ impl State {
         let kept = self.peek(newcomer).is_some_and(fits).then_some(newcomer);
         for (fid, inode) in &mut self.inodes {
             // What the server has not heard of only the caches know.
-            if Some(*fid) != kept && inode.records == 0 {
+            if Some(*fid) != kept && inode.log.records == 0 {
                 inode.forget_known(now);
             }
         }
@@ -188,7 +188,7 @@ mod tests {
     fn extended_attributes_of_inodes_in_use_are_dropped_before_they_take_too_much() {
         let mut state = state();
         for ino in 1..=500 {
-            state.inode(fid(ino)).kernel_refs = 1;
+            state.inode(fid(ino)).kernel.refs = 1;
             state.repin(fid(ino));
             state.set_xattrs(at(1), fid(ino), large(ino));
             assert!(state.metadata_bytes() <= MOST, "{} of inode {ino}", state.metadata_bytes());
@@ -218,11 +218,11 @@ mod tests {
     #[test]
     fn what_the_server_has_not_heard_of_stays() {
         let mut state = state();
-        state.inode(fid(1)).records = 1;
+        state.inode(fid(1)).log.records = 1;
         state.repin(fid(1));
         state.set_xattrs(at(1), fid(1), large(1));
         for ino in 2..=300 {
-            state.inode(fid(ino)).kernel_refs = 1;
+            state.inode(fid(ino)).kernel.refs = 1;
             state.set_xattrs(at(1), fid(ino), large(ino));
         }
         assert!(matches!(state.inode(fid(1)).xattrs, Xattrs::All(_)));

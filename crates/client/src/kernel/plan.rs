@@ -45,11 +45,11 @@ impl Plan {
         let Some(inode) = state.existing(fid) else { return Plan::default() };
         let recent = inode.recent(now);
         let holds_attr = inode.kernel_holds_attr(now);
-        let stand = Plan { change_count: inode.change_count, fills: inode.fills, ..Plan::default() };
-        if keep.is_none() || inode.changes > 0 {
+        let stand = Plan { change_count: inode.changes.count, fills: inode.kernel.fills, ..Plan::default() };
+        if keep.is_none() || inode.changes.unanswered > 0 {
             return Plan {
                 attr: holds_attr,
-                data: inode.kernel_data.then_some(0..u64::MAX),
+                data: inode.kernel.data.then_some(0..u64::MAX),
                 names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, None, at_once)),
                 ..stand
             };
@@ -58,7 +58,7 @@ impl Plan {
         let Some((recent, data)) = recent else { return stand };
         Plan {
             attr: holds_attr,
-            data: data.filter(|_| inode.kernel_data),
+            data: data.filter(|_| inode.kernel.data),
             names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, Some(&recent), at_once)),
             ..stand
         }
@@ -74,12 +74,12 @@ impl Plan {
     pub(crate) fn overtaken(&self, state: &mut State, now: Monotonic, fid: Fid) -> Option<Plan> {
         let inode = state.existing(fid)?;
         let rounds = self.rounds + 1;
-        if self.extent == Extent::Recent && inode.change_count != self.change_count {
+        if self.extent == Extent::Recent && inode.changes.count != self.change_count {
             let all = Plan { rounds, ..Plan::new(state, now, fid, None) };
             return all.needs_kernel().then_some(all);
         }
-        let refilled = self.extent == Extent::All && inode.fills != self.fills && rounds < MOST_ROUNDS;
-        let (change_count, fills) = (inode.change_count, inode.fills);
+        let refilled = self.extent == Extent::All && inode.kernel.fills != self.fills && rounds < MOST_ROUNDS;
+        let (change_count, fills) = (inode.changes.count, inode.kernel.fills);
         refilled.then(|| Plan { data: Some(0..u64::MAX), change_count, fills, rounds, ..Plan::default() })
     }
 

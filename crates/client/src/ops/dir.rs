@@ -422,7 +422,7 @@ impl News {
     fn is_news(self, state: &mut State, name: &Name, fid: Fid) -> bool {
         let knows_inode = state
             .existing(fid)
-            .is_some_and(|inode| inode.kernel_refs > 0 && inode.kernel_attr_until >= self.enough);
+            .is_some_and(|inode| inode.kernel.refs > 0 && inode.kernel.attr_until >= self.enough);
         let dir = state.existing(self.dir).and_then(|inode| inode.dir.as_ref());
         let knows_name = dir.is_some_and(|dir| dir.told_until(name) >= self.enough);
         !(knows_inode && knows_name)

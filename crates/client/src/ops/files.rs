@@ -47,7 +47,7 @@ impl OpenFile {
     /// Of an inode that the server has just been told is open.
     pub(super) fn registered(arrived: &mut Arrived<'_>, fid: Fid, mode: OpenMode) -> Arc<OpenFile> {
         let file = OpenFile::count(arrived.inner, arrived.state, fid, mode);
-        arrived.state.inode(fid).open_at_server = InUse::Yes;
+        arrived.state.inode(fid).uses.open_at_server = InUse::Yes;
         file
     }
 
@@ -78,7 +78,7 @@ impl OpenFile {
     /// # Errors
     /// EIO.
     pub(super) fn check_locks(&self, state: &mut crate::cache::State) -> FsResult<()> {
-        let lost = state.existing(self.fid).map_or(0, |inode| inode.locks_lost);
+        let lost = state.existing(self.fid).map_or(0, |inode| inode.uses.locks_lost);
         if lost > self.losses {
             return Err(FsError::new(
                 Errno::Io,
@@ -97,14 +97,14 @@ impl Drop for OpenFile {
         }
         let inode = state.inode(self.fid);
         let by_log = inode.is_released_by_log();
-        let registered = std::mem::take(&mut inode.open_at_server) == InUse::Yes;
+        let registered = std::mem::take(&mut inode.uses.open_at_server) == InUse::Yes;
         let now = self.inner.now();
         if by_log && state.may_change_here(now, self.fid).is_ok() {
             state.release_here(now, self.inner.clock.calendar(), self.fid);
         } else if by_log {
             // The answer to the digest that brings the last of it tells the server.
             if registered {
-                state.inode(self.fid).open_at_server = InUse::Yes;
+                state.inode(self.fid).uses.open_at_server = InUse::Yes;
             }
         } else if registered {
             state.note_told_closed(now, self.fid);
@@ -143,15 +143,15 @@ impl Client {
                 && lease.is_some_and(|until| until >= state.holder.session_valid_until())
                 && state.holder.valid_until(now, fid, Mode::Read).is_some()
             // An own unlink may be on its way that was told that nobody here has it open.
-            && state.inode(fid).changes == 0;
+            && state.inode(fid).changes.unanswered == 0;
             let gone = state.inode(fid).attr.is_some_and(|attr| attr.nlink == 0);
-            if gone && state.inode(fid).opens == 1 && state.may_change_here(now, fid).is_ok() {
+            if gone && state.inode(fid).uses.opens == 1 && state.may_change_here(now, fid).is_ok() {
                 // Its last name was removed here, and with it perhaps the inode.
                 drop(state);
                 return Err(FsError::new(Errno::Stale, "removed meanwhile"));
             }
-            let here = state.inode(fid).origin == Origin::Here;
-            if covered || here || state.inode(fid).open_at_server == InUse::Yes {
+            let here = state.inode(fid).log.origin == Origin::Here;
+            if covered || here || state.inode(fid).uses.open_at_server == InUse::Yes {
                 return Ok(file);
             }
             let ticket = state.holder.begin_request(now);

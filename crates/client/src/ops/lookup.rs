@@ -158,7 +158,7 @@ impl Inner {
 
     /// Sees to it that the server knows the inode.
     async fn introduce(self: &Arc<Inner>, fid: Fid) -> FsResult<()> {
-        let here = self.locked().0.peek(fid).is_some_and(|inode| inode.origin == Origin::Here);
+        let here = self.locked().0.peek(fid).is_some_and(|inode| inode.log.origin == Origin::Here);
         if here { self.flush(&[fid]).await } else { Ok(()) }
     }
 

@@ -59,7 +59,7 @@ impl State {
     /// The entry for a node that was just learned under a name.
     fn entry(&mut self, now: Monotonic, names: Validity, node: Node) -> Entry {
         // What was changed here the server does not know.
-        let ahead = self.peek(node.fid).filter(|inode| inode.records > 0).and_then(|inode| inode.attr);
+        let ahead = self.peek(node.fid).filter(|inode| inode.log.records > 0).and_then(|inode| inode.attr);
         let node = Node { attr: ahead.unwrap_or(node.attr), ..node };
         let attr = self.attr_validity(now, node.fid, &node.attr);
         Entry { node: Some(node), names, attr }
@@ -68,7 +68,7 @@ impl State {
     /// Whether the server said what the inode was like before something that was known, or done, here already: it had not heard
     /// of that yet when it answered, and the answer came here after it had.
     fn is_outdated(&self, node: &Node) -> bool {
-        let known = |inode: &Inode| inode.records > 0 && inode.attr.is_some();
+        let known = |inode: &Inode| inode.log.records > 0 && inode.attr.is_some();
         self.peek(node.fid).is_some_and(|inode| node.attr.version < inode.seen && !known(inode))
     }
 

@@ -379,7 +379,7 @@ impl Client {
             return Ok(());
         }
         for dir in dirs {
-            let recalling = state.existing(*dir).is_some_and(|inode| inode.recalling > 0);
+            let recalling = state.existing(*dir).is_some_and(|inode| inode.kernel.recalling > 0);
             if recalling && state.send_back(now) {
                 return Err(FsError::new(Errno::Stale, "its directory is being recalled"));
             }

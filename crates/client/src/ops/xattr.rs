@@ -122,7 +122,7 @@ impl Client {
             // Until the answer only the server knows.
             let before = state.inode(fid).xattrs.clone();
             state.forget_xattrs(fid);
-            let began = (state.inode(fid).holding, state.inode(fid).change_count);
+            let began = (state.inode(fid).holding, state.inode(fid).changes.count);
             (ticket, change, before, began)
         };
         let waiting =
@@ -130,7 +130,7 @@ impl Client {
                 let ticket = arrived.ticket;
                 let (state, now) = (&mut *arrived.state, arrived.now);
                 let inode = state.inode(fid);
-                let alone = began == (inode.holding, inode.change_count);
+                let alone = began == (inode.holding, inode.changes.count);
                 state.end_change(change);
                 let did = Did::from(result.map(|(answer, _)| answer))?;
                 let enterable = state.enter(ticket, fid);
@@ -162,7 +162,7 @@ impl Client {
         let (ticket, changes) = {
             let (mut state, now) = self.inner.settled(&[fid]).await?;
             let ticket = state.holder.begin_request(now);
-            let changes = state.existing(fid).map_or(0, |inode| inode.change_count);
+            let changes = state.existing(fid).map_or(0, |inode| inode.changes.count);
             (ticket, changes)
         };
         let waiting =

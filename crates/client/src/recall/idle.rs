@@ -35,14 +35,14 @@ impl Inner {
                 return;
             }
             let covered = state.holder.covered_by(root);
-            let busy = |inode: &Inode| inode.recalling > 0 || inode.changes > 0;
+            let busy = |inode: &Inode| inode.kernel.recalling > 0 || inode.changes.unanswered > 0;
             let stays = |fid: &Fid| !state.may_give_back(*fid) || state.peek(*fid).is_some_and(busy);
             if covered.iter().any(stays) {
                 return;
             }
             self.answers.bump();
             let mut part = |fid: Fid| {
-                state.inode(fid).recalling += 1;
+                state.inode(fid).kernel.recalling += 1;
                 state.repin(fid);
                 let keep = state.holder.node_mode(fid).map(|_| Mode::Read);
                 Part { fid, keep, plan: Plan::new(&mut state, now, fid, keep) }
@@ -61,8 +61,9 @@ impl Inner {
             }
         }
         // Of what was asked for meanwhile, or changed, the answer to that speaks.
-        let quiet =
-            |part: &Part| state.peek(part.fid).is_none_or(|inode| inode.changes == 0 && inode.records == 0);
+        let quiet = |part: &Part| {
+            state.peek(part.fid).is_none_or(|inode| inode.changes.unanswered == 0 && inode.log.records == 0)
+        };
         // And what a digest makes may be covered by it.
         if parts.iter().all(quiet) && state.behind.digest_under_way().is_none() {
             acks.extend(state.holder.release_deep(root));
@@ -83,10 +84,10 @@ impl Inner {
                     acks.extend(state.holder.release(now, fid));
                     continue;
                 };
-                if inode.recalling > 0 || inode.changes > 0 || !may_go {
+                if inode.kernel.recalling > 0 || inode.changes.unanswered > 0 || !may_go {
                     continue;
                 }
-                inode.recalling += 1;
+                inode.kernel.recalling += 1;
                 self.answers.bump();
                 Plan::new(&mut state, now, fid, None)
             };
@@ -96,11 +97,11 @@ impl Inner {
             let mut state = crate::lock(&self.state);
             state.kernel_dropped(fid);
             state.void(fid);
-            state.inode(fid).recalling -= 1;
+            state.inode(fid).kernel.recalling -= 1;
             let in_use = state.in_use(fid, asked_hooks);
             if let Some(ack) = state.holder.release(now, fid) {
                 if in_use == InUse::Yes {
-                    state.inode(fid).open_at_server = InUse::Yes;
+                    state.inode(fid).uses.open_at_server = InUse::Yes;
                 }
                 acks.push(RecallAck { in_use, ..ack });
             }

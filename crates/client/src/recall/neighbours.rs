@@ -64,11 +64,11 @@ impl Inner {
             for fid in fids.iter().copied() {
                 let written = state.holder.may_lower(fid) && state.may_give_back(fid);
                 let Some(inode) = state.existing(fid).filter(|_| written) else { continue };
-                let busy = inode.changes > 0 || inode.recalling > 0 || inode.opens > 0;
+                let busy = inode.changes.unanswered > 0 || inode.kernel.recalling > 0 || inode.uses.opens > 0;
                 if busy {
                     continue;
                 }
-                inode.recalling += 1;
+                inode.kernel.recalling += 1;
                 state.repin(fid);
                 plans.push((fid, Plan::new(&mut state, now, fid, Some(Mode::Read))));
             }
@@ -86,8 +86,8 @@ impl Inner {
             for (fid, plan) in plans {
                 let overtaken = plan.overtaken(&mut state, now, fid).is_some();
                 let inode = state.inode(fid);
-                inode.recalling -= 1;
-                if !overtaken && inode.changes == 0 {
+                inode.kernel.recalling -= 1;
+                if !overtaken && inode.changes.unanswered == 0 {
                     lowered.extend(state.holder.lower(fid));
                 }
                 state.repin(fid);

@@ -99,7 +99,7 @@ impl Inner {
                     job.parts.iter().any(|Part { fid, .. }| {
                         // Own changes that go ahead of the recall are not what it waits for.
                         let ahead = state.holder.is_exclusive(*fid);
-                        !ahead && state.existing(*fid).is_some_and(|inode| inode.changes > 0)
+                        !ahead && state.existing(*fid).is_some_and(|inode| inode.changes.unanswered > 0)
                     })
                 };
                 if stuck && behind {

@@ -100,7 +100,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     state.unsynced.start_session();
     let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
     for fid in state.locks.lose_all() {
-        state.inode(fid).locks_lost = loss;
+        state.inode(fid).uses.locks_lost = loss;
         state.repin(fid);
     }
     state.nothing_told_open();

@@ -88,11 +88,11 @@ impl Inner {
             let covered = self.config.consistency == Consistency::Lease
                 && state.holder.valid_until(now, fid, Mode::Read).is_some();
             let inode = state.inode(fid);
-            if inode.origin == Origin::Here {
+            if inode.log.origin == Origin::Here {
                 continue;
             }
-            if !covered && inode.open_at_server == InUse::No {
-                inode.open_at_server = InUse::Yes;
+            if !covered && inode.uses.open_at_server == InUse::No {
+                inode.uses.open_at_server = InUse::Yes;
                 let ticket = state.holder.begin_request(now);
                 orders.push((fid, Order::question(Call::Opened { fid }, ticket)));
             }
