@@ -8,7 +8,7 @@ use crate::crash;
 use crate::inner::{Arrived, Inner, Phase};
 use crate::log::Behind;
 use crate::log::disk::OnDisk;
-use crate::log::next::{Chosen, Room, UnderWay};
+use crate::log::next::{Chosen, ServerRoom, UnderWay};
 use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
 use soda_oplog::{Change, Digest, DigestId, Fate};
@@ -152,16 +152,16 @@ impl State {
         let refused = self.behind.refused.take();
         let under_way = self.behind.under_way.take().unwrap_or_default();
         match (error.errno, refused) {
-            (Errno::NoSpace, _) if self.behind.room == Room::Enough => {
-                self.behind.room = Room::Short;
+            (Errno::NoSpace, _) if self.behind.room == ServerRoom::Enough => {
+                self.behind.room = ServerRoom::Short;
                 self.digests_lost(id);
                 Refused::Later
             }
             // Others may give space back; and what a disk refuses once it may take later.
             (Errno::NoSpace | Errno::Io, _) | (_, None) => {
-                if self.behind.room != Room::Enough {
+                if self.behind.room != ServerRoom::Enough {
                     let freeing = under_way.chosen == Chosen::Freeing;
-                    self.behind.room = if freeing { Room::None } else { Room::Short };
+                    self.behind.room = if freeing { ServerRoom::None } else { ServerRoom::Short };
                 }
                 self.behind.waiting.note_failed(id, error);
                 self.digests_lost(id);

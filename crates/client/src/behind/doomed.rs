@@ -5,7 +5,7 @@
 use crate::cache::State;
 use crate::inner::Inner;
 use crate::log::Behind;
-use crate::log::next::Room;
+use crate::log::next::ServerRoom;
 use soda_oplog::segments::Entry;
 use soda_oplog::{Object, Record};
 use soda_types::semantics::Moment;
@@ -33,7 +33,7 @@ impl State {
     /// Whether the server has no room for what is still to be told of a file, and may never need to be told. In the log its
     /// removal would stand behind that.
     pub(super) fn need_not_be_told(&self, fid: Fid, in_use: InUse) -> bool {
-        let full = self.behind.room != Room::Enough && in_use == InUse::No;
+        let full = self.behind.room != ServerRoom::Enough && in_use == InUse::No;
         full && self.is_ahead(&[fid]) && self.goes_with_its_name(fid)
     }
 
@@ -96,7 +96,9 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             let full = {
                 let (state, _) = self.locked();
-                state.behind.room != Room::Enough && in_use == InUse::No && state.goes_with_its_name(fid)
+                state.behind.room != ServerRoom::Enough
+                    && in_use == InUse::No
+                    && state.goes_with_its_name(fid)
             };
             let first = if full { &[dir][..] } else { &[dir, fid] };
             match self.settled(first).await {

@@ -9,7 +9,7 @@ use crate::crash;
 use crate::inner::Inner;
 use crate::log::Behind;
 use crate::log::disk::OnDisk;
-use crate::log::next::Room;
+use crate::log::next::ServerRoom;
 use crate::why::Why;
 use soda_oplog::{Change, Record};
 use soda_protocol::space_for;
@@ -109,7 +109,7 @@ impl State {
         self.behind.reserve.note_needed(now);
         let stalled =
             self.behind.stalled_until > Monotonic::ZERO && self.behind.log.first_pending().is_some();
-        let refused = stalled || self.behind.room != Room::Enough;
+        let refused = stalled || self.behind.room != ServerRoom::Enough;
         if self.behind.reserve.bytes() < space || refused {
             return Err(Why::Reservation.into());
         }

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod damage;
 
-use crate::cache::lru::{Lru, Place};
+use crate::cache::lru::{Lru, LruPlace};
 use crate::cache::readahead::RANDOM_UNIT;
 use crate::private;
 use bytes::Bytes;
@@ -60,7 +60,7 @@ struct Index {
 struct Entry {
     version: Version,
     len: u32,
-    place: Place,
+    place: LruPlace,
 }
 
 /// An extent that is on the disk.

@@ -4,7 +4,7 @@
 //! The data of a file carry the data version that they belong to. What own writes in flight touch is not in the cache,
 //! and no read that overlaps one is entered: until the write is answered only the server knows the truth.
 
-use crate::cache::lru::{Lru, Place};
+use crate::cache::lru::{Lru, LruPlace};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use soda_types::{Fid, Version};
@@ -45,7 +45,7 @@ struct Write {
 #[derive(Debug)]
 struct Extent {
     bytes: Bytes,
-    place: Place,
+    place: LruPlace,
 }
 
 #[derive(Debug)]

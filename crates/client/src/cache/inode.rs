@@ -1,7 +1,7 @@
 //! What is known of one inode, and who needs it to stay.
 
 use crate::cache::layout::Layout;
-use crate::cache::lru::Place;
+use crate::cache::lru::LruPlace;
 use crate::cache::names::Directory;
 use crate::cache::unseen::Unseen;
 use crate::hooks::{KERNEL_LAG, Names};
@@ -90,7 +90,7 @@ pub(crate) struct Inode {
     pub(crate) uses: Uses,
     pub(crate) kernel: AtKernel,
     /// In the list of inodes that nobody needs.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<LruPlace>,
 }
 
 /// Own changes on their way through to the server. The caches count them, and a recall says that it has uncovered them.

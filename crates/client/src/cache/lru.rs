@@ -18,7 +18,7 @@ struct Node<K> {
 
 /// Where a key is in the list. Belongs to the one entry that is in the list there.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place(u32);
+pub(crate) struct LruPlace(u32);
 
 const NIL: u32 = u32::MAX;
 
@@ -33,7 +33,7 @@ impl<K> Lru<K> {
         self.len
     }
 
-    pub(crate) fn insert(&mut self, key: K) -> Place {
+    pub(crate) fn insert(&mut self, key: K) -> LruPlace {
         let node = Node { key: Some(key), newer: NIL, older: NIL };
         let at = match self.free.pop() {
             Some(at) => {
@@ -47,17 +47,17 @@ impl<K> Lru<K> {
         };
         self.link(at);
         self.len += 1;
-        Place(at)
+        LruPlace(at)
     }
 
-    pub(crate) fn touch(&mut self, place: &Place) {
+    pub(crate) fn touch(&mut self, place: &LruPlace) {
         if self.newest != place.0 {
             self.unlink(place.0);
             self.link(place.0);
         }
     }
 
-    pub(crate) fn remove(&mut self, place: Place) -> Option<K> {
+    pub(crate) fn remove(&mut self, place: LruPlace) -> Option<K> {
         self.unlink(place.0);
         self.free.push(place.0);
         self.len -= 1;

@@ -70,7 +70,7 @@ pub(crate) struct State {
 /// An own change in progress on one inode. Ends with [`State::end_change`].
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Change {
+pub(crate) struct OwnChange {
     fid: Fid,
     uncovered: bool,
 }
@@ -325,18 +325,18 @@ impl State {
 
     // ------------------------------------------------------------ own changes
 
-    pub(crate) fn begin_change(&mut self, now: Monotonic, fid: Fid) -> Change {
+    pub(crate) fn begin_change(&mut self, now: Monotonic, fid: Fid) -> OwnChange {
         let uncovered = !self.covered_for_writing(now, fid);
         let inode = self.inode(fid);
         inode.changes.unanswered += 1;
         inode.changes.uncovered += u32::from(uncovered);
         inode.changes.count += 1;
         self.repin(fid);
-        Change { fid, uncovered }
+        OwnChange { fid, uncovered }
     }
 
-    pub(crate) fn end_change(&mut self, change: Change) {
-        let Change { fid, uncovered } = change;
+    pub(crate) fn end_change(&mut self, change: OwnChange) {
+        let OwnChange { fid, uncovered } = change;
         if let Some(inode) = self.inodes.get_mut(&fid) {
             inode.changes.unanswered = inode.changes.unanswered.saturating_sub(1);
             let left = inode.changes.uncovered.saturating_sub(u32::from(uncovered));

@@ -9,7 +9,7 @@ pub(crate) mod waiting;
 
 use crate::config::{Fsync, WriteBehind, WritePolicy};
 use disk::DiskLog;
-use next::{Room, UnderWay};
+use next::{ServerRoom, UnderWay};
 use reserve::Reserve;
 use soda_oplog::{Change, DigestId, Log, Needed};
 use soda_protocol::Lsn;
@@ -17,7 +17,7 @@ use soda_types::{Fid, Monotonic, Timestamp, Version};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use waiting::Waiting;
+use waiting::Waiters;
 
 /// The operation log of the client and what goes with it; under the lock of the caches.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Behind {
     pub(crate) disk: Option<Arc<DiskLog>>,
     pub(crate) reserve: Reserve,
     pub(crate) under_way: Option<UnderWay>,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: Waiters,
     /// For digests that the server's disk may not have: the versions that it had before each of them.
     pub(crate) before: BTreeMap<DigestId, Vec<(Fid, Version)>>,
     /// The server's disk has what it was told up to this digest.
@@ -39,7 +39,7 @@ pub(crate) struct Behind {
     pub(crate) last_at: Timestamp,
     /// The server did not take a digest: nothing is sent before that.
     pub(crate) stalled_until: Monotonic,
-    pub(crate) room: Room,
+    pub(crate) room: ServerRoom,
     /// When the last digest was sent that nobody had asked for, and before when the next one is not.
     pub(crate) unasked_at: Monotonic,
     quiet_until: Monotonic,
@@ -65,13 +65,13 @@ impl Behind {
             disk: None,
             reserve: Reserve::default(),
             under_way: None,
-            waiting: Waiting::default(),
+            waiting: Waiters::default(),
             before: BTreeMap::new(),
             durable: DigestId::default(),
             first_version: Version(0),
             last_at: Timestamp::new(0, 0),
             stalled_until: Monotonic::ZERO,
-            room: Room::default(),
+            room: ServerRoom::default(),
             unasked_at: Monotonic::ZERO,
             quiet_until: Monotonic::ZERO,
             wanted_at: Monotonic::ZERO,
@@ -98,7 +98,7 @@ impl Behind {
         let oldest = self.log.oldest_pending()?;
         let due = if !self.waiting.is_empty() {
             Monotonic::ZERO
-        } else if self.is_long() || self.room != Room::Enough {
+        } else if self.is_long() || self.room != ServerRoom::Enough {
             self.quiet_until
         } else {
             (oldest + behind.max_age).max(self.quiet_until)

@@ -48,7 +48,7 @@ pub(crate) enum Chosen {
 
 /// Whether the server has room for what it is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Room {
+pub(crate) enum ServerRoom {
     #[default]
     Enough,
     /// It refused a digest for want of space. What gives space back goes first; then each who waits has a digest alone, so
@@ -62,9 +62,10 @@ impl Behind {
     /// Takes what is sent next out of the log.
     pub(crate) fn choose(&mut self, now: Monotonic) -> Option<(Digest, Chosen)> {
         let wanted = match self.room {
-            Room::Enough => self.waiting.wanted(),
-            Room::Short | Room::None => {
-                let freeing = if self.room == Room::Short { self.log.take_freeing(LIMITS) } else { None };
+            ServerRoom::Enough => self.waiting.wanted(),
+            ServerRoom::Short | ServerRoom::None => {
+                let freeing =
+                    if self.room == ServerRoom::Short { self.log.take_freeing(LIMITS) } else { None };
                 if let Some(digest) = freeing {
                     return Some((digest, Chosen::Freeing));
                 }
@@ -90,7 +91,7 @@ impl Behind {
         self.reserve.note_used(self.log.under_way_space());
         self.log.handle_applied(under_way.id);
         let has_room = under_way.chosen == Chosen::InOrder || self.log.first_pending().is_none();
-        self.room = if has_room { Room::Enough } else { self.room };
+        self.room = if has_room { ServerRoom::Enough } else { self.room };
     }
 
     /// The digest in which everything is that was logged so far and applied.

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 /// Those who wait, and for what.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting(Vec<Waiter>);
+pub(crate) struct Waiters(Vec<Waiter>);
 
 #[derive(Debug)]
 struct Waiter {
@@ -44,7 +44,7 @@ impl What {
     }
 }
 
-impl Waiting {
+impl Waiters {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

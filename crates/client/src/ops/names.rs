@@ -2,7 +2,7 @@
 
 use crate::behind::names::At;
 use crate::cache::names::Known;
-use crate::cache::{Change, State, is_directory, present};
+use crate::cache::{OwnChange, State, is_directory, present};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::hooks::NamesLock;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Own changes of names in progress.
 pub(super) struct NamesInFlight {
     names: Vec<(Fid, Name)>,
-    changes: Vec<Change>,
+    changes: Vec<OwnChange>,
 }
 
 /// What a change of names did: the inode it was about, and the attributes of others.

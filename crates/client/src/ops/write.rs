@@ -4,7 +4,7 @@
 use crate::behind::here::NotHere;
 use crate::behind::reserve::MadeRoom;
 use crate::cache::extents::{WriteId, WriteOutcome};
-use crate::cache::{Change, State};
+use crate::cache::{OwnChange, State};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::config::{Consistency, WritePolicy};
@@ -23,7 +23,7 @@ use std::ops::Range;
 /// An own change of data in progress.
 pub(super) struct DataInFlight {
     fid: Fid,
-    change: Change,
+    change: OwnChange,
     write: WriteId,
 }
 
