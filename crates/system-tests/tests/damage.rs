@@ -57,6 +57,8 @@ fn killed() -> Cell {
     fs::write(root.join("large"), vec![7; 3 << 20]).unwrap();
     fs::write(root.join("removed"), vec![7; 3 << 20]).unwrap();
     fs::remove_file(root.join("removed")).unwrap();
+    fs::File::open(&root).unwrap().sync_all().unwrap();
+    drop(root);
     cell.mounts[0].unmount();
     cell.server.kill();
     cell
@@ -106,9 +108,44 @@ fn fsck_without_repair_changes_nothing() {
     let value = torn.windows(9).rposition(|bytes| bytes == b"content 1").unwrap();
     torn[value] = 0;
     fs::write(&journal, torn).unwrap();
+    unchanged("with a journal that rotted after a sync", Some(8));
+    fs::remove_file(data.join("meta/synced")).unwrap();
     unchanged("with a torn journal", Some(0));
     fs::remove_dir_all(data.join("data")).unwrap();
     unchanged("without data", Some(8));
+}
+
+/// What was synced and has rotted in the journal is not given up unasked.
+#[test]
+fn a_journal_that_rots_is_cut_only_when_its_loss_is_accepted() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = killed();
+    let data = cell.server.data().to_owned();
+    let journals = fs::read_dir(data.join("meta")).unwrap().map(|entry| entry.unwrap().path());
+    let journal = journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max().unwrap();
+    let mut rotten = fs::read(&journal).unwrap();
+    let value = rotten.windows(11).position(|bytes| bytes == b"content 150").unwrap();
+    rotten[value] ^= 1;
+    fs::write(&journal, &rotten).unwrap();
+    let says = ["the journal", "is damaged", "from a copy", "--repair --discard-lost"];
+    let listen = format!("127.0.0.1:{}", free_port());
+    refused(&["serve", "--data", text(&data), "--listen", &listen], 1, &says);
+    refused(&["fsck", text(&data)], 8, &says);
+    refused(&["fsck", "--repair", text(&data)], 8, &says);
+    assert_eq!(fs::read(&journal).unwrap(), rotten);
+
+    let output = soda(&["fsck", "--repair", "--discard-lost", text(&data)]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("the journal was damaged"), "{said}");
+    assert!(soda(&["fsck", text(&data)]).status.success());
+    cell.server.restart();
+    cell.mounts[0].start();
+    let root = cell.root(0).to_owned();
+    assert_eq!(fs::read_to_string(root.join("small100")).unwrap(), "content 100");
+    assert!(!root.join("small199").exists(), "what came after it is lost");
 }
 
 /// Names and small files are in the metadata: they need not be given up with the rest.

@@ -66,7 +66,13 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
         Some(shadow) => DataDirectory::open_to_look(path, shadow.path(), store_options.clone()),
         None => DataDirectory::open_existing(path, store_options.clone()),
     };
+    let mut lost_changes = None;
     let opened = match opened {
+        Err(StorageError::DamagedJournal { .. }) if arguments.discard_lost => {
+            let lost = DataDirectory::accept_lost_changes(path);
+            lost_changes = lost.map_err(|error| CliError::Failed(error.to_string()))?;
+            DataDirectory::open_existing(path, store_options)
+        }
         Err(StorageError::NoData { .. }) if arguments.discard_lost => {
             DataDirectory::open_without_data(path, store_options)
         }
@@ -76,6 +82,7 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
         StorageError::BadFormat { .. }
         | StorageError::NoMetadata { .. }
         | StorageError::NoData { .. }
+        | StorageError::DamagedJournal { .. }
         | StorageError::DamagedMetadata { .. } => CliError::Damaged(in_place(error.to_string())),
         _ => CliError::Failed(in_place(error.to_string())),
     })?;
@@ -100,7 +107,15 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     let of_server = of_server.map_err(|error| {
         CliError::Failed(in_place(format!("the check of {} failed: {error}", path.display())))
     })?;
-    let summary = summary(&report, &of_server);
+    let mut summary = summary(&report, &of_server);
+    if let Some(lost) = lost_changes {
+        let problem = format!(
+            "the journal was damaged: its last {} or more are lost, a copy is kept (.torn)",
+            count(lost, "batch")
+        );
+        summary.found.insert(0, Found { problem, inode: None, path: None, range: None });
+        summary.repaired += 1;
+    }
     match arguments.json {
         true => print_json(&summary)?,
         false => print(&text(&summary))?,

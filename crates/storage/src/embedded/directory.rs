@@ -1,7 +1,7 @@
 //! A server's data directory: who it belongs to, in which format, and that one server uses it at a time.
 
 use super::space::Promised;
-use super::{EmbeddedData, EmbeddedMeta, meta};
+use super::{EmbeddedData, EmbeddedMeta, journal, meta};
 use crate::{StorageError, StorageResult, crash};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File};
@@ -149,6 +149,18 @@ impl DataDirectory {
         let synced = sync_directory(&path.join(DATA_DIR)).and_then(|()| sync_directory(path));
         synced.map_err(|error| io("syncing", error))?;
         Ok(DataDirectory { path: path.clone(), meta, data })
+    }
+
+    /// Cuts a journal off where it is damaged ([`StorageError::DamagedJournal`]), and keeps a copy of what is behind. Returns how
+    /// many batches of changes are lost at least.
+    pub fn accept_lost_changes(path: impl AsRef<Path>) -> StorageResult<Option<u64>> {
+        let path = path.as_ref();
+        let io = |doing: &str, error| StorageError::io(format!("{doing} {}", path.display()), error);
+        let path = &path.canonicalize().map_err(|error| io("finding the data directory", error))?;
+        let _lock = lock(path)?;
+        let text = fs::read(path.join(FORMAT_FILE)).map_err(|error| io("reading the format of", error))?;
+        check_format(path, &String::from_utf8_lossy(&text))?;
+        journal::accept_loss(&path.join(META_DIR))
     }
 
     pub fn path(&self) -> &Path {

@@ -97,7 +97,7 @@ impl EmbeddedMeta {
     ) -> StorageResult<EmbeddedMeta> {
         let engine = |doing, error| engine(&path, doing, error);
         // Before the engine sees it: that refuses some torn tails, and others are bugs to it.
-        journal::cut_torn_tail(&path)?;
+        let found = journal::cut_torn_tail(&path)?;
         let database = Database::builder(&path)
             .cache_size(options.meta_cache)
             .journal_compression(CompressionType::None)
@@ -124,7 +124,7 @@ impl EmbeddedMeta {
         Ok(EmbeddedMeta {
             database,
             trees,
-            journal: Journal::find(&path)?,
+            journal: Journal::find(&path, found)?,
             failed: OnceLock::new(),
             initialisation: Mutex::new(initialisation),
             deletions: AtomicU64::new(0),
@@ -285,7 +285,10 @@ impl MetaStore for EmbeddedMeta {
                 Change::Delete { .. } => writes.remove(tree, key),
             }
         }
-        let committed = writes.commit();
+        let committed = match &self.journal {
+            Some(journal) => journal.commit(|| writes.commit()),
+            None => writes.commit(),
+        };
         self.end.commits.fetch_add(1, Ordering::AcqRel);
         committed.map_err(|error| self.failure("committing", error))?;
         crash::point("meta.commit.after");
