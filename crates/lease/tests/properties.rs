@@ -273,6 +273,13 @@ impl Watched {
         let held: usize = self.table.sessions(self.now).iter().map(|session| session.leases).sum();
         assert_eq!(held, self.table.len());
         assert_eq!(self.table.waiting_count(), self.waiting.len());
+        // Who waits is told for whom, or that there is a grace period: admission has what the view shows.
+        for ino in 1..=3 {
+            for wait in self.table.waiting(self.now, fid(ino)) {
+                let in_grace = wait.blocked_by.is_empty() && self.table.grace_left(self.now).is_some();
+                assert!(in_grace || !wait.blocked_by.is_empty(), "{wait:?} waits for nothing");
+            }
+        }
     }
 
     /// Everybody answers and everything is finished: then nothing is left waiting.

@@ -245,29 +245,9 @@ impl Table {
         intent: Intent,
         asker: (OpKey, usize),
     ) -> Blocked {
-        // A holder with one change behind the other never gives an answer that still counts when it arrives: each change
-        // makes the answers before it void. Who has nothing left to keep has nothing to change under.
-        let starves = self
-            .ops
-            .get(&asker.0)
-            .is_some_and(|op| op.overtaken && now.since(op.arrived) >= self.config.read_patience);
-        let keep = others_keep(intent).filter(|_| !starves);
-        // Only a write lease is in the way of a read, and it has no company: with a thousand readers, one more does not
-        // look at each of them.
-        let enough = match intent {
-            Intent::Read => 1,
-            Intent::Change => usize::MAX,
-        };
-        let examined = &mut self.counters.leases_examined;
-        let in_the_way: Vec<_> = self
-            .store
-            .holders(object)
-            .take(enough)
-            .inspect(|_| *examined += 1)
-            .filter_map(|id| Some((id, self.store.lease(id)?)))
-            .filter(|(_, lease)| lease.session != session && Some(lease.mode) > keep)
-            .map(|(id, _)| id)
-            .collect();
+        let keep = self.kept_beside(now, asker.0, intent);
+        let (in_the_way, examined) = self.leases_against(session, object, intent, keep);
+        self.counters.leases_examined += examined;
         let mut blocked = Blocked::No;
         for id in in_the_way {
             if self.still_holds(now, id, object) {

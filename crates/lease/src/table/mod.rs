@@ -35,6 +35,7 @@ mod deep;
 mod grace;
 mod grants;
 mod index;
+mod obstacles;
 mod output;
 mod parts;
 mod placing;

@@ -26,15 +26,10 @@ impl Table {
         keep: Option<Mode>,
         asker: (OpKey, usize),
     ) -> Blocked {
-        if self.store.deep_count() == 0 {
-            return Blocked::No;
-        }
+        let (in_the_way, examined) = self.deep_against(session, object, keep);
+        self.counters.leases_examined += examined;
         let mut blocked = Blocked::No;
-        for reach in self.store.reaching(object) {
-            self.counters.leases_examined += 1;
-            if reach.session == session || Some(reach.allows) <= keep {
-                continue;
-            }
+        for reach in in_the_way {
             if self.still_holds(now, reach.lease, object) {
                 let cause = self.cause_of(asker);
                 self.recall_part(now, reach.lease, object, keep, cause);

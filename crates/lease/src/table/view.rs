@@ -269,36 +269,12 @@ impl Table {
 
     fn wait_info(&self, now: Monotonic, key: OpKey, intent: Intent) -> Option<WaitInfo> {
         let op = self.ops.get(&key)?;
-        let mut blocked_by = Vec::new();
-        let mut at_latest: Option<Monotonic> = self.grace.as_ref().map(|grace| grace.wake);
-        for (object, access) in op.objects.iter().zip(&op.accesses) {
-            let keep = super::admission::others_keep(access.intent);
-            let leases = self.store.holders(*object).filter_map(|id| self.store.lease(id));
-            for lease in leases.filter(|lease| lease.session != op.session && Some(lease.mode) > keep) {
-                blocked_by.push(lease.session);
-                let end = self.end_at_latest(now, lease);
-                at_latest = Some(at_latest.map_or(end, |latest| latest.max(end)));
-            }
-            let deep = self.store.reaching(*object).into_iter();
-            for reach in deep.filter(|reach| reach.session != op.session && Some(reach.allows) > keep) {
-                blocked_by.push(reach.session);
-                if let Some(lease) = self.store.lease(reach.lease) {
-                    let end = self.end_at_latest(now, lease);
-                    at_latest = Some(at_latest.map_or(end, |latest| latest.max(end)));
-                }
-            }
-            blocked_by.extend(self.ahead_of(now, key, *object, access.intent).map(|ahead| ahead.session));
-        }
-        let running = self.ops.values().filter(|other| !other.is_waiting());
-        for other in running {
-            let shares = other.objects.iter().zip(&other.accesses).any(|(object, access)| {
-                let mine = op.objects.iter().position(|mine| mine == object);
-                mine.is_some_and(|at| super::admission::exclude(access.intent, op.accesses[at].intent))
-            });
-            if shares {
-                blocked_by.push(other.session);
-            }
-        }
+        let obstacles = self.obstacles(now, key);
+        let leases: Vec<&Lease> = obstacles.leases.iter().filter_map(|id| self.store.lease(*id)).collect();
+        let ends = leases.iter().map(|lease| self.end_at_latest(now, lease));
+        let at_latest = ends.chain(self.grace.as_ref().map(|grace| grace.wake)).max();
+        let mut blocked_by = obstacles.operations;
+        blocked_by.extend(leases.iter().map(|lease| lease.session));
         blocked_by.sort_unstable();
         blocked_by.dedup();
         Some(WaitInfo {
