@@ -201,6 +201,24 @@ fn a_directory_that_has_lost_all_its_data_keeps_what_the_metadata_have() {
     assert!(soda(&["fsck", text(&data)]).status.success());
 }
 
+#[test]
+fn fsck_looks_at_a_directory_on_a_read_only_disk() {
+    if !prerequisites() {
+        return;
+    }
+    let mut cell = Cell::start(Network::Loopback, 1);
+    fs::write(cell.root(0).join("large"), vec![7; 3 << 20]).unwrap();
+    cell.mounts[0].unmount();
+    cell.server.stop();
+    // Begins a segment, and writes nothing to it.
+    cell.server.restart();
+    cell.server.kill();
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && exec \"$0\" fsck \"$1\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(soda_binary()).arg(cell.server.data());
+    wait::run(&mut command, PATIENCE).expect_success("soda fsck");
+}
+
 fn copy(from: &Path, to: &Path) {
     wait::run(Command::new("cp").arg("-a").args([from, to]), PATIENCE).expect_success("cp");
 }

@@ -168,7 +168,8 @@ impl DataDirectory {
     }
 }
 
-/// The directories of a tree, links to the files of those directories that are called `linked`, and copies of all other files.
+/// The directories of a tree, links to what is in files of those directories that are called `linked`, and copies of all other
+/// files. Empty ones are not linked: who opens a store takes an empty segment for its own.
 fn mirror(from: &Path, to: &Path, linked: &str) -> std::io::Result<()> {
     fs::create_dir(to)?;
     let links = from.file_name().is_some_and(|name| name == linked);
@@ -177,7 +178,7 @@ fn mirror(from: &Path, to: &Path, linked: &str) -> std::io::Result<()> {
         let (from, to) = (entry.path(), to.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
             mirror(&from, &to, linked)?;
-        } else if links {
+        } else if links && entry.metadata()?.len() > 0 {
             std::os::unix::fs::symlink(&from, &to)?;
         } else {
             fs::copy(&from, &to)?;

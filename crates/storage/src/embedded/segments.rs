@@ -130,7 +130,12 @@ impl EmbeddedData {
             return Ok(file.clone());
         }
         let path = segment_path(&self.directory, id);
-        let file = match File::options().read(true).write(true).open(&path) {
+        // Who only looks, at a disk that is read-only, must not take what is there for lost.
+        let opened = match File::options().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => File::open(&path),
+            opened => opened,
+        };
+        let file = match opened {
             Ok(file) => Arc::new(file),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Err(StorageError::NoSegment { segment: id });
