@@ -82,7 +82,9 @@ async fn what_nobody_has_changed_meanwhile_is_applied() {
     let again = tempfile::tempdir().unwrap();
     copy_dir(cache.path(), again.path());
 
-    let report = log.apply(&other).await.unwrap();
+    let mut heard = Vec::new();
+    let report = log.apply(&other, |done| heard.push(done)).await.unwrap();
+    assert_eq!(heard, (1..=report.len()).collect::<Vec<_>>());
     assert!(report.iter().all(|applied| applied.outcome == Outcome::Done), "{report:#?}");
     for (path, text) in [(&["new", "f"][..], "made"), (&["old"], "after!"), (&["new", "second"], "moved")] {
         assert_eq!(contents(&other, path).await, text);
@@ -94,7 +96,7 @@ async fn what_nobody_has_changed_meanwhile_is_applied() {
     assert_eq!(recover::list(cache.path()).unwrap(), []);
 
     let [log] = &recover::list(again.path()).unwrap()[..] else { panic!() };
-    let report = log.apply(&other).await.unwrap();
+    let report = log.apply(&other, |_| ()).await.unwrap();
     let conflicts: Vec<_> = report.iter().filter(|applied| !applied.outcome.is_done()).collect();
     // What was made anew has other numbers: it cannot be told from what somebody else made.
     assert!(
@@ -112,7 +114,7 @@ async fn what_somebody_else_has_changed_is_reported_and_left_alone() {
     make(&other, other.root(), "old", "theirs").await;
     make(&other, other.root(), "gone", "theirs").await;
     mkdir(&other, other.root(), "new").await;
-    let report = log.apply(&other).await.unwrap();
+    let report = log.apply(&other, |_| ()).await.unwrap();
     // Of what was there before, the log does not know the path.
     let outcome = |path: &str, operation: &str| {
         let found = report
@@ -147,7 +149,7 @@ async fn what_is_gone_is_a_conflict_and_no_panic() {
     for text in ["old", "mode", "gone"] {
         other.unlink(other.root(), &name(text)).await.unwrap();
     }
-    let report = log.apply(&other).await.unwrap();
+    let report = log.apply(&other, |_| ()).await.unwrap();
     for applied in &report {
         match applied.record.path.as_str() {
             "/gone" => assert_eq!(applied.outcome, Outcome::Already),
@@ -162,11 +164,12 @@ async fn what_is_gone_is_a_conflict_and_no_panic() {
 async fn what_could_not_be_applied_can_be_later() {
     let Kept { cell: _cell, cache, other, log } = fenced().await;
     make(&other, other.root(), "first", "theirs").await;
-    let left = log.apply(&other).await.unwrap().into_iter().filter(|applied| !applied.outcome.is_done());
+    let left =
+        log.apply(&other, |_| ()).await.unwrap().into_iter().filter(|applied| !applied.outcome.is_done());
     assert_eq!(left.count(), 3, "made, written, moved into a directory that the log made");
     other.unlink(other.root(), &name("first")).await.unwrap();
     let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
-    let report = log.apply(&other).await.unwrap();
+    let report = log.apply(&other, |_| ()).await.unwrap();
     assert!(report.iter().all(|applied| applied.outcome == Outcome::Done), "{report:#?}");
     assert_eq!(contents(&other, &["new", "second"]).await, "moved");
     assert_eq!(recover::list(cache.path()).unwrap(), []);
@@ -192,14 +195,14 @@ async fn a_file_that_gets_no_name_stays_in_the_log() {
     next.shutdown().await;
     for _ in 0..2 {
         let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
-        let report = log.apply(&other).await.unwrap();
+        let report = log.apply(&other, |_| ()).await.unwrap();
         let done: Vec<bool> = report.iter().map(|applied| applied.outcome.is_done()).collect();
         assert_eq!(done, [true, true, false], "{report:#?}");
         assert_eq!(contents(&other, &["taken"]).await, "theirs");
     }
     other.unlink(other.root(), &name("taken")).await.unwrap();
     let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
-    log.apply(&other).await.unwrap();
+    log.apply(&other, |_| ()).await.unwrap();
     assert_eq!(contents(&other, &["taken"]).await, "without a name");
     assert_eq!(recover::list(cache.path()).unwrap(), []);
 }
@@ -226,7 +229,7 @@ async fn a_client_that_is_fenced_alive_keeps_its_log_and_begins_another() {
     warm_up(&a, cell.addr).await;
     make(&a, a.root(), "g", "later").await;
     assert!(a.session().backlog.records > 0);
-    let report = log.apply(&b).await.unwrap();
+    let report = log.apply(&b, |_| ()).await.unwrap();
     assert_eq!(report[0].outcome, Outcome::Done);
     assert_eq!(contents(&a, &["f"]).await, "after!");
     assert_eq!(contents(&b, &["g"]).await, "later");

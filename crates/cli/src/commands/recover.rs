@@ -4,6 +4,7 @@ use crate::args::{RecoverArgs, RecoverCommand, RecoverOne};
 use crate::cache_dirs;
 use crate::commands::{print, print_json, runtime};
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
 use soda_client::recover::{self, Applied, KeptLog, KeptRecord, Outcome, RecoverError};
@@ -130,7 +131,10 @@ fn apply(log: &KeptLog, wanted: &RecoverOne, server: Option<&str>) -> Result<(),
     config.retry = Retry::Soft { timeout: PATIENCE };
     let report = runtime()?.block_on(async {
         let client: Arc<Client> = Client::connect(config, Box::new(NoKernel)).await?;
-        let report = log.apply(&client).await.map_err(failed);
+        let what = format!("{} to be applied", count(log.records as u64, "change"));
+        let mut progress = Progress::new(what, log.records as u64);
+        let report = log.apply(&client, |done| progress.show(done as u64, None)).await.map_err(failed);
+        drop(progress);
         client.shutdown().await;
         report
     })?;

@@ -50,7 +50,12 @@ pub(super) struct Report {
 }
 
 /// Carries out what can be. `reached`: where the last time has ended.
-pub(super) async fn apply(client: &Arc<Client>, found: &Found, reached: HashMap<Fid, Reached>) -> Report {
+pub(super) async fn apply(
+    client: &Arc<Client>,
+    found: &Found,
+    reached: HashMap<Fid, Reached>,
+    mut progress: impl FnMut(usize),
+) -> Report {
     let mut work =
         Work { client, found, reached, last: HashMap::new(), open: Vec::new(), spoiled: HashMap::new() };
     let mut paths = Paths::default();
@@ -58,6 +63,7 @@ pub(super) async fn apply(client: &Arc<Client>, found: &Found, reached: HashMap<
     for record in found.records() {
         let outcome = work.next(record).await;
         applied.push(Applied { record: paths.show(record), outcome });
+        progress(applied.len());
     }
     Report { applied, reached: work.reached }
 }

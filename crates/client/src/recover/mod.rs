@@ -117,13 +117,18 @@ impl KeptLog {
     }
 
     /// Carries out what is left in it, through a client of its volume. What was done, or had been done already, is taken out of
-    /// the log; with nothing left in it the log is removed.
+    /// the log; with nothing left in it the log is removed. `progress` hears after each change how many have been gone through.
     ///
     /// # Errors
     /// The log cannot be read or written. Nothing is lost: what was done is found to be done the next time.
-    pub async fn apply(&self, client: &Arc<Client>) -> Result<Vec<Applied>, RecoverError> {
+    pub async fn apply(
+        &self,
+        client: &Arc<Client>,
+        progress: impl FnMut(usize),
+    ) -> Result<Vec<Applied>, RecoverError> {
         let found = self.found()?;
-        let apply::Report { applied, reached } = apply::apply(client, &found, reached::read(&self.dir)).await;
+        let before = reached::read(&self.dir);
+        let apply::Report { applied, reached } = apply::apply(client, &found, before, progress).await;
         let synced = client.sync_all().await;
         let source = |error: soda_types::FsError| io::Error::other(error.to_string());
         synced.map_err(|error| RecoverError::Io { path: self.dir.clone(), source: source(error) })?;
