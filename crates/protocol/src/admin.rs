@@ -50,6 +50,8 @@ pub struct ServerStatus {
     pub sessions: Vec<SessionInfo>,
     pub leases: u64,
     pub waiting: u64,
+    /// Why the server's store takes no changes any more, if it is so: they fail with EIO until the server is started anew.
+    pub stopped: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

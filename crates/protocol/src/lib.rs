@@ -16,9 +16,9 @@ pub use frame::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN, MAX_BODY,
 pub use message::*;
 
 /// The protocol spoken by this build. A server answers [`Hello`] with the highest version both sides know.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 /// The oldest version this build still speaks.
-pub const PROTOCOL_VERSION_MIN: u16 = 6;
+pub const PROTOCOL_VERSION_MIN: u16 = 7;
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7632;
 /// Most bytes of file data in one request or reply.

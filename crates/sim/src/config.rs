@@ -155,6 +155,8 @@ pub enum Sabotage {
     ThroughBeforeFlush,
     /// fsync does not send what the file depends on.
     SyncBeforeFlush,
+    /// The server answers an fsync without making anything durable.
+    SyncNothing,
     /// What a power cut of the server took is not sent again.
     ForgetLost,
     /// A log that survived the client's crash is sent, but its leases are not reclaimed.
@@ -177,13 +179,14 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// Found with [`SimConfig::behind`].
-    pub const BEHIND: [Sabotage; 15] = [
+    pub const BEHIND: [Sabotage; 16] = [
         Sabotage::AnswerBeforeFlush,
         Sabotage::ChangeWhileRecalled,
         Sabotage::ChangeAfterTerm,
         Sabotage::SendPart,
         Sabotage::ThroughBeforeFlush,
         Sabotage::SyncBeforeFlush,
+        Sabotage::SyncNothing,
         Sabotage::ForgetLost,
         Sabotage::ReclaimNothing,
         Sabotage::ApplyWithoutLeases,

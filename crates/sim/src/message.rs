@@ -141,6 +141,8 @@ pub enum ToServer {
     /// Makes durable whatever has been applied.
     Sync {
         tag: Tag,
+        /// The fsync that it is for, if it is for one. Only for the invariants.
+        uid: Option<OpUid>,
     },
     /// The last one has no claims, and is sent when what was refused is dropped: only then are others let in to it.
     Reclaim {

@@ -35,7 +35,7 @@ fn expected(sabotage: Sabotage) -> &'static [Property] {
         Sabotage::CarryOutRefused => &[Property::Fenced],
         Sabotage::ChangeAfterTerm => USED_TOO_LONG,
         Sabotage::ThroughBeforeFlush => &[Property::Fresh],
-        Sabotage::SyncBeforeFlush => &[Property::Synced],
+        Sabotage::SyncBeforeFlush | Sabotage::SyncNothing => &[Property::Synced],
         Sabotage::ApplyWithoutLeases => &[Property::Prefix],
         // The server refuses what it should not get, and so acknowledged changes are lost; or something is seen before.
         Sabotage::AnswerBeforeFlush

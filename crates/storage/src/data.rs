@@ -138,6 +138,11 @@ pub trait DataStore: Send + Sync + fmt::Debug {
     fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>>;
 
     fn space(&self) -> StorageResult<Space>;
+
+    /// Why nothing is written any more until the store is opened anew, if it is so.
+    fn stopped(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The length of data that can be a chunk.

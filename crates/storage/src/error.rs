@@ -69,9 +69,9 @@ pub enum StorageError {
 
     /// What a power cut leaves of changes that were not synced is not that.
     #[error(
-        "the journal {path} is damaged: of {synced} batches of changes that were synced only the first {readable} can be read. \
-         Restore the directory from a copy; nothing was changed. Where there is no copy, `soda fsck --repair --discard-lost` \
-         gives up the changes from there on, and keeps a copy of that part of the journal beside it"
+        "the journal {path} is damaged: of at least {synced} batches of changes that were synced only the first {readable} can \
+         be read. Restore the directory from a copy; nothing was changed. Where there is no copy, `soda fsck --repair \
+         --discard-lost` gives up the changes from there on, and keeps a copy of that part of the journal beside it"
     )]
     DamagedJournal { path: PathBuf, readable: u64, synced: u64 },
 

@@ -170,6 +170,11 @@ pub trait MetaStore: MetaRead {
     /// Makes a new store one that is kept. Called when all that it has to have from the start is committed and synced.
     fn complete(&self) -> StorageResult<()>;
 
+    /// Why nothing is written any more until the store is opened anew, if it is so.
+    fn stopped(&self) -> Option<String> {
+        None
+    }
+
     /// The state as of now, whatever is committed later.
     fn snapshot(&self) -> Box<dyn MetaRead>;
 }

@@ -259,3 +259,33 @@ fn a_backup_that_is_put_back_is_not_taken_for_what_came_after_it() {
     assert_eq!(fs::read_to_string(mine.join("another")).unwrap(), "innocent");
     assert!(!mine.join("new").exists() && !other.join("new").exists());
 }
+
+/// What goes wrong for good is not for the server's log alone.
+#[test]
+fn a_server_whose_disk_fails_says_so() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start(Network::Loopback, 1);
+    let file = cell.root(0).join("file");
+    fs::write(&file, "content").unwrap();
+    let status = || String::from_utf8(soda(&["status", &cell.server.address()]).stdout).unwrap();
+    assert!(!status().contains("refused"), "{}", status());
+
+    // Where the next journal would be is something that cannot be synced.
+    let meta = cell.server.data().join("meta");
+    let numbers = fs::read_dir(&meta)
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.strip_suffix(".jnl")?.parse::<u64>().ok());
+    let newest = numbers.max().unwrap();
+    std::os::unix::fs::symlink("/proc/version", meta.join(format!("{}.jnl", newest + 1))).unwrap();
+    // The server's own sync, once a second, may be there first.
+    let mut opened = File::options().write(true).open(&file).unwrap();
+    let error = opened.write_all(b"CONTENT").and_then(|()| opened.sync_all()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+
+    let told = status();
+    assert!(told.contains("changes are refused (EIO)") && told.contains("start the server anew"), "{told}");
+    assert_eq!(fs::write(cell.root(0).join("other"), "").unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(fs::read_to_string(&file).unwrap().to_lowercase(), "content");
+}

@@ -255,6 +255,11 @@ impl Volume {
         }
     }
 
+    /// Why its stores take no changes any more, until they are opened anew.
+    pub fn stopped(&self) -> Option<String> {
+        self.meta.stopped().or_else(|| self.data.stopped())
+    }
+
     /// Space and inodes. The number of inodes is only bounded by space, so the free ones are an estimate.
     pub fn statfs(&self) -> FsResult<FsStats> {
         /// What an inode with its name takes, roughly, bytes.

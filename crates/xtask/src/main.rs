@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "usage: cargo xtask check [--quick] | fix
 
 check          everything CI asks for but the tests: format, lints, documentation, arrows of crates and modules,
-               rules on sources, a test for each sentence of docs/SEMANTICS.md
+               rules on sources, a test for each number of docs/SEMANTICS.md
 check --quick  without compiling anything
 fix            formats, and applies what the lints can mend by themselves";
 

@@ -2,6 +2,7 @@
 
 use crate::admin::{Admin, servers};
 use crate::args::DoctorArgs;
+use crate::commands::status::STOPPED_ADVICE;
 use crate::commands::{print, print_json};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
@@ -212,6 +213,10 @@ fn asked(named: Option<&str>, mounts: &[MountStatus]) -> Result<Vec<Finding>, Cl
 
 fn server(address: &str, status: &ServerStatus) -> Finding {
     const WHAT: &str = "server";
+    if let Some(cause) = &status.stopped {
+        let found = format!("{address} takes no changes any more: {cause}");
+        return Finding::bad(WHAT, found, STOPPED_ADVICE);
+    }
     let full =
         status.volumes.iter().find(|(_, space)| space.free_bytes < space.total_bytes / 100 * LITTLE_SPACE);
     match full {
@@ -318,9 +323,14 @@ mod tests {
             sessions: Vec::new(),
             leases: 0,
             waiting: 0,
+            stopped: None,
         };
         assert_eq!(server("host:1", &status).verdict, Verdict::Good);
         status.volumes[0].1.free_bytes = 49;
         assert_eq!(server("host:1", &status).verdict, Verdict::Fair);
+        status.stopped = Some("input/output error".into());
+        let finding = server("host:1", &status);
+        assert_eq!(finding.verdict, Verdict::Bad);
+        assert!(finding.found.contains("input/output error"), "{finding:?}");
     }
 }

@@ -220,7 +220,8 @@ fn wait_text(wait: &WaitInfo, info: &WhyInfo, explained: &Explained) -> String {
     });
     if wait.blocked_by.is_empty() {
         out.push_str(
-            "  It is not its turn yet: operations on one object go in the order of their arrival.\n",
+            "  Nobody is in its way. A server that was restarted lets nothing begin before its clients are back, or their \
+             time is over.\n",
         );
     }
     wait.blocked_by.iter().for_each(|session| {

@@ -15,6 +15,9 @@ use soda_fuse::MountEntry;
 use soda_protocol::ServerStatus;
 use std::time::Duration;
 
+/// What to do about a server whose store has stopped.
+pub(crate) const STOPPED_ADVICE: &str = "mend the server's disk, then start the server anew";
+
 #[derive(Debug, Serialize)]
 struct Status {
     /// The one that was named; else those of the mounts; else the usual one, if it is there.
@@ -192,6 +195,9 @@ fn server_text(server: &ServerStatus) -> String {
             .grace
             .map_or_else(String::new, |left| format!(", grace period for another {}", show_duration(left))),
     );
+    if let Some(cause) = &server.stopped {
+        out.push_str(&format!("  changes are refused (EIO): {cause}\n  {STOPPED_ADVICE}\n"));
+    }
     for (name, stats) in &server.volumes {
         out.push_str(&format!(
             "  volume {name}: {} of {} free, {}\n",
@@ -254,6 +260,7 @@ mod tests {
             sessions: vec![session],
             leases: 1,
             waiting: 0,
+            stopped: None,
         }
     }
 
@@ -314,6 +321,12 @@ no answer: the mount's daemon is dead (`soda umount DIR` takes the mount away), 
 ";
         assert_eq!(text(&status), expected);
         assert_eq!(serde_json::to_value(&status).unwrap()["dead_mounts"], serde_json::json!(["/old"]));
+    }
+
+    #[test]
+    fn a_server_that_refuses_changes_says_why() {
+        let text = server_text(&ServerStatus { stopped: Some("the disk is gone".into()), ..server() });
+        assert!(text.contains("\n  changes are refused (EIO): the disk is gone\n  mend"), "{text}");
     }
 
     #[test]

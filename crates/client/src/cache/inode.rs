@@ -93,7 +93,8 @@ pub(crate) struct Inode {
     pub(crate) place: Option<LruPlace>,
 }
 
-/// Own changes on their way through to the server. The caches count them, and a recall says that it has uncovered them.
+/// Own changes on their way through to the server. The caches count them, `behind` those that are made here, and a recall says
+/// that it has uncovered them.
 #[derive(Debug, Default)]
 pub(crate) struct OwnChanges {
     /// Not answered.

@@ -11,7 +11,7 @@ use crate::log::disk::OnDisk;
 use crate::ops::Entry;
 use crate::why::Why;
 use soda_protocol::{Call, Note};
-use soda_types::{Errno, Fid, FsError, FsResult, InUse, Mode, Monotonic};
+use soda_types::{Errno, Fid, FsError, FsResult, InUse, Monotonic};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -138,10 +138,8 @@ impl Client {
                 state.inode(fid).fetched = Monotonic::ZERO;
             }
             // A lease is enough: its recall will ask whether the inode is in use. One that can run out on its own is not.
-            let lease = state.holder.promise_until(now, fid);
             let covered = consistency == Consistency::Lease
-                && lease.is_some_and(|until| until >= state.holder.session_valid_until())
-                && state.holder.valid_until(now, fid, Mode::Read).is_some()
+                && state.holder.lasts_until_recalled(now, fid)
             // An own unlink may be on its way that was told that nobody here has it open.
             && state.inode(fid).changes.unanswered == 0;
             let gone = state.inode(fid).attr.is_some_and(|attr| attr.nlink == 0);

@@ -98,6 +98,14 @@ impl Holder {
         until.is_some_and(|until| until >= self.session_end())
     }
 
+    /// Whether what is cached may be used until somebody asks for the object: no recall has come, and while the session lives the
+    /// lease does not run out.
+    pub fn lasts_until_recalled(&self, now: Monotonic, fid: Fid) -> bool {
+        let promised = self.promise_until(now, fid);
+        promised.is_some_and(|until| until >= self.session_end())
+            && self.valid_until(now, fid, Mode::Read).is_some()
+    }
+
     /// As [`Holder::valid_until`] for reading, and counts the use: for the server's rates and for
     /// [`Holder::idle`].
     pub fn touch(&mut self, now: Monotonic, fid: Fid) -> Option<Monotonic> {

@@ -1,5 +1,5 @@
 //! What is in the way of an operation. Admission, which clears it, and the view, which shows it to people, ask the same
-//! questions.
+//! questions about leases. About operations that run admission asks a count (`Running::lets_in`), which says the same.
 
 use super::Table;
 use super::admission::{Operation, Terms, exclude, others_keep};
@@ -80,7 +80,8 @@ impl Table {
         lease.and_then(|lease| self.sessions.get(&lease.session)).is_some_and(|session| session.expires > now)
     }
 
-    /// All that is in the way of an operation, grace periods left out. It waits as long as there is anything.
+    /// All that is in the way of an operation, grace periods left out. Who goes first is named even where the operation's session
+    /// has all leases that it needs and so need not wait for that.
     pub(super) fn obstacles(&self, now: Monotonic, key: OpKey) -> Obstacles {
         let mut found = Obstacles::default();
         let Some(op) = self.ops.get(&key) else { return found };

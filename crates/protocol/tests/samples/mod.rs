@@ -427,6 +427,7 @@ fn admin_answers() -> Vec<AdminAnswer> {
             sessions: vec![session],
             leases: 1,
             waiting: 2,
+            stopped: Some("the disk".into()),
         }),
         AdminAnswer::Stats(vec![("calls.read".into(), 5)]),
         AdminAnswer::Leases(vec![lease.clone()]),

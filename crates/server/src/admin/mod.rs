@@ -105,6 +105,7 @@ impl Shared {
             sessions: sessions.collect(),
             leases: core.table.len() as u64,
             waiting: core.table.waiting_count() as u64,
+            stopped: self.volume.stopped(),
         })
     }
 
@@ -156,6 +157,11 @@ impl Shared {
                 "connections_open",
                 "Connections",
                 self.connections.load(std::sync::atomic::Ordering::Relaxed) as u64,
+            ),
+            (
+                "store_stopped",
+                "1: the store takes no changes any more, until the server is started anew",
+                u64::from(self.volume.stopped().is_some()),
             ),
             ("memory_bytes", "Bytes of memory that the server's process has", memory),
         ]

@@ -298,7 +298,8 @@ impl Client {
             Asked::Op { uid, op, call, .. } => {
                 ToServer::Request { tag, session, uid: *uid, op: *op, call: call.clone() }
             }
-            Asked::Sync { .. } | Asked::Settle => ToServer::Sync { tag },
+            Asked::Sync { uid, .. } => ToServer::Sync { tag, uid: Some(*uid) },
+            Asked::Settle => ToServer::Sync { tag, uid: None },
             Asked::Digest | Asked::Renew | Asked::Reclaim(..) => return,
         };
         context.send_to_server(conn, message);

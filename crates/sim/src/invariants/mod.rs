@@ -239,6 +239,14 @@ impl Invariants {
         });
     }
 
+    /// The server has answered an fsync.
+    pub fn sync_answered(&mut self, uid: OpUid) {
+        self.watch_ahead(|ahead| {
+            ahead.sync_answered(uid);
+            None
+        });
+    }
+
     /// fsync has returned.
     pub fn synced(&mut self, uid: OpUid) {
         self.watch_ahead(|ahead| ahead.synced(uid));

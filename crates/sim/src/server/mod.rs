@@ -220,13 +220,16 @@ impl Server {
                 };
                 context.send_to_client(conn, reply);
             }
-            ToServer::Sync { tag } => {
+            ToServer::Sync { tag, uid } => {
                 let renewed = session.filter(|session| running.traffic(context, now, *session).is_ok());
                 let Some(session) = renewed else {
                     context.send_to_client(conn, ToClient::SessionEnded { tag });
                     return;
                 };
-                self.disk.sync();
+                if context.config.sabotage != Sabotage::SyncNothing {
+                    self.disk.sync();
+                }
+                uid.inspect(|uid| context.invariants.sync_answered(*uid));
                 let durable = self.disk.durable(session);
                 context.send_to_client(conn, ToClient::Synced { tag, durable });
             }

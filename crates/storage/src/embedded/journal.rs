@@ -12,26 +12,27 @@
 //!
 //! *Rot.* A byte that goes bad in what was synced looks the same. So how many batches of the journal are durable is noted after
 //! each sync, in `synced`, without a sync of its own: a power cut leaves that note, an older one or none, never one that says
-//! too much. A journal that has fewer is damaged and not opened, and nothing is cut off it unless somebody accepts the loss.
+//! too much. A journal that has fewer is damaged and not opened, and nothing is cut off it unless somebody accepts the loss. So
+//! is one that is not the newest and ends in anything but zeros: it was synced before the next was made.
 //!
 //! The format: files `<number>.jnl`, only the highest is written to; an older one is synced before the next is made. A
 //! batch is `1, items: u32, seqno: u64`, then items and clears, then `3, xxh3 of the items and clears: u64, "FJL", 3`. An
 //! item is `2, type: u8, compression: u8, tree: u64, key length: u16, length: u32, stored length: u32, key, value`, a clear
 //! `4, tree: u64`. Numbers are little-endian.
 
+mod note;
+
 use crate::{StorageError, StorageResult};
+use note::Note;
 use std::fs::{self, File};
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::Xxh3;
 
 const TRAILER: [u8; 4] = [b'F', b'J', b'L', 3];
-
-/// Where it is noted how much is durable.
-const NOTE: &str = "synced";
 
 /// The newest journal, open for syncing.
 #[derive(Debug)]
@@ -41,7 +42,8 @@ pub(crate) struct Journal {
     /// Commits that were begun, and those that are done.
     begun: AtomicU64,
     done: AtomicU64,
-    note: File,
+    /// `None` if it could not be opened: then a journal that rots is not told from one that was torn.
+    note: Option<File>,
 }
 
 #[derive(Clone, Debug)]
@@ -52,40 +54,53 @@ struct Newest {
     before: i64,
 }
 
+impl Newest {
+    /// Goes on to the journal that is written to now. `begun`: the commits so far.
+    fn follow(&mut self, directory: &Path, begun: &AtomicU64) -> StorageResult<()> {
+        loop {
+            // What is in an older one was synced when the next was made.
+            let next = match open(directory, self.number + 1) {
+                Ok(file) => Some((self.number + 1, file)),
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(io_error("opening the next journal in", directory, error));
+                }
+                // The next one may have come and gone; this one goes first.
+                Err(_) if self.is_gone(directory)? => Self::newest(directory, self.number)?,
+                Err(_) => None,
+            };
+            let Some((number, file)) = next else { return Ok(()) };
+            // Whoever begins from here on writes to this one, or to a later one.
+            let before = begun.load(Ordering::SeqCst) as i64;
+            *self = Newest { number, file: Arc::new(file), before };
+        }
+    }
+
+    fn is_gone(&self, directory: &Path) -> StorageResult<bool> {
+        let metadata = self.file.metadata();
+        Ok(metadata.map_err(|error| io_error("looking at a journal in", directory, error))?.nlink() == 0)
+    }
+
+    /// The highest, which there has to be, later than this one. `None` if it goes just now: look again.
+    fn newest(directory: &Path, after: u64) -> StorageResult<Option<(u64, File)>> {
+        loop {
+            let found = newest(directory).map_err(|error| io_error("listing", directory, error))?;
+            let number = found.filter(|number| *number > after).ok_or_else(|| {
+                io_error("looking for the journal in", directory, ErrorKind::NotFound.into())
+            })?;
+            match open(directory, number) {
+                Ok(file) => return Ok(Some((number, file))),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(io_error("opening a journal in", directory, error)),
+            }
+        }
+    }
+}
+
 /// What a journal was found to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     number: u64,
     batches: u64,
-}
-
-/// So many batches of a journal are durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Note {
-    number: u64,
-    batches: u64,
-}
-
-impl Note {
-    fn encode(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.batches.to_le_bytes());
-        let sum = xxh3_64(&bytes[..16]);
-        bytes[16..].copy_from_slice(&sum.to_le_bytes());
-        bytes
-    }
-
-    /// `None` if it is not what was written: then nothing is known to be durable.
-    fn decode(bytes: &[u8]) -> Option<Note> {
-        let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let note = Note { number: number(0)?, batches: number(8)? };
-        (note.encode() == bytes).then_some(note)
-    }
-
-    fn read(directory: &Path) -> Option<Note> {
-        Note::decode(&fs::read(directory.join(NOTE)).ok()?)
-    }
 }
 
 impl Journal {
@@ -95,17 +110,21 @@ impl Journal {
         let Some(number) = found else {
             return Ok(None);
         };
-        let file = Arc::new(open(directory, number)?);
+        let file =
+            open(directory, number).map_err(|error| io_error("opening the journal in", directory, error))?;
+        let file = Arc::new(file);
         let had = found_before.filter(|found| found.number == number).map_or(0, |found| found.batches);
-        let note = File::options().create(true).truncate(false).write(true).open(directory.join(NOTE));
-        let note = note.map_err(|error| io_error("making a note in", directory, error))?;
+        let note = Note::open(directory);
+        let note = note.inspect_err(|error| {
+            tracing::warn!(%error, "it cannot be noted how much of the journal is durable");
+        });
         let before = -i64::try_from(had).unwrap_or(0);
         Ok(Some(Journal {
             directory: directory.to_owned(),
             newest: Mutex::new(Newest { number, file, before }),
             begun: AtomicU64::new(0),
             done: AtomicU64::new(0),
-            note,
+            note: note.ok(),
         }))
     }
 
@@ -123,20 +142,15 @@ impl Journal {
         let done = self.done.load(Ordering::SeqCst);
         let Newest { number, file, before } = {
             let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-            // What is in an older one was synced when the next was made.
-            while path(&self.directory, newest.number + 1).exists() {
-                let number = newest.number + 1;
-                let file = Arc::new(open(&self.directory, number)?);
-                // Whoever begins from here on writes to this one.
-                let before = self.begun.load(Ordering::SeqCst) as i64;
-                *newest = Newest { number, file, before };
-            }
+            newest.follow(&self.directory, &self.begun)?;
             newest.clone()
         };
         file.sync_data().map_err(|error| io_error("syncing the journal in", &self.directory, error))?;
-        if let Ok(batches @ 1..) = u64::try_from(done as i64 - before) {
+        if let (Some(note), Ok(batches @ 1..)) = (&self.note, u64::try_from(done as i64 - before)) {
             // An older note than could be is a true one.
-            if let Err(error) = self.note.write_all_at(&Note { number, batches }.encode(), 0) {
+            if let Err(error) =
+                first_seqno(&file).and_then(|first| Note { number, first, batches }.write(note))
+            {
                 tracing::debug!(%error, "it is not noted how much of the journal is durable");
             }
         }
@@ -150,54 +164,101 @@ impl Journal {
 pub(crate) fn empty_the_only(directory: &Path) -> StorageResult<()> {
     let error = |error| io_error("emptying the journal in", directory, error);
     let [number] = numbers(directory).map_err(error)?[..] else { return Ok(()) };
-    forget_note(directory).map_err(error)?;
+    note::forget(directory).map_err(error)?;
     let file = File::options().write(true).open(path(directory, number)).map_err(error)?;
     file.set_len(0).and_then(|()| file.sync_all()).map_err(error)
 }
 
-/// What the journal said to be durable is not to be read any more, and that is accepted: with the next opening it is cut off.
-/// The engine must not be open. Returns how many batches are lost at least; `None` if the journal has all that it has to have.
+/// What was durable is not to be read any more, and that is accepted: the first journal that is damaged is cut off there, and
+/// what came after it goes, too. The engine must not be open. Returns how many batches are lost at least; `None` if all is
+/// there that has to be.
 pub(crate) fn accept_loss(directory: &Path) -> StorageResult<Option<u64>> {
     let error = |error| io_error("mending the journal in", directory, error);
-    let (Some(number), Some(note)) = (newest(directory).map_err(error)?, Note::read(directory)) else {
-        return Ok(None);
-    };
-    let mut file = File::options().read(true).write(true).open(path(directory, number)).map_err(error)?;
-    let Whole { batches, end, .. } = whole_batches(&mut file).map_err(error)?;
-    if note.number != number || batches >= note.batches {
-        return Ok(None);
+    let numbers = numbers(directory).map_err(error)?;
+    let mut lost = None;
+    for number in numbers {
+        let mut file = writable(directory, number).map_err(error)?;
+        let whole = whole_batches(&mut file).map_err(error)?;
+        if lost.is_some() {
+            cut(directory, number, &mut file, 0).map_err(error)?;
+            lost = lost.map(|before| before + whole.batches);
+        } else if let Some(synced) = damage(directory, number, &mut file, &whole).map_err(error)? {
+            // Here, because what the engine takes for the end it cuts off without a copy.
+            cut(directory, number, &mut file, whole.end).map_err(error)?;
+            lost = Some(synced - whole.batches);
+        }
     }
-    // Here, because what the engine takes for the end it cuts off without a copy.
-    cut(directory, number, &mut file, end).map_err(error)?;
-    forget_note(directory).map_err(error)?;
-    Ok(Some(note.batches - batches))
+    if lost.is_some() {
+        note::forget(directory).map_err(error)?;
+    }
+    Ok(lost)
 }
 
-fn forget_note(directory: &Path) -> io::Result<()> {
-    match fs::remove_file(directory.join(NOTE)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => File::open(directory)?.sync_all(),
+/// If a journal has fewer batches than it has to have: how many that is, at least.
+fn damage(directory: &Path, number: u64, file: &mut File, whole: &Whole) -> io::Result<Option<u64>> {
+    let noted = Note::read(directory).filter(|note| note.number == number && note.batches > whole.batches);
+    if let Some(note) = noted {
+        // Another journal may have got the number since, from a program that makes no notes, or out of a backup.
+        let is_another = match whole.batches {
+            0 => is_zeros(file, 0)?,
+            _ => first_seqno(file)? != note.first,
+        };
+        if !is_another {
+            return Ok(Some(note.batches));
+        }
     }
+    let is_newest = newest(directory)? == Some(number);
+    let is_whole = is_newest || (!whole.is_torn && is_zeros(file, whole.end)?);
+    Ok((!is_whole).then_some(whole.batches + 1))
+}
+
+fn is_zeros(file: &mut File, from: u64) -> io::Result<bool> {
+    file.seek(SeekFrom::Start(from))?;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(true),
+            len if buffer[..len].iter().any(|byte| *byte != 0) => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
+/// What the engine counts its commits by, of the first batch.
+fn first_seqno(file: &File) -> io::Result<u64> {
+    let mut seqno = [0; 8];
+    file.read_exact_at(&mut seqno, 1 + 4)?;
+    Ok(u64::from_le_bytes(seqno))
+}
+
+fn writable(directory: &Path, number: u64) -> io::Result<File> {
+    File::options().read(true).write(true).open(path(directory, number))
 }
 
 /// Cuts a batch with a wrong check sum, and all after it, off the newest journal, if there is one. The engine must not be open.
 ///
 /// # Errors
-/// [`StorageError::DamagedJournal`]: it was durable.
+/// [`StorageError::DamagedJournal`]: it was durable, or is in an older one.
 pub(crate) fn cut_torn_tail(directory: &Path) -> StorageResult<Option<Found>> {
     let error = |error| io_error("mending the journal in", directory, error);
-    let number = match newest(directory) {
-        Ok(Some(number)) => number,
-        Ok(None) => return Ok(None),
+    let numbers = match numbers(directory) {
         Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(cause) => return Err(error(cause)),
+        numbers => numbers.map_err(error)?,
     };
-    let mut file = File::options().read(true).write(true).open(path(directory, number)).map_err(error)?;
-    let Whole { batches, end, is_torn } = whole_batches(&mut file).map_err(error)?;
-    if let Some(note) = Note::read(directory).filter(|note| note.number == number && note.batches > batches) {
-        let (path, synced) = (path(directory, number), note.batches);
-        return Err(StorageError::DamagedJournal { path, readable: batches, synced });
+    let mut found = None;
+    for number in numbers {
+        let mut file = writable(directory, number).map_err(error)?;
+        let whole = whole_batches(&mut file).map_err(error)?;
+        if let Some(synced) = damage(directory, number, &mut file, &whole).map_err(error)? {
+            return Err(StorageError::DamagedJournal {
+                path: path(directory, number),
+                readable: whole.batches,
+                synced,
+            });
+        }
+        found = Some((number, file, whole));
     }
+    let Some((number, mut file, Whole { batches, end, is_torn })) = found else { return Ok(None) };
     if is_torn {
         let kept = cut(directory, number, &mut file, end).map_err(error)?;
         tracing::warn!(
@@ -210,15 +271,29 @@ pub(crate) fn cut_torn_tail(directory: &Path) -> StorageResult<Option<Found>> {
 
 /// Cuts a journal off. Returns where what was behind is kept.
 fn cut(directory: &Path, number: u64, file: &mut File, end: u64) -> io::Result<PathBuf> {
-    // Not called .jnl: the engine must not take it for a journal.
-    let kept = directory.join(format!("{number}.torn"));
     file.seek(SeekFrom::Start(end))?;
-    let mut copy = File::create(&kept)?;
+    let (kept, mut copy) = new_copy(directory, number)?;
     io::copy(file, &mut copy)?;
     copy.sync_all()?;
+    File::open(directory)?.sync_all()?;
     file.set_len(end)?;
     file.sync_all()?;
     Ok(kept)
+}
+
+/// What was kept before stays.
+fn new_copy(directory: &Path, number: u64) -> io::Result<(PathBuf, File)> {
+    // Not called .jnl: the engine must not take it for a journal.
+    let names =
+        std::iter::once(format!("{number}.torn")).chain((2..).map(|copy| format!("{number}.{copy}.torn")));
+    for name in names {
+        let path = directory.join(name);
+        match File::create_new(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            file => return Ok((path, file?)),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
 }
 
 /// The batches of a journal from its beginning to the first that is not what was written.
@@ -314,9 +389,10 @@ fn hash_next(reader: &mut impl Read, mut len: u64, hash: &mut Xxh3) -> io::Resul
 }
 
 fn newest(directory: &Path) -> io::Result<Option<u64>> {
-    Ok(numbers(directory)?.into_iter().max())
+    Ok(numbers(directory)?.pop())
 }
 
+/// The least first.
 fn numbers(directory: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -324,6 +400,7 @@ fn numbers(directory: &Path) -> io::Result<Vec<u64>> {
         let stem = name.to_str().and_then(|name| name.strip_suffix(".jnl"));
         numbers.extend(stem.and_then(|stem| stem.parse::<u64>().ok()));
     }
+    numbers.sort_unstable();
     Ok(numbers)
 }
 
@@ -331,9 +408,8 @@ fn path(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("{number}.jnl"))
 }
 
-fn open(directory: &Path, number: u64) -> StorageResult<File> {
-    let path = path(directory, number);
-    File::open(&path).map_err(|error| io_error("opening", &path, error))
+fn open(directory: &Path, number: u64) -> io::Result<File> {
+    File::open(path(directory, number))
 }
 
 fn io_error(doing: &str, path: &Path, error: io::Error) -> StorageError {
@@ -342,113 +418,4 @@ fn io_error(doing: &str, path: &Path, error: io::Error) -> StorageError {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::io::Write;
-
-    /// A batch as the engine writes it.
-    fn batch(items: &[(Vec<u8>, Vec<u8>)], seqno: u64) -> Vec<u8> {
-        let mut body = Vec::new();
-        for (key, value) in items {
-            body.extend([2, 0, 0]);
-            body.extend(7u64.to_le_bytes());
-            body.extend((key.len() as u16).to_le_bytes());
-            body.extend((value.len() as u32).to_le_bytes());
-            body.extend((value.len() as u32).to_le_bytes());
-            body.extend(key);
-            body.extend(value);
-        }
-        let mut bytes = vec![1];
-        bytes.extend((items.len() as u32).to_le_bytes());
-        bytes.extend(seqno.to_le_bytes());
-        bytes.extend(&body);
-        bytes.push(3);
-        let mut hash = Xxh3::default();
-        hash.update(&body);
-        bytes.extend(hash.digest().to_le_bytes());
-        bytes.extend(TRAILER);
-        bytes
-    }
-
-    fn batches() -> impl Strategy<Value = Vec<Vec<u8>>> {
-        let bytes = |max| proptest::collection::vec(any::<u8>(), 0..max);
-        let items = proptest::collection::vec((bytes(20), bytes(300)), 1..4);
-        proptest::collection::vec((items, any::<u64>()).prop_map(|(items, seqno)| batch(&items, seqno)), 0..6)
-    }
-
-    fn torn(content: &[u8]) -> Option<u64> {
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(content).unwrap();
-        file.rewind().unwrap();
-        let whole = whole_batches(&mut file).unwrap();
-        whole.is_torn.then_some(whole.end)
-    }
-
-    #[test]
-    fn a_note_is_what_was_written_or_none() {
-        let note = Note { number: 7, batches: 1 << 40 };
-        let bytes = note.encode();
-        assert_eq!(Note::decode(&bytes), Some(note));
-        assert_eq!(Note::decode(&bytes[..23]), None);
-        assert_eq!(Note::decode(&[]), None);
-        assert_eq!(Note::decode(&[0; 24]), None);
-        for at in 0..bytes.len() {
-            let mut wrong = bytes;
-            wrong[at] ^= 4;
-            assert_eq!(Note::decode(&wrong), None);
-        }
-    }
-
-    /// A page that is missing from within the lengths of an item: the engine panics at that, before it sees the end.
-    #[test]
-    fn an_item_of_two_lengths_is_torn() {
-        let (first, second) =
-            (batch(&[(vec![1; 5], vec![2; 300])], 1), batch(&[(vec![3; 5], vec![4; 300])], 2));
-        let stored_len = first.len() + 13 + 1 + 16;
-        let mut content = [first.clone(), second].concat();
-        assert_eq!(u32::from_le_bytes(content[stored_len..stored_len + 4].try_into().unwrap()), 300);
-        content[stored_len..].fill(0);
-        assert_eq!(torn(&content), Some(first.len() as u64));
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(512))]
-
-        #[test]
-        fn anything_has_an_end(content in proptest::collection::vec(any::<u8>(), 0..2000)) {
-            if let Some(end) = torn(&content) {
-                prop_assert!(end < content.len() as u64);
-            }
-        }
-
-        /// Wherever a byte is wrong, what is cut begins with the batch that it is in: those before stay.
-        #[test]
-        fn only_the_batch_that_is_torn_and_those_after_go(
-            batches in batches(),
-            at in any::<prop::sample::Index>(),
-            bits in 1u8..,
-            zeros in 0usize..5000,
-        ) {
-            let mut content = batches.concat();
-            prop_assert_eq!(torn(&content), None, "the format is not the one that this test writes");
-            content.resize(content.len() + zeros, 0);
-            prop_assert_eq!(torn(&content), None, "the engine writes into a file that is zeros");
-            if batches.is_empty() {
-                return Ok(());
-            }
-            let at = at.index(batches.concat().len());
-            content[at] ^= bits;
-            let mut begin = 0;
-            for batch in &batches {
-                if begin + batch.len() > at {
-                    break;
-                }
-                begin += batch.len();
-            }
-            if let Some(end) = torn(&content) {
-                prop_assert_eq!(end, begin as u64);
-            }
-        }
-    }
-}
+mod tests;

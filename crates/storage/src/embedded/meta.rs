@@ -265,6 +265,10 @@ impl MetaRead for EmbeddedMeta {
 }
 
 impl MetaStore for EmbeddedMeta {
+    fn stopped(&self) -> Option<String> {
+        self.failed.get().cloned()
+    }
+
     fn commit(&self, batch: Batch) -> StorageResult<()> {
         if batch.is_empty() {
             return Ok(());

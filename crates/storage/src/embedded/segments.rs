@@ -165,6 +165,10 @@ impl EmbeddedData {
 }
 
 impl DataStore for EmbeddedData {
+    fn stopped(&self) -> Option<String> {
+        self.log().failed.clone()
+    }
+
     fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
         let mut log = self.log();
         if segment <= log.active {

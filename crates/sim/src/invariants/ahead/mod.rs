@@ -29,7 +29,7 @@ pub struct Ahead {
     local: BTreeMap<SessionId, BTreeSet<OpUid>>,
     /// Where each register's line was when an operation that is not over was called.
     floors: BTreeMap<OpUid, Vec<(Register, usize)>>,
-    /// The fsyncs among them, and whose they are.
+    /// The fsyncs among them that the server has not answered, and whose they are.
     syncs: BTreeMap<OpUid, Option<SessionId>>,
     /// Of which something was lost in a power cut, and nothing has come to the server since.
     limbo: BTreeSet<Object>,
@@ -83,6 +83,11 @@ impl Ahead {
             op.is_some_and(|op| op.state == State::Local && Some(op.session) != session)
         };
         (0..=most).rev().find(|at| !is_elsewhere(at)).unwrap_or_default()
+    }
+
+    /// From here on the server answers for everything, whatever a power cut takes.
+    pub(super) fn sync_answered(&mut self, uid: OpUid) {
+        self.syncs.remove(&uid);
     }
 
     pub(super) fn ended(&mut self, uid: OpUid) {
@@ -402,7 +407,7 @@ impl Ahead {
         None
     }
 
-    /// An fsync that waits does not answer for what a power cut has made another client's alone again.
+    /// An fsync that waits for the server does not answer for what a power cut has made another client's alone again.
     fn lower_syncs(&mut self) {
         for (uid, session) in &self.syncs {
             let Some(mut floors) = self.floors.remove(uid) else { continue };
@@ -451,7 +456,7 @@ impl Ahead {
         }
     }
 
-    /// fsync has returned: everything that was completed when it was called is to survive.
+    /// fsync has returned: what it answers for is to survive.
     pub(super) fn synced(&mut self, uid: OpUid) -> Found {
         self.syncs.remove(&uid);
         for (register, at) in self.floors.remove(&uid).into_iter().flatten() {
