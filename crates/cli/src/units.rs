@@ -48,10 +48,11 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
 }
 
-/// `1 lease`, `2 leases`.
+/// `1 lease`, `2 leases`, `3 batches`.
 pub(crate) fn count(number: impl Into<u64>, noun: &str) -> String {
     match number.into() {
         1 => format!("1 {noun}"),
+        many if noun.ends_with("ch") => format!("{many} {noun}es"),
         many => format!("{many} {noun}s"),
     }
 }
@@ -98,6 +99,13 @@ pub(crate) fn show_duration(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn things_are_counted() {
+        let counted =
+            [(1, "batch"), (2, "batch"), (0, "lease")].map(|(number, noun)| count(number as u64, noun));
+        assert_eq!(counted, ["1 batch", "2 batches", "0 leases"]);
+    }
 
     #[test]
     fn durations_are_read() {

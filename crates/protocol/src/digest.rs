@@ -12,6 +12,10 @@ pub const RECORDS_MAX: usize = 8192;
 /// Most inodes that a digest touches or counts versions of: what the answer says of them fits one frame.
 pub const INODES_MAX: usize = 16_384;
 
+/// Versions that clients may count in a run of the server, from the first that it names on: the rest of the run is the server's,
+/// so that it cannot be brought to the versions of the next.
+pub const COUNTED_VERSIONS: u64 = 1 << 43;
+
 /// Number of a record in its log (log sequence number): from 1, never used twice, in the order of the changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Lsn(pub u64);

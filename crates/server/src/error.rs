@@ -31,6 +31,8 @@ pub enum StartError {
     Volume { path: PathBuf, cause: FsError },
     #[error(transparent)]
     Records(#[from] RecordError),
+    #[error("the kernel gives no random numbers: {0}")]
+    Random(std::io::Error),
     #[error("cannot start threads: {0}")]
     Threads(std::io::Error),
 }

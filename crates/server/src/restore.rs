@@ -44,7 +44,7 @@ pub(crate) fn open_volume(config: &ServerConfig, stores: &Stores) -> Result<Arc<
     let options = VolumeConfig {
         chunk_cache: usize::try_from(config.cache.data).unwrap_or(usize::MAX),
         created: clock::calendar(),
-        branch: u64::from_le_bytes(random().map_err(StartError::Threads)?),
+        branch: u64::from_le_bytes(random().map_err(StartError::Random)?),
         ..VolumeConfig::default()
     };
     let volume = Volume::open(stores.meta.clone(), stores.data.clone(), options);

@@ -114,7 +114,7 @@ impl Server {
             timer: Timer::default(),
             places: Places::new(config.threads),
             register: Register::default(),
-            boot: random().map_err(StartError::Threads)?,
+            boot: random().map_err(StartError::Random)?,
             started: clock::calendar(),
             started_at: clock::monotonic(),
             connections: AtomicUsize::new(0),

@@ -133,13 +133,18 @@ impl Volume {
         config: VolumeConfig,
     ) -> FsResult<Volume> {
         let mut volume = Volume::load(meta, data, config)?;
+        let next = volume.numbers.get_mut().unwrap_or_else(PoisonError::into_inner).next;
+        let next = volume.branched(next)?;
         volume.first_version = versions::begin_run(&*volume.meta, volume.id, volume.config.branch)?;
-        let skipped = versions::skipped_numbers(volume.config.branch);
-        let numbers = volume.numbers.get_mut().unwrap_or_else(PoisonError::into_inner);
-        numbers.next += skipped;
-        numbers.end += skipped;
+        volume.numbers = Mutex::new(Numbers { next, end: next });
         volume.data.begin_at(versions::first_segment(volume.first_version))?;
         Ok(volume)
+    }
+
+    /// The number from which this branch goes on where others may have seen those that follow this one.
+    fn branched(&self, number: u64) -> FsResult<u64> {
+        let next = number.checked_add(versions::skipped_numbers(self.config.branch));
+        next.filter(|next| *next <= u64::MAX - INODE_RANGE).ok_or_else(|| versions::used_up("inode numbers"))
     }
 
     /// Opens it for those who change nothing.
@@ -304,7 +309,8 @@ impl Volume {
     fn take_numbers(&self, count: u64) -> FsResult<u64> {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         if numbers.end - numbers.next < count {
-            let end = numbers.end + INODE_RANGE;
+            let end =
+                numbers.end.checked_add(INODE_RANGE).ok_or_else(|| versions::used_up("inode numbers"))?;
             let mut batch = Batch::new();
             batch.put(Table::Meta, key::inode_mark(self.id), record::encode(&InodeMark { next: end }));
             self.meta.commit(batch)?;
@@ -323,11 +329,6 @@ impl Volume {
         Ok(self.data.sync()?)
     }
 
-    /// The first number that was never given out.
-    pub(crate) fn next_number(&self) -> u64 {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).next
-    }
-
     /// Reads everything anew that is kept in memory, after records were changed past the transactions.
     pub(crate) fn forget_cached(&self) -> FsResult<()> {
         self.inodes.clear();
@@ -340,8 +341,13 @@ impl Volume {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) =
             read_meta(&*self.meta, key::counters(self.id))?;
         let mark: InodeMark = read_meta(&*self.meta, key::inode_mark(self.id))?;
-        *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) =
-            Numbers { next: mark.next, end: mark.next };
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        // A mark above all that is known here was put right: from there on the branch has yet to begin.
+        let next = match mark.next > numbers.end {
+            true => self.branched(mark.next)?,
+            false => mark.next.max(numbers.next),
+        };
+        *numbers = Numbers { next, end: next };
         Ok(())
     }
 }

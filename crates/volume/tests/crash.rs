@@ -146,7 +146,8 @@ fn check(path: &Path, done: u64, point: &str) {
 
 fn check_volume(path: &Path) -> Report {
     let stores = DataDirectory::open(path, StoreOptions::default()).unwrap();
-    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let options =
+        FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0), branch: 0 };
     fsck(stores.meta.clone(), stores.data.clone(), options, &mut |_| {}).unwrap()
 }
 

@@ -155,8 +155,12 @@ impl Lab {
     }
 
     fn fsck(&self) {
-        let options =
-            FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+        let options = FsckOptions {
+            repair: Repair::No,
+            data: DataCheck::CheckSums,
+            now: Timestamp::new(1, 0),
+            branch: 0,
+        };
         let report =
             fsck(Arc::new(self.meta.clone()), Arc::new(self.data.clone()), options, &mut |_| {}).unwrap();
         assert_eq!((report.problems, report.unswept), (vec![], 0));

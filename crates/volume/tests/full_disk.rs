@@ -145,7 +145,8 @@ fn child() {
     let (stores, volume) = open(&path);
     assert!(volume.read_dir(volume.root(), None, 10, Listing::Names).unwrap().is_empty());
     drop(volume);
-    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let options =
+        FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0), branch: 0 };
     let report = fsck(stores.meta.clone(), stores.data.clone(), options, &mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }

@@ -440,8 +440,12 @@ impl World {
     }
 
     fn fsck(&self) {
-        let options =
-            FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+        let options = FsckOptions {
+            repair: Repair::No,
+            data: DataCheck::CheckSums,
+            now: Timestamp::new(1, 0),
+            branch: 0,
+        };
         let report = fsck(self.meta.clone(), self.data.clone(), options, &mut |_| {}).unwrap();
         assert!(report.problems.is_empty(), "{:#?}", report.problems);
     }

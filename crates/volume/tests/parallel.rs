@@ -62,8 +62,12 @@ fn threads_in_their_own_directories_do_not_disturb_each_other() {
         let reply = volume.meta().get(Table::Reply, &3u64.to_be_bytes()).unwrap();
         assert_eq!(reply.as_deref(), Some(&199u64.to_be_bytes()[..]));
         drop(volume);
-        let options =
-            FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+        let options = FsckOptions {
+            repair: Repair::No,
+            data: DataCheck::CheckSums,
+            now: Timestamp::new(1, 0),
+            branch: 0,
+        };
         let report = fsck(meta, data, options, &mut |_| {}).unwrap();
         assert!(report.problems.is_empty(), "{:?}", report.problems);
     }

@@ -110,7 +110,8 @@ fn what_was_synced_survives_a_power_cut() {
         }
         drop(volume);
         let run = |repair| {
-            let options = FsckOptions { repair, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+            let options =
+                FsckOptions { repair, data: DataCheck::CheckSums, now: Timestamp::new(1, 0), branch: 0 };
             fsck(stores.meta.clone(), stores.data.clone(), options, &mut |_| {}).unwrap()
         };
         let found = run(Repair::No);

@@ -129,7 +129,8 @@ fn write_all_over(writes: u64, len_max: u64) -> Outcome {
     let volume = Volume::open(meta.clone(), data.clone(), VolumeConfig::default()).unwrap();
     assert!(read(&volume, file, 0, FILE as usize) == expected, "the store has another file than the memory");
     let stored = data.segments().unwrap().iter().map(|segment| segment.stored).sum();
-    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let options =
+        FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0), branch: 0 };
     let report = fsck(meta, data, options, &mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     Outcome { scans, committed: (early, late), report, stored }
@@ -162,7 +163,8 @@ fn single_bytes_in_a_hole_come_together() {
     let attr = volume.getattr(file).unwrap();
     assert!(attr.allocated <= FILE, "{attr:?}");
     drop(volume);
-    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let options =
+        FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0), branch: 0 };
     let report = fsck(meta, data, options, &mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     assert!(report.extents <= 1024, "{} extents", report.extents);
@@ -183,7 +185,8 @@ fn single_bytes_punched_out_leave_few_pieces() {
     let content = read(&volume, file, 0, FILE as usize);
     assert!(content.iter().enumerate().all(|(at, byte)| (*byte == 0) == (at % 256 == 0)));
     drop(volume);
-    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let options =
+        FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0), branch: 0 };
     let report = fsck(meta, data, options, &mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     assert!(report.extents <= 1024, "{} extents", report.extents);

@@ -70,7 +70,9 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     let opened = match opened {
         Err(StorageError::DamagedJournal { .. }) if arguments.discard_lost => {
             let lost = DataDirectory::accept_lost_changes(path);
-            lost_changes = lost.map_err(|error| CliError::Failed(error.to_string()))?;
+            lost_changes = lost.map_err(|error| CliError::Failed(error.to_string()))?.map(cut_off);
+            // What follows may fail, and then nobody would hear of it.
+            lost_changes.iter().for_each(|problem| eprintln!("soda: {problem}"));
             DataDirectory::open_existing(path, store_options)
         }
         Err(StorageError::NoData { .. }) if arguments.discard_lost => {
@@ -94,6 +96,7 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
         },
         data: DataCheck::CheckSums,
         now: now(),
+        branch: branch().map_err(CliError::io("a random number"))?,
     };
     let mut bar = Bar::new();
     let report =
@@ -108,11 +111,7 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
         CliError::Failed(in_place(format!("the check of {} failed: {error}", path.display())))
     })?;
     let mut summary = summary(&report, &of_server);
-    if let Some(lost) = lost_changes {
-        let problem = format!(
-            "the journal was damaged: its last {} or more are lost, a copy is kept (.torn)",
-            count(lost, "batch")
-        );
+    if let Some(problem) = lost_changes {
         summary.found.insert(0, Found { problem, inode: None, path: None, range: None });
         summary.repaired += 1;
     }
@@ -142,9 +141,27 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
     }
 }
 
+/// Mounts may have seen more than is left: what the repair makes must not be taken for that.
+fn branch() -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(u64::from_le_bytes(bytes))
+}
+
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::new(since.as_secs() as i64, since.subsec_nanos())
+}
+
+/// Of how many batches nothing is left.
+fn cut_off(lost: impl Into<u64>) -> String {
+    format!(
+        "the journal was damaged: its last {} or more are lost, a copy is kept (.torn)",
+        count(lost, "batch")
+    )
 }
 
 fn summary(report: &Report, of_server: &[DamagedRecord]) -> Summary {

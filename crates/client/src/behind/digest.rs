@@ -70,7 +70,9 @@ impl State {
         let counted = |fid: Fid| {
             let inode = self.peek(fid)?;
             let known = inode.attr.map_or((inode.seen, Version(0)), |attr| (attr.version, attr.data_version));
-            Some((fid, known.0, known.1))
+            // Without a version it is among what the digest is about all the same.
+            let reserve = &self.behind.reserve;
+            Some((fid, reserve.told(known.0), reserve.told(known.1)))
         };
         Some((digest, touched.into_iter().filter_map(counted).collect()))
     }
@@ -94,6 +96,8 @@ impl State {
         let mut kernel_is_wrong = Vec::new();
         for (fid, attr) in attrs {
             let holding = self.holder.holding(*fid);
+            let known = self.peek(*fid).and_then(|inode| inode.attr);
+            let is_beyond = known.is_some_and(|known| self.behind.reserve.is_beyond(known.version));
             let inode = self.inode(*fid);
             if inode.log.origin == Origin::Here {
                 inode.log.origin = if holding.is_some() { Origin::AtServer } else { Origin::Told };
@@ -102,7 +106,7 @@ impl State {
             inode.told = attr.version;
             if inode.log.records == 0
                 && let Some(known) = inode.attr
-                && attr.version >= known.version
+                && (attr.version >= known.version || is_beyond)
             {
                 // Blocks in use are the server's to count.
                 if *attr != (Attr { version: attr.version, data_version: attr.data_version, ..known })
@@ -110,8 +114,11 @@ impl State {
                 {
                     kernel_is_wrong.push(*fid);
                 }
+                inode.seen = match attr.version >= known.version {
+                    true => inode.seen.max(attr.version),
+                    false => attr.version,
+                };
                 inode.attr = Some(*attr);
-                inode.seen = inode.seen.max(attr.version);
                 self.memory.rename_version(*fid, attr.data_version);
             }
         }

@@ -68,7 +68,7 @@ impl State {
         }
         self.not_on_disk_any_more(&records);
         for Record { at, change, .. } in records {
-            let moment = Moment::logged(at, self.behind.first_version);
+            let moment = Moment::logged(at, self.behind.reserve.first_version());
             self.log_change(now, moment, change);
         }
         // If there is no room for it the next change says so.

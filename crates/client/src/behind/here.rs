@@ -122,7 +122,7 @@ impl State {
         let at = calendar.max(self.behind.last_at.successor());
         let at = shown.map_or(at, |shown| at.max(shown));
         self.behind.last_at = at;
-        Moment::logged(at, self.behind.first_version)
+        Moment::logged(at, self.behind.reserve.first_version())
     }
 
     /// Logs a change that the caches show already.

@@ -5,9 +5,9 @@ use crate::cache::State;
 use crate::call::{Order, Waiting, unexpected};
 use crate::config::WritePolicy;
 use crate::inner::Inner;
-use crate::log::reserve::{Asked, GivenUp, Question};
+use crate::log::reserve::{Asked, GivenUp, Question, WentBack};
 use soda_protocol::{Answer, Call, space_through};
-use soda_types::{Monotonic, Version};
+use soda_types::Monotonic;
 use std::sync::Arc;
 
 /// Numbers asked for at once.
@@ -136,9 +136,12 @@ impl Inner {
             match reserved {
                 Ok((first, count, bytes, version)) => {
                     let numbers = first.0..first.0 + u64::from(count);
+                    let went_back = reserve.handle_first_version(version);
                     reserve.handle_reserved(arrived.now, question, numbers, (bytes, most));
-                    let behind = &mut arrived.state.behind;
-                    behind.first_version = Version(behind.first_version.0.max(version.0));
+                    if went_back == WentBack::Yes {
+                        tracing::warn!("the server has gone back to an earlier state, such as a backup");
+                        arrived.state.forget_versions();
+                    }
                     Ok(())
                 }
                 Err(error) => {

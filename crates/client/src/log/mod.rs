@@ -33,8 +33,6 @@ pub(crate) struct Behind {
     pub(crate) before: BTreeMap<DigestId, Vec<(Fid, Version)>>,
     /// The server's disk has what it was told up to this digest.
     pub(crate) durable: DigestId,
-    /// The lowest version that a change may give.
-    pub(crate) first_version: Version,
     /// The time of the last record: each one is later.
     pub(crate) last_at: Timestamp,
     /// The server did not take a digest: nothing is sent before that.
@@ -68,7 +66,6 @@ impl Behind {
             waiting: Waiters::default(),
             before: BTreeMap::new(),
             durable: DigestId::default(),
-            first_version: Version(0),
             last_at: Timestamp::new(0, 0),
             stalled_until: Monotonic::ZERO,
             room: ServerRoom::default(),

@@ -1,7 +1,8 @@
-//! What the server has set aside for this client: inode numbers, and space.
+//! What the server has set aside for this client: inode numbers, space, and versions that it may count.
 
 use crate::config::WritePolicy;
-use soda_types::{Fid, Ino, Monotonic, VolumeId};
+use soda_protocol::digest::COUNTED_VERSIONS;
+use soda_types::{Fid, Ino, Monotonic, Version, VolumeId};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -27,6 +28,17 @@ pub(crate) struct Reserve {
     asleep: bool,
     /// When all that was set aside was last given up.
     given_up: Option<Monotonic>,
+    /// The lowest version that a change may give in this run of the server, if it has said so.
+    first_version: Option<Version>,
+    /// What it was last said to be, by whichever run.
+    last_first_version: Version,
+}
+
+/// Whether a run of the server counts versions from where they have been already, as one that goes on from a backup does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WentBack {
+    Yes,
+    No,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,13 +118,49 @@ impl Reserve {
 
     /// Another session: what was set aside for the last one is gone.
     pub(crate) fn start_over(&mut self) {
-        *self = Reserve { asking: self.asking, questions: self.questions, ..Reserve::default() };
+        *self = Reserve {
+            asking: self.asking,
+            questions: self.questions,
+            last_first_version: self.last_first_version,
+            ..Reserve::default()
+        };
     }
 
     /// Another run of the server counts versions from elsewhere: it is asked before anything is done here again.
     pub(crate) fn note_another_run(&mut self) {
         self.bytes = 0;
         self.not_before = Monotonic::ZERO;
+        self.first_version = None;
+    }
+
+    /// The lowest version that a change may give. Too low while it is not known, which the server mends.
+    pub(crate) fn first_version(&self) -> Version {
+        self.first_version.unwrap_or_default()
+    }
+
+    /// The server has said what its versions begin with.
+    pub(crate) fn handle_first_version(&mut self, first: Version) -> WentBack {
+        self.first_version = Some(first);
+        let before = std::mem::replace(&mut self.last_first_version, first);
+        // A run that came after that one begins far above it. The same one begins elsewhere where it goes on from a backup.
+        if first == before || first >= Version(before.0.saturating_add(COUNTED_VERSIONS)) {
+            return WentBack::No;
+        }
+        // The server does not know that it has given them.
+        self.numbers = 0..0;
+        WentBack::Yes
+    }
+
+    /// Whether nobody can have counted to this version in this run: it is of a run that the server does not know (a backup was
+    /// put back), and would have the digest refused.
+    pub(crate) fn is_beyond(&self, version: Version) -> bool {
+        self.first_version.is_some_and(|first| version >= Version(first.0.saturating_add(COUNTED_VERSIONS)))
+    }
+
+    /// The version as the server is told it: none where it is not known which it takes.
+    pub(crate) fn told(&self, version: Version) -> Version {
+        let known = self.first_version.is_some() && !self.is_beyond(version);
+        if known { version } else { Version(0) }
     }
 
     pub(crate) fn begin_question(&mut self, asked: Asked) -> Question {
@@ -251,5 +299,28 @@ mod tests {
         reserve.handle_reserved(at(2), nothing, 0..0, (0, MOST));
         assert_eq!((reserve.bytes(), reserve.give_up(at(2))), (0, GivenUp::JustNow));
         assert_eq!(reserve.give_up(at(5)), GivenUp::Nothing);
+    }
+
+    #[test]
+    fn versions_begin_where_this_run_of_the_server_says() {
+        const RUN: u64 = 1 << 44;
+        let mut reserve = Reserve::default();
+        assert_eq!((reserve.first_version(), reserve.told(Version(7))), (Version(0), Version(0)));
+        assert_eq!(reserve.handle_first_version(Version(3 * RUN)), WentBack::No);
+        let counted = Version(3 * RUN + 7);
+        assert_eq!((reserve.first_version(), reserve.told(counted)), (Version(3 * RUN), counted));
+        for forget in [Reserve::note_another_run, Reserve::start_over] {
+            forget(&mut reserve);
+            assert_eq!((reserve.first_version(), reserve.told(counted)), (Version(0), Version(0)));
+            assert!(!reserve.is_beyond(counted), "nobody knows");
+        }
+        assert_eq!(reserve.handle_first_version(Version(2 * RUN)), WentBack::Yes, "a backup");
+        assert_eq!(reserve.first_version(), Version(2 * RUN));
+        assert!(reserve.is_beyond(counted) && reserve.told(counted) == Version(0));
+        assert_eq!(reserve.handle_first_version(Version(2 * RUN)), WentBack::No, "once");
+        answer(&mut reserve, at(1), 100..9000, MOST);
+        assert_eq!(reserve.handle_first_version(Version(2 * RUN + 5)), WentBack::Yes, "another one");
+        assert_eq!(reserve.number(VolumeId(1)), None, "they were of the other run");
+        assert_eq!(reserve.handle_first_version(Version(3 * RUN)), WentBack::No);
     }
 }

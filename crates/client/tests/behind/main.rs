@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod backup;
 #[path = "../common/mod.rs"]
 mod common;
 mod fillers;

@@ -54,7 +54,8 @@ pub fn check_stores(dir: &Path, what: &str) {
             other => break other.unwrap(),
         }
     };
-    let options = FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0) };
+    let options =
+        FsckOptions { repair: Repair::No, data: DataCheck::CheckSums, now: Timestamp::new(1, 0), branch: 0 };
     let report = fsck(stores.meta.clone(), stores.data.clone(), options, &mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{what}: {:#?}", report.problems);
 }

@@ -4,7 +4,7 @@ use super::Problem;
 use super::census::{Census, Stream, UsedChunk};
 use super::sharing;
 use crate::key;
-use crate::record::Runs;
+use crate::record::{InodeMark, Runs};
 use crate::sweep::{spans_of, subtract};
 use crate::versions::run_of;
 use crate::view::View;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 pub(super) fn problems(volume: &Volume, census: &Census) -> FsResult<Vec<Problem>> {
     let mut problems = Vec::new();
     // First, so that what repair makes gets numbers that are free.
-    numbers(volume, census, &mut problems);
+    numbers(volume, census, &mut problems)?;
     runs(volume, census, &mut problems)?;
     problems.extend(census.unreadable.iter().cloned());
     let names = names(census, &mut problems);
@@ -266,13 +266,16 @@ fn totals(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) {
 }
 
 /// Numbers given out must be below the mark.
-fn numbers(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) {
+fn numbers(volume: &Volume, census: &Census, problems: &mut Vec<Problem>) -> FsResult<()> {
     let numbers = census.inodes.iter().flat_map(|(ino, inode)| [ino.0, inode.stream]);
     let highest = numbers.chain(census.reclaims.keys().copied()).max().unwrap_or(0);
-    let recorded = volume.next_number();
+    // Not where this run goes on: that is above the mark, by chance.
+    let mark: Option<InodeMark> = volume.record(Table::Meta, &key::inode_mark(volume.id))?;
+    let recorded = mark.map_or(0, |mark| mark.next);
     if recorded <= highest {
         problems.push(Problem::LowInodeMark { recorded, highest });
     }
+    Ok(())
 }
 
 /// No version may be of a run that is yet to come.

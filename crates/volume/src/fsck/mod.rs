@@ -53,6 +53,8 @@ pub struct FsckOptions {
     pub data: DataCheck,
     /// Given to what the repair makes.
     pub now: Timestamp,
+    /// As [`VolumeConfig::branch`], for what the repair makes: random where there may be mounts that have seen what is lost.
+    pub branch: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,7 +143,12 @@ pub fn fsck(
         rewrite_first_records(&*meta, id, &unreadable, options.now)?;
         report.repaired += unreadable.len();
     }
-    let config = VolumeConfig { created: options.now, chunk_cache: 0, ..VolumeConfig::default() };
+    let config = VolumeConfig {
+        created: options.now,
+        chunk_cache: 0,
+        branch: options.branch,
+        ..VolumeConfig::default()
+    };
     let volume = match options.repair {
         Repair::No => Volume::load(meta, data, config)?,
         Repair::Yes | Repair::Discarding => Volume::open(meta, data, config)?,

@@ -93,7 +93,7 @@ impl Lab {
     }
 
     fn check(&self, repair: Repair) -> Report {
-        let options = FsckOptions { repair, data: DataCheck::CheckSums, now: NOW };
+        let options = FsckOptions { repair, data: DataCheck::CheckSums, now: NOW, branch: 0 };
         fsck(Arc::new(self.meta.clone()), Arc::new(self.data.clone()), options, &mut |_| {}).unwrap()
     }
 }
@@ -183,7 +183,7 @@ fn lost_metadata_are_not_made_anew() {
         lab.meta.commit(batch).unwrap();
     }
     for repair in [Repair::No, Repair::Yes] {
-        let options = FsckOptions { repair, data: DataCheck::CheckSums, now: NOW };
+        let options = FsckOptions { repair, data: DataCheck::CheckSums, now: NOW, branch: 0 };
         let error = fsck(Arc::new(lab.meta.clone()), Arc::new(lab.data.clone()), options, &mut |_| {});
         assert!(error.unwrap_err().to_string().contains("restore them from a copy"));
     }

@@ -2,15 +2,11 @@
 
 use crate::call::place::ancestors;
 use soda_lease::table::{Covered, TreeVersion};
-use soda_protocol::digest::{INODES_MAX, RECORDS_MAX};
+use soda_protocol::digest::{COUNTED_VERSIONS, INODES_MAX, RECORDS_MAX};
 use soda_protocol::{Change, Failure, Lsn, Object, Record};
 use soda_types::{Errno, Fid, FsError, FsResult, SetAttr, Version};
 use soda_volume::{Staged, Volume};
 use std::collections::{BTreeSet, HashMap};
-
-/// Versions that clients may count in a run, as a power of two: the other half is the server's, so that it cannot be brought to
-/// the versions of the next run.
-const COUNTED_VERSIONS: u32 = 43;
 
 /// What a digest touches, each once, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,7 +86,7 @@ pub(super) fn plan(
             _ => 0,
         };
     }
-    let most = Version(volume.first_version().0 + (1 << COUNTED_VERSIONS));
+    let most = Version(volume.first_version().0 + COUNTED_VERSIONS);
     for (fid, version, data_version) in versions {
         if *version >= most || *data_version >= most {
             return refuse(first, Errno::Invalid, "versions that nobody can have counted to");
