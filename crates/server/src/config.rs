@@ -38,6 +38,8 @@ pub struct ServerConfig {
     pub sync_interval: Duration,
     /// What a former run wrote under another one, and had not synced, may be gone.
     pub boot_id: Option<BootId>,
+    /// Moves what versions and inode numbers of a run begin with (`VolumeConfig::branch`); `None`: by chance.
+    pub branch: Option<u64>,
     /// Free bytes of the data directory's file system that clients cannot fill.
     pub reserve: u64,
     pub limits: Limits,
@@ -102,6 +104,7 @@ impl ServerConfig {
             cache: CacheSizes { metadata: 128 << 20, data: 256 << 20 },
             sync_interval: Duration::from_secs(1),
             boot_id: BootId::of_this_machine(),
+            branch: None,
             reserve: 64 << 20,
             limits: Limits::default(),
             threads: std::thread::available_parallelism().map_or(6, |cores| cores.get() * 2 + 2).max(6),

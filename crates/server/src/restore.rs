@@ -41,10 +41,11 @@ pub(crate) struct Run {
 }
 
 pub(crate) fn open_volume(config: &ServerConfig, stores: &Stores) -> Result<Arc<Volume>, StartError> {
+    let by_chance = || random().map(u64::from_le_bytes).map_err(StartError::Random);
     let options = VolumeConfig {
         chunk_cache: usize::try_from(config.cache.data).unwrap_or(usize::MAX),
         created: clock::calendar(),
-        branch: u64::from_le_bytes(random().map_err(StartError::Random)?),
+        branch: config.branch.map_or_else(by_chance, Ok)?,
         ..VolumeConfig::default()
     };
     let volume = Volume::open(stores.meta.clone(), stores.data.clone(), options);
