@@ -130,3 +130,15 @@ impl Default for Limits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SEMANTICS 36
+    #[test]
+    fn a_restarted_server_waits_twelve_seconds_unless_it_is_told_otherwise() {
+        let config = ServerConfig::new("/data");
+        assert_eq!((config.term, config.grace), (Duration::from_secs(10), Duration::from_secs(12)));
+    }
+}

@@ -196,6 +196,8 @@ fn sync_of_a_machine_does_not_ask_the_server() {
     let before = cell.mounts[0].counter("msg_sync");
     rustix::fs::syncfs(&file).unwrap();
     assert_eq!(cell.mounts[0].counter("msg_sync"), before, "syncfs");
+    rustix::fs::sync();
+    assert_eq!(cell.mounts[0].counter("msg_sync"), before, "sync");
     file.sync_data().unwrap();
     assert_eq!(cell.mounts[0].counter("msg_sync"), before + 1, "fdatasync");
 }
