@@ -8,6 +8,7 @@
 mod samples;
 
 use bytes::{Bytes, BytesMut};
+use samples::numbers::Numbers;
 use samples::{Message, samples};
 use soda_client::{Client, ClientConfig, NoKernel, OpenMode, Retry};
 use soda_protocol::*;
@@ -25,23 +26,6 @@ const ROUNDS: usize = 50;
 const ANSWERS: usize = 40;
 /// What the process may grow by: far more than honest work takes, far less than a length field can claim.
 const GROWTH: u64 = 512 << 20;
-
-/// The same in every run (splitmix64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
 
 /// Reads one request; `None` when the client has gone.
 async fn request(stream: &mut TcpStream) -> Option<(u64, Option<Request>)> {

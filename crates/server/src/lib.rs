@@ -73,6 +73,7 @@ mod worker;
 pub use config::{CacheSizes, Equation8, Exposure, Limits, ServerConfig};
 pub use error::StartError;
 pub use memory::resident_memory;
+pub use random::random;
 pub use restore::Stores;
 pub use rounds::BootId;
 pub use server::{RunningServer, Server};

@@ -4,7 +4,7 @@
 ///
 /// # Errors
 /// The kernel's; see getrandom(2).
-pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+pub fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < bytes.len() {

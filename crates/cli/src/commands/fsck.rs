@@ -7,7 +7,7 @@ use crate::scratch::Scratch;
 use crate::units::{count, show_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use soda_server::{DamagedRecord, check_records};
+use soda_server::{DamagedRecord, check_records, random};
 use soda_storage::{DataDirectory, StorageError, StoreOptions};
 use soda_types::Timestamp;
 use soda_volume::fsck::{DataCheck, FsckOptions, FsckProgress, Phase, Problem, Repair, Report, fsck};
@@ -96,7 +96,8 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
         },
         data: DataCheck::CheckSums,
         now: now(),
-        branch: branch().map_err(CliError::io("a random number"))?,
+        // Mounts may have seen more than is left: what the repair makes must not be taken for that.
+        branch: random().map(u64::from_le_bytes).map_err(CliError::io("a random number"))?,
     };
     let mut bar = Bar::new();
     let report =
@@ -139,16 +140,6 @@ pub(crate) fn run(arguments: &FsckArgs) -> Result<(), CliError> {
             count(left as u64, "problem")
         ))),
     }
-}
-
-/// Mounts may have seen more than is left: what the repair makes must not be taken for that.
-fn branch() -> std::io::Result<u64> {
-    let mut bytes = [0; 8];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(u64::from_le_bytes(bytes))
 }
 
 fn now() -> Timestamp {

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+#[allow(dead_code, reason = "for tests that damage samples")]
+pub(crate) mod numbers;
+
 use soda_protocol::*;
 use soda_types::*;
 use std::collections::BTreeSet;

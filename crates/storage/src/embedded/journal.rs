@@ -65,7 +65,7 @@ impl Newest {
                     return Err(io_error("opening the next journal in", directory, error));
                 }
                 // The next one may have come and gone; this one goes first.
-                Err(_) if self.is_gone(directory)? => Self::newest(directory, self.number)?,
+                Err(_) if self.is_gone(directory)? => Some(Self::highest(directory, self.number)?),
                 Err(_) => None,
             };
             let Some((number, file)) = next else { return Ok(()) };
@@ -80,15 +80,16 @@ impl Newest {
         Ok(metadata.map_err(|error| io_error("looking at a journal in", directory, error))?.nlink() == 0)
     }
 
-    /// The highest, which there has to be, later than this one. `None` if it goes just now: look again.
-    fn newest(directory: &Path, after: u64) -> StorageResult<Option<(u64, File)>> {
+    /// The highest, which there has to be, later than this one.
+    fn highest(directory: &Path, after: u64) -> StorageResult<(u64, File)> {
+        // It may go between the two looks, as a later one comes.
         loop {
             let found = newest(directory).map_err(|error| io_error("listing", directory, error))?;
             let number = found.filter(|number| *number > after).ok_or_else(|| {
                 io_error("looking for the journal in", directory, ErrorKind::NotFound.into())
             })?;
             match open(directory, number) {
-                Ok(file) => return Ok(Some((number, file))),
+                Ok(file) => return Ok((number, file)),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(io_error("opening a journal in", directory, error)),
             }
