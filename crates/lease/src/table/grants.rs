@@ -112,54 +112,6 @@ impl Table {
         self.grant_changer(now, session, object, &made)
     }
 
-    /// As [`Table::finish_with`] for a digest, first time or again: who made an inode in it has been going on with it as
-    /// if it had a write lease, so whatever policy says it gets one, unless somebody else has got there after it gave it
-    /// up. The bounds on numbers of leases are exceeded by what is made, while older ones are asked back.
-    pub fn finish_digest(
-        &mut self,
-        now: Monotonic,
-        key: OpKey,
-        outcome: Outcome,
-        made: &[Fid],
-    ) -> Vec<Grant> {
-        let Some(session) =
-            self.ops.get(&key).filter(|op| op.state == OpState::Admitted).map(|op| op.session)
-        else {
-            return Vec::new();
-        };
-        let mut grants = Vec::new();
-        for fid in made {
-            let object = self.store.find_or_insert(*fid);
-            grants.extend(self.grant_maker(now, session, object));
-            self.unsettled.push_back(object);
-        }
-        // Those come first: what is finished lets others in, who may want what was made.
-        grants.extend(self.finish_with(now, key, outcome, &[]));
-        grants.retain(|grant| self.lease(session, grant.fid).is_some_and(|lease| lease.epoch == grant.epoch));
-        grants
-    }
-
-    fn grant_maker(&mut self, now: Monotonic, session: SessionId, object: ObjectId) -> Option<Grant> {
-        if !self.sessions.get(&session)?.is_good() {
-            return None;
-        }
-        let found = self.store.object(object)?;
-        if let Some(id) = self.store.lease_of(object, session) {
-            let lease = self.store.lease(id)?;
-            let held = lease.recall == RecallState::Quiet && lease.mode == Mode::Write && lease.expires > now;
-            return if held { self.regrant(now, id) } else { None };
-        }
-        let taken = found.has_holders() || self.is_excluded(object, session, Mode::Write);
-        if taken || self.is_wanted(object, session, Mode::Write) {
-            return None;
-        }
-        let fid = found.fid;
-        let term = self.term_of(session, fid).term()?;
-        let _ = self.make_room(now, session);
-        self.counters.write_grants += 1;
-        self.insert_lease(now, session, object, (Scope::Node, Mode::Write), term)
-    }
-
     pub(super) fn grant_changer(
         &mut self,
         now: Monotonic,

@@ -156,25 +156,3 @@ fn what_nobody_refers_to_is_forgotten() {
     bench.table.close_session(bench.now, s(1));
     assert_eq!((bench.table.object_count(), bench.table.len()), (0, 0));
 }
-
-/// It has gone on writing to them since it sent the digest.
-#[test]
-fn what_a_digest_made_belongs_to_its_maker_whatever_policy_says_and_also_when_it_comes_again() {
-    let mut bench = Bench::with(TableConfig { max_leases_per_session: 2, ..plain() });
-    bench.run(1, change(7));
-    let digest = |bench: &mut Bench, op: u64, accesses: &[soda_lease::Access]| {
-        assert_eq!(bench.request(1, op, accesses), [admit(op)]);
-        let grants = bench.table.finish_digest(bench.now, OpKey(op), Outcome::Applied, &[f(100), f(101)]);
-        bench.outputs();
-        grants
-    };
-    let first = digest(&mut bench, 1, &[change(7).without_lease()]);
-    assert_eq!(first, [grant(Mode::Write, 100, 2), grant(Mode::Write, 101, 3)]);
-    // The reply was lost, and one of the two is somebody else's by now.
-    bench.ack(1, gone(101, 3));
-    bench.run(2, change(101));
-    let again = digest(&mut bench, 2, &[]);
-    assert_eq!(again.len(), 1, "{again:?}");
-    assert_eq!(bench.modes(100), [(1, Mode::Write)]);
-    assert_eq!(bench.modes(101), [(2, Mode::Write)]);
-}

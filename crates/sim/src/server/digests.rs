@@ -5,9 +5,9 @@ use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::ConnId;
 use crate::message::{DigestCall, Object, OpUid, Tag, ToClient, fid_of, object_of};
-use soda_lease::table::{Access, OpKey, Outcome};
+use soda_lease::table::{Covered, OpKey, Outcome};
 use soda_oplog::{Change, Object as Touched};
-use soda_types::{Cause, Fid, Mode, SessionId};
+use soda_types::{Fid, SessionId};
 
 impl Server {
     pub(super) fn digest(
@@ -35,28 +35,23 @@ impl Server {
             known.reply_to.push(reply_to);
             return;
         }
-        let stored = self.disk.digest(session).map(|(id, _)| *id);
-        let (work, accesses) = match stored {
+        match self.disk.digest(session).map(|(id, _)| *id) {
             Some(stored) if stored > digest.id => return,
-            Some(stored) if stored == digest.id => (Work::DigestAgain, Vec::new()),
-            _ if self.covers(context, session, &digest) => {
-                let change = |fid: &Fid| Access::change(*fid, Cause::Data).without_lease();
-                let accesses = existing(&digest).iter().map(change).collect();
-                (Work::Digest(digest), accesses)
-            }
-            _ => {
-                context.send_to_client(reply_to.0, ToClient::DigestRefused { tag: reply_to.1 });
-                return;
-            }
-        };
-        let Some(running) = &mut self.running else { return };
+            Some(stored) if stored == digest.id => return self.answer_again(context, reply_to, session),
+            _ => {}
+        }
         running.last_op += 1;
         let key = OpKey(running.last_op);
+        let covered = Covered {
+            held: if careless { Vec::new() } else { existing(&digest) },
+            made: made(&digest).into_iter().map(fid_of).collect(),
+            ..Covered::default()
+        };
         let operation = Operation {
             session,
             uid: OpUid(0),
             op: None,
-            work,
+            work: Work::Digest(digest),
             reply_to: vec![reply_to],
             values: Vec::new(),
             outcome: Outcome::Applied,
@@ -66,15 +61,26 @@ impl Server {
             self.apply_digest(context, key);
             return;
         }
-        running.table.request(now, session, key, accesses);
+        running.table.request_covered(now, session, key, covered);
     }
 
-    /// The session has write leases, recalled ones included, on all that the digest changes and does not make.
-    fn covers(&self, context: &Context, session: SessionId, digest: &DigestCall) -> bool {
-        let Some(running) = &self.running else { return false };
-        let holds =
-            |fid: &Fid| running.table.lease(session, *fid).is_some_and(|lease| lease.mode == Mode::Write);
-        context.config.sabotage == Sabotage::ApplyWithoutLeases || existing(digest).iter().all(holds)
+    /// It has been applied, and the answer may have been lost: its leases are given again.
+    fn answer_again(&mut self, context: &mut Context, reply_to: (ConnId, Tag), session: SessionId) {
+        let now = self.clock.read(context.now);
+        let Some(running) = &mut self.running else { return };
+        let objects = Object::from(context.config.objects);
+        let made = self.disk.digest(session).map(|(_, made)| made.clone()).unwrap_or_default();
+        let exist = made.into_iter().filter(|object| self.disk.exists(*object, objects));
+        let forgetful = context.config.sabotage == Sabotage::NoLeasesOnMade;
+        let mut grants = Vec::new();
+        for fid in exist.map(fid_of).filter(|_| !forgetful) {
+            let held = running.table.lease(session, fid);
+            let grant = running.table.made_before(now, session, fid);
+            // What is held already is said again.
+            check_epochs(context, grant.iter().filter(|grant| held != Some(**grant)));
+            grants.extend(grant);
+        }
+        context.send_to_client(reply_to.0, ToClient::Digested { tag: reply_to.1, grants });
     }
 
     pub(super) fn apply_digest(&mut self, context: &mut Context, key: OpKey) {
@@ -82,15 +88,16 @@ impl Server {
             let operation = running.ops.get(&key)?;
             match &operation.work {
                 Work::Digest(digest) => Some((operation.session, digest.clone())),
-                _ => None,
+                Work::Call(_) => None,
             }
         }) else {
             return;
         };
-        // It may have waited for an operation in progress, and the session may have ended.
+        // The session may have ended since it was admitted.
+        let careless = context.config.sabotage == Sabotage::ApplyWithoutLeases;
+        let stands = careless || self.disk.sessions.contains(&session);
         let (objects, cells) = (Object::from(context.config.objects), context.config.cells);
-        let applied =
-            self.covers(context, session, &digest) && self.disk.apply(&digest, objects, cells).is_ok();
+        let applied = stands && self.disk.apply(&digest, objects, cells).is_ok();
         context.note(|| format!("server   {key:?} {session:?} {:?} applied: {applied}", digest.id));
         if applied {
             context.trace.mix(digest.id.0);
@@ -104,20 +111,22 @@ impl Server {
         }
     }
 
-    /// Also of one that came again: the leases on what it made are given again.
     pub(super) fn finish_digest(&mut self, context: &mut Context, key: OpKey, operation: &Operation) {
         let now = self.clock.read(context.now);
         let Some(running) = &mut self.running else { return };
         let refused = operation.outcome == Outcome::Failed;
-        let made = match &operation.work {
-            Work::Digest(digest) if !refused => made(digest),
-            _ => self.disk.digest(operation.session).map(|(_, made)| made.clone()).unwrap_or_default(),
+        let mut made: Vec<Fid> = match &operation.work {
+            Work::Digest(digest) if !refused => {
+                let objects = Object::from(context.config.objects);
+                let exist = made(digest).into_iter().filter(|object| self.disk.exists(*object, objects));
+                exist.map(fid_of).collect()
+            }
+            _ => Vec::new(),
         };
-        let mut made: Vec<Fid> = made.into_iter().map(fid_of).collect();
-        if refused || context.config.sabotage == Sabotage::NoLeasesOnMade {
+        if context.config.sabotage == Sabotage::NoLeasesOnMade {
             made.clear();
         }
-        let grants = running.table.finish_digest(now, key, operation.outcome, &made);
+        let grants = running.table.finish_covered(now, key, &made);
         check_epochs(context, grants.iter());
         for (conn, tag) in operation.reply_to.iter().copied() {
             let reply = if refused {

@@ -67,8 +67,6 @@ struct Operation {
 enum Work {
     Call(Call),
     Digest(DigestCall),
-    /// A digest that has been applied comes again: its leases are given again.
-    DigestAgain,
 }
 
 impl Running {
@@ -363,7 +361,6 @@ impl Server {
                 self.apply_digest(context, key);
                 return self.step(context, key);
             }
-            Work::DigestAgain => return self.step(context, key),
         }
         if let Some(op) = operation.op
             && context.config.sabotage != Sabotage::ForgetReplies
@@ -399,7 +396,7 @@ impl Server {
                 let made: Vec<_> = made.into_iter().collect();
                 (running.table.finish_with(now, key, operation.outcome, &made), call)
             }
-            Work::Digest(_) | Work::DigestAgain => return self.finish_digest(context, key, &operation),
+            Work::Digest(_) => return self.finish_digest(context, key, &operation),
         };
         check_epochs(context, grants.iter());
         let ended = match call {
@@ -441,13 +438,17 @@ impl Server {
                 {
                     self.begin(context, op);
                 }
-                Output::Refuse(op, Refusal::SessionEnded | Refusal::NotHeld(_)) => {
+                Output::Refuse(op, refusal) => {
                     if let Some(operation) = running.ops.remove(&op) {
                         if let Some(op) = operation.op {
                             running.by_slot.remove(&(operation.session, op.slot));
                         }
                         for (conn, tag) in operation.reply_to {
-                            context.send_to_client(conn, ToClient::SessionEnded { tag });
+                            let reply = match refusal {
+                                Refusal::SessionEnded => ToClient::SessionEnded { tag },
+                                Refusal::NotHeld(_) => ToClient::DigestRefused { tag },
+                            };
+                            context.send_to_client(conn, reply);
                         }
                     }
                 }
