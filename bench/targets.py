@@ -112,9 +112,10 @@ class Target:
         """Also after a `start()` that went half way."""
         raise NotImplementedError
 
-    def requests(self) -> int | None:
-        """How many requests the kernel has sent to the file system's daemon, if that is counted."""
-        return None
+    def counts(self) -> dict[str, int]:
+        """What the work on the first root took so far, where that is counted: requests of the kernel to the file system's daemon,
+        messages of the daemon to the server."""
+        return {}
 
     def make_mount_points(self, count: int) -> list[Path]:
         mounts = [self.base / f"mount{number}" for number in range(count)]
@@ -235,8 +236,10 @@ class Soda(Target):
         """What `soda stats` says of one mount."""
         return json.loads(run(self.program, "stats", "--once", "--json", root))[str(root)]
 
-    def requests(self) -> int:
-        return self.counters(self.roots[0])["kernel_requests"]
+    def counts(self) -> dict[str, int]:
+        counters = self.counters(self.roots[0])
+        messages = sum(count for name, count in counters.items() if name.startswith("msg_"))
+        return {"requests": counters["kernel_requests"], "messages": messages}
 
 
 class SodaBehind(Soda):
@@ -244,3 +247,8 @@ class SodaBehind(Soda):
 
     name = "soda-behind"
     mount_options = ("write=behind",)
+
+    def counts(self) -> dict[str, int]:
+        # What is delayed belongs to the work.
+        run(self.program, "sync", self.roots[0])
+        return super().counts()

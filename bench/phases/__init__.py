@@ -2,10 +2,10 @@
 
 from phases.base import Kind, Phase, Sizes, Trials
 from phases.data import Cached, Sequential
-from phases.files import Clients, Depth, Small, Synced
+from phases.files import Clients, Depth, Names, Small, Synced
 from phases.leases import CacheAndServer, LeaseMemory, LeasesOnAndOff
-from phases.sharing import Coherence, Recall
-from phases.software import Andrew, Git, Openssh
+from phases.sharing import Coherence, Conflict, Recall
+from phases.software import Andrew, Git, Npm, Openssh
 
 __all__ = ["ALL", "EXTRA", "Kind", "Phase", "Sizes", "Trials"]
 
@@ -13,17 +13,20 @@ ALL: dict[str, Phase] = {
     "seq": Sequential(),
     "cached": Cached(),
     "small": Small(),
+    "names": Names(),
     "depth": Depth(),
     "clients": Clients(),
     "synced": Synced(),
     "recall": Recall(),
+    "conflict": Conflict(),
     "coherence": Coherence(),
     "cache": CacheAndServer(),
     "leases": LeasesOnAndOff(),
     "memory": LeaseMemory(),
     "andrew": Andrew(),
     "git": Git(),
+    "npm": Npm(),
     "ssh": Openssh(),
 }
 # What takes minutes: real software on the slower file systems; a test that has to be compiled.
-EXTRA = ["memory", "andrew", "git", "ssh"]
+EXTRA = ["memory", "andrew", "git", "npm", "ssh"]

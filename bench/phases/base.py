@@ -7,36 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from phases.elsewhere import LOOKS, Watcher, compared
+from phases.figures import Kind, Measured, Trials
 from targets import Target
 
 MIB = 1 << 20
 now = time.perf_counter
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a figure is: its name, unit, and whether more of it is better."""
-
-    name: str
-    unit: str
-    better: str = "higher"
-
-    def goodness(self, value: float, base: float) -> float:
-        """How good a value is next to another: above 1 is better."""
-        return value / base if self.better == "higher" else base / value
-
-
-@dataclass
-class Trials:
-    """How often one of two mounts saw something old, or lost something, and for how long."""
-
-    count: int = 0
-    stale: int = 0
-    delays: tuple[float, ...] = ()
-    """Seconds until the truth was seen, or nobody looked any more, for those that were stale."""
-
-    def __add__(self, other: "Trials") -> "Trials":
-        return Trials(self.count + other.count, self.stale + other.stale, self.delays + other.delays)
 
 
 @dataclass(frozen=True)
@@ -79,11 +55,10 @@ class Sizes:
         )
 
 
-Measured = dict[Kind, float | Trials]
-
-
 class Phase:
     most_rounds = 100
+    tree: Kind | None = None
+    """If set, what is left at the end is compared with what another mount of the target sees: the figure's name."""
 
     def prepare(self) -> None:
         """Installs or fetches what it needs of the machine. Called once, before any target is started."""
@@ -95,15 +70,42 @@ class Phase:
         """`base` is a new directory on the first of the target's roots."""
         raise NotImplementedError
 
-    def run(self, target: Target, sizes: Sizes) -> Measured:
-        """Measures once. Leaves nothing behind."""
+    def run(self, target: Target, sizes: Sizes, watched: bool = False) -> Measured:
+        """Measures once. Leaves nothing behind. `watched`: while another mount looks."""
         base = target.roots[0] / "bench"
         base.mkdir()
         try:
             os.sync()
-            return self.measure(target, base, sizes)
+            if watched and len(target.roots) > 1:
+                with Watcher(target.roots[1] / "bench") as watcher:
+                    measured = self.measure(target, base, sizes)
+                measured[LOOKS] = watcher.trials
+            else:
+                measured = self.measure(target, base, sizes)
+            if self.tree and len(target.roots) > 1:
+                measured[self.tree] = compared(base, target.roots[1] / "bench")
+            return measured
         finally:
             remove(base)
+
+
+class Counted:
+    """What some work took beside time, where the target counts it: filled when the work is done."""
+
+    def __init__(self, target: Target):
+        self.target = target
+        self.counts: dict[str, int] = {}
+
+    def __enter__(self) -> "Counted":
+        self.before = self.target.counts()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.counts = {name: count - self.before[name] for name, count in self.target.counts().items()}
+
+    def per(self, what: str, operations: int = 1) -> Measured:
+        """Figures `requests per WHAT` and `messages per WHAT`."""
+        return {Kind(f"{name} per {what}", "", "lower"): count / operations for name, count in self.counts.items()}
 
 
 def remove(base: Path) -> None:

@@ -8,19 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from machine import Usage
-from phases.base import Kind, Measured, Phase, Sizes, create, now, rate
+from phases.base import Counted, Kind, Measured, Phase, Sizes, create, now, rate
 from targets import Failed, Local, Passthrough, Soda, Target
 
 
 class Small(Phase):
-    """4 KiB files in directories of 100: made, looked at, read, removed, all by one thread. Where the requests of the kernel
-    to the daemon are counted, how many each takes."""
+    """4 KiB files in directories of 100: made, looked at, read, removed, all by one thread. Where they are counted, how many
+    requests of the kernel to the daemon and messages of the daemon to the server each takes."""
 
     CREATE, STAT, READ = Kind("create", "/s"), Kind("stat", "/s"), Kind("small read", "/s")
     LIST, UNLINK = Kind("readdir names", "/s"), Kind("unlink", "/s")
-    REQUESTS = {
-        kind: Kind(f"requests per {kind.name}", "", better="lower") for kind in (CREATE, STAT, READ, UNLINK)
-    }
+    tree = Kind("entries of a tree of small files", "stale")
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         count, content = sizes.small_files, os.urandom(4096)
@@ -54,11 +52,9 @@ class Small(Phase):
         figures: Measured = {}
 
         def measured(kind: Kind, work: Callable[[], None], times: int = 1) -> None:
-            before = target.requests()
-            figures[kind] = statistics.median(rate(count, work) for _ in range(times))
-            after = target.requests()
-            if before is not None and after is not None:
-                figures[self.REQUESTS[kind]] = (after - before) / count / times
+            with Counted(target) as counted:
+                figures[kind] = statistics.median(rate(count, work) for _ in range(times))
+            figures.update(counted.per(kind.name, count * times))
 
         measured(self.CREATE, create_all)
         os.sync()
@@ -69,7 +65,49 @@ class Small(Phase):
         measured(self.READ, read_all, 3)
         figures[self.LIST] = statistics.median(rate(count, list_all) for _ in range(3))
         measured(self.UNLINK, unlink_all)
+        for directory in directories:
+            create(directory, range(0, 100, 10), content)
         return figures
+
+
+class Names(Phase):
+    """Names and modes in a tree that this mount has made: directories, modes of files, renames into another directory, and
+    directories removed. By one thread."""
+
+    MKDIR, CHMOD = Kind("mkdir", "/s"), Kind("chmod", "/s")
+    RENAME, RMDIR = Kind("rename", "/s"), Kind("rmdir", "/s")
+    tree = Kind("entries of a tree of names", "stale")
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        count = sizes.small_files // 2
+        parents = [base / f"dir{number}" for number in range(count // 50)]
+        for parent in parents:
+            parent.mkdir()
+            create(parent, range(50), b"")
+        files = [
+            (f"{parent}/file{number}", f"{other}/new{number}")
+            for parent, other in zip(parents, parents[1:] + parents[:1])
+            for number in range(50)
+        ]
+        directories = [f"{parent}/sub{number}" for parent in parents for number in range(50)]
+        os.sync()
+        steps: dict[Kind, Callable[[], None]] = {
+            self.MKDIR: lambda: each(os.mkdir, directories),
+            self.CHMOD: lambda: each(lambda names: os.chmod(names[0], 0o640), files),
+            self.RENAME: lambda: each(lambda names: os.rename(*names), files),
+            self.RMDIR: lambda: each(os.rmdir, directories),
+        }
+        figures: Measured = {}
+        for kind, step in steps.items():
+            with Counted(target) as counted:
+                figures[kind] = rate(count, step)
+            figures.update(counted.per(kind.name, count))
+        return figures
+
+
+def each(work: Callable, items: list) -> None:
+    for item in items:
+        work(item)
 
 
 class Depth(Phase):

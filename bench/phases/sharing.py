@@ -1,6 +1,7 @@
 """Two mounts of one tree: how fast one learns what the other did, and whether it does."""
 
 import io
+import itertools
 import multiprocessing
 import os
 import statistics
@@ -21,6 +22,8 @@ class Recall(Phase):
         Kind("write, nobody else", "us", better="lower"),
         Kind("read after recall", "us", better="lower"),
     )
+    BOTH = Kind("write here, read there", "us", better="lower")
+    TURNS = Kind("append in turns", "us", better="lower")
 
     def applies(self, target: Target) -> bool:
         return isinstance(target, Soda)
@@ -54,7 +57,91 @@ class Recall(Phase):
             self.WRITE: statistics.median(writes) * 1e6,
             self.ALONE: statistics.median(alone) * 1e6,
             self.READ: statistics.median(reads) * 1e6,
+            self.BOTH: statistics.median(map(sum, zip(writes, reads))) * 1e6,
+            self.TURNS: append_in_turns(base, target.roots[1] / "bench", sizes.trips) * 1e6,
         }
+
+
+def append_in_turns(here: Path, there: Path, count: int) -> float:
+    """Seconds for each record of 64 bytes that two mounts append to one file, now one, now the other. Each looks that the file
+    is as long as it has to be."""
+    (here / "log").touch()
+    wait_for(there / "log")
+    logs = [os.open(directory / "log", os.O_WRONLY | os.O_APPEND) for directory in (here, there)]
+    times = []
+    for number in range(count):
+        log = logs[number % 2]
+        start = now()
+        os.write(log, b"x" * RECORD_BYTES)
+        times.append(now() - start)
+        if os.fstat(log).st_size != (number + 1) * RECORD_BYTES:
+            raise Failed(f"a record of {there}/log is lost")
+    for log in logs:
+        os.close(log)
+    return statistics.median(times)
+
+
+class Conflict(Phase):
+    """A machine that makes files as fast as it can, and another that reads now and then one of them that has just been made.
+    How long that takes, and how much the first had not told then: only what the file needs has to be told for it."""
+
+    READ = Kind("read beside a busy writer", "ms", better="lower")
+    SLOWEST = Kind("the slowest of 20", "ms", better="lower")
+    UNTOLD, RATE = Kind("changes untold meanwhile", ""), Kind("files made meanwhile", "/s")
+    most_rounds = 3
+
+    def applies(self, target: Target) -> bool:
+        return isinstance(target, Soda)
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        assert isinstance(target, Soda)
+        there, made = target.roots[1] / "bench", multiprocessing.Value("q", 0)
+        stop = multiprocessing.Event()
+        writer = multiprocessing.Process(target=make_until, args=(base, made, stop))
+        writer.start()
+        reads, untold, start, first = [], [], now(), made.value
+        try:
+            while len(reads) < sizes.trips // 5 and writer.is_alive():
+                time.sleep(0.02)
+                untold.append(target.counters(target.roots[0])["backlog_records"])
+                number = made.value - 1
+                if number < 0:
+                    continue
+                begun = now()
+                content = (there / file_of(number)).read_bytes()
+                reads.append(now() - begun)
+                if content != content_of(number):
+                    raise Failed(f"{there}/{file_of(number)} is not as it was written")
+            rate = (made.value - first) / (now() - start)
+        finally:
+            stop.set()
+            writer.join()
+        if writer.exitcode:
+            raise Failed(f"making files in {base} failed")
+        return {
+            self.READ: statistics.median(reads) * 1e3,
+            self.SLOWEST: statistics.quantiles(reads, n=20)[-1] * 1e3,
+            self.UNTOLD: statistics.median(untold),
+            self.RATE: rate,
+        }
+
+
+def file_of(number: int) -> str:
+    return f"dir{number // 100}/file{number}"
+
+
+def content_of(number: int) -> bytes:
+    return stamp(number) * 32
+
+
+def make_until(base: Path, made, stop) -> None:
+    for number in itertools.count():
+        if stop.is_set():
+            return
+        if number % 100 == 0:
+            (base / f"dir{number // 100}").mkdir()
+        (base / file_of(number)).write_bytes(content_of(number))
+        made.value = number + 1
 
 
 class Coherence(Phase):

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from phases.base import Kind, Measured, Phase, Sizes, now
+from phases.base import Counted, Kind, Measured, Phase, Sizes, now
 from targets import Target, run, shell
 
 
@@ -27,7 +27,8 @@ class Openssh(Phase):
     """Debian's source of openssh unpacked, configured and built."""
 
     UNPACK, CONFIGURE = Kind("ssh unpack", "s", better="lower"), Kind("ssh configure", "s", better="lower")
-    BUILD = Kind("ssh build", "s", better="lower")
+    BUILD, ALL = Kind("ssh build", "s", better="lower"), Kind("ssh all three", "s", better="lower")
+    tree = Kind("entries of the built openssh", "stale")
     most_rounds = 1
     CONFIGURE_COMMAND = (
         "./configure CFLAGS=-O0 --without-hardening --without-stackprotect --without-pam --without-selinux "
@@ -40,13 +41,13 @@ class Openssh(Phase):
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         self.archive.read_bytes()
-        unpack = seconds(lambda: run("tar", "xf", self.archive, "--no-same-owner", cwd=base))
-        [tree] = base.iterdir()
-        return {
-            self.UNPACK: unpack,
-            self.CONFIGURE: seconds(lambda: run(*self.CONFIGURE_COMMAND, cwd=tree)),
-            self.BUILD: seconds(lambda: run("make", "-j2", "ssh", cwd=tree)),
-        }
+        with Counted(target) as counted:
+            unpack = seconds(lambda: run("tar", "xf", self.archive, "--no-same-owner", cwd=base))
+            [tree] = base.iterdir()
+            configure = seconds(lambda: run(*self.CONFIGURE_COMMAND, cwd=tree))
+            build = seconds(lambda: run("make", "-j2", "ssh", cwd=tree))
+        figures: Measured = {self.UNPACK: unpack, self.CONFIGURE: configure, self.BUILD: build}
+        return {**figures, self.ALL: unpack + configure + build, **counted.per("openssh")}
 
 
 class Andrew(Phase):
@@ -108,6 +109,7 @@ class Git(Phase):
 
     CLONE, STATUS = Kind("git clone", "s", better="lower"), Kind("git status", "s", better="lower")
     GC = Kind("git gc", "s", better="lower")
+    tree = Kind("entries of the clone", "stale")
     most_rounds = 3
 
     def prepare(self) -> None:
@@ -140,10 +142,43 @@ class Git(Phase):
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         # Of its own objects, not in links to the original's.
-        clone = seconds(
-            lambda: run("git", "clone", "-q", "--no-hardlinks", self.repository, "clone", cwd=base)
-        )
+        with Counted(target) as counted:
+            clone = seconds(
+                lambda: run("git", "clone", "-q", "--no-hardlinks", self.repository, "clone", cwd=base)
+            )
         tree = base / "clone"
         first, *warm = (seconds(lambda: run("git", "status", "--porcelain", cwd=tree)) for _ in range(6))
         collect = seconds(lambda: run("git", "-c", "gc.auto=0", "gc", "-q", cwd=tree))
-        return {self.CLONE: clone, self.STATUS: statistics.median(warm), self.GC: collect}
+        figures: Measured = {self.CLONE: clone, self.STATUS: statistics.median(warm), self.GC: collect}
+        return {**figures, **counted.per("git clone")}
+
+
+class Npm(Phase):
+    """`npm ci` of a package and the 85 that it needs, from npm's own cache on the local disk."""
+
+    INSTALL = Kind("npm ci", "s", better="lower")
+    tree = Kind("entries of node_modules", "stale")
+    most_rounds = 3
+    PACKAGE = "eslint@9.15.0"
+
+    def prepare(self) -> None:
+        shell("command -v npm >/dev/null || install_packages npm >&2")
+        self.project = Path(shell('echo "$SODA_EXTERNAL_CACHE"').splitlines()[-1]) / "npm"
+        if not (self.project / "package-lock.json").is_file():
+            new = self.project.with_suffix(".new")
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir(parents=True)
+            (new / "package.json").write_text('{"name": "bench", "private": true}')
+            run("npm", "install", "--cache", new / "cache", *self.QUIETLY, self.PACKAGE, cwd=new)
+            shutil.rmtree(new / "node_modules")
+            new.rename(self.project)
+
+    QUIETLY = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--omit-lockfile-registry-resolved=false"]
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(self.project / name, base / name)
+        command = ["npm", "ci", "--offline", "--cache", self.project / "cache", *self.QUIETLY]
+        with Counted(target) as counted:
+            install = seconds(lambda: run(*command, cwd=base))
+        return {self.INSTALL: install, **counted.per("npm ci")}
