@@ -15,10 +15,13 @@
 //! *Meanwhile.* While a recall is being worked on, what is cached is still served (with no validity), so that a reader
 //! which holds a page or directory lock that the kernel's invalidation needs gets its answer.
 //!
+//! *Instead.* Who only wants attributes is told them while the lease stays ([`inquiries`]).
+//!
 //! *Not asked for.* Leases are also given back or lowered unasked ([`idle`], [`neighbours`]).
 
 mod flush;
 mod idle;
+mod inquiries;
 mod neighbours;
 mod unblock;
 

@@ -38,6 +38,7 @@ counters! {
     reservations_idle,
     through_no_lease, through_recalled, through_contended, through_unknown, through_access_list, through_reservation,
     through_large, through_kind, through_local_disk,
+    inquiries, inquiries_declined, described,
     leases_released, leases_lowered, reconnects, sessions_lost, reclaimed, reclaim_refused,
 }
 
@@ -80,7 +81,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-const CALLS: [&str; 36] = [
+const CALLS: [&str; 39] = [
     "hello",
     "renew",
     "reclaim",
@@ -117,6 +118,9 @@ const CALLS: [&str; 36] = [
     "digest",
     "reserve",
     "layout",
+    "stat",
+    "lookupstat",
+    "inquiryanswer",
 ];
 
 fn index(call: &Call) -> usize {
@@ -154,6 +158,8 @@ fn index(call: &Call) -> usize {
         Call::Digest { .. } => 33,
         Call::Reserve { .. } => 34,
         Call::Layout { .. } => 35,
+        Call::Stat { .. } => 36,
+        Call::LookupStat { .. } => 37,
     }
 }
 
@@ -169,6 +175,7 @@ impl Stats {
             Note::RecallAcks(acks) => (30, acks.len()),
             Note::Release(acks) => (31, acks.len()),
             Note::Closed(fids) => (32, fids.len()),
+            Note::InquiryAnswers(answers) => (38, answers.len()),
             Note::RecallProgress(_) | Note::Cancel(_) => return,
         };
         self.messages.0[at].add(count as u64);
@@ -233,7 +240,9 @@ impl Stats {
 /// operations that were absorbed, `digested` changes that the server was told of, `coalesced` those that never travelled;
 /// `recalls_for_*` by what the other wants, `recalls_flushed` those that had to wait until the server was told something:
 /// `recall_records` changes of what was asked for, `recall_collateral` others that those depend on; `*_flush_nanos` the time
-/// that recalls, operations that went through, and fsync waited for that, `log_full_nanos` that writers waited for room.
+/// that recalls, operations that went through, and fsync waited for that, `log_full_nanos` that writers waited for room;
+/// `inquiries` how often the server wanted attributes instead of a lease, `inquiries_declined` those that were not answered with
+/// them, `described` attributes that another client gave in answer to ours.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StatsSnapshot {
     pub counters: BTreeMap<String, u64>,

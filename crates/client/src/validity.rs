@@ -31,6 +31,13 @@ impl Validity {
     /// Must not be kept at all.
     pub const NONE: Validity = Validity { until: Monotonic::ZERO, stamp: 0 };
 
+    /// As [`Validity::NONE`]; and the server has not heard of it yet, and may never do.
+    pub const UNTOLD: Validity = Validity { until: Monotonic::ZERO, stamp: u64::MAX };
+
+    pub fn is_untold(self) -> bool {
+        self == Validity::UNTOLD
+    }
+
     pub(crate) fn new(until: Monotonic, stamp: u64) -> Validity {
         Validity { until, stamp }
     }

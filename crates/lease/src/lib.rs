@@ -46,6 +46,7 @@
 //!         }
 //!         Output::Recall { session: _, recall: _ } => { /* push it on the session's control connection */ }
 //!         Output::Fence { session: _, reason: _ } => { /* make it durable, then go on */ }
+//!         Output::Inquire { .. } | Output::NotDescribed(_) => {} // nobody called `Table::inquire`
 //!         Output::Refuse(_, _) | Output::SessionInUse { .. } => {}
 //!     }
 //! }

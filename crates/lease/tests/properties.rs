@@ -241,7 +241,7 @@ impl Watched {
                 }
                 Output::Recall { session, recall } => self.recalls.push((session, recall)),
                 Output::Fence { session, .. } => assert!(!self.table.has_session(session)),
-                Output::SessionInUse { .. } => {}
+                Output::SessionInUse { .. } | Output::Inquire { .. } | Output::NotDescribed(_) => {}
             }
         }
     }

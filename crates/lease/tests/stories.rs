@@ -385,6 +385,8 @@ impl Cell {
                 }
                 Output::Fence { session, reason } => format!("ends s{}: {reason}", session.0),
                 Output::SessionInUse { session, fid } => format!("s{} has {fid} open", session.0),
+                Output::Inquire { session, fid, .. } => format!("s{} is asked about {fid}", session.0),
+                Output::NotDescribed(op) => format!("op{} is not described", op.0),
             };
             self.say(format!("server: {line}"));
         }

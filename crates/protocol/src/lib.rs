@@ -1,24 +1,29 @@
 //! The wire between a client and a server: frames over a byte stream, messages inside. `docs/PROTOCOL.md` tells the story.
 //!
-//! [`frame`] is the envelope (lengths, tag, check sums), [`message`] what is inside, [`digest`] what a client did on its
-//! own, [`admin`] what tools ask. Bodies are postcard-encoded serde enums; file data travels as the frame's raw payload,
-//! inside a body only in digests. Enums are only ever appended to, so that a peer of another minor version fails on single
-//! messages it does not know, not on the connection.
+//! [`frame`] is the envelope (lengths, tag, check sums), [`message`] what is inside, [`found`] what answers are made of,
+//! [`digest`] what a client did on its own, [`inquiry`] what it is asked about that, [`admin`] what tools ask. Bodies are
+//! postcard-encoded serde enums; file data travels as the frame's raw payload, inside a body only in digests. Enums are only
+//! ever appended to, so that a peer of another minor version fails on single messages it does not know, not on the
+//! connection.
 
 pub mod admin;
 pub mod digest;
+pub mod found;
 pub mod frame;
+pub mod inquiry;
 pub mod message;
 
 pub use admin::*;
 pub use digest::{Change, Fate, Lsn, Moved, Object, Place, Record, Touch, space_for, space_through};
+pub use found::*;
 pub use frame::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN, MAX_BODY, MAX_PAYLOAD};
+pub use inquiry::*;
 pub use message::*;
 
 /// The protocol spoken by this build. A server answers [`Hello`] with the highest version both sides know.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 /// The oldest version this build still speaks.
-pub const PROTOCOL_VERSION_MIN: u16 = 7;
+pub const PROTOCOL_VERSION_MIN: u16 = 8;
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7632;
 /// Most bytes of file data in one request or reply.

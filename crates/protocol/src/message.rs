@@ -4,12 +4,13 @@
 
 use crate::admin::{AdminAnswer, AdminCall};
 use crate::digest::{Lsn, Record};
+use crate::found::{DirPage, Layout, Node};
+use crate::inquiry::{Inquiry, InquiryAnswer};
 use serde::{Deserialize, Serialize};
 use soda_types::{
     Attr, ClientId, Coverage, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Mode, Name,
     ObjectTerm, Recall, RecallAck, Scope, Sequence, SessionId, SetAttr, Slot, Version,
 };
-use std::ops::Range;
 use std::time::Duration;
 
 pub use soda_types::{Lock, LockFamily, LockMode};
@@ -94,6 +95,8 @@ pub enum Push {
     Recalls(Vec<Recall>),
     /// The server is about to stop; renewals go on at the next one.
     Stopping,
+    /// Answered by [`Note::InquiryAnswers`], each on its own. Who is silent for long is sent a recall.
+    Inquiries(Vec<Inquiry>),
 }
 
 /// Client to server, not answered.
@@ -108,6 +111,7 @@ pub enum Note {
     Closed(Vec<Fid>),
     /// Give up waiting for the answer to this tag (the caller was interrupted). The reply still comes.
     Cancel(u64),
+    InquiryAnswers(Vec<InquiryAnswer>),
 }
 
 // ---------------------------------------------------------------- session
@@ -393,6 +397,17 @@ pub enum Call {
         offset: u64,
         most: u32,
     },
+
+    /// As [`Call::GetAttr`], of who wants the attributes and no more: if only a session that delays its changes is in the way,
+    /// that one may be asked ([`crate::Inquiry`]), and the answer is [`Answer::Described`], without a lease.
+    Stat {
+        fid: Fid,
+    },
+    /// As [`Call::Lookup`]; [`Answer::Named`] if the attributes would take a [`Call::Stat`].
+    LookupStat {
+        parent: Fid,
+        name: Name,
+    },
 }
 
 /// What is to be created.
@@ -542,45 +557,12 @@ pub enum Answer {
     Conflict(Option<Lock>),
     Admin(AdminAnswer),
     Layout(Layout),
-}
-
-/// Where a file has data, from the offset that was asked for.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Layout {
-    /// Stretches of data, in order, with a hole between each two.
-    pub data: Vec<Range<u64>>,
-    /// What lies before it is known: the end of the last stretch, or of the file.
-    pub until: u64,
-    /// The file's.
-    pub size: u64,
-}
-
-/// An inode as a client caches it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Node {
-    pub fid: Fid,
-    pub attr: Attr,
-    pub xattrs: XattrSummary,
-}
-
-/// Saves a question per file: most inodes have no xattrs at all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum XattrSummary {
-    None,
-    Some,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct DirPage {
-    /// The directory's own attributes at the moment of the read.
-    pub dir: Attr,
-    pub parent: Fid,
-    pub entries: Vec<(Name, Node)>,
-    pub rest: Rest,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Rest {
-    More,
-    End,
+    /// What the holder of the write lease says it is like, at a moment between the question and this answer.
+    Described(Node),
+    /// The name means this inode, of which another session may have changes that the server has not heard of.
+    Named {
+        parent: Attr,
+        fid: Fid,
+        kind: FileKind,
+    },
 }

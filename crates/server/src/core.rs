@@ -8,7 +8,7 @@ use crate::session::records::ServerRecord;
 use crate::session::{Opens, ReplyTo, Session};
 use soda_lease::locks::{LockTable, WaitKey};
 use soda_lease::table::{OpKey, Table};
-use soda_protocol::OpId;
+use soda_protocol::{Node, OpId};
 use soda_types::{Fid, Lock, Monotonic, SessionId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub(crate) struct Core {
     /// Inodes without a name, in the store.
     pub(crate) orphans: HashSet<Fid>,
     pub(crate) waiting: HashMap<OpKey, Waiting>,
+    /// Who waits for what a holder says: the answer, or that there is none.
+    pub(crate) inquiries: HashMap<OpKey, oneshot::Sender<Option<Node>>>,
     /// Lock requests that wait, by the key the lock table knows them by.
     pub(crate) lock_waits: HashMap<u64, LockWaiting>,
     next_key: u64,
@@ -124,6 +126,7 @@ impl Core {
             opens: Opens::default(),
             orphans: HashSet::new(),
             waiting: HashMap::new(),
+            inquiries: HashMap::new(),
             lock_waits: HashMap::new(),
             next_key: 1,
             last_session: server.last_session,

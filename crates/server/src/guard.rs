@@ -11,7 +11,7 @@ use crate::net::Outbox;
 use crate::respond::Leases;
 use crate::shared::Shared;
 use soda_lease::table::{Access, Covered, Granted, OpKey, Output, Refusal};
-use soda_protocol::{Frame, FrameKind, OpId, Push};
+use soda_protocol::{Frame, FrameKind, Inquiry, InquiryAnswer, Node, OpId, Push};
 use soda_types::{Fid, InUse, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -95,6 +95,7 @@ impl<'s> CoreGuard<'s> {
         let key = OpKey(self.new_key());
         let objects = covered.held.clone();
         let now = self.now;
+        self.table.note_delays(asker.session);
         self.table.request_covered(now, asker.session, key, covered);
         self.admission(asker, key, objects)
     }
@@ -136,6 +137,40 @@ impl<'s> CoreGuard<'s> {
             self.table.cancel(now, key);
             self.wake(key, Verdict::Cancelled);
             self.settle();
+        }
+    }
+
+    /// Asks the holder of what is in the way of an access what the object is like, if there is one who can be asked. `None` comes
+    /// if it does not answer.
+    pub(crate) fn inquire(
+        &mut self,
+        session: SessionId,
+        access: &Access,
+    ) -> Option<oneshot::Receiver<Option<Node>>> {
+        let (now, key) = (self.now, OpKey(self.new_key()));
+        if !self.table.inquire(now, session, key, access) {
+            return None;
+        }
+        let (wake, answer) = oneshot::channel();
+        self.inquiries.insert(key, wake);
+        self.settle();
+        Some(answer)
+    }
+
+    /// A holder has answered.
+    pub(crate) fn inquiries_answered(&mut self, session: SessionId, answers: Vec<InquiryAnswer>) {
+        for InquiryAnswer { number, node } in answers {
+            let key = OpKey(number);
+            if self.table.handle_inquiry_answer(session, key, node.is_some()) {
+                self.end_inquiry(key, node);
+            }
+        }
+    }
+
+    fn end_inquiry(&mut self, key: OpKey, node: Option<Node>) {
+        if let Some(waiting) = self.inquiries.remove(&key) {
+            // The other end is gone only while the server stops.
+            let _ = waiting.send(node);
         }
     }
 
@@ -191,6 +226,7 @@ impl<'s> CoreGuard<'s> {
     /// Carries out everything the table has decided.
     pub(crate) fn settle(&mut self) {
         let mut recalls: Vec<(SessionId, Vec<Recall>)> = Vec::new();
+        let mut inquiries: Vec<(SessionId, Vec<Inquiry>)> = Vec::new();
         while let Some(output) = self.table.poll_output() {
             match output {
                 Output::Admit(key) => {
@@ -212,6 +248,14 @@ impl<'s> CoreGuard<'s> {
                     Some((_, list)) => list.push(recall),
                     None => recalls.push((session, vec![recall])),
                 },
+                Output::Inquire { session, op, fid } => {
+                    let inquiry = Inquiry { number: op.0, fid };
+                    match inquiries.iter_mut().find(|(to, _)| *to == session) {
+                        Some((_, list)) => list.push(inquiry),
+                        None => inquiries.push((session, vec![inquiry])),
+                    }
+                }
+                Output::NotDescribed(key) => self.end_inquiry(key, None),
                 Output::Fence { session, reason } => {
                     let name = self.sessions.get(&session).map(|entry| entry.session.record.name.as_str());
                     tracing::warn!(%session, name, %reason, "session fenced");
@@ -226,6 +270,12 @@ impl<'s> CoreGuard<'s> {
         }
         for (session, recalls) in recalls {
             self.push_recalls(session, &recalls);
+        }
+        for (session, inquiries) in inquiries {
+            // If it has no connection, it does not answer.
+            if let Some(outbox) = self.sessions.get(&session).and_then(|entry| entry.control.clone()) {
+                self.push(&outbox, &Push::Inquiries(inquiries));
+            }
         }
     }
 

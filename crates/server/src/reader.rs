@@ -119,6 +119,10 @@ impl Link {
             }
             Note::Closed(fids) => Some(What::Closed { fids, order: core.new_key() }),
             Note::Cancel(tag) => Some(What::Cancel(tag)),
+            Note::InquiryAnswers(answers) => {
+                core.inquiries_answered(id, answers);
+                None
+            }
         };
         core.settle();
         later

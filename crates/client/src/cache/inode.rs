@@ -73,6 +73,8 @@ pub(crate) struct Inode {
     pub(crate) fetched: Monotonic,
     /// The version that the server has, as far as it has told: changes that were made here are ahead of it.
     pub(crate) told: Version,
+    /// What was heard of it last its holder said, without a lease.
+    pub(crate) hearsay: bool,
     /// The newest version ever seen: nothing older is entered.
     pub(crate) seen: Version,
     pub(crate) xattrs: Xattrs,
@@ -84,6 +86,7 @@ pub(crate) struct Inode {
     /// A directory that it was met in lately; of files only, and no more than a hint.
     pub(crate) parent: Option<Fid>,
     pub(crate) unseen: Unseen,
+    pub(crate) described: Described,
 
     pub(crate) changes: OwnChanges,
     pub(crate) log: Logged,
@@ -118,6 +121,17 @@ pub(crate) struct Logged {
     /// Callers that are about to go through to the server with it.
     pub(crate) going_through: u32,
     pub(crate) keeping: Keeping,
+}
+
+/// What others were told that it is like ([`crate::recall`]), by the count of its changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Described {
+    /// As it was when somebody asked last.
+    pub(crate) at: Option<u64>,
+    /// How often it was the same again.
+    pub(crate) again: u32,
+    /// Nothing from before is shown by the kernel.
+    pub(crate) shown: Option<u64>,
 }
 
 /// Who uses it here: `opens` counts, and whoever tells the server of it, or loses a session, notes that.
@@ -253,6 +267,12 @@ impl Inode {
                 None => data,
             });
         }
+    }
+
+    /// For how long nothing has been changed here.
+    pub(crate) fn unchanged_for(&self, now: Monotonic) -> Duration {
+        let changed = |recent: &Recent| now.since(recent.until.min(now + RECENT) - RECENT);
+        self.kernel.recent.as_deref().map_or(Duration::MAX, changed)
     }
 
     /// What was changed lately: names and data range.

@@ -264,6 +264,7 @@ impl State {
             // The server does not know yet what it is like.
             return;
         }
+        inode.hearsay = false;
         let newest = attr.version >= inode.seen;
         inode.seen = inode.seen.max(attr.version);
         match inode.attr {

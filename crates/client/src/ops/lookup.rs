@@ -10,7 +10,7 @@ use crate::ops::Entry;
 use crate::validity::{Cached, Validity};
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, Node, XattrSummary};
-use soda_types::{Attr, Fid, FsResult, FsStats, Name};
+use soda_types::{Attr, Errno, Fid, FileKind, FsResult, FsStats, Name};
 use std::sync::Arc;
 
 impl Client {
@@ -29,39 +29,34 @@ impl Client {
         if self.inner.writes_behind() {
             self.inner.learn_names(parent);
         }
-        let ticket = {
-            let (mut state, now) = self.inner.locked();
-            state.holder.begin_request(now)
-        };
-        let call = Call::Lookup { parent, name: name.clone() };
-        let name = name.clone();
-        let waiting = self.inner.send(Order::question(call, ticket), move |arrived, result| {
-            let ticket = arrived.ticket;
-            let (answer, _) = result?;
-            let Answer::Found { parent: attr, node } = answer else { return unexpected(&answer) };
-            let (state, now) = (&mut *arrived.state, arrived.now);
-            state.learn_attr(now, ticket, parent, &attr);
-            let known = node.as_ref().map_or(Known::Absent, present);
-            state.learn_name(now, ticket, parent, &name, known);
-            let names = state.name_validity(now, parent, &name, known);
-            Ok(match node {
-                None => (Entry { node: None, names, attr: Validity::NONE }, None),
-                Some(node) => {
-                    state.learn_node(now, ticket, &node);
-                    if !is_directory(&node) {
-                        state.met(node.fid, parent);
-                    }
-                    let outdated = state.is_outdated(&node).then_some(node.fid);
-                    (state.entry(now, names, node), outdated)
-                }
-            })
-        });
-        let (mut entry, outdated) = waiting.result().await?;
-        if let (Some(fid), Some(node)) = (outdated, &mut entry.node) {
-            let now = self.getattr(fid).await?;
-            (node.attr, entry.attr) = (now.value, now.valid);
+        let alone = self.inner.attributes_alone();
+        if alone && let Some((fid, names)) = self.inner.known_file(parent, name) {
+            match self.inner.stat(fid).await {
+                Ok((node, attr)) => return Ok(Entry { node: Some(node), names, attr }),
+                Err(error) if error.errno == Errno::Stale => {}
+                Err(error) => return Err(error),
+            }
         }
-        Ok(entry)
+        let mut call = Call::Lookup { parent, name: name.clone() };
+        if alone {
+            call = Call::LookupStat { parent, name: name.clone() };
+        }
+        let (entry, unsaid) = self.inner.ask_name(parent, name, call).result().await?;
+        let Some(fid) = unsaid else { return Ok(entry) };
+        match self.inner.stat(fid).await {
+            Ok((node, attr)) => Ok(Entry { node: Some(node), attr, ..entry }),
+            // Gone meanwhile, and the name with it.
+            Err(error) if error.errno == Errno::Stale => {
+                let call = Call::Lookup { parent, name: name.clone() };
+                let (mut entry, unsaid) = self.inner.ask_name(parent, name, call).result().await?;
+                if let (Some(fid), Some(node)) = (unsaid, &mut entry.node) {
+                    let now = self.getattr(fid).await?;
+                    (node.attr, entry.attr) = (now.value, now.valid);
+                }
+                Ok(entry)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// What a name means, if the caches know. Asks nobody.
@@ -83,6 +78,29 @@ impl Client {
         self.inner.stats.attr_misses.one();
         self.inner.flush(&[fid]).await?;
         self.inner.ask_attr(fid).result().await
+    }
+
+    /// As [`Client::getattr`], of who wants to know these attributes and no more: where another client has changed the inode and
+    /// not told the server yet, that one may be asked for them, and goes on without being held up. What it says is true, but may
+    /// be lost with it ([`Validity::UNTOLD`]).
+    ///
+    /// # Errors
+    /// As [`Client::getattr`].
+    pub async fn stat(&self, fid: Fid) -> FsResult<Cached<Attr>> {
+        if !self.inner.attributes_alone() {
+            return self.getattr(fid).await;
+        }
+        self.inner.stats.op_getattr.one();
+        {
+            let (mut state, now) = self.inner.locked();
+            if let Some(cached) = state.attr(now, fid) {
+                self.inner.stats.attr_hits.one();
+                return Ok(cached);
+            }
+        }
+        self.inner.stats.attr_misses.one();
+        let (node, valid) = self.inner.stat(fid).await?;
+        Ok(Cached { value: node.attr, valid })
     }
 
     /// The target of a symbolic link.
@@ -160,6 +178,95 @@ impl Inner {
     async fn introduce(self: &Arc<Inner>, fid: Fid) -> FsResult<()> {
         let here = self.locked().0.peek(fid).is_some_and(|inode| inode.log.origin == Origin::Here);
         if here { self.flush(&[fid]).await } else { Ok(()) }
+    }
+
+    /// Whether attributes may be asked for without a lease.
+    fn attributes_alone(&self) -> bool {
+        crate::lock(&self.state).caches_own_writes()
+    }
+
+    /// What a name means, if it is known to mean something that is no directory.
+    fn known_file(&self, parent: Fid, name: &Name) -> Option<(Fid, Validity)> {
+        let (mut state, now) = self.locked();
+        let known = state.name(now, parent, name)?;
+        match known.value {
+            Known::Present { fid, kind } if kind != FileKind::Directory => Some((fid, known.valid)),
+            _ => None,
+        }
+    }
+
+    /// Asks the server what a name means. With the answer comes the inode that it means if its attributes have still to be asked
+    /// for: the entry's are not to be used then.
+    fn ask_name(
+        self: &Arc<Inner>,
+        parent: Fid,
+        name: &Name,
+        call: Call,
+    ) -> crate::call::Waiting<(Entry, Option<Fid>)> {
+        let ticket = {
+            let (mut state, now) = self.locked();
+            state.holder.begin_request(now)
+        };
+        let name = name.clone();
+        self.send(Order::question(call, ticket), move |arrived, result| {
+            let (answer, _) = result?;
+            let (attr, node, named) = match answer {
+                Answer::Found { parent, node } => (parent, node, None),
+                Answer::Named { parent, fid, kind } => (parent, None, Some((fid, kind))),
+                other => return unexpected(&other),
+            };
+            let (state, now, ticket) = (&mut *arrived.state, arrived.now, arrived.ticket);
+            state.learn_attr(now, ticket, parent, &attr);
+            let known = match named {
+                Some((fid, kind)) => Known::Present { fid, kind },
+                None => node.as_ref().map_or(Known::Absent, present),
+            };
+            state.learn_name(now, ticket, parent, &name, known);
+            let names = state.name_validity(now, parent, &name, known);
+            let Some(node) = node else {
+                return Ok((Entry { node: None, names, attr: Validity::NONE }, named.map(|(fid, _)| fid)));
+            };
+            state.learn_node(now, ticket, &node);
+            if !is_directory(&node) {
+                state.met(node.fid, parent);
+            }
+            let outdated = state.is_outdated(&node).then_some(node.fid);
+            Ok((state.entry(now, names, node), outdated))
+        })
+    }
+
+    /// What an inode is like, as the server or the holder of a write lease says.
+    pub(crate) async fn stat(self: &Arc<Inner>, fid: Fid) -> FsResult<(Node, Validity)> {
+        self.flush(&[fid]).await?;
+        let ticket = {
+            let (mut state, now) = self.locked();
+            state.holder.begin_request(now)
+        };
+        let asked = self.send(Order::question(Call::Stat { fid }, ticket), move |arrived, result| {
+            let (state, now, ticket) = (&mut *arrived.state, arrived.now, arrived.ticket);
+            match result?.0 {
+                Answer::Node(node) => {
+                    state.learn_node(now, ticket, &node);
+                    let valid = state.attr_validity(now, fid, &node.attr);
+                    Ok((!state.is_outdated(&node)).then_some((node, valid)))
+                }
+                Answer::Described(node) => {
+                    arrived.inner.stats.described.one();
+                    // It has come here after what is known by now.
+                    let late = state.peek_attr(now, fid).is_some()
+                        || state.peek(fid).is_some_and(|inode| node.attr.version < inode.seen);
+                    state.inode(fid).hearsay = !late;
+                    Ok((!late).then_some((node, Validity::UNTOLD)))
+                }
+                other => unexpected(&other),
+            }
+        });
+        if let Some(said) = asked.result().await? {
+            return Ok(said);
+        }
+        let Cached { value: attr, valid } = self.ask_attr(fid).result().await?;
+        let xattrs = self.locked().0.peek(fid).and_then(|inode| inode.summary());
+        Ok((Node { fid, attr, xattrs: xattrs.unwrap_or(XattrSummary::Some) }, valid))
     }
 
     /// Asks the server for attributes, which brings a lease.

@@ -97,6 +97,7 @@ impl Inner {
     pub(super) fn handle_push(self: &Arc<Inner>, push: Push) {
         match push {
             Push::Recalls(recalls) => self.handle_recalls(&recalls),
+            Push::Inquiries(inquiries) => self.handle_inquiries(&inquiries),
             Push::Stopping => tracing::info!(server = self.config.server, "the server is stopping"),
         }
     }

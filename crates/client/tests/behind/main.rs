@@ -7,6 +7,7 @@ mod backup;
 mod common;
 mod fillers;
 mod full;
+mod inquiries;
 mod nameless;
 mod pace;
 mod power_cut;

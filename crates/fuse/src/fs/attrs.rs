@@ -15,6 +15,14 @@ pub(super) enum Form {
     Statx,
 }
 
+/// What attributes are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wants {
+    Attributes,
+    /// More will be asked of the inode.
+    Lease,
+}
+
 /// Whether the kernel knows the size of the newest data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shown {
@@ -27,11 +35,13 @@ enum Shown {
 const SIZE_TRIES: u32 = 16;
 
 impl Inner {
-    /// `handle`: whose read or stat asks.
+    /// `handle`: whose read asks; stat and fstat have none.
     pub(super) async fn getattr(self: Arc<Self>, fid: Fid, handle: Option<u64>, reply: Reply) {
         let file = handle.and_then(|handle| self.files.find(handle));
         for tries in 1.. {
-            let attr = match self.attributes(fid).await {
+            // With a handle it is for a read, or to seek or append: these want the lease next.
+            let wants = if handle.is_some() { Wants::Lease } else { Wants::Attributes };
+            let attr = match self.attributes(fid, wants).await {
                 Ok(attr) => attr,
                 Err(error) => return self.fail("getattr", &error, reply),
             };
@@ -90,7 +100,7 @@ impl Inner {
     }
 
     pub(super) async fn statx(self: Arc<Self>, fid: Fid, reply: Reply) {
-        match self.attributes(fid).await {
+        match self.attributes(fid, Wants::Attributes).await {
             Ok(attr) => self.answer_attr(fid, attr, Form::Statx, Inode::Guarded, reply).await,
             Err(error) => self.fail("statx", &error, reply),
         }

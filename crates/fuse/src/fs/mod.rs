@@ -420,6 +420,18 @@ impl Inner {
         }
     }
 
+    /// The same for attributes that the server may never hear of. Data of their version may never come, so they keep no other
+    /// data from the kernel; what it has of others goes all the same.
+    async fn freshen_for(&self, fid: Fid, attr: Cached<Attr>) {
+        if !attr.valid.is_untold() {
+            return self.freshen(fid, &attr.value).await;
+        }
+        self.nodes.size_may_be(fid, attr.value.size);
+        if self.nodes.page_state(fid, attr.value.data_version) == PageState::Outdated {
+            self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
+        }
+    }
+
     /// What an own change made wrong in the kernel: attributes. Cheap, and nothing if it has none.
     fn attributes_changed(&self, fid: Fid) {
         if self.nodes.take_attr_told(fid) {
@@ -440,7 +452,7 @@ impl Inner {
 
     async fn answer_entry(&self, named: Named<'_>, entry: Entry, inode: Inode, reply: Reply) {
         if let Some(node) = &entry.node {
-            self.freshen(node.fid, &node.attr).await;
+            self.freshen_for(node.fid, Cached { value: node.attr, valid: entry.attr }).await;
         }
         let answering = self.client.answer();
         let mut names = answering.remaining(entry.names);
@@ -483,7 +495,7 @@ impl Inner {
     }
 
     async fn answer_attr(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, inode: Inode, reply: Reply) {
-        self.freshen(fid, &attr.value).await;
+        self.freshen_for(fid, attr).await;
         self.nodes.keep_directory(fid, &attr.value);
         let answering = self.client.answer();
         let valid = inode.attributes(answering.remaining(attr.valid));

@@ -5,14 +5,18 @@
 //! from us only.
 
 use super::Inner;
+use super::attrs::Wants;
 use crate::nodes::Told;
 use soda_client::{Cached, Validity};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult};
 
 impl Inner {
     /// Attributes, also of a directory that was removed: then with no links, and to be asked for each time.
-    pub(super) async fn attributes(&self, fid: Fid) -> FsResult<Cached<Attr>> {
-        let asked = self.client.getattr(fid).await;
+    pub(super) async fn attributes(&self, fid: Fid, wants: Wants) -> FsResult<Cached<Attr>> {
+        let asked = match wants {
+            Wants::Attributes => self.client.stat(fid).await,
+            Wants::Lease => self.client.getattr(fid).await,
+        };
         match asked {
             Err(error) if error.errno == Errno::Stale => {
                 let attr = self.nodes.last_of_directory(fid).ok_or(error)?;
@@ -27,7 +31,8 @@ impl Inner {
     /// That is true for who walked a path, too, in which another directory has taken the place of this one since: at the
     /// moment when it did this one was empty.
     pub(super) async fn is_removed(&self, dir: Fid, error: &FsError) -> bool {
-        error.errno == Errno::Stale && self.attributes(dir).await.is_ok_and(|attr| attr.value.nlink == 0)
+        error.errno == Errno::Stale
+            && self.attributes(dir, Wants::Lease).await.is_ok_and(|attr| attr.value.nlink == 0)
     }
 
     /// What a change of names in `dir` failed with, for the kernel.

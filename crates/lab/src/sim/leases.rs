@@ -199,6 +199,7 @@ impl Leases {
                 // Sessions last for ever here, and nothing is unlinked.
                 Output::Refuse(op, _) => drop(self.pending.remove(&op)),
                 Output::Fence { .. } | Output::SessionInUse { .. } => {}
+                Output::Inquire { .. } | Output::NotDescribed(_) => {}
             }
         }
     }

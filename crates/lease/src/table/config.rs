@@ -23,6 +23,8 @@ pub struct TableConfig {
     /// A holder that goes on renewing but leaves a recall unanswered and reports no progress for this long is ended
     /// once its lease has run out.
     pub recall_deadline: Duration,
+    /// A holder that has not said what an object is like after this time is asked for its lease instead.
+    pub inquiry_patience: Duration,
     pub equation_8: Equation8,
     pub write_leases: WriteLeases,
     pub back_off: BackOff,
@@ -50,6 +52,7 @@ impl TableConfig {
             read_patience: term / 100,
             recall_resend: term / 5,
             recall_deadline: term * 3,
+            inquiry_patience: term / 40,
             equation_8: Equation8::On { half_life: term, min_writes: 8 },
             write_leases: WriteLeases::Grant,
             back_off: BackOff::On { first: term / 100, longest: term },

@@ -58,6 +58,12 @@ counters! {
     stale_acks,
     /// Times a holder said that it is still at work on a recall.
     progress_reports,
+    /// Holders asked what an object is like, instead of for their lease.
+    inquiries,
+    /// Inquiries to which a holder said that it would rather be asked for the lease.
+    inquiries_declined,
+    /// Inquiries that were not answered in time.
+    inquiries_unanswered,
     /// Leases that ended by their own term.
     expiries,
     /// Sessions ended because their lease ran out and somebody waited.

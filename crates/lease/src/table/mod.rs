@@ -18,6 +18,8 @@
 //! What a session did already under its write leases (`covered.rs`) is only ever covered: it never has anything recalled, and is
 //! refused if a lease is missing.
 //!
+//! Who only wants to know what an object is like may have its holder asked instead (`inquiries.rs`).
+//!
 //! And policy has one exception:
 //! * *Who changes what it caches* ends with a write lease, whatever policy says. Another session may read the new state
 //!   only after the changer's own caches show it too; the recall of the write lease is that handshake ("new, then old"
@@ -35,6 +37,7 @@ mod deep;
 mod grace;
 mod grants;
 mod index;
+mod inquiries;
 mod obstacles;
 mod output;
 mod parts;
@@ -62,6 +65,7 @@ use admission::Operation;
 use ancestry::Ancestry;
 use grace::Grace;
 use index::ObjectId;
+use inquiries::Inquiries;
 use recalls::Recalls;
 use sessions::Session;
 use soda_types::{Epoch, Monotonic, SessionId};
@@ -82,6 +86,7 @@ pub struct Table {
     store: Store,
     ops: BTreeMap<OpKey, Operation>,
     recalls: Recalls,
+    inquiries: Inquiries,
     grace: Option<Grace>,
     /// Counts the moves that the table has heard of.
     tree_version: u64,
@@ -108,6 +113,7 @@ impl Table {
             store: Store::new(ancestry),
             ops: BTreeMap::new(),
             recalls: Recalls::default(),
+            inquiries: Inquiries::default(),
             grace: None,
             tree_version: 0,
             unsettled: VecDeque::new(),
@@ -125,13 +131,14 @@ impl Table {
     /// When [`Table::handle_timeout`] wants to be called, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Monotonic> {
         let grace = self.grace.as_ref().map(|grace| grace.wake);
-        [grace, self.recalls.next_wake()].into_iter().flatten().min()
+        [grace, self.recalls.next_wake(), self.inquiries.next_wake()].into_iter().flatten().min()
     }
 
     /// Time has passed: resends recalls, gives up on the dead, ends the grace period. Harmless when called early.
     pub fn handle_timeout(&mut self, now: Monotonic) {
         self.wake_grace(now);
         self.wake_recalls(now);
+        self.wake_inquiries(now);
         self.settle(now);
     }
 

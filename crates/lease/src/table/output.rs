@@ -160,6 +160,10 @@ pub enum Output {
     Fence { session: SessionId, reason: FenceReason },
     /// The holder says that a process has the inode open; unlinking must keep it.
     SessionInUse { session: SessionId, fid: Fid },
+    /// Ask the session, on its control connection, what the object is like. If that is lost, patience ends.
+    Inquire { session: SessionId, op: OpKey, fid: Fid },
+    /// The inquiry has ended without an answer. Whoever made it goes on as if there were no inquiries.
+    NotDescribed(OpKey),
 }
 
 /// Why an operation is not admitted.

@@ -16,6 +16,10 @@ pub(super) struct Session {
     /// What it takes.
     pub(super) widest: Scope,
     pub(super) leases: LeaseList,
+    /// It has told of changes afterwards, or prepares to.
+    pub(super) delays: bool,
+    /// It has left an inquiry unanswered: no more of them until then.
+    pub(super) not_asked_until: Monotonic,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +46,16 @@ impl Table {
                 self.counters.sessions_opened += 1;
                 let (standing, leases) = (SessionStanding::Good, LeaseList::new());
                 let widest = Scope::Subtree;
-                self.sessions.insert(id, Session { expires, standing, object_term: None, widest, leases });
+                let session = Session {
+                    expires,
+                    standing,
+                    object_term: None,
+                    widest,
+                    leases,
+                    delays: false,
+                    not_asked_until: Monotonic::ZERO,
+                };
+                self.sessions.insert(id, session);
             }
         }
     }
@@ -148,6 +161,7 @@ impl Table {
             self.remove_waiting(key);
             self.outputs.push_back(Output::Refuse(key, Refusal::SessionEnded));
         }
+        self.end_inquiries(id);
         if let Some(grace) = &mut self.grace {
             grace.missing.remove(&id);
         }

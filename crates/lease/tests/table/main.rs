@@ -7,6 +7,7 @@ mod deep;
 mod fairness;
 mod grace;
 mod grants;
+mod inquiries;
 mod policy;
 mod precedence;
 mod recalls;

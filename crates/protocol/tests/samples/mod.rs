@@ -58,6 +58,8 @@ variants!(
         LockRelease,
         Admin,
         Layout,
+        Stat,
+        LookupStat,
     }
 );
 variants!(
@@ -83,6 +85,8 @@ variants!(
         Conflict,
         Admin,
         Layout,
+        Described,
+        Named,
     }
 );
 variants!(
@@ -90,8 +94,8 @@ variants!(
     failure_name,
     Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest, Busy }
 );
-variants!(PUSHES, push_name, Push { Recalls, Stopping });
-variants!(NOTES, note_name, Note { RecallAcks, Release, RecallProgress, Closed, Cancel });
+variants!(PUSHES, push_name, Push { Recalls, Stopping, Inquiries });
+variants!(NOTES, note_name, Note { RecallAcks, Release, RecallProgress, Closed, Cancel, InquiryAnswers });
 variants!(ROLES, role_name, Role { Control, Data, Admin });
 variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why });
 variants!(ADMIN_ANSWERS, admin_answer_name, AdminAnswer { Status, Stats, Leases, Why });
@@ -179,7 +183,8 @@ pub(crate) fn samples() -> Vec<Message> {
     let replies = answers().into_iter().map(Ok).chain(failures().into_iter().map(Err));
     let replies = replies
         .map(|result| Message::Reply(Reply { result, grants: vec![grant()], covered: vec![covered()] }));
-    let pushes = [Push::Stopping, Push::Recalls(recalls())].map(Message::Push);
+    let asked = vec![Inquiry { number: u64::MAX, fid: fid(1) }; 3];
+    let pushes = [Push::Stopping, Push::Recalls(recalls()), Push::Inquiries(asked)].map(Message::Push);
     let acks = vec![RecallAck {
         fid: fid(1),
         epoch: Epoch(7),
@@ -194,6 +199,10 @@ pub(crate) fn samples() -> Vec<Message> {
         Note::RecallProgress(vec![fid(1)]),
         Note::Closed(vec![fid(1); 40]),
         Note::Cancel(u64::MAX),
+        Note::InquiryAnswers(vec![
+            InquiryAnswer { number: 7, node: Some(node()) },
+            InquiryAnswer { number: 8, node: None },
+        ]),
     ];
     requests.chain(replies).chain(pushes).chain(notes.map(Message::Note)).collect()
 }
@@ -241,6 +250,8 @@ fn calls() -> Vec<Call> {
         Call::Seek { fid, offset: 1, whence: Whence::Hole },
         Call::StatFs { fid },
         Call::Layout { fid, offset: 4096, most: MAX_LAYOUT },
+        Call::Stat { fid },
+        Call::LookupStat { parent: fid, name: name("a") },
         Call::Sync { fid },
         Call::Reserve { inodes: 4096, bytes: 1 << 26 },
         Call::Opened { fid },
@@ -344,8 +355,12 @@ fn records() -> Vec<Record> {
     (1..).zip(changes).map(record).collect()
 }
 
+fn node() -> Node {
+    Node { fid: fid(5), attr: attr(), xattrs: XattrSummary::Some }
+}
+
 fn answers() -> Vec<Answer> {
-    let node = Node { fid: fid(5), attr: attr(), xattrs: XattrSummary::Some };
+    let node = node();
     let session = SessionWelcome {
         key: SessionKey { session: SessionId(4), secret: [1; 16] },
         standing: Standing::Reclaim,
@@ -382,6 +397,8 @@ fn answers() -> Vec<Answer> {
         Answer::Reserved { first: Ino(900), count: 4096, bytes: 1 << 26, version: Version(1 << 44) },
         Answer::Conflict(Some(lock())),
         Answer::Layout(Layout { data: vec![4096..8192, 1 << 40..1 << 41], until: 1 << 41, size: 1 << 42 }),
+        Answer::Described(node),
+        Answer::Named { parent: attr(), fid: fid(5), kind: FileKind::File },
     ];
     answers.extend(admin_answers().into_iter().map(Answer::Admin));
     answers

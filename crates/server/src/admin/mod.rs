@@ -11,12 +11,12 @@ use crate::respond::{self, Leases};
 use crate::shared::Shared;
 use bytes::Bytes;
 use paths::paths_of;
-use soda_lease::table::{HolderInfo, Intent};
+use soda_lease::table::{Access, HolderInfo, Intent};
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Failure, Frame, FrameKind, LeaseInfo, ObjectRef, Request,
     ServerStatus, SessionInfo, WaitInfo, WhyInfo,
 };
-use soda_types::{Errno, Fid, FsError, Grant, Mode, Scope, SessionId, Term};
+use soda_types::{Errno, Fid, FileKind, FsError, Grant, Mode, Scope, SessionId, Term};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -221,7 +221,7 @@ impl Shared {
         let fid = self.find(object)?;
         let attr = self.volume.getattr(fid)?;
         let path = paths_of(&self.volume, [fid]).remove(&fid);
-        let core = self.core();
+        let mut core = self.core();
         let now = core.now;
         let name_of = |session: SessionId| {
             let entry = core.sessions.get(&session);
@@ -247,7 +247,11 @@ impl Shared {
         for holder in holders.iter_mut().filter(|holder| holder.grant.fid == fid) {
             holder.path = path.clone();
         }
-        let (waiting, policy) = (waiting.collect(), core.table.policy(now, fid).to_string());
+        let waiting = waiting.collect();
+        let mut policy = core.table.policy(now, fid).to_string();
+        if attr.kind != FileKind::Directory && core.table.may_inquire(now, OWN_SESSION, &Access::read(fid)) {
+            policy += "; who only asks for attributes is told them by the holder";
+        }
         drop(core);
         let deep = holders.iter().filter(|holder| holder.grant.fid != fid).map(|holder| holder.grant.fid);
         let roots = paths_of(&self.volume, deep);

@@ -46,8 +46,13 @@ pub(super) fn page(
     Ok(DirPage { dir: volume.getattr(directory)?, parent: volume.parent(directory)?, entries, rest })
 }
 
-/// Has the inodes admitted that can be read without anybody being asked or waited for.
-fn admit_idle(incoming: &Incoming, directory: Fid, fids: impl Iterator<Item = Fid>, keys: &mut Vec<OpKey>) {
+/// Has the inodes admitted that can be read without anybody being asked or waited for; returns how many.
+pub(super) fn admit_idle(
+    incoming: &Incoming,
+    directory: Fid,
+    fids: impl Iterator<Item = Fid>,
+    keys: &mut Vec<OpKey>,
+) -> usize {
     let shared = &incoming.link.shared;
     let mut accesses: Vec<Access> = fids.map(Access::read).collect();
     let as_of = shared.tree_version();
@@ -59,12 +64,17 @@ fn admit_idle(incoming: &Incoming, directory: Fid, fids: impl Iterator<Item = Fi
         None => accesses.retain(|access| core.table.reads_at_once(incoming.session(), access.fid)),
         Some(_) => accesses.retain(|access| core.table.reads_at_once_there(incoming.session(), access)),
     }
+    let count = accesses.len();
     match core.admit(incoming.asker(), accesses) {
-        Admission::Admitted(key) => keys.push(key),
+        Admission::Admitted(key) => {
+            keys.push(key);
+            return count;
+        }
         // The grace period, in which no new leases are given.
         Admission::Waits(key, _) => core.withdraw(key),
         Admission::SessionEnded | Admission::NotHeld(_) => {}
     }
+    0
 }
 
 /// What is in a directory lies where it does. The names stand still, but what is above may move: then nothing of it is used.

@@ -3,6 +3,9 @@
 //! plan ([`plan`]) → ask the table for admission → (wait) → do it ([`read`], [`change`]) → finish: accesses become leases,
 //! which leave with the reply. What is admitted at once is done right here, on the worker of the connection it came from;
 //! what has to wait continues on a task of its own, and the worker goes on with its next request.
+//!
+//! Who only wants attributes that a holder may have changed and not told has the holder asked first: if it says them, nothing is
+//! carried out here.
 
 mod change;
 mod conclusion;
@@ -15,17 +18,18 @@ mod read;
 mod reserve;
 
 use crate::core::Verdict;
-use crate::guard::Admission;
-use crate::link::Incoming;
+use crate::guard::{Admission, CoreGuard};
+use crate::link::{Incoming, Link};
 use crate::respond::{self, Leases};
 use crate::space::Taking;
 use bytes::Bytes;
 use conclusion::{Conclusion, Stop};
-use plan::{Found, tree_of};
+use plan::{Found, Plan, Planned, tree_of};
 use soda_lease::table::{Granted, OpKey, Outcome, TreeChanges, Want};
-use soda_protocol::{Answer, Call, Failure};
-use soda_types::{Errno, FsError, Grant};
+use soda_protocol::{Answer, Call, Failure, Node};
+use soda_types::{Errno, Fid, FsError, Grant, SessionId};
 use soda_volume::Staged;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
@@ -41,43 +45,54 @@ pub(crate) fn start(incoming: Incoming) {
         Call::Reserve { inodes, bytes } => return reserve::run(incoming, inodes, bytes),
         _ => {}
     }
-    let mut operation = Operation { incoming, staged: None, taking: None, plans: 0 };
+    let mut operation =
+        Operation { incoming, staged: None, taking: None, plans: 0, inquiry: Inquired::NotYet };
     if let Err(error) = operation.stage() {
         operation.conclude(&[], Conclusion::failed(Failure::Fs(error)));
         return;
     }
-    if let Step::Waits(operation, waiting) = operation.advance() {
-        tokio::spawn(wait(*operation, waiting));
+    let link = operation.incoming.link.clone();
+    match operation.advance() {
+        Step::Done => {}
+        step => drop(tokio::spawn(wait(link, step))),
     }
 }
 
-async fn wait(mut operation: Operation, mut waiting: Waiting) {
-    let link = operation.incoming.link.clone();
+async fn wait(link: Arc<Link>, mut step: Step) {
     link.waiting.fetch_add(1, Ordering::Relaxed);
-    loop {
-        // The sender is dropped only when the server stops.
-        let Ok(verdict) = waiting.verdict.await else { break };
-        let step = match verdict {
-            Verdict::Admitted => {
-                let _place = link.shared.places.enter().await;
-                operation.carry_out(waiting.key, waiting.found)
-            }
-            Verdict::SessionEnded | Verdict::NotHeld(_) => {
-                operation.conclude(&[], Conclusion::failed(Failure::SessionEnded));
-                break;
-            }
-            Verdict::Cancelled => {
-                // The client does not want it any more.
-                operation.incoming.answer_undone(&Err(Failure::Fs(Errno::Interrupted.into())));
-                break;
-            }
-        };
-        match step {
-            Step::Done => break,
-            Step::Waits(again, for_this) => (operation, waiting) = (*again, for_this),
-        }
+    // A sender is dropped only when the server stops.
+    while let Some(next) = go_on(&link, step).await {
+        step = next;
     }
     link.waiting.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// What comes after a step; `None`: nothing.
+async fn go_on(link: &Arc<Link>, step: Step) -> Option<Step> {
+    let (operation, waiting) = match step {
+        Step::Done => return None,
+        Step::Inquires(operation, fid, answer) => {
+            let said = answer.await.ok()?;
+            let _place = link.shared.places.enter().await;
+            return Some(operation.described(fid, said));
+        }
+        Step::Waits(operation, waiting) => (operation, waiting),
+    };
+    match waiting.verdict.await.ok()? {
+        Verdict::Admitted => {
+            let _place = link.shared.places.enter().await;
+            Some(operation.carry_out(waiting.key, waiting.found))
+        }
+        Verdict::SessionEnded | Verdict::NotHeld(_) => {
+            operation.conclude(&[], Conclusion::failed(Failure::SessionEnded));
+            None
+        }
+        Verdict::Cancelled => {
+            // The client does not want it any more.
+            operation.incoming.answer_undone(&Err(Failure::Fs(Errno::Interrupted.into())));
+            None
+        }
+    }
 }
 
 /// A call under way.
@@ -88,6 +103,14 @@ struct Operation {
     staged: Option<Staged>,
     taking: Option<Taking>,
     plans: u32,
+    inquiry: Inquired,
+}
+
+/// Whether a holder has been asked for what the call wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Inquired {
+    NotYet,
+    InVain,
 }
 
 #[derive(Debug)]
@@ -101,6 +124,8 @@ struct Waiting {
 enum Step {
     Done,
     Waits(Box<Operation>, Waiting),
+    /// For what a holder says of the inode.
+    Inquires(Box<Operation>, Fid, oneshot::Receiver<Option<Node>>),
 }
 
 impl Operation {
@@ -135,7 +160,7 @@ impl Operation {
                 return Step::Done;
             }
             let as_of = shared.tree_version();
-            let plan = match plan::plan(&shared.volume, &incoming.request.call, incoming.want(), as_of) {
+            let mut plan = match plan::plan(&shared.volume, &incoming.request.call, incoming.want(), as_of) {
                 Ok(plan) => plan,
                 Err(error) => {
                     self.conclude(&[], Conclusion::failed(Failure::Fs(error)));
@@ -145,6 +170,16 @@ impl Operation {
             let mut core = shared.core();
             if as_of.is_some_and(|as_of| as_of != core.table.tree_version()) && self.plans < PLACES_MAX {
                 continue;
+            }
+            match incoming.request.call {
+                Call::Stat { fid } if self.inquiry == Inquired::NotYet && plan.attributes.is_some() => {
+                    if let Some(answer) = core.inquire(incoming.session(), &plan.accesses[0]) {
+                        drop(core);
+                        return Step::Inquires(Box::new(self), fid, answer);
+                    }
+                }
+                Call::LookupStat { .. } => leave_to_holder(&mut core, incoming.session(), &mut plan),
+                _ => {}
             }
             let admission = core.admit(incoming.asker(), plan.accesses);
             drop(core);
@@ -161,6 +196,20 @@ impl Operation {
                     self.conclude(&[], Conclusion::failed(Failure::SessionEnded));
                     return Step::Done;
                 }
+            }
+        }
+    }
+
+    /// What the holder said, if anything, is the answer.
+    fn described(mut self, fid: Fid, said: Option<Node>) -> Step {
+        match said.filter(|node| node.fid == fid) {
+            Some(node) => {
+                self.conclude(&[], Conclusion::of(Ok(Answer::Described(node)), Outcome::Applied));
+                Step::Done
+            }
+            None => {
+                self.inquiry = Inquired::InVain;
+                self.advance()
             }
         }
     }
@@ -272,6 +321,20 @@ impl Operation {
 enum Attempt {
     Done,
     PlanAnew,
+}
+
+/// If the holder of the inode can say what it is like, only the name is looked up: by the time that it is found the holder
+/// may have let the inode go with its directory.
+fn leave_to_holder(core: &mut CoreGuard<'_>, session: SessionId, plan: &mut Plan) {
+    let Some(inode) = plan.attributes else { return };
+    let now = core.now;
+    let of_inode = plan.accesses.iter().position(|access| access.fid == inode);
+    if let Some(at) = of_inode
+        && core.table.may_inquire(now, session, &plan.accesses[at])
+    {
+        plan.accesses.remove(at);
+        plan.found.inode_is = Planned::Named;
+    }
 }
 
 /// Errors that are the server's trouble, not the caller's, belong in its log.

@@ -7,6 +7,8 @@
 //! | call | reads | changes |
 //! | --- | --- | --- |
 //! | Lookup | directory, inode if the name exists | |
+//! | LookupStat | directory, inode if the name exists and its holder need not be asked instead | |
+//! | Stat | inode, unless its holder is asked instead | |
 //! | GetAttr, ReadLink, GetXattr(s), Read, Seek, Layout, Opened | inode | |
 //! | ReadDir | directory; inodes of the page that nobody else may change | |
 //! | Create, name absent | | directory (and the new inode) |
@@ -31,10 +33,12 @@ use soda_types::{Cause, Fid, FileKind, FsResult, Ino, Name, VolumeId};
 use soda_volume::Volume;
 
 /// What a call will touch.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) accesses: Vec<Access>,
     pub(crate) found: Found,
+    /// The access that is for attributes only, which a holder may say instead.
+    pub(crate) attributes: Option<Fid>,
 }
 
 /// What the names of a call meant when it was planned.
@@ -44,6 +48,16 @@ pub(crate) struct Found {
     pub(crate) inode: Option<Fid>,
     /// At a rename's new name.
     pub(crate) target: Option<Fid>,
+    pub(crate) inode_is: Planned,
+}
+
+/// Whether the call's inode is among the accesses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Planned {
+    #[default]
+    Read,
+    /// Only the name is: the attributes the client has to ask for.
+    Named,
 }
 
 /// Stands for the shape of a volume's tree: moves of directories change it, so they exclude each other, or two of them could
@@ -70,6 +84,14 @@ pub(crate) fn plan(volume: &Volume, call: &Call, want: Want, as_of: Option<TreeV
 fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
     let accesses = match call {
         Call::Lookup { parent, name } => return plan_lookup(volume, *parent, name),
+        Call::LookupStat { parent, name } => {
+            let plan = plan_lookup(volume, *parent, name)?;
+            return with_attributes(volume, plan.found.inode, plan);
+        }
+        Call::Stat { fid } => {
+            let plan = Plan { accesses: vec![Access::read(*fid)], ..Plan::default() };
+            return with_attributes(volume, Some(*fid), plan);
+        }
         Call::Create { parent, name, new } => return plan_create(volume, *parent, name, new.existing),
         Call::Unlink { parent, name, .. } => return plan_unlink(volume, *parent, name),
         Call::Rename { parent, name, new_parent, new_name, how } => {
@@ -108,14 +130,21 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
         Call::CopyRange { from, to, .. } => vec![Access::read(*from), Access::change(*to, Cause::Data)],
         _ => Vec::new(),
     };
-    Ok(Plan { accesses, found: Found::default() })
+    Ok(Plan { accesses, ..Plan::default() })
+}
+
+/// What is in a directory is its names: who wants its attributes wants these next, and for them the lease.
+fn with_attributes(volume: &Volume, inode: Option<Fid>, plan: Plan) -> FsResult<Plan> {
+    let Some(inode) = inode else { return Ok(plan) };
+    let attributes = (volume.getattr(inode)?.kind != FileKind::Directory).then_some(inode);
+    Ok(Plan { attributes, ..plan })
 }
 
 fn plan_lookup(volume: &Volume, parent: Fid, name: &Name) -> FsResult<Plan> {
     let inode = volume.resolve(parent, name)?.map(|(fid, _)| fid);
     let mut accesses = vec![Access::read(parent)];
     accesses.extend(inode.map(Access::read));
-    Ok(Plan { accesses, found: Found { inode, target: None } })
+    Ok(Plan { accesses, found: Found { inode, ..Found::default() }, ..Plan::default() })
 }
 
 fn plan_create(volume: &Volume, parent: Fid, name: &Name, existing: IfExists) -> FsResult<Plan> {
@@ -125,7 +154,7 @@ fn plan_create(volume: &Volume, parent: Fid, name: &Name, existing: IfExists) ->
         (Some(_), IfExists::Fail) => vec![Access::read(parent)],
         (Some(inode), IfExists::Open) => vec![Access::read(parent), Access::read(inode)],
     };
-    Ok(Plan { accesses, found: Found { inode, target: None } })
+    Ok(Plan { accesses, found: Found { inode, ..Found::default() }, ..Plan::default() })
 }
 
 fn plan_unlink(volume: &Volume, parent: Fid, name: &Name) -> FsResult<Plan> {
@@ -136,20 +165,25 @@ fn plan_unlink(volume: &Volume, parent: Fid, name: &Name) -> FsResult<Plan> {
             vec![Access::change(parent, names([name])), Access::change(inode, Cause::Attributes)]
         }
     };
-    Ok(Plan { accesses, found: Found { inode, target: None } })
+    Ok(Plan { accesses, found: Found { inode, ..Found::default() }, ..Plan::default() })
 }
 
 fn plan_rename(volume: &Volume, from: (Fid, &Name), to: (Fid, &Name), how: Rename) -> FsResult<Plan> {
     let source = volume.resolve(from.0, from.1)?;
     let target = volume.resolve(to.0, to.1)?;
-    let found = Found { inode: source.map(|(fid, _)| fid), target: target.map(|(fid, _)| fid) };
+    let (inode, onto) = (source.map(|(fid, _)| fid), target.map(|(fid, _)| fid));
+    let found = Found { inode, target: onto, ..Found::default() };
     let fails = match how {
         Rename::Plain { .. } => source.is_none(),
         Rename::NoReplace => source.is_none() || target.is_some(),
         Rename::Exchange => source.is_none() || target.is_none(),
     };
     if fails {
-        return Ok(Plan { accesses: vec![Access::read(from.0), Access::read(to.0)], found });
+        return Ok(Plan {
+            accesses: vec![Access::read(from.0), Access::read(to.0)],
+            found,
+            ..Plan::default()
+        });
     }
     let mut accesses = if from.0 == to.0 {
         vec![Access::change(from.0, names([from.1, to.1]))]
@@ -164,7 +198,7 @@ fn plan_rename(volume: &Volume, from: (Fid, &Name), to: (Fid, &Name), how: Renam
     if from.0 != to.0 && (moves_directory(source) || moves_directory(exchanged)) {
         accesses.push(Access::change(tree_of(from.0.volume), Cause::Reclaim).without_lease());
     }
-    Ok(Plan { accesses, found })
+    Ok(Plan { accesses, found, ..Plan::default() })
 }
 
 fn names<const N: usize>(names: [&Name; N]) -> Cause {

@@ -3,7 +3,7 @@
 use super::conclusion::{Conclusion, Effects, Stop};
 use super::directory;
 use super::node::node;
-use super::plan::Found;
+use super::plan::{Found, Planned};
 use crate::link::Incoming;
 use crate::metrics::CallKind;
 use bytes::Bytes;
@@ -18,14 +18,26 @@ pub(super) fn run(incoming: &Incoming, found: Found, keys: &mut Vec<OpKey>) -> R
     let mut payload = Bytes::new();
     let mut effects = Effects::default();
     let answer = match &incoming.request.call {
-        Call::Lookup { parent, name } => {
+        Call::Lookup { parent, name } | Call::LookupStat { parent, name } => {
             if volume.resolve(*parent, name)?.map(|(fid, _)| fid) != found.inode {
                 return Err(Stop::PlanAnew);
             }
-            let node = found.inode.map(|fid| node(volume, fid)).transpose()?;
-            Answer::Found { parent: volume.getattr(*parent)?, node }
+            let found_parent = volume.getattr(*parent)?;
+            match found.inode {
+                Some(fid)
+                    if found.inode_is == Planned::Named
+                        && directory::admit_idle(incoming, *parent, [fid].into_iter(), keys) == 0 =>
+                {
+                    let kind = volume.getattr(fid)?.kind;
+                    Answer::Named { parent: found_parent, fid, kind }
+                }
+                inode => {
+                    let node = inode.map(|fid| node(volume, fid)).transpose()?;
+                    Answer::Found { parent: found_parent, node }
+                }
+            }
         }
-        Call::GetAttr { fid } => Answer::Node(node(volume, *fid)?),
+        Call::GetAttr { fid } | Call::Stat { fid } => Answer::Node(node(volume, *fid)?),
         Call::ReadLink { fid } => Answer::Target(volume.readlink(*fid)?.to_vec()),
         Call::ReadDir { dir, after, limit } => {
             Answer::Entries(directory::page(incoming, *dir, after.as_ref(), *limit, keys)?)

@@ -54,6 +54,9 @@ fn reserve(incoming: &Incoming, inodes: u32, bytes: u64) -> FsResult<(Answer, St
         crash::point("server.reserved");
         shared.sync.dirty();
     }
+    if inodes > 0 || bytes > 0 {
+        shared.core().table.note_delays(session.id);
+    }
     if session.has_ended() {
         shared.space.forget(session.id);
         shared.forget_reservations(session.id);

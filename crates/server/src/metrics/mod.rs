@@ -43,6 +43,7 @@ call_kinds! {
     SetXattr => "setxattr", RemoveXattr => "removexattr", Sync => "sync", Opened => "opened",
     Digest => "digest", Reserve => "reserve", LockTest => "locktest", LockSet => "lockset",
     LockRelease => "lockrelease", Admin => "admin", Layout => "layout",
+    Stat => "stat", LookupStat => "lookupstat",
 }
 
 /// A number that only grows.

@@ -478,7 +478,7 @@ impl Server {
                     }
                     self.forget_session(context, session);
                 }
-                Output::SessionInUse { .. } => {}
+                Output::SessionInUse { .. } | Output::Inquire { .. } | Output::NotDescribed(_) => {}
             }
         }
         self.sabotage_table(context, now);
