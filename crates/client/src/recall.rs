@@ -17,13 +17,14 @@
 //!
 //! *Instead.* Who only wants attributes is told them while the lease stays ([`inquiries`]).
 //!
-//! *Not asked for.* Leases are also given back or lowered unasked ([`idle`], [`neighbours`]).
+//! *Not asked for.* Leases are also given back or lowered unasked ([`idle`], [`neighbours`], [`whole`]).
 
 mod flush;
 mod idle;
 mod inquiries;
 mod neighbours;
 mod unblock;
+mod whole;
 
 use crate::cache::State;
 use crate::cache::inode::Origin;
@@ -48,6 +49,8 @@ struct Job {
     progress: Arc<Progress>,
     /// What else is lowered on this occasion.
     neighbours: Vec<Fid>,
+    /// A deep lease of which one object after the other is asked for.
+    scan: Option<Fid>,
 }
 
 /// What is recalled.
@@ -71,7 +74,7 @@ impl Job {
     /// For whoever may answer it in the place of the thread that works on it.
     fn aside(&self) -> Job {
         let parts = self.parts.iter().map(|part| Part { plan: Plan::default(), ..*part }).collect();
-        Job { parts, neighbours: Vec::new(), progress: Arc::clone(&self.progress), ..*self }
+        Job { parts, neighbours: Vec::new(), scan: None, progress: Arc::clone(&self.progress), ..*self }
     }
 
     fn needs_kernel(&self) -> bool {
@@ -118,7 +121,8 @@ impl Inner {
 
     fn may_block(&self, job: &Job) -> bool {
         let ahead = !crate::lock(&self.state).untold(&job.parts).is_empty();
-        ahead || job.needs_kernel() || !job.neighbours.is_empty() || !self.answers.none_inside()
+        let more = !job.neighbours.is_empty() || job.scan.is_some();
+        ahead || job.needs_kernel() || more || !self.answers.none_inside()
     }
 
     /// To a thread that may block.
@@ -127,13 +131,14 @@ impl Inner {
         self.watch_names(&job);
         self.watch_stuck(&job);
         let inner = Arc::clone(self);
-        if crate::lock(&self.state).untold(&job.parts).is_empty() {
+        if job.scan.is_none() && crate::lock(&self.state).untold(&job.parts).is_empty() {
             self.recall_pool.run(Box::new(move || inner.work_on(job)));
             return;
         }
         // Not in the pool: its threads are for what does not wait for the server.
         self.runtime.spawn(async move {
             inner.flush_for_recall(job.fid, &job.parts).await;
+            inner.lower_whole(&job).await;
             let pool = inner.recall_pool.clone();
             pool.run(Box::new(move || inner.work_on(job)));
         });
@@ -179,7 +184,11 @@ impl Inner {
         }
         let neighbours = if keep == Some(Mode::Read) { state.take_unseen(asked) } else { Vec::new() };
         let (fid, epoch, progress) = (asked, recall.epoch, Arc::default());
-        Begun::Job(Job { fid, epoch, of, began: now, parts, progress, neighbours })
+        let scan = match of {
+            Of::Deep(lease) if state.holder.take_scan(lease) => Some(lease),
+            _ => None,
+        };
+        Begun::Job(Job { fid, epoch, of, began: now, parts, progress, neighbours, scan })
     }
 
     fn concerns_names(&self, job: &Job) -> bool {

@@ -165,6 +165,36 @@ async fn delayed_writes_below_a_deep_lease_reach_whoever_looks() {
     assert_eq!(find(&a, home, "zwei").await, None);
 }
 
+/// It need not ask for each object: after a few questions the writer keeps reading, of everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_of_what_another_machine_has_just_written_costs_it_a_few_recalls() {
+    let cell = Cell::deep();
+    let (a, home) = writer(&cell, "home").await;
+    let b = cell.client().await;
+    let mut files = Vec::new();
+    for dir in 0..5 {
+        let sub = mkdir(&a, home, &format!("d{dir}")).await;
+        for file in 0..20 {
+            files.push(make(&a, sub, &format!("f{file}"), "new").await);
+        }
+    }
+    for dir in 0..5 {
+        let sub = find(&b, home, &format!("d{dir}")).await.unwrap();
+        for file in 0..20 {
+            let fid = find(&b, sub, &format!("f{file}")).await.unwrap();
+            assert_eq!(contents(&b, fid).await, "new");
+        }
+    }
+    assert!(a.stats().count("recalls") < 20, "{:?}", a.stats());
+    assert_eq!(deep_leases(&a), [(home, Mode::Read)]);
+    // What is read by both is changed by either, and seen by the other.
+    overwrite(&a, files[7], "one").await;
+    overwrite(&b, files[8], "two").await;
+    assert_eq!(contents(&b, files[7]).await, "one");
+    assert_eq!(contents(&a, files[8]).await, "two");
+    assert_eq!(contents(&a, files[9]).await, "new");
+}
+
 /// Out of the reach of the deep lease and into another one, files and directories, through the server and by the log.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_moves_across_the_edge_is_seen_and_changed_by_all() {

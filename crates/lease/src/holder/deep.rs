@@ -7,11 +7,14 @@
 //!
 //! Own renames: see [`Holder::begin_move`].
 
+mod whole;
+
 use super::leases::{Held, Holding};
 use super::{Holder, RecallStep, Ticket};
 use soda_types::{Coverage, Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+use whole::Questions;
 
 /// All that a client holds by deep leases.
 #[derive(Debug, Default)]
@@ -38,6 +41,9 @@ pub(super) struct Root {
     granted_by: u64,
     /// All of it was asked for.
     pub(super) is_asked: bool,
+    /// It was given for writing, and this client keeps reading.
+    lowered: bool,
+    questions: Questions,
     pub(super) last_used: Monotonic,
 }
 
@@ -299,10 +305,13 @@ impl Holder {
             Some(root) if grant.epoch == root.grant.epoch => root.granted_by = granted_by,
             Some(root) if !root.is_asked => {
                 root.grant = *grant;
+                root.lowered = false;
                 root.granted_by = granted_by;
             }
             _ => {
-                let root = Root { grant: *grant, began, granted_by, is_asked: false, last_used: now };
+                let questions = Questions::default();
+                let (is_asked, lowered, last_used) = (false, false, now);
+                let root = Root { grant: *grant, began, granted_by, is_asked, lowered, questions, last_used };
                 self.deep.roots.insert(grant.fid, root);
             }
         }
@@ -390,7 +399,7 @@ impl Holder {
     }
 
     /// The server asks for part of a deep lease, or all of it.
-    pub(super) fn handle_part_recall(&mut self, recall: &Recall, object: Fid) -> RecallStep {
+    pub(super) fn handle_part_recall(&mut self, now: Monotonic, recall: &Recall, object: Fid) -> RecallStep {
         let Recall { fid: lease, epoch, to, .. } = *recall;
         let answer =
             RecallAck { fid: lease, epoch, kept: to, in_use: InUse::No, uses: 0, object: Some(object) };
@@ -406,6 +415,10 @@ impl Holder {
                 // It moved, and the server speaks of the lease that it gave with the move.
                 return self.start_work(epoch, Work { answer, inside, whole: None });
             }
+            if !self.deep.lowered_by(lease, None).is_empty() {
+                // Other things are, that it may be all that stands behind.
+                return RecallStep::AlreadyGone(answer);
+            }
             // Perhaps its grant is on the way: refuse it when it comes, and say so.
             self.deep.bar(lease, until, Scope::Subtree);
             if let Some(bar) = self.deep.bars.get_mut(&lease) {
@@ -420,7 +433,14 @@ impl Holder {
         {
             bar.epoch = bar.epoch.max(epoch);
         }
+        if to.is_some() {
+            root.questions.note(now);
+        }
+        let stays_to_be_shown = to.is_some() && root.is_lowered();
         let mut inside = self.deep.lowered_by(object, to);
+        if stays_to_be_shown && inside.is_empty() && self.deep.members.contains_key(&object) {
+            inside.push(object);
+        }
         if whole.is_some() {
             inside.extend(self.deep.members_of(lease));
             inside.sort_unstable();

@@ -24,7 +24,7 @@ impl Holder {
     /// The server asks for a lease. Recalls may come twice, late, and before the grant they mean.
     pub fn handle_recall(&mut self, now: Monotonic, recall: &Recall) -> RecallStep {
         if let Some(object) = recall.object {
-            return self.handle_part_recall(recall, object);
+            return self.handle_part_recall(now, recall, object);
         }
         if !self.leases.contains_key(&recall.fid)
             && let Some(step) = self.handle_recall_of_member(recall)

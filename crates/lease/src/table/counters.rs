@@ -36,6 +36,8 @@ counters! {
     write_grants,
     /// Deep leases given, those in place of a weaker one included.
     deep_grants,
+    /// Deep write leases whose holders keep reading only, unasked.
+    deep_lowered,
     /// Leases given again, under a new epoch, to the session that held them.
     regrants,
     /// Session leases renewed by traffic: one for each client message, however many leases hang on it.

@@ -81,6 +81,11 @@ impl Deep {
         *hole = kept.min(*hole);
     }
 
+    /// Holes that say no less than the lease does.
+    pub(super) fn forget_holes_that_keep(&mut self, mode: Mode) {
+        self.holes.retain(|_, kept| *kept < Some(mode));
+    }
+
     pub(super) fn holes(&self) -> &Holes {
         &self.holes
     }
@@ -143,7 +148,7 @@ impl Table {
         let Some(object) = self.store.find(fid) else { return Vec::new() };
         let own = |table: &Table| table.store.deep_on_path(object, session);
         let before = own(self);
-        let below = if kind == FileKind::Directory { self.reach_below(object, &before) } else { None };
+        let below = if kind == FileKind::Directory { self.reach_below(object, session) } else { None };
         change(self, object);
         let after = own(self);
         let holds_on = before.iter().all(|lease| after.contains(lease));
@@ -155,11 +160,17 @@ impl Table {
             None => self.grant_made(now, session, object),
         };
         let deep = below.and_then(|below| self.insert_deep(now, session, object, below));
+        // Of several leases together, one to write and one to read, holes do not say all.
+        self.leave_holes_inside(object, session);
         node.into_iter().chain(deep).collect()
     }
 
-    /// What deep leases allow below a directory, together: the strongest mode, and its holes.
-    fn reach_below(&self, object: ObjectId, leases: &[LeaseId]) -> Option<(Mode, Holes)> {
+    /// What the session's deep leases allow below a directory, together: the strongest mode, and its holes. Those in whose holes
+    /// the directory lies allow nothing there.
+    fn reach_below(&self, object: ObjectId, session: SessionId) -> Option<(Mode, Holes)> {
+        let reaching = self.store.reaching_into(object, Scope::Subtree).into_iter();
+        let own = reaching.filter(|reach| reach.session == session);
+        let leases = &own.map(|reach| reach.lease).collect::<Vec<LeaseId>>()[..];
         let mode = leases.iter().filter_map(|id| Some(self.store.lease(*id)?.mode)).max()?;
         if let [lease] = leases {
             return Some((mode, self.store.deep(*lease)?.holes.clone()));
@@ -170,6 +181,13 @@ impl Table {
         let directory = self.store.object(object)?.fid;
         let allowed = |inside: ObjectId| {
             let path = self.store.path(inside);
+            if self.store.nearest_branch(inside).is_none() {
+                // It may be there.
+                let each = leases
+                    .iter()
+                    .filter_map(|id| self.store.deep(*id)?.allows(self.store.lease(*id)?.mode, &path));
+                return Some(each.max());
+            }
             path.contains(&directory).then_some(())?;
             let each = leases.iter().filter_map(|id| {
                 let root = self.store.object(self.store.lease(*id)?.object)?.fid;

@@ -146,6 +146,7 @@ impl Table {
                     self.counters.releases += 1;
                     self.end_lease(id);
                 }
+                Some(id) if fid == ack.fid => self.lower_whole(now, id, ack.kept),
                 _ => self.counters.stale_acks += 1,
             }
             return;
@@ -165,13 +166,33 @@ impl Table {
             self.note_use(now, part.object, session, Intent::Read, ack.uses);
         }
         self.recalls.remove(ack.epoch);
+        let mode = self.store.lease(lease).map(|lease| lease.mode);
         let Some(deep) = self.store.deep_mut(lease) else { return };
         deep.forget_question(fid);
-        deep.add_hole(fid, ack.kept);
-        self.counters.holes += 1;
+        if ack.kept < mode {
+            deep.add_hole(fid, ack.kept);
+            self.counters.holes += 1;
+        }
         let holes = deep.holes().len();
         self.one_answer(part.object);
         self.give_up_if_too_full(now, lease, holes);
+    }
+
+    /// The holder keeps no more of all that the lease covers than this, unasked. Who waits for single objects goes on waiting for
+    /// the answers about these.
+    fn lower_whole(&mut self, now: Monotonic, id: LeaseId, kept: Option<Mode>) {
+        self.counters.releases += 1;
+        let Some((lease, kept)) = self.store.lease(id).zip(kept) else { return };
+        let (root, session, mode) = (lease.object, lease.session, lease.mode);
+        if kept >= mode {
+            return;
+        }
+        self.store.set_mode(id, kept);
+        if let Some(deep) = self.store.deep_mut(id) {
+            deep.forget_holes_that_keep(kept);
+        }
+        self.counters.deep_lowered += 1;
+        self.note_contention(now, root, session, mode);
     }
 
     fn give_up_if_too_full(&mut self, now: Monotonic, lease: LeaseId, holes: usize) {

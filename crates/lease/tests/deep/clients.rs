@@ -1,8 +1,8 @@
 //! What the clients do: ask for something, hear of it, use and drop their caches.
 
-use crate::world::{Cached, Client, Does, Mistake, Op, Reply, SESSIONS, World, f};
+use crate::world::{Cached, Client, Does, Mistake, Op, Reply, SESSIONS, World, f, s};
 use soda_lease::RecallStep;
-use soda_types::{Fid, FileKind, InUse, Mode, Recall, RecallAck};
+use soda_types::{Fid, FileKind, InUse, Mode, Monotonic, Recall, RecallAck};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -233,6 +233,29 @@ impl World {
         {
             client.cache.remove(&fid);
             self.acks.push((session, ack));
+        }
+    }
+
+    /// A client that sees somebody go through what it has written keeps reading only.
+    pub(crate) fn lower(&mut self) {
+        let mut roots = Vec::new();
+        for (session, client) in &self.clients {
+            let held = client.holder.snapshot(Monotonic::ZERO).into_iter().map(|held| held.grant.fid);
+            roots.extend(held.filter(|fid| client.holder.may_lower_deep(*fid)).map(|fid| (*session, fid)));
+        }
+        let Some((session, root)) = self.random.pick(&roots) else { return };
+        let changes = |op: &Op| op.session == session && !matches!(op.does, Does::Read(_));
+        if self.all_in_flight().any(changes) && self.mistake != Mistake::LowersAtWork {
+            return;
+        }
+        if self.mistake != Mistake::LowersUnflushed {
+            self.flush_all(session);
+        }
+        // No request is made in between, and one of after it does not overtake it. A lost one is not missed.
+        if let Some(ack) = self.client(session).holder.lower_deep(root)
+            && self.random.below(8) > 0
+        {
+            self.table.handle_release(self.now, s(session), &[ack]);
         }
     }
 }

@@ -29,6 +29,10 @@ pub(crate) enum Mistake {
     AnswersEarly,
     /// The client answers before what it wrote is with the server.
     AnswersUnflushed,
+    /// It lowers a whole lease before what it wrote under it is with the server.
+    LowersUnflushed,
+    /// And while a change of its own is on the way.
+    LowersAtWork,
 }
 
 pub(crate) fn f(ino: u64) -> Fid {
@@ -144,6 +148,7 @@ pub(crate) struct World {
     pub(crate) deep_grants: u64,
     pub(crate) holes: u64,
     pub(crate) healed: u64,
+    pub(crate) lowered: u64,
 }
 
 impl World {
@@ -187,6 +192,7 @@ impl World {
             deep_grants: 0,
             holes: 0,
             healed: 0,
+            lowered: 0,
         };
         // The root, a corner for each session with a directory in it, and files everywhere.
         for (ino, parent) in [(1, 0), (2, 1), (3, 1), (4, 1), (5, 2), (6, 3), (7, 4)] {
@@ -234,7 +240,8 @@ impl World {
             73..=78 => self.hear_recall(),
             79..=83 => self.drop_caches(),
             84..=89 => self.hear_ack(),
-            90..=97 => self.use_cache(),
+            90..=95 => self.use_cache(),
+            96..=97 => self.lower(),
             98 => self.give_back(),
             _ => {
                 if self.random.below(60) == 0 {
@@ -442,6 +449,7 @@ impl World {
         self.deep_grants = self.deep_grants.max(counters.deep_grants);
         self.holes = self.holes.max(counters.holes);
         self.healed = self.healed.max(counters.holes_healed);
+        self.lowered = self.lowered.max(counters.deep_lowered);
     }
 
     /// Everybody answers, everything is carried out: then nobody waits.

@@ -284,3 +284,44 @@ fn after_a_restart_holes_are_where_others_reclaim() {
         assert_eq!(table.holes(s(1), f(3)), [(f(10), Some(Mode::Read)), (f(11), None)]);
     }
 }
+
+/// What lies in a hole its mover takes nowhere: others have leases there.
+#[test]
+fn a_directory_that_moves_out_of_a_hole_takes_no_deep_lease_along() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    // Directory 10, below 3, is taken out of session 1's lease with all below; session 2 makes 11 in it, and gives 10 back.
+    let below = |bench: &Bench, access: Access| {
+        access.below(bench.table.tree_version(), vec![f(10), f(3), f(2), f(1)])
+    };
+    let names = bench.here(change(10));
+    assert_eq!(bench.request(2, 1, &[names]), [asked(10, 4, None)]);
+    assert_eq!(bench.ack(1, answer(10, 4, None)), [admit(1)]);
+    bench.end(1, &TreeChanges::default());
+    let made = below(&bench, change(20));
+    assert_eq!(bench.request(2, 2, &[made]), [admit(2)]);
+    assert_eq!(bench.end(2, &TreeChanges::default()).leases.len(), 1);
+    let names = bench.here(change(10));
+    let [Output::Recall { recall, .. }] = &bench.request(1, 3, &[names])[..] else { panic!("not asked") };
+    assert_eq!(bench.ack(2, gone(10, recall.epoch.0)), [admit(3)]);
+    let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above: vec![f(1)] }];
+    let granted = bench.end(3, &TreeChanges { moved, ..TreeChanges::default() });
+    assert!(granted.leases.iter().all(|grant| grant.scope == Scope::Node), "{granted:?}");
+    assert_eq!((bench.table.deep_lease(s(1), f(10)), bench.modes(20)), (None, vec![(2, Mode::Write)]));
+}
+
+#[test]
+fn a_holder_that_keeps_reading_unasked_spares_the_next_questions() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let access = bench.here(read(10));
+    assert_eq!(bench.request(2, 1, &[access]), [asked(10, 4, Some(Mode::Read))]);
+    // Who waits for one object waits for what its holder says of that one.
+    assert_eq!(bench.ack(1, answer(3, 3, Some(Mode::Read))), []);
+    assert_eq!(bench.table.deep_lease(s(1), f(3)).map(|lease| lease.mode), Some(Mode::Read));
+    assert_eq!(bench.ack(1, answer(10, 4, Some(Mode::Read))), [admit(1)]);
+    bench.end(1, &TreeChanges::default());
+    assert_eq!(bench.table.holes(s(1), f(3)), []);
+    assert_eq!(bench.go(2, read(11)).leases, [grant(Mode::Read, 11, 6)]);
+    // One of the past, of another lease, says nothing.
+    assert_eq!(bench.ack(1, answer(3, 2, Some(Mode::Read))), []);
+    assert_eq!(bench.table.counters().stale_acks, 1);
+}

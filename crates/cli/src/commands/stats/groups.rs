@@ -163,6 +163,7 @@ const SERVER: &[Group] = &[
             ("holder still at work", Count("lease.progress_reports")),
             ("holes made", Count("lease.holes")),
             ("holes healed", Count("lease.holes_healed")),
+            ("deep leases lowered to reading", Count("lease.deep_lowered")),
         ],
     ),
     (

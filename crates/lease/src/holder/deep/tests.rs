@@ -170,6 +170,21 @@ fn what_moves_out_of_a_lease_is_covered_and_asked_for_under_another_name() {
     assert_eq!(may(&holder, 3), None);
 }
 
+/// The lease that the move brings is all that covers what is below the directory.
+#[test]
+fn a_question_that_overtakes_the_lease_of_a_move_is_about_its_object_alone() {
+    let mut holder = holder();
+    let moving = holder.begin_request(secs(0));
+    holder.begin_move(moving, f(3), Some(f(30)));
+    let step = holder.handle_recall(secs(0), &Recall { fid: f(3), ..question(7, 9, R) });
+    assert_eq!(step, RecallStep::AlreadyGone(RecallAck { fid: f(3), ..answer(7, 9, R) }));
+    let moved = Grant { fid: f(3), ..deep(Mode::Write, 8) };
+    holder.handle_reply(secs(0), moving, &[moved, node(Mode::Write, 3, 7)]);
+    assert_eq!((may(&holder, 4), holder.covered_by(f(3)).len()), (W, 0));
+    let step = RecallStep::DropPart { lease: f(3), epoch: Epoch(10), keep: None, inside: vec![f(4)] };
+    assert_eq!(holder.handle_recall(secs(0), &Recall { fid: f(3), ..question(4, 10, None) }), step);
+}
+
 #[test]
 fn what_was_told_of_before_a_move_is_asked_for_wherever_it_is() {
     let mut holder = holder();
@@ -258,4 +273,44 @@ fn a_deep_lease_is_given_back_and_reclaimed() {
     // The grant comes once more.
     get(&mut given, &[], &[covered(Mode::Write, 2)]);
     assert_eq!(may(&given, 2), None);
+}
+
+#[test]
+fn a_scan_is_told_from_single_questions() {
+    let mut holder = holder();
+    let ask = |holder: &mut Holder, at: u64, ino: u64| {
+        let epoch = 10 + holder.clock;
+        match holder.handle_recall(secs(at), &question(ino, epoch, R)) {
+            RecallStep::DropPart { .. } => drop(holder.finish_part(f(1), Epoch(epoch), InUse::No)),
+            step => assert!(matches!(step, RecallStep::AlreadyGone(_)), "{step:?}"),
+        }
+        holder.take_scan(f(1))
+    };
+    assert_eq!([2, 3, 4].map(|ino| ask(&mut holder, ino, ino)), [false; 3], "one in a second");
+    assert_eq!([2, 3, 4, 5].map(|ino| ask(&mut holder, 9, ino)), [false, false, false, true]);
+    assert!(!holder.take_scan(f(1)), "said once");
+    assert_eq!([2, 3, 4, 5].map(|ino| ask(&mut holder, 9, ino)), [false, false, false, true], "and again");
+}
+
+#[test]
+fn a_whole_lease_is_lowered_unasked() {
+    let mut holder = holder();
+    let late = holder.begin_request(secs(0));
+    let moving = holder.begin_own_move(f(4), Some(f(1)));
+    assert_eq!(holder.lower_deep(f(1)), None, "the server has not heard of a move");
+    holder.end_own_move(moving);
+    assert_eq!(holder.lower_deep(f(1)), Some(answer(1, 5, R)));
+    assert_eq!(all(&holder), [R; 4]);
+    // What was said before of what this client may write.
+    holder.handle_reply_covered(secs(1), late, &[deep(Mode::Write, 5)], &[covered(Mode::Write, 5)]);
+    assert_eq!((may(&holder, 5), holder.cacheable(late, f(2))), (R, None));
+    assert_eq!(holder.adopt_new(secs(1), f(3), f(20)), None);
+    // The server has not heard of it, and asks: the answer still waits for the caches.
+    assert_eq!(holder.handle_recall(secs(1), &question(3, 9, R)), drop_part(9, R, &[3]));
+    assert_eq!(holder.finish_part(f(1), Epoch(9), InUse::No), answer(3, 9, R));
+    assert_eq!(holder.lower_deep(f(1)), Some(answer(1, 5, R)), "said again");
+    // A new lease to write is one.
+    get(&mut holder, &[deep(Mode::Write, 12)], &[covered(Mode::Write, 2)]);
+    assert_eq!(may(&holder, 2), W);
+    assert_eq!(Holder::new(HolderConfig { drift_margin: DriftMargin::NONE }).lower_deep(f(1)), None);
 }
