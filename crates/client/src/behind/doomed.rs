@@ -45,7 +45,7 @@ impl State {
         }
         let records = self.behind.log.give_up(&[fid]);
         self.count_records();
-        self.behind.waiting.note_given_up(&self.behind.log);
+        self.behind.waiting.note_set_aside(&self.behind.log);
         records
     }
 

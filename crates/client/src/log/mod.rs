@@ -182,3 +182,6 @@ impl Behind {
         disk::inodes_of(change)
     }
 }
+
+#[cfg(test)]
+mod tests;

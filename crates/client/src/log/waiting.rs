@@ -110,11 +110,22 @@ impl Waiters {
         self.0.iter_mut().for_each(|waiter| waiter.last = None);
     }
 
-    /// Records were given up: whose are not there any more waits for nothing.
+    /// Records were lost. Who waited for the last of them waits for nothing: no digest will bring it, so none will wake him.
     pub(crate) fn note_given_up(&mut self, log: &Log) {
         let error = FsError::new(Errno::Io, "delayed writes were lost");
-        let idle = log.under_way().is_none();
-        self.wake(|waiter| idle && !waiter.what.is_pending(log), &Err(error));
+        self.wake(|waiter| waiter.last.is_none() && !waiter.what.is_pending(log), &Err(error));
+    }
+
+    /// Records were taken out of the log that the server need not be told, and nothing is lost: who waited for the last of them
+    /// waits for what is under way and no longer.
+    pub(crate) fn note_set_aside(&mut self, log: &Log) {
+        let concerned = |waiter: &Waiter| waiter.last.is_none() && !waiter.what.is_pending(log);
+        match log.under_way() {
+            Some(id) => {
+                self.0.iter_mut().filter(|waiter| concerned(waiter)).for_each(|waiter| waiter.last = Some(id));
+            }
+            None => self.wake(concerned, &Ok(())),
+        }
     }
 
     pub(crate) fn fail_all(&mut self, error: &FsError) {
