@@ -38,6 +38,6 @@ pub mod segments;
 pub mod world;
 
 pub use coalesce::coalesce;
-pub use log::{Applied, Backlog, Digest, DigestId, DigestLimits, Log, Needed};
+pub use log::{Applied, Backlog, Digest, DigestId, DigestLimits, Log, Needed, Wanted};
 /// What is logged, and which objects it touches: as it travels.
 pub use soda_protocol::digest::{Change, Fate, Lsn, Moved, Object, Place, Record, Touch};

@@ -1,10 +1,14 @@
 //! What is pending: dependencies, digests, and what the server is known to have. Sans-IO.
 
+mod wanted;
+
 use crate::coalesce::coalesce;
 use crate::{Change, Lsn, Object, Record, Touch};
 use soda_types::{Fid, Monotonic, Timestamp};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
+
+pub use wanted::{Needed, Wanted};
 
 /// Of what gives space back so much is looked at for one digest.
 const MOST_FREEING: usize = 64;
@@ -43,15 +47,6 @@ pub struct Backlog {
     pub not_durable: u64,
 }
 
-/// Records that somebody who waits for some inodes needs told.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Needed {
-    /// They change these inodes themselves.
-    pub own: usize,
-    /// They do not: those before depend on them.
-    pub besides: usize,
-}
-
 /// What is known of what the server has applied and not made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Applied {
@@ -88,6 +83,8 @@ struct Uses {
     exclusive: Option<Lsn>,
     /// Since then.
     shared: BTreeSet<Lsn>,
+    /// All of them.
+    all: VecDeque<Lsn>,
 }
 
 #[derive(Debug)]
@@ -152,6 +149,7 @@ impl Log {
         let mut after = BTreeSet::new();
         for (object, touch) in record.change.touches() {
             let uses = self.objects.entry(object).or_default();
+            uses.all.push_back(lsn);
             match touch {
                 Touch::Shared => {
                     after.extend(uses.exclusive);
@@ -267,13 +265,6 @@ impl Log {
         self.take_these(lsns, limits)
     }
 
-    /// The next digest of those that somebody who waits for these inodes needs, dependencies first. `None` if nothing of
-    /// theirs is pending (any more), or one digest is under way.
-    pub fn take_for(&mut self, fids: &[Fid], limits: DigestLimits) -> Option<Digest> {
-        let lsns = self.needed_for(fids);
-        self.take_these(lsns, limits)
-    }
-
     /// The next digest of those that give space back and bring no data: what would make room at a full server must not
     /// stand behind what that has no room for. `None` if there are none, or one digest is under way.
     pub fn take_freeing(&mut self, limits: DigestLimits) -> Option<Digest> {
@@ -293,42 +284,6 @@ impl Log {
         }
         // Of data nothing is left.
         self.take_these(lsns.into_iter().collect(), DigestLimits { records: usize::MAX, bytes: u64::MAX })
-    }
-
-    /// Whether [`Log::take_for`] would take any.
-    pub fn has_pending_for(&self, fids: &[Fid]) -> bool {
-        fids.iter().any(|fid| self.objects.contains_key(&Object::Inode(*fid)))
-    }
-
-    /// How many pending records [`Log::take_for`] would take, without limits.
-    pub fn count_needed_for(&self, fids: &[Fid]) -> Needed {
-        let needed = self.needed_for(fids);
-        let own = |lsn: &&Lsn| {
-            let touched = self.pending.get(lsn).map(|pending| pending.record.change.touches());
-            let asked = |object: &Object| matches!(object, Object::Inode(fid) if fids.contains(fid));
-            touched.is_some_and(|touched| touched.iter().any(|(object, _)| asked(object)))
-        };
-        let own = needed.iter().filter(own).count();
-        Needed { own, besides: needed.len() - own }
-    }
-
-    /// The pending records that [`Log::take_for`] would take, without limits.
-    pub fn needed_for(&self, fids: &[Fid]) -> Vec<Lsn> {
-        let tips = fids.iter().filter_map(|fid| self.objects.get(&Object::Inode(*fid)));
-        let tips = tips.flat_map(|uses| uses.exclusive.into_iter().chain(uses.shared.iter().copied()));
-        self.closed_under_dependencies(tips.collect()).into_iter().collect()
-    }
-
-    fn closed_under_dependencies(&self, mut to_visit: Vec<Lsn>) -> BTreeSet<Lsn> {
-        let mut found = BTreeSet::new();
-        while let Some(lsn) = to_visit.pop() {
-            if let Some(pending) = self.pending.get(&lsn)
-                && found.insert(lsn)
-            {
-                to_visit.extend(&pending.after);
-            }
-        }
-        found
     }
 
     fn take_these(&mut self, lsns: Vec<Lsn>, limits: DigestLimits) -> Option<Digest> {
@@ -517,6 +472,9 @@ impl Log {
                     uses.exclusive = None;
                 }
                 uses.shared.remove(&lsn);
+                if let Ok(place) = uses.all.binary_search(&lsn) {
+                    uses.all.remove(place);
+                }
                 if uses.exclusive.is_none() && uses.shared.is_empty() {
                     self.objects.remove(&object);
                 }

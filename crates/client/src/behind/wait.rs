@@ -28,7 +28,7 @@ impl Inner {
                     return Ok((state, now));
                 }
                 began.get_or_insert(now);
-                let receiver = state.behind.wait_for(What::Inodes(fids.to_vec()));
+                let receiver = state.behind.wait_for_inodes(fids);
                 (GoingThrough::begin(self, &mut state, fids), receiver)
             };
             self.pump();
@@ -46,7 +46,7 @@ impl Inner {
             if !state.is_ahead(fids) {
                 return Ok(());
             }
-            state.behind.wait_for(What::Inodes(fids.to_vec()))
+            state.behind.wait_for_inodes(fids)
         };
         self.pump();
         self.received(receiver).await

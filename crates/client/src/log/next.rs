@@ -72,7 +72,7 @@ impl Behind {
                 self.waiting.wanted_by_one(&self.log)
             }
         };
-        let (digest, chosen) = match self.log.take_for(&wanted, LIMITS) {
+        let (digest, chosen) = match self.log.take_wanted(&wanted, LIMITS) {
             Some(digest) => (digest, Chosen::Wanted),
             None => {
                 let among_others = now.since(self.wanted_at) < ASKED_LATELY;

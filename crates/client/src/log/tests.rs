@@ -1,6 +1,5 @@
 //! Who waits is woken, and what is sent first.
 
-use super::waiting::What;
 use super::*;
 use soda_oplog::DigestLimits;
 use soda_types::{Errno, FsResult, Ino, VolumeId};
@@ -19,7 +18,7 @@ fn write(behind: &mut Behind, ino: u64) -> Lsn {
 }
 
 fn wait_for(behind: &mut Behind, ino: u64) -> Receiver<FsResult<()>> {
-    behind.wait_for(What::Inodes(vec![fid(ino)]))
+    behind.wait_for_inodes(&[fid(ino)])
 }
 
 /// A digest of what was done to one inode is sent.
@@ -68,4 +67,18 @@ fn who_waits_for_what_need_not_be_told_any_more_waits_for_the_digest_under_way_a
     behind.log.give_up(&[fid(2)]);
     behind.waiting.note_set_aside(&behind.log);
     alone.try_recv().unwrap().unwrap();
+}
+
+#[test]
+fn who_waits_for_a_file_is_woken_while_others_go_on_with_it() {
+    let mut behind = Behind::new(WritePolicy::Through);
+    write(&mut behind, 1);
+    let mut waits = wait_for(&mut behind, 1);
+    write(&mut behind, 1);
+    let (digest, _) = behind.choose(Monotonic::ZERO).unwrap();
+    behind.waiting.note_taken(&behind.log, digest.id);
+    assert_eq!(digest.lsns, [Lsn(1)]);
+    apply(&mut behind, digest.id);
+    assert!(behind.log.has_pending_for(&[fid(1)]));
+    waits.try_recv().unwrap().unwrap();
 }

@@ -1,7 +1,7 @@
 //! Those who wait until the server knows what was done here.
 
 use super::Behind;
-use soda_oplog::{DigestId, Log};
+use soda_oplog::{DigestId, Log, Wanted};
 use soda_protocol::Lsn;
 use soda_types::{Errno, Fid, FsError, FsResult};
 use tokio::sync::oneshot;
@@ -29,8 +29,8 @@ enum Tried {
 
 #[derive(Debug)]
 pub(crate) enum What {
-    /// All that was done to these inodes.
-    Inodes(Vec<Fid>),
+    /// All that was done to these inodes until now.
+    Inodes(Wanted),
     /// Everything up to this record.
     UpTo(Lsn),
 }
@@ -38,7 +38,7 @@ pub(crate) enum What {
 impl What {
     fn is_pending(&self, log: &Log) -> bool {
         match self {
-            What::Inodes(fids) => log.has_pending_for(fids),
+            What::Inodes(wanted) => log.has_pending(wanted),
             What::UpTo(lsn) => log.first_pending().is_some_and(|first| first <= *lsn),
         }
     }
@@ -49,24 +49,24 @@ impl Waiters {
         self.0.is_empty()
     }
 
-    /// Inodes that somebody waits for.
-    pub(crate) fn wanted(&mut self) -> Vec<Fid> {
+    /// What inodes somebody waits for.
+    pub(crate) fn wanted(&mut self) -> Vec<Wanted> {
         self.0.retain(|waiter| !waiter.done.is_closed());
-        let fids = |waiter: &Waiter| match &waiter.what {
-            What::Inodes(fids) => fids.clone(),
-            What::UpTo(_) => Vec::new(),
+        let wanted = |waiter: &Waiter| match &waiter.what {
+            What::Inodes(wanted) => Some(wanted.clone()),
+            What::UpTo(_) => None,
         };
-        self.0.iter().flat_map(fids).collect()
+        self.0.iter().filter_map(wanted).collect()
     }
 
-    /// Inodes that the first one waits for, of those whose records are pending; none, if he waits for all that came before.
-    pub(crate) fn wanted_by_one(&mut self, log: &Log) -> Vec<Fid> {
+    /// What inodes the first one waits for, of those whose records are pending; none, if he waits for all that came before.
+    pub(crate) fn wanted_by_one(&mut self, log: &Log) -> Vec<Wanted> {
         self.0.retain(|waiter| !waiter.done.is_closed());
         let mut pending = self.0.iter_mut().filter(|waiter| waiter.last.is_none());
         let Some(waiter) = pending.find(|waiter| waiter.what.is_pending(log)) else { return Vec::new() };
         waiter.tried = Tried::Now;
         match &waiter.what {
-            What::Inodes(fids) => fids.clone(),
+            What::Inodes(wanted) => vec![wanted.clone()],
             What::UpTo(_) => Vec::new(),
         }
     }
@@ -143,6 +143,11 @@ impl Waiters {
 }
 
 impl Behind {
+    /// Waits for all that was done to these inodes until now.
+    pub(crate) fn wait_for_inodes(&mut self, fids: &[Fid]) -> oneshot::Receiver<FsResult<()>> {
+        self.wait_for(What::Inodes(Wanted { fids: fids.to_vec(), up_to: self.log.last_lsn() }))
+    }
+
     pub(crate) fn wait_for(&mut self, what: What) -> oneshot::Receiver<FsResult<()>> {
         self.waiting.add(what, &self.log)
     }

@@ -43,6 +43,28 @@ fn two_branches() -> Log {
 }
 
 #[test]
+fn who_waits_for_a_file_does_not_wait_for_what_is_done_to_it_later() {
+    let mut log = two_branches();
+    let wanted = Wanted { fids: vec![fid(4)], up_to: log.last_lsn() };
+    let write = Change::Write { fid: fid(4), offset: 4, data: Bytes::from_static(b"more"), kill_suid_sgid: false };
+    let later = log.append(at(6), Timestamp::new(6, 0), write);
+    assert!(log.has_pending(&wanted));
+    let digest = log.take_wanted(std::slice::from_ref(&wanted), ALL).unwrap();
+    assert_eq!(numbers(&digest.lsns), [4, 5]);
+    assert!(!log.has_pending(&wanted) && log.has_pending_for(&[fid(4)]));
+    log.handle_lost(digest.id);
+    assert!(log.has_pending(&wanted), "the server has not got it");
+    let digest = log.take_wanted(&[wanted.clone()], DigestLimits { records: 1, bytes: u64::MAX }).unwrap();
+    log.handle_applied(digest.id);
+    assert!(log.has_pending(&wanted));
+    log.handle_durable(digest.id);
+    let digest = log.take_wanted(std::slice::from_ref(&wanted), ALL).unwrap();
+    log.handle_applied(digest.id);
+    assert!(!log.has_pending(&wanted));
+    assert_eq!(log.needed_for(&[fid(4)]), [later]);
+}
+
+#[test]
 fn who_waits_for_a_file_gets_what_it_depends_on_and_no_more() {
     let mut log = two_branches();
     assert_eq!(numbers(&log.needed_for(&[fid(4)])), [4, 5]);
@@ -190,6 +212,14 @@ proptest! {
             for ino in 1..20 {
                 let asked = [fid(ino)];
                 prop_assert_eq!(log.has_pending_for(&asked), !log.needed_for(&asked).is_empty());
+                let touches = |record: &Record| {
+                    record.change.touches().iter().any(|(object, _)| *object == Object::Inode(asked[0]))
+                };
+                for up_to in [Lsn(5), log.last_lsn()] {
+                    let wanted = Wanted { fids: asked.to_vec(), up_to };
+                    let pending = log.pending().any(|record| record.lsn <= up_to && touches(record));
+                    prop_assert_eq!(log.has_pending(&wanted), pending);
+                }
             }
             match event {
                 Event::Take(records) => {

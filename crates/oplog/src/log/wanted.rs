@@ -1,0 +1,85 @@
+//! What somebody waits for.
+
+use super::{Digest, DigestLimits, Log};
+use crate::{Lsn, Object};
+use soda_types::Fid;
+use std::collections::BTreeSet;
+
+/// Inodes that somebody waits for, as they were when he came: what is done to them later is not his business, or he who
+/// waits would wait for ever beside somebody who goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    pub fids: Vec<Fid>,
+    pub up_to: Lsn,
+}
+
+/// Records that somebody who waits for some inodes needs told.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Needed {
+    /// They change these inodes themselves.
+    pub own: usize,
+    /// They do not: those before depend on them.
+    pub besides: usize,
+}
+
+impl Log {
+    /// The next digest of those that somebody who waits for these inodes needs, dependencies first. `None` if nothing of
+    /// theirs is pending (any more), or one digest is under way.
+    pub fn take_for(&mut self, fids: &[Fid], limits: DigestLimits) -> Option<Digest> {
+        self.take_these(self.needed_for(fids), limits)
+    }
+
+    /// As [`Log::take_for`], of what was there when those who wait came.
+    pub fn take_wanted(&mut self, wanted: &[Wanted], limits: DigestLimits) -> Option<Digest> {
+        let tips = wanted.iter().flat_map(|wanted| self.tips(wanted)).collect();
+        self.take_these(self.closed_under_dependencies(tips).into_iter().collect(), limits)
+    }
+
+    /// Whether [`Log::take_for`] would take any.
+    pub fn has_pending_for(&self, fids: &[Fid]) -> bool {
+        fids.iter().any(|fid| self.objects.contains_key(&Object::Inode(*fid)))
+    }
+
+    /// Whether [`Log::take_wanted`] would take any.
+    pub fn has_pending(&self, wanted: &Wanted) -> bool {
+        let first = |fid: &Fid| self.objects.get(&Object::Inode(*fid))?.all.front().copied();
+        wanted.fids.iter().filter_map(first).any(|first| first <= wanted.up_to)
+    }
+
+    /// How many pending records [`Log::take_for`] would take, without limits.
+    pub fn count_needed_for(&self, fids: &[Fid]) -> Needed {
+        let needed = self.needed_for(fids);
+        let own = |lsn: &&Lsn| {
+            let touched = self.pending.get(lsn).map(|pending| pending.record.change.touches());
+            let asked = |object: &Object| matches!(object, Object::Inode(fid) if fids.contains(fid));
+            touched.is_some_and(|touched| touched.iter().any(|(object, _)| asked(object)))
+        };
+        let own = needed.iter().filter(own).count();
+        Needed { own, besides: needed.len() - own }
+    }
+
+    /// The pending records that [`Log::take_for`] would take, without limits.
+    pub fn needed_for(&self, fids: &[Fid]) -> Vec<Lsn> {
+        let tips = fids.iter().filter_map(|fid| self.objects.get(&Object::Inode(*fid)));
+        let tips = tips.flat_map(|uses| uses.exclusive.into_iter().chain(uses.shared.iter().copied()));
+        self.closed_under_dependencies(tips.collect()).into_iter().collect()
+    }
+
+    /// Pending records that touch the inodes themselves.
+    fn tips<'a>(&'a self, wanted: &'a Wanted) -> impl Iterator<Item = Lsn> + 'a {
+        let uses = wanted.fids.iter().filter_map(|fid| self.objects.get(&Object::Inode(*fid)));
+        uses.flat_map(|uses| uses.all.iter().copied().take_while(|lsn| *lsn <= wanted.up_to))
+    }
+
+    pub(super) fn closed_under_dependencies(&self, mut to_visit: Vec<Lsn>) -> BTreeSet<Lsn> {
+        let mut found = BTreeSet::new();
+        while let Some(lsn) = to_visit.pop() {
+            if let Some(pending) = self.pending.get(&lsn)
+                && found.insert(lsn)
+            {
+                to_visit.extend(&pending.after);
+            }
+        }
+        found
+    }
+}
