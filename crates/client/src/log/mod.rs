@@ -43,6 +43,8 @@ pub(crate) struct Behind {
     quiet_until: Monotonic,
     /// When the last digest was sent that somebody had asked for.
     pub(crate) wanted_at: Monotonic,
+    /// Whether the last digest was for who waits for inodes.
+    was_wanted: bool,
     /// The record that a digest is refused for, while its answer is worked on.
     pub(crate) refused: Option<Lsn>,
     /// The server has lost something up to this record: until it has been told that again it is told nothing else.
@@ -72,6 +74,7 @@ impl Behind {
             unasked_at: Monotonic::ZERO,
             quiet_until: Monotonic::ZERO,
             wanted_at: Monotonic::ZERO,
+            was_wanted: false,
             refused: None,
             restoring: None,
             losses: 0,

@@ -1,6 +1,7 @@
 //! What the server is told next, and what becomes of that.
 
 use super::Behind;
+use crate::config::WritePolicy;
 use crate::crash;
 use soda_oplog::segments::Entry;
 use soda_oplog::{Digest, DigestId, DigestLimits};
@@ -61,18 +62,19 @@ pub(crate) enum ServerRoom {
 impl Behind {
     /// Takes what is sent next out of the log.
     pub(crate) fn choose(&mut self, now: Monotonic) -> Option<(Digest, Chosen)> {
-        let wanted = match self.room {
-            ServerRoom::Enough => self.waiting.wanted(),
+        let (due, others) = match self.room {
+            ServerRoom::Enough if self.owes_order(now) => (None, Vec::new()),
+            ServerRoom::Enough => self.waiting.wanted(&self.log),
             ServerRoom::Short | ServerRoom::None => {
                 let freeing =
                     if self.room == ServerRoom::Short { self.log.take_freeing(LIMITS) } else { None };
                 if let Some(digest) = freeing {
                     return Some((digest, Chosen::Freeing));
                 }
-                self.waiting.wanted_by_one(&self.log)
+                (self.waiting.wanted_by_one(&self.log), Vec::new())
             }
         };
-        let (digest, chosen) = match self.log.take_wanted(&wanted, LIMITS) {
+        let (digest, chosen) = match self.log.take_wanted(due.as_ref(), &others, LIMITS) {
             Some(digest) => (digest, Chosen::Wanted),
             None => {
                 let among_others = now.since(self.wanted_at) < ASKED_LATELY;
@@ -80,8 +82,17 @@ impl Behind {
                 (self.log.take(limits)?, Chosen::InOrder)
             }
         };
-        self.waiting.note_sent(digest.id);
+        self.waiting.note_sent(&self.log, digest.id, chosen);
+        self.was_wanted = chosen == Chosen::Wanted;
         Some((digest, chosen))
+    }
+
+    /// Those who wait for inodes come first, but not always: while they go on and on what nobody waits for grows old, and who
+    /// waits for everything waits.
+    fn owes_order(&self, now: Monotonic) -> bool {
+        let WritePolicy::Behind(behind) = &self.policy else { return false };
+        let is_old = self.log.oldest_pending().is_some_and(|oldest| oldest + behind.max_age <= now);
+        self.was_wanted && (is_old || self.waiting.has_overtaken_all(&self.log))
     }
 
     pub(crate) fn handle_applied(&mut self, now: Monotonic, under_way: &UnderWay) {

@@ -1,5 +1,6 @@
 //! Who waits is woken, and what is sent first.
 
+use super::waiting::What;
 use super::*;
 use soda_oplog::DigestLimits;
 use soda_types::{Errno, FsResult, Ino, VolumeId};
@@ -31,6 +32,14 @@ fn send(behind: &mut Behind, ino: u64) -> DigestId {
 fn apply(behind: &mut Behind, id: DigestId) {
     behind.log.handle_applied(id);
     behind.waiting.note_applied(id);
+}
+
+/// The next digest, which the server applies; nothing if there is none.
+fn digest(behind: &mut Behind, now: Monotonic) -> Vec<Lsn> {
+    let Some((digest, _)) = behind.choose(now) else { return Vec::new() };
+    behind.waiting.note_taken(&behind.log, digest.id);
+    apply(behind, digest.id);
+    digest.lsns
 }
 
 #[test]
@@ -75,10 +84,59 @@ fn who_waits_for_a_file_is_woken_while_others_go_on_with_it() {
     write(&mut behind, 1);
     let mut waits = wait_for(&mut behind, 1);
     write(&mut behind, 1);
-    let (digest, _) = behind.choose(Monotonic::ZERO).unwrap();
-    behind.waiting.note_taken(&behind.log, digest.id);
-    assert_eq!(digest.lsns, [Lsn(1)]);
-    apply(&mut behind, digest.id);
-    assert!(behind.log.has_pending_for(&[fid(1)]));
+    assert_eq!(digest(&mut behind, Monotonic::ZERO), [Lsn(1)]);
     waits.try_recv().unwrap().unwrap();
+    assert!(behind.log.has_pending_for(&[fid(1)]));
+}
+
+#[test]
+fn what_nobody_waits_for_is_told_in_time_while_others_call_fsync_all_the_time() {
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    let in_time = |millis: u64| Monotonic::ZERO + std::time::Duration::from_millis(millis);
+    let quiet = write(&mut behind, 1);
+    let mut fsync = |millis: u64| {
+        write(&mut behind, 2);
+        let _waits = wait_for(&mut behind, 2);
+        digest(&mut behind, in_time(millis)).contains(&quiet)
+    };
+    assert!((0..10).all(|round| !fsync(round)), "not old yet");
+    assert!(fsync(1000));
+}
+
+#[test]
+fn who_waits_for_everything_is_served_while_others_call_fsync_all_the_time() {
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    let last = (0..300).map(|_| write(&mut behind, 1)).max().unwrap();
+    let mut all = behind.wait_for(What::UpTo(last));
+    for _ in 0..6 {
+        write(&mut behind, 2);
+        let _waits = wait_for(&mut behind, 2);
+        digest(&mut behind, Monotonic::ZERO);
+        write(&mut behind, 2);
+    }
+    all.try_recv().unwrap().unwrap();
+}
+
+#[test]
+fn who_waits_for_little_is_not_kept_by_who_waits_for_much() {
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    let much = 10 * next::LIMITS.records;
+    for _ in 0..much {
+        write(&mut behind, 1);
+    }
+    let mut waits_for_much = wait_for(&mut behind, 1);
+    let (mut digests, mut longest) = (0, 0);
+    while waits_for_much.try_recv().is_err() {
+        // Several come at once: one digest is for all of them.
+        [2, 3].map(|ino| write(&mut behind, ino));
+        let mut waiting = [2, 3].map(|ino| wait_for(&mut behind, ino));
+        let before = digests;
+        while !waiting.iter_mut().all(|waits| waits.is_terminated() || waits.try_recv().is_ok()) {
+            digest(&mut behind, Monotonic::ZERO);
+            digests += 1;
+        }
+        longest = longest.max(digests - before);
+    }
+    assert!(longest <= 3, "{longest} digests until it is their turn");
+    assert!(digests <= 25, "{digests} digests: his turn does come");
 }

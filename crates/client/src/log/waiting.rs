@@ -1,6 +1,7 @@
 //! Those who wait until the server knows what was done here.
 
 use super::Behind;
+use super::next::Chosen;
 use soda_oplog::{DigestId, Log, Wanted};
 use soda_protocol::Lsn;
 use soda_types::{Errno, Fid, FsError, FsResult};
@@ -8,7 +9,11 @@ use tokio::sync::oneshot;
 
 /// Those who wait, and for what.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Vec<Waiter>);
+pub(crate) struct Waiters {
+    list: Vec<Waiter>,
+    /// Whether the last digest was one in which somebody may have had his turn.
+    by_turns: bool,
+}
 
 #[derive(Debug)]
 struct Waiter {
@@ -17,6 +22,8 @@ struct Waiter {
     last: Option<DigestId>,
     /// The server has no room for all, and this waiter was chosen to see whether it has room for him.
     tried: Tried,
+    /// Digests that were for others since he was served last.
+    overtaken: u32,
     done: oneshot::Sender<FsResult<()>>,
 }
 
@@ -46,35 +53,63 @@ impl What {
 
 impl Waiters {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
     }
 
-    /// What inodes somebody waits for.
-    pub(crate) fn wanted(&mut self) -> Vec<Wanted> {
-        self.0.retain(|waiter| !waiter.done.is_closed());
-        let wanted = |waiter: &Waiter| match &waiter.what {
-            What::Inodes(wanted) => Some(wanted.clone()),
-            What::UpTo(_) => None,
-        };
-        self.0.iter().filter_map(wanted).collect()
+    /// Who waits for inodes: the one whose turn it is, if it is anybody's, and the others. By turns those come first whom one
+    /// digest serves, and one whom others have overtaken.
+    pub(crate) fn wanted(&mut self, log: &Log) -> (Option<Wanted>, Vec<Wanted>) {
+        self.list.retain(|waiter| !waiter.done.is_closed());
+        let pending = |waiter: &&mut Waiter| waiter.last.is_none() && waiter.what.is_pending(log);
+        let mut waiters: Vec<(&mut u32, Wanted)> = Vec::new();
+        for waiter in self.list.iter_mut().filter(pending) {
+            if let What::Inodes(wanted) = &waiter.what {
+                waiters.push((&mut waiter.overtaken, wanted.clone()));
+            }
+        }
+        self.by_turns = !self.by_turns;
+        // The first of those who are equal.
+        let overtaken = waiters.iter().enumerate().rev().max_by_key(|(_, (overtaken, _))| **overtaken);
+        let due = overtaken.filter(|(_, (overtaken, _))| self.by_turns && **overtaken > 0).map(|(at, _)| at);
+        let due = due.map(|at| waiters.remove(at));
+        let due = due.map(|(overtaken, wanted)| {
+            *overtaken = 0;
+            wanted
+        });
+        (due, waiters.into_iter().map(|(_, wanted)| wanted).collect())
+    }
+
+    /// Whether somebody who waits for all that came before has been overtaken by who waits for inodes.
+    pub(crate) fn has_overtaken_all(&self, log: &Log) -> bool {
+        let in_order = |waiter: &Waiter| matches!(waiter.what, What::UpTo(_)) && !waiter.done.is_closed();
+        self.list.iter().any(|waiter| in_order(waiter) && waiter.overtaken > 0 && waiter.what.is_pending(log))
     }
 
     /// What inodes the first one waits for, of those whose records are pending; none, if he waits for all that came before.
-    pub(crate) fn wanted_by_one(&mut self, log: &Log) -> Vec<Wanted> {
-        self.0.retain(|waiter| !waiter.done.is_closed());
-        let mut pending = self.0.iter_mut().filter(|waiter| waiter.last.is_none());
-        let Some(waiter) = pending.find(|waiter| waiter.what.is_pending(log)) else { return Vec::new() };
+    pub(crate) fn wanted_by_one(&mut self, log: &Log) -> Option<Wanted> {
+        self.list.retain(|waiter| !waiter.done.is_closed());
+        let mut pending = self.list.iter_mut().filter(|waiter| waiter.last.is_none());
+        let waiter = pending.find(|waiter| waiter.what.is_pending(log))?;
         waiter.tried = Tried::Now;
         match &waiter.what {
-            What::Inodes(wanted) => vec![wanted.clone()],
-            What::UpTo(_) => Vec::new(),
+            What::Inodes(wanted) => Some(wanted.clone()),
+            What::UpTo(_) => None,
         }
     }
 
     /// This digest is for whoever was chosen.
-    pub(crate) fn note_sent(&mut self, id: DigestId) {
-        for waiter in self.0.iter_mut().filter(|waiter| waiter.tried == Tried::Now) {
-            waiter.tried = Tried::In(id);
+    pub(crate) fn note_sent(&mut self, log: &Log, id: DigestId, chosen: Chosen) {
+        for waiter in &mut self.list {
+            if waiter.tried == Tried::Now {
+                waiter.tried = Tried::In(id);
+            }
+            match chosen {
+                Chosen::Wanted if waiter.last.is_none() && waiter.what.is_pending(log) => {
+                    waiter.overtaken += 1
+                }
+                Chosen::InOrder if matches!(waiter.what, What::UpTo(_)) => waiter.overtaken = 0,
+                Chosen::Wanted | Chosen::InOrder | Chosen::Freeing => {}
+            }
         }
     }
 
@@ -82,13 +117,13 @@ impl Waiters {
         let (done, is_done) = oneshot::channel();
         // What is not pending any more is on its way.
         let last = if what.is_pending(log) { None } else { log.under_way() };
-        self.0.push(Waiter { what, last, tried: Tried::No, done });
+        self.list.push(Waiter { what, last, tried: Tried::No, overtaken: 0, done });
         is_done
     }
 
     /// This digest is under way, with what the log does not have any more.
     pub(crate) fn note_taken(&mut self, log: &Log, id: DigestId) {
-        for waiter in self.0.iter_mut().filter(|waiter| waiter.last.is_none()) {
+        for waiter in self.list.iter_mut().filter(|waiter| waiter.last.is_none()) {
             if !waiter.what.is_pending(log) {
                 waiter.last = Some(id);
             }
@@ -107,7 +142,7 @@ impl Waiters {
 
     /// What was under way or applied is pending again.
     pub(crate) fn note_lost(&mut self) {
-        self.0.iter_mut().for_each(|waiter| waiter.last = None);
+        self.list.iter_mut().for_each(|waiter| waiter.last = None);
     }
 
     /// Records were lost. Who waited for the last of them waits for nothing: no digest will bring it, so none will wake him.
@@ -122,7 +157,10 @@ impl Waiters {
         let concerned = |waiter: &Waiter| waiter.last.is_none() && !waiter.what.is_pending(log);
         match log.under_way() {
             Some(id) => {
-                self.0.iter_mut().filter(|waiter| concerned(waiter)).for_each(|waiter| waiter.last = Some(id));
+                self.list
+                    .iter_mut()
+                    .filter(|waiter| concerned(waiter))
+                    .for_each(|waiter| waiter.last = Some(id));
             }
             None => self.wake(concerned, &Ok(())),
         }
@@ -134,8 +172,8 @@ impl Waiters {
 
     fn wake(&mut self, which: impl Fn(&Waiter) -> bool, result: &FsResult<()>) {
         let (served, rest): (Vec<Waiter>, _) =
-            std::mem::take(&mut self.0).into_iter().partition(|waiter| which(waiter));
-        self.0 = rest;
+            std::mem::take(&mut self.list).into_iter().partition(|waiter| which(waiter));
+        self.list = rest;
         for waiter in served {
             let _ = waiter.done.send(result.clone());
         }

@@ -46,22 +46,42 @@ fn two_branches() -> Log {
 fn who_waits_for_a_file_does_not_wait_for_what_is_done_to_it_later() {
     let mut log = two_branches();
     let wanted = Wanted { fids: vec![fid(4)], up_to: log.last_lsn() };
-    let write = Change::Write { fid: fid(4), offset: 4, data: Bytes::from_static(b"more"), kill_suid_sgid: false };
+    let write =
+        Change::Write { fid: fid(4), offset: 4, data: Bytes::from_static(b"more"), kill_suid_sgid: false };
     let later = log.append(at(6), Timestamp::new(6, 0), write);
     assert!(log.has_pending(&wanted));
-    let digest = log.take_wanted(std::slice::from_ref(&wanted), ALL).unwrap();
+    let digest = log.take_wanted(Some(&wanted), &[], ALL).unwrap();
     assert_eq!(numbers(&digest.lsns), [4, 5]);
     assert!(!log.has_pending(&wanted) && log.has_pending_for(&[fid(4)]));
     log.handle_lost(digest.id);
     assert!(log.has_pending(&wanted), "the server has not got it");
-    let digest = log.take_wanted(&[wanted.clone()], DigestLimits { records: 1, bytes: u64::MAX }).unwrap();
+    let digest = log.take_wanted(Some(&wanted), &[], DigestLimits { records: 1, bytes: u64::MAX }).unwrap();
     log.handle_applied(digest.id);
     assert!(log.has_pending(&wanted));
     log.handle_durable(digest.id);
-    let digest = log.take_wanted(std::slice::from_ref(&wanted), ALL).unwrap();
+    let digest = log.take_wanted(Some(&wanted), &[], ALL).unwrap();
     log.handle_applied(digest.id);
     assert!(!log.has_pending(&wanted));
     assert_eq!(log.needed_for(&[fid(4)]), [later]);
+}
+
+#[test]
+fn who_is_not_served_whole_stands_back_unless_it_is_his_turn() {
+    let two = DigestLimits { records: 2, bytes: u64::MAX };
+    let wanted = |ino| Wanted { fids: vec![fid(ino)], up_to: Lsn(5) };
+    let taken = |due: Option<u64>, others: &[u64], limits| {
+        let others: Vec<Wanted> = others.iter().map(|ino| wanted(*ino)).collect();
+        let digest = two_branches().take_wanted(due.map(wanted).as_ref(), &others, limits);
+        digest.map(|digest| numbers(&digest.lsns))
+    };
+    assert_eq!(taken(None, &[3, 4], two), Some(vec![4, 5]), "that of 3 takes three");
+    assert_eq!(taken(Some(3), &[4], two), Some(vec![1, 2]));
+    assert_eq!(taken(None, &[3], two), Some(vec![1, 2]));
+    assert_eq!(taken(None, &[3, 4], ALL), Some(vec![1, 2, 3, 4, 5]));
+    assert_eq!(taken(None, &[4, 1], DigestLimits { records: 3, bytes: u64::MAX }), Some(vec![1, 4, 5]));
+    assert_eq!(taken(Some(7), &[8], ALL), None);
+    let light = DigestLimits { records: 5, bytes: 1 };
+    assert_eq!(taken(None, &[3, 4], light), Some(vec![1]), "one record may be more");
 }
 
 #[test]

@@ -22,6 +22,14 @@ pub struct Needed {
     pub besides: usize,
 }
 
+/// Records for a digest, closed under dependencies.
+#[derive(Debug, Default)]
+struct Selected {
+    lsns: BTreeSet<Lsn>,
+    /// Bytes.
+    weight: u64,
+}
+
 impl Log {
     /// The next digest of those that somebody who waits for these inodes needs, dependencies first. `None` if nothing of
     /// theirs is pending (any more), or one digest is under way.
@@ -29,10 +37,47 @@ impl Log {
         self.take_these(self.needed_for(fids), limits)
     }
 
-    /// As [`Log::take_for`], of what was there when those who wait came.
-    pub fn take_wanted(&mut self, wanted: &[Wanted], limits: DigestLimits) -> Option<Digest> {
-        let tips = wanted.iter().flat_map(|wanted| self.tips(wanted)).collect();
-        self.take_these(self.closed_under_dependencies(tips).into_iter().collect(), limits)
+    /// The next digest for those who wait: for `due` first, in part if he waits for more than the limits allow, and for all
+    /// others, in their order, who are served by it whole. If nobody is, the first one is served in part. `None` if nothing
+    /// of theirs is pending (any more), or one digest is under way.
+    pub fn take_wanted(
+        &mut self,
+        due: Option<&Wanted>,
+        others: &[Wanted],
+        limits: DigestLimits,
+    ) -> Option<Digest> {
+        const ALL: DigestLimits = DigestLimits { records: usize::MAX, bytes: u64::MAX };
+        let mut selected = Selected::default();
+        if let Some(due) = due {
+            self.select(&mut selected, due, ALL);
+        }
+        others.iter().for_each(|wanted| self.select(&mut selected, wanted, limits));
+        if selected.lsns.is_empty()
+            && let Some(first) = others.iter().find(|wanted| self.has_pending(wanted))
+        {
+            self.select(&mut selected, first, ALL);
+        }
+        self.take_these(selected.lsns.into_iter().collect(), limits)
+    }
+
+    /// Adds what somebody waits for, dependencies, too; nothing, if that would be more than the limits allow.
+    fn select(&self, selected: &mut Selected, wanted: &Wanted, limits: DigestLimits) {
+        let (mut added, weight) = (BTreeSet::new(), selected.weight);
+        let mut to_visit = Vec::new();
+        for tip in self.tips(wanted) {
+            to_visit.push(tip);
+            while let Some(lsn) = to_visit.pop() {
+                let Some(pending) = self.pending.get(&lsn).filter(|_| selected.lsns.insert(lsn)) else { continue };
+                added.insert(lsn);
+                selected.weight += pending.record.change.weight();
+                if selected.lsns.len() > limits.records || selected.weight > limits.bytes {
+                    selected.lsns.retain(|lsn| !added.contains(lsn));
+                    selected.weight = weight;
+                    return;
+                }
+                to_visit.extend(&pending.after);
+            }
+        }
     }
 
     /// Whether [`Log::take_for`] would take any.
