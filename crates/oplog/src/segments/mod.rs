@@ -105,12 +105,19 @@ pub enum SegmentError {
     TooNew { path: PathBuf, format: u8 },
 }
 
+/// fdatasync(2), or what a test puts in its place.
+pub type SyncData = fn(&File) -> io::Result<()>;
+
 /// The writing end.
 #[derive(Debug)]
 pub struct Segments {
     directory: PathBuf,
     header: Header,
     safety: Safety,
+    sync_data: SyncData,
+    /// The disk has failed to take something, which the operating system says once and then takes for written: nothing of these
+    /// files is believed to be on the disk before all that is in them is not needed any more.
+    failed: bool,
     current: Open,
     /// Full ones, oldest first.
     full: VecDeque<Full>,
@@ -160,7 +167,23 @@ impl Segments {
         let last = full.back().map_or(Lsn(0), |file| file.last);
         let current = open(directory, number, &header, last, safety)?;
         let directory = directory.to_owned();
-        Ok(Segments { directory, header, safety, current, full, buffer: Vec::new() })
+        let sync_data = File::sync_data;
+        Ok(Segments {
+            directory,
+            header,
+            safety,
+            sync_data,
+            failed: false,
+            current,
+            full,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Syncs otherwise: for tests.
+    #[must_use]
+    pub fn syncing_with(self, sync_data: SyncData) -> Segments {
+        Segments { sync_data, ..self }
     }
 
     pub fn directory(&self) -> &Path {
@@ -193,7 +216,7 @@ impl Segments {
         }
         self.current.bytes += self.buffer.len() as u64;
         self.buffer.clear();
-        if self.current.bytes >= FILE_BYTES { self.begin_file() } else { Ok(()) }
+        if self.current.bytes >= FILE_BYTES && !self.failed { self.begin_file() } else { Ok(()) }
     }
 
     fn begin_file(&mut self) -> Result<(), SegmentError> {
@@ -216,9 +239,41 @@ impl Segments {
         self.sync_file()
     }
 
-    fn sync_file(&self) -> Result<(), SegmentError> {
+    fn sync_file(&mut self) -> Result<(), SegmentError> {
         let path = path_of(&self.directory, self.current.number);
-        self.current.file.sync_data().map_err(|source| SegmentError::Io { path, source })
+        let synced = match self.failed {
+            true => Err(io::Error::other("the disk failed before")),
+            false => (self.sync_data)(&self.current.file),
+        };
+        self.failed = synced.is_err();
+        synced.map_err(|source| SegmentError::Io { path, source })
+    }
+
+    /// A sync of [`Segments::file`] has failed.
+    pub fn note_failed(&mut self) {
+        self.failed = true;
+    }
+
+    /// Whether a sync has failed, and what was in the files then is still needed.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Nothing in the files is needed: they are replaced by a new one, before anything is believed to be on the disk again.
+    fn start_over(&mut self) -> Result<(), SegmentError> {
+        let (number, last) = (self.current.number + 1, self.current.last);
+        let next = open(&self.directory, number, &self.header, last, self.safety)?;
+        self.buffer.clear();
+        let Open { number, bytes, last, .. } = std::mem::replace(&mut self.current, next);
+        self.full.push_back(Full { number, bytes, last });
+        self.delete_below(Lsn(u64::MAX))?;
+        if self.safety == Safety::PowerCut {
+            // Should they come back, what is torn in them would be taken for damage.
+            let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
+            synced.map_err(|source| SegmentError::Io { path: self.directory.clone(), source })?;
+        }
+        self.failed = false;
+        Ok(())
     }
 
     /// Deletes files in which no record is needed any more: all are below `floor`. If that is so of everything, what
@@ -227,11 +282,18 @@ impl Segments {
     /// # Errors
     /// A file cannot be deleted. It does no harm.
     pub fn forget_below(&mut self, floor: Lsn) -> Result<(), SegmentError> {
+        if self.failed {
+            return if self.current.last < floor { self.start_over() } else { Ok(()) };
+        }
         if self.current.last < floor && self.current.bytes + self.buffer.len() as u64 >= WORTH_DELETING {
             // Nor is what could not be written, if the disk is full.
             self.buffer.clear();
             self.begin_file()?;
         }
+        self.delete_below(floor)
+    }
+
+    fn delete_below(&mut self, floor: Lsn) -> Result<(), SegmentError> {
         while let Some(file) = self.full.front().filter(|file| file.last < floor) {
             let path = path_of(&self.directory, file.number);
             std::fs::remove_file(&path).map_err(|source| SegmentError::Io { path, source })?;
@@ -240,9 +302,10 @@ impl Segments {
         Ok(())
     }
 
-    /// The file that is written now. To sync it while others write; with [`Safety::PowerCut`] those before it are synced.
-    pub fn file(&self) -> Arc<File> {
-        Arc::clone(&self.current.file)
+    /// The file that is written now, and how it is synced. To sync it while others write; with [`Safety::PowerCut`] those before
+    /// it are synced. Who fails to says so: [`Segments::note_failed`].
+    pub fn file(&self) -> (Arc<File>, SyncData) {
+        (Arc::clone(&self.current.file), self.sync_data)
     }
 
     /// Whether the operating system has everything.

@@ -7,7 +7,9 @@
 //! may then have been applied, and everything that is not said to have been sent was not. `fsync=local` syncs the files
 //! ([`DiskLog::sync`]), and then also before each digest, so that this holds after a power cut as well.
 //!
-//! Without room on the local disk nothing is lost: changes go through to the server until there is some.
+//! Without room on the local disk nothing is lost: changes go through to the server until there is some. Nor on a disk that
+//! fails: an operating system says once that it could not write something, and forgets it; so nothing of the files is believed
+//! to be on the disk after a sync that failed, until the server's disk has all that was in them and they are replaced.
 //!
 //! One log is of one session. When that is lost, so is the log: it is put aside, and the next session begins another.
 
@@ -15,10 +17,11 @@ pub(crate) mod place;
 
 use crate::lock;
 use place::{Note, Place};
-use soda_oplog::segments::{self, Entry, Header, Safety, SegmentError, Segments};
+use soda_oplog::segments::{self, Entry, Header, Safety, SegmentError, Segments, SyncData};
 use soda_oplog::{Change, DigestId, Lsn, Object, Record};
 use soda_protocol::OpId;
 use soda_types::{Fid, Sequence, Version};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,6 +48,7 @@ pub(crate) struct DiskLog {
     /// One at a time; who comes meanwhile finds its entries synced.
     syncing: Mutex<()>,
     no_room: AtomicBool,
+    sync_data: SyncData,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +100,7 @@ impl DiskLog {
             files: Mutex::default(),
             syncing: Mutex::default(),
             no_room: AtomicBool::new(false),
+            sync_data: File::sync_data,
         }
     }
 
@@ -181,21 +186,34 @@ impl DiskLog {
         if self.synced.load(Ordering::Acquire) >= target {
             return OnDisk::Yes;
         }
-        let (file, written) = {
+        let (file, sync_data, written) = {
             let stage = lock(&self.files);
             let Stage::Begun(files) = &*stage else { return OnDisk::Yes };
-            (files.segments.file(), self.written.load(Ordering::Acquire))
+            let (file, sync_data) = files.segments.file();
+            (file, sync_data, self.written.load(Ordering::Acquire))
         };
-        match file.sync_data() {
-            Ok(()) => {
-                self.synced.fetch_max(written, Ordering::Release);
-                OnDisk::Yes
-            }
-            Err(error) => {
-                tracing::error!(%error, "the operation log cannot be synced to the local disk");
-                OnDisk::No
-            }
+        let synced = if self.has_failed() { Ok(()) } else { sync_data(&file) };
+        let mut stage = lock(&self.files);
+        let Stage::Begun(files) = &mut *stage else { return OnDisk::Yes };
+        if let Err(error) = synced {
+            files.segments.note_failed();
+            tracing::error!(
+                %error,
+                "the operation log cannot be synced to the local disk: until the server's disk has all that is in it, changes go \
+                 to the server at once, and a power cut of this machine may damage the log"
+            );
         }
+        // Who writes may have heard of it before.
+        if files.segments.has_failed() {
+            self.no_room.store(true, Ordering::Relaxed);
+            return OnDisk::No;
+        }
+        self.synced.fetch_max(written, Ordering::Release);
+        OnDisk::Yes
+    }
+
+    fn has_failed(&self) -> bool {
+        matches!(&*lock(&self.files), Stage::Begun(files) if files.segments.has_failed())
     }
 
     /// Now and then: writes what nobody waits for, such as what is durable, and tries again to write what did not fit.
@@ -231,7 +249,7 @@ impl DiskLog {
     }
 
     fn note_room(&self, files: &Files) {
-        let too_much = files.segments.bytes() > self.bound;
+        let too_much = files.segments.bytes() > self.bound || files.segments.has_failed();
         if self.no_room.swap(too_much, Ordering::Relaxed) && !too_much {
             tracing::info!("the operation log is written to the local disk again");
         }
@@ -240,7 +258,8 @@ impl DiskLog {
     fn begin(&self) -> Result<Files, SegmentError> {
         let failed = |source| SegmentError::Io { path: self.cache_dir.clone(), source };
         let place = Place::take(&self.cache_dir).map_err(failed)?;
-        let segments = Segments::create(place.dir(), self.header.clone(), self.safety)?;
+        let segments =
+            Segments::create(place.dir(), self.header.clone(), self.safety)?.syncing_with(self.sync_data);
         Ok(Files { place, segments, taken: 0 })
     }
 

@@ -4,6 +4,7 @@ use super::*;
 use soda_oplog::segments;
 use soda_protocol::SessionKey;
 use soda_types::{ClientId, Ino, SessionId, Slot, Timestamp, VolumeId};
+use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
 
 fn log(cache_dir: &Path) -> DiskLog {
@@ -150,4 +151,59 @@ fn a_log_is_bounded_and_short_when_nothing_is_needed() {
     log.push_forget(Lsn(5));
     assert_eq!((log.write(), log.has_room()), (OnDisk::Yes, true));
     assert!(size() < 1000);
+}
+
+thread_local! {
+    static DISK_FAILS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// As Linux does it: a failure is said once.
+fn fails_once(file: &File) -> std::io::Result<()> {
+    if DISK_FAILS.replace(false) { Err(std::io::Error::other("write-back failed")) } else { file.sync_data() }
+}
+
+// SEMANTICS 53
+#[test]
+fn what_a_sync_failed_for_is_not_taken_for_synced_by_the_next() {
+    let cache = tempfile::tempdir().unwrap();
+    let log = DiskLog { sync_data: fails_once, ..log(cache.path()) };
+    push(&log, 1);
+    assert_eq!(log.sync(), OnDisk::Yes);
+    push(&log, 2);
+    DISK_FAILS.set(true);
+    assert_eq!(log.sync(), OnDisk::No);
+    assert!(!log.has_room(), "changes go through");
+    push(&log, 3);
+    assert_eq!((log.sync(), log.sync()), (OnDisk::No, OnDisk::No));
+    assert_eq!(log.write(), OnDisk::Yes, "a crash of the process loses nothing");
+    log.push(Entry::Durable { up_to: Sequence(9) });
+    log.push_forget(Lsn(3));
+    assert_eq!((log.sync(), log.has_room()), (OnDisk::No, false), "the server's disk has not got the third");
+    log.push_forget(Lsn(4));
+    log.catch_up();
+    assert!(log.has_room());
+    push(&log, 4);
+    assert_eq!(log.sync(), OnDisk::Yes);
+    let files = std::fs::read_dir(cache.path().join("oplog/0")).unwrap();
+    let files = files.filter(|file| file.as_ref().unwrap().path().extension() == Some("log".as_ref()));
+    assert_eq!(files.count(), 1, "nothing is left that may be torn");
+    drop(log);
+    assert_eq!(left(cache.path())[0].pending, [record(4, 100)]);
+}
+
+#[test]
+fn a_file_that_cannot_be_synced_has_no_successor() {
+    let cache = tempfile::tempdir().unwrap();
+    let log = DiskLog { sync_data: fails_once, ..log(cache.path()) };
+    DISK_FAILS.set(true);
+    for lsn in 1..=17 {
+        log.push_record(std::iter::empty(), record(lsn, 1 << 20));
+    }
+    assert_eq!((log.write(), log.has_room()), (OnDisk::No, false));
+    assert_eq!((log.write(), log.sync()), (OnDisk::Yes, OnDisk::No));
+    assert!(!cache.path().join("oplog/0/0000000002.log").exists());
+    log.push_forget(Lsn(18));
+    log.catch_up();
+    assert!(log.has_room());
+    assert_eq!(log.sync(), OnDisk::Yes);
 }
