@@ -49,8 +49,8 @@ impl State {
         if let Some(size) = set.size {
             // Exact for a file without holes; the server's answer to the digest says how it is.
             attr.allocated = attr.allocated.min(size);
-            // Past the new end, and from the old one on, is nothing: the server is asked when it is read.
             self.memory.cut(fid, size.min(before), attr.data_version);
+            self.memory.zero(fid, before..size, attr.data_version);
         }
         self.set_attr_here(now, fid, attr);
         if set.drops_capabilities() && attr.kind != FileKind::Directory {

@@ -42,6 +42,7 @@ impl State {
         let end = semantics::checked_end(offset, len).map_err(NotHere::Fails)?;
         self.room_here(now, data.len())?;
         let moment = self.moment(calendar, &[&attr]);
+        let gap = attr.size..offset;
         if offset >= attr.size {
             attr.allocated += len;
         }
@@ -50,6 +51,7 @@ impl State {
             attr.drop_privileges();
         }
         self.memory.write(fid, offset, data.clone(), attr.data_version);
+        self.memory.zero(fid, gap, attr.data_version);
         self.set_attr_here(now, fid, attr);
         self.drop_capabilities(now, fid);
         let kill_suid_sgid = kill == KillPriv::Kill;
@@ -93,15 +95,15 @@ impl State {
         }
         self.space_here(now, space)?;
         let moment = self.moment(calendar, &[&attr]);
-        let gone = range.start.min(attr.size)..range.end.min(attr.size);
+        let (before, gone) = (attr.size, range.start.min(attr.size)..range.end.min(attr.size));
         attr.written(reaches, moment);
         if empties {
             // At most this is left; the server's answer to the digest says what is.
             attr.allocated = attr.allocated.min(attr.size - (gone.end - gone.start));
-            self.memory.punch(fid, range.clone(), attr.data_version);
-        } else {
-            self.memory.rename_version(fid, attr.data_version);
+            self.memory.zero(fid, range.start..range.end.min(attr.size), attr.data_version);
         }
+        self.memory.rename_version(fid, attr.data_version);
+        self.memory.zero(fid, before..attr.size, attr.data_version);
         self.set_attr_here(now, fid, attr);
         self.drop_capabilities(now, fid);
         self.log_change(now, moment, change);

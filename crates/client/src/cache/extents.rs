@@ -21,6 +21,10 @@ const KEEP_WRITES_BELOW: u64 = 64 << 20;
 /// Neighbours that are no longer than this together become one: what is written in a few bytes at a time would cost a hundred for
 /// each piece otherwise, and an answer to the kernel a slice each.
 const JOIN_UP_TO: usize = 4 << 10;
+/// What zeros are slices of: they cost no memory, and do not count.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// More zeros at once are not kept: whoever leaves such gaps makes a sparse file, and does not read them.
+const MOST_ZEROS: u64 = 1 << 20;
 /// A file that random writes have cut into more pieces is dropped.
 const MOST_EXTENTS: usize = 8192;
 
@@ -235,6 +239,22 @@ impl Memory {
         self.rename_version(fid, version);
     }
 
+    /// A change that was made here: the file has zeros in this range now, and is at this version.
+    pub(crate) fn zero(&mut self, fid: Fid, range: Range<u64>, version: Version) {
+        if range.is_empty() {
+            return;
+        }
+        self.punch(fid, range.clone(), version);
+        if range.end - range.start > MOST_ZEROS || range.start >= KEEP_WRITES_BELOW {
+            return;
+        }
+        self.files.entry(fid).or_default().version = version;
+        for start in range.clone().step_by(ZEROS.len()) {
+            let len = (range.end - start).min(ZEROS.len() as u64) as usize;
+            self.insert(fid, start, Bytes::from_static(&ZEROS[..len]));
+        }
+    }
+
     /// What is cached belongs to this version: nobody else has changed the file.
     pub(crate) fn rename_version(&mut self, fid: Fid, version: Version) {
         if let Some(file) = self.files.get_mut(&fid) {
@@ -266,7 +286,7 @@ impl Memory {
     fn drop_extents(&mut self, fid: Fid) {
         let Some(file) = self.files.get_mut(&fid) else { return };
         for (_, extent) in std::mem::take(&mut file.extents) {
-            self.bytes -= extent.bytes.len() as u64;
+            self.bytes -= cost(&extent.bytes);
             self.lru.remove(extent.place);
         }
         self.drop_if_empty(fid);
@@ -301,7 +321,7 @@ impl Memory {
                 continue;
             }
             let Some(extent) = file.extents.remove(&start) else { continue };
-            self.bytes -= extent.bytes.len() as u64;
+            self.bytes -= cost(&extent.bytes);
             self.lru.remove(extent.place);
             let before = have.start..range.start.max(have.start);
             let after = range.end.min(have.end)..have.end;
@@ -309,7 +329,7 @@ impl Memory {
                 if !piece.is_empty() {
                     let bytes =
                         extent.bytes.slice((piece.start - start) as usize..(piece.end - start) as usize);
-                    self.bytes += bytes.len() as u64;
+                    self.bytes += cost(&bytes);
                     let place = self.lru.insert((fid, piece.start));
                     file.extents.insert(piece.start, Extent { bytes, place });
                 }
@@ -327,7 +347,7 @@ impl Memory {
             self.clear(fid);
         }
         let (offset, bytes) = self.join_neighbours(fid, offset, bytes);
-        self.bytes += bytes.len() as u64;
+        self.bytes += cost(&bytes);
         let place = self.lru.insert((fid, offset));
         let file = self.files.entry(fid).or_default();
         file.extents.insert(offset, Extent { bytes, place });
@@ -335,7 +355,7 @@ impl Memory {
             let Some((fid, offset)) = self.lru.oldest().copied() else { break };
             let extent = self.files.get_mut(&fid).and_then(|file| file.extents.remove(&offset));
             let Some(extent) = extent else { break };
-            self.bytes -= extent.bytes.len() as u64;
+            self.bytes -= cost(&extent.bytes);
             self.lru.remove(extent.place);
             self.drop_if_empty(fid);
         }
@@ -354,7 +374,7 @@ impl Memory {
             file.extents.get(&end).filter(|extent| so_far + extent.bytes.len() <= JOIN_UP_TO).map(|_| end);
         let mut take = |start: u64| {
             let extent = file.extents.remove(&start)?;
-            self.bytes -= extent.bytes.len() as u64;
+            self.bytes -= cost(&extent.bytes);
             self.lru.remove(extent.place);
             Some(extent.bytes)
         };
@@ -404,6 +424,11 @@ impl FileData {
     fn next_extent(&self, at: u64, end: u64) -> u64 {
         self.extents.range(at..end.max(at)).next().map_or(end, |(start, _)| *start)
     }
+}
+
+/// Bytes of memory that an extent takes.
+fn cost(bytes: &Bytes) -> u64 {
+    if ZEROS.as_ptr_range().contains(&bytes.as_ptr()) { 0 } else { bytes.len() as u64 }
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {

@@ -124,3 +124,27 @@ async fn a_second_reader_waits_for_the_first_ones_fetch() {
     waiting.await.unwrap();
     assert!(read(&mut memory, 50..60).is_some());
 }
+
+#[test]
+fn zeros_cost_no_memory_and_many_are_not_kept() {
+    let mut memory = Memory::new(1 << 20);
+    memory.write(fid(), 0, bytes(10_000, 1), V1);
+    memory.zero(fid(), 10_000..500_000, V1);
+    memory.write(fid(), 500_000, bytes(10_000, 2), V1);
+    assert_eq!(memory.bytes(), 20_000);
+    let all = read(&mut memory, 0..510_000).unwrap();
+    assert!(all[10_000..500_000].iter().all(|byte| *byte == 0));
+    assert_eq!((all[9_999], all[500_000]), (1, 2));
+    memory.zero(fid(), 5_000..20_000, V1);
+    assert_eq!((memory.bytes(), read(&mut memory, 4_999..5_001)), (15_000, Some(vec![1, 0])));
+    memory.write(fid(), 100_000, bytes(10_000, 3), V1);
+    assert_eq!(read(&mut memory, 109_999..110_001), Some(vec![3, 0]));
+    memory.zero(fid(), 0..2 << 20, V1);
+    assert_eq!((memory.bytes(), read(&mut memory, 0..1)), (0, None));
+    let backwards = Range { start: 10, end: 5 };
+    memory.write(fid(), 0, bytes(100, 4), V1);
+    memory.zero(fid(), backwards, V1);
+    assert_eq!(read(&mut memory, 0..100), Some(vec![4; 100]));
+    memory.clear(fid());
+    assert_eq!(memory.bytes(), 0);
+}
