@@ -377,6 +377,9 @@ async fn full_local_disk() {
         number += 1;
         assert!(number < 1000, "{:?}", a.stats());
     }
+    // Only what did not fit was told.
+    assert!(a.session().backlog.records > 0);
+    a.sync_all().await.unwrap();
     let before = a.stats().count("here");
     for more in number..number + 100 {
         make(&a, a.root(), &more.to_string(), &"x".repeat(1000)).await;

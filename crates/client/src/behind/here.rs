@@ -12,7 +12,7 @@ use crate::log::disk::OnDisk;
 use crate::log::next::ServerRoom;
 use crate::why::Why;
 use soda_oplog::{Change, Record};
-use soda_protocol::space_for;
+use soda_protocol::{Lsn, space_for};
 use soda_types::semantics::{Moment, is_access_list};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Name, Timestamp, Version};
 use std::sync::Arc;
@@ -169,13 +169,15 @@ impl Inner {
         work: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
     ) -> FsResult<Option<T>> {
         loop {
-            let (outcome, due, disk) = {
+            let (outcome, due, disk, lsns) = {
                 let (mut state, now) = self.locked();
                 if state.behind.policy == WritePolicy::Through {
                     return Ok(None);
                 }
+                let before = state.behind.last_lsn();
                 let outcome = work(&mut state, now, self.clock.calendar());
-                (outcome, state.behind.wants_attention(now), state.behind.disk.clone())
+                let lsns = (before, state.behind.last_lsn());
+                (outcome, state.behind.wants_attention(now), state.behind.disk.clone(), lsns)
             };
             if due {
                 self.pump();
@@ -186,7 +188,7 @@ impl Inner {
                     // Should this machine crash, somebody has it.
                     crash::point("client.record-queued");
                     if disk.is_some_and(|disk| disk.write() == OnDisk::No) {
-                        self.flush_all().await?;
+                        self.tell_at_once(lsns).await?;
                     }
                     crash::point("client.record-written");
                     return Ok(Some(done));
@@ -198,6 +200,21 @@ impl Inner {
                 Err(NotHere::Fails(error)) => return Err(error),
                 Err(NotHere::Full) => self.wait_for_room().await?,
             }
+        }
+    }
+    /// The local disk has no room for what was done here, after one record and up to another: the server is told, before anybody
+    /// hears that it is done.
+    async fn tell_at_once(self: &Arc<Inner>, (after, up_to): (Lsn, Lsn)) -> FsResult<()> {
+        let touched = crate::lock(&self.state).behind.log.touched_by(after, up_to);
+        match self.flush(&touched.into_iter().collect::<Vec<_>>()).await {
+            // It is done all the same, and in the log in memory; what comes next goes through, and fails.
+            Err(error) if error.errno == Errno::NoSpace => {
+                tracing::warn!(
+                    "neither the local disk nor the server has room: a crash of this machine would lose a change"
+                );
+                Ok(())
+            }
+            told => told,
         }
     }
 }

@@ -67,7 +67,9 @@ impl Log {
         for tip in self.tips(wanted) {
             to_visit.push(tip);
             while let Some(lsn) = to_visit.pop() {
-                let Some(pending) = self.pending.get(&lsn).filter(|_| selected.lsns.insert(lsn)) else { continue };
+                let Some(pending) = self.pending.get(&lsn).filter(|_| selected.lsns.insert(lsn)) else {
+                    continue;
+                };
                 added.insert(lsn);
                 selected.weight += pending.record.change.weight();
                 if selected.lsns.len() > limits.records || selected.weight > limits.bytes {
@@ -89,6 +91,17 @@ impl Log {
     pub fn has_pending(&self, wanted: &Wanted) -> bool {
         let first = |fid: &Fid| self.objects.get(&Object::Inode(*fid))?.all.front().copied();
         wanted.fids.iter().filter_map(first).any(|first| first <= wanted.up_to)
+    }
+
+    /// Inodes that records after one and up to another touch, of what the server has not applied; each once.
+    pub fn touched_by(&self, after: Lsn, up_to: Lsn) -> BTreeSet<Fid> {
+        let records = self.pending().chain(self.under_way_records());
+        let records = records.filter(|record| after < record.lsn && record.lsn <= up_to);
+        let inode = |(object, _)| match object {
+            Object::Inode(fid) => Some(fid),
+            Object::Name(_) | Object::Tree => None,
+        };
+        records.flat_map(|record| record.change.touches()).filter_map(inode).collect()
     }
 
     /// How many pending records [`Log::take_for`] would take, without limits.
