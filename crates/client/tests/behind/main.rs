@@ -8,6 +8,7 @@ mod common;
 mod fillers;
 mod full;
 mod inquiries;
+mod kinds;
 mod nameless;
 mod pace;
 mod power_cut;
@@ -102,9 +103,24 @@ async fn contents(client: &Arc<Client>, path: &[&str]) -> String {
 
 /// Messages that an operation would have cost, had it gone through.
 fn sent(client: &Client) -> u64 {
-    let kinds = ["create", "write", "link", "unlink", "rename", "setattr", "setxattr", "lookup", "read"];
+    let changes = [
+        "create",
+        "tmpfile",
+        "write",
+        "allocate",
+        "link",
+        "unlink",
+        "rename",
+        "setattr",
+        "setxattr",
+        "removexattr",
+    ];
     let stats = client.stats();
-    kinds.iter().map(|kind| stats.count(&format!("msg_{kind}"))).sum()
+    changes
+        .iter()
+        .chain(&["lookup", "read", "getattr", "readlink"])
+        .map(|kind| stats.count(&format!("msg_{kind}")))
+        .sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,149 @@
+//! Each kind of change without a message, and what makes digests begin.
+
+use super::*;
+use soda_client::Allocate;
+use soda_types::{SetTime, Timestamp};
+
+async fn node(client: &Arc<Client>, parent: Fid, text: &str, new: NewNode) -> Fid {
+    client.create(parent, &name(text), new).await.unwrap().node.unwrap().fid
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_rare_costs_no_message_either() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let (before, digests) = (sent(&a), a.stats().count("msg_digest"));
+    let dir = mkdir(&a, a.root(), "d").await;
+    let fifo = node(&a, dir, "fifo", new_node(FileKind::Fifo)).await;
+    let device = node(&a, dir, "device", NewNode { rdev: 0x103, ..new_node(FileKind::CharDevice) }).await;
+    let link = NewNode { target: b"to/where".to_vec(), ..new_node(FileKind::Symlink) };
+    let link = node(&a, dir, "link", link).await;
+    make(&a, dir, "replaced", "old").await;
+    let replacing = make(&a, dir, "replacing", "new").await;
+    a.rename(dir, &name("replacing"), dir, &name("replaced"), RenameHow::Plain).await.unwrap();
+    let (left, right) = (make(&a, dir, "left", "l").await, mkdir(&a, dir, "right").await);
+    a.rename(dir, &name("left"), dir, &name("right"), RenameHow::Exchange).await.unwrap();
+    a.setxattr(left, b"user.gone", b"1", SetXattr::Create, KillPriv::Keep).await.unwrap();
+    a.removexattr(left, b"user.gone").await.unwrap();
+    let (_, unnamed) = a.tmpfile(dir, new_node(FileKind::File), OpenMode::ReadWrite).await.unwrap();
+    write(&a, &unnamed, 0, "named later").await;
+    a.link(unnamed.fid(), dir, &name("named")).await.unwrap();
+    let time = Some(SetTime::At(Timestamp::new(1_000_000_000, 5)));
+    a.setattr(left, SetAttr { size: Some(9), ..SetAttr::default() }).await.unwrap();
+    a.setattr(left, SetAttr { atime: time, mtime: time, ..SetAttr::default() }).await.unwrap();
+    assert_eq!((sent(&a), a.stats().count("msg_digest")), (before, digests), "{:?}", a.stats());
+    let all = [
+        ("fifo", fifo),
+        ("device", device),
+        ("link", link),
+        ("replaced", replacing),
+        ("left", right),
+        ("right", left),
+        ("named", unnamed.fid()),
+    ];
+    for (text, fid) in all {
+        let mine = a.getattr(fid).await.unwrap().value;
+        assert_eq!(find(&b, &["d", text]).await, Some(fid), "{text}");
+        let theirs = b.getattr(fid).await.unwrap().value;
+        let shown = Attr { version: theirs.version, data_version: theirs.data_version, ..mine };
+        assert_eq!(theirs, Attr { allocated: theirs.allocated, ..shown }, "{text}");
+    }
+    assert_eq!(find(&b, &["d", "replacing"]).await, None);
+    assert_eq!(b.readlink(link).await.unwrap(), b"to/where"[..]);
+    assert_eq!(contents(&b, &["d", "named"]).await, "named later");
+    assert_eq!(contents(&b, &["d", "right"]).await, "l\0\0\0\0\0\0\0\0");
+    assert_eq!(b.getxattr(left, b"user.gone").await.unwrap_err().errno, Errno::NoData);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_file_skips_is_known_to_be_zeros() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let new = new_node(FileKind::File);
+    let (_, file) = a.create_open(a.root(), &name("gaps"), new, OpenMode::ReadWrite).await.unwrap();
+    let before = (sent(&a), a.stats().count("msg_digest"));
+    write(&a, &file, 100, "start").await;
+    write(&a, &file, 300_000, vec![b'x'; 50_000]).await;
+    a.setattr(file.fid(), SetAttr { size: Some(400_000), ..SetAttr::default() }).await.unwrap();
+    a.fallocate(&file, 310_000, 10_000, Allocate::PunchHole, KillPriv::Keep).await.unwrap();
+    a.fallocate(&file, 500_000, 1000, Allocate::Extend, KillPriv::Keep).await.unwrap();
+    a.fallocate(&file, 600_000, 1000, Allocate::ZeroRange, KillPriv::Keep).await.unwrap();
+    write(&a, &file, 610_000, "end").await;
+    let mut expected = vec![0; 610_003];
+    expected[100..105].copy_from_slice(b"start");
+    expected[300_000..310_000].fill(b'x');
+    expected[320_000..350_000].fill(b'x');
+    expected[610_000..].copy_from_slice(b"end");
+    assert!(read(&a, &file).await == expected, "before it is told");
+    assert_eq!((sent(&a), a.stats().count("msg_digest")), before);
+    let theirs = open(&b, "gaps").await;
+    assert!(read(&b, &theirs).await == expected, "elsewhere");
+    assert!(read(&a, &file).await == expected, "afterwards");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_gone_before_it_is_told_is_never_told() {
+    let cell = Cell::start();
+    let a = writer(&cell).await;
+    let before = a.stats();
+    let dir = mkdir(&a, a.root(), "short").await;
+    make(&a, dir, "lived", "nobody will ever see this").await;
+    a.unlink(dir, &name("lived")).await.unwrap();
+    a.rmdir(a.root(), &name("short")).await.unwrap();
+    a.sync_all().await.unwrap();
+    let after = a.stats();
+    let grown = |name: &str| after.count(name) - before.count(name);
+    // The times of the root are left.
+    assert_eq!((grown("digested"), grown("coalesced")), (5, 4), "{after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_told_early_of_much() {
+    let cell = Cell::start();
+    let a = writer(&cell).await;
+    let digests = || a.stats().count("msg_digest");
+    let before = digests();
+    for number in 0..500 {
+        make(&a, a.root(), &number.to_string(), "x").await;
+    }
+    wait_until("a digest of many changes", || async { digests() > before }).await;
+    a.sync_all().await.unwrap();
+    let before = digests();
+    let fid = make(&a, a.root(), "long", "").await;
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    for part in 0..8 {
+        write(&a, &file, part << 17, vec![1; 1 << 17]).await;
+    }
+    wait_until("a digest of many bytes", || async { digests() > before }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_writes_more_than_may_wait_waits_and_memory_is_bounded() {
+    let cell = Cell::syncing_when_asked();
+    let behind = WriteBehind {
+        max_age: Duration::from_secs(3600),
+        max_bytes: 64 << 10,
+        largest_write: 16 << 10,
+        ..WriteBehind::default()
+    };
+    let config = ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() };
+    let a = writer_with(config).await;
+    let before = a.stats();
+    let fid = make(&a, a.root(), "long", "").await;
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    for part in 0..64 {
+        write(&a, &file, part << 14, vec![part as u8; 16 << 10]).await;
+        let backlog = a.session().backlog;
+        assert!(backlog.bytes <= 96 << 10, "{backlog:?}");
+    }
+    let after = a.stats();
+    let grown = |name: &str| after.count(name) - before.count(name);
+    assert!(grown("log_full") > 0 && grown("msg_sync") > 0, "{after:?}");
+    assert!(grown("here") >= 65, "{after:?}");
+    let b = cell.client().await;
+    let file = open(&b, "long").await;
+    let theirs = read(&b, &file).await;
+    assert!(
+        theirs.len() == 1 << 20 && theirs.chunks(16 << 10).zip(0..).all(|(part, number)| part[0] == number)
+    );
+}
