@@ -63,8 +63,9 @@ ro stays so.
 Delayed writes (write=behind): where no other machine has anything to do with a file or a directory, \
 changes of it are made here at once and told to the server later, in order; other machines see them as \
 if they had been told at once, because the server asks for them first. fsync and `soda sync` wait until \
-they are on the server's disk, an unmount until they are told; sync(1) does not, as the kernel does not \
-pass it on to FUSE. They are told after dirty-age at the latest (default 1s), and make whoever writes \
+they are on the server's disk, `soda umount` until they are told; umount(8) and sync(1) do not, as the kernel \
+does not pass them on to FUSE: after umount(8) the daemon goes on until they are told, unless it is killed or the \
+machine is switched off first. They are told after dirty-age at the latest (default 1s), and make whoever writes \
 wait when dirty-size bytes have not been told (default 64M). `soda status` shows how much it is, `soda \
 lease why PATH` why a file is not written so.
 

@@ -404,6 +404,10 @@ fn called_by_mount_8_it_is_a_mount_helper() {
     succeeded(&place.run(&helper, &arguments));
     let line = mount_entry(&dir).unwrap();
     assert!(line.contains("nosuid") && line.contains("fuse.soda"), "{line}");
+    let helper = place.dir.path().join("umount.fuse.soda");
+    std::os::unix::fs::symlink(SODA, &helper).unwrap();
+    succeeded(&place.run(&helper, &[dir.to_str().unwrap(), "-n", "-t", "fuse.soda"]));
+    assert!(mount_entry(&dir).is_none());
 }
 
 #[test]

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, watch};
 
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// How long the server may take at the end for what it has not heard of yet.
+/// How long the server may take at the end for the next digest, of what it has not heard of yet.
 const LAST_DIGESTS: Duration = Duration::from_secs(30);
 /// How long a new client waits for its data connections before it goes on without.
 const DATA_CONNECTIONS: Duration = Duration::from_secs(2);
@@ -111,14 +111,15 @@ impl Client {
         Ok(client)
     }
 
-    /// Tells the server what it has not heard of, gives everything back and says goodbye. The last takes two seconds at most,
-    /// the first half a minute; what the server does not take until then stays in the log on the local disk, if there is one,
-    /// for the next client. Afterwards every operation fails with EIO.
-    pub async fn shutdown(&self) {
+    /// Tells the server what it has not heard of, gives everything back and says goodbye. The last takes two seconds at most;
+    /// the first as long as the server goes on taking it, and half a minute from when it does not. What it has not taken then
+    /// stays in the log on the local disk, if there is one, for the next client. Afterwards every operation fails with EIO.
+    pub async fn shutdown(&self) -> Untold {
         let inner = &self.inner;
         if inner.is_closed() {
-            return;
+            return Untold::default();
         }
+        let lost_before = inner.stats.lost_records.get();
         self.tell_everything().await;
         // The session is what lets the next client send what is left.
         if *inner.phase.borrow() == Phase::Connected && !self.leaves_a_log() {
@@ -130,7 +131,8 @@ impl Client {
                 .send(crate::call::Order::question(Call::Goodbye, ticket), |_, result| result.map(|_| ()));
             let _ = tokio::time::timeout(GOODBYE, goodbye.result()).await;
         }
-        self.close();
+        let left = self.close();
+        Untold { left, lost: inner.stats.lost_records.get() - lost_before }
     }
 
     /// What the server has not heard of yet.
@@ -138,8 +140,9 @@ impl Client {
         if !crate::lock(&self.inner.state).behind.has_backlog() {
             return;
         }
-        let told = tokio::time::timeout(LAST_DIGESTS, self.sync_all()).await;
-        if !matches!(told, Ok(Ok(()))) && !self.leaves_a_log() {
+        let applied = || crate::lock(&self.inner.state).behind.applied();
+        let told = while_it_gets_on(self.sync_all(), applied, || tokio::time::sleep(LAST_DIGESTS)).await;
+        if !matches!(told, Some(Ok(()))) && !self.leaves_a_log() {
             let lost = crate::lock(&self.inner.state).lose_log(Applied::Kept);
             self.inner.report_loss(lost, "the server did not take them before the end");
         }
@@ -152,7 +155,8 @@ impl Client {
         state.behind.disk().is_some_and(|disk| disk.write() == OnDisk::Yes) && state.behind.has_backlog()
     }
 
-    fn close(&self) {
+    /// How many changes it leaves in the log on the local disk.
+    fn close(&self) -> u64 {
         let leaves_a_log = self.leaves_a_log();
         self.inner.phase.send_replace(Phase::Closed);
         self.inner.slots.close();
@@ -163,12 +167,17 @@ impl Client {
             state.holder.handle_session_lost(self.inner.now());
             lost
         };
+        let mut left = 0;
         match lost.disk.as_ref().filter(|_| leaves_a_log).and_then(|disk| disk.leave()) {
-            Some(dir) => tracing::warn!(
-                records = lost.records.len(),
-                ?dir,
-                "the server has not taken all delayed writes: they are sent when this is mounted again with the same cache-dir"
-            ),
+            Some(dir) => {
+                left = lost.records.len() as u64;
+                tracing::warn!(
+                    records = left,
+                    ?dir,
+                    "the server has not taken all delayed writes: they are sent when this is mounted again with the same \
+                     cache-dir"
+                );
+            }
             None => self.inner.report_loss(lost, "the client is shut down"),
         }
         for (_, pending) in self.inner.link.close() {
@@ -178,6 +187,7 @@ impl Client {
         if let Some(disk) = self.inner.disk.get() {
             disk.close();
         }
+        left
     }
 
     /// `changed`: inodes of whose versions the server has another idea than the client that filled it.
@@ -225,7 +235,8 @@ impl Drop for Client {
             return;
         }
         if self.leaves_a_log() {
-            return self.close();
+            self.close();
+            return;
         }
         // No time for an answer; the server also notices the end of the session's term.
         let goodbye = Request { op: None, call: Call::Goodbye };
@@ -237,6 +248,36 @@ impl Drop for Client {
     }
 }
 
+/// Delayed writes that the server had not taken when a client ended: how many changes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Untold {
+    /// They are in the log on the local disk, for the next client with the same cache directory.
+    pub left: u64,
+    /// They are lost; what the log on the local disk had of them is put aside for recovery.
+    pub lost: u64,
+}
+
+/// The result of the work; `None` if it does not get on from one pause to the next.
+async fn while_it_gets_on<T, P: Future<Output = ()>>(
+    work: impl Future<Output = T>,
+    progress: impl Fn() -> u64,
+    pause: impl Fn() -> P,
+) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        let before = progress();
+        tokio::select! {
+            biased;
+            done = &mut work => return Some(done),
+            () = pause() => {
+                if progress() == before {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
 fn refused(inner: &Inner, error: HandshakeError) -> ConnectError {
     let server = inner.config.server.clone();
     match error {
@@ -245,5 +286,31 @@ fn refused(inner: &Inner, error: HandshakeError) -> ConnectError {
         error @ (HandshakeError::Refused(_) | HandshakeError::SessionEnded) => {
             ConnectError::Refused { server, reason: error.to_string() }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::while_it_gets_on;
+    use std::cell::Cell;
+    use std::task::Poll;
+
+    #[tokio::test]
+    async fn work_has_time_as_long_as_it_gets_on() {
+        let attempt = async |needed: u64, able: u64| {
+            let (done, pauses) = (Cell::new(0), Cell::new(0));
+            let work = std::future::poll_fn(|context| {
+                done.set(able.min(done.get() + 1));
+                context.waker().wake_by_ref();
+                if done.get() == needed { Poll::Ready(()) } else { Poll::Pending }
+            });
+            let pause = || {
+                pauses.set(pauses.get() + 1);
+                std::future::ready(())
+            };
+            (while_it_gets_on(work, || done.get(), pause).await, pauses.get())
+        };
+        assert_eq!(attempt(10, 10).await, (Some(()), 10));
+        assert_eq!(attempt(10, 4).await, (None, 5));
     }
 }

@@ -3,7 +3,7 @@
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use soda_system_tests::cell::{Cell, Network, PATIENCE, is_mounted, prerequisites, soda_binary};
 use soda_system_tests::wait::{self, Finish, TIMED_OUT};
 use std::fs;
@@ -211,6 +211,37 @@ fn an_unmount_says_what_a_server_that_is_gone_has_not_heard_of() {
     let said = String::from_utf8_lossy(&umount.stderr).into_owned();
     assert!(said.contains("is gone") && said.contains("changes (") && said.contains("are lost"), "{said}");
     assert!(!is_mounted(cell.root(0)));
+}
+
+// SEMANTICS 56
+#[test]
+fn a_mount_that_is_asked_to_end_tells_everything_first() {
+    if !prerequisites() {
+        return;
+    }
+    let (cell, files) = cell_with_backlog(2);
+    let pid =
+        mount_status(cell.root(0))["pid"].as_i64().and_then(|pid| Pid::from_raw(pid.try_into().unwrap()));
+    kill_process(pid.unwrap(), Signal::TERM).unwrap();
+    wait::in_time(PATIENCE, "the mount stays", || !is_mounted(cell.root(0)));
+    assert!(has_all(cell.root(1), files));
+}
+
+// SEMANTICS 56
+#[test]
+fn after_umount_8_the_daemon_goes_on_until_everything_is_told() {
+    if !prerequisites() {
+        return;
+    }
+    let (cell, files) = cell_with_backlog(2);
+    let pid = mount_status(cell.root(0))["pid"].as_u64().unwrap();
+    wait::run(Command::new("umount").arg(cell.root(0)), PATIENCE).expect_success("umount");
+    assert!(!is_mounted(cell.root(0)));
+    assert!(has_all(cell.root(1), files), "nobody sees less in between");
+    // A zombie, whose parent is this test.
+    let ended = || fs::read_link(format!("/proc/{pid}/exe")).is_err();
+    wait::in_time(PATIENCE, "the daemon stays", ended);
+    assert!(has_all(cell.root(1), files));
 }
 
 #[test]

@@ -99,6 +99,24 @@ fn an_unmount_without_the_server_leaves_the_rest_to_the_next_mount() {
     assert!(has_all(cell.root(0)) && kept(&cache).is_empty());
 }
 
+#[test]
+fn an_unmount_without_the_server_says_where_the_rest_is() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, cache) = cell(1, "");
+    write_later(&cell);
+    cell.server.kill();
+    let dir = cell.root(0).to_str().unwrap().to_owned();
+    let umount = wait::run(&mut soda(&["umount", &dir]), PATIENCE * 2).expect_success("umount");
+    let said = String::from_utf8_lossy(&umount.stderr).into_owned();
+    assert!(said.contains("is gone") && said.contains("cache-dir") && !said.contains("lost"), "{said}");
+    cell.mounts[0].crash();
+    cell.server.restart();
+    cell.mounts[0].start();
+    assert!(has_all(cell.root(0)) && kept(&cache).is_empty());
+}
+
 /// A log that is kept: somebody else needed the directory in which it was written.
 fn fenced() -> (Cell, TempDir) {
     let (mut cell, cache) = cell(2, "");

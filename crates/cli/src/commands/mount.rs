@@ -9,7 +9,8 @@ use crate::options::{MountAction, MountOptions};
 use crate::progress::Waiting;
 use crate::remount;
 use crate::spec::Spec;
-use soda_client::{CacheConfig, Client, ClientConfig};
+use crate::units::count;
+use soda_client::{CacheConfig, Client, ClientConfig, Untold};
 use soda_fuse::{Hooks, Mount, MountConfig, MountEntry, MountError};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -224,11 +225,30 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         () = requests.next() => end_politely(&mount).await,
     }
     drop(control);
-    client.shutdown().await;
+    let untold = client.shutdown().await;
     // Threads that are still in the kernel end with the process.
     drop(mount);
     tracing::info!(dir = %plan.dir.display(), "unmounted");
-    Ok(())
+    all_told(&plan.dir, untold)
+}
+
+/// Nobody who has closed his files hears otherwise of what the server did not take before the end.
+fn all_told(dir: &Path, untold: Untold) -> Result<(), CliError> {
+    let dir = dir.display();
+    if untold.left > 0 {
+        eprintln!(
+            "soda: {} of {dir} are in the log in its cache-dir: the server is told when it is mounted again with that",
+            count(untold.left, "change")
+        );
+    }
+    match untold.lost {
+        0 => Ok(()),
+        lost => Err(CliError::Failed(format!(
+            "{} of {dir} are lost: the server did not take them before the end. With a cache-dir `soda recover ls` shows what \
+             is kept of them",
+            count(lost, "change")
+        ))),
+    }
 }
 
 async fn end_politely(mount: &Mount) {
@@ -307,6 +327,14 @@ fn daemon_error(said: &str, log: &Path) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_lost_at_the_end_is_an_error() {
+        let ended = |left, lost| all_told(Path::new("/m"), Untold { left, lost });
+        assert!(ended(0, 0).is_ok() && ended(7, 0).is_ok());
+        let error = ended(0, 2).unwrap_err();
+        assert!(error.code() == 1 && error.to_string().starts_with("2 changes of /m are lost"), "{error}");
+    }
 
     #[test]
     fn the_daemons_words_become_the_commands() {

@@ -83,13 +83,14 @@ fn unmount_bind(dir: &Path, arguments: &UmountArgs) -> Result<(), CliError> {
 
 /// While the mount is there: its daemon waits for its server only for some time once it is not.
 fn tell_first(daemon: Daemon) -> Result<(), CliError> {
+    let fate = fate_of_untold(&daemon.status);
     for told in backlog::sync(vec![daemon], Until::Told) {
         let dir = told.dir.display();
         match &told.outcome {
             // Unmounted, it could only lose what the server has no room for.
             Outcome::NoRoom => return told.into_result(),
             Outcome::ServerGone => eprintln!(
-                "soda: the server of {dir} is gone: {} that it has not heard of are lost",
+                "soda: the server of {dir} is gone: {} that it has not heard of {fate}",
                 show_changes(&told.left)
             ),
             Outcome::Failed(why) => eprintln!("soda: not everything of {dir} is at the server: {why}"),
@@ -97,6 +98,14 @@ fn tell_first(daemon: Daemon) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// What becomes of what a server that is gone has not heard of.
+fn fate_of_untold(daemon: &MountStatus) -> &'static str {
+    match daemon.option("cache-dir") {
+        Some(_) => "are in the log in its cache-dir: it is told when it is mounted again with that",
+        None => "are lost",
+    }
 }
 
 /// `start`: when the command began, which its patience is counted from.

@@ -43,6 +43,8 @@ pub(crate) struct Behind {
     quiet_until: Monotonic,
     /// When the last digest was sent that somebody had asked for.
     pub(crate) wanted_at: Monotonic,
+    /// Digests that the server has applied.
+    applied: u64,
     /// Whether the last digest was for who waits for inodes.
     was_wanted: bool,
     /// The record that a digest is refused for, while its answer is worked on.
@@ -74,6 +76,7 @@ impl Behind {
             unasked_at: Monotonic::ZERO,
             quiet_until: Monotonic::ZERO,
             wanted_at: Monotonic::ZERO,
+            applied: 0,
             was_wanted: false,
             refused: None,
             restoring: None,

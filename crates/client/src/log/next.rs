@@ -101,6 +101,7 @@ impl Behind {
         }
         self.reserve.note_used(self.log.under_way_space());
         self.log.handle_applied(under_way.id);
+        self.applied += 1;
         let has_room = under_way.chosen == Chosen::InOrder || self.log.first_pending().is_none();
         self.room = if has_room { ServerRoom::Enough } else { self.room };
     }
@@ -111,6 +112,11 @@ impl Behind {
             Some(DigestId(under_way)) => DigestId(under_way.saturating_sub(1)),
             None => self.log.last_digest(),
         }
+    }
+
+    /// How many digests the server has applied.
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied
     }
 
     /// How often a server turned out to have less than it had been told.
