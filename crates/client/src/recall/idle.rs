@@ -5,6 +5,7 @@ use crate::cache::inode::Inode;
 use crate::inner::Inner;
 use crate::kernel::Plan;
 use soda_types::{Fid, InUse, Mode, RecallAck};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,8 +65,10 @@ impl Inner {
         let quiet = |part: &Part| {
             state.peek(part.fid).is_none_or(|inode| inode.changes.unanswered == 0 && inode.log.records == 0)
         };
-        // And what a digest makes may be covered by it.
-        if parts.iter().all(quiet) && state.behind.digest_under_way().is_none() {
+        // What a digest makes may be covered by it, and what was met meanwhile the kernel has not dropped.
+        let told: BTreeSet<Fid> = parts.iter().map(|part| part.fid).collect();
+        let met = state.holder.covered_by(root).iter().any(|fid| !told.contains(fid));
+        if parts.iter().all(quiet) && !met && state.behind.digest_under_way().is_none() {
             acks.extend(state.holder.release_deep(root));
         }
         parts.iter().for_each(|part| state.repin(part.fid));

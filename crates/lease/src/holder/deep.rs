@@ -25,6 +25,7 @@ pub(super) struct Deep {
     work: BTreeMap<Epoch, Work>,
     bars: BTreeMap<Fid, PartBar>,
     bar_order: VecDeque<(u64, Fid)>,
+    over: Over,
     /// Members whose place was said before own moves that are over since: they count as below everything.
     adrift: BTreeSet<Fid>,
     /// What own requests that are on the way move, or changes that the server has not been told.
@@ -79,6 +80,32 @@ struct PartBar {
     moved_until: u64,
     /// And grants of a deep lease on it up to this epoch are refused.
     epoch: Epoch,
+}
+
+/// Deep leases that were given back. A deep lease keeps its epoch, so an answer to a request that has overtaken the word of that
+/// may speak of the same one again.
+#[derive(Debug, Default)]
+struct Over {
+    each: BTreeMap<Fid, Epoch>,
+    /// Of the oldest ones nobody remembers which they were: nothing so old is taken any more.
+    all: Epoch,
+}
+
+impl Over {
+    const MOST: usize = 1000;
+
+    fn add(&mut self, lease: Fid, epoch: Epoch) {
+        let known = self.each.entry(lease).or_default();
+        *known = epoch.max(*known);
+        if self.each.len() > Over::MOST {
+            self.all = self.each.values().copied().fold(self.all, Epoch::max);
+            self.each.clear();
+        }
+    }
+
+    fn has(&self, grant: &Grant) -> bool {
+        grant.epoch <= self.all || self.each.get(&grant.fid).is_some_and(|epoch| grant.epoch <= *epoch)
+    }
 }
 
 /// Directories and what is in them, both ways.
@@ -149,9 +176,15 @@ impl Deep {
         self.members.iter().filter(|(_, member)| member.root == root).map(|(fid, _)| *fid).collect()
     }
 
-    fn remove_root(&mut self, root: Fid) -> Vec<Fid> {
+    /// What would be covered no more without the lease. What was moved below its directory was said of another one.
+    fn standing_on(&self, root: Fid) -> Vec<Fid> {
+        let mut all: BTreeSet<Fid> = self.links.below(root).union(&self.adrift).copied().collect();
+        all.extend(self.members_of(root));
+        all.into_iter().filter(|fid| self.members.contains_key(fid)).collect()
+    }
+
+    fn remove_root(&mut self, root: Fid, members: Vec<Fid>) -> Vec<Fid> {
         self.roots.remove(&root);
-        let members = self.members_of(root);
         for fid in &members {
             self.remove_member(*fid);
         }
@@ -303,6 +336,7 @@ impl Holder {
             Some(root) if grant.epoch < root.grant.epoch => {}
             // Said again, beside what it covers.
             Some(root) if grant.epoch == root.grant.epoch => root.granted_by = granted_by,
+            _ if self.deep.over.has(grant) => {}
             Some(root) if !root.is_asked => {
                 root.grant = *grant;
                 root.lowered = false;
@@ -421,9 +455,7 @@ impl Holder {
             }
             // Perhaps its grant is on the way: refuse it when it comes, and say so.
             self.deep.bar(lease, until, Scope::Subtree);
-            if let Some(bar) = self.deep.bars.get_mut(&lease) {
-                bar.epoch = bar.epoch.max(epoch);
-            }
+            self.deep.over.add(lease, epoch);
             return RecallStep::AlreadyGone(RecallAck { kept: None, object: Some(lease), ..answer });
         };
         let whole = (object == lease && to.is_none() && epoch > root.grant.epoch).then_some(root.began);
@@ -448,7 +480,7 @@ impl Holder {
         }
         if inside.is_empty() {
             if whole.is_some() {
-                self.deep.remove_root(lease);
+                self.deep.remove_root(lease, Vec::new());
             }
             return RecallStep::AlreadyGone(answer);
         }
@@ -501,14 +533,15 @@ impl Holder {
         }
         let ends = self.deep.roots.get(&lease).is_some_and(|root| work.whole == Some(root.began));
         if ends {
-            self.deep.remove_root(lease);
+            let members = self.deep.members_of(lease);
+            self.deep.remove_root(lease, members);
         }
         RecallAck { in_use, uses, ..work.answer }
     }
 
     /// What a deep lease covers, sorted: to be dropped before it is given back.
     pub fn covered_by(&self, lease: Fid) -> Vec<Fid> {
-        self.deep.members_of(lease)
+        self.deep.standing_on(lease)
     }
 
     /// Gives a deep lease back unasked. Caches of what only it covers must be empty first. `None`: not held, or part of it is
@@ -521,10 +554,9 @@ impl Holder {
         let epoch = root.grant.epoch;
         let until = self.clock;
         self.deep.bar(lease, until, Scope::Subtree);
-        if let Some(bar) = self.deep.bars.get_mut(&lease) {
-            bar.epoch = bar.epoch.max(epoch);
-        }
-        self.deep.remove_root(lease);
+        self.deep.over.add(lease, epoch);
+        let members = self.deep.standing_on(lease);
+        self.deep.remove_root(lease, members);
         Some(RecallAck { fid: lease, epoch, kept: None, in_use: InUse::No, uses: 0, object: Some(lease) })
     }
 
@@ -544,7 +576,8 @@ impl Holder {
         if self.deep.roots.get(&asked.fid).is_none_or(|root| root.grant.epoch > asked.epoch) {
             return Vec::new();
         }
-        self.deep.remove_root(asked.fid)
+        let members = self.deep.standing_on(asked.fid);
+        self.deep.remove_root(asked.fid, members)
     }
 }
 

@@ -81,10 +81,12 @@ impl Table {
             self.unsettled.push_back(*object);
         }
         let session = op.session;
+        // Before the moves: what was made and moved as well gets leases there.
+        let made: Vec<ObjectId> = changes.created.iter().map(|made| self.make_way(made.fid)).collect();
+        // Things move into what was made.
+        self.place_all_new(&changes.created);
         let leases = self.apply_to_tree(now, session, changes);
         let mut granted = Granted { leases, covered: Vec::new() };
-        let made: Vec<ObjectId> = changes.created.iter().map(|made| self.make_way(made.fid)).collect();
-        self.place_all_new(&changes.created);
         for (object, made) in made.into_iter().zip(&changes.created) {
             self.grant_covered_new(now, session, object, made.kind, &mut granted);
             self.unsettled.push_back(object);
@@ -149,6 +151,7 @@ impl Table {
         }
         match covered {
             Some(covered) => granted.covered.push(covered),
+            None if self.store.lease_of(object, session).is_some() => {}
             None => granted.leases.extend(self.grant_made(now, session, object)),
         }
     }

@@ -146,12 +146,32 @@ impl Table {
         change: impl FnOnce(&mut Table, ObjectId),
     ) -> Vec<Grant> {
         let Some(object) = self.store.find(fid) else { return Vec::new() };
-        let own = |table: &Table| table.store.deep_on_path(object, session);
-        let before = own(self);
-        let below = if kind == FileKind::Directory { self.reach_below(object, session) } else { None };
+        let is_directory = kind == FileKind::Directory;
+        let on_path = |table: &Table| table.store.deep_on_path(object, session);
+        // With its holes: it may come to lie in one.
+        let reached = |table: &Table| {
+            let own = |scope: Scope| {
+                let all = table.store.reaching_into(object, scope).into_iter();
+                all.filter(|reach| reach.session == session).collect::<Vec<Reaching>>()
+            };
+            (own(Scope::Node), if is_directory { own(Scope::Subtree) } else { Vec::new() })
+        };
+        let placed = self.store.nearest_branch(object).is_some();
+        let (path, before) = (on_path(self), reached(self));
+        let below = if is_directory { self.reach_below(object, session) } else { None };
         change(self, object);
-        let after = own(self);
-        let holds_on = before.iter().all(|lease| after.contains(lease));
+        // Where nobody can say any more what is above it, nothing covers it.
+        let lost = placed && self.store.nearest_branch(object).is_none();
+        let (path_after, after) = (on_path(self), if lost { Default::default() } else { reached(self) });
+        let goes_on = |before: &[Reaching], after: &[Reaching]| {
+            let as_before =
+                |old: &Reaching| after.iter().any(|new| new.lease == old.lease && new.allows >= old.allows);
+            before.iter().all(as_before)
+        };
+        let holds_on = match placed {
+            true => goes_on(&before.0, &after.0) && goes_on(&before.1, &after.1),
+            false => path.iter().all(|lease| path_after.contains(lease)),
+        };
         if holds_on || !self.sessions.contains_key(&session) {
             return Vec::new();
         }

@@ -325,3 +325,43 @@ fn a_holder_that_keeps_reading_unasked_spares_the_next_questions() {
     assert_eq!(bench.ack(1, answer(3, 2, Some(Mode::Read))), []);
     assert_eq!(bench.table.counters().stale_acks, 1);
 }
+
+/// There was a hole in the lease that reaches both places.
+#[test]
+fn what_its_holder_moves_into_a_hole_it_takes_along() {
+    let mut bench = deep(2);
+    bench.go(1, change(12));
+    assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
+    // Session 2 takes directory 20 out of it, with all that will be below.
+    let theirs = bench.here(change(20));
+    assert_eq!(bench.request(2, 1, &[theirs]), [asked(20, 4, None)]);
+    assert_eq!(bench.ack(1, answer(20, 4, None)), [admit(1)]);
+    bench.end(1, &TreeChanges::default());
+    // Session 1 moves directory 10 there.
+    let (own, to) = (bench.here(change(10)), bench.here(change(20)));
+    let [Output::Recall { recall, .. }] = &bench.request(1, 2, &[own, to])[..] else { panic!("2 is asked") };
+    assert_eq!(bench.ack(2, gone(20, recall.epoch.0)), [admit(2)]);
+    let above = vec![f(20), f(3), f(2), f(1)];
+    let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above }];
+    bench.end(2, &TreeChanges { moved, ..TreeChanges::default() });
+    assert_eq!(bench.table.lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+    assert_eq!(bench.table.deep_lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+}
+
+#[test]
+fn what_a_digest_makes_and_moves_has_the_leases_that_its_maker_is_told_of() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let held = vec![f(3)];
+    let ancestors = held.iter().map(|fid| (*fid, bench.here(read(fid.ino.0)).ancestors)).collect();
+    let told = soda_lease::table::Covered { held, made: vec![f(50)], alone: vec![], ancestors };
+    bench.table.request_covered(bench.now, s(1), OpKey(1), told);
+    assert_eq!(bench.outputs(), [admit(1)]);
+    let created = vec![Created { fid: f(50), kind: FileKind::File, parent: Some(f(1)) }];
+    let moved = vec![Moved { fid: f(50), kind: FileKind::File, above: vec![f(1)] }];
+    let changes = TreeChanges { created, moved, ..TreeChanges::default() };
+    let granted = bench.table.finish_covered_tree(bench.now, OpKey(1), &changes);
+    for grant in &granted.leases {
+        assert_eq!(bench.table.lease(s(1), grant.fid), Some(*grant));
+    }
+    assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0));
+}

@@ -180,7 +180,7 @@ fn a_question_that_overtakes_the_lease_of_a_move_is_about_its_object_alone() {
     assert_eq!(step, RecallStep::AlreadyGone(RecallAck { fid: f(3), ..answer(7, 9, R) }));
     let moved = Grant { fid: f(3), ..deep(Mode::Write, 8) };
     holder.handle_reply(secs(0), moving, &[moved, node(Mode::Write, 3, 7)]);
-    assert_eq!((may(&holder, 4), holder.covered_by(f(3)).len()), (W, 0));
+    assert_eq!((may(&holder, 4), holder.covered_by(f(3)).len()), (W, 2));
     let step = RecallStep::DropPart { lease: f(3), epoch: Epoch(10), keep: None, inside: vec![f(4)] };
     assert_eq!(holder.handle_recall(secs(0), &Recall { fid: f(3), ..question(4, 10, None) }), step);
 }
@@ -313,4 +313,38 @@ fn a_whole_lease_is_lowered_unasked() {
     get(&mut holder, &[deep(Mode::Write, 12)], &[covered(Mode::Write, 2)]);
     assert_eq!(may(&holder, 2), W);
     assert_eq!(Holder::new(HolderConfig { drift_margin: DriftMargin::NONE }).lower_deep(f(1)), None);
+}
+
+/// A directory that this client has moved, and what is in it, were said of the lease that they lay below before.
+#[test]
+fn what_was_moved_below_a_lease_goes_when_that_is_given_back() {
+    let mut holder = holder();
+    let ticket = holder.begin_request(secs(0));
+    holder.begin_move(ticket, f(3), None);
+    let moved = Grant { fid: f(3), ..deep(Mode::Write, 8) };
+    holder.handle_reply_covered(secs(0), ticket, &[moved], &[]);
+    assert_eq!(holder.covered_by(f(3)), [f(3), f(4)]);
+    assert!(holder.release_deep(f(3)).is_some());
+    assert_eq!(all(&holder), [W, W, None, None]);
+}
+
+/// A request that is sent after the word that the lease is given back can be there before it: its answer speaks of that lease.
+#[test]
+fn what_was_given_back_is_not_taken_again() {
+    let mut holder = holder();
+    assert!(holder.release_deep(f(1)).is_some());
+    get(&mut holder, &[], &[]);
+    get(&mut holder, &[deep(Mode::Write, 5)], &[covered(Mode::Write, 2)]);
+    assert_eq!((may(&holder, 2), holder.is_empty()), (None, true));
+    // Nor what was asked for before it was heard of: the answer was that it is gone.
+    let other = Grant { fid: f(3), ..deep(Mode::Write, 9) };
+    let whole = Recall { fid: f(3), epoch: Epoch(10), ..question(4, 10, R) };
+    assert!(
+        matches!(holder.handle_recall(secs(1), &whole), RecallStep::AlreadyGone(ack) if ack.kept.is_none())
+    );
+    get(&mut holder, &[other], &[Coverage { root: f(3), above: vec![], ..covered(Mode::Write, 3) }]);
+    assert_eq!((may(&holder, 3), holder.is_empty()), (None, true));
+    // A later one is.
+    get(&mut holder, &[deep(Mode::Write, 11)], &[covered(Mode::Write, 2)]);
+    assert_eq!(may(&holder, 2), W);
 }
