@@ -1,15 +1,23 @@
 //! The store stalls for longer than a term, as slow disks do. Sessions are renewed all the same, answers to recalls are
-//! taken, and when the store goes on, everything is done.
+//! taken, and when the store goes on, everything is done: but for what is under way of a session that has ended meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 
+use bytes::Bytes;
+use common::teller::*;
 use common::*;
-use soda_protocol::{AdminAnswer, AdminCall, Answer, Call, Failure, ObjectRef, Role};
+use soda_protocol::{
+    AdminAnswer, AdminCall, Answer, Call, Change, Failure, ObjectRef, Role, Standing, WriteAt,
+};
 use soda_server::{Server, Stores};
-use soda_storage::{Batch, MemoryData, MemoryMeta, MetaRead, MetaStore, StorageResult, Table, Visit};
-use soda_types::{Fid, FileKind, InUse, Mode, SessionId, SetAttr};
+use soda_storage::{
+    Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
+    StorageResult, Table, Visit,
+};
+use soda_types::{Errno, Fid, FileKind, InUse, Mode, SessionId, SetAttr};
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -18,24 +26,99 @@ const TERM: Duration = Duration::from_secs(2);
 /// More clients than the server has threads, each with a change that is stuck.
 const CLIENTS: usize = 8;
 
-/// Metadata whose commits can be held up.
+/// Where a store can be held up.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    turned: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    is_closed: bool,
+    /// Of those that count.
+    waiting: usize,
+}
+
+/// Whether who waits at a gate is one that a test looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counts {
+    Yes,
+    No,
+}
+
+impl Gate {
+    fn close(&self) {
+        self.state.lock().unwrap().is_closed = true;
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().is_closed = false;
+        self.turned.notify_all();
+    }
+
+    fn waiting(&self) -> usize {
+        self.state.lock().unwrap().waiting
+    }
+
+    fn pass(&self, counts: Counts) {
+        let counts = usize::from(counts == Counts::Yes);
+        let mut state = self.state.lock().unwrap();
+        state.waiting += counts;
+        self.turned.wait_while(state, |state| state.is_closed).unwrap().waiting -= counts;
+    }
+}
+
+/// Metadata whose commits can be held up; what has a reply counts.
 #[derive(Debug, Default)]
 struct Gated {
     meta: MemoryMeta,
-    gate: (Mutex<Gate>, Condvar),
+    gate: Gate,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Gate {
-    #[default]
-    Open,
-    Closed,
+/// Data whose appends can be held up.
+#[derive(Debug, Default)]
+struct GatedData {
+    data: MemoryData,
+    gate: Gate,
 }
 
-impl Gated {
-    fn set(&self, gate: Gate) {
-        *self.gate.0.lock().unwrap() = gate;
-        self.gate.1.notify_all();
+impl DataStore for GatedData {
+    fn begin_at(&self, segment: SegmentId) -> StorageResult<()> {
+        self.data.begin_at(segment)
+    }
+
+    fn append(&self, data: &[u8]) -> StorageResult<ChunkRef> {
+        self.gate.pass(Counts::Yes);
+        self.data.append(data)
+    }
+
+    fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
+        self.data.read_into(chunk, data)
+    }
+
+    fn sync(&self) -> StorageResult<()> {
+        self.data.sync()
+    }
+
+    fn sync_what_others_wrote(&self) -> StorageResult<()> {
+        self.data.sync_what_others_wrote()
+    }
+
+    fn release_range(&self, segment: SegmentId, range: Range<u64>) -> StorageResult<()> {
+        self.data.release_range(segment, range)
+    }
+
+    fn segments(&self) -> StorageResult<Vec<SegmentInfo>> {
+        self.data.segments()
+    }
+
+    fn stored_ranges(&self, segment: SegmentId) -> StorageResult<Vec<Range<u64>>> {
+        self.data.stored_ranges(segment)
+    }
+
+    fn space(&self) -> StorageResult<Space> {
+        self.data.space()
     }
 }
 
@@ -51,7 +134,11 @@ impl MetaRead for Gated {
 
 impl MetaStore for Gated {
     fn commit(&self, batch: Batch) -> StorageResult<()> {
-        drop(self.gate.1.wait_while(self.gate.0.lock().unwrap(), |gate| *gate == Gate::Closed).unwrap());
+        let is_reply = |change: &soda_storage::Change| {
+            matches!(change, soda_storage::Change::Put { table: Table::Reply, .. })
+        };
+        let counts = if batch.changes.iter().any(is_reply) { Counts::Yes } else { Counts::No };
+        self.gate.pass(counts);
         self.meta.commit(batch)
     }
 
@@ -93,7 +180,7 @@ async fn a_store_that_stalls_for_longer_than_a_term_costs_nobody_the_session() {
         writer.send_change(Call::SetAttr { fid: held, set: SetAttr::default(), owner: None }).await;
     let recall = holder.next_recall().await;
 
-    meta.set(Gate::Closed);
+    meta.gate.close();
     let mut stuck = vec![changed];
     for (client, dir) in &clients {
         stuck.push(client.send_change(create(*dir, "stuck", FileKind::File)).await.1);
@@ -114,14 +201,126 @@ async fn a_store_that_stalls_for_longer_than_a_term_costs_nobody_the_session() {
     }
     assert!(stuck.iter_mut().all(|answer| answer.try_recv().is_err()), "nothing was committed meanwhile");
 
-    meta.set(Gate::Open);
+    meta.gate.open();
     for answer in stuck {
         let (reply, _) = tokio::time::timeout(PATIENCE, answer).await.expect(TIMED_OUT).unwrap();
         assert!(reply.result.is_ok(), "{reply:?}");
     }
-    let Ok(Answer::Admin(AdminAnswer::Stats(stats))) = tool(&tools, AdminCall::Stats).await else { panic!() };
-    let fenced: Vec<_> = stats.iter().filter(|(name, _)| name.ends_with("sessions_fenced")).collect();
-    assert_eq!(fenced.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [0]);
+    assert_eq!(fenced(&tools).await, 0);
+}
+
+/// Where a digest is when its session ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stuck {
+    /// Its data is being written.
+    Preparing,
+    /// It has arrived, behind an operation on its own connection that is stuck in the store.
+    Queued,
+    /// For an operation on another connection of its session, which is stuck in the store.
+    Waiting,
+    /// The transaction has been made.
+    Committing,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_whose_session_ends_under_way_is_done_as_a_whole_or_not_at_all() {
+    for stuck in [Stuck::Preparing, Stuck::Queued, Stuck::Waiting, Stuck::Committing] {
+        let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
+        let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+        let server = Server::start_on(stores, config(Path::new("unused")).with_term(TERM)).unwrap();
+        let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
+        let mut teller = Teller::with(Client::connect_keeping_recalls(&server).await).await;
+        let other = Client::connect(&server).await;
+        let (fid, mut records) = teller.file("file", b"told");
+        let (beside, more) = teller.file("beside", b"told");
+        records.extend(more);
+        digested(&teller.tell(records).await);
+
+        let late = if stuck == Stuck::Preparing { vec![b'x'; 100_000] } else { b"late".to_vec() };
+        let write = Change::Write { fid, offset: 0, data: late.clone().into(), kill_suid_sgid: false };
+        let (_, mut records) = teller.file("new", b"late");
+        records.insert(0, teller.record(write));
+        let told = teller.next(records);
+        let key = teller.client.key();
+        let (beside_it, _) = Connection::open(server.local_addr(), Role::Data(key), drop).await.unwrap();
+        if stuck == Stuck::Preparing {
+            data.gate.close()
+        } else {
+            meta.gate.close()
+        }
+        let in_its_way = match stuck {
+            Stuck::Queued => Some(teller.client.connection()),
+            Stuck::Waiting => Some(&beside_it),
+            Stuck::Preparing | Stuck::Committing => None,
+        };
+        if let Some(connection) = in_its_way {
+            let same = Call::Write { fid, at: WriteAt::Offset(0), kill_suid_sgid: false };
+            drop(connection.send(Some(teller.client.next_op()), same, Bytes::from_static(b"told")).await);
+            until("an operation is stuck", async || meta.gate.waiting() > 0).await;
+        }
+        let call = Call::Digest { records: told.records.clone(), versions: Vec::new() };
+        let (_, answer) = teller.client.connection().send(Some(told.op()), call, Bytes::new()).await;
+        assert_eq!(
+            teller.client.ask(Call::Renew).await.result,
+            Ok(Answer::Done),
+            "what was sent before has arrived"
+        );
+        until("the digest is stuck", async || match stuck {
+            Stuck::Preparing => data.gate.waiting() > 0,
+            Stuck::Queued => true,
+            Stuck::Waiting => waits_for(&tools, fid).await > 0,
+            Stuck::Committing => meta.gate.waiting() > 0,
+        })
+        .await;
+
+        // It is silent, and somebody needs what it holds.
+        let read = tokio::time::timeout(PATIENCE, other.read(beside, 0, 10)).await.expect(TIMED_OUT);
+        assert_eq!(read.unwrap(), b"told"[..], "{stuck:?}");
+        assert_eq!(fenced(&tools).await, 1, "{stuck:?}");
+        data.gate.open();
+        meta.gate.open();
+        assert!(answer.await.is_err(), "{stuck:?}: the connection of the fenced session was closed");
+
+        // As a whole or not at all; who looks comes after it.
+        let (content, new) =
+            (other.read(fid, 0, 1 << 20).await.unwrap(), other.lookup(other.root, "new").await);
+        if stuck == Stuck::Committing {
+            assert_eq!((&content[..], new.unwrap().is_some()), (&late[..], true));
+        } else {
+            assert_eq!((&content[..], new.unwrap()), (&b"told"[..], None), "{stuck:?}");
+        }
+        until("its replies are forgotten", async || replies_of(&*meta, key.session) == 0).await;
+        assert_eq!(told.send(&teller.client).await.map(|reply| reply.result), None, "{stuck:?}");
+        let next = Client::resume(&server, key).await;
+        assert_eq!(next.session.standing, Standing::New);
+        // Sent once more it is one of a session that holds nothing.
+        let again = told.send(&next).await.unwrap();
+        assert_eq!(refused(&again).1, Errno::Stale, "{stuck:?}");
+        assert_eq!(other.read(fid, 0, 1 << 20).await.unwrap(), content, "{stuck:?}");
+    }
+}
+
+fn replies_of(meta: &dyn MetaRead, session: SessionId) -> usize {
+    let (mut count, end) = (0, (session.0 + 1).to_be_bytes());
+    let mut visit = |_: &[u8], _| {
+        count += 1;
+        ControlFlow::Continue(())
+    };
+    meta.scan(Table::Reply, &session.0.to_be_bytes(), &end, &mut visit).unwrap();
+    count
+}
+
+async fn waits_for(tools: &Connection, fid: Fid) -> usize {
+    match tool(tools, AdminCall::Why(ObjectRef::Fid(fid))).await {
+        Ok(Answer::Admin(AdminAnswer::Why(why))) => why.waiting.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn fenced(tools: &Connection) -> u64 {
+    let Ok(Answer::Admin(AdminAnswer::Stats(stats))) = tool(tools, AdminCall::Stats).await else { panic!() };
+    let fenced = stats.iter().filter(|(name, _)| name.ends_with("sessions_fenced"));
+    fenced.map(|(_, count)| count).sum()
 }
 
 async fn tool(tools: &Connection, call: AdminCall) -> Result<Answer, Failure> {

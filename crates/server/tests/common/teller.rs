@@ -91,11 +91,14 @@ impl Teller {
 }
 
 impl Told {
+    pub fn op(&self) -> OpId {
+        OpId { slot: DIGESTS, sequence: Sequence(self.sequence) }
+    }
+
     /// `None`: the server is gone.
     pub async fn send(&self, client: &Client) -> Option<Reply> {
-        let op = OpId { slot: DIGESTS, sequence: Sequence(self.sequence) };
         let call = Call::Digest { records: self.records.clone(), versions: self.versions.clone() };
-        Some(client.connection().call(Some(op), call, Bytes::new()).await?.0)
+        Some(client.connection().call(Some(self.op()), call, Bytes::new()).await?.0)
     }
 }
 
