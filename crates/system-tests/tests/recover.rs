@@ -1,14 +1,19 @@
-//! Mounts with delayed writes that are killed: what the next one tells, and what `soda recover` is left with.
+//! Mounts with delayed writes that are killed, frozen or cut off: what is told all the same, what is said to be lost, and what
+//! `soda recover` is left with.
 
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
-use soda_system_tests::cell::{Cell, Network, PATIENCE, TERM, prerequisites, soda_binary};
+use soda_system_tests::cell::{
+    Cell, MEASURED_TERM, Network, PATIENCE, Setting, TERM, prerequisites, soda_binary,
+};
 use soda_system_tests::wait::{self, Finish};
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const FILES: usize = 20;
@@ -183,7 +188,7 @@ fn a_local_fsync_asks_nobody_and_survives_a_crash() {
     let root = cell.root(0).to_str().unwrap().to_owned();
     wait::run(&mut soda(&["sync", &root]), PATIENCE).expect_success("soda sync");
     let path = cell.root(0).join("dir/safe");
-    let mut file = fs::File::create_new(&path).unwrap();
+    let mut file = File::create_new(&path).unwrap();
     file.write_all(b"and sound").unwrap();
     let pending = backlog(&cell);
     file.sync_all().unwrap();
@@ -193,4 +198,143 @@ fn a_local_fsync_asks_nobody_and_survives_a_crash() {
     cell.crash_client(0);
     assert_eq!(fs::read(&path).unwrap(), b"and sound");
     assert!(cell.mounts[0].counter("replayed") > 0);
+}
+
+/// Holds a file open with a change in it that is not told, until it is asked to close it.
+struct Closer(Child);
+
+impl Closer {
+    fn start(path: &Path) -> Closer {
+        const PROGRAM: &str = "import os, sys\n\
+            file = os.open(sys.argv[1], os.O_WRONLY)\n\
+            os.write(file, b'lost')\n\
+            print('written', flush=True)\n\
+            sys.stdin.read()\n\
+            os.close(file)\n";
+        let mut python = Command::new("python3");
+        python.args(["-c", PROGRAM]).arg(path);
+        let mut child =
+            python.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "written\n");
+        Closer(child)
+    }
+
+    /// What closing it says.
+    fn close(mut self) -> String {
+        drop(self.0.stdin.take());
+        let mut said = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(self.0.wait().unwrap().success(), said.is_empty());
+        said
+    }
+}
+
+#[track_caller]
+fn fails(result: std::io::Result<()>) {
+    let error = result.expect_err("what was lost must be said");
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+}
+
+// SEMANTICS 49, 51
+/// As a laptop that was closed in the middle of its work.
+#[test]
+fn a_writer_that_was_frozen_past_its_term_says_what_it_lost() {
+    if !prerequisites() {
+        return;
+    }
+    let (cell, cache) = cell(2, "");
+    write_later(&cell);
+    let (mine, theirs) = (cell.root(0).join("dir"), cell.root(1).join("dir"));
+    for name in ["written", "synced", "closed", "untouched"] {
+        fs::write(mine.join(name), "told").unwrap();
+    }
+    let root = cell.root(0).to_str().unwrap().to_owned();
+    wait::run(&mut soda(&["sync", &root]), PATIENCE).expect_success("soda sync");
+    let open = |name| File::options().read(true).write(true).open(mine.join(name)).unwrap();
+    let (written, again, synced, untouched) =
+        (open("written"), open("written"), open("synced"), open("untouched"));
+    let reader = File::open(mine.join("written")).unwrap();
+    written.write_all_at(b"lost", 0).unwrap();
+    synced.write_all_at(b"lost", 0).unwrap();
+    let closer = Closer::start(&mine.join("closed"));
+    fs::write(mine.join("new"), "lost").unwrap();
+    assert!(backlog(&cell) >= 5, "{}", backlog(&cell));
+
+    cell.mounts[0].freeze();
+    for name in ["written", "synced", "closed"] {
+        assert_eq!(fs::read_to_string(theirs.join(name)).unwrap(), "told", "{name}");
+    }
+    assert!(!theirs.join("new").exists());
+    fs::write(theirs.join("synced"), "theirs").unwrap();
+    cell.mounts[0].thaw();
+
+    for file in [&written, &again] {
+        fails(file.write_all_at(b"late", 0));
+        file.sync_all().expect("said once");
+    }
+    fails(synced.sync_all());
+    synced.sync_all().expect("said once");
+    let closed = closer.close();
+    assert!(closed.contains("Input/output error"), "close said {closed:?}");
+    let mut seen = [0; 4];
+    reader.read_exact_at(&mut seen, 0).expect("who only reads hears of it at fsync");
+    assert_eq!(&seen, b"told");
+    fails(reader.sync_all());
+    reader.sync_all().expect("said once");
+    untouched.write_all_at(b"mine", 0).expect("nothing of it was lost");
+    untouched.sync_all().unwrap();
+
+    for root in [&mine, &theirs] {
+        let content = |name| fs::read_to_string(root.join(name)).unwrap();
+        assert_eq!(
+            ["written", "synced", "closed", "untouched"].map(content),
+            ["told", "theirs", "told", "mine"]
+        );
+        assert!(!root.join("new").exists(), "nothing of the old session is done");
+    }
+    assert!(cell.mounts[0].counter("lost_records") >= 5);
+    let [one] = &kept(&cache)[..] else { panic!("{:?}", kept(&cache)) };
+    let shown = said(recover(&cache, &["show", one["name"].as_str().unwrap()]));
+    assert!(shown.contains("/new") && shown.matches("4 bytes at 0").count() == 4, "{shown}");
+}
+
+// SEMANTICS 49
+#[test]
+fn a_writer_that_was_away_for_less_than_a_term_loses_nothing() {
+    if !prerequisites() {
+        return;
+    }
+    let mount_options = ["-o", "write=behind,dirty-age=1h"];
+    let (network, term) = (Network::Namespaces, MEASURED_TERM);
+    let setting = Setting { network, term, mount_options: &mount_options, ..Setting::default() };
+    let cell = Cell::assemble(2, &setting);
+    write_later(&cell);
+    let (mine, theirs) = (cell.root(0).join("dir/7"), cell.root(1).join("dir/7"));
+    let file = File::options().write(true).open(&mine).unwrap();
+    type Act = fn(&Cell);
+    let freeze: (Act, Act) = (|cell| cell.mounts[0].freeze(), |cell| cell.mounts[0].thaw());
+    let cut: (Act, Act) = (|cell| cell.cut(0), |cell| cell.heal(0));
+    for (number, (leave, come_back)) in [freeze, cut].into_iter().enumerate() {
+        let content = format!("written {number}");
+        file.write_all_at(content.as_bytes(), 0).unwrap();
+        assert!(backlog(&cell) > 0);
+        leave(&cell);
+        let reading = std::thread::spawn({
+            let theirs = theirs.clone();
+            move || fs::read_to_string(theirs)
+        });
+        assert!(
+            !wait::until(Duration::from_secs(1), || reading.is_finished()),
+            "answered without the writer"
+        );
+        come_back(&cell);
+        assert_eq!(reading.join().unwrap().unwrap(), content);
+        file.sync_all().unwrap();
+    }
+    assert_eq!(["lost_records", "sessions_lost"].map(|name| cell.mounts[0].counter(name)), [0, 0]);
+    assert!((0..FILES).filter(|number| *number != 7).all(|number| {
+        fs::read_to_string(cell.root(1).join("dir").join(number.to_string())).unwrap() == number.to_string()
+    }));
 }

@@ -9,10 +9,11 @@ use std::sync::{Arc, MutexGuard};
 use tokio::sync::oneshot;
 
 impl Inner {
-    /// The caches, when the server knows of all that was done here to these inodes: whatever is sent now comes after it.
+    /// The caches, when the server knows of all that was done here to these inodes: whatever is sent now comes after it, or
+    /// after its loss, which is said to who has written it ([`OpenFile`](crate::OpenFile)) and to nobody else.
     ///
     /// # Errors
-    /// ENOSPC if the server has no room for it; EIO if it was lost.
+    /// ENOSPC if the server has no room for it.
     pub(crate) async fn settled(
         self: &Arc<Inner>,
         fids: &[Fid],
@@ -32,14 +33,18 @@ impl Inner {
                 (GoingThrough::begin(self, &mut state, fids), receiver)
             };
             self.pump();
-            self.received(receiver).await?;
+            let told = self.received(receiver).await;
+            if !self.locked().0.is_ahead(fids) {
+                continue;
+            }
+            told?;
         }
     }
 
     /// Waits until the server knows all that was done here to these inodes until now.
     ///
     /// # Errors
-    /// As [`Inner::settled`].
+    /// As [`Inner::settled`]; EIO if it was lost.
     pub(crate) async fn flush(self: &Arc<Inner>, fids: &[Fid]) -> FsResult<()> {
         let receiver = {
             let (mut state, _) = self.locked();
@@ -55,7 +60,7 @@ impl Inner {
     /// Waits until the server knows everything that was done here until now.
     ///
     /// # Errors
-    /// As [`Inner::settled`].
+    /// As [`Inner::flush`].
     pub(crate) async fn flush_all(self: &Arc<Inner>) -> FsResult<()> {
         let last = self.locked().0.behind.last_lsn();
         self.told_up_to(last).await
@@ -64,7 +69,7 @@ impl Inner {
     /// Waits until the server knows everything up to this record.
     ///
     /// # Errors
-    /// As [`Inner::settled`].
+    /// As [`Inner::flush`].
     pub(super) async fn told_up_to(self: &Arc<Inner>, last: Lsn) -> FsResult<()> {
         let receiver = {
             let (mut state, _) = self.locked();
@@ -81,7 +86,7 @@ impl Inner {
     /// Waits until there is room in the log.
     ///
     /// # Errors
-    /// As [`Inner::settled`].
+    /// As [`Inner::flush`].
     pub(crate) async fn wait_for_room(self: &Arc<Inner>) -> FsResult<()> {
         self.stats.log_full.one();
         let began = self.now();

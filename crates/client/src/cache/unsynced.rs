@@ -124,7 +124,12 @@ impl Unsynced {
         }
     }
 
-    /// Whether changes of the inode were lost that the program has not heard of; says so once.
+    /// Whether changes of the inode were lost that the program has not heard of.
+    pub(crate) fn has_lost_since(&self, fid: Fid, heard: Heard) -> bool {
+        self.lost.get(&fid).is_some_and(|loss| loss.number > heard.0)
+    }
+
+    /// As [`Unsynced::has_lost_since`]; says so once.
     pub(crate) fn take_lost_since(&mut self, fid: Fid, heard: &mut Heard) -> bool {
         let Some(loss) = self.lost.get_mut(&fid).filter(|loss| loss.number > heard.0) else { return false };
         *heard = Heard(loss.number);

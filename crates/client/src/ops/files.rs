@@ -73,6 +73,17 @@ impl OpenFile {
         state.unsynced.take_lost_since(self.fid, &mut crate::lock(&self.heard))
     }
 
+    /// What was lost while a change waited must not be missed by who made it, nor written over. The operation that fails says it:
+    /// it ends with [`Client::heard_of_loss`].
+    ///
+    /// # Errors
+    /// EIO.
+    pub(super) fn check_changes(&self, state: &crate::cache::State) -> FsResult<()> {
+        unless_lost(
+            self.mode != OpenMode::Read && state.unsynced.has_lost_since(self.fid, *crate::lock(&self.heard)),
+        )
+    }
+
     /// Locks that were lost with a session must not be missed in silence: whoever relied on them gets an error.
     ///
     /// # Errors
@@ -188,10 +199,13 @@ impl Client {
         check()?;
         if self.sync_log_here().await {
             self.inner.stats.fsyncs_local.one();
-        } else {
-            self.fsync_there(fid).await?;
+        } else if let Err(error) = self.fsync_there(fid).await {
+            // Lost while this was on its way: now it is said.
+            if error.errno == Errno::Io {
+                let _ = check();
+            }
+            return Err(error);
         }
-        // Lost while this was on its way.
         check()
     }
 
@@ -259,6 +273,14 @@ impl Client {
             return Ok(());
         }
         unless_lost(file.has_lost(&mut crate::lock(&self.inner.state)))
+    }
+
+    /// An operation on the file fails: if that is for changes that were lost, they need not be said to be lost once more.
+    pub(super) fn heard_of_loss(&self, file: &OpenFile, error: FsError) -> FsError {
+        if error.errno == Errno::Io {
+            let _ = self.check_loss(file);
+        }
+        error
     }
 
     /// Whether operations wait for ever for a server that is gone.

@@ -88,6 +88,16 @@ impl Client {
     ) -> FsResult<Written> {
         self.inner.stats.op_write.one();
         self.check_loss(file)?;
+        self.write_all(file, at, data, kill).await.map_err(|error| self.heard_of_loss(file, error))
+    }
+
+    async fn write_all(
+        &self,
+        file: &OpenFile,
+        at: WriteAt,
+        data: Bytes,
+        kill: KillPriv,
+    ) -> FsResult<Written> {
         if let Some(written) = self.write_behind(file, at, &data, kill).await? {
             return Ok(written);
         }
@@ -164,6 +174,7 @@ impl Client {
         let len = data.len() as u64;
         let (route, ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[fid]).await?;
+            file.check_changes(&state)?;
             file.check_locks(&mut state)?;
             let range = match at {
                 WriteAt::Offset(offset) | WriteAt::Pages(offset) => {
