@@ -5,12 +5,14 @@
 //! follow.
 
 use crate::cell::{Cell, LONG_TERM, Network, PATIENCE, Setting, TERM, prerequisites};
-use crate::linear::assert_linearizable;
-use crate::workload::{Descriptors, Pieces, Progress, Run, Workload, seed};
+use crate::linear::{Loss, assert_linearizable};
+use crate::wait;
+use crate::workload::{Descriptors, Pieces, Progress, Run, Syncs, Workload, now, seed};
 use soda_model::Rng;
 use std::collections::BTreeSet;
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::{self, sleep};
 use std::time::Duration;
 
@@ -32,8 +34,18 @@ pub struct Story {
     network: Network,
     kernel: Option<OldKernel>,
     options: Vec<String>,
+    delays: Delays,
     server: &'static [&'static str],
     seed: u64,
+}
+
+/// Whether mounts tell the server later what they did, and what they have meanwhile.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Delays {
+    Never,
+    InMemory,
+    /// Logs in this directory.
+    Logged(PathBuf),
 }
 
 /// A kernel whose rules the mounts go by, whatever the real one is (`SODA_FUSE_PRETEND`).
@@ -89,8 +101,12 @@ pub struct Stage<'a> {
     cell: &'a mut Cell,
     progress: &'a Progress,
     rng: Rng,
+    delays: &'a Delays,
     /// Of each client, what went wrong with it so far.
     blows: Vec<usize>,
+    /// Of each client that delays its writes, how many changes it has said to have lost, and when that was asked.
+    said: Vec<(u64, u64)>,
+    losses: Vec<Loss>,
 }
 
 impl Story {
@@ -101,6 +117,7 @@ impl Story {
             network: Network::Loopback,
             kernel: None,
             options: Vec::new(),
+            delays: Delays::Never,
             server: &[],
             seed: 1,
         }
@@ -123,13 +140,15 @@ impl Story {
 
     /// The mounts tell the server later what nobody else looks at.
     pub fn writing_behind(self) -> Story {
-        Story { options: vec!["-o".to_owned(), "write=behind".to_owned()], ..self }
+        let options = vec!["-o".to_owned(), "write=behind".to_owned()];
+        Story { options, delays: Delays::InMemory, ..self }
     }
 
     /// The same, with logs in this directory.
     pub fn writing_behind_with_logs_in(self, cache_dir: &Path) -> Story {
         let options = format!("write=behind,cache-dir={}", cache_dir.display());
-        Story { options: vec!["-o".to_owned(), options], ..self }
+        let delays = Delays::Logged(cache_dir.to_path_buf());
+        Story { options: vec!["-o".to_owned(), options], delays, ..self }
     }
 
     /// One lease may cover a whole subtree.
@@ -163,16 +182,28 @@ impl Story {
     pub fn disturbed(self, faults: impl Fn(&mut Stage<'_>)) {
         self.each_round(|round| {
             let mut cell = round.cell(TERM);
-            let (roots, mut blows) = (cell.roots(), Vec::new());
+            let (roots, mut blows, mut losses) = (cell.roots(), Vec::new(), Vec::new());
             let workload = round.workload(20_000, Duration::from_millis(4));
-            let run = workload.run(&test_name(), &roots, |progress| {
+            let mut run = workload.run(&test_name(), &roots, |progress| {
                 let rng = Rng::new(round.seed ^ 0xfa17);
-                let mut stage = Stage { cell: &mut cell, progress, rng, blows: vec![0; round.mounts] };
+                let (blows_so_far, said) = (vec![0; round.mounts], vec![(0, now()); round.mounts]);
+                let mut stage = Stage {
+                    cell: &mut cell,
+                    progress,
+                    rng,
+                    delays: &round.delays,
+                    blows: blows_so_far,
+                    said,
+                    losses: Vec::new(),
+                };
                 stage.meanwhile();
                 faults(&mut stage);
                 stage.meanwhile();
-                blows = stage.blows;
+                (0..round.mounts).for_each(|client| stage.note_loss(client));
+                (blows, losses) = (stage.blows, stage.losses);
             });
+            eprintln!("  lost: {losses:?}");
+            run.history.losses = losses;
             check(&cell, TERM, &run, &blows);
         });
     }
@@ -204,7 +235,8 @@ impl Story {
             Descriptors::Any => Pieces::Calls,
             Descriptors::OneWay => Pieces::Words,
         };
-        Workload { seed, threads_per_mount: 2, operations, pieces, descriptors, pause, readers }
+        let syncs = if self.delays == Delays::Never { Syncs::Never } else { Syncs::Sometimes };
+        Workload { seed, threads_per_mount: 2, operations, pieces, descriptors, syncs, pause, readers }
     }
 }
 
@@ -217,6 +249,8 @@ impl Stage<'_> {
         eprintln!("  {faults:?}");
         let hit: BTreeSet<usize> = faults.iter().filter_map(|fault| fault.client()).collect();
         hit.iter().for_each(|client| self.blows[*client] += 1);
+        hit.iter().for_each(|client| self.note_loss(*client));
+        let kept = self.kept_logs();
         let mut faults = faults.to_vec();
         faults.sort();
         faults.iter().for_each(|fault| self.begin(*fault));
@@ -227,6 +261,9 @@ impl Stage<'_> {
             self.progress.advance(MEANWHILE / 4, PATIENCE);
         }
         faults.iter().rev().for_each(|fault| self.end(*fault));
+        for client in &hit {
+            self.note_return(*client, faults.contains(&Fault::ClientCrash(*client)), kept);
+        }
         self.meanwhile();
     }
 
@@ -249,6 +286,44 @@ impl Stage<'_> {
             });
         }
         self.suffer(&faults);
+    }
+
+    /// What the client says to have lost since it was asked last.
+    fn note_loss(&mut self, client: usize) {
+        if *self.delays == Delays::Never {
+            return;
+        }
+        let (before, since) = self.said[client];
+        let said = self.cell.mounts[client].counter("lost_records");
+        let until = now();
+        if said > before {
+            self.losses.push(Loss { mount: client as u16, since, until });
+        }
+        self.said[client] = (said, until);
+    }
+
+    /// The client is back: what has it lost? A daemon that was killed took what was in its memory with it, which its programs
+    /// were told by the mount's end; what it had logged is told by the next one, or kept and shown by `soda recover`.
+    fn note_return(&mut self, client: usize, crashed: bool, kept_before: usize) {
+        if *self.delays == Delays::Never {
+            return;
+        }
+        // It has its session again, or another, when it answers: its leases of before have ended.
+        let root = self.cell.root(client).to_path_buf();
+        wait::run(Command::new("stat").arg(root), PATIENCE).expect_success("a client that is back");
+        if !crashed {
+            return self.note_loss(client);
+        }
+        let (_, since) = self.said[client];
+        if *self.delays == Delays::InMemory || self.kept_logs() > kept_before {
+            self.losses.push(Loss { mount: client as u16, since, until: now() });
+        }
+        self.said[client] = (0, now());
+    }
+
+    fn kept_logs(&self) -> usize {
+        let Delays::Logged(cache_dir) = self.delays else { return 0 };
+        std::fs::read_dir(cache_dir.join("oplog/kept")).map_or(0, Iterator::count)
     }
 
     fn meanwhile(&self) {

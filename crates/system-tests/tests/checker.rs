@@ -3,7 +3,7 @@
 
 use soda_model::Rng;
 use soda_system_tests::linear::object::{Answer, Attribute, Object, Operation, RangeMode};
-use soda_system_tests::linear::{Call, History, Verdict, check};
+use soda_system_tests::linear::{Call, History, Loss, Verdict, check};
 
 const BLOCK: Object = Object::Block { file: 0, block: 0 };
 const NAMES: Object = Object::Names { directory: 0 };
@@ -34,7 +34,7 @@ fn read(client: u16, value: u64, called: u64, returned: u64) -> Call {
 }
 
 fn is_linearizable(calls: Vec<Call>) -> bool {
-    check(&History { reproduce: String::new(), calls }).is_empty()
+    check(&History { calls, ..History::default() }).is_empty()
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn objects_are_checked_each_by_itself() {
         write(0, 1, 11, 12),
         read(1, 1, 13, 14),
     ];
-    let violations = check(&History { reproduce: String::new(), calls });
+    let violations = check(&History { calls, ..History::default() });
     assert_eq!(violations.len(), 1);
     assert_eq!(violations[0].object, other);
     assert_eq!(violations[0].verdict, Verdict::Impossible { explained: 1, stuck_at: 1 });
@@ -470,6 +470,71 @@ fn many_calls_without_an_answer_are_checked_in_reasonable_time() {
     for client in [1, 3] {
         calls.push(at(client, LOCK, Operation::TryLock, 10_000 + 20 * u64::from(client), Answer::Done));
     }
-    let violations = check(&History { reproduce: String::new(), calls });
+    let violations = check(&History { calls, ..History::default() });
     assert!(matches!(violations[0].verdict, Verdict::Impossible { .. }), "{:?}", violations[0].verdict);
+}
+
+/// Threads 0 and 2 work on mount 0, which loses something between 100 and 200; threads 1 and 3 on mount 1.
+fn is_loss(calls: Vec<Call>) -> bool {
+    let losses = vec![Loss { mount: 0, since: 100, until: 200 }];
+    check(&History { calls, mounts: 2, losses, ..History::default() }).is_empty()
+}
+
+#[test]
+fn what_was_acknowledged_and_then_lost_is_an_end_that_nobody_else_has_seen() {
+    let written = || vec![write(0, 1, 10, 20), write(2, 2, 30, 40)];
+    let and = |more: &[Call]| [written(), more.to_vec()].concat();
+    for left in [0, 1, 2] {
+        assert!(is_loss(and(&[read(1, left, 150, 160), read(0, left, 210, 220)])), "{left} of two are left");
+    }
+    assert!(!is_linearizable(and(&[read(1, 0, 150, 160)])), "nobody has said that anything is lost");
+    assert!(is_loss(and(&[read(0, 2, 50, 60), read(1, 0, 150, 160)])), "it has seen itself what is lost");
+    assert!(!is_loss(and(&[read(1, 2, 50, 60), read(1, 1, 150, 160)])), "another mount had seen it");
+    assert!(!is_loss(and(&[read(1, 1, 150, 160), read(3, 2, 170, 180)])), "lost, then back");
+    assert!(!is_loss(and(&[read(1, 0, 150, 160), read(0, 2, 210, 220)])), "lost for others only");
+    assert!(!is_loss(and(&[read(1, 0, 80, 90)])), "before it was lost");
+    assert!(!is_loss(and(&[read(3, 2, 210, 220), read(1, 0, 230, 240)])), "after it was lost");
+    let again = [read(1, 1, 150, 160), write(0, 3, 210, 220), read(1, 3, 230, 240)];
+    assert!(is_loss(and(&again)), "it goes on");
+    assert!(!is_loss(and(&[write(0, 3, 210, 220), read(1, 1, 230, 240)])), "one loss is not two");
+    assert!(!is_loss(vec![write(1, 1, 10, 20), read(0, 0, 210, 220)]), "what another mount had written");
+}
+
+#[test]
+fn what_was_synced_is_not_lost() {
+    let sync = |client, called| call(client, BLOCK, Operation::Sync, called, called + 5, Answer::Done);
+    let story = |synced, left| {
+        vec![write(0, 1, 10, 20), sync(2, synced), write(0, 2, 50, 60), read(1, left, 150, 160)]
+    };
+    for left in [1, 2] {
+        assert!(is_loss(story(30, left)), "{left}");
+    }
+    assert!(!is_loss(story(30, 0)));
+    assert!(is_loss(story(5, 0)), "fsync was before");
+}
+
+/// Only the end of what a mount did can be lost, not something in the middle.
+#[test]
+fn what_is_lost_has_no_holes() {
+    let append = |record, called| call(0, LOG, Operation::Append(record), called, called + 5, Answer::Done);
+    let story = |left: &[u64]| {
+        let read = call(1, LOG, Operation::ReadLog, 150, 160, Answer::Records(left.to_vec()));
+        vec![append(1, 10), append(2, 20), append(3, 30), read]
+    };
+    assert!([&[][..], &[1], &[1, 2], &[1, 2, 3]].into_iter().all(|left| is_loss(story(left))));
+    assert!([&[2][..], &[1, 3], &[2, 3], &[3]].into_iter().all(|left| !is_loss(story(left))));
+    let lock = |client, called| call(client, LOCK, Operation::TryLock, called, called + 5, Answer::Done);
+    assert!(!is_loss(vec![lock(0, 10), lock(1, 150)]), "locks are never delayed");
+}
+
+#[test]
+fn many_losses_are_checked_in_reasonable_time() {
+    let loss = |number: u16| Loss {
+        mount: number % 2,
+        since: 500 * u64::from(number),
+        until: 500 * u64::from(number) + 700,
+    };
+    let losses = (0..20).map(loss).collect();
+    let history = History { calls: one_copy(3, 8, 400), mounts: 2, losses, ..History::default() };
+    assert!(check(&history).is_empty());
 }

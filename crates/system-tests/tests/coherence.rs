@@ -56,6 +56,61 @@ fn crashes_of_a_mount_that_logs_take_nothing() {
     });
 }
 
+// SEMANTICS 46, 49
+/// What they had not told is lost as a whole, said to be, and seen by nobody else.
+#[test]
+fn frozen_clients_that_write_behind_lose_only_what_they_say() {
+    Story::of(2).writing_behind().with_seed(71).disturbed(|stage| {
+        stage.suffer(&[Fault::ClientFrozen(0)]);
+        stage.suffer(&[Fault::ClientFrozen(1)]);
+    });
+}
+
+// SEMANTICS 46, 49
+#[test]
+fn crashes_of_clients_that_write_behind_take_only_what_they_had_not_told() {
+    Story::of(2).writing_behind().with_seed(72).disturbed(|stage| {
+        stage.suffer(&[Fault::ClientCrash(1)]);
+        stage.suffer(&[Fault::ClientCrash(0), Fault::ServerCrash]);
+        stage.suffer(&[Fault::ClientCrash(1)]);
+    });
+}
+
+// SEMANTICS 46, 50, 51
+#[test]
+fn crashes_beside_another_mount_take_nothing_from_mounts_that_log() {
+    let logs = tempfile::tempdir().unwrap();
+    Story::of(2).writing_behind_with_logs_in(logs.path()).with_seed(73).disturbed(|stage| {
+        stage.suffer(&[Fault::ClientCrash(1)]);
+        stage.suffer(&[Fault::ClientCrash(0), Fault::ServerCrash]);
+        stage.suffer(&[Fault::ClientFrozen(1)]);
+        stage.suffer(&[Fault::ClientCrash(0)]);
+    });
+}
+
+// SEMANTICS 36, 46, 49
+#[test]
+fn readers_and_writers_behind_that_are_cut_off_lose_only_what_they_say() {
+    let (readers, writers) = ([0, 1], [2, 3]);
+    Story::of(4).writing_behind().with_readers(readers.len()).with_cables().with_seed(74).disturbed(
+        |stage| {
+            stage.suffer(&[Fault::CutOff(writers[0])]);
+            stage.suffer(&[Fault::CutOff(readers[0]), Fault::CutOff(writers[1])]);
+        },
+    );
+}
+
+// SEMANTICS 46, 49-51
+#[test]
+fn four_mounts_that_write_behind_through_several_faults_at_once() {
+    let logs = tempfile::tempdir().unwrap();
+    Story::of(4).writing_behind_with_logs_in(logs.path()).with_cables().with_seed(75).disturbed(|stage| {
+        for _ in 0..3 {
+            stage.suffer_something();
+        }
+    });
+}
+
 // SEMANTICS 1-6
 #[test]
 fn two_mounts_with_deep_leases_are_one_copy() {

@@ -9,7 +9,7 @@ use soda_system_tests::cell::{
 };
 use soda_system_tests::linear::assert_linearizable;
 use soda_system_tests::wait;
-use soda_system_tests::workload::{Descriptors, Pieces, Workload, seed};
+use soda_system_tests::workload::{Descriptors, Pieces, Syncs, Workload, seed};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -74,9 +74,10 @@ impl Drop for Python {
 
 /// A history of random operations of all mounts that could have happened on one copy, without any error.
 fn one_copy(test: &str, seed: u64, cell: &Cell) {
-    let (pieces, descriptors) = (Pieces::Calls, Descriptors::Any);
+    let (pieces, descriptors, syncs) = (Pieces::Calls, Descriptors::Any, Syncs::Never);
     let (threads_per_mount, operations, pause, readers) = (2, 600, Duration::ZERO, 0);
-    let workload = Workload { seed, threads_per_mount, operations, pieces, descriptors, pause, readers };
+    let workload =
+        Workload { seed, threads_per_mount, operations, pieces, descriptors, syncs, pause, readers };
     let run = workload.run(test, &cell.roots(), |progress| progress.complete(Duration::from_secs(120)));
     let errors: Vec<_> = run.errors.iter().flatten().take(5).collect();
     assert!(errors.is_empty(), "{errors:?}");

@@ -1,7 +1,7 @@
 //! The workload and the checker together, on the local disk, which is one copy; and on a directory that is not.
 
 use soda_system_tests::linear::{assert_linearizable, check};
-use soda_system_tests::workload::{Descriptors, Pieces, Workload, seed};
+use soda_system_tests::workload::{Descriptors, Pieces, Syncs, Workload, seed};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ fn workload(seed: u64) -> Workload {
         operations: 3000,
         pieces: Pieces::Words,
         descriptors: Descriptors::Any,
+        syncs: Syncs::Never,
         pause: Duration::from_micros(20),
         readers: 0,
     }

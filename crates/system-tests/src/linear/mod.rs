@@ -2,10 +2,13 @@
 //! between its call and its return?
 //!
 //! * [`History`] is what was observed, [`check`] the verdict for all of it.
+//! * A mount that delays its writes may lose what it has acknowledged ([`Loss`]): then the copy goes back to what it was at some
+//!   moment since when that mount alone had used it, and stays so. `branch` is that.
 //! * [`object`] has the words; `state` says what each kind of object may answer. Linearizability is local (Herlihy & Wing,
 //!   "Linearizability: A Correctness Condition for Concurrent Objects", 1990, theorem 1), so every object is searched by itself.
 //! * [`search`] is the search.
 
+mod branch;
 mod directories;
 mod names;
 pub mod object;
@@ -29,6 +32,20 @@ pub struct History {
     /// What repeats the run.
     pub reproduce: String,
     pub calls: Vec<Call>,
+    /// Thread n works on mount n modulo this.
+    pub mounts: u16,
+    /// In the order of their times, 64 at most.
+    pub losses: Vec<Loss>,
+}
+
+/// A mount lost changes that it had acknowledged and not told the server, and said so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Loss {
+    pub mount: u16,
+    /// Nanoseconds of `CLOCK_MONOTONIC`: it was not before.
+    pub since: u64,
+    /// Nor after.
+    pub until: u64,
 }
 
 /// What is wrong with a history.
@@ -50,7 +67,10 @@ pub fn check(history: &History) -> Vec<Violation> {
     for (object, mut calls) in objects {
         calls.sort_by_key(|call| call.called);
         drop_unseen(&mut calls);
-        let verdict = search::search(object, &calls);
+        if object.may_be_lost() {
+            insert_losses(object, &mut calls, &history.losses);
+        }
+        let verdict = search::search(object, &calls, history.mounts.max(1));
         if verdict == Verdict::Linearizable {
             continue;
         }
@@ -64,6 +84,21 @@ pub fn check(history: &History) -> Vec<Violation> {
         violations.push(Violation { object, verdict, calls: nearby });
     }
     violations
+}
+
+/// For each loss two calls: that the mount is ahead from some moment on, which may or may not be; and that what it did since is
+/// lost.
+fn insert_losses(object: Object, calls: &mut Vec<Call>, losses: &[Loss]) {
+    for (number, Loss { mount, since, until }) in losses.iter().enumerate() {
+        let earlier = losses[..number].iter().filter(|earlier| earlier.mount == *mount);
+        let ahead_since = earlier.map(|earlier| earlier.since).max().unwrap_or(0);
+        let (client, loss) = (*mount, number as u8);
+        let ahead = Operation::Ahead { mount: *mount, loss };
+        calls.push(Call { client, object, operation: ahead, called: ahead_since, returned: None });
+        let (lose, returned) = (Operation::Lose { mount: *mount, loss }, Some((*until, Answer::Done)));
+        calls.push(Call { client, object, operation: lose, called: *since, returned });
+    }
+    calls.sort_by_key(|call| call.called);
 }
 
 /// Takes out the writes and appends without an answer whose value nobody has seen. An order that has one of them is an

@@ -25,6 +25,13 @@ pub enum Object {
     Ranges { file: u16 },
 }
 
+impl Object {
+    /// Whether changes of it may be acknowledged before the server hears of them.
+    pub(super) fn may_be_lost(self) -> bool {
+        !matches!(self, Object::Lock { .. } | Object::Ranges { .. })
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 pub enum Attribute {
     Permissions,
@@ -111,13 +118,25 @@ pub enum Operation {
         from: u8,
         to: u8,
     },
+    /// fsync of the file.
+    Sync,
+    /// Not an operation of a program: from here on the mount tells nobody what it does.
+    Ahead {
+        mount: u16,
+        loss: u8,
+    },
+    /// Nor is this: what the mount has told nobody is lost.
+    Lose {
+        mount: u16,
+        loss: u8,
+    },
 }
 
 impl Operation {
     /// Whether it may leave a state that is another one.
     pub fn changes(&self) -> bool {
-        use Operation::{List, ListLeaves, Lookup, Read, ReadLog};
-        !matches!(self, Read | Lookup { .. } | List | ListLeaves { .. } | ReadLog)
+        use Operation::{List, ListLeaves, Lookup, Read, ReadLog, Sync};
+        !matches!(self, Read | Lookup { .. } | List | ListLeaves { .. } | ReadLog | Sync)
     }
 }
 

@@ -5,8 +5,8 @@
 //! out together with its return; when the first thing in the list is a return whose call could not be taken, the last
 //! choice was wrong and is put back.
 
+use super::branch::Branch;
 use super::object::{Call, Object};
-use super::state::State;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,13 +27,14 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Looks for an order of `calls`, which are all on `object` and sorted by the time of the call.
-pub fn search(object: Object, calls: &[Call]) -> Verdict {
+/// Looks for an order of `calls`, which are all on `object` and sorted by the time of the call. Thread n works on mount
+/// n modulo `mounts`.
+pub fn search(object: Object, calls: &[Call], mounts: u16) -> Verdict {
     let mut events = Events::new(calls);
-    let mut state = object.initial();
+    let mut state = Branch::initial(object);
     let mut done = Done::default();
     let mut tried: HashSet<u128> = HashSet::new();
-    let mut choices: Vec<(usize, State)> = Vec::new();
+    let mut choices: Vec<(usize, Branch)> = Vec::new();
     let (mut explained, mut stuck_at) = (0, 0);
     let mut cursor = events.first();
     loop {
@@ -45,7 +46,7 @@ pub fn search(object: Object, calls: &[Call]) -> Verdict {
             None => return Verdict::Linearizable,
             Some((event, Kind::Call(index))) => {
                 cursor = events.next(event);
-                let Some(after) = state.after(&calls[index]) else { continue };
+                let Some(after) = state.after(&calls[index], mounts) else { continue };
                 // An order in which a call without an answer changes nothing is an order without it, too.
                 if calls[index].returned.is_none() && after == state {
                     continue;
@@ -76,7 +77,7 @@ pub fn search(object: Object, calls: &[Call]) -> Verdict {
 }
 
 /// 128 bits stand for the pair itself: two pairs with one fingerprint would hide a violation with a probability of 10^-24.
-fn fingerprint(done: &Done, state: &State) -> u128 {
+fn fingerprint(done: &Done, state: &Branch) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
         (salt, done, state).hash(&mut hasher);

@@ -54,6 +54,7 @@ impl State {
             (State::Value(0), Operation::Unlink) => (State::Value(0), Answer::Missing),
             (State::Value(value), Operation::Unlink) => (State::Value(value - 1), Answer::Done),
             (State::Value(value), Operation::Read) => (self.clone(), Answer::Value(*value)),
+            (State::Value(_) | State::Log { .. }, Operation::Sync) => (self.clone(), Answer::Done),
             (State::Names(names), Operation::Rename { from, to })
                 if answer == Some(&Answer::Done) && names.were_just_renamed(*from, *to, call) =>
             {

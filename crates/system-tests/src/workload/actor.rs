@@ -2,7 +2,7 @@
 
 use super::layout::own_name;
 use super::locker::Locker;
-use super::{Descriptors, Pieces, Place, Role};
+use super::{Descriptors, Pieces, Place, Role, Syncs};
 use crate::linear::Call;
 use crate::linear::object::{Answer, Object, Operation};
 use rustix::fs::{self, Mode, OFlags};
@@ -28,6 +28,7 @@ pub(super) struct Actor {
     pub(super) is_on_last_mount: bool,
     pub(super) pieces: Pieces,
     pub(super) descriptors: Descriptors,
+    pub(super) syncs: Syncs,
     pub(super) rng: Rng,
     root: PathBuf,
     /// The root, opened. A path would lead elsewhere when a dead mount is taken away: to the empty directory below it.
@@ -57,7 +58,7 @@ impl Actor {
     pub(super) fn new(
         client: u16,
         place: Place,
-        (pieces, descriptors): (Pieces, Descriptors),
+        (pieces, descriptors, syncs): (Pieces, Descriptors, Syncs),
         rng: Rng,
         current: Current,
     ) -> Actor {
@@ -67,6 +68,7 @@ impl Actor {
             is_on_last_mount: place.is_last,
             pieces,
             descriptors,
+            syncs,
             rng,
             filesystem: fs::statfs(&place.root).map(|stat| stat.f_type).unwrap_or_default(),
             root: place.root,
@@ -238,7 +240,7 @@ impl Actor {
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`: one clock for all threads of the machine.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -5,7 +5,7 @@ use super::layout::{
     ATTRIBUTE_FILES, ATTRIBUTES, BLOCKS, DATA_FILES, DIRECTORIES, LEAVES, LINKED_FILES, LOCKS, LOG_RECORDS,
     LOGS, NAMES, PAGES, PARENTS, RANGE_FILES, WHOLE, whole_number,
 };
-use super::{Pieces, Role};
+use super::{Pieces, Role, Syncs};
 use crate::linear::PARTS;
 use crate::linear::object::{Attribute, Object, Operation, RangeMode};
 
@@ -15,7 +15,8 @@ impl Actor {
         match self.rng.below(objects) {
             0..=23 => {
                 let object = Object::Block { file: self.below(DATA_FILES), block: self.below(BLOCKS) };
-                (object, self.write_or_read())
+                let operation = self.choose_sync().unwrap_or_else(|| self.write_or_read());
+                (object, operation)
             }
             24..=29 => self.choose_whole(),
             30..=49 => self.choose_name(),
@@ -45,7 +46,11 @@ impl Actor {
             }
             78..=85 => {
                 let append = self.may_change() && self.log_len < LOG_RECORDS && self.rng.chance(1, 2);
-                let operation = if append { Operation::Append(self.unique()) } else { Operation::ReadLog };
+                let operation = match self.choose_sync() {
+                    Some(sync) => sync,
+                    None if append => Operation::Append(self.unique()),
+                    None => Operation::ReadLog,
+                };
                 (Object::Log { file: self.below(LOGS) }, operation)
             }
             86..=92 => {
@@ -63,6 +68,9 @@ impl Actor {
 
     fn choose_whole(&mut self) -> (Object, Operation) {
         let file = self.below(WHOLE.len() as u16);
+        if let Some(sync) = self.choose_sync() {
+            return (Object::Whole { file }, sync);
+        }
         match self.write_or_read() {
             Operation::Read if self.pieces == Pieces::Calls && self.rng.chance(1, 2) => {
                 let block = self.rng.pick(&PAGES);
@@ -97,6 +105,7 @@ impl Actor {
         let (name, leaf) = (self.below(NAMES.into()) as u8, self.below(LEAVES.into()) as u8);
         let what = if self.may_change() { self.rng.below(10) } else { 7 + self.rng.below(3) };
         match what {
+            4..=6 if self.syncs == Syncs::Sometimes => Operation::ListLeaves { name },
             0..=1 => Operation::MakeDirectory { name },
             2..=3 => Operation::RemoveDirectory { name },
             4 => Operation::CreateLeaf { name, leaf },
@@ -120,6 +129,11 @@ impl Actor {
     fn write_or_read(&mut self) -> Operation {
         let write = self.may_change() && self.rng.chance(1, 3);
         if write { Operation::Write(self.unique()) } else { Operation::Read }
+    }
+
+    fn choose_sync(&mut self) -> Option<Operation> {
+        let may = self.syncs == Syncs::Sometimes && self.may_change();
+        (may && self.rng.chance(1, 15)).then_some(Operation::Sync)
     }
 
     fn may_change(&self) -> bool {

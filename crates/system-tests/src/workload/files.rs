@@ -1,7 +1,7 @@
 //! Operations on data: blocks, whole files, logs.
 
 use super::actor::Actor;
-use super::layout::{BLOCK_STRIDE, LOG_RECORDS, PAGES, WHOLE, data_name, log_name, whole_number};
+use super::layout::{BLOCK_STRIDE, BLOCKS, LOG_RECORDS, PAGES, WHOLE, data_name, log_name, whole_number};
 use super::{Descriptors, Pieces};
 use crate::linear::object::{Answer, Object, Operation};
 use rustix::fs::{self, OFlags};
@@ -15,10 +15,17 @@ const PAGE: usize = 4096;
 const WORD: usize = 8;
 
 impl Actor {
-    /// What is changed with a file that is changed as a whole: its pages, which others read each by itself.
+    /// What else is changed or synced: of a file that is changed as a whole its pages, which others read each by itself; of
+    /// one that is synced all of it.
     pub(super) fn pages_of(&self, object: Object, operation: &Operation) -> Vec<Object> {
         match object {
-            Object::Whole { file } if operation.changes() && self.pieces == Pieces::Calls => {
+            Object::Block { file, block } if *operation == Operation::Sync => {
+                let others = (0..BLOCKS).filter(|other| *other != block);
+                others.map(|block| Object::Block { file, block }).collect()
+            }
+            Object::Whole { file }
+                if (operation.changes() || *operation == Operation::Sync) && self.pieces == Pieces::Calls =>
+            {
                 PAGES.iter().map(|block| Object::Block { file: whole_number(file), block: *block }).collect()
             }
             _ => Vec::new(),
@@ -42,6 +49,9 @@ impl Actor {
                 if pwrite(file, &bytes, offset)? == len { Ok(Answer::Done) } else { Err(Errno::IO) }
             });
         }
+        if *operation == Operation::Sync {
+            return self.sync(data_name(file));
+        }
         let flags = self.readable(1, 4);
         let mut bytes = vec![0; len];
         self.with_file(data_name(file), flags, |file| {
@@ -62,6 +72,7 @@ impl Actor {
                     if pwrite(file, &*bytes, 0)? == len { Ok(Answer::Done) } else { Err(Errno::IO) }
                 })
             }
+            Operation::Sync => self.sync(name),
             Operation::Truncate if self.rng.chance(1, 2) => {
                 self.open(&name, OFlags::WRONLY | OFlags::TRUNC)?;
                 Ok(Answer::Done)
@@ -89,6 +100,9 @@ impl Actor {
                 if write(file, &bytes)? == RECORD { Ok(Answer::Done) } else { Err(Errno::IO) }
             });
         }
+        if *operation == Operation::Sync {
+            return self.sync(log_name(file));
+        }
         let records = self.with_file(log_name(file), OFlags::RDONLY, |file| {
             let mut bytes = vec![0; RECORD * LOG_RECORDS * 4];
             let read = pread(file, &mut bytes[..], 0)?;
@@ -96,6 +110,10 @@ impl Actor {
         })?;
         self.log_len = records.len();
         Ok(Answer::Records(records))
+    }
+
+    fn sync(&mut self, name: String) -> Result<Answer> {
+        self.with_file(name, OFlags::WRONLY, |file| fs::fsync(file).map(|()| Answer::Done))
     }
 
     fn writable(&mut self) -> OFlags {

@@ -11,6 +11,7 @@ mod names;
 
 use crate::linear::History;
 use crate::wait;
+pub(crate) use actor::now;
 use actor::{Actor, Current};
 use soda_model::Rng;
 use std::collections::hash_map::RandomState;
@@ -33,6 +34,7 @@ pub struct Workload {
     pub operations: u64,
     pub pieces: Pieces,
     pub descriptors: Descriptors,
+    pub syncs: Syncs,
     /// The mean pause between two operations of a thread.
     pub pause: Duration,
     /// On so many mounts, the first ones, the threads only look. The others look and change.
@@ -54,6 +56,15 @@ pub enum Descriptors {
     Any,
     /// Each for reading or for writing: Linux before 6.6 caches what goes through those for both (the end of SEMANTICS).
     OneWay,
+}
+
+/// Whether files are synced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Syncs {
+    Never,
+    /// Now and then: for mounts that may lose what is not synced. Directories have no files in them then: each is told by itself,
+    /// so what is lost of several is not the end of anything.
+    Sometimes,
 }
 
 /// What the threads on a mount do.
@@ -141,7 +152,7 @@ impl Workload {
             // They are not joined: the cell that this panic drops frees them.
             panic!("hung for {HUNG:?} after the last fault:\n{}\nrepeat with: {reproduce}", lines.join("\n"));
         }
-        let history = History { reproduce, calls: Vec::new() };
+        let history = History { reproduce, mounts: roots.len() as u16, ..History::default() };
         let mut run = Run { history, errors: vec![Vec::new(); roots.len()] };
         for (number, worker) in workers.into_iter().enumerate() {
             let Ok(actor) = worker.join() else { panic!("thread {number} failed") };
@@ -151,8 +162,8 @@ impl Workload {
         run
     }
 
-    fn kind(&self) -> (Pieces, Descriptors) {
-        (self.pieces, self.descriptors)
+    fn kind(&self) -> (Pieces, Descriptors, Syncs) {
+        (self.pieces, self.descriptors, self.syncs)
     }
 
     fn place(&self, roots: &[PathBuf], mount: usize) -> Place {
