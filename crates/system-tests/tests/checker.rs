@@ -501,6 +501,26 @@ fn what_was_acknowledged_and_then_lost_is_an_end_that_nobody_else_has_seen() {
 }
 
 #[test]
+fn what_is_lost_may_have_been_seen_by_stat_only() {
+    let story = |object, seen, left| {
+        let on =
+            |client, operation, called, answer| call(client, object, operation, called, called + 5, answer);
+        is_loss(vec![
+            on(0, Operation::Write(1), 10, Answer::Done),
+            on(1, Operation::Read, 20, Answer::Value(seen)),
+            on(0, Operation::Write(2), 30, Answer::Done),
+            on(1, Operation::Read, 150, Answer::Value(left)),
+        ])
+    };
+    let attribute = |which| Object::Attribute { file: 0, which };
+    assert!([0, 1, 2].into_iter().all(|left| story(attribute(Attribute::Size), 1, left)));
+    assert!(!story(attribute(Attribute::Size), 0, 0), "stat shows what is so");
+    for object in [BLOCK, attribute(Attribute::Extended)] {
+        assert!(!story(object, 1, 0) && story(object, 1, 1), "{object:?}");
+    }
+}
+
+#[test]
 fn what_was_synced_is_not_lost() {
     let sync = |client, called| call(client, BLOCK, Operation::Sync, called, called + 5, Answer::Done);
     let story = |synced, left| {

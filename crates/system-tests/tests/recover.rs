@@ -244,7 +244,11 @@ fn a_writer_that_was_frozen_past_its_term_says_what_it_lost() {
     if !prerequisites() {
         return;
     }
-    let (cell, cache) = cell(2, "");
+    let cache = tempfile::tempdir().unwrap();
+    let options = format!("write=behind,dirty-age=1h,cache-dir={}", cache.path().display());
+    // Longer than a busy machine takes for anything else here.
+    let setting = Setting { mount_options: &["-o", &options], term: MEASURED_TERM / 2, ..Setting::default() };
+    let cell = Cell::assemble(2, &setting);
     write_later(&cell);
     let (mine, theirs) = (cell.root(0).join("dir"), cell.root(1).join("dir"));
     for name in ["written", "synced", "closed", "untouched"] {

@@ -4,13 +4,13 @@
 #![allow(clippy::unwrap_used)]
 
 use soda_model::{Alphabet, Generator, Placement, Rng};
-use soda_system_tests::cell::{Cell, PATIENCE, prerequisites};
+use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites};
 use soda_system_tests::tree::{Comparison, RealTree};
 use soda_system_tests::wait;
 use soda_system_tests::workload::seed;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
 use std::time::Duration;
@@ -359,4 +359,104 @@ fn a_program_that_runs_is_not_cut_off() {
     running.wait().unwrap();
     assert_eq!(opened.err(), Some(rustix::io::Errno::TXTBSY));
     assert_eq!(after, size);
+}
+
+/// Sources, and how to build them: each is an object of its own, all of them are a program.
+const SOURCES: usize = 16;
+
+fn write_sources(dir: &Path) {
+    const MAKEFILE: &str = "OBJECTS = $(patsubst %.c,%.o,$(wildcard *.c))\n\
+        program: $(OBJECTS)\n\tcc -o $@ $(OBJECTS)\n\
+        %.o: %.c common.h\n\tcc -O0 -c $< -o $@\n";
+    fs::create_dir(dir).unwrap();
+    fs::write(dir.join("Makefile"), MAKEFILE).unwrap();
+    fs::write(dir.join("common.h"), "int sum(int);\n").unwrap();
+    for number in 0..SOURCES {
+        let next = (number + 1) % SOURCES;
+        let start = if number == 0 { "int main(void) { return f1(0) != 15; }\n" } else { "" };
+        let source = format!(
+            "#include \"common.h\"\nint f{next}(int);\n\
+             int f{number}(int n) {{ return {number} ? f{next}(n + 1) : n; }}\n{start}"
+        );
+        fs::write(dir.join(format!("c{number}.c")), source).unwrap();
+    }
+}
+
+fn make(dir: &Path, targets: &[String]) {
+    let mut make = Command::new("make");
+    make.arg("-j2").arg("-C").arg(dir).args(targets);
+    wait::run(&mut make, Duration::from_secs(120)).expect_success("make");
+}
+
+fn objects(numbers: impl Iterator<Item = usize>) -> Vec<String> {
+    numbers.map(|number| format!("c{number}.o")).collect()
+}
+
+/// Every file, with its content.
+fn contents(dir: &Path) -> Vec<(std::ffi::OsString, Vec<u8>)> {
+    let mut found: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(Result::unwrap)
+        .map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap()))
+        .collect();
+    found.sort();
+    found
+}
+
+/// Beside each other, then in one directory: what comes out is what one machine makes alone, and the other machine sees it.
+// SEMANTICS 1, 46
+#[test]
+fn two_machines_that_build_at_once_make_what_one_makes_alone() {
+    if !prerequisites() {
+        return;
+    }
+    for mount_options in [&["-o", "write=behind"][..], &[]] {
+        let setting = Setting { mount_options, term: LONG_TERM, ..Setting::default() };
+        let cell = Cell::assemble(2, &setting);
+        let alone = cell.scratch().join("alone");
+        write_sources(&alone);
+        make(&alone, &[]);
+        let expected = contents(&alone);
+
+        let names = ["a", "b"];
+        fs::create_dir(cell.root(0).join("tree")).unwrap();
+        let own = |mount: usize| cell.root(mount).join("tree").join(names[mount]);
+        (0..2).for_each(|mount| write_sources(&own(mount)));
+        make(&own(0), &objects(0..1));
+        make(&own(1), &objects(0..1));
+        let recalls = || cell.mounts.iter().map(|mount| mount.counter("recalls")).sum::<u64>();
+        let before = recalls();
+        std::thread::scope(|scope| {
+            for mount in 0..2 {
+                let dir = own(mount);
+                scope.spawn(move || make(&dir, &[]));
+            }
+        });
+        let recalled = recalls() - before;
+        for mount in 0..2 {
+            for name in names {
+                let seen = contents(&cell.root(mount).join("tree").join(name));
+                assert!(seen == expected, "{name} on mount {mount}");
+            }
+        }
+        // The directories above them, on either side.
+        assert!(recalled <= 8, "{recalled} recalls for builds that have nothing in common");
+
+        let both = |mount: usize| cell.root(mount).join("tree/both");
+        write_sources(&both(0));
+        std::thread::scope(|scope| {
+            for mount in 0..2 {
+                let half = objects((0..SOURCES).filter(|number| number % 2 == mount));
+                let dir = both(mount);
+                scope.spawn(move || make(&dir, &half));
+            }
+        });
+        make(&both(1), &[]);
+        for mount in 0..2 {
+            assert!(contents(&both(mount)) == expected, "mount {mount}");
+            wait::run(&mut Command::new(both(mount).join("program")), PATIENCE).expect_success("the program");
+        }
+        let lost: Vec<u64> = cell.mounts.iter().map(|mount| mount.counter("lost_records")).collect();
+        assert_eq!(lost, [0, 0]);
+    }
 }

@@ -33,8 +33,10 @@ impl Branch {
                 Some(after)
             }
             _ => {
-                // Anybody else who uses the object has everything told first, and so has fsync.
-                let tells = |ahead: u16| call.client % mounts != ahead || call.operation == Operation::Sync;
+                // Anybody else who uses the object has everything told first, and so has fsync. But stat asks who is ahead.
+                let asks = call.operation == Operation::Read && call.object.is_shown_by_stat();
+                let by_another = |ahead: u16| call.client % mounts != ahead && !asks;
+                let tells = |ahead: u16| by_another(ahead) || call.operation == Operation::Sync;
                 if self.kept.as_ref().is_some_and(|(ahead, _)| tells(*ahead)) {
                     return None;
                 }

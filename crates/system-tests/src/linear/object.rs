@@ -30,6 +30,12 @@ impl Object {
     pub(super) fn may_be_lost(self) -> bool {
         !matches!(self, Object::Lock { .. } | Object::Ranges { .. })
     }
+
+    /// Other machines are shown it as it is where it was changed, told or not (SEMANTICS 55).
+    pub(super) fn is_shown_by_stat(self) -> bool {
+        use Attribute::{Mtime, Permissions, Size};
+        matches!(self, Object::Attribute { which: Permissions | Size | Mtime, .. } | Object::Links { .. })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
