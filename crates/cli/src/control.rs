@@ -434,6 +434,7 @@ pub(crate) mod tests {
             metadata_bytes: 0,
             open_files: 0,
             locks: 0,
+            delegated_locks: 0,
             unsynced: 0,
             backlog: soda_client::BacklogView::default(),
         };

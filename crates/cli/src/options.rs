@@ -1,7 +1,7 @@
 //! `-o`: options of a mount, those of fstab(5) that mean something here among them.
 
 use crate::units::{parse_duration, parse_object_term, parse_size};
-use soda_client::{Access, Consistency, Fsync, Retry, WriteBehind, WritePolicy};
+use soda_client::{Access, Consistency, Fsync, Locks, Retry, WriteBehind, WritePolicy};
 use soda_fuse::{MountAccess, MountFlags, TransportChoice};
 use soda_types::{ObjectTerm, Scope};
 use std::path::PathBuf;
@@ -25,6 +25,7 @@ pub(crate) struct MountOptions {
     pub lease_term: Option<ObjectTerm>,
     /// [`Scope::Node`]: no deep leases.
     pub widest_lease: Scope,
+    pub locks: Locks,
     pub cache_dir: Option<PathBuf>,
     /// Most bytes in the cache directory.
     pub cache_size: Option<u64>,
@@ -67,6 +68,7 @@ impl Default for MountOptions {
             fsync: Fsync::default(),
             lease_term: None,
             widest_lease: Scope::Subtree,
+            locks: Locks::Delegated,
             cache_dir: None,
             cache_size: None,
             memory: None,
@@ -81,8 +83,8 @@ impl Default for MountOptions {
 /// All that mean something here, for people.
 pub(crate) const MOUNT_OPTIONS: &str = "hard, soft[=TIME], ro, rw, cache-dir=DIR, cache-size=SIZE, memory=SIZE, \
     metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, lease-term=TIME|infinite|0, deep-leases=on|off, \
-    write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, fsync=server|local, transport=auto|dev|uring, remount, \
-    nosuid, nodev, noexec, allow_other";
+    locks=delegated|server, write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, fsync=server|local, \
+    transport=auto|dev|uring, remount, nosuid, nodev, noexec, allow_other";
 
 /// Options of fstab(5) and mount(8) that are somebody else's business, or have no meaning here.
 const IGNORED: &[&str] = &[
@@ -233,6 +235,7 @@ impl MountOptions {
             "fsync" => self.fsync = parse_fsync(need()?)?,
             "lease-term" => self.lease_term = Some(parse_object_term(need()?)?),
             "deep-leases" => self.widest_lease = parse_deep_leases(need()?)?,
+            "locks" => self.locks = parse_locks(need()?)?,
             "transport" => self.transport = need()?.parse()?,
             "remount" => self.action = MountAction::Remount,
             _ if ACCESS_TIMES.contains(&option) => {
@@ -302,6 +305,9 @@ impl MountOptions {
         if self.widest_lease == Scope::Node {
             list.push("deep-leases=off".into());
         }
+        if self.locks == Locks::AtServer {
+            list.push("locks=server".into());
+        }
         if let Some(dir) = &self.cache_dir {
             list.push(format!("cache-dir={}", dir.display().to_string().replace(',', "\\,")));
         }
@@ -368,6 +374,14 @@ fn parse_deep_leases(value: &str) -> Result<Scope, String> {
     }
 }
 
+fn parse_locks(value: &str) -> Result<Locks, String> {
+    match value {
+        "delegated" => Ok(Locks::Delegated),
+        "server" => Ok(Locks::AtServer),
+        _ => Err(format!("locks={value}: choose delegated or server")),
+    }
+}
+
 fn parse_fsync(value: &str) -> Result<Fsync, String> {
     match value {
         "server" => Ok(Fsync::Server),
@@ -421,6 +435,10 @@ mod tests {
         assert_eq!(narrow.widest_lease, Scope::Node);
         assert_eq!(parse(&narrow.to_list()), Ok(narrow));
         assert!(parse("deep-leases=no").unwrap_err().contains("on or off"));
+        let asking = parse("locks=server").unwrap();
+        assert_eq!(asking.locks, Locks::AtServer);
+        assert_eq!(parse(&asking.to_list()), Ok(asking));
+        assert!(parse("locks=none").unwrap_err().contains("delegated or server"));
         assert_eq!(parse("hard").unwrap().lease_term, None);
         assert!(parse("lease-term=long").unwrap_err().contains("`lease-term=long`"));
     }

@@ -56,6 +56,7 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         ("fsync", is.fsync != wanted.fsync),
         ("lease-term", is.lease_term != wanted.lease_term),
         ("deep-leases", is.widest_lease != wanted.widest_lease),
+        ("locks", is.locks != wanted.locks),
         ("cache-dir", dir(is) != dir(wanted)),
         ("cache-size", size(is) != size(wanted)),
         ("memory", memory(is) != memory(wanted)),
@@ -89,6 +90,7 @@ mod tests {
             ("write=behind,cache-dir=/c", "fsync=local", "fsync"),
             ("", "lease-term=0", "lease-term"),
             ("", "deep-leases=off", "deep-leases"),
+            ("", "locks=server", "locks"),
             ("cache-dir=/c", "cache-dir=/d,cache-size=1G", "cache-dir, cache-size"),
             ("memory=1G", "memory=2G", "memory"),
             ("metadata-memory=1G", "metadata-memory=2G", "metadata-memory"),
@@ -110,7 +112,10 @@ mod tests {
             "soft=5s,write=behind,dirty-age=2s,cache-dir=/var/a\\,b,cache-size=1G,lease-term=30s,_netdev";
         let in_vain = "write=behind,dirty-size=1M,consistency=verify";
         for (mounted, given) in [
-            ("", "hard,memory=512M,consistency=lease,write=through,fsync=server,deep-leases=on"),
+            (
+                "",
+                "hard,memory=512M,consistency=lease,write=through,fsync=server,deep-leases=on,locks=delegated",
+            ),
             ("soft=1500us", "soft=1.5ms"),
             (fstab, fstab),
             (fstab, ""),

@@ -4,6 +4,7 @@
 //! the caller still waits: a change that was carried out is seen by the caches before any recall that follows it, and
 //! dropping an operation's future at any point is harmless.
 
+use crate::cache::State;
 use crate::caller;
 use crate::config::Retry;
 use crate::connection::link::{self, Cancelled, NotTaken, OnLoss};
@@ -150,6 +151,21 @@ impl Inner {
     ) -> Enlisted {
         let (submission, _) = self.submission(order, apply);
         Enlisted(self.link.enlist(submission))
+    }
+
+    /// As [`Inner::send`], under the lock of the caches: what is sent after the lock is let go of comes behind it. Nobody waits
+    /// for the result; if the client is closed, nothing is sent and nothing runs.
+    pub(crate) fn send_in(
+        self: &Arc<Inner>,
+        state: &mut State,
+        call: Call,
+        apply: impl FnOnce(&mut Arrived<'_>, FsResult<(Answer, Bytes)>) -> FsResult<()> + Send + 'static,
+    ) {
+        let ticket = state.holder.begin_request(self.now());
+        let (submission, _) = self.submission(Order::question(call, ticket), apply);
+        if self.link.submit(submission).is_err() {
+            state.holder.fail_request(ticket);
+        }
     }
 
     pub(crate) fn send_enlisted(self: &Arc<Inner>, enlisted: Enlisted) {

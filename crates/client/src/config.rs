@@ -22,6 +22,7 @@ pub struct ClientConfig {
     pub widest_lease: Scope,
     pub retry: Retry,
     pub write: WritePolicy,
+    pub locks: Locks,
     /// Connections for file data beside the one for everything else.
     pub data_connections: usize,
     pub access: Access,
@@ -41,6 +42,7 @@ impl ClientConfig {
             widest_lease: Scope::Subtree,
             retry: Retry::Hard,
             write: WritePolicy::Through,
+            locks: Locks::Delegated,
             data_connections: 2,
             access: Access::ReadWrite,
         }
@@ -53,6 +55,16 @@ impl ClientConfig {
         match (self.access, self.consistency) {
             (Access::ReadWrite, Consistency::Lease) => self.write,
             _ => WritePolicy::Through,
+        }
+    }
+}
+
+impl ClientConfig {
+    /// Who asks the server each time does so for locks, too.
+    pub(crate) fn locks(&self) -> Locks {
+        match self.consistency {
+            Consistency::Lease if self.lease_term != Some(ObjectTerm::None) => self.locks,
+            _ => Locks::AtServer,
         }
     }
 }
@@ -125,6 +137,15 @@ pub enum WritePolicy {
     Through,
     /// Later, where a write lease covers what is changed.
     Behind(WriteBehind),
+}
+
+/// Who decides about file locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Locks {
+    /// This client, of files that nobody else locks; the server has to let it.
+    Delegated,
+    /// The server, each time.
+    AtServer,
 }
 
 /// How far the server may be behind.

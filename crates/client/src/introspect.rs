@@ -40,6 +40,8 @@ pub struct SessionView {
     pub metadata_bytes: u64,
     pub open_files: usize,
     pub locks: usize,
+    /// Files whose locks are taken and released without asking.
+    pub delegated_locks: usize,
     /// Inodes with changes that are not known to be on the server's disk.
     pub unsynced: usize,
     pub backlog: BacklogView,
@@ -120,6 +122,7 @@ fn session(inner: &Inner) -> SessionView {
         metadata_bytes: state.metadata_bytes(),
         open_files: state.open_files().len(),
         locks: state.locks.len(),
+        delegated_locks: state.delegate.len(),
         unsynced: state.unsynced.len(),
         backlog: BacklogView {
             records: backlog.records,

@@ -67,7 +67,9 @@ mod why;
 
 pub use client::Client;
 pub use clock::{BootClock, Clock};
-pub use config::{Access, CacheConfig, ClientConfig, Consistency, Fsync, Retry, WriteBehind, WritePolicy};
+pub use config::{
+    Access, CacheConfig, ClientConfig, Consistency, Fsync, Locks, Retry, WriteBehind, WritePolicy,
+};
 pub use connection::{Stream, TcpTransport, Transport};
 pub use error::ConnectError;
 pub use hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock, NoKernel};

@@ -22,6 +22,7 @@
 mod flush;
 mod idle;
 mod inquiries;
+mod locks;
 mod neighbours;
 mod unblock;
 mod whole;

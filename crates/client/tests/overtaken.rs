@@ -9,7 +9,7 @@ mod script;
 use common::{Hooks, Told, at_once, eventually};
 use script::*;
 use soda_client::{Client, Clock, NamesLock, NoKernel, OpenFile, OpenMode};
-use soda_protocol::{Answer, Call, Failure, Lock, LockFamily, LockMode, LockWait, Note};
+use soda_protocol::{Answer, Call, Delegable, Failure, Lock, LockFamily, LockMode, LockWait, Note};
 use soda_types::{Errno, Fid, FsResult, InUse, Ino, LockOwner, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -89,7 +89,9 @@ async fn what_was_had_before_a_lock_that_is_given_back_is_had_again_before_anyth
         async move { client.lock_release(FILE, shared).await }
     });
     locker.script.control.answer(upgrade, Answer::Done, &[]).await;
-    locker.hears(Call::LockSet { fid: FILE, lock: shared, wait: LockWait::No }).await;
+    locker
+        .hears(Call::LockSet { fid: FILE, lock: shared, wait: LockWait::No, delegable: Delegable::No })
+        .await;
     locker.hears(Call::LockRelease { fid: FILE, lock: lock(LockMode::Exclusive, 5, 9) }).await;
     // Those two in any order.
     for _ in 0..2 {

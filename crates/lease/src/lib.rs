@@ -11,7 +11,8 @@
 //! * [`table::Table`]: the server's. Sessions, leases, which operation may run, recalls, grace after a restart.
 //! * [`holder::Holder`]: the client's. What is held, until when caches may be used, how to answer a recall.
 //! * [`conflict`]: which leases exclude each other, as pure rules, subtrees included.
-//! * [`locks::LockTable`]: flock(2) and fcntl(2) locks, which are no leases: programs ask for them.
+//! * [`locks::LockTable`]: flock(2) and fcntl(2) locks, which are no leases: programs ask for them. A session that is alone with
+//!   a file decides about its locks by itself: [`locks::Delegations`], and the client's [`locks::Delegate`].
 //!
 //! # The states of a lease
 //! ```text

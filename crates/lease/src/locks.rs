@@ -9,10 +9,14 @@
 //! What a request costs depends on what it overlaps and on who waits for the file, not on how many locks there are: an
 //! owner's own locks are in order ([`OwnLocks`]), those that may be in the way are found by their ranges (`spans`).
 
+mod delegate;
+mod delegations;
 mod held;
 mod own;
 mod spans;
 
+pub use delegate::{Delegate, Return, Truth};
+pub use delegations::Delegations;
 pub use own::{Change, OwnLocks};
 
 use held::{Freed, Held};
@@ -167,6 +171,22 @@ impl LockTable {
     /// Unlocks the range for the owner; the mode of `lock` does not matter.
     pub fn release(&mut self, fid: Fid, session: SessionId, lock: Lock) {
         self.cut(fid, &HeldLock { session, lock });
+    }
+
+    /// The session has decided about the file alone: what it has there is this. Returns those that cannot be, as they are in
+    /// each other's way.
+    pub fn replace(&mut self, fid: Fid, session: SessionId, locks: &[Lock]) -> Vec<Lock> {
+        for held in self.locks(fid).iter().filter(|held| held.session == session) {
+            self.cut(fid, held);
+        }
+        let set = |lock: &&Lock| self.set(fid, session, **lock, IfBusy::Fail).is_err();
+        locks.iter().filter(set).copied().collect()
+    }
+
+    /// Nobody but the session has a lock on the file, and nobody at all waits for one.
+    pub fn has_none_but(&self, fid: Fid, session: SessionId) -> bool {
+        let Some(file) = self.files.get(&fid) else { return true };
+        file.waiting.is_empty() && file.both().iter().all(|held| held.has_none_but(session))
     }
 
     /// The session has ended: unlocks all it had and gives up all it waits for.

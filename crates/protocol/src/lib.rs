@@ -11,6 +11,7 @@ pub mod digest;
 pub mod found;
 pub mod frame;
 pub mod inquiry;
+pub mod locks;
 pub mod message;
 
 pub use admin::*;
@@ -18,6 +19,7 @@ pub use digest::{Change, Fate, Lsn, Moved, Object, Place, Record, Touch, space_f
 pub use found::*;
 pub use frame::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN, MAX_BODY, MAX_PAYLOAD};
 pub use inquiry::*;
+pub use locks::*;
 pub use message::*;
 
 /// The protocol spoken by this build. A server answers [`Hello`] with the highest version both sides know.

@@ -6,14 +6,13 @@ use crate::admin::{AdminAnswer, AdminCall};
 use crate::digest::{Lsn, Record};
 use crate::found::{DirPage, Layout, Node};
 use crate::inquiry::{Inquiry, InquiryAnswer};
+use crate::locks::{Delegable, Lock, LockWait};
 use serde::{Deserialize, Serialize};
 use soda_types::{
-    Attr, ClientId, Coverage, Creds, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Mode, Name,
+    Attr, ClientId, Coverage, Creds, Epoch, Fid, FileKind, FsError, FsStats, Grant, InUse, Ino, Mode, Name,
     ObjectTerm, Recall, RecallAck, Scope, Sequence, SessionId, SetAttr, Slot, Version,
 };
 use std::time::Duration;
-
-pub use soda_types::{Lock, LockFamily, LockMode};
 
 /// Client to server; answered by exactly one [`Reply`] with the same tag.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -97,6 +96,8 @@ pub enum Push {
     Stopping,
     /// Answered by [`Note::InquiryAnswers`], each on its own. Who is silent for long is sent a recall.
     Inquiries(Vec<Inquiry>),
+    /// Others ask for locks of these files: answered by a [`Call::LockReturn`] for each.
+    RecallLocks(Vec<(Fid, Epoch)>),
 }
 
 /// Client to server, not answered.
@@ -380,6 +381,7 @@ pub enum Call {
         fid: Fid,
         lock: Lock,
         wait: LockWait,
+        delegable: Delegable,
     },
     /// Releases the range.
     LockRelease {
@@ -407,6 +409,13 @@ pub enum Call {
     LookupStat {
         parent: Fid,
         name: Name,
+    },
+    /// Gives the right to decide about a file's locks back ([`Answer::Delegated`]), because of [`Push::RecallLocks`] or unasked.
+    /// `locks`: all that the client has on the file; `None`: the server knows them, as nothing was decided.
+    LockReturn {
+        fid: Fid,
+        epoch: Epoch,
+        locks: Option<Vec<Lock>>,
     },
 }
 
@@ -496,16 +505,6 @@ pub enum SetXattr {
     Replace,
 }
 
-// ---------------------------------------------------------------- locks
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum LockWait {
-    /// EAGAIN if another owner is in the way.
-    No,
-    /// Until it can be had, or [`Note::Cancel`].
-    Yes,
-}
-
 // ---------------------------------------------------------------- answers
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -565,4 +564,7 @@ pub enum Answer {
         fid: Fid,
         kind: FileKind,
     },
+    /// The lock is taken. When all requests of the client for locks of this file are answered, it takes and releases further
+    /// ones without asking, until it gives that right back with the same epoch, or its session's lease has run out.
+    Delegated(Epoch),
 }

@@ -2,15 +2,17 @@
 //! locked and what follows from the table's decisions is in `guard`.
 
 use crate::clock;
+use crate::link::Incoming;
 use crate::metrics::CallKind;
 use crate::net::Outbox;
+use crate::restore::EPOCHS_PER_START;
 use crate::session::records::ServerRecord;
 use crate::session::{Opens, ReplyTo, Session};
-use soda_lease::locks::{LockTable, WaitKey};
+use soda_lease::locks::{Delegations, LockTable, WaitKey};
 use soda_lease::table::{OpKey, Table};
-use soda_protocol::{Node, OpId};
-use soda_types::{Fid, Lock, Monotonic, SessionId};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use soda_protocol::{Delegable, Node, OpId};
+use soda_types::{Epoch, Fid, Lock, Monotonic, SessionId};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -31,6 +33,10 @@ pub(crate) struct Core {
     pub(crate) inquiries: HashMap<OpKey, oneshot::Sender<Option<Node>>>,
     /// Lock requests that wait, by the key the lock table knows them by.
     pub(crate) lock_waits: HashMap<u64, LockWaiting>,
+    /// Who decides about locks by itself.
+    pub(crate) delegations: Delegations,
+    /// Calls about locks that a session is asked to give back first, in the order of arrival.
+    pub(crate) lock_calls: BTreeMap<Fid, VecDeque<Incoming>>,
     next_key: u64,
     /// The number of the newest session.
     pub(crate) last_session: u64,
@@ -104,6 +110,7 @@ pub(crate) struct LockWaiting {
     pub(crate) since: Monotonic,
     pub(crate) fid: Fid,
     pub(crate) lock: Lock,
+    pub(crate) delegable: Delegable,
 }
 
 /// How the waiting of an operation ended.
@@ -128,6 +135,8 @@ impl Core {
             waiting: HashMap::new(),
             inquiries: HashMap::new(),
             lock_waits: HashMap::new(),
+            delegations: Delegations::new(),
+            lock_calls: BTreeMap::new(),
             next_key: 1,
             last_session: server.last_session,
             starts: server.starts,
@@ -148,14 +157,28 @@ impl Core {
         key
     }
 
+    /// An epoch for what is not in the lease table; no run of the server uses it again.
+    pub(crate) fn new_lock_epoch(&mut self) -> Epoch {
+        Epoch((self.starts << EPOCHS_PER_START) + self.new_key())
+    }
+
     /// A session has ended: no lock is granted to it any more.
     pub(crate) fn forget_lock_waits_of(&mut self, session: SessionId) {
+        self.forget_lock_calls_where(|call| call.session() == session);
         self.forget_lock_waits_where(|waiting| waiting.session == session);
     }
 
     /// A connection has ended: who waited on it for a lock asks again on the next one.
     pub(crate) fn forget_lock_waits_on(&mut self, connection: u64) {
+        self.forget_lock_calls_where(|call| call.link.outbox.id() == connection);
         self.forget_lock_waits_where(|waiting| waiting.reply_to.outbox.id() == connection);
+    }
+
+    fn forget_lock_calls_where(&mut self, forget: impl Fn(&Incoming) -> bool) {
+        self.lock_calls.retain(|_, calls| {
+            calls.retain(|call| !forget(call));
+            !calls.is_empty()
+        });
     }
 
     fn forget_lock_waits_where(&mut self, forget: impl Fn(&LockWaiting) -> bool) {

@@ -179,6 +179,7 @@ impl Shared {
         let outbox = connection.outbox().clone();
         core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), Leases::NONE, Bytes::new()));
         core.table.handle_reconnect(now, session.id);
+        core.recall_locks_again(session.id);
         core.settle();
         crash::point("server.session-resumed");
         Some(session)

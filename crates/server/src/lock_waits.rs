@@ -1,13 +1,17 @@
-//! Those who wait for a flock(2) or fcntl(2) lock: who is in their way, and their answer when they have it.
+//! Those who wait for a flock(2) or fcntl(2) lock: who is in their way, and their answer when they have it. Who decides about a
+//! file's locks alone is in everybody's way until it has given that right back.
 
-use crate::core::LockWaiting;
+use crate::core::{Core, LockWaiting};
 use crate::guard::CoreGuard;
+use crate::link::Incoming;
+use crate::locking::lock_of;
 use crate::respond::{self, Leases};
 use crate::session::ReplyTo;
 use bytes::Bytes;
 use soda_lease::locks::WaitKey;
-use soda_protocol::{Answer, Failure};
-use soda_types::{Errno, Fid, Lock, Monotonic, SessionId};
+use soda_protocol::{Answer, Delegable, Failure, Push};
+use soda_types::{Epoch, Errno, Fid, Lock, Monotonic, SessionId};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Who has a lock that is wanted.
@@ -20,15 +24,25 @@ pub(crate) enum Contest {
     Ended,
 }
 
+/// Recalls that leave together in one message.
+const LOCK_RECALLS_PER_PUSH: usize = 1024;
+
 impl CoreGuard<'_> {
     /// Looks at who has a lock in the way of `lock`; ends that session if its lease has run out.
     pub(crate) fn contest_locks(&mut self, fid: Fid, session: SessionId, lock: Lock) -> Contest {
-        let Some(held) = self.locks.test(fid, session, lock) else { return Contest::Free };
-        if !self.sessions.contains_key(&held.session) {
+        let now = self.now;
+        let delegate = self.delegations.other(fid, session);
+        let holder = || self.locks.test(fid, session, lock).map(|held| held.session);
+        let Some(other) = delegate.or_else(holder) else { return Contest::Free };
+        if !self.sessions.contains_key(&other) {
             return Contest::Ended;
         }
-        let now = self.now;
-        match self.table.contest(now, held.session, fid) {
+        let deadline = self.table.recall_deadline();
+        let is_late = |since: Monotonic| now.since(since) > deadline;
+        if delegate.is_some() && self.delegations.recalled_since(fid).is_some_and(is_late) {
+            self.table.condemn(other, fid);
+        }
+        match self.table.contest(now, other, fid) {
             Some(left) => Contest::Alive(left),
             None => {
                 self.settle();
@@ -41,6 +55,11 @@ impl CoreGuard<'_> {
     pub(crate) fn contest_waits(&mut self) -> Option<Monotonic> {
         let waits: Vec<(Fid, SessionId, Lock)> =
             self.lock_waits.values().map(|waiting| (waiting.fid, waiting.session, waiting.lock)).collect();
+        let first = |(fid, calls): (&Fid, &VecDeque<Incoming>)| {
+            let first = calls.front()?;
+            Some((*fid, first.session(), lock_of(first)?))
+        };
+        let waits: Vec<_> = waits.into_iter().chain(self.lock_calls.iter().filter_map(first)).collect();
         let now = self.now;
         let alive = waits.into_iter().filter_map(|(fid, session, lock)| {
             match self.contest_locks(fid, session, lock) {
@@ -55,7 +74,8 @@ impl CoreGuard<'_> {
     pub(crate) fn settle_locks(&mut self) {
         while let Some(WaitKey(key)) = self.locks.poll_granted() {
             if let Some(waiting) = self.lock_waits.remove(&key) {
-                self.answer_lock(&waiting, &Ok(Answer::Done));
+                let answer = self.taken(waiting.fid, waiting.session, waiting.delegable);
+                self.answer_lock(&waiting, &Ok(answer));
             }
         }
     }
@@ -64,10 +84,54 @@ impl CoreGuard<'_> {
     pub(crate) fn free_locks(&mut self, session: SessionId) {
         self.locks.release_session(session);
         self.settle_locks();
+        for fid in self.delegations.end_session(session) {
+            self.decide_put_off(fid);
+        }
+    }
+
+    /// What who has got a lock is told: that, and perhaps that it need not ask for the next.
+    pub(crate) fn taken(&mut self, fid: Fid, session: SessionId, delegable: Delegable) -> Answer {
+        let (now, epoch) = (self.now, self.new_lock_epoch());
+        let wanted = delegable == Delegable::Yes && !self.lock_calls.contains_key(&fid);
+        let Core { delegations, locks, .. } = &mut **self;
+        let offered = if wanted { delegations.offer(now, fid, session, locks, epoch) } else { None };
+        offered.map_or(Answer::Done, Answer::Delegated)
+    }
+
+    /// Asks the session that decides about the file's locks to give that right back.
+    pub(crate) fn recall_locks(&mut self, fid: Fid) {
+        let now = self.now;
+        if let Some((session, epoch)) = self.delegations.recall(now, fid) {
+            self.push_lock_recalls(session, vec![(fid, epoch)]);
+        }
+    }
+
+    /// The session has a control connection again: what was pushed on the one before may be lost.
+    pub(crate) fn recall_locks_again(&mut self, session: SessionId) {
+        let recalled = self.delegations.recalled_from(session);
+        for some in recalled.chunks(LOCK_RECALLS_PER_PUSH) {
+            self.push_lock_recalls(session, some.to_vec());
+        }
+    }
+
+    fn push_lock_recalls(&mut self, session: SessionId, recalls: Vec<(Fid, Epoch)>) {
+        let outbox = self.sessions.get(&session).and_then(|entry| entry.control.clone());
+        if let Some(outbox) = outbox {
+            self.shared().metrics.lock_recalls_pushed.add(recalls.len() as u64);
+            self.push(&outbox, &Push::RecallLocks(recalls));
+        }
     }
 
     /// Gives up waiting for a lock on the client's wish.
     pub(crate) fn cancel_lock(&mut self, session: SessionId, tag: u64) {
+        for calls in self.lock_calls.values_mut() {
+            let cancelled = |call: &Incoming| call.session() == session && call.tag == tag;
+            if let Some(call) = calls.iter().position(cancelled).and_then(|at| calls.remove(at)) {
+                self.lock_calls.retain(|_, calls| !calls.is_empty());
+                call.answer_in(self, &Err(Failure::Fs(Errno::Interrupted.into())));
+                return;
+            }
+        }
         let same = |waiting: &LockWaiting| waiting.session == session && waiting.reply_to.tag == tag;
         // One that was sent again may wait twice, until the end of the connection before is noticed.
         let found = self.lock_waits.iter().filter(|(_, waiting)| same(waiting));

@@ -1,19 +1,20 @@
-//! flock(2) and fcntl(2) locks: the lock table decides, this tells the clients.
+//! flock(2) and fcntl(2) locks: the lock table decides, this tells the clients. A client that nobody else is in the way of
+//! decides by itself; whoever comes then waits here until it has told of its locks.
 
 use crate::core::LockWaiting;
 use crate::guard::CoreGuard;
-use crate::link::Incoming;
+use crate::link::{Incoming, Lane};
 use crate::lock_waits::Contest;
 use crate::metrics::CallKind;
 use crate::register::Ends;
 use crate::shared::Shared;
 use soda_lease::locks::{IfBusy, LockAnswer, LockError, WaitKey};
-use soda_protocol::{Answer, Call, Failure, LockWait};
+use soda_protocol::{Answer, Call, Delegable, Failure, LockWait};
 use soda_storage::crash;
-use soda_types::{Errno, Fid, FsError, Lock};
+use soda_types::{Epoch, Errno, Fid, FsError, Lock};
 
 /// Carries out a lock call: answers it now, or keeps it until the lock can be had.
-pub(crate) fn run(shared: &Shared, incoming: &Incoming) {
+pub(crate) fn run(shared: &Shared, incoming: Incoming) {
     if let Call::LockTest { fid, lock } | Call::LockSet { fid, lock, .. } = &incoming.request.call {
         let contest = || {
             let mut core = shared.core();
@@ -27,7 +28,46 @@ pub(crate) fn run(shared: &Shared, incoming: &Incoming) {
         // Locks of the ended are free when their end is stored. Until it is, they are in the way like any others.
         while contest() == Contest::Ended && shared.write_all_ends() == Ends::Written {}
     }
-    decide(&mut shared.core(), incoming);
+    shared.core().decide_in_turn(incoming);
+}
+
+/// What a call asks for, or asks about.
+pub(crate) fn lock_of(incoming: &Incoming) -> Option<Lock> {
+    match &incoming.request.call {
+        Call::LockTest { lock, .. } | Call::LockSet { lock, .. } => Some(*lock),
+        _ => None,
+    }
+}
+
+impl CoreGuard<'_> {
+    /// Decides, or puts it off until the session that decides about the file's locks alone has told of them.
+    fn decide_in_turn(&mut self, incoming: Incoming) {
+        if let Call::LockTest { fid, lock } | Call::LockSet { fid, lock, .. } = &incoming.request.call
+            && self.grace_left().is_none()
+            && !incoming.link.session.has_ended()
+            && self.delegations.other(*fid, incoming.session()).is_some()
+        {
+            let fid = *fid;
+            self.recall_locks(fid);
+            if let Contest::Alive(left) = self.contest_locks(fid, incoming.session(), *lock) {
+                self.shared().timer.wake_at(self.now + left);
+            }
+            self.lock_calls.entry(fid).or_default().push_back(incoming);
+            return;
+        }
+        decide(self, &incoming);
+    }
+
+    /// Nobody decides about the file's locks alone any more.
+    pub(crate) fn decide_put_off(&mut self, fid: Fid) {
+        while let Some(calls) = self.lock_calls.get_mut(&fid) {
+            let Some(next) = calls.pop_front() else {
+                self.lock_calls.remove(&fid);
+                return;
+            };
+            decide(self, &next);
+        }
+    }
 }
 
 fn decide(core: &mut CoreGuard<'_>, incoming: &Incoming) {
@@ -46,23 +86,51 @@ fn decide(core: &mut CoreGuard<'_>, incoming: &Incoming) {
             core.locks.release(*fid, session, *lock);
             Ok(Answer::Done)
         }
-        Call::LockSet { fid, lock, wait } => match set(core, incoming, *fid, *lock, *wait) {
-            Some(result) => result,
-            None => return,
-        },
+        Call::LockSet { fid, lock, wait, delegable } => {
+            let delegable = if incoming.link.lane == Lane::Control { *delegable } else { Delegable::No };
+            match set(core, incoming, Asked { fid: *fid, lock: *lock, wait: *wait, delegable }) {
+                Some(result) => result,
+                None => return,
+            }
+        }
+        Call::LockReturn { fid, epoch, locks } => {
+            return take_back(core, incoming, *fid, *epoch, locks.as_deref());
+        }
         other => Err(Failure::Unsupported(format!("{} is not about locks", CallKind::from(other).name()))),
     };
     incoming.answer_in(core, &result);
     core.settle_locks();
 }
 
-fn set(
-    core: &mut CoreGuard<'_>,
-    incoming: &Incoming,
+/// A session tells of the locks that it took by itself, before anybody else can ask for one. What it says a second time, or of
+/// a right that it does not have any more, counts for nothing.
+fn take_back(core: &mut CoreGuard<'_>, incoming: &Incoming, fid: Fid, epoch: Epoch, locks: Option<&[Lock]>) {
+    let session = incoming.session();
+    let had_it = core.delegations.take_back(fid, session, epoch);
+    if let Some(locks) = locks.filter(|_| had_it) {
+        let refused = core.locks.replace(fid, session, locks);
+        if !refused.is_empty() {
+            tracing::warn!(%session, %fid, ?refused, "locks of one client that exclude each other");
+        }
+    }
+    incoming.answer_in(core, &Ok(Answer::Done));
+    core.settle_locks();
+    if had_it {
+        core.decide_put_off(fid);
+    }
+}
+
+/// A [`Call::LockSet`].
+#[derive(Clone, Copy, Debug)]
+struct Asked {
     fid: Fid,
     lock: Lock,
     wait: LockWait,
-) -> Option<Result<Answer, Failure>> {
+    delegable: Delegable,
+}
+
+fn set(core: &mut CoreGuard<'_>, incoming: &Incoming, asked: Asked) -> Option<Result<Answer, Failure>> {
+    let Asked { fid, lock, wait, delegable } = asked;
     let now = core.now;
     let contest = core.contest_locks(fid, incoming.session(), lock);
     let key = core.new_key();
@@ -73,7 +141,7 @@ fn set(
     match core.locks.set(fid, incoming.session(), lock, if_busy) {
         Ok(LockAnswer::Granted) => {
             crash::point("server.lock-taken");
-            Some(Ok(Answer::Done))
+            Some(Ok(core.taken(fid, incoming.session(), delegable)))
         }
         Ok(LockAnswer::Waits) => {
             let waiting = LockWaiting {
@@ -83,6 +151,7 @@ fn set(
                 since: now,
                 fid,
                 lock,
+                delegable,
             };
             core.lock_waits.insert(key, waiting);
             if let Contest::Alive(left) = contest {

@@ -115,6 +115,7 @@ impl Link {
             }
             Note::RecallProgress(fids) => {
                 core.table.handle_progress(now, id, &fids);
+                core.delegations.handle_progress(now, id, &fids);
                 None
             }
             Note::Closed(fids) => Some(What::Closed { fids, order: core.new_key() }),

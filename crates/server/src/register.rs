@@ -83,7 +83,9 @@ impl Shared {
         }
         let (with_locks, without): (Vec<_>, Vec<_>) = {
             let core = self.core();
-            written.into_iter().partition(|session| core.locks.count_of(*session) > 0)
+            let may_have_any =
+                |session: &SessionId| core.locks.count_of(*session) > 0 || core.delegations.has_any(*session);
+            written.into_iter().partition(may_have_any)
         };
         // A lock leaves no trace in the journal: who gets it next must not lose it to one who comes back after a power cut.
         let synced = if with_locks.is_empty() { Ok(()) } else { meta.sync() };

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Epochs of one run: at 100,000 grants a second enough for five years.
-const EPOCHS_PER_START: u32 = 44;
+pub(crate) const EPOCHS_PER_START: u32 = 44;
 
 /// Where a server keeps everything.
 #[derive(Clone, Debug)]

@@ -88,9 +88,10 @@ impl Link {
             Call::Sync { .. } => self.shared.clone().sync.request(move |result| {
                 incoming.answer(&result.map(|()| Answer::Done).map_err(Failure::Fs));
             }),
-            Call::LockTest { .. } | Call::LockSet { .. } | Call::LockRelease { .. } => {
-                locking::run(&self.shared, &incoming);
-            }
+            Call::LockTest { .. }
+            | Call::LockSet { .. }
+            | Call::LockRelease { .. }
+            | Call::LockReturn { .. } => locking::run(&self.shared, incoming),
             _ => self.operate(incoming),
         }
     }

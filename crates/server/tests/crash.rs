@@ -9,7 +9,8 @@ use bytes::Bytes;
 use common::dying::*;
 use common::*;
 use soda_protocol::{
-    Answer, Call, Failure, LockWait, Note, OpId, Reclaim, ReclaimStep, SessionKey, Standing, Unlink, WriteAt,
+    Answer, Call, Delegable, Failure, LockWait, Note, OpId, Reclaim, ReclaimStep, SessionKey, Standing,
+    Unlink, WriteAt,
 };
 use soda_server::Server;
 use soda_storage::crash;
@@ -300,7 +301,7 @@ const EXCLUSIVE: Lock = Lock {
 };
 
 fn lock_of(fid: Fid) -> Call {
-    Call::LockSet { fid, lock: EXCLUSIVE, wait: LockWait::Yes }
+    Call::LockSet { fid, lock: EXCLUSIVE, wait: LockWait::Yes, delegable: Delegable::No }
 }
 
 /// Everybody comes back and goes on. `None`: the server is gone.

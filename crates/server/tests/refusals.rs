@@ -7,7 +7,7 @@ mod common;
 
 use bytes::Bytes;
 use common::*;
-use soda_protocol::{Answer, Call, LockWait, Note, Reclaim, ReclaimStep};
+use soda_protocol::{Answer, Call, Delegable, LockWait, Note, Reclaim, ReclaimStep};
 use soda_server::{RunningServer, Server, Stores};
 use soda_storage::{
     Batch, Change, MemoryData, MemoryMeta, MetaRead, MetaStore, StorageError, StorageResult, Table, Visit,
@@ -116,7 +116,7 @@ async fn locks_of_a_session_whose_end_is_not_stored_stay_until_it_is() {
     let server = cell.start();
     let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
     let file = one.create(one.root, "file").await.unwrap().fid;
-    let set = |wait| Call::LockSet { fid: file, lock: EXCLUSIVE, wait };
+    let set = |wait| Call::LockSet { fid: file, lock: EXCLUSIVE, wait, delegable: Delegable::No };
     one.ask(set(LockWait::No)).await.result.unwrap();
     cell.meta.refuse(Some(Table::Session));
     assert_eq!(
@@ -140,7 +140,7 @@ async fn who_comes_back_because_its_end_was_not_stored_is_alone_with_its_lock() 
     let server = cell.start();
     let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
     let file = one.create(one.root, "file").await.unwrap().fid;
-    let set = Call::LockSet { fid: file, lock: EXCLUSIVE, wait: LockWait::No };
+    let set = Call::LockSet { fid: file, lock: EXCLUSIVE, wait: LockWait::No, delegable: Delegable::No };
     one.ask(set.clone()).await.result.unwrap();
     cell.meta.refuse(Some(Table::Session));
     one.ask(Call::Goodbye).await.result.unwrap_err();
@@ -168,7 +168,7 @@ async fn the_end_of_a_session_is_durable_before_others_get_its_locks() {
     let (one, two, third) =
         (Client::connect(&server).await, Client::connect(&server).await, Client::connect(&server).await);
     let file = one.create(one.root, "file").await.unwrap().fid;
-    let set = Call::LockSet { fid: file, lock: EXCLUSIVE, wait: LockWait::No };
+    let set = Call::LockSet { fid: file, lock: EXCLUSIVE, wait: LockWait::No, delegable: Delegable::No };
     one.ask(set.clone()).await.result.unwrap();
     two.sync().await;
     let before = cell.meta.syncs();

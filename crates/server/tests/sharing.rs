@@ -6,7 +6,9 @@ mod common;
 
 use bytes::Bytes;
 use common::*;
-use soda_protocol::{Answer, Call, Failure, LockWait, Note, Reclaim, ReclaimStep, Unlink, WriteAt};
+use soda_protocol::{
+    Answer, Call, Delegable, Failure, LockWait, Note, Reclaim, ReclaimStep, Unlink, WriteAt,
+};
 use soda_types::{Errno, Fid, FileKind, InUse, Lock, LockFamily, LockMode, LockOwner};
 
 fn write(fid: Fid, offset: u64) -> Call {
@@ -187,7 +189,7 @@ async fn locks_are_seen_by_all_and_waited_for() {
     let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
     let file = one.create(one.root, "file").await.unwrap().fid;
     let exclusive = lock(1, LockMode::Exclusive);
-    let set = |wait| Call::LockSet { fid: file, lock: exclusive, wait };
+    let set = |wait| Call::LockSet { fid: file, lock: exclusive, wait, delegable: Delegable::No };
     assert_eq!(one.ask(set(LockWait::No)).await.result, Ok(Answer::Done));
     assert_eq!(errno(two.ask(set(LockWait::No)).await.result), Errno::TryAgain);
     let test = two.ask(Call::LockTest { fid: file, lock: exclusive }).await.result;
@@ -216,7 +218,7 @@ async fn locks_are_reclaimed_and_nobody_gets_them_before() {
     let client = Client::connect(&server).await;
     let file = client.create(client.root, "file").await.unwrap().fid;
     let exclusive = lock(1, LockMode::Exclusive);
-    let set = |wait| Call::LockSet { fid: file, lock: exclusive, wait };
+    let set = |wait| Call::LockSet { fid: file, lock: exclusive, wait, delegable: Delegable::No };
     client.ask(set(LockWait::No)).await.result.unwrap();
     drop(server);
 
@@ -238,7 +240,7 @@ async fn who_waits_for_a_lock_on_a_lost_connection_does_not_get_it() {
     let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
     let file = one.create(one.root, "file").await.unwrap().fid;
     let exclusive = lock(1, LockMode::Exclusive);
-    let set = |wait| Call::LockSet { fid: file, lock: exclusive, wait };
+    let set = |wait| Call::LockSet { fid: file, lock: exclusive, wait, delegable: Delegable::No };
     one.ask(set(LockWait::No)).await.result.unwrap();
     let (_, lost) = two.connection().send(None, set(LockWait::Yes), Bytes::new()).await;
     assert_eq!(two.ask(Call::Renew).await.result, Ok(Answer::Done));
@@ -259,7 +261,7 @@ async fn locks_of_a_dead_client_are_waited_for_no_longer_than_its_term() {
     let (dead, alive) = (Client::connect(&server).await, Client::connect(&server).await);
     let file = alive.create(alive.root, "file").await.unwrap().fid;
     let exclusive = lock(1, LockMode::Exclusive);
-    let set = |wait| Call::LockSet { fid: file, lock: exclusive, wait };
+    let set = |wait| Call::LockSet { fid: file, lock: exclusive, wait, delegable: Delegable::No };
     let asked = std::time::Instant::now();
     dead.ask(set(LockWait::No)).await.result.unwrap();
     let key = dead.key();

@@ -1,7 +1,7 @@
 //! File locks that this client holds: what it asks for again after a restart of the server.
 
 use soda_lease::locks::OwnLocks;
-use soda_protocol::{Lock, LockFamily};
+use soda_protocol::{Lock, LockFamily, LockMode};
 use soda_types::{Fid, LockOwner};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -83,6 +83,37 @@ impl HeldLocks {
         steps
     }
 
+    /// Of the locks of other owners that keep this one from being taken, the one that starts first.
+    pub(crate) fn in_the_way(&self, fid: Fid, lock: Lock) -> Option<Lock> {
+        let own = owner_of(fid, &lock);
+        let others = self.of_family(fid, lock.family).filter(|(owner, _)| **owner != own);
+        let conflicts = others.filter_map(|(_, locks)| {
+            let exclusive =
+                |held: &&Lock| LockMode::Exclusive == lock.mode || LockMode::Exclusive == held.mode;
+            locks.overlapping(lock).find(exclusive)
+        });
+        conflicts.min_by_key(|held| held.start).copied()
+    }
+
+    fn of_family(&self, fid: Fid, family: LockFamily) -> impl Iterator<Item = (&Owner, &OwnLocks)> {
+        self.by_owner.range((fid, family, LockOwner(0))..=(fid, family, LockOwner(u64::MAX)))
+    }
+
+    fn both_families(&self, fid: Fid) -> impl Iterator<Item = &OwnLocks> {
+        let families = [LockFamily::Flock, LockFamily::Record];
+        families.into_iter().flat_map(move |family| self.of_family(fid, family)).map(|(_, locks)| locks)
+    }
+
+    /// All that this client has on the file.
+    pub(crate) fn of_file(&self, fid: Fid) -> Vec<Lock> {
+        self.both_families(fid).flat_map(OwnLocks::iter).copied().collect()
+    }
+
+    /// Number of locks on the file.
+    pub(crate) fn count_of(&self, fid: Fid) -> usize {
+        self.both_families(fid).map(OwnLocks::len).sum()
+    }
+
     pub(crate) fn owner_has_any(&self, fid: Fid, family: LockFamily, owner: LockOwner) -> bool {
         self.by_owner.contains_key(&(fid, family, owner))
     }
@@ -111,7 +142,6 @@ impl HeldLocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use soda_protocol::LockMode;
     use soda_types::{Ino, VolumeId};
 
     const FID: Fid = Fid { volume: VolumeId(1), ino: Ino(2), generation: 0 };
@@ -123,6 +153,29 @@ mod tests {
 
     fn shared(start: u64, end: u64) -> Lock {
         Lock { mode: LockMode::Shared, ..lock(start, end) }
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_of_another_owner_and_of_the_same_family() {
+        let mut held = HeldLocks::default();
+        let of = |owner, lock| Lock { owner: LockOwner(owner), ..lock };
+        held.set(FID, of(1, shared(10, 19)));
+        held.set(FID, of(2, lock(20, 29)));
+        held.set(FID, of(3, shared(5, 15)));
+        assert_eq!(held.in_the_way(FID, of(4, shared(0, 19))), None);
+        assert_eq!(held.in_the_way(FID, of(4, shared(0, 20))), Some(of(2, lock(20, 29))));
+        assert_eq!(
+            held.in_the_way(FID, of(4, lock(0, u64::MAX))),
+            Some(of(3, shared(5, 15))),
+            "the first one"
+        );
+        assert_eq!(held.in_the_way(FID, of(2, lock(20, 40))), None, "its own");
+        let flock = Lock { family: LockFamily::Flock, ..of(4, lock(0, u64::MAX)) };
+        assert_eq!(held.in_the_way(FID, flock), None);
+        let other = Fid { ino: Ino(3), ..FID };
+        assert_eq!(held.in_the_way(other, of(4, lock(0, u64::MAX))), None);
+        held.set(FID, flock);
+        assert_eq!((held.count_of(FID), held.of_file(FID).len(), held.count_of(other)), (4, 4, 0));
     }
 
     #[test]

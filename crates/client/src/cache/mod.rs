@@ -36,6 +36,7 @@ use opens::Opens;
 use room::Room;
 use rustc_hash::FxHashMap;
 use soda_lease::holder::{Holder, HolderConfig, Ticket};
+use soda_lease::locks::Delegate;
 use soda_protocol::{Covered, Node, XattrSummary};
 use soda_types::{Attr, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Name, RecallAck};
 use std::sync::Arc;
@@ -49,6 +50,8 @@ pub(crate) struct State {
     pub(crate) holder: Holder,
     pub(crate) memory: Memory,
     pub(crate) locks: HeldLocks,
+    /// Of which files they are taken and released without asking.
+    pub(crate) delegate: Delegate,
     pub(crate) asked_locks: AskedLocks,
     pub(crate) unsynced: Unsynced,
     pub(crate) behind: Behind,
@@ -87,6 +90,7 @@ impl State {
             holder: Holder::new(HolderConfig::default()),
             memory: Memory::new(cache.memory_bytes),
             locks: HeldLocks::default(),
+            delegate: Delegate::new(),
             asked_locks: AskedLocks::default(),
             unsynced: Unsynced::default(),
             behind: Behind::new(write),

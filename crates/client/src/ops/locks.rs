@@ -1,15 +1,20 @@
 //! File locks, kept by the server. The client remembers what it holds, to ask for it again after a restart of the server.
 //!
+//! Of a file that nobody else locks the server lets the client decide ([`soda_lease::locks::Delegate`]): what it remembers is
+//! the truth then. Whoever has to wait for a lock waits at the server, so that circles are found.
+//!
 //! A lock that is granted while its caller goes away is given back: what the owner had in its range before is had again.
 
+use crate::cache::State;
 use crate::cache::asked_locks::LockRequest;
 use crate::cache::held_locks::{Owner, Undo};
 use crate::call::{Order, Waiting, unexpected};
 use crate::client::Client;
+use crate::config::Locks;
 use crate::inner::{Arrived, Inner};
 use crate::ops::OpenFile;
-use soda_protocol::{Answer, Call, Lock, LockFamily, LockMode, LockWait};
-use soda_types::{Errno, Fid, FsError, FsResult, LockOwner};
+use soda_protocol::{Answer, Call, Delegable, Lock, LockFamily, LockMode, LockWait};
+use soda_types::{Errno, Fid, FsError, FsResult, LockOwner, Monotonic};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +23,27 @@ use std::time::Duration;
 /// a grant that comes later is given back.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A request that has been sent.
+/// Locks on one file about which a client decides by itself: they fit into one message when it has to tell of them.
+const MOST_HERE: usize = 4096;
+/// Files about whose locks it does.
+const MOST_FILES: usize = 1 << 15;
+
+/// What became of a request.
 #[derive(Debug)]
-struct Asked {
-    waiting: Waiting<Granted>,
-    caller: Caller,
+enum Asked {
+    /// It was granted without the server.
+    Here,
+    Sent {
+        waiting: Waiting<Granted>,
+        caller: Caller,
+    },
+}
+
+/// Whether a lock was taken without the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Decided {
+    Here,
+    NotHere,
 }
 
 /// Who waits for a lock. Dropped before the answer is here, what is granted later is given back.
@@ -70,7 +91,12 @@ impl Client {
     pub async fn lock_test(&self, fid: Fid, lock: Lock) -> FsResult<Option<Lock>> {
         self.inner.stats.op_lock.one();
         let ticket = {
+            if let Some(conflict) = self.inner.lock_test_here(fid, lock) {
+                return Ok(conflict);
+            }
             let (mut state, now) = self.inner.settled(&[fid]).await?;
+            // What was decided here is not asked of the server.
+            self.inner.leave_locks_to_server(&mut state, fid);
             state.holder.begin_request(now)
         };
         let call = Call::LockTest { fid, lock };
@@ -86,9 +112,10 @@ impl Client {
     /// # Errors
     /// EAGAIN if it is taken and `wait` says no; EDEADLK; EIO if locks of this file were lost with a session.
     pub async fn lock_set(&self, file: &OpenFile, lock: Lock, wait: LockWait) -> FsResult<()> {
-        let Asked { waiting, caller } = self.ask_for_lock(file, lock, wait).await?;
-        waiting.result().await?.keep();
-        drop(caller);
+        if let Asked::Sent { waiting, caller } = self.ask_for_lock(file, lock, wait).await? {
+            waiting.result().await?.keep();
+            drop(caller);
+        }
         Ok(())
     }
 
@@ -103,45 +130,103 @@ impl Client {
         interrupted: impl Future<Output = ()>,
     ) -> FsResult<()> {
         let mut interrupted = pin!(interrupted);
-        let Asked { waiting, caller } = tokio::select! {
+        let asked = tokio::select! {
             biased;
             asked = self.ask_for_lock(file, lock, LockWait::Yes) => asked?,
             () = &mut interrupted => return Err(Errno::Interrupted.into()),
         };
-        waiting.result_until(interrupted, PATIENCE).await?.keep();
-        drop(caller);
+        if let Asked::Sent { waiting, caller } = asked {
+            waiting.result_until(interrupted, PATIENCE).await?.keep();
+            drop(caller);
+        }
         Ok(())
     }
 
     async fn ask_for_lock(&self, file: &OpenFile, lock: Lock, wait: LockWait) -> FsResult<Asked> {
         self.inner.stats.op_lock.one();
         let fid = file.fid();
-        let (request, ticket) = loop {
+        let (request, ticket, delegable) = loop {
             self.owner_settled((fid, lock.family, lock.owner)).await?;
+            if self.lock_here(file, lock, wait)? == Decided::Here {
+                return Ok(Asked::Here);
+            }
             let (mut state, now) = self.inner.settled(&[fid]).await?;
-            if state.asked_locks.unsettled((fid, lock.family, lock.owner)).is_some() {
+            if state.asked_locks.unsettled((fid, lock.family, lock.owner)).is_some()
+                || state.delegate.decides(fid)
+            {
                 continue;
             }
             file.check_locks(&mut state)?;
             let ticket = state.holder.begin_request(now);
             // It may wait for hours, and brings no leases.
             state.holder.fail_request(ticket);
-            break (state.asked_locks.ask(fid, lock), ticket);
+            state.delegate.asked(fid);
+            break (state.asked_locks.ask(fid, lock), ticket, self.delegable(&state, fid));
         };
         let caller = Caller { inner: Arc::clone(&self.inner), request };
-        let order = Order::question(Call::LockSet { fid, lock, wait }, ticket);
-        let waiting = self.inner.send(order, move |arrived, result| match result {
-            Ok(_) => Ok(granted(arrived, request)),
-            Err(error) => {
-                if error.errno == Errno::TryAgain && lock.family == LockFamily::Flock {
-                    // flock(2): what is refused is gone in its old mode, too.
-                    arrived.state.locks.release(fid, lock);
+        let order = Order::question(Call::LockSet { fid, lock, wait, delegable }, ticket);
+        let waiting = self.inner.send(order, move |arrived, result| {
+            let given = match &result {
+                Ok((Answer::Delegated(epoch), _)) => Some(*epoch),
+                _ => None,
+            };
+            arrived.state.delegate.answered(arrived.now, fid, given);
+            match result {
+                Ok(_) => Ok(granted(arrived, request)),
+                Err(error) => {
+                    if error.errno == Errno::TryAgain && lock.family == LockFamily::Flock {
+                        // flock(2): what is refused is gone in its old mode, too.
+                        arrived.state.locks.release(fid, lock);
+                    }
+                    if error.errno == Errno::Interrupted && lock.family == LockFamily::Flock {
+                        let inner = Arc::clone(arrived.inner);
+                        inner.drop_old_flock(arrived.state, fid, lock);
+                    }
+                    arrived.state.asked_locks.settle(request);
+                    Err(error)
                 }
-                arrived.state.asked_locks.settle(request);
-                Err(error)
             }
         });
-        Ok(Asked { waiting, caller })
+        Ok(Asked::Sent { waiting, caller })
+    }
+
+    /// Takes the lock without the server, if it is for this client to decide and nobody here is in the way of one who waits.
+    fn lock_here(&self, file: &OpenFile, lock: Lock, wait: LockWait) -> FsResult<Decided> {
+        let fid = file.fid();
+        let (mut state, now) = self.inner.locked();
+        if state.asked_locks.unsettled((fid, lock.family, lock.owner)).is_some()
+            || !self.inner.decides_now(&mut state, now, fid)
+        {
+            return Ok(Decided::NotHere);
+        }
+        file.check_locks(&mut state)?;
+        if lock.end < lock.start {
+            return Err(FsError::new(Errno::Invalid, "the range ends before it starts"));
+        }
+        let busy = state.locks.in_the_way(fid, lock).is_some();
+        if (busy && wait == LockWait::Yes) || state.locks.count_of(fid) >= MOST_HERE {
+            self.inner.leave_locks_to_server(&mut state, fid);
+            return Ok(Decided::NotHere);
+        }
+        self.inner.stats.locks_here.one();
+        state.delegate.used(now, fid);
+        if busy {
+            if lock.family == LockFamily::Flock {
+                // flock(2): what is refused is gone in its old mode, too.
+                state.locks.release(fid, lock);
+            }
+            return Err(FsError::new(Errno::TryAgain, "another owner has a conflicting lock"));
+        }
+        state.locks.set(fid, lock);
+        Ok(Decided::Here)
+    }
+
+    /// Whether the server may let this client decide about further locks of the file.
+    fn delegable(&self, state: &State, fid: Fid) -> Delegable {
+        let wanted = self.inner.config.locks() == Locks::Delegated
+            && state.delegate.len() < MOST_FILES
+            && state.locks.count_of(fid) < MOST_HERE / 2;
+        if wanted { Delegable::Yes } else { Delegable::No }
     }
 
     /// Releases what the owner has in the range.
@@ -158,7 +243,10 @@ impl Client {
         if !has_any() {
             return Ok(());
         }
-        self.inner.release_lock(fid, lock).result().await
+        match self.inner.release_lock(fid, lock) {
+            Some(waiting) => waiting.result().await,
+            None => Ok(()),
+        }
     }
 
     /// Releases all that the owner has on the inode: on close of a record lock's file, on the last close of a flock's.
@@ -201,14 +289,64 @@ fn granted(arrived: &mut Arrived<'_>, request: LockRequest) -> Granted {
 }
 
 impl Inner {
-    fn release_lock(self: &Arc<Inner>, fid: Fid, lock: Lock) -> Waiting<()> {
+    /// Who waited to change its flock and stopped has none: the old one went when the waiting began (flock(2)), or goes now, if
+    /// it had not begun.
+    fn drop_old_flock(self: &Arc<Inner>, state: &mut State, fid: Fid, lock: Lock) {
+        if !state.locks.overlaps(fid, lock) {
+            return;
+        }
+        state.locks.release(fid, lock);
+        if !state.delegate.decides(fid) {
+            state.delegate.asked(fid);
+            self.send_in(state, Call::LockRelease { fid, lock }, move |arrived, result| {
+                arrived.state.delegate.answered(arrived.now, fid, None);
+                result.map(|_| ())
+            });
+        }
+    }
+
+    /// Whether this client decides about locks of the file, which takes a session that lasts. If that may be over the server
+    /// is told first what was decided.
+    fn decides_now(self: &Arc<Inner>, state: &mut State, now: Monotonic, fid: Fid) -> bool {
+        if !state.delegate.decides(fid) {
+            return false;
+        }
+        let lasts = now < state.holder.session_valid_until();
+        if !lasts {
+            self.leave_locks_to_server(state, fid);
+        }
+        lasts
+    }
+
+    /// What is in the way of a lock, if it is for this client to say.
+    fn lock_test_here(self: &Arc<Inner>, fid: Fid, lock: Lock) -> Option<Option<Lock>> {
+        let (mut state, now) = self.locked();
+        self.decides_now(&mut state, now, fid).then(|| {
+            self.stats.locks_here.one();
+            state.locks.in_the_way(fid, lock)
+        })
+    }
+
+    /// `None`: it is done, without the server.
+    fn release_lock(self: &Arc<Inner>, fid: Fid, lock: Lock) -> Option<Waiting<()>> {
         let ticket = {
             let (mut state, now) = self.locked();
             // Not to be asked for again, whatever becomes of the answer.
             state.locks.release(fid, lock);
+            // However old the session is: nobody else gets what is released before they ask for it.
+            if state.delegate.decides(fid) {
+                self.stats.locks_here.one();
+                state.delegate.used(now, fid);
+                return None;
+            }
+            state.delegate.asked(fid);
             state.holder.begin_request(now)
         };
-        self.send(Order::question(Call::LockRelease { fid, lock }, ticket), |_, result| result.map(|_| ()))
+        let order = Order::question(Call::LockRelease { fid, lock }, ticket);
+        Some(self.send(order, move |arrived, result| {
+            arrived.state.delegate.answered(arrived.now, fid, None);
+            result.map(|_| ())
+        }))
     }
 
     fn give_lock_back(self: &Arc<Inner>, request: LockRequest, before: &[Lock]) {
@@ -216,10 +354,21 @@ impl Inner {
         let (steps, tickets) = {
             let (mut state, now) = self.locked();
             // The owner's other request is for this range as well: it goes with what that one gets.
-            let steps = match state.asked_locks.is_asked_again(request) {
+            let mut steps = match state.asked_locks.is_asked_again(request) {
                 true => Vec::new(),
                 false => state.locks.undo(fid, request.lock, before),
             };
+            if state.delegate.decides(fid) {
+                for step in std::mem::take(&mut steps) {
+                    // Somebody else got it first.
+                    if let Undo::Set(lock) = step
+                        && state.locks.in_the_way(fid, lock).is_some()
+                    {
+                        state.locks.release(fid, lock);
+                    }
+                }
+            }
+            steps.iter().for_each(|_| state.delegate.asked(fid));
             let tickets: Vec<_> = steps.iter().map(|_| state.holder.begin_request(now)).collect();
             (steps, tickets)
         };
@@ -227,9 +376,10 @@ impl Inner {
         for (step, ticket) in steps.into_iter().zip(tickets) {
             let call = match step {
                 Undo::Release(lock) => Call::LockRelease { fid, lock },
-                Undo::Set(lock) => Call::LockSet { fid, lock, wait: LockWait::No },
+                Undo::Set(lock) => Call::LockSet { fid, lock, wait: LockWait::No, delegable: Delegable::No },
             };
             drop(self.send(Order::question(call, ticket), move |arrived, result| {
+                arrived.state.delegate.answered(arrived.now, fid, None);
                 if let (Err(_), Undo::Set(lock)) = (&result, step) {
                     // Somebody else got it first.
                     arrived.state.locks.release(fid, lock);

@@ -73,10 +73,16 @@ impl Wire {
             let frame = self.next().await?;
             match frame.kind {
                 FrameKind::Push => {
-                    if let Ok(Push::Recalls(recalls)) = frame.message() {
-                        self.recalled.extend(recalls.iter().map(|recall| recall.fid));
-                        tell_progress(&self.writer, &self.recalled);
+                    match frame.message() {
+                        Ok(Push::Recalls(recalls)) => {
+                            self.recalled.extend(recalls.iter().map(|recall| recall.fid));
+                        }
+                        Ok(Push::RecallLocks(recalls)) => {
+                            self.recalled.extend(recalls.iter().map(|(fid, _)| *fid));
+                        }
+                        Ok(Push::Inquiries(_) | Push::Stopping) | Err(_) => {}
                     }
+                    tell_progress(&self.writer, &self.recalled);
                 }
                 FrameKind::Reply if frame.tag == tag => {
                     let reply: Reply = frame.message().map_err(io::Error::other)?;

@@ -98,6 +98,7 @@ impl Inner {
         match push {
             Push::Recalls(recalls) => self.handle_recalls(&recalls),
             Push::Inquiries(inquiries) => self.handle_inquiries(&inquiries),
+            Push::RecallLocks(recalls) => self.handle_lock_recalls(&recalls),
             Push::Stopping => tracing::info!(server = self.config.server, "the server is stopping"),
         }
     }

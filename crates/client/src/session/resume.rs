@@ -99,6 +99,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     let lost = state.lose_log(applied);
     state.unsynced.start_session();
     let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
+    state.delegate.forget_all();
     for fid in state.locks.lose_all() {
         state.inode(fid).uses.locks_lost = loss;
         state.repin(fid);
@@ -172,6 +173,8 @@ async fn reclaim(
     let (leases, open, locks) = {
         let mut state = crate::lock(&inner.state);
         state.holder.fall_back_to_nodes();
+        // From here on the server decides: it hears of all locks now.
+        state.delegate.forget_all();
         let grants = state.holder.reclaim_list(inner.now());
         let versioned = |grant: Grant| {
             // With nothing cached any version would do; the newest seen is the likeliest to be taken. Of what was changed here

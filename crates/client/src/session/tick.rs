@@ -47,6 +47,7 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
             inner.release_idle(inner.config.cache.idle);
         }
         inner.release_idle_reservation();
+        inner.return_idle_locks();
     }
 }
 

@@ -1,4 +1,4 @@
-//! flock(2), fcntl(2) and OFD locks. The server decides; nothing is granted on this machine alone.
+//! flock(2), fcntl(2) and OFD locks. The client decides, or asks the server to; nothing is granted by the kernel alone.
 //!
 //! The kernel names owners by the hash of an address: of the open file for flock and OFD locks, of the process's table of
 //! files for record locks. It tells of the end of an open file when that is gone already, and the next one may have got the

@@ -89,6 +89,11 @@ impl Held {
         self.of_session(session).next().is_some()
     }
 
+    pub(super) fn has_none_but(&self, session: SessionId) -> bool {
+        let ends = [self.by_owner.first_key_value(), self.by_owner.last_key_value()];
+        ends.into_iter().flatten().all(|((of, _), _)| *of == session)
+    }
+
     /// Number of locks that a session has.
     pub(super) fn count_of(&self, session: SessionId) -> usize {
         self.of_session(session).map(|(_, own)| own.len()).sum()

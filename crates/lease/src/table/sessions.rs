@@ -121,6 +121,19 @@ impl Table {
         None
     }
 
+    /// The session renews its lease, but does not give back what was asked of it for longer than it may: its lease is not
+    /// renewed any more.
+    pub fn condemn(&mut self, id: SessionId, fid: Fid) {
+        if let Some(session) = self.sessions.get_mut(&id).filter(|session| session.is_good()) {
+            session.standing = SessionStanding::Condemned(FenceReason::Silent(fid));
+        }
+    }
+
+    /// How long it may take to give back what was asked for.
+    pub fn recall_deadline(&self) -> Duration {
+        self.config.recall_deadline
+    }
+
     /// The client says goodbye: it caches nothing any more.
     pub fn close_session(&mut self, now: Monotonic, id: SessionId) {
         if self.drop_session(id) {

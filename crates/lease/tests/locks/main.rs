@@ -1,6 +1,7 @@
 //! The table of locks does what a simple list would, in whatever order requests come; and the cost of one does not grow with
 //! the number of locks that are there.
 
+mod delegated;
 mod simple;
 
 use proptest::prelude::*;

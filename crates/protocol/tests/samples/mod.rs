@@ -60,6 +60,7 @@ variants!(
         Layout,
         Stat,
         LookupStat,
+        LockReturn,
     }
 );
 variants!(
@@ -87,6 +88,7 @@ variants!(
         Layout,
         Described,
         Named,
+        Delegated,
     }
 );
 variants!(
@@ -94,7 +96,7 @@ variants!(
     failure_name,
     Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest, Busy }
 );
-variants!(PUSHES, push_name, Push { Recalls, Stopping, Inquiries });
+variants!(PUSHES, push_name, Push { Recalls, Stopping, Inquiries, RecallLocks });
 variants!(NOTES, note_name, Note { RecallAcks, Release, RecallProgress, Closed, Cancel, InquiryAnswers });
 variants!(ROLES, role_name, Role { Control, Data, Admin });
 variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why });
@@ -184,7 +186,8 @@ pub(crate) fn samples() -> Vec<Message> {
     let replies = replies
         .map(|result| Message::Reply(Reply { result, grants: vec![grant()], covered: vec![covered()] }));
     let asked = vec![Inquiry { number: u64::MAX, fid: fid(1) }; 3];
-    let pushes = [Push::Stopping, Push::Recalls(recalls()), Push::Inquiries(asked)].map(Message::Push);
+    let locks = Push::RecallLocks(vec![(fid(5), Epoch(9))]);
+    let pushes = [Push::Stopping, Push::Recalls(recalls()), Push::Inquiries(asked), locks].map(Message::Push);
     let acks = vec![RecallAck {
         fid: fid(1),
         epoch: Epoch(7),
@@ -256,8 +259,10 @@ fn calls() -> Vec<Call> {
         Call::Reserve { inodes: 4096, bytes: 1 << 26 },
         Call::Opened { fid },
         Call::LockTest { fid, lock: lock() },
-        Call::LockSet { fid, lock: lock(), wait: LockWait::Yes },
+        Call::LockSet { fid, lock: lock(), wait: LockWait::Yes, delegable: Delegable::Yes },
         Call::LockRelease { fid, lock: lock() },
+        Call::LockReturn { fid, epoch: Epoch(9), locks: Some(vec![lock(); 3]) },
+        Call::LockReturn { fid, epoch: Epoch(9), locks: None },
         Call::Admin(AdminCall::Status),
         Call::Admin(AdminCall::Stats),
         Call::Admin(AdminCall::Leases { of: Some(path), limit: 10 }),
@@ -396,6 +401,7 @@ fn answers() -> Vec<Answer> {
         Answer::Digested { attrs: vec![(fid(5), attr())] },
         Answer::Reserved { first: Ino(900), count: 4096, bytes: 1 << 26, version: Version(1 << 44) },
         Answer::Conflict(Some(lock())),
+        Answer::Delegated(Epoch(9)),
         Answer::Layout(Layout { data: vec![4096..8192, 1 << 40..1 << 41], until: 1 << 41, size: 1 << 42 }),
         Answer::Described(node),
         Answer::Named { parent: attr(), fid: fid(5), kind: FileKind::File },

@@ -43,7 +43,7 @@ call_kinds! {
     SetXattr => "setxattr", RemoveXattr => "removexattr", Sync => "sync", Opened => "opened",
     Digest => "digest", Reserve => "reserve", LockTest => "locktest", LockSet => "lockset",
     LockRelease => "lockrelease", Admin => "admin", Layout => "layout",
-    Stat => "stat", LookupStat => "lookupstat",
+    Stat => "stat", LookupStat => "lookupstat", LockReturn => "lockreturn",
 }
 
 /// A number that only grows.
@@ -92,6 +92,7 @@ pub(crate) struct Metrics {
     pub(crate) digest_bytes: Counter,
     pub(crate) orphans_dropped: Counter,
     pub(crate) recalls_pushed: Counter,
+    pub(crate) lock_recalls_pushed: Counter,
     sync_rounds: Histogram,
     sync_waiters: Counter,
 }
@@ -118,6 +119,7 @@ impl Default for Metrics {
             digest_bytes: Counter::default(),
             orphans_dropped: Counter::default(),
             recalls_pushed: Counter::default(),
+            lock_recalls_pushed: Counter::default(),
             sync_rounds: Histogram::default(),
             sync_waiters: Counter::default(),
         }
@@ -154,6 +156,11 @@ impl Metrics {
             ("digest_bytes", "Bytes of file data in the digests applied", self.digest_bytes.value()),
             ("orphans_dropped", "Deleted inodes freed after their last close", self.orphans_dropped.value()),
             ("recalls_pushed", "Recalls sent, repeats included", self.recalls_pushed.value()),
+            (
+                "lock_recalls_pushed",
+                "Files whose locks were asked back, repeats included",
+                self.lock_recalls_pushed.value(),
+            ),
             ("sync_rounds", "Times the journal was made durable", self.sync_rounds.count()),
             ("sync_waiters", "Calls of sync answered by these", self.sync_waiters.value()),
         ]

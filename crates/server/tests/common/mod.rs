@@ -13,7 +13,8 @@ use soda_protocol::{
 };
 use soda_server::{RunningServer, Server, ServerConfig};
 use soda_types::{
-    ClientId, Creds, Errno, Fid, FileKind, Grant, InUse, Mode, Name, Recall, RecallAck, Scope, Sequence, Slot,
+    ClientId, Creds, Epoch, Errno, Fid, FileKind, Grant, InUse, Mode, Name, Recall, RecallAck, Scope,
+    Sequence, Slot,
 };
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -61,6 +62,7 @@ pub struct Client {
     pub root: Fid,
     connection: Connection,
     recalls: tokio::sync::Mutex<mpsc::UnboundedReceiver<Recall>>,
+    lock_recalls: tokio::sync::Mutex<mpsc::UnboundedReceiver<(Fid, Epoch)>>,
     sequence: AtomicU64,
     slot: AtomicU64,
     pub open: Arc<Mutex<HashSet<Fid>>>,
@@ -210,10 +212,18 @@ impl Client {
     pub async fn connect_as(address: SocketAddr, role: Role, recalls: Recalls) -> Result<Client, Failure> {
         let open = Arc::new(Mutex::new(HashSet::new()));
         let (seen, kept) = mpsc::unbounded_channel();
+        let (locks_seen, locks_kept) = mpsc::unbounded_channel();
         let (acks, mut to_send) = mpsc::unbounded_channel::<Vec<RecallAck>>();
         let opened = open.clone();
         let on_push = move |push| {
-            let Push::Recalls(list) = push else { return };
+            let list = match push {
+                Push::Recalls(list) => list,
+                Push::RecallLocks(list) => {
+                    list.into_iter().for_each(|recall| _ = locks_seen.send(recall));
+                    return;
+                }
+                Push::Inquiries(_) | Push::Stopping => return,
+            };
             let ack_of = |recall: &Recall| RecallAck {
                 fid: recall.fid,
                 epoch: recall.epoch,
@@ -246,6 +256,7 @@ impl Client {
             session,
             connection,
             recalls: tokio::sync::Mutex::new(kept),
+            lock_recalls: tokio::sync::Mutex::new(locks_kept),
             open,
         })
     }
@@ -264,6 +275,12 @@ impl Client {
             slot: Slot(u16::try_from(slot).unwrap()),
             sequence: Sequence(self.sequence.fetch_add(1, Ordering::SeqCst)),
         }
+    }
+
+    /// A file whose locks are asked back.
+    pub async fn next_lock_recall(&self) -> (Fid, Epoch) {
+        let next = async { self.lock_recalls.lock().await.recv().await };
+        tokio::time::timeout(PATIENCE, next).await.expect(TIMED_OUT).unwrap()
     }
 
     /// A call that changes nothing.

@@ -1,0 +1,392 @@
+//! Clients that take locks of one file by themselves where the server lets them: whatever is under way, and lost with a
+//! connection, no two of them have what excludes each other, and in the end the server knows of every lock.
+
+use super::fid;
+use proptest::prelude::*;
+use soda_lease::locks::{
+    Delegate, Delegations, HeldLock, IfBusy, LockAnswer, LockTable, OwnLocks, Return, Truth, WaitKey,
+};
+use soda_types::{Epoch, Fid, Lock, LockFamily, LockMode, LockOwner, Monotonic, SessionId};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+const CLIENTS: usize = 3;
+const OWNERS: usize = 2;
+
+fn file() -> Fid {
+    fid(1)
+}
+
+fn session(client: usize) -> SessionId {
+    SessionId(client as u64 + 1)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wait {
+    No,
+    Yes,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Lock {
+        client: usize,
+        owner: usize,
+        lock: Lock,
+        wait: Wait,
+    },
+    Unlock {
+        client: usize,
+        owner: usize,
+        lock: Lock,
+    },
+    /// The server takes the next request of the client.
+    Request(usize),
+    /// The client takes the next message of the server.
+    Message(usize),
+    /// What is under way is lost; the client sends again what was not answered.
+    Cut(usize),
+    GiveUp(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Set(Lock, Wait),
+    Release(Lock),
+    Return(Epoch, Option<Vec<Lock>>),
+}
+
+#[derive(Clone, Debug)]
+enum Message {
+    Taken(u64, Option<Epoch>),
+    Refused(u64),
+    Done(u64),
+    Recall(Epoch),
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    delegate: Delegate,
+    held: [OwnLocks; OWNERS],
+    /// What its processes count on: taken, and not about to be released or changed.
+    counted_on: [OwnLocks; OWNERS],
+    busy: [bool; OWNERS],
+    unanswered: BTreeMap<u64, Call>,
+    to_server: VecDeque<(u64, Call)>,
+    to_client: VecDeque<Message>,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    now: Monotonic,
+    last: u64,
+    locks: LockTable,
+    delegations: Delegations,
+    put_off: VecDeque<(usize, u64, Call)>,
+    /// Those are being decided about, one after the other.
+    in_turn: bool,
+    waits: BTreeMap<WaitKey, (usize, u64)>,
+    clients: [Client; CLIENTS],
+    /// Locks that were taken without the server.
+    here: usize,
+}
+
+fn conflict(one: &Lock, other: &Lock) -> bool {
+    let shared = one.mode == LockMode::Shared && other.mode == LockMode::Shared;
+    !shared && one.start <= other.end && other.start <= one.end
+}
+
+impl Client {
+    fn in_the_way(&self, owner: usize, lock: &Lock) -> bool {
+        let others = self.held.iter().enumerate().filter(|(of, _)| *of != owner);
+        others.flat_map(|(_, held)| held.iter()).any(|held| conflict(held, lock))
+    }
+}
+
+impl World {
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn do_step(&mut self, step: &Step) {
+        self.now = self.now + Duration::from_millis(300);
+        match step {
+            Step::Lock { client, owner, lock, wait } => self.lock(*client, *owner, *lock, *wait),
+            Step::Unlock { client, owner, lock } => self.unlock(*client, *owner, *lock),
+            Step::Request(client) => {
+                if let Some((id, call)) = self.clients[*client].to_server.pop_front() {
+                    self.serve(*client, id, call);
+                }
+            }
+            Step::Message(client) => {
+                if let Some(message) = self.clients[*client].to_client.pop_front() {
+                    self.take(*client, message);
+                }
+            }
+            Step::Cut(client) => self.cut(*client),
+            Step::GiveUp(client) => self.give_up(*client),
+        }
+    }
+
+    fn lock(&mut self, client: usize, owner: usize, lock: Lock, wait: Wait) {
+        let lock = Lock { owner: LockOwner(owner as u64), ..lock };
+        if self.clients[client].busy[owner] {
+            return;
+        }
+        self.clients[client].counted_on[owner].cut(lock);
+        if self.clients[client].delegate.decides(file()) {
+            let is_free = !self.clients[client].in_the_way(owner, &lock);
+            if is_free {
+                self.here += 1;
+                self.clients[client].held[owner].put(lock);
+                return self.count_on(client, owner, lock);
+            } else if wait == Wait::No {
+                return;
+            }
+            self.give_up(client);
+        }
+        self.clients[client].busy[owner] = true;
+        self.clients[client].delegate.asked(file());
+        self.send(client, Call::Set(lock, wait));
+    }
+
+    fn unlock(&mut self, client: usize, owner: usize, lock: Lock) {
+        let lock = Lock { owner: LockOwner(owner as u64), ..lock };
+        let it = &mut self.clients[client];
+        if it.busy[owner] {
+            return;
+        }
+        it.counted_on[owner].cut(lock);
+        it.held[owner].cut(lock);
+        if !it.delegate.decides(file()) {
+            it.busy[owner] = true;
+            it.delegate.asked(file());
+            self.send(client, Call::Release(lock));
+        }
+    }
+
+    /// A process has the lock: nobody else may.
+    fn count_on(&mut self, client: usize, owner: usize, lock: Lock) {
+        for (of, it) in self.clients.iter().enumerate() {
+            for (other, counted_on) in it.counted_on.iter().enumerate() {
+                let rival = counted_on.iter().find(|held| conflict(held, &lock));
+                assert!(
+                    (of, other) == (client, owner) || rival.is_none(),
+                    "{client}.{owner} has {lock:?}, {of}.{other} {rival:?}"
+                );
+            }
+        }
+        self.clients[client].counted_on[owner].put(lock);
+    }
+
+    fn give_up(&mut self, client: usize) {
+        let given_up = self.clients[client].delegate.give_up(file());
+        self.give_back(client, given_up);
+    }
+
+    fn give_back(&mut self, client: usize, given_back: Option<Return>) {
+        let Some(Return { epoch, truth }) = given_back else { return };
+        let all = || self.clients[client].held.iter().flat_map(OwnLocks::iter).copied().collect();
+        let locks = (truth == Truth::Here).then(all);
+        self.send(client, Call::Return(epoch, locks));
+    }
+
+    fn send(&mut self, client: usize, call: Call) {
+        let id = self.number();
+        self.clients[client].unanswered.insert(id, call.clone());
+        self.clients[client].to_server.push_back((id, call));
+    }
+
+    fn cut(&mut self, client: usize) {
+        let it = &mut self.clients[client];
+        it.to_client.clear();
+        it.to_server = it.unanswered.iter().map(|(id, call)| (*id, call.clone())).collect();
+        self.put_off.retain(|(of, ..)| *of != client);
+        let waited = self.waits.iter().filter(|(_, (of, _))| *of == client).map(|(key, _)| *key);
+        for key in waited.collect::<Vec<_>>() {
+            self.waits.remove(&key);
+            self.locks.cancel(key);
+        }
+        self.grant();
+        for (_, epoch) in self.delegations.recalled_from(session(client)) {
+            self.clients[client].to_client.push_back(Message::Recall(epoch));
+        }
+    }
+
+    // The server's side.
+
+    fn serve(&mut self, client: usize, id: u64, call: Call) {
+        if matches!(call, Call::Set(..)) && self.delegations.other(file(), session(client)).is_some() {
+            if let Some((asked, epoch)) = self.delegations.recall(self.now, file()) {
+                self.clients[asked.0 as usize - 1].to_client.push_back(Message::Recall(epoch));
+            }
+            self.put_off.push_back((client, id, call));
+            return;
+        }
+        self.decide(client, id, call);
+    }
+
+    fn decide(&mut self, client: usize, id: u64, call: Call) {
+        match call {
+            Call::Set(lock, wait) => {
+                let key = WaitKey(self.number());
+                let if_busy = if wait == Wait::Yes { IfBusy::Wait(key) } else { IfBusy::Fail };
+                match self.locks.set(file(), session(client), lock, if_busy) {
+                    Ok(LockAnswer::Granted) => self.taken(client, id),
+                    Ok(LockAnswer::Waits) => drop(self.waits.insert(key, (client, id))),
+                    Err(_) => self.clients[client].to_client.push_back(Message::Refused(id)),
+                }
+            }
+            Call::Release(lock) => {
+                self.locks.release(file(), session(client), lock);
+                self.clients[client].to_client.push_back(Message::Done(id));
+            }
+            Call::Return(epoch, locks) => {
+                let had_it = self.delegations.take_back(file(), session(client), epoch);
+                if let Some(locks) = locks.filter(|_| had_it) {
+                    assert_eq!(self.locks.replace(file(), session(client), &locks), []);
+                }
+                self.clients[client].to_client.push_back(Message::Done(id));
+                if had_it {
+                    self.in_turn = true;
+                    while let Some((client, id, call)) = self.put_off.pop_front() {
+                        self.decide(client, id, call);
+                    }
+                    self.in_turn = false;
+                }
+            }
+        }
+        self.grant();
+    }
+
+    fn grant(&mut self) {
+        while let Some(key) = self.locks.poll_granted() {
+            if let Some((client, id)) = self.waits.remove(&key) {
+                self.taken(client, id);
+            }
+        }
+    }
+
+    fn taken(&mut self, client: usize, id: u64) {
+        let epoch = Epoch(self.number());
+        let alone = self.put_off.is_empty() && !self.in_turn;
+        let mut offered = || self.delegations.offer(self.now, file(), session(client), &self.locks, epoch);
+        let given = if alone { offered() } else { None };
+        self.clients[client].to_client.push_back(Message::Taken(id, given));
+    }
+
+    // The client's.
+
+    fn take(&mut self, client: usize, message: Message) {
+        let now = self.now;
+        let it = &mut self.clients[client];
+        match message {
+            Message::Taken(id, given) => {
+                if let Some(Call::Set(lock, _)) = it.unanswered.remove(&id) {
+                    let owner = lock.owner.0 as usize;
+                    it.delegate.answered(now, file(), given);
+                    it.busy[owner] = false;
+                    it.held[owner].put(lock);
+                    self.count_on(client, owner, lock);
+                }
+            }
+            Message::Refused(id) | Message::Done(id) => match it.unanswered.remove(&id) {
+                Some(Call::Set(lock, _) | Call::Release(lock)) => {
+                    it.delegate.answered(now, file(), None);
+                    it.busy[lock.owner.0 as usize] = false;
+                }
+                Some(Call::Return(epoch, _)) => it.delegate.returned(file(), epoch),
+                None => {}
+            },
+            Message::Recall(epoch) => {
+                let given_back = it.delegate.recalled(file(), epoch);
+                self.give_back(client, given_back);
+            }
+        }
+    }
+
+    /// Everything arrives, and the server asks for what is decided elsewhere.
+    fn come_to_rest(&mut self) {
+        // The last time there is nothing to ask for: what was contended lately nobody is let decide about.
+        for _ in 0..3 {
+            while self.clients.iter().any(|it| !it.to_server.is_empty() || !it.to_client.is_empty()) {
+                for client in 0..CLIENTS {
+                    self.do_step(&Step::Request(client));
+                    self.do_step(&Step::Message(client));
+                }
+            }
+            if let Some((asked, epoch)) = self.delegations.recall(self.now, file()) {
+                self.clients[asked.0 as usize - 1].to_client.push_back(Message::Recall(epoch));
+            }
+        }
+    }
+}
+
+fn lock() -> impl Strategy<Value = Lock> {
+    (0..4u64, 0..3u64, any::<bool>()).prop_map(|(start, more, shared)| Lock {
+        family: LockFamily::Record,
+        owner: LockOwner(0),
+        pid: 1,
+        start,
+        end: start + more,
+        mode: if shared { LockMode::Shared } else { LockMode::Exclusive },
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (client, owner) = (0..CLIENTS, 0..OWNERS);
+    let wait = prop_oneof![Just(Wait::No), Just(Wait::Yes)];
+    prop_oneof![
+        4 => (client.clone(), owner.clone(), lock(), wait)
+            .prop_map(|(client, owner, lock, wait)| Step::Lock { client, owner, lock, wait }),
+        4 => (client.clone(), owner, lock())
+            .prop_map(|(client, owner, lock)| Step::Unlock { client, owner, lock }),
+        8 => client.clone().prop_map(Step::Request),
+        8 => client.clone().prop_map(Step::Message),
+        1 => client.clone().prop_map(Step::Cut),
+        1 => client.prop_map(Step::GiveUp),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn locks_taken_alone_exclude_each_other(steps in prop::collection::vec(step(), 1..120)) {
+        let mut world = World::default();
+        steps.iter().for_each(|step| world.do_step(step));
+        world.come_to_rest();
+        prop_assert!(world.delegations.is_empty() && world.put_off.is_empty());
+        let mut known = Vec::new();
+        for (number, client) in world.clients.iter().enumerate() {
+            let unanswered = client.unanswered.values();
+            prop_assert!(unanswered.clone().all(|call| matches!(call, Call::Set(_, Wait::Yes))), "{:?}", client);
+            prop_assert_eq!(client.unanswered.len(), world.waits.values().filter(|(of, _)| *of == number).count());
+            let locks = client.held.iter().flat_map(OwnLocks::iter);
+            known.extend(locks.map(|lock| HeldLock { session: session(number), lock: *lock }));
+        }
+        prop_assert_eq!(world.locks.locks(file()), known);
+    }
+}
+
+/// The steps above come to what they are for.
+#[test]
+fn who_is_alone_asks_once() {
+    let mut world = World::default();
+    let lock = Lock {
+        family: LockFamily::Record,
+        owner: LockOwner(0),
+        pid: 1,
+        start: 0,
+        end: 9,
+        mode: LockMode::Exclusive,
+    };
+    for _ in 0..10 {
+        world.do_step(&Step::Lock { client: 0, owner: 0, lock, wait: Wait::Yes });
+        world.do_step(&Step::Request(0));
+        world.do_step(&Step::Message(0));
+        world.do_step(&Step::Unlock { client: 0, owner: 0, lock });
+    }
+    assert_eq!((world.here, world.clients[0].unanswered.len()), (9, 0));
+}

@@ -1,0 +1,198 @@
+//! Locks that a client takes by itself: who lets it, and what the others see of it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{Client, config, errno, start};
+use soda_protocol::{Answer, Call, Delegable, LockWait, Note, Reclaim, ReclaimStep};
+use soda_types::{Epoch, Errno, Fid, Lock, LockFamily, LockMode, LockOwner};
+use std::time::{Duration, Instant};
+
+fn lock(owner: u64, start: u64, end: u64) -> Lock {
+    let mode = LockMode::Exclusive;
+    Lock { family: LockFamily::Record, owner: LockOwner(owner), pid: 1, start, end, mode }
+}
+
+fn set(fid: Fid, lock: Lock, wait: LockWait) -> Call {
+    Call::LockSet { fid, lock, wait, delegable: Delegable::Yes }
+}
+
+fn test(fid: Fid, lock: Lock) -> Call {
+    Call::LockTest { fid, lock }
+}
+
+fn give_back(fid: Fid, epoch: Epoch, locks: Option<Vec<Lock>>) -> Call {
+    Call::LockReturn { fid, epoch, locks }
+}
+
+impl Client {
+    async fn delegated(&self, fid: Fid, lock: Lock) -> Epoch {
+        match self.ask(set(fid, lock, LockWait::No)).await.result {
+            Ok(Answer::Delegated(epoch)) => epoch,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Does not wait for the answer.
+    async fn asks(&self, call: Call) -> tokio::sync::oneshot::Receiver<(soda_protocol::Reply, Bytes)> {
+        self.connection().send(None, call, Bytes::new()).await.1
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_has_locked_alone_is_told_before_another_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let epoch = one.delegated(file, lock(1, 0, 9)).await;
+    // It has released these bytes, and taken others.
+    let (tested, refused) =
+        (two.asks(test(file, lock(1, 0, 9))).await, two.asks(set(file, lock(1, 20, 29), LockWait::No)).await);
+    let waits = two.asks(set(file, lock(1, 20, 29), LockWait::Yes)).await;
+    assert_eq!(one.next_lock_recall().await, (file, epoch));
+    let own = one.ask(set(file, lock(1, 0, 9), LockWait::No)).await.result;
+    assert_eq!(own, Ok(Answer::Done), "of the one who is asked nothing waits");
+    let told = give_back(file, epoch, Some(vec![lock(3, 20, 29)]));
+    assert_eq!(one.ask(told.clone()).await.result, Ok(Answer::Done));
+    assert_eq!(tested.await.unwrap().0.result, Ok(Answer::Conflict(None)));
+    assert_eq!(errno(refused.await.unwrap().0.result), Errno::TryAgain);
+    one.ask(Call::LockRelease { fid: file, lock: lock(3, 20, 29) }).await.result.unwrap();
+    assert_eq!(waits.await.unwrap().0.result, Ok(Answer::Done), "wanted by two: nobody decides alone now");
+    // Sent a second time it says nothing any more.
+    assert_eq!(one.ask(told).await.result, Ok(Answer::Done));
+    let conflict = one.ask(test(file, lock(9, 0, 99))).await.result;
+    assert_eq!(conflict, Ok(Answer::Conflict(Some(lock(1, 20, 29)))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_used_is_as_the_server_knows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let epoch = one.delegated(file, lock(1, 0, 9)).await;
+    let waits = two.asks(set(file, lock(1, 5, 5), LockWait::Yes)).await;
+    assert_eq!(one.next_lock_recall().await, (file, epoch));
+    one.ask(give_back(file, epoch, None)).await.result.unwrap();
+    assert_eq!(errno(two.ask(set(file, lock(2, 5, 5), LockWait::No)).await.result), Errno::TryAgain);
+    one.ask(Call::LockRelease { fid: file, lock: lock(1, 0, 9) }).await.result.unwrap();
+    assert_eq!(waits.await.unwrap().0.result, Ok(Answer::Done));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_decides_alone_where_others_lock_or_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let plain =
+        Call::LockSet { fid: file, lock: lock(1, 0, 0), wait: LockWait::No, delegable: Delegable::No };
+    assert_eq!(two.ask(plain).await.result, Ok(Answer::Done), "who does not want to does not");
+    assert_eq!(one.ask(set(file, lock(1, 5, 5), LockWait::No)).await.result, Ok(Answer::Done));
+    two.ask(Call::LockRelease { fid: file, lock: lock(1, 0, 0) }).await.result.unwrap();
+    let (tag, waits) =
+        one.connection().send(None, set(file, lock(2, 5, 5), LockWait::Yes), Bytes::new()).await;
+    assert_eq!(one.ask(Call::Renew).await.result, Ok(Answer::Done));
+    assert_eq!(
+        one.ask(set(file, lock(1, 7, 7), LockWait::No)).await.result,
+        Ok(Answer::Done),
+        "another waits"
+    );
+    one.note(Note::Cancel(tag)).await;
+    assert_eq!(errno(waits.await.unwrap().0.result), Errno::Interrupted);
+    one.delegated(file, lock(1, 7, 7)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_until_locks_are_told_can_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let epoch = one.delegated(file, lock(1, 0, 9)).await;
+    let (tag, waits) =
+        two.connection().send(None, set(file, lock(2, 5, 5), LockWait::Yes), Bytes::new()).await;
+    assert_eq!(one.next_lock_recall().await, (file, epoch));
+    two.note(Note::Cancel(tag)).await;
+    assert_eq!(errno(waits.await.unwrap().0.result), Errno::Interrupted);
+    one.ask(give_back(file, epoch, Some(vec![]))).await.result.unwrap();
+    assert_eq!(one.ask(test(file, lock(1, 0, 9))).await.result, Ok(Answer::Conflict(None)), "nobody has it");
+}
+
+/// The recall, and the answer, of before are lost with the connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_asked_for_again_on_the_next_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let epoch = one.delegated(file, lock(1, 0, 9)).await;
+    let waits = two.asks(test(file, lock(1, 0, 99))).await;
+    assert_eq!(one.next_lock_recall().await, (file, epoch));
+    let again = Client::resume(&server, one.key()).await;
+    assert_eq!(again.next_lock_recall().await, (file, epoch));
+    again.ask(give_back(file, epoch, Some(vec![lock(1, 50, 59)]))).await.result.unwrap();
+    assert_eq!(waits.await.unwrap().0.result, Ok(Answer::Conflict(Some(lock(1, 50, 59)))));
+}
+
+// SEMANTICS 29
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_dead_or_does_not_tell_is_waited_for_no_longer_than_for_a_lease() {
+    let dir = tempfile::tempdir().unwrap();
+    let term = Duration::from_secs(1);
+    let server = soda_server::Server::start(config(dir.path()).with_term(term)).unwrap();
+    let (dead, alive) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = alive.create(alive.root, "file").await.unwrap().fid;
+    let asked = Instant::now();
+    dead.delegated(file, lock(1, 0, 9)).await;
+    drop(dead);
+    assert_eq!(alive.ask(test(file, lock(1, 0, 9))).await.result, Ok(Answer::Conflict(None)));
+    let waited = asked.elapsed();
+    assert!(waited >= term && waited < term * 8, "{waited:?}");
+
+    let silent = Client::connect(&server).await;
+    let other = alive.create(alive.root, "other").await.unwrap().fid;
+    silent.delegated(other, lock(1, 0, 9)).await;
+    let waits = alive.asks(set(other, lock(1, 0, 9), LockWait::No)).await;
+    let asked = Instant::now();
+    let renewing = async {
+        loop {
+            let _ = silent.connection().call(None, Call::Renew, Bytes::new()).await;
+            alive.ask(Call::Renew).await.result.unwrap();
+            tokio::time::sleep(term / 10).await;
+        }
+    };
+    let answer = tokio::select! {
+        answer = waits => answer.unwrap().0.result,
+        () = renewing => unreachable!(),
+    };
+    assert!(matches!(answer, Ok(Answer::Delegated(_) | Answer::Done)), "{answer:?}");
+    assert!(asked.elapsed() >= term * 3 && asked.elapsed() < term * 12, "{:?}", asked.elapsed());
+}
+
+// SEMANTICS 39
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_locks_are_reclaimed_and_rights_of_before_count_for_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let one = Client::connect(&server).await;
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let epoch = one.delegated(file, lock(1, 0, 9)).await;
+    drop(server);
+    let server = start(dir.path());
+    let back = Client::resume(&server, one.key()).await;
+    let locks = vec![(file, lock(1, 20, 29))];
+    let reclaim = Reclaim { leases: vec![], open: vec![], locks, step: ReclaimStep::Last };
+    back.ask(Call::Reclaim(reclaim)).await.result.unwrap();
+    back.ask(give_back(file, epoch, Some(vec![]))).await.result.unwrap();
+    let two = Client::connect(&server).await;
+    let conflict = two.ask(test(file, lock(1, 0, 99))).await.result;
+    assert_eq!(conflict, Ok(Answer::Conflict(Some(lock(1, 20, 29)))));
+    two.ask(set(file, lock(1, 0, 9), LockWait::No)).await.result.unwrap();
+    back.ask(Call::LockRelease { fid: file, lock: lock(1, 20, 29) }).await.result.unwrap();
+    let next = two.delegated(file, lock(1, 10, 19)).await;
+    assert_ne!(next, epoch);
+}
