@@ -175,11 +175,15 @@ pub enum Sabotage {
     ForgetThrough,
     /// Operations of a client's former life go on after it has come back.
     KeepFormerLife,
+    /// A holder says what the server knows, too: the state before all that it has not told.
+    DescribeWhatIsTold,
+    /// The server goes on to answer with what a holder has said once.
+    KeepDescriptions,
 }
 
 impl Sabotage {
     /// Found with [`SimConfig::behind`].
-    pub const BEHIND: [Sabotage; 16] = [
+    pub const BEHIND: [Sabotage; 18] = [
         Sabotage::AnswerBeforeFlush,
         Sabotage::ChangeWhileRecalled,
         Sabotage::ChangeAfterTerm,
@@ -196,6 +200,8 @@ impl Sabotage {
         Sabotage::ReleaseUnsynced,
         Sabotage::ForgetThrough,
         Sabotage::KeepFormerLife,
+        Sabotage::DescribeWhatIsTold,
+        Sabotage::KeepDescriptions,
     ];
 
     /// Found with [`SimConfig::from_seed`].

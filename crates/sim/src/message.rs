@@ -78,6 +78,8 @@ pub struct OpUid(pub u64);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
     Read(Register),
+    /// With delayed writes: as a read of a file, of who wants no lease, as stat(2): the holder of a write lease may be asked.
+    Look(Register),
     /// One register, or two of different objects at once.
     Change(Vec<Register>),
     /// With delayed writes: the operations of a file system.
@@ -153,6 +155,11 @@ pub enum ToServer {
     Acks(Vec<RecallAck>),
     Release(Vec<RecallAck>),
     Progress(Vec<Fid>),
+    /// What the register holds. `None`: the holder cannot tell.
+    Described {
+        number: u64,
+        value: Option<Value>,
+    },
     Goodbye,
 }
 
@@ -199,6 +206,15 @@ pub enum ToClient {
         tag: Tag,
     },
     Recall(Recall),
+    Inquiry {
+        number: u64,
+        register: Register,
+    },
+    /// What the holder of a write lease said.
+    Described {
+        tag: Tag,
+        value: Value,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -34,7 +34,9 @@ fn expected(sabotage: Sabotage) -> &'static [Property] {
         Sabotage::NoResend => &[Property::Patience],
         Sabotage::CarryOutRefused => &[Property::Fenced],
         Sabotage::ChangeAfterTerm => USED_TOO_LONG,
-        Sabotage::ThroughBeforeFlush => &[Property::Fresh],
+        Sabotage::ThroughBeforeFlush | Sabotage::DescribeWhatIsTold | Sabotage::KeepDescriptions => {
+            &[Property::Fresh]
+        }
         Sabotage::SyncBeforeFlush | Sabotage::SyncNothing => &[Property::Synced],
         Sabotage::ApplyWithoutLeases => &[Property::Prefix],
         // The server refuses what it should not get, and so acknowledged changes are lost; or something is seen before.
@@ -50,7 +52,8 @@ fn expected(sabotage: Sabotage) -> &'static [Property] {
         }
         // Or somebody else has been given the lease meanwhile.
         Sabotage::ReleaseUnsynced => &[Property::Durable, Property::Exclusive, Property::Prefix],
-        Sabotage::ForgetDigests => &[Property::Synced, Property::Durable, Property::Prefix],
+        // What comes again takes back what was done since, and somebody has seen that.
+        Sabotage::ForgetDigests => &[Property::Synced, Property::Durable, Property::Prefix, Property::Fresh],
         // What is left over of the former life is in the way of what comes in its slot.
         Sabotage::KeepFormerLife => &[Property::Progress, Property::Fresh, Property::Prefix],
     }

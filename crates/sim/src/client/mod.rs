@@ -223,6 +223,8 @@ impl Client {
             ToClient::Digested { tag, grants } => self.handle_digested(context, tag, &grants),
             ToClient::DigestRefused { tag } => self.handle_digest_refused(context, tag),
             ToClient::Reclaimed { tag, answers } => self.handle_reclaimed(context, tag, &answers),
+            ToClient::Inquiry { number, register } => self.handle_inquiry(context, number, register),
+            ToClient::Described { tag, value } => self.handle_described(context, tag, value),
             ToClient::Reply { tag, values, grants } => self.handle_reply(context, tag, &values, &grants),
             _ => {}
         }

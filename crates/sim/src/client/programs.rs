@@ -71,7 +71,7 @@ impl Client {
             Plan::Sync(object) => return self.sync(context, process, uid, object),
         };
         match &call {
-            Call::Read(register) => {
+            Call::Read(register) | Call::Look(register) => {
                 context.invariants.invoked(uid, &[*register]);
                 if let Some(value) = self.cached(context, *register) {
                     context.note(|| {
@@ -196,7 +196,7 @@ impl Client {
         };
         self.take_answer(context, ticket, grants);
         match &call {
-            Call::Read(register) => {
+            Call::Read(register) | Call::Look(register) => {
                 let value = values.first().copied().unwrap_or_default();
                 self.caches.see(*register, value);
                 self.cache(context, ticket, *register, value);
@@ -264,7 +264,7 @@ impl Client {
         }
     }
 
-    fn read_done(
+    pub(super) fn read_done(
         &mut self,
         context: &mut Context,
         process: usize,

@@ -55,6 +55,7 @@ impl Server {
             reply_to: vec![reply_to],
             values: Vec::new(),
             outcome: Outcome::Applied,
+            via: None,
         };
         running.ops.insert(key, operation);
         if careless && !running.table.has_session(session) {

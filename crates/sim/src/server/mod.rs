@@ -4,6 +4,7 @@
 
 mod digests;
 mod disk;
+mod inquiries;
 mod sessions;
 
 use crate::clock::{Clock, Time};
@@ -49,6 +50,8 @@ struct Running {
     last_op: u64,
     timer: u64,
     armed: Option<Monotonic>,
+    /// For [`Sabotage::KeepDescriptions`].
+    descriptions: BTreeMap<Register, Value>,
 }
 
 #[derive(Debug)]
@@ -61,6 +64,8 @@ struct Operation {
     reply_to: Vec<(ConnId, Tag)>,
     values: Vec<Value>,
     outcome: Outcome,
+    /// The kind of connection that it came on.
+    via: Option<Kind>,
 }
 
 #[derive(Debug)]
@@ -132,6 +137,7 @@ impl Server {
             last_op: 0,
             timer: 0,
             armed: None,
+            descriptions: BTreeMap::new(),
         });
         if let Some(behind) = context.config.delayed() {
             context.after(behind.sync_every, Event::ServerSyncs { life: self.disk.starts });
@@ -262,6 +268,12 @@ impl Server {
                 }
                 context.break_connection(conn);
             }
+            ToServer::Described { number, value } => {
+                if let Some(session) = session {
+                    let _ = running.traffic(context, now, session);
+                    self.described(context, session, OpKey(number), value);
+                }
+            }
             ToServer::Progress(fids) => {
                 if let Some(session) = session {
                     let _ = running.traffic(context, now, session);
@@ -309,7 +321,15 @@ impl Server {
                 _ => {}
             }
         }
-        let accesses = accesses(&call, context.network.kind_of(reply_to.0));
+        let looks_at = if let Call::Look(register) = &call { Some(*register) } else { None };
+        if let Some(register) = looks_at
+            && self.describe_again(context, reply_to, register)
+        {
+            return;
+        }
+        let Some(running) = &mut self.running else { return };
+        let via = context.network.kind_of(reply_to.0);
+        let accesses = accesses(&call, via);
         running.last_op += 1;
         let key = OpKey(running.last_op);
         if let Some(op) = op {
@@ -323,8 +343,13 @@ impl Server {
             reply_to: vec![reply_to],
             values: Vec::new(),
             outcome: Outcome::Applied,
+            via,
         };
         running.ops.insert(key, operation);
+        // Should it not be described after all, it is a read with the same key.
+        if looks_at.is_some() && running.table.inquire(now, session, key, &accesses[0]) {
+            return;
+        }
         running.table.request(now, session, key, accesses);
     }
 
@@ -333,7 +358,7 @@ impl Server {
         let Some(operation) = running.ops.get_mut(&key) else { return };
         let disk = &mut self.disk;
         match &operation.work {
-            Work::Call(Call::Read(register)) => {
+            Work::Call(Call::Read(register) | Call::Look(register)) => {
                 operation.values = vec![disk.found(*register, context.config.objects.into())];
             }
             Work::Call(Call::Change(registers)) => {
@@ -478,7 +503,9 @@ impl Server {
                     }
                     self.forget_session(context, session);
                 }
-                Output::SessionInUse { .. } | Output::Inquire { .. } | Output::NotDescribed(_) => {}
+                Output::Inquire { session, op, .. } => self.send_inquiry(context, session, op),
+                Output::NotDescribed(op) => self.not_described(now, op),
+                Output::SessionInUse { .. } => {}
             }
         }
         self.sabotage_table(context, now);
@@ -538,7 +565,7 @@ pub enum Power {
 
 fn accesses(call: &Call, conn: Option<Kind>) -> Vec<Access> {
     let accesses = match call {
-        Call::Read(register) => vec![Access::read(register.fid())],
+        Call::Read(register) | Call::Look(register) => vec![Access::read(register.fid())],
         Call::Change(registers) => {
             registers.iter().map(|register| Access::change(register.fid(), Cause::Data)).collect()
         }

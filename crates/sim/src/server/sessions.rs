@@ -81,6 +81,9 @@ impl Server {
         }
         let Some(running) = &mut self.running else { return };
         running.session_of.insert(conn, session);
+        if context.config.delayed().is_some() {
+            running.table.note_delays(session);
+        }
         if let Some(client) = context.network.client_of(conn) {
             running.client_of.insert(session, client);
         }

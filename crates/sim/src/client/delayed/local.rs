@@ -30,7 +30,9 @@ impl Client {
             return Plan::Sync(at.object);
         }
         if context.rng.below(100) >= context.config.changes_percent {
-            return Plan::Call(Call::Read(at));
+            // Not at directories: what they name the server may never have heard of.
+            let looks = !is_directory(at.object) && context.rng.chance(1, 2);
+            return Plan::Call(if looks { Call::Look(at) } else { Call::Read(at) });
         }
         if !is_directory(at.object) {
             return Plan::Call(Call::Do(Deed::Write(at)));
@@ -190,7 +192,7 @@ fn all_of(context: &Context, object: Object) -> impl Iterator<Item = Register> +
 /// The inodes that an operation reads or changes.
 pub(super) fn touched(call: &Call) -> Vec<Object> {
     match call {
-        Call::Read(register) => vec![register.object],
+        Call::Read(register) | Call::Look(register) => vec![register.object],
         Call::Change(registers) => registers.iter().map(|register| register.object).collect(),
         Call::Do(deed) => deed.changes(),
     }

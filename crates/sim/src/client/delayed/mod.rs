@@ -7,6 +7,7 @@
 //! * `restart`: what a new run of the server has, and what it has lost.
 
 mod flush;
+mod inquiries;
 mod local;
 mod recalls;
 mod restart;
