@@ -441,7 +441,9 @@ impl Table {
             concession(Reach { scope: held, mode }, place, asked) != Concession::Nothing
         };
         let above = self.store.reaching_into(object, scope).into_iter();
-        let backs_off = found.rates.as_deref().is_some_and(|rates| rates.backs_off(now).is_some());
+        // For writing, as with node leases: who reads takes nothing from anybody.
+        let backs_off =
+            mode == Mode::Write && found.rates.as_deref().is_some_and(|rates| rates.backs_off(now).is_some());
         self.grace.is_none()
             && self.store.nearest_branch(object).is_some()
             && !backs_off

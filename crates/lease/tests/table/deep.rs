@@ -365,3 +365,21 @@ fn what_a_digest_makes_and_moves_has_the_leases_that_its_maker_is_told_of() {
     }
     assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0));
 }
+
+/// Its holder has just lowered a deep lease for who reads there: that one gets a deep lease at once, to read.
+#[test]
+fn back_off_is_for_those_who_write() {
+    let long = std::time::Duration::from_secs(100);
+    let back_off = soda_lease::table::BackOff::On { first: long, longest: long };
+    let deep_leases = DeepLeases::On { after: 2, max_holes: 2 };
+    let mut bench = Bench::with(TableConfig { deep_leases, back_off, ..plain() });
+    let made = Created { fid: f(3), kind: FileKind::Directory, parent: Some(f(2)) };
+    let access = bench.here(change(2));
+    assert_eq!(bench.request(1, 1, &[access]), [admit(1)]);
+    bench.end(1, &TreeChanges { created: vec![made], ..TreeChanges::default() });
+    let lease = bench.table.deep_lease(s(1), f(3)).unwrap();
+    bench.ack(1, answer(3, lease.epoch.0, Some(Mode::Read)));
+    bench.go(2, read(10));
+    assert_eq!(bench.go(2, read(11)).leases.len(), 2);
+    assert_eq!(bench.table.deep_lease(s(2), f(3)).map(|lease| lease.mode), Some(Mode::Read));
+}
