@@ -326,3 +326,69 @@ async fn a_mount_without_deep_leases_is_a_mount() {
     overwrite(&b, file, "two").await;
     assert_eq!(contents(&a, file).await, "two");
 }
+
+/// Somebody asks while the move and the links are only here: what he asks for is told, with all that it depends on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_crosses_the_edge_and_is_asked_for_before_it_is_told() {
+    #[derive(Clone, Copy, Debug)]
+    enum Asked {
+        NewName,
+        OldName,
+        Below,
+        Linked,
+    }
+    for asked in [Asked::NewName, Asked::OldName, Asked::Below, Asked::Linked] {
+        let cell = Cell::deep();
+        let (a, home) = writer(&cell, "home").await;
+        let b = cell.client().await;
+        let other = mkdir(&a, a.root(), "other").await;
+        make(&a, other, "first", "x").await;
+        let (dir, outside) = (mkdir(&a, home, "dir").await, make(&a, a.root(), "outside", "1").await);
+        let (deep, inside) = (make(&a, dir, "deep", "1").await, make(&a, home, "inside", "1").await);
+        a.sync_all().await.unwrap();
+        let here = a.stats().count("here");
+        a.rename(home, &name("dir"), other, &name("dir"), RenameHow::Plain).await.unwrap();
+        overwrite(&a, deep, "deeper").await;
+        make(&a, dir, "new", "new").await;
+        a.link(outside, home, &name("came in")).await.unwrap();
+        overwrite(&a, outside, "linked").await;
+        a.link(inside, other, &name("went out")).await.unwrap();
+        assert_eq!(a.stats().count("here"), here + 7, "{asked:?}: {:?}", a.stats());
+        assert!(a.session().backlog.records >= 7, "{asked:?}: told unasked");
+
+        match asked {
+            Asked::NewName => assert_eq!(find(&b, other, "dir").await, Some(dir)),
+            Asked::OldName => assert_eq!(find(&b, home, "dir").await, None),
+            Asked::Below => assert_eq!(contents(&b, deep).await, "deeper"),
+            Asked::Linked => assert_eq!(contents(&b, outside).await, "linked"),
+        }
+        assert_eq!(
+            (find(&b, home, "dir").await, find(&b, other, "dir").await),
+            (None, Some(dir)),
+            "{asked:?}"
+        );
+        assert_eq!(
+            (find(&b, home, "came in").await, find(&b, other, "went out").await),
+            (Some(outside), Some(inside))
+        );
+        let new = find(&b, dir, "new").await.unwrap();
+        for (fid, data) in [(deep, "deeper"), (new, "new"), (outside, "linked"), (inside, "1")] {
+            assert_eq!(contents(&b, fid).await, data, "{asked:?}");
+        }
+        for linked in [outside, inside] {
+            assert_eq!(b.getattr(linked).await.unwrap().value.nlink, 2, "{asked:?}");
+        }
+        // The other way round: into the reach of the lease, and out of where it is now.
+        overwrite(&b, outside, "by b, ").await;
+        b.rename(other, &name("dir"), home, &name("back"), RenameHow::Plain).await.unwrap();
+        b.unlink(home, &name("came in")).await.unwrap();
+        assert_eq!(
+            (find(&a, other, "dir").await, find(&a, home, "back").await),
+            (None, Some(dir)),
+            "{asked:?}"
+        );
+        assert_eq!(contents(&a, outside).await, "by b, ");
+        assert_eq!(a.getattr(outside).await.unwrap().value.nlink, 1, "{asked:?}");
+        assert_eq!(a.stats().count("lost_records"), 0);
+    }
+}
