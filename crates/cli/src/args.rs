@@ -3,7 +3,7 @@
 use crate::lab_args::LabCommand;
 use crate::options::MOUNT_OPTIONS;
 use crate::spec::{Spec, parse_listen};
-use crate::units::{parse_duration, parse_size};
+use crate::units::{FirstBackOff, parse_back_off, parse_duration, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -46,11 +46,15 @@ pub(crate) const MOUNT_OPTIONS_HELP: &str = "Options (-o):
   consistency=lease|verify|ttl=SECONDS  lease (default): nothing is ever stale; to compare with: verify asks the server at every \
 read, ttl believes caches for SECONDS
   lease-term=TIME|infinite|0  how long this mount's leases on single objects last; 0 takes none and asks each time
+  lease-idle=TIME  leases that were not used for TIME are given back (10m)
   deep-leases=on|off  off: no leases on whole subtrees, whatever the server offers
   locks=delegated|server  server: every file lock is asked for, also where nobody else locks
   write=through|behind, sync  through (default; sync is the same): the server hears of a change before the call returns; behind: \
 see below
   dirty-age=TIME, dirty-size=SIZE  with write=behind: told after TIME (1s); who writes waits when SIZE (64M) is not told
+  digest-size=SIZE  with write=behind: told when SIZE waits, or a change for each KiB of it (1M); more lets more of what does \
+not last go untold
+  reserve-idle=TIME  with write=behind: room on the server's disk is given back after TIME without a change (30s)
   fsync=server|local  with write=behind and cache-dir: what fsync waits for, see below
   transport=auto|dev|uring  how the kernel's requests come; auto is dev, uring is on trial
   nosuid, nodev, noexec  as everywhere
@@ -195,6 +199,10 @@ pub(crate) struct ServeArgs {
     /// Withhold leases where they cost more than they save (R/W <= N-1)
     #[arg(long, value_enum, default_value_t = SwitchArg::On)]
     pub equation_8: SwitchArg,
+    /// A write lease that another machine has asked for is not given anew for this time, twice as long each time again, at most
+    /// --term; `off`: at once [default: a hundredth of --term]
+    #[arg(long, value_name = "TIME|off", value_parser = parse_back_off)]
+    pub back_off: Option<FirstBackOff>,
     /// Whether one lease may cover a whole subtree
     #[arg(long, value_enum, default_value_t = SwitchArg::Off)]
     pub deep_leases: SwitchArg,

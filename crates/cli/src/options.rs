@@ -20,12 +20,17 @@ pub(crate) struct MountOptions {
     /// How old and how large a backlog of delayed writes may become.
     pub dirty_age: Option<Duration>,
     pub dirty_size: Option<u64>,
+    /// What a digest begins at, and when the server's room is given back.
+    pub digest_size: Option<u64>,
+    pub reserve_idle: Option<Duration>,
     pub fsync: Fsync,
     /// Of the leases that it gets; otherwise what the server says.
     pub lease_term: Option<ObjectTerm>,
     /// [`Scope::Node`]: no deep leases.
     pub widest_lease: Scope,
     pub locks: Locks,
+    /// Unused for so long, they are given back.
+    pub lease_idle: Option<Duration>,
     pub cache_dir: Option<PathBuf>,
     /// Most bytes in the cache directory.
     pub cache_size: Option<u64>,
@@ -65,10 +70,13 @@ impl Default for MountOptions {
             write: WriteMode::default(),
             dirty_age: None,
             dirty_size: None,
+            digest_size: None,
+            reserve_idle: None,
             fsync: Fsync::default(),
             lease_term: None,
             widest_lease: Scope::Subtree,
             locks: Locks::Delegated,
+            lease_idle: None,
             cache_dir: None,
             cache_size: None,
             memory: None,
@@ -82,9 +90,9 @@ impl Default for MountOptions {
 
 /// All that mean something here, for people.
 pub(crate) const MOUNT_OPTIONS: &str = "hard, soft[=TIME], ro, rw, cache-dir=DIR, cache-size=SIZE, memory=SIZE, \
-    metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, lease-term=TIME|infinite|0, deep-leases=on|off, \
-    locks=delegated|server, write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, fsync=server|local, \
-    transport=auto|dev|uring, remount, nosuid, nodev, noexec, allow_other";
+    metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, lease-term=TIME|infinite|0, lease-idle=TIME, \
+    deep-leases=on|off, locks=delegated|server, write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, digest-size=SIZE, \
+    reserve-idle=TIME, fsync=server|local, transport=auto|dev|uring, remount, nosuid, nodev, noexec, allow_other";
 
 /// Options of fstab(5) and mount(8) that are somebody else's business, or have no meaning here.
 const IGNORED: &[&str] = &[
@@ -156,6 +164,8 @@ impl MountOptions {
                 write: WriteMode::Through,
                 dirty_age: None,
                 dirty_size: None,
+                digest_size: None,
+                reserve_idle: None,
                 fsync: Fsync::Server,
                 ..said
             },
@@ -172,13 +182,18 @@ impl MountOptions {
                         cache-dir=DIR. The cache in memory is bounded by memory=SIZE"
                 .into());
         }
-        let bounds_delay = self.dirty_age.is_some() || self.dirty_size.is_some();
-        if self.write == WriteMode::Through && bounds_delay {
-            return Err(
-                "mount options `dirty-age` and `dirty-size` bound delayed writes, and there are none: add \
-                        write=behind"
-                    .into(),
-            );
+        let of_delay = [
+            ("dirty-age", self.dirty_age.is_some()),
+            ("dirty-size", self.dirty_size.is_some()),
+            ("digest-size", self.digest_size.is_some()),
+            ("reserve-idle", self.reserve_idle.is_some()),
+        ];
+        if let Some((option, _)) =
+            of_delay.iter().find(|(_, given)| *given && self.write == WriteMode::Through)
+        {
+            return Err(format!(
+                "mount option `{option}` is about delayed writes, and there are none: add write=behind"
+            ));
         }
         let has_log = self.write == WriteMode::Behind && self.cache_dir.is_some();
         if self.fsync == Fsync::Local && !has_log {
@@ -232,8 +247,11 @@ impl MountOptions {
             "sync" => self.write = WriteMode::Through,
             "dirty-age" => self.dirty_age = Some(parse_duration(need()?)?),
             "dirty-size" => self.dirty_size = Some(parse_size(need()?)?),
+            "digest-size" => self.digest_size = Some(parse_size(need()?)?),
+            "reserve-idle" => self.reserve_idle = Some(parse_duration(need()?)?),
             "fsync" => self.fsync = parse_fsync(need()?)?,
             "lease-term" => self.lease_term = Some(parse_object_term(need()?)?),
+            "lease-idle" => self.lease_idle = Some(parse_duration(need()?)?),
             "deep-leases" => self.widest_lease = parse_deep_leases(need()?)?,
             "locks" => self.locks = parse_locks(need()?)?,
             "transport" => self.transport = need()?.parse()?,
@@ -263,6 +281,8 @@ impl MountOptions {
             WriteMode::Behind if self.consistency == Consistency::Lease => WritePolicy::Behind(WriteBehind {
                 max_age: self.dirty_age.unwrap_or(defaults.max_age),
                 max_bytes: self.dirty_size.unwrap_or(defaults.max_bytes),
+                digest_bytes: self.digest_size.unwrap_or(defaults.digest_bytes),
+                reserve_idle: self.reserve_idle.unwrap_or(defaults.reserve_idle),
                 fsync: self.fsync,
                 ..defaults
             }),
@@ -293,6 +313,12 @@ impl MountOptions {
         if let Some(size) = self.dirty_size {
             list.push(format!("dirty-size={size}"));
         }
+        if let Some(size) = self.digest_size {
+            list.push(format!("digest-size={size}"));
+        }
+        if let Some(time) = self.reserve_idle {
+            list.push(format!("reserve-idle={}us", time.as_micros()));
+        }
         if self.fsync == Fsync::Local {
             list.push("fsync=local".into());
         }
@@ -301,6 +327,9 @@ impl MountOptions {
             Some(ObjectTerm::None) => list.push("lease-term=0".into()),
             Some(ObjectTerm::For(time)) => list.push(format!("lease-term={}us", time.as_micros())),
             Some(ObjectTerm::Session) => list.push("lease-term=infinite".into()),
+        }
+        if let Some(time) = self.lease_idle {
+            list.push(format!("lease-idle={}us", time.as_micros()));
         }
         if self.widest_lease == Scope::Node {
             list.push("deep-leases=off".into());
@@ -400,178 +429,4 @@ fn parse_consistency(value: &str) -> Result<Consistency, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(list: &str) -> Result<MountOptions, String> {
-        let mut options = MountOptions::default();
-        options.add(list).map(|()| options)
-    }
-
-    #[test]
-    fn a_list_reads_back() {
-        let list = "soft=5s,ro,consistency=ttl=3,cache-dir=/var/c,cache-size=1G,nosuid,nodev";
-        let options = parse(list).unwrap();
-        assert_eq!(options.retry, Some(Retry::Soft { timeout: Duration::from_secs(5) }));
-        assert_eq!(options.consistency, Consistency::Ttl(Duration::from_secs(3)));
-        assert_eq!(options.cache_size, Some(1 << 30));
-        assert_eq!(parse(&options.to_list()).unwrap(), options);
-    }
-
-    #[test]
-    fn terms_of_leases_read_back() {
-        let terms = [
-            ("0", ObjectTerm::None),
-            ("1.5s", ObjectTerm::For(Duration::from_millis(1500))),
-            ("infinite", ObjectTerm::Session),
-            ("session", ObjectTerm::Session),
-        ];
-        for (text, term) in terms {
-            let options = parse(&format!("lease-term={text}")).unwrap();
-            assert_eq!(options.lease_term, Some(term));
-            assert_eq!(parse(&options.to_list()), Ok(options));
-        }
-        let narrow = parse("deep-leases=off").unwrap();
-        assert_eq!(narrow.widest_lease, Scope::Node);
-        assert_eq!(parse(&narrow.to_list()), Ok(narrow));
-        assert!(parse("deep-leases=no").unwrap_err().contains("on or off"));
-        let asking = parse("locks=server").unwrap();
-        assert_eq!(asking.locks, Locks::AtServer);
-        assert_eq!(parse(&asking.to_list()), Ok(asking));
-        assert!(parse("locks=none").unwrap_err().contains("delegated or server"));
-        assert_eq!(parse("hard").unwrap().lease_term, None);
-        assert!(parse("lease-term=long").unwrap_err().contains("`lease-term=long`"));
-    }
-
-    #[test]
-    fn transports_read_back() {
-        for name in ["dev", "uring"] {
-            let options = parse(&format!("transport={name}")).unwrap();
-            assert!(options.to_list().contains(&format!("transport={name}")));
-            assert_eq!(parse(&options.to_list()), Ok(options));
-        }
-        assert_eq!(parse("transport=auto"), Ok(MountOptions::default()));
-        assert!(parse("transport=tcp").unwrap_err().contains("auto, dev, uring"));
-    }
-
-    #[test]
-    fn a_local_fsync_reads_back_and_needs_a_log() {
-        let options = parse("write=behind,cache-dir=/c,fsync=local").unwrap();
-        assert_eq!((options.check(), options.fsync), (Ok(()), Fsync::Local));
-        assert_eq!(parse(&options.to_list()), Ok(options));
-        for list in ["write=behind,fsync=local", "cache-dir=/c,fsync=local"] {
-            let refused = parse(list).unwrap().check().unwrap_err();
-            assert!(refused.contains("write=behind and cache-dir"), "{refused}");
-        }
-        assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
-        assert!(parse("fsync=never").unwrap_err().contains("server or local"));
-    }
-
-    #[test]
-    fn bounds_of_delayed_writes_read_back_and_need_them() {
-        assert_eq!(parse("write=behind,sync").unwrap().write_policy(), WritePolicy::Through);
-        assert!(parse("sync,dirty-age=1s").unwrap().check().is_err());
-        let options = parse("write=behind,dirty-age=1500ms,dirty-size=8M").unwrap();
-        assert_eq!(options.check(), Ok(()));
-        let WritePolicy::Behind(behind) = options.write_policy() else { panic!("{options:?}") };
-        assert_eq!((behind.max_age, behind.max_bytes), (Duration::from_millis(1500), 8 << 20));
-        assert_eq!(parse(&options.to_list()), Ok(options));
-        for list in ["write=through,dirty-age=1s", "write=through,dirty-size=1M"] {
-            assert!(parse(list).unwrap().check().unwrap_err().contains("write=behind"), "{list}");
-        }
-        assert!(parse("write=later").unwrap_err().contains("`write=later`"));
-        assert!(parse("dirty-age=soon").unwrap_err().contains("`dirty-age=soon`"));
-        assert!(parse("dirty-size").unwrap_err().contains("dirty-size"));
-    }
-
-    #[test]
-    fn what_is_in_effect_says_the_defaults_of_delayed_writes() {
-        let list = |given: &str| parse(given).unwrap().in_effect().to_list();
-        assert_eq!(list("write=through"), "hard,write=through");
-        let defaults = WriteBehind::default();
-        let bounds =
-            format!("dirty-age={}us,dirty-size={}", defaults.max_age.as_micros(), defaults.max_bytes);
-        assert_eq!(list("write=behind"), format!("hard,write=behind,{bounds}"));
-        assert!(list("write=behind,consistency=verify").ends_with("write=through"), "nothing is delayed");
-    }
-
-    #[test]
-    fn a_name_may_have_a_comma() {
-        let options = parse("ro,cache-dir=/var/a\\,b").unwrap();
-        assert_eq!(options.cache_dir, Some(PathBuf::from("/var/a,b")));
-        assert_eq!(parse(&options.to_list()).unwrap(), options);
-    }
-
-    #[test]
-    fn hard_and_soft_contradict_each_other() {
-        for list in ["hard,soft", "soft=5s,ro,hard"] {
-            let refused = parse(list).unwrap_err();
-            assert!(refused.contains("`hard` and `soft`"), "{refused}");
-        }
-        let mut options = parse("hard").unwrap();
-        assert!(options.add("soft").is_err(), "two lists are as one");
-        assert_eq!(parse("hard,hard").unwrap().retry(), Retry::Hard);
-    }
-
-    #[test]
-    fn a_cache_is_named_by_an_absolute_path() {
-        for list in ["cache-dir=cache", "cache-dir=./cache", "cache-dir="] {
-            let refused = parse(list).unwrap_err();
-            assert!(refused.contains("cache-dir=") && refused.contains("absolute"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn the_last_word_on_a_flag_counts() {
-        let flags = parse("nosuid,nodev,noexec,suid,exec").unwrap().flags;
-        assert_eq!((flags.no_suid, flags.no_dev, flags.no_exec), (false, true, false));
-    }
-
-    #[test]
-    fn a_bound_of_a_cache_that_is_not_there_is_refused() {
-        assert!(parse("cache-size=1G").unwrap().check().unwrap_err().contains("cache-dir"));
-        assert_eq!(parse("cache-size=1G,cache-dir=/c").unwrap().check(), Ok(()));
-        assert_eq!(parse("").unwrap().check(), Ok(()));
-    }
-
-    #[test]
-    fn all_options_are_told_to_people() {
-        use crate::args::MOUNT_OPTIONS_HELP;
-        let mut command = <crate::args::Cli as clap::CommandFactory>::command();
-        let help = command.find_subcommand_mut("mount").unwrap().render_long_help().to_string();
-        let explained =
-            MOUNT_OPTIONS_HELP.lines().filter_map(|line| line.strip_prefix("  ")?.split_once("  "));
-        let explained: Vec<&str> = explained
-            .flat_map(|(names, _)| names.split(", "))
-            .filter_map(|name| name.split(['=', '[', ' ']).next())
-            .collect();
-        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-        let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
-        let readme = std::fs::read_to_string(readme).unwrap();
-        assert!(help.contains(MOUNT_OPTIONS), "{help}");
-        for option in MOUNT_OPTIONS.split(", ") {
-            let name = option.split(['=', '[']).next().unwrap();
-            let written = ["`", "=", "["].map(|end| format!("`{name}{end}"));
-            let written = written.iter().any(|text| readme.contains(text));
-            assert!(written || readme.contains(&format!("-o {name}`")), "README lacks {name}");
-            assert!(explained.contains(&name), "the help does not say what {name} means");
-            let unknown = |error: &String| error.contains("is not known");
-            assert!(!parse(name).as_ref().is_err_and(unknown), "{name} is not known");
-        }
-    }
-
-    #[test]
-    fn what_fstab_says_to_others_is_ignored() {
-        assert_eq!(parse("rw,noauto,user,_netdev,x-systemd.automount,defaults"), Ok(MountOptions::default()));
-    }
-
-    #[test]
-    fn an_unknown_option_is_named() {
-        assert!(parse("rw,sofft").unwrap_err().contains("sofft"));
-        assert!(parse("cache-dir").unwrap_err().contains("cache-dir"));
-        assert!(parse("relatime").unwrap_err().contains("noatime"));
-        assert!(parse("soft=soon").unwrap_err().contains("`soft=soon`"));
-        assert!(parse("atime").unwrap_err().contains("atime"));
-        assert!(parse("consistency=maybe").unwrap_err().contains("maybe"));
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! `mount -o remount`: what it may change, and what only a new mount can.
 
 use crate::options::MountOptions;
-use soda_client::{Access, CacheConfig};
+use soda_client::{Access, CacheConfig, WriteBehind};
 use soda_fuse::{MountAccess, MountFlags};
 use std::path::{Path, PathBuf};
 
@@ -46,6 +46,10 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
     let memory = |options: &MountOptions| options.memory.unwrap_or(defaults.memory_bytes);
     let metadata = |options: &MountOptions| options.metadata_memory.unwrap_or(defaults.metadata_bytes);
     let size = |options: &MountOptions| options.cache_size.unwrap_or(defaults.dir_bytes);
+    let idle = |options: &MountOptions| options.lease_idle.unwrap_or(defaults.idle);
+    let delay = WriteBehind::default();
+    let digest_size = |options: &MountOptions| options.digest_size.unwrap_or(delay.digest_bytes);
+    let reserve_idle = |options: &MountOptions| options.reserve_idle.unwrap_or(delay.reserve_idle);
     let differ = [
         ("ro", is.access == Access::ReadOnly && wanted.access == Access::ReadWrite),
         ("hard or soft", is.retry() != wanted.retry()),
@@ -53,8 +57,11 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         ("write", is.write != wanted.write),
         ("dirty-age", is.dirty_age != wanted.dirty_age),
         ("dirty-size", is.dirty_size != wanted.dirty_size),
+        ("digest-size", digest_size(is) != digest_size(wanted)),
+        ("reserve-idle", reserve_idle(is) != reserve_idle(wanted)),
         ("fsync", is.fsync != wanted.fsync),
         ("lease-term", is.lease_term != wanted.lease_term),
+        ("lease-idle", idle(is) != idle(wanted)),
         ("deep-leases", is.widest_lease != wanted.widest_lease),
         ("locks", is.locks != wanted.locks),
         ("cache-dir", dir(is) != dir(wanted)),
@@ -87,6 +94,8 @@ mod tests {
             ("", "write=behind", "write, dirty-age, dirty-size"),
             ("write=behind", "sync", "write, dirty-age, dirty-size"),
             ("write=behind", "dirty-age=5s", "dirty-age"),
+            ("write=behind", "digest-size=2M,reserve-idle=1s", "digest-size, reserve-idle"),
+            ("", "lease-idle=1s", "lease-idle"),
             ("write=behind,cache-dir=/c", "fsync=local", "fsync"),
             ("", "lease-term=0", "lease-term"),
             ("", "deep-leases=off", "deep-leases"),
@@ -117,6 +126,7 @@ mod tests {
                 "hard,memory=512M,consistency=lease,write=through,fsync=server,deep-leases=on,locks=delegated",
             ),
             ("soft=1500us", "soft=1.5ms"),
+            ("write=behind", "lease-idle=10m,digest-size=1M,reserve-idle=30s"),
             (fstab, fstab),
             (fstab, ""),
             (in_vain, in_vain),

@@ -32,6 +32,19 @@ pub(crate) fn parse_object_term(text: &str) -> Result<ObjectTerm, String> {
     }
 }
 
+/// The first time for which a recalled write lease is not given anew; `off`: none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FirstBackOff(pub Option<Duration>);
+
+pub(crate) fn parse_back_off(text: &str) -> Result<FirstBackOff, String> {
+    match text {
+        "off" => Ok(FirstBackOff(None)),
+        time => parse_duration(time)
+            .map(|first| FirstBackOff(Some(first)))
+            .map_err(|error| format!("{error}, or `off`")),
+    }
+}
+
 /// `4096`, `64K`, `512M`, `4G`, `1T`: powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -105,6 +118,13 @@ mod tests {
         let counted =
             [(1, "batch"), (2, "batch"), (0, "lease")].map(|(number, noun)| count(number as u64, noun));
         assert_eq!(counted, ["1 batch", "2 batches", "0 leases"]);
+    }
+
+    #[test]
+    fn a_back_off_is_a_time_or_off() {
+        assert_eq!(parse_back_off("off"), Ok(FirstBackOff(None)));
+        assert_eq!(parse_back_off("20ms"), Ok(FirstBackOff(Some(Duration::from_millis(20)))));
+        assert!(parse_back_off("never").unwrap_err().ends_with("or `off`"));
     }
 
     #[test]

@@ -157,6 +157,9 @@ pub struct WriteBehind {
     pub max_bytes: u64,
     /// Most changes that wait.
     pub max_records: usize,
+    /// When so many bytes wait, or one change for each KiB of them, the server is told without anybody asking. Later means that
+    /// more of what is soon overwritten or removed is never told; earlier, that it is told while programs go on.
+    pub digest_bytes: u64,
     /// Larger writes go to the server at once, beside the log, bytes.
     pub largest_write: usize,
     pub fsync: Fsync,
@@ -189,6 +192,7 @@ impl Default for WriteBehind {
             max_age: Duration::from_secs(1),
             max_bytes: 64 << 20,
             max_records: 100_000,
+            digest_bytes: 1 << 20,
             largest_write: 256 << 10,
             fsync: Fsync::default(),
             reserve_idle: Duration::from_secs(30),

@@ -4,12 +4,15 @@ mod wanted;
 
 use crate::coalesce::coalesce;
 use crate::{Change, Lsn, Object, Record, Touch};
+use soda_protocol::Fate;
 use soda_types::{Fid, Monotonic, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 pub use wanted::{Needed, Wanted};
 
+/// A digest stands for at most so many records.
+const WIDEST: usize = 8192;
 /// Of what gives space back so much is looked at for one digest.
 const MOST_FREEING: usize = 64;
 
@@ -29,6 +32,7 @@ pub struct Digest {
 /// How large a digest may become.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DigestLimits {
+    /// Those of a digest that nobody waits for are counted without what cancels out.
     pub records: usize,
     /// Bytes, as [`Change::weight`] counts them. One record alone may be more.
     pub bytes: u64,
@@ -261,8 +265,46 @@ impl Log {
     /// The next digest in the order of the log: as many records as the limits allow. `None` if there are none, or one
     /// digest is under way.
     pub fn take(&mut self, limits: DigestLimits) -> Option<Digest> {
-        let lsns: Vec<Lsn> = self.pending.keys().copied().take(limits.records.max(1)).collect();
-        self.take_these(lsns, limits)
+        let window = self.window(limits);
+        let lsns = self.pending.keys().copied().take(window).collect();
+        self.take_these(lsns, DigestLimits { records: window, bytes: u64::MAX })
+    }
+
+    /// How many of the first pending records make a digest within the limits, not counting what is made and removed again among
+    /// them: that makes room for what comes after it.
+    fn window(&self, limits: DigestLimits) -> usize {
+        let (mut records, mut bytes) = (0, 0);
+        let mut of_new: HashMap<Fid, (usize, u64)> = HashMap::new();
+        let mut window = 1;
+        for (so_far, pending) in (1..).zip(self.pending.values().take(WIDEST)) {
+            let change = &pending.record.change;
+            let weight = change.weight();
+            records += 1;
+            bytes += weight;
+            match change {
+                Change::Create { fid, .. } | Change::TmpFile { fid, .. } => {
+                    of_new.insert(*fid, (1, weight));
+                }
+                Change::Unlink { fid, then: Fate::Gone, .. } | Change::RemoveDirectory { fid, .. } => {
+                    if let Some((others, their_bytes)) = of_new.remove(fid) {
+                        records -= others + 1;
+                        bytes -= their_bytes + weight;
+                    }
+                }
+                _ => {
+                    if let [(Object::Inode(fid), _)] = change.touches()[..]
+                        && let Some((others, their_bytes)) = of_new.get_mut(&fid)
+                    {
+                        *others += 1;
+                        *their_bytes += weight;
+                    }
+                }
+            }
+            if records <= limits.records && bytes <= limits.bytes {
+                window = so_far;
+            }
+        }
+        window
     }
 
     /// The next digest of those that give space back and bring no data: what would make room at a full server must not

@@ -1,7 +1,7 @@
 //! What a server is told at its start.
 
 use crate::rounds::BootId;
-use soda_lease::table::{DeepLeases, ObjectTerm, WriteLeases};
+use soda_lease::table::{BackOff, DeepLeases, ObjectTerm, WriteLeases};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -28,6 +28,9 @@ pub struct ServerConfig {
     pub volume_terms: BTreeMap<String, ObjectTerm>,
     pub write_leases: WriteLeases,
     pub equation_8: Equation8,
+    /// Whether, and for how long, a write lease that was recalled is not given anew; `None`: from a hundredth of the term up to
+    /// all of it, and not at all without `equation_8`.
+    pub back_off: Option<BackOff>,
     /// Whether one lease may cover a whole subtree, for clients that take such leases.
     pub deep_leases: DeepLeases,
     /// An expired session that nobody was in conflict with is forgotten after this time.
@@ -99,6 +102,7 @@ impl ServerConfig {
             volume_terms: BTreeMap::new(),
             write_leases: WriteLeases::Grant,
             equation_8: Equation8::On,
+            back_off: None,
             deep_leases: DeepLeases::Off,
             courtesy: Duration::from_secs(24 * 3600),
             cache: CacheSizes { metadata: 128 << 20, data: 256 << 20 },

@@ -79,4 +79,4 @@ pub use rounds::BootId;
 pub use server::{RunningServer, Server};
 pub use session::check::{DamagedRecord, check_records};
 pub use session::records::RecordError;
-pub use soda_lease::table::{DeepLeases, ObjectTerm, WriteLeases};
+pub use soda_lease::table::{BackOff, DeepLeases, ObjectTerm, WriteLeases};

@@ -115,10 +115,10 @@ fn table_config(config: &ServerConfig, volume: &Volume) -> Result<TableConfig, S
             Equation8::On => defaults.equation_8,
             Equation8::Off => table::Equation8::Off,
         },
-        back_off: match config.equation_8 {
+        back_off: config.back_off.unwrap_or(match config.equation_8 {
             Equation8::On => defaults.back_off,
             Equation8::Off => BackOff::Off,
-        },
+        }),
         deep_leases: config.deep_leases,
         ..defaults
     })

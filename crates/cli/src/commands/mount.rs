@@ -176,6 +176,7 @@ fn client_config(plan: &Plan) -> ClientConfig {
     config.cache = CacheConfig {
         memory_bytes: options.memory.unwrap_or(defaults.memory_bytes),
         metadata_bytes: options.metadata_memory.unwrap_or(defaults.metadata_bytes),
+        idle: options.lease_idle.unwrap_or(defaults.idle),
         dir: options.cache_dir.clone(),
         dir_bytes: options.cache_size.unwrap_or(defaults.dir_bytes),
         ..defaults

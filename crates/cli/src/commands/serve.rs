@@ -4,9 +4,9 @@ use crate::args::{ServeArgs, SwitchArg, WriteLeasesArg};
 use crate::commands::{EndRequests, runtime};
 use crate::error::CliError;
 use crate::progress::Waiting;
-use crate::units::parse_object_term;
+use crate::units::{FirstBackOff, parse_object_term};
 use soda_server::{
-    CacheSizes, DeepLeases, Equation8, Exposure, ObjectTerm, Server, ServerConfig, WriteLeases,
+    BackOff, CacheSizes, DeepLeases, Equation8, Exposure, ObjectTerm, Server, ServerConfig, WriteLeases,
 };
 
 pub(crate) fn run(arguments: ServeArgs) -> Result<(), CliError> {
@@ -75,6 +75,10 @@ fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
             SwitchArg::On => Equation8::On,
             SwitchArg::Off => Equation8::Off,
         },
+        back_off: arguments.back_off.map(|FirstBackOff(first)| match first {
+            Some(first) => BackOff::On { first, longest: arguments.term.max(first) },
+            None => BackOff::Off,
+        }),
         deep_leases: match arguments.deep_leases {
             SwitchArg::On => DeepLeases::DEFAULT_ON,
             SwitchArg::Off => DeepLeases::Off,

@@ -101,7 +101,7 @@ impl Behind {
         let oldest = self.log.oldest_pending()?;
         let due = if !self.waiting.is_empty() {
             Monotonic::ZERO
-        } else if self.is_long() || self.room != ServerRoom::Enough {
+        } else if self.is_long(behind.digest_bytes) || self.room != ServerRoom::Enough {
             self.quiet_until
         } else {
             (oldest + behind.max_age).max(self.quiet_until)
@@ -110,8 +110,8 @@ impl Behind {
     }
 
     /// So much is pending that the server can as well begin.
-    fn is_long(&self) -> bool {
-        self.log.pending_count() >= next::LIMITS.records || self.log.pending_bytes() >= next::LIMITS.bytes
+    fn is_long(&self, bytes: u64) -> bool {
+        self.log.pending_count() as u64 >= bytes >> 10 || self.log.pending_bytes() >= bytes
     }
 
     /// Whether as much is pending as may be, with a change for which the server needs so many bytes.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod absorbed;
 mod backup;
 #[path = "../common/mod.rs"]
 mod common;

@@ -85,6 +85,38 @@ fn who_is_not_served_whole_stands_back_unless_it_is_his_turn() {
 }
 
 #[test]
+fn what_comes_and_goes_makes_room_in_a_digest_for_what_comes_after_it() {
+    let mut log = Log::default();
+    let mut change = |change| log.append(at(1), Timestamp::new(1, 0), change).0;
+    let file = |number: u64| place(fid(1), number as u8);
+    let create =
+        |number: u64| Change::Create { place: file(number), fid: fid(number), new: new(FileKind::File) };
+    for number in 10..30 {
+        change(create(number));
+    }
+    for number in 10..30 {
+        change(Change::Unlink { place: file(number), fid: fid(number), then: Fate::Gone });
+    }
+    let last = change(create(30));
+    let digest = log.take(DigestLimits { records: 10, bytes: u64::MAX }).unwrap();
+    assert_eq!((digest.lsns.len(), digest.records.len()), (41, 1), "{digest:?}");
+    assert_eq!(digest.records[0].lsn.0, last);
+}
+
+#[test]
+fn a_digest_stays_within_its_limits() {
+    let mut log = two_branches();
+    let two = log.take(DigestLimits { records: 2, bytes: u64::MAX }).unwrap();
+    assert_eq!(numbers(&two.lsns), [1, 2]);
+    log.handle_applied(two.id);
+    assert_eq!(
+        numbers(&log.take(DigestLimits { records: 9, bytes: 1 }).unwrap().lsns),
+        [3],
+        "one alone may be more"
+    );
+}
+
+#[test]
 fn who_waits_for_a_file_gets_what_it_depends_on_and_no_more() {
     let mut log = two_branches();
     assert_eq!(numbers(&log.needed_for(&[fid(4)])), [4, 5]);
