@@ -275,6 +275,19 @@ impl Client {
         unless_lost(file.has_lost(&mut crate::lock(&self.inner.state)))
     }
 
+    /// As [`Client::check_loss`] for a close of one of several references: who goes on with another one is told as well. A child
+    /// that starts another program closes what its parent has open, and does not look at what that says.
+    ///
+    /// # Errors
+    /// EIO if changes of the file were lost, and this was not said to a write or fsync.
+    pub fn check_loss_at_close(&self, file: &OpenFile) -> FsResult<()> {
+        if file.mode() == OpenMode::Read {
+            return Ok(());
+        }
+        let mut heard = *crate::lock(&file.heard);
+        unless_lost(crate::lock(&self.inner.state).unsynced.take_lost_since(file.fid(), &mut heard))
+    }
+
     /// An operation on the file fails: if that is for changes that were lost, they need not be said to be lost once more.
     pub(super) fn heard_of_loss(&self, file: &OpenFile, error: FsError) -> FsError {
         if error.errno == Errno::Io {

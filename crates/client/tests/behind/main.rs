@@ -317,9 +317,12 @@ async fn what_a_lost_session_takes_is_said() {
     wait_until("loss", || async { a.stats().count("lost_records") > 0 }).await;
     a.check_loss(&reader).expect("it has written nothing");
     for file in [&file, &other] {
+        // Of a child that closes what it does not use, and does not look.
+        assert_eq!(a.check_loss_at_close(file).unwrap_err().errno, Errno::Io);
         let refused = a.write(file, WriteAt::Offset(0), "x".into(), KillPriv::Keep).await;
         assert_eq!(refused.unwrap_err().errno, Errno::Io, "to each who may have written it");
         a.check_loss(file).expect("said once");
+        a.check_loss_at_close(file).expect("said to a write");
     }
     assert_eq!(a.fsync_file(&reader).await.unwrap_err().errno, Errno::Io);
     a.fsync(fid).await.expect("said");

@@ -168,7 +168,7 @@ impl Inner {
         self.record_owners.flushed(file.fid(), owner);
         let released = self.client.lock_release_owner(file.fid(), LockFamily::Record, owner).await;
         // close(2) is the last chance to say so to a program that does not call fsync.
-        let result = released.and(self.client.check_loss(&file.open));
+        let result = released.and(self.client.check_loss_at_close(&file.open));
         self.finish("flush", result, reply);
     }
 
