@@ -57,14 +57,14 @@ impl Table {
 
     /// Whether the attributes that an access is for can be had from the one session that is in its way.
     pub fn may_inquire(&mut self, now: Monotonic, session: SessionId, access: &Access) -> bool {
-        self.to_inquire(now, session, access).is_some()
+        self.holder_to_ask(now, session, access).is_some()
     }
 
     /// Asks the holder, if there is one who can be asked: then [`Output::Inquire`] follows. Whoever gets its answer tells it to
     /// [`Table::handle_inquiry_answer`]. If there is none in time, [`Output::NotDescribed`] follows. `op` is the inquiry's own
     /// key, not that of an operation.
     pub fn inquire(&mut self, now: Monotonic, session: SessionId, op: OpKey, access: &Access) -> bool {
-        let Some(holder) = self.to_inquire(now, session, access) else { return false };
+        let Some(holder) = self.holder_to_ask(now, session, access) else { return false };
         let until = now + self.config.inquiry_patience;
         self.inquiries.by_op.insert(op, Asked { holder, asker: session, until });
         self.inquiries.wakes.insert((until, op));
@@ -113,7 +113,7 @@ impl Table {
         }
     }
 
-    fn to_inquire(&mut self, now: Monotonic, session: SessionId, access: &Access) -> Option<SessionId> {
+    fn holder_to_ask(&mut self, now: Monotonic, session: SessionId, access: &Access) -> Option<SessionId> {
         if self.grace.is_some() || !self.sessions.get(&session).is_some_and(|session| session.is_good()) {
             return None;
         }

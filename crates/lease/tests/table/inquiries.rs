@@ -159,7 +159,7 @@ fn a_session_whose_lease_has_run_out_is_not_asked() {
 #[test]
 fn in_the_grace_period_nobody_is_asked() {
     let mut bench = Bench::new();
-    bench.table.begin_grace(bench.now, [s(5)].into_iter());
+    bench.table.begin_grace(bench.now, [s(5)]);
     bench.behind(1);
     assert_eq!(bench.inquire(2, 10, 7), []);
 }
