@@ -1,6 +1,7 @@
 //! What a run is made of. Everything follows from the seed and from these choices.
 
-use soda_lease::table::{BackOff, Equation8, ObjectTerm};
+use crate::layout::{Layout, Tree};
+use soda_lease::table::{BackOff, DeepLeases, Equation8, ObjectTerm};
 use soda_lease::{DriftMargin, TableConfig};
 use soda_model::Rng;
 use std::fmt;
@@ -89,6 +90,8 @@ pub enum Shape {
     Harsh,
     /// [`SimConfig::cuts`]
     Cuts,
+    /// [`SimConfig::deep`]
+    Deep,
 }
 
 /// What a connection promises about the order of messages.
@@ -179,9 +182,33 @@ pub enum Sabotage {
     DescribeWhatIsTold,
     /// The server goes on to answer with what a holder has said once.
     KeepDescriptions,
+
+    // With deep leases:
+    /// The server says that a deep lease covers what lies in one of its holes.
+    ForgetHoles,
+    /// The lease table does not hear of moves.
+    MovesUntold,
+    /// Nor of files that have several names.
+    LinksUntold,
+    /// Of a part of a deep lease only the object that was named is dropped and flushed, not what is below.
+    KeepBelow,
+    /// Such a part is given back before what was done below has been sent.
+    AnswerPartBeforeFlush,
+    /// After a restart of the server deep leases are claimed whole, whatever it has lost of what they cover.
+    ReclaimWhole,
 }
 
 impl Sabotage {
+    /// Found with [`SimConfig::deep`].
+    pub const DEEP: [Sabotage; 6] = [
+        Sabotage::ForgetHoles,
+        Sabotage::MovesUntold,
+        Sabotage::LinksUntold,
+        Sabotage::KeepBelow,
+        Sabotage::AnswerPartBeforeFlush,
+        Sabotage::ReclaimWhole,
+    ];
+
     /// Found with [`SimConfig::behind`].
     pub const BEHIND: [Sabotage; 18] = [
         Sabotage::AnswerBeforeFlush,
@@ -235,7 +262,8 @@ pub struct UnknownSabotage(String);
 impl FromStr for Sabotage {
     type Err = UnknownSabotage;
     fn from_str(text: &str) -> Result<Sabotage, UnknownSabotage> {
-        let mut all = [Sabotage::None].into_iter().chain(Sabotage::ALL).chain(Sabotage::BEHIND);
+        let mut all =
+            [Sabotage::None].into_iter().chain(Sabotage::ALL).chain(Sabotage::BEHIND).chain(Sabotage::DEEP);
         all.find(|one| one.to_string() == text).ok_or_else(|| UnknownSabotage(text.to_owned()))
     }
 }
@@ -384,6 +412,43 @@ impl SimConfig {
         }
     }
 
+    /// As [`SimConfig::behind`] with deep leases: a tree of several levels in which each client has a corner to be busy in, hard
+    /// links, moves of directories. Logs are in memory, as in the product: mounts that log to a disk take no deep leases.
+    pub fn deep(seed: u64) -> SimConfig {
+        let config = match seed % 3 {
+            0 => SimConfig::harsh(seed),
+            _ => SimConfig::behind(seed),
+        };
+        let mut rng = Rng::new(seed ^ 0xdee9_dee9);
+        let writes = match config.writes {
+            Writes::Through => Writes::Through,
+            Writes::Behind(behind) => Writes::Behind(Behind { log: LogPlace::Memory, ..behind }),
+        };
+        let deep_leases =
+            DeepLeases::On { after: 1 + rng.below(4) as u32, max_holes: 3 + rng.below(6) as usize };
+        let equation_8 = if rng.chance(1, 3) { config.table.equation_8 } else { Equation8::Off };
+        let max_leases_per_session = rng.pick(&[6, 1_000_000, 1_000_000, 1_000_000]);
+        let object_term = ObjectTerm::Session;
+        let table =
+            TableConfig { object_term, deep_leases, equation_8, max_leases_per_session, ..config.table };
+        SimConfig {
+            shape: Shape::Deep,
+            objects: 2 * (2 + rng.below(3) as u8),
+            cells: 2 + rng.below(3) as u8,
+            table,
+            writes,
+            ..config
+        }
+    }
+
+    pub fn layout(&self) -> Layout {
+        let tree = match self.table.deep_leases {
+            DeepLeases::Off => Tree::Flat,
+            DeepLeases::On { .. } => Tree::Deep,
+        };
+        Layout { objects: self.objects.into(), cells: self.cells, tree }
+    }
+
     pub fn delayed(&self) -> Option<Behind> {
         match self.writes {
             Writes::Through => None,
@@ -404,6 +469,7 @@ impl SimConfig {
             Shape::Behind => " --behind",
             Shape::Harsh => " --harsh",
             Shape::Cuts => " --cuts",
+            Shape::Deep => " --deep",
         };
         if self.sabotage != Sabotage::None {
             command += &format!(" --sabotage {}", self.sabotage);

@@ -1,8 +1,8 @@
 //! What can happen in a run.
 
+use crate::client::Dropping;
 use crate::message::{ToClient, ToServer};
 use soda_lease::OpKey;
-use soda_types::{Epoch, Fid, Mode};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u64);
@@ -63,9 +63,7 @@ pub enum Event {
     CachesDropped {
         client: usize,
         life: u64,
-        fid: Fid,
-        epoch: Epoch,
-        keep: Option<Mode>,
+        dropping: Dropping,
     },
     Fault,
     Undo(Undo),

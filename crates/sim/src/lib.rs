@@ -24,6 +24,7 @@ pub mod deed;
 pub mod delivery;
 pub mod event;
 pub mod invariants;
+pub mod layout;
 pub mod message;
 pub mod network;
 pub mod server;

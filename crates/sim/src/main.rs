@@ -1,7 +1,7 @@
 //! Repeats a run of the simulation by its seed, or runs many.
 //!
 //! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--trace]`, and for other shapes
-//! `--crowded`, `--behind`, `--harsh` or `--cuts`.
+//! `--crowded`, `--behind`, `--harsh`, `--cuts` or `--deep`.
 
 use soda_sim::{Show, SimConfig, run};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Err(message) => {
             eprintln!(
                 "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] \
-                 [--crowded|--behind|--harsh|--cuts] [--trace]"
+                 [--crowded|--behind|--harsh|--cuts|--deep] [--trace]"
             );
             ExitCode::from(2)
         }
@@ -55,6 +55,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             }
             "--cuts" => {
                 options.shape = SimConfig::cuts;
+                continue;
+            }
+            "--deep" => {
+                options.shape = SimConfig::deep;
                 continue;
             }
             _ => {}

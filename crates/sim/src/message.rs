@@ -3,7 +3,7 @@
 use crate::deed::Deed;
 use soda_oplog::{DigestId, Record};
 use soda_protocol::ReclaimStep;
-use soda_types::{Epoch, Fid, Grant, Ino, Recall, RecallAck, Sequence, SessionId, VolumeId};
+use soda_types::{Coverage, Epoch, Fid, Grant, Ino, Recall, RecallAck, Scope, Sequence, SessionId, VolumeId};
 use std::fmt;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub type Object = u32;
 
 /// A thing that is read and changed by itself: a file's data, or one name of a directory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Register {
     pub object: Object,
     pub cell: u8,
@@ -21,9 +21,18 @@ impl Register {
     pub fn fid(self) -> Fid {
         fid_of(self.object)
     }
+
+    /// What an inode has beside names or data, in a tree: how many names it has, or where it lies.
+    pub fn attributes(object: Object) -> Register {
+        const ATTRIBUTES: u8 = 15;
+        Register { object, cell: ATTRIBUTES }
+    }
 }
 
 const FIRST_INO: u64 = 100;
+
+/// Stands for the shape of the tree: moves of directories exclude each other. No inode has the number 0.
+pub const TREE: Fid = Fid { volume: VolumeId(1), ino: Ino(0), generation: 0 };
 
 pub fn fid_of(object: Object) -> Fid {
     Fid::new(VolumeId(1), Ino(FIRST_INO + u64::from(object)))
@@ -67,6 +76,10 @@ pub enum Content {
     Data(OpUid),
     /// Of a directory: what the name means.
     Names(Object),
+    /// Of a file's attributes: how many names it has.
+    Links(u8),
+    /// Of a directory's attributes: in which one it is.
+    Under(Object),
     /// The inode does not exist any more.
     Gone,
 }
@@ -96,6 +109,14 @@ pub struct OpId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tag(pub u64);
 
+/// What an answer says of leases.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Leases {
+    pub grants: Vec<Grant>,
+    /// What deep leases cover, each with the lease: the answer that brought that one may have been lost.
+    pub covered: Vec<(Grant, Coverage)>,
+}
+
 /// A digest as it travels.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DigestCall {
@@ -120,6 +141,7 @@ pub enum ToServer {
     Hello {
         resume: Option<SessionId>,
         life: u64,
+        widest: Scope,
         tag: Tag,
     },
     Attach {
@@ -184,11 +206,11 @@ pub enum ToClient {
     Reply {
         tag: Tag,
         values: Vec<Value>,
-        grants: Vec<Grant>,
+        leases: Leases,
     },
     Digested {
         tag: Tag,
-        grants: Vec<Grant>,
+        leases: Leases,
     },
     /// Nothing of the digest was done: a lease is missing, or a record cannot be carried out.
     DigestRefused {

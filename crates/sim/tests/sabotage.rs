@@ -56,6 +56,15 @@ fn expected(sabotage: Sabotage) -> &'static [Property] {
         Sabotage::ForgetDigests => &[Property::Synced, Property::Durable, Property::Prefix, Property::Fresh],
         // What is left over of the former life is in the way of what comes in its slot.
         Sabotage::KeepFormerLife => &[Property::Progress, Property::Fresh, Property::Prefix],
+        // Somebody reads what is old, or what was acknowledged is refused.
+        Sabotage::ForgetHoles
+        | Sabotage::MovesUntold
+        | Sabotage::LinksUntold
+        | Sabotage::KeepBelow
+        | Sabotage::AnswerPartBeforeFlush
+        | Sabotage::ReclaimWhole => {
+            &[Property::Durable, Property::Exclusive, Property::Fresh, Property::Prefix, Property::Synced]
+        }
     }
 }
 
@@ -77,6 +86,15 @@ fn every_mistake_with_delayed_writes_is_found() {
             _ => SimConfig::cuts(seed / 3 + 1),
         };
         let found = found_in(shape, |config| config.with_sabotage(sabotage));
+        let Some((seed, property)) = found else { panic!("{sabotage} was not found") };
+        assert!(expected(sabotage).contains(&property), "{sabotage} showed as {property:?} with seed {seed}");
+    }
+}
+
+#[test]
+fn every_mistake_with_deep_leases_is_found() {
+    for sabotage in Sabotage::DEEP {
+        let found = found_in(SimConfig::deep, |config| config.with_sabotage(sabotage));
         let Some((seed, property)) = found else { panic!("{sabotage} was not found") };
         assert!(expected(sabotage).contains(&property), "{sabotage} showed as {property:?} with seed {seed}");
     }

@@ -20,6 +20,12 @@ impl Caches {
         self.kernel.get(&register).filter(|(_, until)| *until > now).map(|(value, _)| *value)
     }
 
+    /// All that it answers like that.
+    pub(super) fn all_of_kernel(&self, now: Monotonic) -> Vec<(Register, Value)> {
+        let valid = self.kernel.iter().filter(|(_, (_, until))| *until > now);
+        valid.map(|(register, (value, _))| (*register, *value)).collect()
+    }
+
     /// What the daemon has, if it was cached in this holding.
     pub(super) fn daemon(&self, register: Register, holding: Option<Holding>) -> Option<Value> {
         self.daemon.get(&register).filter(|(_, of)| Some(*of) == holding).map(|(value, _)| *value)

@@ -52,7 +52,8 @@ impl Client {
         let (tag, sent_at) = (self.next_tag(), self.clock.read(context.now));
         let logged = self.delayed.as_ref().and_then(Delayed::session);
         let resume = self.holder.session().or(logged);
-        context.send_to_server(conn, ToServer::Hello { resume, life: self.life, tag });
+        let widest = self.widest(context);
+        context.send_to_server(conn, ToServer::Hello { resume, life: self.life, widest, tag });
         self.link = Link::Greeting { conn, tag, sent_at };
         let patience = Duration::from_millis(500) + context.about(Duration::from_millis(500));
         context.after(patience, Event::ConnectGivesUp { client: self.number, life: self.life, conn });
@@ -124,6 +125,10 @@ impl Client {
         }
         if standing == Standing::Reclaim {
             self.link = Link::Claiming(conn);
+            if context.config.sabotage != Sabotage::ReclaimWhole {
+                self.holder.fall_back_to_nodes();
+            }
+            self.take_back_made(context);
             let claims = self.claims(context, now);
             self.claim(context, conn, claims, ReclaimStep::More);
             return;

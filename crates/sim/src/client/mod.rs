@@ -2,6 +2,7 @@
 //! the lease is valid; the kernel is told no more than what is left of it and is cleaned before a recall is answered;
 //! requests are repeated over new connections until they are answered.
 
+mod answers;
 mod caches;
 mod delayed;
 mod link;
@@ -11,15 +12,16 @@ use crate::clock::Clock;
 use crate::config::{Sabotage, SimConfig};
 use crate::context::Context;
 use crate::event::{ConnId, Event};
-use crate::message::{Call, Claim, Object, OpId, OpUid, Tag, ToClient, ToServer};
+use crate::message::{Call, Claim, Leases, Object, OpId, OpUid, Tag, ToClient, ToServer};
 use crate::network::Kind;
+pub use answers::Dropping;
 use caches::Caches;
 use delayed::Delayed;
 use link::Link;
 use programs::Process;
-use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
+use soda_lease::{DriftMargin, Holder, HolderConfig, Ticket};
 use soda_protocol::ReclaimStep;
-use soda_types::{Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck};
+use soda_types::{Coverage, Fid, Grant, Mode, Monotonic};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -189,13 +191,13 @@ impl Client {
                 self.renew(context);
             }
             Event::Think { life, process, .. } if life == self.life => self.act(context, work, process),
-            Event::CachesDropped { life, fid, epoch, keep, .. } if life == self.life => {
+            Event::CachesDropped { life, dropping, .. } if life == self.life => {
                 if self.power == Power::Stuck {
-                    let again = Event::CachesDropped { client: self.number, life, fid, epoch, keep };
+                    let again = Event::CachesDropped { client: self.number, life, dropping };
                     context.after(Duration::from_millis(500), again);
                     return;
                 }
-                self.caches_dropped(context, fid, epoch, keep);
+                self.caches_dropped(context, dropping);
             }
             _ => {}
         }
@@ -215,17 +217,17 @@ impl Client {
             ToClient::SessionEnded { tag } if self.requests.contains_key(&tag) => self.lose_session(context),
             ToClient::Renewed { tag, durable } => {
                 if let Some(request) = self.requests.remove(&tag) {
-                    self.take_answer(context, request.ticket, &[]);
+                    self.take_answer(context, request.ticket, &Leases::default());
                     self.handle_durable(durable);
                 }
             }
             ToClient::Synced { tag, durable } => self.handle_synced(context, tag, durable),
-            ToClient::Digested { tag, grants } => self.handle_digested(context, tag, &grants),
+            ToClient::Digested { tag, leases } => self.handle_digested(context, tag, &leases),
             ToClient::DigestRefused { tag } => self.handle_digest_refused(context, tag),
             ToClient::Reclaimed { tag, answers } => self.handle_reclaimed(context, tag, &answers),
             ToClient::Inquiry { number, register } => self.handle_inquiry(context, number, register),
             ToClient::Described { tag, value } => self.handle_described(context, tag, value),
-            ToClient::Reply { tag, values, grants } => self.handle_reply(context, tag, &values, &grants),
+            ToClient::Reply { tag, values, leases } => self.handle_reply(context, tag, &values, &leases),
             _ => {}
         }
     }
@@ -364,55 +366,18 @@ impl Client {
         (self.power == Power::On).then_some(at)
     }
 
-    fn take_answer(&mut self, context: &mut Context, ticket: Ticket, grants: &[Grant]) {
+    fn take_answer(&mut self, context: &mut Context, ticket: Ticket, leases: &Leases) {
         let now = self.clock.read(context.now);
+        let deep = leases.covered.iter().map(|(lease, _)| *lease);
+        let grants: Vec<Grant> = leases.grants.iter().copied().chain(deep).collect();
+        let covered: Vec<Coverage> = leases.covered.iter().map(|(_, covered)| covered.clone()).collect();
         if context.config.sabotage == Sabotage::CountFromReply {
             self.holder.fail_request(ticket);
             let late = self.holder.begin_request(now);
-            self.holder.handle_reply(now, late, grants);
+            self.holder.handle_reply(now, late, &grants);
             return;
         }
-        self.holder.handle_reply(now, ticket, grants);
-    }
-
-    fn handle_recall(&mut self, context: &mut Context, recall: &Recall) {
-        let now = self.clock.read(context.now);
-        if context.config.sabotage == Sabotage::NoBarForLateGrants && self.holder.mode(recall.fid).is_none() {
-            let Recall { fid, epoch, .. } = *recall;
-            let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object: None };
-            self.tell(context, ToServer::Acks(vec![ack]));
-            return;
-        }
-        match self.holder.handle_recall(now, recall) {
-            RecallStep::AlreadyGone(ack) => self.nothing_held(context, ack),
-            // No deep leases here so far.
-            RecallStep::Working | RecallStep::DropPart { .. } => {}
-            RecallStep::Drop { fid, epoch, keep } => {
-                self.look_too_early(context, fid);
-                let term = context.config.table.session_term;
-                let slow = context.config.slow_recalls_percent;
-                let mean = match context.rng.below(100) {
-                    drawn if drawn < slow => term * 2,
-                    drawn if drawn < slow + 5 => term / 10,
-                    _ => Duration::from_micros(300),
-                };
-                let delay = context.about(mean).min(term * 2);
-                let (client, life) = (self.number, self.life);
-                context.after(delay, Event::CachesDropped { client, life, fid, epoch, keep });
-            }
-        }
-    }
-
-    /// The caches go down to `keep`, and the lease.
-    fn finish_recall(&mut self, context: &Context, fid: Fid, epoch: Epoch, keep: Option<Mode>) -> RecallAck {
-        let changing = self.is_changing(fid);
-        if context.config.sabotage != Sabotage::KernelKeeps && (keep.is_none() || changing) {
-            self.caches.drop_kernel(fid);
-        }
-        if keep.is_none() || changing {
-            self.caches.drop_daemon(fid);
-        }
-        self.holder.finish_recall(self.clock.read(context.now), fid, epoch, InUse::No)
+        self.holder.handle_reply_covered(now, ticket, &grants, &covered);
     }
 
     /// Operations that are not lost with the memory of the server.

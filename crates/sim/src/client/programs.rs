@@ -5,15 +5,15 @@ use super::{Asked, Client, Request, Work};
 use crate::clock::Time;
 use crate::config::Sabotage;
 use crate::context::Context;
-use crate::deed::Deed;
+use crate::deed::{Deed, moved_by};
 use crate::event::Event;
 use crate::invariants::progress;
-use crate::message::{Call, Content, Object, OpId, OpUid, Register, Stamp, Tag, ToServer, Value};
+use crate::layout::Tree;
+use crate::message::{Call, Content, Leases, Object, OpId, OpUid, Register, Stamp, Tag, Value};
 use crate::network::Kind;
 use soda_lease::Ticket;
 use soda_oplog::DigestId;
-use soda_types::{Fid, Grant, Monotonic, Sequence};
-use std::time::Duration;
+use soda_types::{Fid, Monotonic, Sequence};
 
 #[derive(Debug, Default)]
 pub(super) struct Process {
@@ -40,12 +40,10 @@ impl Client {
     /// The daemon is frozen (SIGSTOP): programs still read what the kernel has.
     pub fn read_frozen(&mut self, context: &mut Context) {
         let now = self.clock.read(context.now);
-        for register in all_registers(context) {
-            if let Some(value) = self.caches.kernel(now, register) {
-                let uid = context.next_uid();
-                context.invariants.invoked(uid, &[register]);
-                context.invariants.read(uid, register, value);
-            }
+        for (register, value) in self.caches.all_of_kernel(now) {
+            let uid = context.next_uid();
+            context.invariants.invoked(uid, &[register]);
+            context.invariants.read(uid, register, value);
         }
     }
 
@@ -105,8 +103,7 @@ impl Client {
     }
 
     fn sync(&mut self, context: &mut Context, process: usize, uid: OpUid, object: Object) {
-        let cells = context.config.cells;
-        let registers: Vec<Register> = (0..cells).map(|cell| Register { object, cell }).collect();
+        let registers: Vec<Register> = context.config.layout().registers_of(object).collect();
         context.invariants.sync_invoked(uid, self.holder.session(), &registers);
         context.note(|| format!("client{}  {uid:?} fsync {object}", self.number));
         let tag = self.ask(context, Kind::Control, Asked::Sync { process, uid, object });
@@ -115,7 +112,7 @@ impl Client {
 
     pub(super) fn handle_synced(&mut self, context: &mut Context, tag: Tag, durable: DigestId) {
         let Some(Request { ticket, what, .. }) = self.requests.remove(&tag) else { return };
-        self.take_answer(context, ticket, &[]);
+        self.take_answer(context, ticket, &Leases::default());
         self.handle_durable(durable);
         if let Asked::Sync { process, uid, .. } = what {
             context.invariants.synced(uid);
@@ -178,7 +175,12 @@ impl Client {
     fn begin(&mut self, context: &mut Context, process: usize, uid: OpUid, op: Option<OpId>, call: Call) {
         let via = if context.rng.chance(1, 3) { Kind::Data } else { Kind::Control };
         context.note(|| format!("client{}  {uid:?} {call:?} {via:?}", self.number));
+        let moves = match &call {
+            Call::Do(deed) => moved_by(&deed.change(uid)),
+            Call::Read(_) | Call::Look(_) | Call::Change(_) => Vec::new(),
+        };
         let tag = self.ask(context, via, Asked::Op { process, uid, op, call });
+        self.say_moves(context, tag, &moves);
         self.send_op(context, tag);
     }
 
@@ -187,14 +189,14 @@ impl Client {
         context: &mut Context,
         tag: Tag,
         values: &[Value],
-        grants: &[Grant],
+        leases: &Leases,
     ) {
         let Some(Request { ticket, what: Asked::Op { process, uid, call, .. }, .. }) =
             self.requests.remove(&tag)
         else {
             return;
         };
-        self.take_answer(context, ticket, grants);
+        self.take_answer(context, ticket, leases);
         match &call {
             Call::Read(register) | Call::Look(register) => {
                 let value = values.first().copied().unwrap_or_default();
@@ -232,13 +234,19 @@ impl Client {
             context.invariants.completed(uid);
             if let (Some(object), Some(stamp)) = (deed.makes(), values.first().map(|value| value.stamp)) {
                 let blank = Value { stamp, content: Content::Blank };
-                found.extend((0..context.config.cells).map(|cell| (Register { object, cell }, blank)));
+                let layout = context.config.layout();
+                found.extend(layout.cells_of(object).map(|register| (register, blank)));
+                if layout.tree == Tree::Deep {
+                    let attributes = Value { stamp, content: deed.attributes_made() };
+                    found.push((Register::attributes(object), attributes));
+                }
             }
             if let Some(object) = deed.ends() {
                 self.forget(crate::message::fid_of(object));
                 // The answer to an operation before it may come later.
                 let end = Value { stamp: Stamp { count: u32::MAX, by: uid }, content: Content::Gone };
-                (0..context.config.cells).for_each(|cell| self.caches.see(Register { object, cell }, end));
+                let gone = context.config.layout().registers_of(object);
+                gone.for_each(|register| self.caches.see(register, end));
             }
         } else {
             context.invariants.failed(uid, &found);
@@ -251,6 +259,10 @@ impl Client {
     }
 
     fn cache(&mut self, context: &mut Context, ticket: Ticket, register: Register, value: Value) {
+        // ESTALE is not cached: somebody may have it in a log, whom no lease is in the way of.
+        if value == Value::MISSING {
+            return;
+        }
         let now = self.clock.read(context.now);
         let fid = register.fid();
         let mut holding = self.holder.cacheable(ticket, fid);
@@ -299,28 +311,6 @@ impl Client {
             _ => false,
         })
     }
-
-    fn release_one(&mut self, context: &mut Context) {
-        let now = self.clock.read(context.now);
-        let mut idle = self.holder.idle(now, Duration::ZERO);
-        idle.retain(|fid| !self.is_logged(context, *fid));
-        if idle.is_empty() {
-            return;
-        }
-        let fid = context.rng.pick(&idle);
-        self.forget(fid);
-        let release = self.holder.release(now, fid);
-        if let Some(release) = release {
-            self.tell(context, ToServer::Release(vec![release]));
-        }
-    }
-}
-
-fn all_registers(context: &Context) -> Vec<Register> {
-    let cells = context.config.cells;
-    (0..Object::from(context.config.objects))
-        .flat_map(|object| (0..cells).map(move |cell| Register { object, cell }))
-        .collect()
 }
 
 impl Context {

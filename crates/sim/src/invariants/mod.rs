@@ -25,7 +25,7 @@ pub mod progress;
 
 use crate::config::Writes;
 use crate::message::{Object, OpUid, Register, Value};
-use soda_types::{Epoch, SessionId};
+use soda_types::{Grant, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -143,8 +143,8 @@ impl Invariants {
         self.report(found);
     }
 
-    pub fn granted(&mut self, epoch: Epoch) {
-        let found = self.epochs.granted(epoch);
+    pub fn granted(&mut self, grant: &Grant) {
+        let found = self.epochs.granted(grant);
         self.report(found);
     }
 

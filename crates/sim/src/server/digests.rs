@@ -1,12 +1,14 @@
 //! Digests: applied whole or not at all, exactly once, and only under the session's write leases.
 
+use super::places::Watched;
 use super::{Operation, Server, Work, check_epochs};
 use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::ConnId;
-use crate::message::{DigestCall, Object, OpUid, Tag, ToClient, fid_of, object_of};
-use soda_lease::table::{Covered, OpKey, Outcome};
-use soda_oplog::{Change, Object as Touched};
+use crate::layout::Tree;
+use crate::message::{DigestCall, Leases, Object, OpUid, TREE, Tag, ToClient, fid_of, object_of};
+use soda_lease::table::{Covered, OpKey, Outcome, TreeChanges};
+use soda_oplog::{Change, Moved, Object as Touched};
 use soda_types::{Fid, SessionId};
 
 impl Server {
@@ -42,10 +44,14 @@ impl Server {
         }
         running.last_op += 1;
         let key = OpKey(running.last_op);
+        let (layout, as_of) = (context.config.layout(), running.table.tree_version());
+        let held = if careless { Vec::new() } else { existing(&digest) };
+        let place = |fid: &Fid| (*fid, self.disk.ancestors(object_of(*fid), layout, as_of));
         let covered = Covered {
-            held: if careless { Vec::new() } else { existing(&digest) },
+            ancestors: held.iter().filter(|_| layout.tree == Tree::Deep).map(place).collect(),
+            held,
             made: made(&digest).into_iter().map(fid_of).collect(),
-            ..Covered::default()
+            alone: if reshapes(&digest) { vec![TREE] } else { Vec::new() },
         };
         let operation = Operation {
             session,
@@ -56,6 +62,7 @@ impl Server {
             values: Vec::new(),
             outcome: Outcome::Applied,
             via: None,
+            tree: TreeChanges::default(),
         };
         running.ops.insert(key, operation);
         if careless && !running.table.has_session(session) {
@@ -81,7 +88,8 @@ impl Server {
             check_epochs(context, grant.iter().filter(|grant| held != Some(**grant)));
             grants.extend(grant);
         }
-        context.send_to_client(reply_to.0, ToClient::Digested { tag: reply_to.1, grants });
+        let leases = Leases { grants, covered: Vec::new() };
+        context.send_to_client(reply_to.0, ToClient::Digested { tag: reply_to.1, leases });
     }
 
     pub(super) fn apply_digest(&mut self, context: &mut Context, key: OpKey) {
@@ -97,17 +105,19 @@ impl Server {
         // The session may have ended since it was admitted.
         let careless = context.config.sabotage == Sabotage::ApplyWithoutLeases;
         let stands = careless || self.disk.sessions.contains(&session);
-        let (objects, cells) = (Object::from(context.config.objects), context.config.cells);
-        let applied = stands && self.disk.apply(&digest, objects, cells).is_ok();
-        context.note(|| format!("server   {key:?} {session:?} {:?} applied: {applied}", digest.id));
-        if applied {
+        let applied = if stands { self.disk.apply(&digest, context.config.layout()).ok() } else { None };
+        let is_applied = applied.is_some();
+        context.note(|| format!("server   {key:?} {session:?} {:?} applied: {is_applied}", digest.id));
+        let operation = self.running.as_mut().and_then(|running| running.ops.get_mut(&key));
+        if let Some(tree) = applied {
+            operation.into_iter().for_each(|operation| operation.tree = tree.clone());
             context.trace.mix(digest.id.0);
             if context.config.sabotage != Sabotage::ForgetDigests {
                 self.disk.set_digest(session, digest.id, made(&digest));
             }
             let disk = &self.disk;
             context.invariants.digested(session, &digest.uids, |register| disk.value(register));
-        } else if let Some(operation) = self.running.as_mut().and_then(|running| running.ops.get_mut(&key)) {
+        } else if let Some(operation) = operation {
             operation.outcome = Outcome::Failed;
         }
     }
@@ -116,28 +126,39 @@ impl Server {
         let now = self.clock.read(context.now);
         let Some(running) = &mut self.running else { return };
         let refused = operation.outcome == Outcome::Failed;
-        let mut made: Vec<Fid> = match &operation.work {
-            Work::Digest(digest) if !refused => {
-                let objects = Object::from(context.config.objects);
-                let exist = made(digest).into_iter().filter(|object| self.disk.exists(*object, objects));
-                exist.map(fid_of).collect()
-            }
-            _ => Vec::new(),
-        };
-        if context.config.sabotage == Sabotage::NoLeasesOnMade {
-            made.clear();
+        let mut tree = operation.tree.clone();
+        let layout = context.config.layout();
+        let mut gone = Vec::new();
+        if let Work::Digest(digest) = &operation.work
+            && !refused
+        {
+            let exist = |object: &Object| self.disk.exists(*object, layout.objects);
+            let made = made(digest).into_iter().filter(exist);
+            tree.created.extend(made.map(|object| self.disk.created(object, layout)));
+            gone.extend(existing(digest).into_iter().filter(|fid| !exist(&object_of(*fid))));
         }
-        let grants = running.table.finish_covered(now, key, &made);
-        check_epochs(context, grants.iter());
+        if context.config.sabotage == Sabotage::NoLeasesOnMade {
+            tree.created.clear();
+        }
+        Watched::sabotage(&mut tree, context.config.sabotage);
+        let granted = running.table.finish_covered_tree(now, key, &tree);
+        check_epochs(context, granted.leases.iter());
+        gone.iter().for_each(|fid| running.give_up_lease(now, operation.session, *fid));
+        let leases = running.leases(operation.session, granted);
         for (conn, tag) in operation.reply_to.iter().copied() {
             let reply = if refused {
                 ToClient::DigestRefused { tag }
             } else {
-                ToClient::Digested { tag, grants: grants.clone() }
+                ToClient::Digested { tag, leases: leases.clone() }
             };
             context.send_to_client(conn, reply);
         }
     }
+}
+
+/// It gives a directory another parent.
+fn reshapes(digest: &DigestCall) -> bool {
+    digest.records.iter().any(|record| matches!(record.change, Change::Rename { what: Moved::Subtree, .. }))
 }
 
 /// The inodes that a digest makes and does not remove.

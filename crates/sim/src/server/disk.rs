@@ -1,8 +1,11 @@
 //! What survives a crash of the server; and what of that survives a power cut: all up to the last sync.
 
-use crate::deed::{CELL_BYTES, is_directory, register_at};
+use super::places::Watched;
+use crate::deed::{CELL_BYTES, is_directory, moved_by, register_at};
+use crate::layout::{Layout, Tree};
 use crate::message::{Content, DigestCall, Object, OpUid, Register, Stamp, Value, object_of};
-use soda_oplog::{Change, DigestId, Record};
+use soda_lease::table::TreeChanges;
+use soda_oplog::{Change, DigestId, Fate, Record};
 use soda_types::{FileKind, Sequence, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +16,8 @@ pub(super) struct Disk {
     pub(super) sessions: BTreeSet<SessionId>,
     pub(super) last_session: u64,
     registers: BTreeMap<Register, Value>,
+    /// Where each inode has its names; follows from the registers.
+    names: BTreeSet<(Object, Register)>,
     /// The last reply of each slot.
     replies: BTreeMap<(SessionId, usize), Reply>,
     /// The last digest of each session, and what it made.
@@ -67,9 +72,31 @@ impl Disk {
         self.durable.get(&session).copied().unwrap_or(DigestId(0))
     }
 
+    /// Where the inode has its names.
+    pub(super) fn names_of(&self, object: Object) -> impl Iterator<Item = Register> {
+        let all = (object, Register::default())..(object + 1, Register::default());
+        self.names.range(all).map(|(_, at)| *at)
+    }
+
     pub(super) fn set(&mut self, register: Register, value: Value) {
-        let before = self.registers.insert(register, value);
+        let before = self.put(register, Some(value));
         self.undo.push(Undo::Register(register, before));
+    }
+
+    fn put(&mut self, register: Register, value: Option<Value>) -> Option<Value> {
+        let before = match value {
+            Some(value) => self.registers.insert(register, value),
+            None => self.registers.remove(&register),
+        };
+        let named = |value: Option<Value>| match value.map(|value| value.content) {
+            Some(Content::Names(object)) => Some(object),
+            _ => None,
+        };
+        if let Some(object) = named(before) {
+            self.names.remove(&(object, register));
+        }
+        self.names.extend(named(value).map(|object| (object, register)));
+        before
     }
 
     pub(super) fn set_reply(&mut self, session: SessionId, slot: usize, reply: Reply) {
@@ -82,22 +109,21 @@ impl Disk {
         self.undo.push(Undo::Digest(session, before));
     }
 
-    /// All or nothing.
+    /// All or nothing. Returns what has moved in the tree.
     ///
     /// # Errors
     /// A record does not fit the state; nothing was done.
-    pub(super) fn apply(
-        &mut self,
-        digest: &DigestCall,
-        objects: Object,
-        cells: u8,
-    ) -> Result<(), Impossible> {
+    pub(super) fn apply(&mut self, digest: &DigestCall, layout: Layout) -> Result<TreeChanges, Impossible> {
         let start = self.undo.len();
+        let mut tree = TreeChanges::default();
         for record in &digest.records {
-            if let Err(impossible) = self.apply_record(record, objects, cells) {
+            let watched =
+                Watched::before(self, layout, moved_by(&record.change).into_iter().map(|(fid, _)| fid));
+            if let Err(impossible) = self.apply_record(record, layout) {
                 self.roll_back(start);
                 return Err(impossible);
             }
+            watched.note_moves(self, layout, &mut tree);
         }
         for (register, stamp) in &digest.stamps {
             let found = self.value(*register).content;
@@ -105,11 +131,11 @@ impl Disk {
             let content = if stamp.count == u32::MAX { Content::Gone } else { found };
             self.set(*register, Value { stamp: *stamp, content });
         }
-        Ok(())
+        Ok(tree)
     }
 
-    fn apply_record(&mut self, record: &Record, objects: Object, cells: u8) -> Result<(), Impossible> {
-        let exists = |disk: &Disk, object: Object| disk.exists(object, objects);
+    fn apply_record(&mut self, record: &Record, layout: Layout) -> Result<(), Impossible> {
+        let exists = |disk: &Disk, object: Object| disk.exists(object, layout.objects);
         let named = |disk: &Disk, at: Register, expected: Content| {
             let is_so = exists(disk, at.object) && disk.value(at).content == expected;
             is_so.then_some(()).ok_or(Impossible)
@@ -122,27 +148,51 @@ impl Disk {
                     return Err(Impossible);
                 }
                 self.become_content(at, Content::Names(object));
-                self.become_all(object, cells, Content::Blank);
+                layout.cells_of(object).for_each(|register| self.become_content(register, Content::Blank));
+                if layout.tree == Tree::Deep {
+                    let directory = Content::Under(at.object);
+                    let attributes = if is_directory(object) { directory } else { Content::Links(1) };
+                    self.become_content(Register::attributes(object), attributes);
+                }
             }
-            Change::Unlink { place, fid, .. } | Change::RemoveDirectory { place, fid } => {
+            Change::Link { fid, place } => {
+                let (at, attributes) = (register_at(place), Register::attributes(object_of(*fid)));
+                named(self, at, Content::Blank)?;
+                let Content::Links(names) = self.value(attributes).content else { return Err(Impossible) };
+                self.become_content(at, Content::Names(attributes.object));
+                self.become_content(attributes, Content::Links(names + 1));
+            }
+            Change::Unlink { place, fid, then } => {
                 let (at, object) = (register_at(place), object_of(*fid));
                 named(self, at, Content::Names(object))?;
-                let is_empty = |cell| self.value(Register { object, cell }).content == Content::Blank;
-                if is_directory(object) && !(0..cells).all(is_empty) {
+                self.become_content(at, Content::Blank);
+                self.lose_name(object, *then, layout)?;
+            }
+            Change::RemoveDirectory { place, fid } => {
+                let (at, object) = (register_at(place), object_of(*fid));
+                named(self, at, Content::Names(object))?;
+                if !layout.cells_of(object).all(|register| self.value(register).content == Content::Blank) {
                     return Err(Impossible);
                 }
                 self.become_content(at, Content::Blank);
-                self.become_all(object, cells, Content::Gone);
+                self.lose_name(object, Fate::Gone, layout)?;
             }
             Change::Rename { from, to, moved, replaced, .. } => {
                 let (from, to, moved) = (register_at(from), register_at(to), object_of(*moved));
                 named(self, from, Content::Names(moved))?;
                 let there = replaced.map(|(fid, _)| object_of(fid));
                 named(self, to, there.map_or(Content::Blank, Content::Names))?;
+                if is_directory(moved) && from.object != to.object {
+                    let above = self.path(to.object, layout).ok_or(Impossible)?;
+                    if above.contains(&moved) {
+                        return Err(Impossible);
+                    }
+                    self.become_content(Register::attributes(moved), Content::Under(to.object));
+                }
                 self.become_content(from, Content::Blank);
                 self.become_content(to, Content::Names(moved));
-                if let Some(object) = there {
-                    self.become_all(object, cells, Content::Gone);
+                if let Some((fid, then)) = replaced {
+                    self.lose_name(object_of(*fid), *then, layout)?;
                 }
             }
             Change::Write { fid, offset, data, .. } => {
@@ -163,13 +213,25 @@ impl Disk {
         Ok(())
     }
 
+    fn lose_name(&mut self, object: Object, then: Fate, layout: Layout) -> Result<(), Impossible> {
+        let attributes = Register::attributes(object);
+        let names = match self.value(attributes).content {
+            Content::Links(names) => names,
+            _ => 1,
+        };
+        match (then, names) {
+            (Fate::Gone, 1) => {
+                layout.registers_of(object).for_each(|register| self.become_content(register, Content::Gone))
+            }
+            (Fate::Stays, 2..) => self.become_content(attributes, Content::Links(names - 1)),
+            _ => return Err(Impossible),
+        }
+        Ok(())
+    }
+
     fn become_content(&mut self, register: Register, content: Content) {
         let stamp: Stamp = self.value(register).stamp;
         self.set(register, Value { stamp, content });
-    }
-
-    fn become_all(&mut self, object: Object, cells: u8, content: Content) {
-        (0..cells).for_each(|cell| self.become_content(Register { object, cell }, content));
     }
 
     /// The session has ended.
@@ -192,9 +254,9 @@ impl Disk {
     }
 
     fn roll_back(&mut self, to: usize) {
-        for undo in self.undo.drain(to..).rev() {
+        for undo in self.undo.split_off(to).into_iter().rev() {
             match undo {
-                Undo::Register(register, before) => put_back(&mut self.registers, register, before),
+                Undo::Register(register, before) => drop(self.put(register, before)),
                 Undo::Reply(slot, before) => put_back(&mut self.replies, slot, before),
                 Undo::Digest(session, before) => put_back(&mut self.digests, session, before),
             }

@@ -1,6 +1,6 @@
 //! Who only looks at something may be told by its holder.
 
-use super::{Server, Work, accesses};
+use super::{Server, Work};
 use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::ConnId;
@@ -40,11 +40,12 @@ impl Server {
     }
 
     /// It is a read then, like any other.
-    pub(super) fn not_described(&mut self, now: Monotonic, op: OpKey) {
+    pub(super) fn not_described(&mut self, context: &Context, now: Monotonic, op: OpKey) {
         let Some(running) = &mut self.running else { return };
         let Some(operation) = running.ops.get(&op) else { return };
         let Work::Call(call) = &operation.work else { return };
-        let (session, accesses) = (operation.session, accesses(call, operation.via));
+        let session = operation.session;
+        let accesses = running.accesses(call, operation.via, &self.disk, context.config.layout());
         running.table.request(now, session, op, accesses);
     }
 

@@ -5,6 +5,7 @@
 mod digests;
 mod disk;
 mod inquiries;
+mod places;
 mod sessions;
 
 use crate::clock::{Clock, Time};
@@ -12,13 +13,15 @@ use crate::config::Sabotage;
 use crate::context::Context;
 use crate::deed::Obstacle;
 use crate::event::{ConnId, Event, Step};
+use crate::layout::Tree;
 use crate::message::{
-    Call, DigestCall, OpId, OpUid, Register, Tag, ToClient, ToServer, Value, fid_of, first_epoch,
+    Call, DigestCall, Leases, OpId, OpUid, Register, Tag, ToClient, ToServer, Value, fid_of, first_epoch,
 };
 use crate::network::Kind;
 use disk::Disk;
-use soda_lease::table::{Access, FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table};
-use soda_types::{Cause, Epoch, Grant, InUse, Mode, Monotonic, RecallAck, SessionId};
+use places::Watched;
+use soda_lease::table::{FenceReason, OpKey, Outcome, Output, Refusal, SessionEnded, Table, TreeChanges};
+use soda_types::{Epoch, Grant, InUse, Mode, Monotonic, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -66,6 +69,8 @@ struct Operation {
     outcome: Outcome,
     /// The kind of connection that it came on.
     via: Option<Kind>,
+    /// What has moved.
+    tree: TreeChanges,
 }
 
 #[derive(Debug)]
@@ -212,7 +217,9 @@ impl Server {
         match message {
             // A connection begins once.
             ToServer::Hello { .. } | ToServer::Attach { .. } if session.is_some() => {}
-            ToServer::Hello { resume, life, tag } => self.hello(context, conn, resume, life, tag),
+            ToServer::Hello { resume, life, widest, tag } => {
+                self.hello(context, (conn, tag), resume, life, widest);
+            }
             ToServer::Attach { session } => {
                 running.session_of.insert(conn, session);
             }
@@ -312,8 +319,8 @@ impl Server {
             }
             match self.disk.reply(session, op.slot) {
                 Some((sequence, values)) if *sequence == op.sequence => {
-                    let reply =
-                        ToClient::Reply { tag: reply_to.1, values: values.clone(), grants: Vec::new() };
+                    let (values, leases) = (values.clone(), Leases::default());
+                    let reply = ToClient::Reply { tag: reply_to.1, values, leases };
                     context.send_to_client(reply_to.0, reply);
                     return;
                 }
@@ -329,7 +336,7 @@ impl Server {
         }
         let Some(running) = &mut self.running else { return };
         let via = context.network.kind_of(reply_to.0);
-        let accesses = accesses(&call, via);
+        let accesses = running.accesses(&call, via, &self.disk, context.config.layout());
         running.last_op += 1;
         let key = OpKey(running.last_op);
         if let Some(op) = op {
@@ -344,6 +351,7 @@ impl Server {
             values: Vec::new(),
             outcome: Outcome::Applied,
             via,
+            tree: TreeChanges::default(),
         };
         running.ops.insert(key, operation);
         // Should it not be described after all, it is a read with the same key.
@@ -371,11 +379,14 @@ impl Server {
                 }
             }
             Work::Call(Call::Do(deed)) => {
-                let cells = context.config.cells;
-                let objects = context.config.objects.into();
-                match deed.effects(operation.uid, cells, |at| Some(disk.found(at, objects))) {
+                let layout = context.config.layout();
+                let objects = layout.objects;
+                match deed.effects(operation.uid, layout, |at| Some(disk.found(at, objects))) {
                     Ok(effects) => {
+                        let watched = Watched::before(disk, layout, deed.moves().into_iter().map(fid_of));
                         effects.iter().for_each(|(register, value)| disk.set(*register, *value));
+                        watched.note_moves(disk, layout, &mut operation.tree);
+                        operation.tree.created.extend(deed.makes().map(|made| disk.created(made, layout)));
                         context.invariants.done_through(operation.uid, operation.session, &effects);
                     }
                     Err(Obstacle::Fails | Obstacle::Unknown) => operation.outcome = Outcome::Failed,
@@ -412,30 +423,40 @@ impl Server {
         if let Some(op) = operation.op {
             running.by_slot.remove(&(operation.session, op.slot));
         }
-        let (grants, call) = match &operation.work {
-            Work::Call(call) => {
-                let made = match call {
-                    Call::Do(deed) if operation.outcome == Outcome::Applied => deed.makes().map(fid_of),
-                    _ => None,
-                };
-                let made: Vec<_> = made.into_iter().collect();
-                (running.table.finish_with(now, key, operation.outcome, &made), call)
-            }
-            Work::Digest(_) => return self.finish_digest(context, key, &operation),
+        let Work::Call(call) = &operation.work else {
+            return self.finish_digest(context, key, &operation);
         };
-        check_epochs(context, grants.iter());
-        let ended = match call {
-            Call::Do(deed) if operation.outcome == Outcome::Applied => deed.ends().map(fid_of),
-            _ => None,
-        };
+        let mut tree = operation.tree.clone();
+        Watched::sabotage(&mut tree, context.config.sabotage);
+        let mut granted = running.table.finish_tree(now, key, operation.outcome, &tree);
+        check_epochs(context, granted.leases.iter());
         // Never a lease on what the operation deleted.
-        let grants: Vec<Grant> = grants.into_iter().filter(|grant| Some(grant.fid) != ended).collect();
+        if let Call::Do(deed) = call
+            && operation.outcome == Outcome::Applied
+            && let Some(ended) = deed.ends().map(fid_of)
+        {
+            granted.leases.retain(|grant| grant.fid != ended);
+            granted.covered.retain(|covered| covered.fid != ended);
+            if context.config.layout().tree == Tree::Deep {
+                running.give_up_lease(now, operation.session, ended);
+            }
+        }
+        let mut leases = running.leases(operation.session, granted);
+        if let Call::Read(register) = call
+            && context.config.sabotage == Sabotage::ForgetHoles
+        {
+            self.forget_holes(context, operation.session, register.fid(), &mut leases);
+        }
         context.note(|| {
-            format!("server > {:?} {:?} {:?} {grants:?}", operation.session, operation.uid, operation.values)
+            format!("server > {:?} {:?} {:?} {leases:?}", operation.session, operation.uid, operation.values)
         });
         // The first may be gone, the latest may be late: whoever still listens hears of the result.
         for (conn, tag) in operation.reply_to {
-            let reply = ToClient::Reply { tag, values: operation.values.clone(), grants: grants.clone() };
+            let by_control = context.network.kind_of(conn) != Some(Kind::Data);
+            // Words of deep leases only go with replies on the control connection.
+            let covered = if by_control { leases.covered.clone() } else { Vec::new() };
+            let leases = Leases { grants: leases.grants.clone(), covered };
+            let reply = ToClient::Reply { tag, values: operation.values.clone(), leases };
             context.send_to_client(conn, reply);
         }
     }
@@ -504,7 +525,7 @@ impl Server {
                     self.forget_session(context, session);
                 }
                 Output::Inquire { session, op, .. } => self.send_inquiry(context, session, op),
-                Output::NotDescribed(op) => self.not_described(now, op),
+                Output::NotDescribed(op) => self.not_described(context, now, op),
                 Output::SessionInUse { .. } => {}
             }
         }
@@ -563,26 +584,9 @@ pub enum Power {
     Cut,
 }
 
-fn accesses(call: &Call, conn: Option<Kind>) -> Vec<Access> {
-    let accesses = match call {
-        Call::Read(register) | Call::Look(register) => vec![Access::read(register.fid())],
-        Call::Change(registers) => {
-            registers.iter().map(|register| Access::change(register.fid(), Cause::Data)).collect()
-        }
-        Call::Do(deed) => {
-            deed.changes().into_iter().map(|object| Access::change(fid_of(object), Cause::Data)).collect()
-        }
-    };
-    match conn {
-        Some(Kind::Control) => accesses,
-        // Grants only go with replies on the control connection.
-        Some(Kind::Data) | None => accesses.into_iter().map(Access::without_lease).collect(),
-    }
-}
-
 fn check_epochs<'a>(context: &mut Context, grants: impl Iterator<Item = &'a Grant>) {
-    let epochs: Vec<Epoch> = grants.map(|grant| grant.epoch).collect();
-    for epoch in epochs {
-        context.invariants.granted(epoch);
+    let grants: Vec<Grant> = grants.copied().collect();
+    for grant in grants {
+        context.invariants.granted(&grant);
     }
 }

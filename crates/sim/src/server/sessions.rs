@@ -4,11 +4,12 @@ use super::{NO_SESSION, Server, check_epochs};
 use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::ConnId;
-use crate::message::{Claim, Standing, Tag, ToClient};
-use soda_lease::table::{OpKey, Outcome};
+use crate::layout::Tree;
+use crate::message::{Claim, Standing, Tag, ToClient, object_of};
+use soda_lease::table::{Ancestors, OpKey, Outcome};
 use soda_oplog::DigestId;
 use soda_protocol::ReclaimStep;
-use soda_types::{Grant, SessionId};
+use soda_types::{Grant, Scope, SessionId};
 
 impl Server {
     /// Each lease is granted anew if the object is in the state in which the client takes it to be. If it is not, the client
@@ -28,9 +29,15 @@ impl Server {
         let is_so = |claim: &Claim| {
             lenient || claim.believed.iter().all(|(at, stamp)| self.disk.value(*at).stamp == *stamp)
         };
-        let held: Vec<Grant> = claims.iter().map(|claim| claim.grant).collect();
+        let (layout, as_of) = (context.config.layout(), running.table.tree_version());
+        let placed = |claim: &Claim| match layout.tree {
+            Tree::Deep => (claim.grant, self.disk.ancestors(object_of(claim.grant.fid), layout, as_of)),
+            Tree::Flat => (claim.grant, Ancestors::Unknown),
+        };
+        let held: Vec<(Grant, Ancestors)> = claims.iter().map(placed).collect();
         let answers = running.traffic(context, now, session);
-        let Ok(answers) = answers.and_then(|()| running.table.handle_reclaim(now, session, &held)) else {
+        let Ok(answers) = answers.and_then(|()| running.table.handle_reclaim_placed(now, session, &held))
+        else {
             context.send_to_client(conn, ToClient::SessionEnded { tag });
             return;
         };
@@ -46,10 +53,10 @@ impl Server {
     pub(super) fn hello(
         &mut self,
         context: &mut Context,
-        conn: ConnId,
+        (conn, tag): (ConnId, Tag),
         resume: Option<SessionId>,
         life: u64,
-        tag: Tag,
+        widest: Scope,
     ) {
         let now = self.clock.read(context.now);
         if let Some(session) = resume {
@@ -75,6 +82,7 @@ impl Server {
                 (session, Standing::New)
             }
         };
+        running.table.set_widest(session, widest);
         // Also the newer one, if the hellos come in the wrong order: then the client has to try again.
         if let Some(old) = running.control.insert(session, conn) {
             context.break_connection(old);

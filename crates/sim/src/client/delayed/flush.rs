@@ -5,10 +5,10 @@ use super::{Delayed, Sending, Settling};
 use crate::client::{Asked, Client, Link};
 use crate::config::Sabotage;
 use crate::context::Context;
-use crate::message::{DigestCall, Object, Register, Stamp, Tag, ToServer, fid_of};
+use crate::message::{Content, DigestCall, Leases, Object, Register, Stamp, Tag, ToServer, fid_of};
 use crate::network::Kind;
 use soda_oplog::{Digest, DigestId, DigestLimits};
-use soda_types::{Fid, Grant, Monotonic};
+use soda_types::{Fid, Monotonic};
 use std::collections::BTreeMap;
 
 impl Client {
@@ -24,6 +24,7 @@ impl Client {
                 self.send_op(context, tag);
             }
         }
+        self.look_at_deferred(context);
         self.answer_owed(context);
         let (Link::Up(conn), Some(session)) = (&self.link, self.holder.session()) else { return };
         let conn = *conn;
@@ -52,7 +53,9 @@ impl Client {
         let held_back = self.delayed.iter().flat_map(|delayed| &delayed.held_back);
         wanted.extend(held_back.flat_map(|tag| self.depends_on(*tag)).map(fid_of));
         let Some(delayed) = &mut self.delayed else { return };
-        wanted.extend(delayed.owed.iter().map(|owed| owed.fid));
+        wanted.extend(delayed.owed.iter().flat_map(|owed| owed.fids()));
+        let first: Vec<Fid> = wanted.iter().flat_map(|fid| delayed.to_tell_first(*fid)).collect();
+        wanted.extend(first);
         let limits = DigestLimits { records: delayed.config.largest, bytes: u64::MAX };
         let mut ahead = true;
         let mut digest = delayed.kept.log.take_for(&wanted, limits);
@@ -104,9 +107,9 @@ impl Client {
         self.depends_on(tag).into_iter().any(|object| delayed.kept.log.concerns(fid_of(object)))
     }
 
-    pub(in crate::client) fn handle_digested(&mut self, context: &mut Context, tag: Tag, grants: &[Grant]) {
+    pub(in crate::client) fn handle_digested(&mut self, context: &mut Context, tag: Tag, leases: &Leases) {
         let Some(request) = self.requests.remove(&tag) else { return };
-        self.take_answer(context, request.ticket, grants);
+        self.take_answer(context, request.ticket, leases);
         let Some(delayed) = &mut self.delayed else { return };
         let Some(sending) = delayed.kept.sending.take_if(|sending| sending.request == Some(tag)) else {
             return;
@@ -128,6 +131,11 @@ impl Client {
                 }
             }
         }
+        let told = sending.lsns.iter().filter_map(|lsn| delayed.kept.written.get(lsn));
+        let gone =
+            told.flat_map(|written| &written.effects).filter(|(_, value)| value.content == Content::Gone);
+        gone.for_each(|(register, _)| self.holder.forget(register.fid()));
+        self.end_own_moves(sending.lsns);
     }
 
     /// No lease covers it any more.
@@ -147,6 +155,7 @@ impl Client {
             .map(|object| fid_of(*object))
             .collect::<Vec<_>>();
         delayed.kept.lost(sending.digest.id);
+        self.begin_lost_moves(context);
         self.give_up(context, &fids);
     }
 

@@ -3,7 +3,7 @@
 use crate::client::{Asked, Client, Power, Request};
 use crate::config::Sabotage;
 use crate::context::Context;
-use crate::message::{Call, Content, Register, Tag, ToServer, Value};
+use crate::message::{Call, Content, Leases, Register, Tag, ToServer, Value};
 use soda_types::Mode;
 
 impl Client {
@@ -43,7 +43,7 @@ impl Client {
         else {
             return;
         };
-        self.take_answer(context, ticket, &[]);
+        self.take_answer(context, ticket, &Leases::default());
         if let Call::Look(register) = call {
             context.note(|| format!("client{}  {uid:?} {register:?} = {value}, as is said", self.number));
             self.read_done(context, process, uid, register, value);

@@ -6,64 +6,11 @@ use crate::client::{Asked, Client};
 use crate::config::Sabotage;
 use crate::context::Context;
 use crate::deed::{Deed, Obstacle, is_directory};
+use crate::layout::Tree;
 use crate::message::{Call, Content, Object, OpUid, Register, Value, fid_of};
 use soda_types::{Fid, Mode, Monotonic, Timestamp};
 
-/// What a program does next.
-#[derive(Clone, Debug)]
-pub(in crate::client) enum Plan {
-    Call(Call),
-    Sync(Object),
-}
-
 impl Client {
-    pub(in crate::client) fn choose_delayed(&mut self, context: &mut Context) -> Plan {
-        let Some(delayed) = &mut self.delayed else { return Plan::Sync(0) };
-        let objects: Vec<Object> =
-            (0..Object::from(context.config.objects)).chain(delayed.known.iter().copied()).collect();
-        let pick = |context: &mut Context| Register {
-            object: context.rng.pick(&objects),
-            cell: context.rng.below(u64::from(context.config.cells)) as u8,
-        };
-        let at = pick(context);
-        if context.rng.chance(1, context.config.fsync_every) {
-            return Plan::Sync(at.object);
-        }
-        if context.rng.below(100) >= context.config.changes_percent {
-            // Not at directories: what they name the server may never have heard of.
-            let looks = !is_directory(at.object) && context.rng.chance(1, 2);
-            return Plan::Call(if looks { Call::Look(at) } else { Call::Read(at) });
-        }
-        if !is_directory(at.object) {
-            return Plan::Call(Call::Do(Deed::Write(at)));
-        }
-        let deed = match delayed.view.get(&at) {
-            Some(Content::Blank) => {
-                delayed.last_object += 2;
-                let is_file = context.rng.chance(2, 3);
-                Some(Deed::Create { at, object: delayed.last_object + Object::from(is_file) })
-            }
-            Some(Content::Names(object)) => {
-                let to = pick(context);
-                let replaced = match delayed.view.get(&to) {
-                    Some(Content::Blank) => Some(None),
-                    Some(Content::Names(other)) if !is_directory(*other) && other != object => {
-                        Some(Some(*other))
-                    }
-                    _ => None,
-                };
-                match replaced {
-                    Some(replaced) if !is_directory(*object) && is_directory(to.object) && to != at => {
-                        Some(Deed::Rename { from: at, to, moved: *object, replaced })
-                    }
-                    _ => Some(Deed::Remove { at, object: *object }),
-                }
-            }
-            _ => None,
-        };
-        Plan::Call(deed.map_or(Call::Read(at), Call::Do))
-    }
-
     /// What is known here of the register, and may be shown.
     pub(in crate::client) fn read_made(&self, context: &Context, register: Register) -> Option<Value> {
         let delayed = self.delayed.as_ref()?;
@@ -101,7 +48,8 @@ impl Client {
             .into_iter()
             .map(|register| Some((register, self.known(register)?)))
             .collect::<Option<_>>()?;
-        let effects = match deed.effects(uid, context.config.cells, |register| self.known(register)) {
+        let layout = context.config.layout();
+        let effects = match deed.effects(uid, layout, |register| self.known(register)) {
             Ok(effects) => effects,
             Err(Obstacle::Unknown) => return None,
             Err(Obstacle::Fails) => {
@@ -109,13 +57,25 @@ impl Client {
                 return Some(before);
             }
         };
-        // What a directory has to be like to be removed: empty.
-        let ended = deed.ends().filter(|object| is_directory(*object));
-        let cells = ended.into_iter().flat_map(|object| all_of(context, object));
+        let depends_on = deed.depends_on(layout, |register| self.known(register)).ok()?;
+        if !depends_on.iter().all(|(register, _)| self.stays(now, register.object)) {
+            return None;
+        }
+        // What is removed has to be: a directory empty, a file without other names.
+        let decides = |object: Object| match is_directory(object) {
+            true => layout.cells_of(object).collect(),
+            false if layout.tree == Tree::Deep => vec![Register::attributes(object)],
+            false => Vec::new(),
+        };
+        let cells = deed.ends().into_iter().flat_map(decides);
         before.extend(cells.filter_map(|register| Some((register, self.known(register)?))));
-        context.invariants.done_locally(uid, session, &changes, &before, &effects);
+        let found: Vec<(Register, Value)> = before.iter().chain(&depends_on).copied().collect();
+        let touched: Vec<Object> =
+            depends_on.iter().map(|(register, _)| register.object).chain(changes.iter().copied()).collect();
+        context.invariants.done_locally(uid, session, &touched, &found, &effects);
         let delayed = self.delayed.as_mut()?;
-        let lsn = delayed.kept.log.append(now, Timestamp::new(uid.0 as i64, 0), deed.change(uid));
+        let change = deed.change(uid);
+        let lsn = delayed.kept.log.append(now, Timestamp::new(uid.0 as i64, 0), change.clone());
         let makes = deed.makes();
         let written = Written {
             uid,
@@ -131,6 +91,7 @@ impl Client {
         if let Some(object) = makes {
             delayed.learn(object);
         }
+        self.begin_own_moves(context, lsn, &change);
         context.note(|| format!("client{}  {uid:?} {lsn:?} {deed:?} on its own", self.number));
         self.take_effect(context, now, &effects);
         Some(effects)
@@ -151,6 +112,12 @@ impl Client {
                 self.tell_kernel(context, now, *register, *value);
             }
         }
+    }
+
+    /// Where the directory lies is told by the lease on it: who moves it asks for that.
+    fn stays(&self, now: Monotonic, object: Object) -> bool {
+        let is_made = self.delayed.as_ref().is_some_and(|delayed| delayed.made.contains(&object));
+        is_made || self.holder.lasts_until_recalled(now, fid_of(object))
     }
 
     fn may_change(&self, context: &Context, now: Monotonic, object: Object) -> bool {
@@ -183,10 +150,6 @@ impl Client {
         self.caches.drop_kernel(fid);
         self.caches.drop_daemon(fid);
     }
-}
-
-fn all_of(context: &Context, object: Object) -> impl Iterator<Item = Register> + use<> {
-    (0..context.config.cells).map(move |cell| Register { object, cell })
 }
 
 /// The inodes that an operation reads or changes.

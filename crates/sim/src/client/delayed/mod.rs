@@ -1,18 +1,22 @@
 //! Delayed writes: what a client does under its write leases goes into its log, and to the server later.
 //!
 //! * here: what there is, and what of it survives a crash;
+//! * `choose`: what programs do next;
 //! * `local`: what may be done without the server;
+//! * `moves`: names that move, as the lease holder has to know them;
 //! * `flush`: digests, and what waits for them;
 //! * `recalls`: nothing is handed over before the server has it;
 //! * `restart`: what a new run of the server has, and what it has lost.
 
+mod choose;
 mod flush;
 mod inquiries;
 mod local;
+mod moves;
 mod recalls;
 mod restart;
 
-pub(super) use local::Plan;
+pub(super) use choose::Plan;
 
 use crate::config::{Behind, LogPlace};
 use crate::context::Context;
@@ -20,7 +24,7 @@ use crate::event::ConnId;
 use crate::message::{Content, DigestCall, Object, OpUid, Register, Tag, Value};
 use recalls::Owed;
 use soda_oplog::{DigestId, Log, Lsn};
-use soda_types::{Fid, SessionId};
+use soda_types::{Fid, Recall, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug)]
@@ -34,6 +38,10 @@ pub(super) struct Delayed {
     /// Requests that wait until the server has what they depend on.
     held_back: BTreeSet<Tag>,
     owed: Vec<Owed>,
+    /// Questions about parts of deep leases that are looked at when the digest under way has its answer.
+    deferred: Vec<Recall>,
+    /// Own moves that the server has not been told, as the lease holder numbers them.
+    moves: BTreeMap<Lsn, Vec<u64>>,
     /// For [`Sabotage::ChangeWhileRecalled`].
     ///
     /// [`Sabotage::ChangeWhileRecalled`]: crate::config::Sabotage::ChangeWhileRecalled
@@ -106,6 +114,8 @@ impl Delayed {
             values: BTreeMap::new(),
             held_back: BTreeSet::new(),
             owed: Vec::new(),
+            deferred: Vec::new(),
+            moves: BTreeMap::new(),
             looked_clean: BTreeSet::new(),
             view: BTreeMap::new(),
             known: Vec::new(),
@@ -164,6 +174,8 @@ impl Delayed {
         self.values.clear();
         self.held_back.clear();
         self.owed.clear();
+        self.deferred.clear();
+        self.moves.clear();
     }
 
     /// An answer shows what the register holds.
@@ -172,7 +184,7 @@ impl Delayed {
         match value.content {
             Content::Names(object) => self.learn(object),
             Content::Gone => self.known.retain(|object| *object != register.object),
-            Content::Blank | Content::Data(_) => {}
+            Content::Blank | Content::Data(_) | Content::Links(_) | Content::Under(_) => {}
         }
     }
 

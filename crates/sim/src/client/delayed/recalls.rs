@@ -1,37 +1,35 @@
 //! Recalls: from the moment that one comes nothing new is done under the lease (the holder sees to that), what the object needs
 //! is sent, and only then is it answered.
 
-use crate::client::Client;
+use super::Delayed;
+use crate::client::{Client, Dropping};
 use crate::config::Sabotage;
 use crate::context::Context;
+use crate::deed::is_directory;
 use crate::message::{ToServer, object_of};
-use soda_types::{Epoch, Fid, Mode, RecallAck};
+use soda_types::{Fid, Recall, RecallAck};
 
-/// An answer that waits until the server has what the object needs.
+/// An answer that waits until the server has what the objects need.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::client) struct Owed {
-    pub(in crate::client) fid: Fid,
-    answer: Answer,
-}
-
-#[derive(Clone, PartialEq, Debug)]
-enum Answer {
-    /// The caches are down to `keep`.
-    Finish { epoch: Epoch, keep: Option<Mode> },
+pub(in crate::client) enum Owed {
+    /// The caches are down.
+    Finish(Dropping),
     /// The holder knows of no lease: its grant is on the way, or a crash has taken the holder's memory and left the log.
     Gone(RecallAck),
 }
 
+impl Owed {
+    pub(in crate::client) fn fids(&self) -> Vec<Fid> {
+        match self {
+            Owed::Finish(dropping) => dropping.parts.iter().map(|(fid, _)| *fid).collect(),
+            Owed::Gone(ack) => vec![ack.fid],
+        }
+    }
+}
+
 impl Client {
-    /// The caches are down to `keep`.
-    pub(in crate::client) fn caches_dropped(
-        &mut self,
-        context: &mut Context,
-        fid: Fid,
-        epoch: Epoch,
-        keep: Option<Mode>,
-    ) {
-        self.owe(context, Owed { fid, answer: Answer::Finish { epoch, keep } });
+    pub(in crate::client) fn caches_dropped(&mut self, context: &mut Context, dropping: Dropping) {
+        self.owe(context, Owed::Finish(dropping));
     }
 
     /// No lease is held here.
@@ -42,7 +40,32 @@ impl Client {
         {
             delayed.forget_made(object_of(fid));
         }
-        self.owe(context, Owed { fid, answer: Answer::Gone(ack) });
+        self.owe(context, Owed::Gone(ack));
+    }
+
+    /// Part of a deep lease is asked for, and the answer to a digest is not here yet. It may have been lost with a connection,
+    /// and the server believe that the deep lease covers what the digest made.
+    pub(in crate::client) fn defers(&mut self, recall: &Recall) -> bool {
+        let sending = self.is_sending();
+        let Some(delayed) = self.delayed.as_mut().filter(|_| sending && recall.object.is_some()) else {
+            return false;
+        };
+        if !delayed.deferred.contains(recall) {
+            delayed.deferred.push(recall.clone());
+        }
+        true
+    }
+
+    pub(super) fn look_at_deferred(&mut self, context: &mut Context) {
+        if self.is_sending() {
+            return;
+        }
+        let deferred = self.delayed.as_mut().map(|delayed| std::mem::take(&mut delayed.deferred));
+        deferred.into_iter().flatten().for_each(|recall| self.handle_recall(context, &recall));
+    }
+
+    pub(in crate::client) fn is_sending(&self) -> bool {
+        self.delayed.as_ref().is_some_and(|delayed| delayed.kept.sending.is_some())
     }
 
     fn owe(&mut self, context: &mut Context, owed: Owed) {
@@ -71,20 +94,27 @@ impl Client {
         let hasty = context.config.sabotage == Sabotage::AnswerBeforeFlush;
         let Some(delayed) = &mut self.delayed else { return };
         let (log, clean) = (&delayed.kept.log, &delayed.looked_clean);
-        let is_ready = |owed: &mut Owed| hasty || !log.concerns(owed.fid) || clean.contains(&owed.fid);
-        let ready = delayed.owed.extract_if(.., is_ready).collect::<Vec<_>>();
+        let is_told = |fid: &Fid| !delayed.to_tell_first(*fid).iter().any(|fid| log.concerns(*fid));
+        let part_hasty = context.config.sabotage == Sabotage::AnswerPartBeforeFlush;
+        let is_part = |owed: &Owed| matches!(owed, Owed::Finish(dropping) if Client::is_of_part(dropping));
+        let is_ready = |owed: &Owed| {
+            hasty
+                || (part_hasty && is_part(owed))
+                || owed.fids().iter().all(|fid| is_told(fid) || clean.contains(fid))
+        };
+        let (ready, rest) = delayed.owed.iter().cloned().partition::<Vec<Owed>, _>(is_ready);
+        delayed.owed = rest;
         for owed in ready {
             self.answer(context, &owed);
         }
     }
 
-    fn answer(&mut self, context: &mut Context, Owed { fid, answer }: &Owed) {
-        let fid = *fid;
-        let ack = match answer {
-            Answer::Gone(ack) => *ack,
-            Answer::Finish { epoch, keep } => self.finish_recall(context, fid, *epoch, *keep),
+    fn answer(&mut self, context: &mut Context, owed: &Owed) {
+        let ack = match owed {
+            Owed::Gone(ack) => *ack,
+            Owed::Finish(dropping) => self.finish_recall(context, dropping),
         };
-        self.hand_over(context, fid);
+        owed.fids().into_iter().for_each(|fid| self.hand_over(context, fid));
         self.tell(context, ToServer::Acks(vec![ack]));
     }
 
@@ -105,10 +135,22 @@ impl Client {
     /// only be sent again under it.
     pub(in crate::client) fn is_logged(&self, context: &Context, fid: Fid) -> bool {
         let Some(delayed) = &self.delayed else { return false };
-        let undurable = delayed.kept.written.values().any(|written| written.touches(object_of(fid)));
+        let untold = delayed.to_tell_first(fid).iter().any(|fid| delayed.kept.log.concerns(*fid));
+        let undurable =
+            untold || delayed.kept.written.values().any(|written| written.touches(object_of(fid)));
         match context.config.sabotage {
             Sabotage::ReleaseUnsynced => !undurable || delayed.kept.log.concerns(fid),
             _ => undurable,
         }
+    }
+}
+
+impl Delayed {
+    /// What the server has to be told all of before the lease on the inode may be given to others. That a directory could be
+    /// moved here may have been decided by where those above it lie: they stay there until it is told.
+    pub(super) fn to_tell_first(&self, fid: Fid) -> Vec<Fid> {
+        let above = is_directory(object_of(fid));
+        let moved = if above { self.kept.log.moved_directories() } else { Vec::new() };
+        moved.into_iter().chain([fid]).collect()
     }
 }

@@ -4,6 +4,7 @@ use super::{Kept, Written};
 use crate::client::Client;
 use crate::config::Sabotage;
 use crate::context::Context;
+use crate::layout::{Layout, Tree};
 use crate::message::{Claim, Object, OpUid, Register, Stamp, Value, fid_of, object_of};
 use soda_oplog::DigestId;
 use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, Scope, SessionId, Term};
@@ -44,6 +45,8 @@ impl Client {
             .map(|object| fid_of(*object))
             .collect();
         delayed.kept.lost(first_lost);
+        self.begin_lost_moves(context);
+        let Some(delayed) = &mut self.delayed else { return };
         if sabotage != Sabotage::ForgetThrough {
             uncovered.extend(delayed.kept.chains().1.into_iter().map(fid_of));
         }
@@ -57,6 +60,28 @@ impl Client {
             if cached.is_some_and(|cached| cached != end) {
                 self.forget(fid);
             }
+        }
+    }
+
+    /// What the server has lost the making of is only here again. No lease is claimed on it: when the server is told again, a
+    /// deep one may cover it.
+    pub(in crate::client) fn take_back_made(&mut self, context: &Context) {
+        let layout = context.config.layout();
+        let Some(delayed) = self.delayed.as_mut().filter(|_| layout.tree == Tree::Deep) else { return };
+        let lost: Vec<Object> = delayed.kept.lacking().filter_map(|written| written.makes).collect();
+        for object in lost {
+            let fid = fid_of(object);
+            if !delayed.made.insert(object) {
+                continue;
+            }
+            for register in layout.registers_of(object) {
+                if let Some(value) = self.caches.daemon(register, self.holder.holding(fid)) {
+                    delayed.values.insert(register, value);
+                }
+            }
+            self.caches.drop_kernel(fid);
+            self.caches.drop_daemon(fid);
+            self.holder.forget(fid);
         }
     }
 
@@ -75,8 +100,8 @@ impl Client {
                 term: Term::Session,
             }));
         }
-        let cells = context.config.cells;
-        grants.into_iter().map(|grant| Claim { grant, believed: self.believed(grant.fid, cells) }).collect()
+        let believed = |fid: Fid| self.believed(fid, context.config.layout());
+        grants.into_iter().map(|grant| Claim { grant, believed: believed(grant.fid) }).collect()
     }
 
     /// Inodes with something in the log that the server lacks, and that it knows.
@@ -92,7 +117,7 @@ impl Client {
     }
 
     /// The state in which the server should have it: what is cached, without what is in the log.
-    fn believed(&self, fid: Fid, cells: u8) -> Vec<(Register, Stamp)> {
+    fn believed(&self, fid: Fid, layout: Layout) -> Vec<(Register, Stamp)> {
         let Some(delayed) = &self.delayed else { return Vec::new() };
         let believe = |register: Register| {
             let first =
@@ -108,7 +133,7 @@ impl Client {
             };
             Some((register, value.stamp))
         };
-        (0..cells).filter_map(|cell| believe(Register { object: object_of(fid), cell })).collect()
+        layout.registers_of(object_of(fid)).filter_map(believe).collect()
     }
 
     /// The server will not take what is in the log of these: its programs are told so (EIO).
@@ -120,6 +145,7 @@ impl Client {
         let uids: Vec<OpUid> = lost.iter().map(|written| written.uid).collect();
         context.note(|| format!("client{}  gives up {uids:?}", self.number));
         context.invariants.given_up(&uids);
+        self.end_own_moves(records.iter().map(|record| record.lsn));
         for object in lost.iter().flat_map(|written| written.changes.iter().chain(&written.makes)) {
             if let Some(delayed) = &mut self.delayed {
                 delayed.forget_made(*object);

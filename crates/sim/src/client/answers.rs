@@ -1,0 +1,135 @@
+//! Recalls, and leases that are given back: the caches come down first.
+
+use super::Client;
+use crate::config::Sabotage;
+use crate::context::Context;
+use crate::event::Event;
+use crate::message::ToServer;
+use soda_lease::RecallStep;
+use soda_types::{Epoch, Fid, InUse, Mode, Recall, RecallAck};
+use std::time::Duration;
+
+/// What is dropped from the caches for a recall.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dropping {
+    of: Of,
+    epoch: Epoch,
+    /// Each with what is kept of it.
+    pub(super) parts: Vec<(Fid, Option<Mode>)>,
+}
+
+/// What is recalled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    Node(Fid),
+    /// Part of the deep lease on this directory.
+    Deep(Fid),
+}
+
+impl Client {
+    pub(super) fn handle_recall(&mut self, context: &mut Context, recall: &Recall) {
+        if self.defers(recall) {
+            return;
+        }
+        let now = self.clock.read(context.now);
+        if context.config.sabotage == Sabotage::NoBarForLateGrants && self.holder.mode(recall.fid).is_none() {
+            let Recall { fid, epoch, .. } = *recall;
+            let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object: None };
+            self.tell(context, ToServer::Acks(vec![ack]));
+            return;
+        }
+        let dropping = match self.holder.handle_recall(now, recall) {
+            // The part is covered by nothing here, so nothing of it waits to be sent.
+            RecallStep::AlreadyGone(ack) if ack.object.is_some() => {
+                return self.tell(context, ToServer::Acks(vec![ack]));
+            }
+            RecallStep::AlreadyGone(ack) => return self.nothing_held(context, ack),
+            RecallStep::Working => return,
+            RecallStep::Drop { fid, epoch, keep } => {
+                self.look_too_early(context, fid);
+                Dropping { of: Of::Node(fid), epoch, parts: vec![(fid, keep)] }
+            }
+            RecallStep::DropPart { lease, epoch, keep, inside } => {
+                // What a node lease covers besides may stay.
+                let kept = |fid: Fid| (fid, keep.max(self.holder.node_mode(fid)));
+                let lowered = |(_, keep): &(Fid, Option<Mode>)| *keep != Some(Mode::Write);
+                let mut parts: Vec<(Fid, Option<Mode>)> =
+                    inside.into_iter().map(kept).filter(lowered).collect();
+                if context.config.sabotage == Sabotage::KeepBelow {
+                    parts.retain(|(fid, _)| Some(*fid) == recall.object);
+                }
+                Dropping { of: Of::Deep(lease), epoch, parts }
+            }
+        };
+        let term = context.config.table.session_term;
+        let slow = context.config.slow_recalls_percent;
+        let mean = match context.rng.below(100) {
+            drawn if drawn < slow => term * 2,
+            drawn if drawn < slow + 5 => term / 10,
+            _ => Duration::from_micros(300),
+        };
+        let delay = context.about(mean).min(term * 2);
+        let (client, life) = (self.number, self.life);
+        context.after(delay, Event::CachesDropped { client, life, dropping });
+    }
+
+    /// The caches go down, and the lease.
+    pub(super) fn finish_recall(&mut self, context: &Context, dropping: &Dropping) -> RecallAck {
+        for (fid, keep) in dropping.parts.iter().copied() {
+            let changing = self.is_changing(fid);
+            if context.config.sabotage != Sabotage::KernelKeeps && (keep.is_none() || changing) {
+                self.caches.drop_kernel(fid);
+            }
+            if keep.is_none() || changing {
+                self.caches.drop_daemon(fid);
+            }
+        }
+        match dropping.of {
+            Of::Node(fid) => {
+                let now = self.clock.read(context.now);
+                self.holder.finish_recall(now, fid, dropping.epoch, InUse::No)
+            }
+            Of::Deep(lease) => self.holder.finish_part(lease, dropping.epoch, InUse::No),
+        }
+    }
+
+    pub(super) fn is_of_part(dropping: &Dropping) -> bool {
+        matches!(dropping.of, Of::Deep(_))
+    }
+
+    pub(super) fn release_one(&mut self, context: &mut Context) {
+        let now = self.clock.read(context.now);
+        let roots = self.holder.idle_deep(now, Duration::ZERO);
+        if !roots.is_empty() && context.rng.chance(1, 2) {
+            let root = context.rng.pick(&roots);
+            return self.release_deep(context, root);
+        }
+        let mut idle = self.holder.idle(now, Duration::ZERO);
+        idle.retain(|fid| !self.is_logged(context, *fid));
+        if idle.is_empty() {
+            return;
+        }
+        let fid = context.rng.pick(&idle);
+        self.forget(fid);
+        let release = self.holder.release(now, fid);
+        if let Some(release) = release {
+            self.tell(context, ToServer::Release(vec![release]));
+        }
+    }
+
+    /// Unless something is going on in what it covers. What a digest makes may be covered by it.
+    fn release_deep(&mut self, context: &mut Context, root: Fid) {
+        let covered = self.holder.covered_by(root);
+        let busy = |fid: &Fid| self.is_logged(context, *fid) || self.is_changing(*fid);
+        if self.is_sending() || covered.iter().any(busy) {
+            return;
+        }
+        for fid in covered.into_iter().filter(|fid| self.holder.node_mode(*fid).is_none()).collect::<Vec<_>>()
+        {
+            self.forget(fid);
+        }
+        if let Some(release) = self.holder.release_deep(root) {
+            self.tell(context, ToServer::Release(vec![release]));
+        }
+    }
+}
