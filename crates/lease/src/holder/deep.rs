@@ -273,12 +273,12 @@ impl Deep {
         self.links.prune(fid, |fid| members.contains_key(&fid));
     }
 
-    /// What is being moved is at its new place beside the old one: whoever asks for either directory asks for it.
+    /// What is being moved is at its new place beside the old one: whoever asks for either directory asks for it. The new one may
+    /// be covered only later: one that was made here is when the server hears of it, and of the move.
     fn link_moving(&mut self, fid: Fid) {
         let from = (fid, 0, Fid::default());
-        let bound_for = self.bound_for.range(from..).take_while(|end| end.0 == fid).map(|end| end.2);
-        for to in bound_for.filter(|to| self.members.contains_key(to)) {
-            self.links.add(to, fid);
+        for (_, _, to) in self.bound_for.range(from..).take_while(|end| end.0 == fid) {
+            self.links.add(*to, fid);
         }
     }
 }

@@ -217,6 +217,16 @@ fn a_move_made_here_is_known_by_both_places_from_then_on() {
     assert_eq!(all(&holder), [W; 4]);
 }
 
+/// Directory 20 is made here, in 3, and 2 is moved there before the server has heard of it: one digest tells both.
+#[test]
+fn what_was_moved_into_what_was_made_here_is_asked_for_with_that() {
+    let mut holder = holder();
+    let number = holder.begin_own_move(f(2), Some(f(20)));
+    get(&mut holder, &[], &[Coverage { fid: f(20), above: vec![f(3), f(1)], ..covered(Mode::Write, 2) }]);
+    holder.end_own_move(number);
+    assert_eq!(holder.handle_recall(secs(1), &question(3, 9, None)), drop_part(9, None, &[2, 3, 4, 20]));
+}
+
 #[test]
 fn what_is_made_here_is_covered_until_somebody_asks() {
     let mut holder = holder();
