@@ -38,6 +38,7 @@ fn seeds_that_found_something() {
         606, // A directory was moved into a hole.
         59, 862, 1277, 1530, // A file was moved into a directory of the same digest.
         529,  // One that the server knew.
+        1311, // A file was moved into what was just being asked for.
     ];
     for seed in found {
         let _ = is_sound(seed);

@@ -158,6 +158,7 @@ impl Table {
         };
         let placed = self.store.nearest_branch(object).is_some();
         let (path, before) = (on_path(self), reached(self));
+        let owed = self.owed_for(object, session);
         let below = if is_directory { self.reach_below(object, session) } else { None };
         change(self, object);
         // Where nobody can say any more what is above it, nothing covers it.
@@ -172,7 +173,9 @@ impl Table {
             true => goes_on(&before.0, &after.0) && goes_on(&before.1, &after.1),
             false => path.iter().all(|lease| path_after.contains(lease)),
         };
-        if holds_on || !self.sessions.contains_key(&session) {
+        // It may come to lie in what is being asked for: the answer is about what was there when the session heard the question.
+        let is_asked = self.owed_for(object, session).iter().any(|epoch| !owed.contains(epoch));
+        if (holds_on && !is_asked) || !self.sessions.contains_key(&session) {
             return Vec::new();
         }
         let node = match self.store.lease_of(object, session) {

@@ -348,6 +348,26 @@ fn what_its_holder_moves_into_a_hole_it_takes_along() {
     assert_eq!(bench.table.deep_lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
 }
 
+/// The holder has heard the question before, and answers for what was there then.
+#[test]
+fn what_its_holder_moves_into_what_is_being_asked_for_it_takes_along() {
+    let mut bench = deep(2);
+    bench.go(1, change(12));
+    assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
+    let theirs = bench.here(change(20));
+    assert_eq!(bench.request(2, 1, &[theirs]), [asked(20, 4, None)]);
+    // Session 1 moves directory 10 into 21, which is in 20.
+    let above = vec![f(21), f(20), f(3), f(2), f(1)];
+    let (own, to) =
+        (bench.here(change(10)), change(21).below(bench.table.tree_version(), above[1..].to_vec()));
+    assert_eq!(bench.request(1, 2, &[own, to]), [admit(2)]);
+    let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above }];
+    bench.end(2, &TreeChanges { moved, ..TreeChanges::default() });
+    assert_eq!(bench.ack(1, answer(20, 4, None)), [admit(1)]);
+    assert_eq!(bench.table.lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+    assert_eq!(bench.table.deep_lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+}
+
 #[test]
 fn what_a_digest_makes_and_moves_has_the_leases_that_its_maker_is_told_of() {
     let mut bench = Bench::with_deep(Mode::Write);
