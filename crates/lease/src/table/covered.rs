@@ -9,7 +9,7 @@ use super::Table;
 use super::admission::{OpState, Operation, Part, Terms, Verdict};
 use super::grants::Granted;
 use super::index::ObjectId;
-use super::output::{Access, Covered, Created, OpKey, Output, Refusal, TreeChanges};
+use super::output::{Access, Ancestors, Covered, Created, OpKey, Output, Refusal, TreeChanges};
 use super::rates::Intent;
 use soda_types::{Cause, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 
@@ -156,22 +156,33 @@ impl Table {
         }
     }
 
-    /// The lease on something that the session made in an operation whose answer it has not got: as it is, or given again
-    /// after a restart, if nobody else has come to know it.
-    pub fn made_before(&mut self, now: Monotonic, session: SessionId, fid: Fid) -> Option<Grant> {
+    /// What the session has on something that it made in an operation whose answer it has not got: a lease, or a deep lease that
+    /// covers it. As it is, or a lease given again after a restart, if nobody else has come to know it. `ancestors`: where it
+    /// lies, as the table may have forgotten it.
+    pub fn made_before(
+        &mut self,
+        now: Monotonic,
+        session: SessionId,
+        fid: Fid,
+        ancestors: &Ancestors,
+    ) -> Granted {
         if let Some(grant) = self.lease(session, fid) {
-            return Some(grant);
+            return Granted { leases: vec![grant], covered: Vec::new() };
         }
+        let mut granted = Granted::default();
         let object = self.store.find_or_insert(fid);
-        let found = self.store.object(object)?;
+        self.place(object, ancestors);
+        let Some(found) = self.store.object(object) else { return granted };
         let unknown = !found.has_holders() && !self.is_excluded(object, session, Mode::Write);
-        let grant = match unknown && found.running.lets_in(Intent::Change) {
-            true => self.grant_made(now, session, object),
-            false => None,
-        };
+        let is_free = unknown && found.running.lets_in(Intent::Change);
+        match self.covered(session, object).filter(|covered| covered.mode == Mode::Write) {
+            Some(covered) => granted.covered.push(covered),
+            None if is_free => granted.leases.extend(self.grant_made(now, session, object)),
+            None => {}
+        }
         self.unsettled.push_back(object);
         self.settle(now);
-        grant
+        granted
     }
 
     pub(super) fn grant_made(

@@ -386,6 +386,29 @@ fn what_a_digest_makes_and_moves_has_the_leases_that_its_maker_is_told_of() {
     assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0));
 }
 
+/// The table has forgotten it meanwhile, and another session has a deep lease elsewhere.
+#[test]
+fn who_has_lost_the_answer_is_told_again_of_the_deep_lease_that_covers_what_it_made() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let made = Created { fid: f(60), kind: FileKind::Directory, parent: Some(f(2)) };
+    let access = bench.here(change(2));
+    assert_eq!(bench.request(2, 1, &[access]), [admit(1)]);
+    bench.end(1, &TreeChanges { created: vec![made], ..TreeChanges::default() });
+    assert!(bench.table.deep_lease(s(2), f(60)).is_some());
+
+    let held = vec![f(3)];
+    let ancestors = held.iter().map(|fid| (*fid, bench.here(read(fid.ino.0)).ancestors)).collect();
+    let told = soda_lease::table::Covered { held, made: vec![f(50)], alone: vec![], ancestors };
+    bench.table.request_covered(bench.now, s(1), OpKey(2), told);
+    assert_eq!(bench.outputs(), [admit(2)]);
+    let created = vec![Created { fid: f(50), kind: FileKind::File, parent: Some(f(3)) }];
+    let changes = TreeChanges { created, ..TreeChanges::default() };
+    let first = bench.table.finish_covered_tree(bench.now, OpKey(2), &changes);
+    assert_eq!((first.leases.len(), first.covered.len()), (0, 1));
+    let place = bench.here(read(50)).ancestors;
+    assert_eq!(bench.table.made_before(bench.now, s(1), f(50), &place), first);
+}
+
 /// Its holder has just lowered a deep lease for who reads there: that one gets a deep lease at once, to read.
 #[test]
 fn back_off_is_for_those_who_write() {

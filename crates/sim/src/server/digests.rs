@@ -6,8 +6,8 @@ use crate::config::Sabotage;
 use crate::context::Context;
 use crate::event::ConnId;
 use crate::layout::Tree;
-use crate::message::{DigestCall, Leases, Object, OpUid, TREE, Tag, ToClient, fid_of, object_of};
-use soda_lease::table::{Covered, OpKey, Outcome, TreeChanges};
+use crate::message::{DigestCall, Object, OpUid, TREE, Tag, ToClient, fid_of, object_of};
+use soda_lease::table::{Ancestors, Covered, Granted, OpKey, Outcome, TreeChanges};
 use soda_oplog::{Change, Moved, Object as Touched};
 use soda_types::{Fid, SessionId};
 
@@ -80,15 +80,23 @@ impl Server {
         let made = self.disk.digest(session).map(|(_, made)| made.clone()).unwrap_or_default();
         let exist = made.into_iter().filter(|object| self.disk.exists(*object, objects));
         let forgetful = context.config.sabotage == Sabotage::NoLeasesOnMade;
-        let mut grants = Vec::new();
-        for fid in exist.map(fid_of).filter(|_| !forgetful) {
+        let (layout, as_of) = (context.config.layout(), running.table.tree_version());
+        let mut all = Granted::default();
+        for object in exist.filter(|_| !forgetful) {
+            let fid = fid_of(object);
             let held = running.table.lease(session, fid);
-            let grant = running.table.made_before(now, session, fid);
+            let place = match layout.tree {
+                Tree::Flat => Ancestors::Unknown,
+                Tree::Deep => self.disk.ancestors(object, layout, as_of),
+            };
+            let Granted { leases, covered } = running.table.made_before(now, session, fid, &place);
             // What is held already is said again.
-            check_epochs(context, grant.iter().filter(|grant| held != Some(**grant)));
-            grants.extend(grant);
+            check_epochs(context, leases.iter().filter(|grant| held != Some(**grant)));
+            all.leases.extend(leases);
+            all.covered.extend(covered);
         }
-        let leases = Leases { grants, covered: Vec::new() };
+        let leases = running.leases(session, all);
+        context.note(|| format!("server > {session:?} the same digest again: {leases:?}"));
         context.send_to_client(reply_to.0, ToClient::Digested { tag: reply_to.1, leases });
     }
 
@@ -145,6 +153,9 @@ impl Server {
         check_epochs(context, granted.leases.iter());
         gone.iter().for_each(|fid| running.give_up_lease(now, operation.session, *fid));
         let leases = running.leases(operation.session, granted);
+        context.note(|| {
+            format!("server > {:?} digest {key:?} refused: {refused} {leases:?}", operation.session)
+        });
         for (conn, tag) in operation.reply_to.iter().copied() {
             let reply = if refused {
                 ToClient::DigestRefused { tag }

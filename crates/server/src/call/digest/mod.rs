@@ -11,11 +11,12 @@ mod plan;
 
 use super::PLANS_MAX;
 use super::change::{forget_reply_of, reply_record, store_failure};
+use super::place::ancestors;
 use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
 use crate::link::Incoming;
-use crate::respond::{self, Leases};
+use crate::respond;
 use crate::rounds::Round;
 use crate::session::numbers::Taken;
 use crate::session::{Kept, records};
@@ -27,7 +28,7 @@ use plan::{Plan, created};
 use soda_lease::table::{Ancestors, Granted, OpKey};
 use soda_protocol::{Answer, Call, Failure, Lsn, OpId, Record};
 use soda_storage::{Table, crash};
-use soda_types::{Errno, Fid, FsError, Grant, Version};
+use soda_types::{Errno, Fid, FsError, Version};
 use soda_volume::Staged;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -56,11 +57,29 @@ pub(crate) fn answer_again(incoming: &Incoming, encoded: &Bytes) {
         }
         _ => Vec::new(),
     };
-    let mut core = shared.core();
+    let mut tries = 0;
+    let (mut core, made) = loop {
+        let as_of = shared.tree_version();
+        let place = |fid: &Fid| match as_of {
+            Some(as_of) => (*fid, ancestors(&shared.volume, as_of, *fid)),
+            None => (*fid, Ancestors::Unknown),
+        };
+        let placed: Vec<(Fid, Ancestors)> = made.iter().map(place).collect();
+        let core = shared.core();
+        tries += 1;
+        // Places that are not of now the table does not believe.
+        if tries == PLANS_MAX || as_of.is_none_or(|as_of| as_of == core.table.tree_version()) {
+            break (core, placed);
+        }
+    };
     let (now, session) = (core.now, incoming.session());
-    let grants: Vec<Grant> =
-        made.into_iter().filter_map(|fid| core.table.made_before(now, session, fid)).collect();
-    let leases = Leases::of(grants);
+    let mut all = Granted::default();
+    for (fid, place) in made {
+        let Granted { leases, covered } = core.table.made_before(now, session, fid, &place);
+        all.leases.extend(leases);
+        all.covered.extend(covered);
+    }
+    let leases = core.leases(session, all);
     core.send(&incoming.link.outbox, respond::reply(incoming.tag, encoded, &leases, Bytes::new()));
     core.settle();
 }
