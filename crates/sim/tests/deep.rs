@@ -39,6 +39,7 @@ fn seeds_that_found_something() {
         59, 862, 1277, 1530, // A file was moved into a directory of the same digest.
         529,  // One that the server knew.
         1311, // A file was moved into what was just being asked for.
+        3622, // A directory was moved here while a move of one above it was under way.
         2393, // A digest came twice, and the second answer did not speak of the deep lease.
     ];
     for seed in found {

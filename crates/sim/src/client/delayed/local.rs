@@ -114,8 +114,12 @@ impl Client {
         }
     }
 
-    /// Where the directory lies is told by the lease on it: who moves it asks for that.
+    /// Where the directory lies is told by the lease on it: who moves it asks for that. Moves of directories on one machine its
+    /// kernel does one after the other.
     fn stays(&self, now: Monotonic, object: Object) -> bool {
+        if self.is_asked(fid_of(object)) {
+            return false;
+        }
         let is_made = self.delayed.as_ref().is_some_and(|delayed| delayed.made.contains(&object));
         is_made || self.holder.lasts_until_recalled(now, fid_of(object))
     }
