@@ -154,18 +154,23 @@ impl Inner {
     }
 
     /// As [`Inner::send`], under the lock of the caches: what is sent after the lock is let go of comes behind it. Nobody waits
-    /// for the result; if the client is closed, nothing is sent and nothing runs.
+    /// for the result.
+    ///
+    /// # Errors
+    /// EIO: it is not sent, and `apply` does not run, as the client is closed or the request does not fit into a frame.
     pub(crate) fn send_in(
         self: &Arc<Inner>,
         state: &mut State,
         call: Call,
         apply: impl FnOnce(&mut Arrived<'_>, FsResult<(Answer, Bytes)>) -> FsResult<()> + Send + 'static,
-    ) {
+    ) -> FsResult<()> {
         let ticket = state.holder.begin_request(self.now());
         let (submission, _) = self.submission(Order::question(call, ticket), apply);
-        if self.link.submit(submission).is_err() {
+        let refused = |refused: Refused| {
             state.holder.fail_request(ticket);
-        }
+            not_taken(&refused.0)
+        };
+        self.link.submit(submission).map(|_| ()).map_err(refused)
     }
 
     pub(crate) fn send_enlisted(self: &Arc<Inner>, enlisted: Enlisted) {
@@ -191,8 +196,7 @@ impl Inner {
     }
 
     fn complete_refused(self: &Arc<Inner>, (error, submission): (NotTaken, Submission)) {
-        let error = FsError::new(Errno::Io, error.to_string());
-        self.complete(submission.ticket, submission.completion, Err(error));
+        self.complete(submission.ticket, submission.completion, Err(not_taken(&error)));
     }
 
     /// Gives a request up: it is not carried out if it waits, here or at the server.
@@ -294,6 +298,10 @@ impl<T> Waiting<T> {
             Err(_) => Err(Errno::Interrupted.into()),
         }
     }
+}
+
+fn not_taken(error: &NotTaken) -> FsError {
+    FsError::new(Errno::Io, error.to_string())
 }
 
 fn shut_down() -> FsError {

@@ -124,6 +124,67 @@ async fn another_client_sees_every_lock_that_was_taken_alone() {
     take(&b, &theirs, lock(1, 0, 99)).await.unwrap();
 }
 
+/// Each hole in a lock makes two of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_locks_than_can_be_told_at_once_are_left_to_the_server() {
+    const HOLES: u64 = 5000;
+    let cell = Cell::start();
+    let (a, b) = (cell.client().await, cell.client().await);
+    let f = file(&a, "f", "x").await;
+    let theirs = open(&b, "f").await;
+    let fid = f.fid();
+    take(&a, &f, lock(1, 0, 1 << 40)).await.unwrap();
+    at_once(a.lock_set(&f, lock(2, 1 << 50, 1 << 50), LockWait::No)).unwrap();
+    for hole in 0..HOLES {
+        a.lock_release(fid, lock(1, 2 * hole + 1, 2 * hole + 1)).await.unwrap();
+    }
+    assert_eq!((a.stats().count("msg_lockreturn"), a.session().delegated_locks), (1, 0));
+    assert_eq!(a.session().locks as u64, HOLES + 2);
+    assert_eq!(take(&a, &f, lock(3, 1 << 50, 1 << 50)).await, Err(Errno::TryAgain));
+    assert_eq!(in_the_way(&b, fid, lock(1, 1, 9)).await, Some((2, 2)));
+    assert_eq!(in_the_way(&b, fid, lock(1, (1 << 40) + 1, u64::MAX)).await, Some((1 << 50, 1 << 50)));
+    take(&b, &theirs, lock(1, 2 * HOLES - 1, 2 * HOLES - 1)).await.unwrap();
+    assert_eq!(a.stats().count("sessions_lost"), 0);
+}
+
+/// They were asked for together, when none of them was there.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_more_locks_than_can_be_told_when_it_may_decide_leaves_them_to_the_server() {
+    let cell = Cell::start();
+    let proxy = Proxy::before(cell.addr).await;
+    let a = client_behind(&proxy, &cell).await;
+    let f = file(&a, "f", "x").await;
+    proxy.set(Weather::RepliesLost);
+    let tasks: Vec<_> = (0..4200)
+        .map(|at| {
+            let (a, f) = (Arc::clone(&a), Arc::clone(&f));
+            tokio::spawn(async move { a.lock_set(&f, lock(1, 2 * at, 2 * at), LockWait::No).await })
+        })
+        .collect();
+    eventually("all are asked for", || a.session().waiting >= 4200).await;
+    proxy.set(Weather::Cut);
+    eventually("cut off", || a.session().standing != ClientStanding::Connected).await;
+    proxy.set(Weather::Fine);
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    eventually("the server has the right back", || a.session().waiting == 0).await;
+    assert_eq!((a.session().delegated_locks, a.stats().count("msg_lockreturn")), (0, 1));
+    assert_eq!(a.session().locks, 4200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_client_decides_about_no_locks() {
+    let cell = Cell::with_term(Duration::from_millis(300));
+    let a = cell.client().await;
+    let f = file(&a, "f", "x").await;
+    take(&a, &f, lock(1, 0, 9)).await.unwrap();
+    a.shutdown().await;
+    let waits = a.lock_set(&f, lock(2, 0, 9), LockWait::Yes);
+    let refused = tokio::time::timeout(Duration::from_secs(30), waits).await.expect("nobody waits for ever");
+    assert_eq!(refused.unwrap_err().errno, Errno::Io);
+}
+
 // SEMANTICS 27
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_a_lock_waits_at_the_server_in_turn() {

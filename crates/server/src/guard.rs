@@ -63,6 +63,7 @@ impl Shared {
         if pause > OWN_PAUSE {
             tracing::warn!(?pause, "the server was not running; its clients' sessions get a new term");
             core.table.handle_own_pause(now);
+            core.delegations.handle_own_pause(now);
         }
         core.last_used = now;
         CoreGuard {

@@ -6,6 +6,9 @@ use soda_types::{Fid, LockOwner};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+/// Locks on one file about which a client decides by itself: they fit into one message when it has to tell of them.
+pub(crate) const MOST_HERE: usize = 4096;
+
 #[derive(Debug, Default)]
 pub(crate) struct HeldLocks {
     by_owner: BTreeMap<Owner, OwnLocks>,

@@ -7,7 +7,7 @@
 
 use crate::cache::State;
 use crate::cache::asked_locks::LockRequest;
-use crate::cache::held_locks::{Owner, Undo};
+use crate::cache::held_locks::{MOST_HERE, Owner, Undo};
 use crate::call::{Order, Waiting, unexpected};
 use crate::client::Client;
 use crate::config::Locks;
@@ -23,8 +23,6 @@ use std::time::Duration;
 /// a grant that comes later is given back.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Locks on one file about which a client decides by itself: they fit into one message when it has to tell of them.
-const MOST_HERE: usize = 4096;
 /// Files about whose locks it does.
 const MOST_FILES: usize = 1 << 15;
 
@@ -91,12 +89,12 @@ impl Client {
     pub async fn lock_test(&self, fid: Fid, lock: Lock) -> FsResult<Option<Lock>> {
         self.inner.stats.op_lock.one();
         let ticket = {
-            if let Some(conflict) = self.inner.lock_test_here(fid, lock) {
+            if let Some(conflict) = self.inner.lock_test_here(fid, lock)? {
                 return Ok(conflict);
             }
             let (mut state, now) = self.inner.settled(&[fid]).await?;
             // What was decided here is not asked of the server.
-            self.inner.leave_locks_to_server(&mut state, fid);
+            self.inner.leave_locks_to_server(&mut state, fid)?;
             state.holder.begin_request(now)
         };
         let call = Call::LockTest { fid, lock };
@@ -170,8 +168,7 @@ impl Client {
                 Ok((Answer::Delegated(epoch), _)) => Some(*epoch),
                 _ => None,
             };
-            arrived.state.delegate.answered(arrived.now, fid, given);
-            match result {
+            let result = match result {
                 Ok(_) => Ok(granted(arrived, request)),
                 Err(error) => {
                     if error.errno == Errno::TryAgain && lock.family == LockFamily::Flock {
@@ -185,7 +182,9 @@ impl Client {
                     arrived.state.asked_locks.settle(request);
                     Err(error)
                 }
-            }
+            };
+            arrived.inner.lock_answered(arrived.state, fid, given);
+            result
         });
         Ok(Asked::Sent { waiting, caller })
     }
@@ -195,7 +194,7 @@ impl Client {
         let fid = file.fid();
         let (mut state, now) = self.inner.locked();
         if state.asked_locks.unsettled((fid, lock.family, lock.owner)).is_some()
-            || !self.inner.decides_now(&mut state, now, fid)
+            || !self.inner.decides_now(&mut state, now, fid)?
         {
             return Ok(Decided::NotHere);
         }
@@ -205,7 +204,7 @@ impl Client {
         }
         let busy = state.locks.in_the_way(fid, lock).is_some();
         if (busy && wait == LockWait::Yes) || state.locks.count_of(fid) >= MOST_HERE {
-            self.inner.leave_locks_to_server(&mut state, fid);
+            self.inner.leave_locks_to_server(&mut state, fid)?;
             return Ok(Decided::NotHere);
         }
         self.inner.stats.locks_here.one();
@@ -298,33 +297,37 @@ impl Inner {
         state.locks.release(fid, lock);
         if !state.delegate.decides(fid) {
             state.delegate.asked(fid);
-            self.send_in(state, Call::LockRelease { fid, lock }, move |arrived, result| {
-                arrived.state.delegate.answered(arrived.now, fid, None);
+            let sent = self.send_in(state, Call::LockRelease { fid, lock }, move |arrived, result| {
+                arrived.inner.lock_answered(arrived.state, fid, None);
                 result.map(|_| ())
             });
+            if sent.is_err() {
+                // The client is closed: its session ends, and all locks with it.
+                state.delegate.answered(self.now(), fid, None);
+            }
         }
     }
 
     /// Whether this client decides about locks of the file, which takes a session that lasts. If that may be over the server
     /// is told first what was decided.
-    fn decides_now(self: &Arc<Inner>, state: &mut State, now: Monotonic, fid: Fid) -> bool {
+    fn decides_now(self: &Arc<Inner>, state: &mut State, now: Monotonic, fid: Fid) -> FsResult<bool> {
         if !state.delegate.decides(fid) {
-            return false;
+            return Ok(false);
         }
         let lasts = now < state.holder.session_valid_until();
         if !lasts {
-            self.leave_locks_to_server(state, fid);
+            self.leave_locks_to_server(state, fid)?;
         }
-        lasts
+        Ok(lasts)
     }
 
     /// What is in the way of a lock, if it is for this client to say.
-    fn lock_test_here(self: &Arc<Inner>, fid: Fid, lock: Lock) -> Option<Option<Lock>> {
+    fn lock_test_here(self: &Arc<Inner>, fid: Fid, lock: Lock) -> FsResult<Option<Option<Lock>>> {
         let (mut state, now) = self.locked();
-        self.decides_now(&mut state, now, fid).then(|| {
+        Ok(self.decides_now(&mut state, now, fid)?.then(|| {
             self.stats.locks_here.one();
             state.locks.in_the_way(fid, lock)
-        })
+        }))
     }
 
     /// `None`: it is done, without the server.
@@ -337,6 +340,8 @@ impl Inner {
             if state.delegate.decides(fid) {
                 self.stats.locks_here.one();
                 state.delegate.used(now, fid);
+                // A hole in the middle of a lock makes two of one.
+                self.limit_locks_here(&mut state, fid);
                 return None;
             }
             state.delegate.asked(fid);
@@ -344,7 +349,7 @@ impl Inner {
         };
         let order = Order::question(Call::LockRelease { fid, lock }, ticket);
         Some(self.send(order, move |arrived, result| {
-            arrived.state.delegate.answered(arrived.now, fid, None);
+            arrived.inner.lock_answered(arrived.state, fid, None);
             result.map(|_| ())
         }))
     }
@@ -353,6 +358,10 @@ impl Inner {
         let fid = request.fid;
         let (steps, tickets) = {
             let (mut state, now) = self.locked();
+            if state.locks.count_of(fid) + before.len() > MOST_HERE {
+                // What it had comes back in as many pieces. If the server cannot be told, the session has ended.
+                let _ = self.leave_locks_to_server(&mut state, fid);
+            }
             // The owner's other request is for this range as well: it goes with what that one gets.
             let mut steps = match state.asked_locks.is_asked_again(request) {
                 true => Vec::new(),
@@ -379,11 +388,11 @@ impl Inner {
                 Undo::Set(lock) => Call::LockSet { fid, lock, wait: LockWait::No, delegable: Delegable::No },
             };
             drop(self.send(Order::question(call, ticket), move |arrived, result| {
-                arrived.state.delegate.answered(arrived.now, fid, None);
                 if let (Err(_), Undo::Set(lock)) = (&result, step) {
                     // Somebody else got it first.
                     arrived.state.locks.release(fid, lock);
                 }
+                arrived.inner.lock_answered(arrived.state, fid, None);
                 result.map(|_| ())
             }));
         }

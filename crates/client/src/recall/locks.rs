@@ -2,10 +2,11 @@
 //! locks, so this waits for nobody.
 
 use crate::cache::State;
+use crate::cache::held_locks::MOST_HERE;
 use crate::inner::Inner;
 use soda_lease::locks::{Return, Truth};
 use soda_protocol::Call;
-use soda_types::{Epoch, Fid};
+use soda_types::{Epoch, Fid, FsResult};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,15 +20,36 @@ impl Inner {
         let mut state = crate::lock(&self.state);
         for (fid, epoch) in recalls {
             if let Some(given_back) = state.delegate.recalled(*fid, *epoch) {
-                self.return_locks(&mut state, *fid, given_back);
+                let _ = self.return_locks(&mut state, *fid, given_back);
             }
         }
     }
 
     /// From now on the server decides about the file's locks: whatever is sent to it from here on comes behind this.
-    pub(crate) fn leave_locks_to_server(self: &Arc<Inner>, state: &mut State, fid: Fid) {
-        if let Some(given_back) = state.delegate.give_up(fid) {
-            self.return_locks(state, fid, given_back);
+    ///
+    /// # Errors
+    /// EIO: it cannot be told, so this client decides still.
+    pub(crate) fn leave_locks_to_server(self: &Arc<Inner>, state: &mut State, fid: Fid) -> FsResult<()> {
+        let given_back = state.delegate.give_up(fid);
+        given_back.map_or(Ok(()), |given_back| self.return_locks(state, fid, given_back))
+    }
+
+    /// The server has answered a request that changes locks of the file, and what it changes here is changed. `given`: this
+    /// client may decide from now on; it does not if there are too many locks to tell them all in the end.
+    pub(crate) fn lock_answered(self: &Arc<Inner>, state: &mut State, fid: Fid, given: Option<Epoch>) {
+        state.delegate.answered(self.now(), fid, given);
+        if state.delegate.decides(fid)
+            && state.locks.count_of(fid) > MOST_HERE
+            && let Some(given_back) = state.delegate.decline(fid)
+        {
+            let _ = self.return_locks(state, fid, given_back);
+        }
+    }
+
+    /// Leaves the locks to the server if there are too many to go on.
+    pub(crate) fn limit_locks_here(self: &Arc<Inner>, state: &mut State, fid: Fid) {
+        if state.locks.count_of(fid) > MOST_HERE {
+            let _ = self.leave_locks_to_server(state, fid);
         }
     }
 
@@ -37,18 +59,33 @@ impl Inner {
         let mut state = crate::lock(&self.state);
         for fid in state.delegate.idle(now, IDLE) {
             if state.locks.count_of(fid) == 0 {
-                self.leave_locks_to_server(&mut state, fid);
+                let _ = self.leave_locks_to_server(&mut state, fid);
             }
         }
     }
 
-    fn return_locks(self: &Arc<Inner>, state: &mut State, fid: Fid, given_back: Return) {
-        self.stats.lock_returns.one();
+    fn return_locks(self: &Arc<Inner>, state: &mut State, fid: Fid, given_back: Return) -> FsResult<()> {
         let Return { epoch, truth } = given_back;
         let locks = (truth == Truth::Here).then(|| state.locks.of_file(fid));
-        self.send_in(state, Call::LockReturn { fid, epoch, locks }, move |arrived, result| {
-            arrived.state.delegate.returned(fid, epoch);
+        let call = Call::LockReturn { fid, epoch, locks };
+        let sent = self.send_in(state, call, move |arrived, result| {
+            match &result {
+                Ok(_) => arrived.state.delegate.returned(fid, epoch),
+                // Asked again this client has nothing else to say; the server ends the session then.
+                Err(_) if arrived.inner.is_closed() => {}
+                Err(error) => {
+                    tracing::error!(%fid, %error, "the server did not take the locks that were decided here")
+                }
+            }
             result.map(|_| ())
         });
+        match &sent {
+            Ok(()) => self.stats.lock_returns.one(),
+            Err(error) => {
+                state.delegate.keep(fid, given_back);
+                tracing::error!(%fid, %error, "the server could not be told of the locks that were decided here");
+            }
+        }
+        sent
     }
 }

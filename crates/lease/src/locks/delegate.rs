@@ -99,6 +99,25 @@ impl Delegate {
         self.recalled(fid, epoch)
     }
 
+    /// Gives it back before anything was decided.
+    pub fn decline(&mut self, fid: Fid) -> Option<Return> {
+        let given_back = self.give_up(fid)?;
+        Some(Return { truth: Truth::Server, ..given_back })
+    }
+
+    /// It could not be given back after all: nothing was sent.
+    pub fn keep(&mut self, fid: Fid, kept: Return) {
+        if let Some(file) = self.files.get_mut(&fid)
+            && file.returning == Some(kept.epoch)
+        {
+            file.returning = None;
+            if kept.truth == Truth::Here {
+                file.held = Some(kept.epoch);
+            }
+        }
+        self.tidy(fid);
+    }
+
     /// The server has it back.
     pub fn returned(&mut self, fid: Fid, epoch: Epoch) {
         if let Some(file) = self.files.get_mut(&fid)
@@ -140,5 +159,41 @@ impl Delegate {
                 file.remove();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_types::{Ino, VolumeId};
+
+    const FILE: Fid = Fid { volume: VolumeId(1), ino: Ino(2), generation: 0 };
+
+    #[test]
+    fn what_cannot_be_given_back_is_kept() {
+        let mut delegate = Delegate::new();
+        delegate.asked(FILE);
+        delegate.answered(Monotonic::default(), FILE, Some(Epoch(7)));
+        let given_back = delegate.recalled(FILE, Epoch(7)).expect("it is held");
+        assert_eq!(given_back, Return { epoch: Epoch(7), truth: Truth::Here });
+        assert!(!delegate.decides(FILE) && delegate.recalled(FILE, Epoch(7)).is_none());
+        delegate.keep(FILE, given_back);
+        assert!(delegate.decides(FILE));
+        assert_eq!(delegate.give_up(FILE), Some(given_back));
+        delegate.returned(FILE, Epoch(7));
+        assert!(delegate.is_empty());
+
+        delegate.keep(FILE, given_back);
+        assert!(delegate.is_empty(), "it has been given back by now");
+    }
+
+    #[test]
+    fn what_was_not_begun_can_be_declined() {
+        let mut delegate = Delegate::new();
+        delegate.asked(FILE);
+        assert_eq!(delegate.decline(FILE), None);
+        delegate.answered(Monotonic::default(), FILE, Some(Epoch(7)));
+        assert_eq!(delegate.decline(FILE), Some(Return { epoch: Epoch(7), truth: Truth::Server }));
+        assert!(!delegate.decides(FILE));
     }
 }

@@ -103,6 +103,13 @@ impl Delegations {
         }
     }
 
+    /// The server itself was not running for a while: what its clients sent meanwhile has not been looked at yet.
+    pub fn handle_own_pause(&mut self, now: Monotonic) {
+        for delegation in self.files.values_mut().filter(|delegation| delegation.recalled.is_some()) {
+            delegation.recalled = Some(now);
+        }
+    }
+
     /// What is asked back of a session, to be asked again over a new connection.
     pub fn recalled_from(&self, session: SessionId) -> Vec<(Fid, Epoch)> {
         let fids = self.of_session.get(&session).into_iter().flatten();
@@ -202,6 +209,8 @@ mod tests {
         assert_eq!(all.recalled_since(FILE), Some(seconds(1)));
         all.handle_progress(seconds(9), ONE, &[FILE]);
         assert_eq!(all.recalled_since(FILE), Some(seconds(9)));
+        all.handle_own_pause(seconds(99));
+        assert_eq!(all.recalled_since(FILE), Some(seconds(99)), "the server stood still");
         assert_eq!(all.offer(seconds(2), FILE, ONE, &locks, Epoch(2)), None, "it is asked back");
         assert!(!all.take_back(FILE, TWO, Epoch(1)) && !all.take_back(FILE, ONE, Epoch(7)));
         assert!(all.take_back(FILE, ONE, Epoch(1)) && !all.take_back(FILE, ONE, Epoch(1)));

@@ -91,6 +91,13 @@ impl Recalls {
         Some(outstanding)
     }
 
+    /// Holders are given until then at least.
+    pub(super) fn put_off_deadlines(&mut self, until: Monotonic) {
+        for outstanding in self.by_epoch.values_mut() {
+            outstanding.deadline = outstanding.deadline.max(until);
+        }
+    }
+
     fn wake_at(&mut self, epoch: Epoch, wake: Monotonic) {
         if let Some(outstanding) = self.by_epoch.get_mut(&epoch) {
             self.wakes.remove(&(outstanding.wake, epoch));

@@ -96,12 +96,14 @@ impl Table {
     }
 
     /// The server itself was not running for a while (stopped, suspended, stalled): what its clients sent meanwhile has
-    /// not been looked at yet. Gives every session a whole term from now, so that none is taken for dead because of the
-    /// server's own pause. Always safe: waiting longer than was promised breaks no promise.
+    /// not been looked at yet. Gives every session a whole term from now, and as long as at first for what was asked of it,
+    /// so that none is taken for dead or silent because of the server's own pause. Always safe: waiting longer than was
+    /// promised breaks no promise.
     pub fn handle_own_pause(&mut self, now: Monotonic) {
         for session in self.sessions.values_mut().filter(|session| session.is_good()) {
             session.expires = session.expires.max(now + self.config.session_term);
         }
+        self.recalls.put_off_deadlines(now + self.config.recall_deadline);
     }
 
     /// Somebody needs something of the session's that is no lease, such as a file lock on `fid`. If the session's lease has

@@ -179,6 +179,24 @@ fn a_holder_that_renews_and_says_nothing_ends_after_the_deadline_and_its_term() 
     assert_eq!(bench.table.counters().fences_for_silence, 1);
 }
 
+/// What the holder answered meanwhile lies in the server's socket.
+#[test]
+fn nobody_is_taken_for_silent_because_the_server_stood_still() {
+    let mut bench = Bench::new();
+    bench.run(1, read(7));
+    bench.request(2, 1, &[change(7)]);
+    bench.now = bench.now + TERM * 360;
+    bench.table.handle_own_pause(bench.now);
+    bench.table.handle_timeout(bench.now);
+    assert_eq!(bench.table.handle_traffic(bench.now, s(1)), Ok(()));
+    bench.outputs();
+    let deadline = 3600.0 + 30.0;
+    bench.pass(deadline - 0.1, &[1, 2]);
+    assert_eq!(bench.table.handle_traffic(bench.now, s(1)), Ok(()), "it has as long as at first");
+    bench.pass(deadline + 0.1, &[1, 2]);
+    assert!(bench.table.handle_traffic(bench.now, s(1)).is_err());
+}
+
 #[test]
 fn even_a_condemned_holder_may_answer() {
     let mut bench = Bench::new();

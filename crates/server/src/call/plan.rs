@@ -83,14 +83,13 @@ pub(crate) fn plan(volume: &Volume, call: &Call, want: Want, as_of: Option<TreeV
 
 fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
     let accesses = match call {
-        Call::Lookup { parent, name } => return plan_lookup(volume, *parent, name),
-        Call::LookupStat { parent, name } => {
-            let plan = plan_lookup(volume, *parent, name)?;
-            return with_attributes(volume, plan.found.inode, plan);
+        Call::Lookup { parent, name } => {
+            return Ok(Plan { attributes: None, ..plan_lookup(volume, *parent, name)? });
         }
+        Call::LookupStat { parent, name } => return plan_lookup(volume, *parent, name),
         Call::Stat { fid } => {
-            let plan = Plan { accesses: vec![Access::read(*fid)], ..Plan::default() };
-            return with_attributes(volume, Some(*fid), plan);
+            let attributes = attributes_of(*fid, volume.getattr(*fid)?.kind);
+            return Ok(Plan { accesses: vec![Access::read(*fid)], attributes, ..Plan::default() });
         }
         Call::Create { parent, name, new } => return plan_create(volume, *parent, name, new.existing),
         Call::Unlink { parent, name, .. } => return plan_unlink(volume, *parent, name),
@@ -134,17 +133,18 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
 }
 
 /// What is in a directory is its names: who wants its attributes wants these next, and for them the lease.
-fn with_attributes(volume: &Volume, inode: Option<Fid>, plan: Plan) -> FsResult<Plan> {
-    let Some(inode) = inode else { return Ok(plan) };
-    let attributes = (volume.getattr(inode)?.kind != FileKind::Directory).then_some(inode);
-    Ok(Plan { attributes, ..plan })
+fn attributes_of(inode: Fid, kind: FileKind) -> Option<Fid> {
+    (kind != FileKind::Directory).then_some(inode)
 }
 
+/// The inode may be gone by now, which is no error: the name means something else then.
 fn plan_lookup(volume: &Volume, parent: Fid, name: &Name) -> FsResult<Plan> {
-    let inode = volume.resolve(parent, name)?.map(|(fid, _)| fid);
+    let meant = volume.resolve(parent, name)?;
+    let inode = meant.map(|(fid, _)| fid);
     let mut accesses = vec![Access::read(parent)];
     accesses.extend(inode.map(Access::read));
-    Ok(Plan { accesses, found: Found { inode, ..Found::default() }, ..Plan::default() })
+    let attributes = meant.and_then(|(fid, kind)| attributes_of(fid, kind));
+    Ok(Plan { accesses, found: Found { inode, ..Found::default() }, attributes })
 }
 
 fn plan_create(volume: &Volume, parent: Fid, name: &Name, existing: IfExists) -> FsResult<Plan> {
@@ -203,4 +203,52 @@ fn plan_rename(volume: &Volume, from: (Fid, &Name), to: (Fid, &Name), how: Renam
 
 fn names<const N: usize>(names: [&Name; N]) -> Cause {
     Cause::Names(names.into_iter().cloned().collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use soda_storage::{MemoryData, MemoryMeta};
+    use soda_types::{Creds, Timestamp};
+    use soda_volume::{IfOpen, NewKind, NewNode};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Its inode goes between two looks at the store.
+    #[test]
+    fn a_name_that_comes_and_goes_can_always_be_looked_up() {
+        let (meta, data) = (Arc::<MemoryMeta>::default(), Arc::<MemoryData>::default());
+        let volume = Volume::open(meta, data, Default::default()).unwrap();
+        let (root, name, done) = (volume.root(), Name::new(b"name").unwrap(), AtomicBool::new(false));
+        let call = Call::LookupStat { parent: root, name: name.clone() };
+        let looks_up = || {
+            let mut seen = [0_u32; 2];
+            while !done.load(Ordering::Relaxed) {
+                let plan = plan(&volume, &call, Want::Lease, None).unwrap();
+                assert_eq!(plan.attributes, plan.found.inode);
+                seen[usize::from(plan.found.inode.is_some())] += 1;
+            }
+            seen
+        };
+        let comes_and_goes = || {
+            let creds = Creds { uid: 0, gid: 0, pid: 1 };
+            for _ in 0..20_000 {
+                let mut txn = volume.begin(Timestamp::default());
+                let node = NewNode { kind: NewKind::File, perm: 0o600, umask: 0, creds };
+                txn.create(root, &name, node).unwrap();
+                txn.commit().unwrap();
+                let mut txn = volume.begin(Timestamp::default());
+                txn.unlink(root, &name, IfOpen::Delete).unwrap();
+                txn.commit().unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        };
+        let seen = std::thread::scope(|scope| {
+            let looking = scope.spawn(looks_up);
+            comes_and_goes();
+            looking.join().unwrap()
+        });
+        assert!(seen.iter().all(|times| *times > 0), "{seen:?}");
+    }
 }
