@@ -70,8 +70,9 @@ changes of it are made here at once and told to the server later, in order; othe
 if they had been told at once, because the server asks for them first. fsync and `soda sync` wait until \
 they are on the server's disk, `soda umount` until they are told; umount(8) and sync(1) do not, as the kernel \
 does not pass them on to FUSE: after umount(8) the daemon goes on until they are told, unless it is killed or the \
-machine is switched off first. They are told after dirty-age at the latest (default 1s), and make whoever writes \
-wait when dirty-size bytes have not been told (default 64M). `soda status` shows how much it is, `soda \
+machine is switched off first. It gives up when the server has taken nothing for 30s, or when it gets SIGTERM \
+twice; `soda umount` fails if anything is lost by that. They are told after dirty-age at the latest (default 1s), \
+and make whoever writes wait when dirty-size bytes have not been told (default 64M). `soda status` shows how much it is, `soda \
 lease why PATH` why a file is not written so.
 
 If this machine crashes (also `kill -9` of the mount), what was not told is lost, as with a local disk; \

@@ -1,6 +1,7 @@
 //! Each mount's daemon answers questions on a Unix socket in the runtime directory: one line of JSON in, one out.
 
 use crate::binds;
+use crate::ending::{self, LastWords, Listeners};
 use crate::error::CliError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -35,6 +36,8 @@ pub(crate) enum Question {
     Changes(Vec<Name>),
     /// Tell the server everything and have it made durable. Answered when that is done, whoever still listens.
     Sync,
+    /// How the mount ends: answered when it has.
+    Ending,
 }
 
 /// How a sync that a daemon was asked for ended.
@@ -216,6 +219,7 @@ pub(crate) struct Answers {
     pub transport: Transport,
     pub client: Arc<Client>,
     pub monitor: Monitor,
+    pub ending: Listeners,
 }
 
 impl Answers {
@@ -232,6 +236,7 @@ impl Answers {
                 let done = self.client.sync_all().await;
                 serde_json::to_value(done.map_or_else(SyncAnswer::from, |()| SyncAnswer::Synced))
             }
+            Ok(Question::Ending) => return self.ending.clone().tell(&mut write).await,
             Err(error) => Err(error),
         };
         let answer = answer.unwrap_or_else(|error| serde_json::json!({ "error": error.to_string() }));
@@ -346,6 +351,11 @@ pub(crate) fn sync(socket: &Path) -> Option<SyncAnswer> {
     serde_json::from_value(ask(socket, Question::Sync, None)?).ok()
 }
 
+/// Listens to a daemon until it has ended. `None`: it does not answer.
+pub(crate) fn last_words(socket: &Path) -> Option<LastWords> {
+    Some(ending::listen(BufReader::new(asked(socket, &Question::Ending, None)?)))
+}
+
 /// Those that answer. One that is stopped makes this wait, but no longer than for itself.
 pub(crate) fn daemons() -> Vec<Daemon> {
     let mut found: Vec<_> = answers(sockets(), Some(PATIENCE)).into_iter().collect();
@@ -384,8 +394,15 @@ fn answer_of(sockets: Vec<PathBuf>, entry: &MountEntry, patience: Option<Duratio
     answers(sockets, patience).into_iter().find(|daemon| daemon.status.serves(entry))
 }
 
-/// `None`: it does not answer. A socket that nobody listens on any more is removed.
+/// `None`: it does not answer.
 fn ask(socket: &Path, question: Question, patience: Option<Duration>) -> Option<Value> {
+    let mut line = String::new();
+    BufReader::new(asked(socket, &question, patience)?).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+/// Where the answer comes. `None`: nobody is there. A socket that nobody listens on any more is removed.
+fn asked(socket: &Path, question: &Question, patience: Option<Duration>) -> Option<UnixStream> {
     let stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -396,11 +413,9 @@ fn ask(socket: &Path, question: Question, patience: Option<Duration>) -> Option<
     };
     stream.set_read_timeout(patience).ok()?;
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
-    let question = serde_json::to_string(&question).ok()?;
+    let question = serde_json::to_string(question).ok()?;
     (&stream).write_all(format!("{question}\n").as_bytes()).ok()?;
-    let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line).ok()?;
-    serde_json::from_str(&line).ok()
+    Some(stream)
 }
 
 #[cfg(test)]

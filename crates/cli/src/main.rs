@@ -7,6 +7,7 @@ mod binds;
 mod cache_dirs;
 mod commands;
 mod control;
+mod ending;
 mod error;
 mod json;
 mod lab_args;

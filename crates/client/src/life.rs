@@ -26,8 +26,11 @@ use tokio::sync::{Notify, watch};
 
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// How long the server may take at the end for the next digest, of what it has not heard of yet.
+/// How long the server may take at the end for the next digest, of what it has not heard of yet; looked at so often.
 const LAST_DIGESTS: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_secs(1);
+/// After this the server is told again what it did not take.
+const AGAIN: Duration = Duration::from_millis(500);
 /// How long a new client waits for its data connections before it goes on without.
 const DATA_CONNECTIONS: Duration = Duration::from_secs(2);
 
@@ -112,15 +115,29 @@ impl Client {
     }
 
     /// Tells the server what it has not heard of, gives everything back and says goodbye. The last takes two seconds at most;
-    /// the first as long as the server goes on taking it, and half a minute from when it does not. What it has not taken then
-    /// stays in the log on the local disk, if there is one, for the next client. Afterwards every operation fails with EIO.
+    /// the first as long as the server goes on taking it, and half a minute from when it does not: because it is gone, has no
+    /// room, or its disk fails. What it has not taken then stays in the log on the local disk, if there is one, for the
+    /// next client. Afterwards every operation fails with EIO.
     pub async fn shutdown(&self) -> Untold {
+        self.shutdown_unless(std::future::pending()).await
+    }
+
+    /// As [`Client::shutdown`]; when `enough` resolves the server is told nothing more.
+    pub async fn shutdown_unless(&self, enough: impl Future<Output = ()>) -> Untold {
         let inner = &self.inner;
         if inner.is_closed() {
             return Untold::default();
         }
         let lost_before = inner.stats.lost_records.get();
-        self.tell_everything().await;
+        let is_told = tokio::select! {
+            biased;
+            is_told = self.tell_everything() => is_told,
+            () = enough => false,
+        };
+        if !is_told && !self.leaves_a_log() {
+            let lost = crate::lock(&inner.state).lose_log(Applied::Kept);
+            inner.report_loss(lost, "the server did not take them before the end");
+        }
         // The session is what lets the next client send what is left.
         if *inner.phase.borrow() == Phase::Connected && !self.leaves_a_log() {
             let ticket = {
@@ -135,17 +152,24 @@ impl Client {
         Untold { left, lost: inner.stats.lost_records.get() - lost_before }
     }
 
-    /// What the server has not heard of yet.
-    async fn tell_everything(&self) {
-        if !crate::lock(&self.inner.state).behind.has_backlog() {
-            return;
+    /// What the server has not heard of yet. Whether it has heard of everything now.
+    async fn tell_everything(&self) -> bool {
+        let has_backlog = || crate::lock(&self.inner.state).behind.has_backlog();
+        if !has_backlog() {
+            return true;
         }
+        // Others may make room, and what a disk refuses once it may take later.
+        let told = async {
+            while let Err(error) = self.sync_all().await
+                && has_backlog()
+            {
+                tracing::warn!(%error, "the server does not take the last delayed writes: trying again");
+                tokio::time::sleep(AGAIN).await;
+            }
+        };
         let applied = || crate::lock(&self.inner.state).behind.applied();
-        let told = while_it_gets_on(self.sync_all(), applied, || tokio::time::sleep(LAST_DIGESTS)).await;
-        if !matches!(told, Some(Ok(()))) && !self.leaves_a_log() {
-            let lost = crate::lock(&self.inner.state).lose_log(Applied::Kept);
-            self.inner.report_loss(lost, "the server did not take them before the end");
-        }
+        let patience = LAST_DIGESTS.as_secs() / LOOK.as_secs();
+        while_it_gets_on(told, applied, || tokio::time::sleep(LOOK), patience).await.is_some()
     }
 
     /// Whether there is something on the local disk that the server may lack.
@@ -257,25 +281,26 @@ pub struct Untold {
     pub lost: u64,
 }
 
-/// The result of the work; `None` if it does not get on from one pause to the next.
+/// The result of the work; `None` if it has not got on for so many pauses.
 async fn while_it_gets_on<T, P: Future<Output = ()>>(
     work: impl Future<Output = T>,
     progress: impl Fn() -> u64,
     pause: impl Fn() -> P,
+    patience: u64,
 ) -> Option<T> {
     let mut work = std::pin::pin!(work);
-    loop {
-        let before = progress();
+    let (mut last, mut in_vain) = (progress(), 0);
+    while in_vain < patience {
         tokio::select! {
             biased;
             done = &mut work => return Some(done),
             () = pause() => {
-                if progress() == before {
-                    return None;
-                }
+                in_vain = if progress() == last { in_vain + 1 } else { 0 };
+                last = progress();
             }
         }
     }
+    None
 }
 
 fn refused(inner: &Inner, error: HandshakeError) -> ConnectError {
@@ -308,9 +333,9 @@ mod tests {
                 pauses.set(pauses.get() + 1);
                 std::future::ready(())
             };
-            (while_it_gets_on(work, || done.get(), pause).await, pauses.get())
+            (while_it_gets_on(work, || done.get(), pause, 3).await, pauses.get())
         };
         assert_eq!(attempt(10, 10).await, (Some(()), 10));
-        assert_eq!(attempt(10, 4).await, (None, 5));
+        assert_eq!(attempt(10, 4).await, (None, 7), "three in vain after four that were not");
     }
 }

@@ -45,7 +45,10 @@ fn backlog(dir: &Path) -> u64 {
 
 /// Mounts with a backlog on the first: files `0`, `1`, … in `dir`, each with its number. How many there are.
 fn cell_with_backlog(clients: usize) -> (Cell, usize) {
-    let cell = Cell::start_with(Network::Loopback, clients, &BEHIND);
+    backlog_on(Cell::start_with(Network::Loopback, clients, &BEHIND))
+}
+
+fn backlog_on(cell: Cell) -> (Cell, usize) {
     let dir = cell.root(0).join("dir");
     fs::create_dir(&dir).unwrap();
     let mut files = 0;
@@ -200,17 +203,56 @@ fn an_unmount_waits_for_a_server_that_restarts() {
     assert!(has_all(cell.root(1), files));
 }
 
+/// Unmounts a mount whose server is gone, and asks its daemon twice to end at once. What the unmount says.
+fn unmounted_in_a_hurry(cell: &mut Cell) -> Output {
+    let daemon = mount_status(cell.root(0))["pid"].as_i64().unwrap();
+    let daemon = Pid::from_raw(daemon.try_into().unwrap()).unwrap();
+    cell.server.kill();
+    let root = cell.root(0).to_owned();
+    std::thread::scope(|scope| {
+        let umount = scope.spawn(|| wait::run(&mut soda(&["umount", text(&root)]), GONE).output("it waits"));
+        wait::in_time(GONE, "it is not unmounted", || !is_mounted(&root));
+        // Half a minute is what the daemon would wait for its server.
+        wait::in_time(GONE / 2, "two signals do not end the daemon", || {
+            let _ = kill_process(daemon, Signal::TERM);
+            umount.is_finished()
+        });
+        umount.join().unwrap()
+    })
+}
+
+// SEMANTICS 56
 #[test]
 fn an_unmount_says_what_a_server_that_is_gone_has_not_heard_of() {
     if !prerequisites() {
         return;
     }
     let (mut cell, _) = cell_with_backlog(1);
-    cell.server.kill();
-    let umount = wait::run(&mut soda(&["umount", text(cell.root(0))]), GONE).expect_success("umount");
+    let umount = unmounted_in_a_hurry(&mut cell);
     let said = String::from_utf8_lossy(&umount.stderr).into_owned();
-    assert!(said.contains("is gone") && said.contains("changes (") && said.contains("are lost"), "{said}");
-    assert!(!is_mounted(cell.root(0)));
+    assert_eq!(umount.status.code(), Some(1), "{said}");
+    assert!(said.contains("is gone") && said.contains("changes (") && said.contains("is lost"), "{said}");
+    assert!(said.contains(&format!("changes of {} are lost", text(cell.root(0)))), "{said}");
+}
+
+// SEMANTICS 56
+#[test]
+fn an_unmount_that_leaves_a_log_says_so() {
+    if !prerequisites() {
+        return;
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let option = format!("{},cache-dir={}", BEHIND[1], text(cache.path()));
+    let (mut cell, files) = backlog_on(Cell::start_with(Network::Loopback, 1, &["-o", &option]));
+    let umount = unmounted_in_a_hurry(&mut cell);
+    let said = String::from_utf8_lossy(&umount.stderr).into_owned();
+    assert_eq!(umount.status.code(), Some(0), "{said}");
+    assert!(said.contains("are in the log in its cache-dir") && !said.contains("lost"), "{said}");
+    cell.server.restart();
+    // It has ended.
+    cell.mounts[0].kill();
+    cell.mounts[0].start();
+    assert!(has_all(cell.root(0), files));
 }
 
 // SEMANTICS 56
@@ -227,9 +269,8 @@ fn a_mount_that_is_asked_to_end_tells_everything_first() {
     assert!(has_all(cell.root(1), files));
 }
 
-// SEMANTICS 56
-#[test]
-fn after_umount_8_the_daemon_goes_on_until_everything_is_told() {
+/// `meanwhile`: what another machine does before the daemon ends.
+fn after_umount_8(meanwhile: impl FnOnce(&Path, usize)) {
     if !prerequisites() {
         return;
     }
@@ -237,11 +278,23 @@ fn after_umount_8_the_daemon_goes_on_until_everything_is_told() {
     let pid = mount_status(cell.root(0))["pid"].as_u64().unwrap();
     wait::run(Command::new("umount").arg(cell.root(0)), PATIENCE).expect_success("umount");
     assert!(!is_mounted(cell.root(0)));
-    assert!(has_all(cell.root(1), files), "nobody sees less in between");
+    meanwhile(cell.root(1), files);
     // A zombie, whose parent is this test.
     let ended = || fs::read_link(format!("/proc/{pid}/exe")).is_err();
     wait::in_time(PATIENCE, "the daemon stays", ended);
     assert!(has_all(cell.root(1), files));
+}
+
+// SEMANTICS 56
+#[test]
+fn after_umount_8_the_daemon_goes_on_until_everything_is_told() {
+    // Who looked would have it told.
+    after_umount_8(|_, _| ());
+}
+
+#[test]
+fn who_looks_after_umount_8_sees_everything() {
+    after_umount_8(|root, files| assert!(has_all(root, files), "less in between"));
 }
 
 #[test]

@@ -4,13 +4,13 @@ use crate::admin::Admin;
 use crate::args::{LogArgs, LogFormat, MountArgs};
 use crate::commands::{EndRequests, guard, runtime, this_program};
 use crate::control::{self, Answers, ControlServer};
+use crate::ending::{Ending, all_told};
 use crate::error::CliError;
 use crate::options::{MountAction, MountOptions};
 use crate::progress::Waiting;
 use crate::remount;
 use crate::spec::Spec;
-use crate::units::count;
-use soda_client::{CacheConfig, Client, ClientConfig, Untold};
+use soda_client::{CacheConfig, Client, ClientConfig};
 use soda_fuse::{Hooks, Mount, MountConfig, MountEntry, MountError};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -207,6 +207,7 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         Err(error) => return Err(error),
     };
     let Mounted { client, mount } = mounted;
+    let (ending, listeners) = Ending::new();
     let control = ControlServer::start(Answers {
         dir: mount.dir().to_path_buf(),
         source: plan.spec.to_string(),
@@ -215,6 +216,7 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         transport: mount.transport(),
         client: client.clone(),
         monitor: mount.monitor(),
+        ending: listeners,
     })?;
     // Before anybody hears that it is there, and asks it to end.
     let mut requests = EndRequests::listen()?;
@@ -222,34 +224,31 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         true => say_ready(),
         false => eprintln!("soda: {} is mounted on {}", plan.spec, plan.dir.display()),
     }
-    tokio::select! {
-        () = mount.ended() => {}
-        () = requests.next() => end_politely(&mount).await,
-    }
+    let asked = tokio::select! {
+        () = mount.ended() => 0,
+        () = requests.next() => tokio::select! {
+            () = end_politely(&mount) => 1,
+            () = requests.next() => 2,
+        },
+    };
     drop(control);
-    let untold = client.shutdown().await;
+    let untold = client.shutdown_unless(enough(&mut requests, asked)).await;
+    ending.say(untold).await;
     // Threads that are still in the kernel end with the process.
     drop(mount);
     tracing::info!(dir = %plan.dir.display(), "unmounted");
     all_told(&plan.dir, untold)
 }
 
-/// Nobody who has closed his files hears otherwise of what the server did not take before the end.
-fn all_told(dir: &Path, untold: Untold) -> Result<(), CliError> {
-    let dir = dir.display();
-    if untold.left > 0 {
-        eprintln!(
-            "soda: {} of {dir} are in the log in its cache-dir: the server is told when it is mounted again with that",
-            count(untold.left, "change")
-        );
-    }
-    match untold.lost {
-        0 => Ok(()),
-        lost => Err(CliError::Failed(format!(
-            "{} of {dir} are lost: the server did not take them before the end. With a cache-dir `soda recover ls` shows what \
-             is kept of them",
-            count(lost, "change")
-        ))),
+/// Resolves when the daemon was asked to end twice; so often it was already.
+async fn enough(requests: &mut EndRequests, asked: u32) {
+    for asked in asked..2 {
+        if asked == 1 {
+            tracing::info!(
+                "the server is told what it lacks, which SIGTERM or Ctrl-C once more ends at once"
+            );
+        }
+        requests.next().await;
     }
 }
 
@@ -329,14 +328,6 @@ fn daemon_error(said: &str, log: &Path) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_lost_at_the_end_is_an_error() {
-        let ended = |left, lost| all_told(Path::new("/m"), Untold { left, lost });
-        assert!(ended(0, 0).is_ok() && ended(7, 0).is_ok());
-        let error = ended(0, 2).unwrap_err();
-        assert!(error.code() == 1 && error.to_string().starts_with("2 changes of /m are lost"), "{error}");
-    }
 
     #[test]
     fn the_daemons_words_become_the_commands() {

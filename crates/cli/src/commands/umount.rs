@@ -9,6 +9,7 @@ use crate::args::UmountArgs;
 use crate::backlog::{self, Outcome, Until, show_changes};
 use crate::binds;
 use crate::control::{self, Daemon, MountStatus};
+use crate::ending::{Heard, LastWords, all_told};
 use crate::error::CliError;
 use crate::progress::Waiting;
 use rustix::io::Errno;
@@ -40,6 +41,7 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     if let Some(daemon) = daemon.clone().filter(|daemon| is_plain && daemon.status.writes_behind()) {
         tell_first(daemon)?;
     }
+    let words = daemon.as_ref().and_then(|daemon| control::last_words(&daemon.socket));
     let daemon = daemon.map(|daemon| daemon.status);
     if arguments.force {
         // Whoever waits in the mount goes on with an error, so nothing keeps it busy for long.
@@ -57,7 +59,42 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
             "soda: it is still mounted on {dir}, so its daemon goes on; `soda umount {dir}` takes that away, too",
             dir = entry.dir.display()
         ),
-        _ => wait_for_end(daemon.pid),
+        _ => {
+            let heard = heard_last(&daemon, words);
+            wait_for_end(daemon.pid);
+            return heard;
+        }
+    }
+    Ok(())
+}
+
+/// The daemon says how it ended. Who works with the mount until then, it also tells its server of what was done last.
+fn heard_last(daemon: &MountStatus, words: Option<LastWords>) -> Result<(), CliError> {
+    let Some(words) = words.filter(|_| daemon.writes_behind()) else { return Ok(()) };
+    let heard = {
+        let server = &daemon.session.server;
+        let _waiting = Waiting::new(format!(
+            "the server {server} to be told the rest; Ctrl-C leaves that to the mount's daemon"
+        ));
+        words.wait()
+    };
+    let why = match heard {
+        Heard::Untold(untold) => return all_told(&daemon.dir, untold),
+        Heard::NoWord => "has ended without a word",
+        Heard::Silence => "does not answer",
+    };
+    let backlog = &daemon.session.backlog;
+    if backlog.records + backlog.not_durable == 0 {
+        return Ok(());
+    }
+    let text = format!(
+        "the daemon of {} {why}: what it had not told its server {}",
+        daemon.dir.display(),
+        fate(daemon)
+    );
+    match daemon.option("cache-dir") {
+        Some(_) => eprintln!("soda: {text}"),
+        None => return Err(CliError::Failed(text)),
     }
     Ok(())
 }
@@ -81,16 +118,16 @@ fn unmount_bind(dir: &Path, arguments: &UmountArgs) -> Result<(), CliError> {
     }
 }
 
-/// While the mount is there: its daemon waits for its server only for some time once it is not.
+/// While the mount is there: it is easier to wait for than its daemon afterwards, and may stay.
 fn tell_first(daemon: Daemon) -> Result<(), CliError> {
-    let fate = fate_of_untold(&daemon.status);
+    let fate = fate(&daemon.status);
     for told in backlog::sync(vec![daemon], Until::Told) {
         let dir = told.dir.display();
         match &told.outcome {
             // Unmounted, it could only lose what the server has no room for.
             Outcome::NoRoom => return told.into_result(),
             Outcome::ServerGone => eprintln!(
-                "soda: the server of {dir} is gone: {} that it has not heard of {fate}",
+                "soda: the server of {dir} is gone: unless it comes back soon, what it has not heard of, {}, {fate}",
                 show_changes(&told.left)
             ),
             Outcome::Failed(why) => eprintln!("soda: not everything of {dir} is at the server: {why}"),
@@ -100,11 +137,11 @@ fn tell_first(daemon: Daemon) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What becomes of what a server that is gone has not heard of.
-fn fate_of_untold(daemon: &MountStatus) -> &'static str {
+/// What becomes of what the server does not hear of before the end.
+fn fate(daemon: &MountStatus) -> &'static str {
     match daemon.option("cache-dir") {
-        Some(_) => "are in the log in its cache-dir: it is told when it is mounted again with that",
-        None => "are lost",
+        Some(_) => "stays in the log in its cache-dir, to be told when it is mounted again with that",
+        None => "is lost",
     }
 }
 

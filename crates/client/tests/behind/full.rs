@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::small_disk::on_a_small_disk;
+use soda_client::Untold;
 use soda_types::FsResult;
 use std::path::Path;
 
@@ -120,6 +121,36 @@ async fn full_behind_its_back() {
     assert_eq!(contents(&b, &["last"]).await.len(), 256 * KIB);
     assert_eq!(a.stats().count("lost_records"), 0);
     empty(&hog);
+}
+
+// SEMANTICS 56
+#[test]
+fn who_ends_waits_for_room_at_a_full_server() {
+    on_a_small_disk("full::room_at_the_end", "300m", "TMPDIR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by who_ends_waits_for_room_at_a_full_server"]
+async fn room_at_the_end() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    for number in 0..40 {
+        fill(&a, &format!("new {number}"), 256 * KIB).await.unwrap();
+    }
+    let hog = hog(&cell);
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace);
+    let refused = a.stats().count("digests_refused");
+    let ending = {
+        let a = Arc::clone(&a);
+        tokio::spawn(async move { a.shutdown().await })
+    };
+    wait_until("two more refusals", || async { a.stats().count("digests_refused") >= refused + 2 }).await;
+    assert!(!ending.is_finished());
+    empty(&hog);
+    assert_eq!(ending.await.unwrap(), Untold::default());
+    for number in 0..40 {
+        assert_eq!(contents(&b, &[&format!("new {number}")]).await.len(), 256 * KIB);
+    }
 }
 
 #[test]

@@ -270,12 +270,20 @@ impl DiskLog {
         }
     }
 
-    /// Leaves it to the next client with this cache directory. Returns where it lies, if all of it is there.
+    /// Leaves it to the next client with this cache directory. Returns where it lies, if the operating system has all of it.
     pub(crate) fn leave(&self) -> Option<PathBuf> {
-        if self.sync() == OnDisk::No {
+        if self.sync() == OnDisk::No && self.write() == OnDisk::No {
             return None;
         }
-        Some(self.end()?.place.dir().to_owned())
+        let files = self.end()?;
+        if files.segments.has_failed() {
+            let dir = files.place.dir();
+            tracing::warn!(
+                ?dir,
+                "what is left on the local disk may not survive a power cut: the disk fails"
+            );
+        }
+        Some(files.place.dir().to_owned())
     }
 
     fn end(&self) -> Option<Files> {

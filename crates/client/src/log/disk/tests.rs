@@ -91,6 +91,20 @@ fn a_log_ends_removed_left_or_kept() {
     assert_eq!(place::Note::read(&kept).why, "for no reason");
 }
 
+// SEMANTICS 50
+#[test]
+fn a_log_that_could_not_be_synced_is_left_all_the_same() {
+    let cache = tempfile::tempdir().unwrap();
+    let log = DiskLog { sync_data: fails_once, ..log(cache.path()) };
+    push(&log, 1);
+    DISK_FAILS.set(true);
+    assert_eq!(log.sync(), OnDisk::No);
+    push(&log, 2);
+    assert!(log.leave().is_some(), "a running machine has every byte");
+    drop(log);
+    assert_eq!(left(cache.path())[0].pending, [record(1, 100), record(2, 100)]);
+}
+
 #[test]
 fn what_is_given_up_is_kept_with_what_was_known_of_it() {
     let cache = tempfile::tempdir().unwrap();
