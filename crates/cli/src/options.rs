@@ -247,7 +247,7 @@ impl MountOptions {
             "sync" => self.write = WriteMode::Through,
             "dirty-age" => self.dirty_age = Some(parse_duration(need()?)?),
             "dirty-size" => self.dirty_size = Some(parse_size(need()?)?),
-            "digest-size" => self.digest_size = Some(parse_size(need()?)?),
+            "digest-size" => self.digest_size = Some(parse_digest_size(need()?)?),
             "reserve-idle" => self.reserve_idle = Some(parse_duration(need()?)?),
             "fsync" => self.fsync = parse_fsync(need()?)?,
             "lease-term" => self.lease_term = Some(parse_object_term(need()?)?),
@@ -408,6 +408,15 @@ fn parse_locks(value: &str) -> Result<Locks, String> {
         "delegated" => Ok(Locks::Delegated),
         "server" => Ok(Locks::AtServer),
         _ => Err(format!("locks={value}: choose delegated or server")),
+    }
+}
+
+/// A digest stands for at most 8,192 changes.
+fn parse_digest_size(value: &str) -> Result<u64, String> {
+    const MOST: u64 = 8 << 20;
+    match parse_size(value)? {
+        size @ 1..=MOST => Ok(size),
+        _ => Err(format!("digest-size={value}: from 1 to 8M")),
     }
 }
 

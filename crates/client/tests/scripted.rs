@@ -447,7 +447,7 @@ async fn a_name_is_not_answered_with_an_older_inode_than_was_seen_here() {
     };
     let lookup = looking();
     let (tag, request) = script.control.request().await;
-    assert!(matches!(request.call, Call::Lookup { .. }), "{request:?}");
+    assert!(matches!(request.call, Call::LookupStat { .. }), "{request:?}");
     script.control.answer(tag, found(0), &[]).await;
     let entry = lookup.await.unwrap().unwrap();
     assert_eq!(entry.node.unwrap().attr.version, Version(1), "of the cache");
@@ -458,7 +458,7 @@ async fn a_name_is_not_answered_with_an_older_inode_than_was_seen_here() {
     let (tag, _) = script.control.request().await;
     script.control.answer(tag, found(0), &[]).await;
     let (tag, request) = script.control.request().await;
-    assert!(matches!(request.call, Call::GetAttr { .. }), "{request:?}");
+    assert!(matches!(request.call, Call::Stat { .. }), "{request:?}");
     script.control.answer(tag, Answer::Node(node(FILE, 2, 1)), &[]).await;
     assert_eq!(lookup.await.unwrap().unwrap().node.unwrap().attr.version, Version(2));
 }

@@ -320,7 +320,7 @@ impl Log {
             let records =
                 needed.iter().filter_map(|lsn| Some(self.pending.get(lsn)?.record.clone())).collect();
             let brings_data = coalesce(records).iter().any(|record| record.change.brings_data());
-            if !brings_data && (lsns.is_empty() || lsns.len() + needed.len() <= limits.records) {
+            if !brings_data && lsns.len() + needed.len() <= limits.records {
                 lsns.extend(needed);
             }
         }

@@ -203,6 +203,11 @@ impl Story {
                 (blows, losses) = (stage.blows, stage.losses);
             });
             eprintln!("  lost: {losses:?}");
+            for loss in &losses {
+                let mount = usize::from(loss.mount);
+                let excused = blows[mount] > 0 || cell.mounts[mount].counter("sessions_lost") > 0;
+                assert!(excused, "mount {mount} lost changes, and nothing had happened to it: {loss:?}");
+            }
             run.history.losses = losses;
             check(&cell, TERM, &run, &blows);
         });

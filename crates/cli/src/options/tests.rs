@@ -177,6 +177,7 @@ fn policies_of_delayed_writes_read_back() {
     assert_eq!((behind.digest_bytes, behind.reserve_idle), (8 << 20, Duration::from_secs(5)));
     assert_eq!(options.lease_idle, Some(Duration::from_secs(120)));
     assert_eq!(parse(&options.to_list()).unwrap(), options);
+    assert!(parse("digest-size=9M").unwrap_err().contains("from 1 to 8M"));
     for option in ["digest-size=1M", "reserve-idle=1s"] {
         assert!(parse(option).unwrap().check().unwrap_err().contains("add write=behind"), "{option}");
     }

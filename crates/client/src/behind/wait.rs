@@ -8,6 +8,13 @@ use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
 use std::sync::{Arc, MutexGuard};
 use tokio::sync::oneshot;
 
+/// What becomes of an operation for which changes were to be told that are lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lost {
+    GoesOn,
+    Fails,
+}
+
 impl Inner {
     /// The caches, when the server knows of all that was done here to these inodes: whatever is sent now comes after it, or
     /// after its loss, which is said to who has written it ([`OpenFile`](crate::OpenFile)) and to nobody else.
@@ -17,6 +24,26 @@ impl Inner {
     pub(crate) async fn settled(
         self: &Arc<Inner>,
         fids: &[Fid],
+    ) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
+        self.settled_whatever_is(fids, Lost::GoesOn).await
+    }
+
+    /// As [`Inner::settled`], for what must not be done with what is left when changes were lost meanwhile: rename in place of a
+    /// good file a new one whose contents were lost, copy from it.
+    ///
+    /// # Errors
+    /// As [`Inner::settled`]; EIO if changes were lost.
+    pub(crate) async fn settled_unless_lost(
+        self: &Arc<Inner>,
+        fids: &[Fid],
+    ) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
+        self.settled_whatever_is(fids, Lost::Fails).await
+    }
+
+    async fn settled_whatever_is(
+        self: &Arc<Inner>,
+        fids: &[Fid],
+        lost: Lost,
     ) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
         let mut began = None;
         loop {
@@ -34,7 +61,7 @@ impl Inner {
             };
             self.pump();
             let told = self.received(receiver).await;
-            if !self.locked().0.is_ahead(fids) {
+            if lost == Lost::GoesOn && !self.locked().0.is_ahead(fids) {
                 continue;
             }
             told?;

@@ -43,7 +43,12 @@ impl Client {
         }
         let (entry, unsaid) = self.inner.ask_name(parent, name, call).result().await?;
         let Some(fid) = unsaid else { return Ok(entry) };
-        match self.inner.stat(fid).await {
+        let asked = match entry.node {
+            // What is known here is newer than what the server said.
+            Some(node) => self.stat(fid).await.map(|now| (Node { attr: now.value, ..node }, now.valid)),
+            None => self.inner.stat(fid).await,
+        };
+        match asked {
             Ok((node, attr)) => Ok(Entry { node: Some(node), attr, ..entry }),
             // Gone meanwhile, and the name with it.
             Err(error) if error.errno == Errno::Stale => {

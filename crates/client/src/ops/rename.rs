@@ -41,7 +41,7 @@ impl Client {
         let touches = [parent, new_parent].into_iter().chain(inodes.iter().copied()).collect();
         let (in_use, protocol_how, ticket, flight) = {
             let ahead: Vec<Fid> = [parent, new_parent].into_iter().chain(inodes.iter().copied()).collect();
-            let (mut state, now) = self.inner.settled(&ahead).await?;
+            let (mut state, now) = self.inner.settled_unless_lost(&ahead).await?;
             for (dir, name, means) in [(parent, name, Some(moved)), (new_parent, new_name, other)] {
                 state.check_meaning(now, At { dir, name }, means)?;
             }

@@ -225,10 +225,11 @@ impl Client {
             file.check_locks(state).map_err(NotHere::Fails)?;
             state.allocate_here(now, today, file.fid(), offset..offset.saturating_add(len), how, kill)
         });
-        match here.await? {
-            Some(()) => Ok(()),
-            None => self.again_with_room(|| self.allocate(file, offset, len, how, kill)).await,
+        if here.await?.is_some() {
+            return Ok(());
         }
+        let done = self.again_with_room(|| self.allocate(file, offset, len, how, kill)).await;
+        done.map_err(|error| self.heard_of_loss(file, error))
     }
 
     async fn allocate(
@@ -243,6 +244,7 @@ impl Client {
         let fid = file.fid();
         let (range, ticket, flight) = {
             let (mut state, now) = self.inner.settled(&[fid]).await?;
+            file.check_changes(&state)?;
             file.check_locks(&mut state)?;
             let range = offset..offset.saturating_add(len);
             let ticket = state.holder.begin_request(now);
@@ -274,10 +276,11 @@ impl Client {
             to.0.check_locks(state).map_err(NotHere::Fails)?;
             state.copy_here(now, today, (from.0.fid(), from.1), (to.0.fid(), to.1), len, kill)
         });
-        match here.await? {
-            Some(copied) => Ok(copied),
-            None => self.again_with_room(|| self.copy(from, to, len, kill)).await,
+        if let Some(copied) = here.await? {
+            return Ok(copied);
         }
+        let copied = self.again_with_room(|| self.copy(from, to, len, kill)).await;
+        copied.map_err(|error| self.heard_of_loss(to.0, error))
     }
 
     async fn copy(
@@ -289,7 +292,8 @@ impl Client {
     ) -> FsResult<u64> {
         let slot = self.slot().await?;
         let (range, ticket, flight) = {
-            let (mut state, now) = self.inner.settled(&[from.fid(), to.fid()]).await?;
+            let (mut state, now) = self.inner.settled_unless_lost(&[from.fid(), to.fid()]).await?;
+            to.check_changes(&state)?;
             from.check_locks(&mut state)?;
             to.check_locks(&mut state)?;
             let range = to_offset..to_offset.saturating_add(len);

@@ -103,7 +103,7 @@ async fn the_server_is_told_early_of_much() {
     let a = writer(&cell).await;
     let digests = || a.stats().count("msg_digest");
     let before = digests();
-    for number in 0..500 {
+    for number in 0..600 {
         make(&a, a.root(), &number.to_string(), "x").await;
     }
     wait_until("a digest of many changes", || async { digests() > before }).await;

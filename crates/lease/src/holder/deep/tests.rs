@@ -338,6 +338,17 @@ fn what_was_moved_below_a_lease_goes_when_that_is_given_back() {
     assert_eq!(all(&holder), [W, W, None, None]);
 }
 
+#[test]
+fn what_was_moved_below_a_lease_is_lowered_with_it() {
+    let mut holder = holder();
+    let ticket = holder.begin_request(secs(0));
+    holder.begin_move(ticket, f(3), None);
+    let moved = Grant { fid: f(3), ..deep(Mode::Write, 8) };
+    holder.handle_reply_covered(secs(0), ticket, &[moved], &[]);
+    assert!(holder.lower_deep(f(3)).is_some());
+    assert_eq!(all(&holder), [W, W, R, R]);
+}
+
 /// A request that is sent after the word that the lease is given back can be there before it: its answer speaks of that lease.
 #[test]
 fn what_was_given_back_is_not_taken_again() {

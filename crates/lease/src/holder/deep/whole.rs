@@ -68,9 +68,11 @@ impl Holder {
         let root = self.deep.roots.get_mut(&lease)?;
         (root.grant.mode, root.lowered) = (Mode::Read, true);
         let epoch = root.grant.epoch;
-        for member in self.deep.members.values_mut().filter(|member| member.root == lease) {
-            // As after a recall: what is on the way may be of before a change of our own that others can see from now on.
-            (member.mode, member.began) = (Mode::Read, began);
+        for fid in self.deep.standing_on(lease) {
+            if let Some(member) = self.deep.members.get_mut(&fid) {
+                // As after a recall: what is on the way may be of before a change of our own that others can see from now on.
+                (member.mode, member.began) = (Mode::Read, began);
+            }
         }
         let kept = Some(Mode::Read);
         Some(RecallAck { fid: lease, epoch, kept, in_use: InUse::No, uses: 0, object: Some(lease) })
