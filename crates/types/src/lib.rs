@@ -3,6 +3,7 @@
 //! Plain data and its checks, nothing else: no clock, no socket, no thread. Where the words come from:
 //! `docs/GLOSSARY.md`.
 
+pub mod acl;
 mod attr;
 mod error;
 mod id;

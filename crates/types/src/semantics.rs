@@ -5,8 +5,8 @@
 //! pages of the functions; Linux's inode(7), open(2), mkdir(2), chmod(2), rename(2), unlink(2), path_resolution(7); for what
 //! neither says, Linux's `inode_init_owner`, `setattr_should_drop_suidgid` and ext4.
 //!
-//! What is not here depends on more than attributes: access control lists (a parent with a default list, an inode with any)
-//! and how many bytes are stored ([`Attr::allocated`], left as it is).
+//! What is not here depends on more than attributes: access control lists (a parent with a default list, an inode with any:
+//! [`crate::acl`]) and how many bytes are stored ([`Attr::allocated`], left as it is).
 
 use crate::{
     Attr, Creds, Errno, FileKind, FsResult, Ino, SYMLINK_MAX, SetAttr, SetTime, Timestamp, Version,

@@ -1,59 +1,13 @@
-//! POSIX access control lists in the form the kernel passes them (`include/uapi/linux/posix_acl_xattr.h`), and what they
-//! mean for permission bits (POSIX 1003.1e draft 17, section 23; acl(5)).
+//! Access control lists where they are stored: as extended attributes.
 
 use crate::record::Inode;
 use crate::txn::Txn;
-use bytes::{BufMut, Bytes, BytesMut};
-use soda_types::{Errno, FileKind, FsError, FsResult, Ino, mode};
+use soda_types::{FileKind, FsResult, Ino};
+
+pub(crate) use soda_types::acl::{Acl, Inherited};
 
 pub(crate) const ACCESS: &[u8] = soda_types::XATTR_ACCESS_LIST;
 pub(crate) const DEFAULT: &[u8] = soda_types::XATTR_DEFAULT_LIST;
-
-const FORMAT: u32 = 2;
-const HEADER_LEN: usize = 4;
-const ENTRY_LEN: usize = 8;
-const NO_ID: u32 = u32::MAX;
-
-const USER_OBJ: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OBJ: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
-    tag: u16,
-    perm: u16,
-    /// Of a user or group, where the tag names one.
-    id: u32,
-}
-
-/// A valid access control list.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Acl(Vec<Entry>);
-
-/// What a new inode gets from its parent.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Inherited {
-    pub(crate) perm: u16,
-    /// What is still to be taken off `perm`.
-    pub(crate) umask: u16,
-    access: Option<Acl>,
-    default: Option<Acl>,
-}
-
-impl Inherited {
-    /// Permissions without lists.
-    pub(crate) fn plain(perm: u16) -> Inherited {
-        Inherited { perm, umask: 0, access: None, default: None }
-    }
-
-    pub(crate) fn xattrs(&self) -> impl Iterator<Item = (&'static [u8], Bytes)> {
-        let list = |name: &'static [u8], acl: &Option<Acl>| acl.as_ref().map(|acl| (name, acl.to_bytes()));
-        [list(ACCESS, &self.access), list(DEFAULT, &self.default)].into_iter().flatten()
-    }
-}
 
 /// Permissions and lists of something new: from the parent's default list if it has one, else from the umask.
 pub(crate) fn inherit(
@@ -68,213 +22,16 @@ pub(crate) fn inherit(
         0 => None,
         _ => txn.xattr(parent, DEFAULT)?,
     };
-    let Some(default) = default else {
-        return Ok(Inherited { umask, ..Inherited::plain(perm) });
-    };
-    let default = Acl::parse(&default)?;
-    let mut access = default.clone();
-    let perm = access.apply_creation_mode(perm);
-    Ok(Inherited {
-        perm,
-        umask: 0,
-        access: (!access.is_mode_only()).then_some(access),
-        default: (kind == FileKind::Directory).then_some(default),
-    })
+    match default {
+        Some(default) => Inherited::from_default(&default, perm, kind),
+        None => Ok(Inherited::plain(perm, umask)),
+    }
 }
 
 /// Has an access list follow a change of the permission bits.
 pub(crate) fn follow_chmod(txn: &mut Txn<'_>, ino: Ino, perm: u16) -> FsResult<()> {
     if let Some(value) = txn.xattr(ino, ACCESS)? {
-        let mut acl = Acl::parse(&value)?;
-        acl.set_mode_bits(perm);
-        txn.put_xattr(ino, ACCESS, acl.to_bytes())?;
+        txn.put_xattr(ino, ACCESS, soda_types::acl::after_chmod(&value, perm)?)?;
     }
     Ok(())
-}
-
-impl Acl {
-    /// Decodes and checks a list with at least the three entries that a mode has.
-    pub(crate) fn parse(bytes: &[u8]) -> FsResult<Acl> {
-        Acl::parse_or_empty(bytes)?.ok_or_else(|| invalid("it has no entries"))
-    }
-
-    /// The same; `None` for a list without entries, which stands for removal.
-    pub(crate) fn parse_or_empty(bytes: &[u8]) -> FsResult<Option<Acl>> {
-        let (header, body) = bytes.split_at_checked(HEADER_LEN).ok_or_else(|| invalid("it is too short"))?;
-        if little_u32(header) != FORMAT {
-            return Err(FsError::new(Errno::NotSupported, "an access control list of another format"));
-        }
-        if body.len() % ENTRY_LEN != 0 {
-            return Err(invalid("its length is wrong"));
-        }
-        let entry = |bytes: &[u8]| Entry {
-            tag: u16::from_le_bytes([bytes[0], bytes[1]]),
-            perm: u16::from_le_bytes([bytes[2], bytes[3]]),
-            id: little_u32(&bytes[4..]),
-        };
-        let entries: Vec<Entry> = body.chunks_exact(ENTRY_LEN).map(entry).collect();
-        if entries.is_empty() {
-            return Ok(None);
-        }
-        check(&entries)?;
-        Ok(Some(Acl(entries)))
-    }
-
-    pub(crate) fn to_bytes(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(HEADER_LEN + ENTRY_LEN * self.0.len());
-        bytes.put_u32_le(FORMAT);
-        for entry in &self.0 {
-            bytes.put_u16_le(entry.tag);
-            bytes.put_u16_le(entry.perm);
-            bytes.put_u32_le(if matches!(entry.tag, USER | GROUP) { entry.id } else { NO_ID });
-        }
-        bytes.freeze()
-    }
-
-    /// Whether it says no more than permission bits do.
-    pub(crate) fn is_mode_only(&self) -> bool {
-        self.0.iter().all(|entry| matches!(entry.tag, USER_OBJ | GROUP_OBJ | OTHER))
-    }
-
-    /// `perm` with the bits for owner, group and others that the list stands for.
-    pub(crate) fn mode_bits(&self, perm: u16) -> u16 {
-        let owner = self.perm_of(USER_OBJ);
-        let group = self.perm_of(self.group_class());
-        perm & !0o777 | owner << 6 | group << 3 | self.perm_of(OTHER)
-    }
-
-    fn set_mode_bits(&mut self, perm: u16) {
-        let group_class = self.group_class();
-        for entry in &mut self.0 {
-            match entry.tag {
-                USER_OBJ => entry.perm = perm >> 6 & 7,
-                OTHER => entry.perm = perm & 7,
-                tag if tag == group_class => entry.perm = perm >> 3 & 7,
-                _ => {}
-            }
-        }
-    }
-
-    /// Limits the list by the permissions asked for at creation, and returns what is left of these.
-    fn apply_creation_mode(&mut self, perm: u16) -> u16 {
-        let limited = self.mode_bits(0) & perm;
-        self.set_mode_bits(limited);
-        perm & !0o777 | limited
-    }
-
-    /// The entry that the group bits of the mode show.
-    fn group_class(&self) -> u16 {
-        if self.0.iter().any(|entry| entry.tag == MASK) { MASK } else { GROUP_OBJ }
-    }
-
-    fn perm_of(&self, tag: u16) -> u16 {
-        self.0.iter().find(|entry| entry.tag == tag).map_or(0, |entry| entry.perm & 7)
-    }
-}
-
-/// The kernel's `posix_acl_valid`: owner, users, group, groups, mask, others in this order; a mask if anybody is named.
-fn check(entries: &[Entry]) -> FsResult<()> {
-    let rank = |tag: u16| match tag {
-        USER_OBJ => Some(0),
-        USER => Some(1),
-        GROUP_OBJ => Some(2),
-        GROUP => Some(3),
-        MASK => Some(4),
-        OTHER => Some(5),
-        _ => None,
-    };
-    let mut counts = [0usize; 6];
-    let mut last = 0;
-    for entry in entries {
-        let rank = rank(entry.tag).ok_or_else(|| invalid("it has an entry of unknown kind"))?;
-        if rank < last {
-            return Err(invalid("its entries are out of order"));
-        }
-        if entry.perm & !7 != 0 {
-            return Err(invalid("it has an unknown permission"));
-        }
-        if matches!(entry.tag, USER | GROUP) && entry.id == NO_ID {
-            return Err(invalid("it names nobody"));
-        }
-        last = rank;
-        counts[rank] += 1;
-    }
-    let needs_mask = counts[1] > 0 || counts[3] > 0;
-    let once = counts[0] == 1 && counts[2] == 1 && counts[5] == 1 && counts[4] <= 1;
-    if once && (counts[4] == 1 || !needs_mask) {
-        Ok(())
-    } else {
-        Err(invalid("it lacks an entry or has one twice"))
-    }
-}
-
-/// The bits that `chmod` and lists agree on.
-const _: () = assert!(mode::ALL & 0o777 == 0o777);
-
-fn little_u32(bytes: &[u8]) -> u32 {
-    bytes.iter().take(4).rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
-}
-
-fn invalid(problem: &str) -> FsError {
-    FsError::new(Errno::Invalid, format!("an access control list that is not valid: {problem}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Mostly what a list may have, in mostly any order.
-    fn entries() -> impl Strategy<Value = Vec<u8>> {
-        let tag = prop_oneof![
-            9 => prop::sample::select(vec![USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER]),
-            1 => any::<u16>()
-        ];
-        let perm = prop_oneof![9 => 0u16..8, 1 => any::<u16>()];
-        let id = prop_oneof![3 => 0u32..5, 1 => Just(NO_ID), 1 => any::<u32>()];
-        let entries = (prop::collection::vec((tag, perm, id), 0..12), any::<bool>());
-        entries.prop_map(|(mut entries, in_order)| {
-            if in_order {
-                entries.sort_unstable();
-                entries.dedup_by_key(|entry| entry.0);
-            }
-            let bytes = entries.iter().map(|(tag, perm, id)| {
-                [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
-            });
-            [FORMAT.to_le_bytes().to_vec()].into_iter().chain(bytes).flatten().collect()
-        })
-    }
-
-    proptest! {
-        /// What is taken for a list means something, goes back to bytes that mean the same, and keeps the modes it is given.
-        #[test]
-        fn what_is_accepted_makes_sense(bytes in entries(), perm in 0u16..0o10000) {
-            let Ok(acl) = Acl::parse(&bytes) else { return Ok(()) };
-            prop_assert!(acl.0.len() >= 3 && acl.0.len() * ENTRY_LEN + HEADER_LEN == bytes.len());
-            let again = Acl::parse(&acl.to_bytes()).unwrap();
-            prop_assert_eq!(again.to_bytes(), acl.to_bytes());
-            prop_assert_eq!(again.mode_bits(perm), acl.mode_bits(perm));
-            let mut changed = acl.clone();
-            changed.set_mode_bits(perm);
-            prop_assert_eq!(changed.mode_bits(perm), perm);
-            let mut created = acl.clone();
-            let left = created.apply_creation_mode(perm);
-            prop_assert_eq!(left & !perm, 0, "a list takes rights away from a creation, it gives none");
-            prop_assert_eq!(created.mode_bits(left), left);
-        }
-
-        /// A list that lost or won bytes, or some of whose bits flipped, is taken or refused.
-        #[test]
-        fn damaged_lists_do_no_harm(bytes in entries(), at in any::<prop::sample::Index>(), bits in 1u8..) {
-            let at = at.index(bytes.len());
-            let _ = Acl::parse(&bytes[..at]);
-            let mut flipped = bytes;
-            flipped[at] ^= bits;
-            if let Ok(acl) = Acl::parse(&flipped) {
-                let mut acl = acl.clone();
-                acl.set_mode_bits(0o777);
-                prop_assert_eq!(acl.mode_bits(0), 0o777);
-            }
-        }
-    }
 }

@@ -233,7 +233,7 @@ impl Txn<'_> {
         };
         let parent_inode = self.referred(parent)?;
         let inherited = match kind {
-            FileKind::Symlink => Inherited::plain(0),
+            FileKind::Symlink => Inherited::plain(0, 0),
             _ => acl::inherit(self, parent, &parent_inode, node.perm & mode::ALL, node.umask, kind)?,
         };
         let size = target.len() as u64;

@@ -2,7 +2,7 @@
 
 use super::here::{Here, NotHere};
 use crate::cache::State;
-use crate::cache::inode::Xattrs;
+use crate::cache::inode::{XattrList, Xattrs};
 use crate::interface::KillPriv;
 use crate::validity::Cached;
 use crate::why::Why;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use soda_oplog::Change;
 use soda_protocol::SetXattr;
 use soda_types::semantics::{self, check_xattr_name, is_access_list};
-use soda_types::{Attr, Errno, Fid, FileKind, Monotonic, SetAttr, Timestamp};
+use soda_types::{Attr, Errno, Fid, FileKind, Monotonic, SetAttr, Timestamp, XATTR_ACCESS_LIST, acl};
 use std::sync::Arc;
 
 /// The server's limits are larger; what could come near them is its business. Bytes.
@@ -31,8 +31,14 @@ impl State {
         if *set == SetAttr::default() {
             return Err(Why::Kind.into());
         }
-        if set.perm.is_some() || set.kill_suid_sgid {
-            self.without_lists(fid)?;
+        // An access list follows the permission bits.
+        let list = match set.perm.is_some() || set.kill_suid_sgid {
+            true => self.xattrs_here(fid)?,
+            false => XattrList::default(),
+        };
+        let access = list.iter().position(|(name, _)| name == XATTR_ACCESS_LIST);
+        if set.kill_suid_sgid && list.iter().any(|(name, _)| is_access_list(name)) {
+            return Err(Why::AccessList.into());
         }
         if let Some(size) = set.size {
             if attr.kind != FileKind::File {
@@ -41,11 +47,16 @@ impl State {
             semantics::checked_end(size, 0).map_err(NotHere::Fails)?;
         }
         if set.size.is_none_or(|size| size > attr.size) {
-            self.room_here(now, 0)?;
+            self.room_here(now, access.map_or(0, |at| list[at].1.len()))?;
         }
         let moment = self.moment(calendar, &[&attr]);
         let before = attr.size;
         attr.set(set, moment);
+        if let Some(at) = access {
+            let mut list = list.to_vec();
+            list[at].1 = acl::after_chmod(&list[at].1, attr.perm).map_err(|_| Why::AccessList)?;
+            self.set_xattrs(now, fid, Xattrs::All(Arc::new(list)));
+        }
         if let Some(size) = set.size {
             // Exact for a file without holes; the server's answer to the digest says how it is.
             attr.allocated = attr.allocated.min(size);
@@ -135,10 +146,6 @@ impl State {
         }
         // The server says what is wrong with it.
         check_xattr_name(name).map_err(|_| Why::Kind)?;
-        match &self.peek(fid).ok_or(Why::Unknown)?.xattrs {
-            Xattrs::Unknown => Err(Why::Unknown.into()),
-            Xattrs::None => Ok(Vec::new()),
-            Xattrs::All(list) => Ok(list.to_vec()),
-        }
+        Ok(self.xattrs_here(fid)?.to_vec())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::moves::moved_by;
 use crate::cache::State;
-use crate::cache::inode::{Origin, Xattrs};
+use crate::cache::inode::{Inode, Origin, XattrList, Xattrs};
 use crate::cache::names::Known;
 use crate::config::WritePolicy;
 use crate::crash;
@@ -13,7 +13,7 @@ use crate::log::next::ServerRoom;
 use crate::why::Why;
 use soda_oplog::{Change, Record};
 use soda_protocol::{Lsn, space_for};
-use soda_types::semantics::{Moment, is_access_list};
+use soda_types::semantics::Moment;
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Name, Timestamp, Version};
 use std::sync::Arc;
 
@@ -85,17 +85,19 @@ impl State {
         Ok(known.ok_or(Why::Unknown)?)
     }
 
-    /// No access control list is on the inode, nor handed on by it.
-    pub(super) fn without_lists(&self, fid: Fid) -> Here<()> {
-        let inode = self.peek(fid).ok_or(Why::Unknown)?;
-        match &inode.xattrs {
+    /// All extended attributes of an inode.
+    pub(super) fn xattrs_here(&self, fid: Fid) -> Here<XattrList> {
+        match &self.peek(fid).ok_or(Why::Unknown)?.xattrs {
             Xattrs::Unknown => Err(Why::Unknown.into()),
-            Xattrs::None => Ok(()),
-            Xattrs::All(list) if list.iter().any(|(name, _)| is_access_list(name)) => {
-                Err(Why::AccessList.into())
-            }
-            Xattrs::All(_) => Ok(()),
+            Xattrs::None => Ok(XattrList::default()),
+            Xattrs::All(list) => Ok(Arc::clone(list)),
         }
+    }
+
+    /// Whether the server would have to be asked for the extended attributes of an inode that may be changed here.
+    pub(crate) fn lacks_xattrs(&self, now: Monotonic, fid: Fid) -> bool {
+        let unknown = |inode: &Inode| matches!(inode.xattrs, Xattrs::Unknown);
+        self.may_change_here(now, fid).is_ok() && self.peek(fid).is_some_and(unknown)
     }
 
     /// There is room in the log, and was set aside by the server, for a change with so many bytes of data or names. Not asked by

@@ -1,5 +1,5 @@
 //! Names, here: create, link, unlink, rename. Rules and attributes are those of [`soda_types::semantics`], which the server's
-//! volume follows, too; what they do not decide (access lists, loops of directories that are not known here) goes through.
+//! volume follows, too; what they do not decide (loops of directories that are not known here) goes through.
 
 use super::here::{Here, NotHere};
 use crate::cache::State;
@@ -11,14 +11,18 @@ use crate::why::Why;
 use bytes::Bytes;
 use soda_oplog::{Change, Fate, Moved, Place};
 use soda_protocol::{IfExists, NewNode, Node, XattrSummary};
+use soda_types::acl::Inherited;
 use soda_types::semantics::{self, Moment, Names, Newborn};
-use soda_types::{Attr, Errno, Fid, FileKind, InUse, Monotonic, Name, Timestamp};
+use soda_types::{Attr, Errno, Fid, FileKind, InUse, Monotonic, Name, Timestamp, XATTR_DEFAULT_LIST, mode};
+use std::sync::Arc;
 
 /// A path from a directory to the root is not followed further than this.
 const DEEPEST: usize = 512;
 
 /// Bytes: what a name takes at most.
 const LONGEST_NAME: usize = 255;
+/// Bytes: access lists that are handed on to what is made, with their names. What longer ones take is the server's to count.
+const LONGEST_LISTS: usize = 512;
 
 /// A name in a directory, for the time of an operation.
 #[derive(Clone, Copy, Debug)]
@@ -253,6 +257,20 @@ impl State {
         Err(Why::Unknown.into())
     }
 
+    /// Permissions and access lists of what is made in a directory.
+    fn inherited(&self, dir: Fid, new: &NewNode) -> Here<Inherited> {
+        let xattrs = self.xattrs_here(dir)?;
+        let default = xattrs.iter().find(|(name, _)| name == XATTR_DEFAULT_LIST);
+        match default.filter(|_| new.kind != FileKind::Symlink) {
+            None => Ok(Inherited::plain(new.perm, new.umask)),
+            // The server says what is wrong with it.
+            Some((_, list)) => {
+                Ok(Inherited::from_default(list, new.perm & mode::ALL, new.kind)
+                    .map_err(|_| Why::AccessList)?)
+            }
+        }
+    }
+
     /// A new inode in the caches.
     fn make_here(
         &mut self,
@@ -262,17 +280,22 @@ impl State {
         new: &NewNode,
         names: Names,
     ) -> Here<(Fid, Moment)> {
-        self.without_lists(dir)?;
+        let inherited = self.inherited(dir, new)?;
+        let lists: Vec<_> = inherited.xattrs().map(|(name, list)| (name.to_vec(), list)).collect();
+        let handed_on: usize = lists.iter().map(|(name, list)| name.len() + list.len()).sum();
+        if handed_on > LONGEST_LISTS {
+            return Err(Why::Large.into());
+        }
         if new.kind == FileKind::Symlink {
             semantics::check_target(new.target.len()).map_err(NotHere::Fails)?;
         }
-        self.room_here(now, LONGEST_NAME + new.target.len())?;
+        self.room_here(now, LONGEST_NAME + new.target.len() + handed_on)?;
         let fid = self.number_here(dir.volume)?;
         let moment = self.moment(calendar, &[parent]);
         let newborn = Newborn {
             kind: new.kind,
-            perm: new.perm,
-            umask: new.umask,
+            perm: inherited.perm,
+            umask: inherited.umask,
             creds: new.creds,
             rdev: match new.kind {
                 FileKind::CharDevice | FileKind::BlockDevice => new.rdev,
@@ -286,6 +309,10 @@ impl State {
         let inode = self.inode(fid);
         inode.log.origin = Origin::Here;
         inode.xattrs = Xattrs::None;
+        if !lists.is_empty() {
+            self.set_xattrs(now, fid, Xattrs::All(Arc::new(lists)));
+        }
+        let inode = self.inode(fid);
         match new.kind {
             FileKind::Directory => {
                 let names = inode.directory();

@@ -1,5 +1,6 @@
 //! Changes of names: create, link, unlink.
 
+use crate::behind::here::Here;
 use crate::behind::names::At;
 use crate::cache::names::Known;
 use crate::cache::{OwnChange, State, is_directory, present};
@@ -11,7 +12,7 @@ use crate::ops::{Entry, OpenFile, OpenMode};
 use crate::validity::Validity;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Answer, Call, NewNode, Node, Unlink};
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, InUse, Monotonic, Name};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, InUse, Monotonic, Name, Timestamp};
 use std::sync::Arc;
 
 /// Own changes of names in progress.
@@ -123,9 +124,9 @@ impl Client {
     pub async fn create(&self, parent: Fid, name: &Name, new: NewNode) -> FsResult<Entry> {
         let new = NewNode { open: InUse::No, ..new };
         let at = At { dir: parent, name };
-        if let Some(entry) =
-            self.inner.here(|state, now, today| state.create_here(now, today, at, &new)).await?
-        {
+        let make =
+            |state: &mut State, now: Monotonic, today: Timestamp| state.create_here(now, today, at, &new);
+        if let Some(entry) = self.made_here(parent, make).await? {
             self.inner.stats.op_create.one();
             return Ok(entry);
         }
@@ -145,16 +146,37 @@ impl Client {
     ) -> FsResult<(Entry, Arc<OpenFile>)> {
         let new = NewNode { open: InUse::Yes, ..new };
         let at = At { dir: parent, name };
-        let made = self.inner.here(|state, now, today| {
+        let make = |state: &mut State, now: Monotonic, today: Timestamp| {
             let entry = state.create_here(now, today, at, &new)?;
             Ok(OpenFile::opened_here(&self.inner, state, entry, mode)?)
-        });
-        if let Some(made) = made.await? {
+        };
+        if let Some(made) = self.made_here(parent, make).await? {
             self.inner.stats.op_create.one();
             return Ok(made);
         }
         let open = move |arrived: &mut Arrived<'_>, fid| OpenFile::registered(arrived, fid, mode);
         self.create_node(parent, name, new, open).await
+    }
+
+    /// Something new, made here if that can be. What access lists the directory hands on is asked once for all.
+    async fn made_here<T>(
+        &self,
+        parent: Fid,
+        make: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
+    ) -> FsResult<Option<T>> {
+        let made = self.inner.here(&make).await?;
+        let lacks_lists = || {
+            let (state, now) = self.inner.locked();
+            state.lacks_xattrs(now, parent)
+        };
+        if made.is_some()
+            || !self.inner.writes_behind()
+            || !lacks_lists()
+            || self.all_xattrs(parent).await.is_err()
+        {
+            return Ok(made);
+        }
+        self.inner.here(make).await
     }
 
     async fn create_node<T: Send + 'static>(
@@ -217,11 +239,11 @@ impl Client {
     ) -> FsResult<(Entry, Arc<OpenFile>)> {
         self.inner.stats.op_create.one();
         let new = NewNode { open: InUse::Yes, ..new };
-        let made = self.inner.here(|state, now, today| {
+        let make = |state: &mut State, now: Monotonic, today: Timestamp| {
             let entry = state.tmpfile_here(now, today, parent, &new)?;
             Ok(OpenFile::opened_here(&self.inner, state, entry, mode)?)
-        });
-        if let Some(made) = made.await? {
+        };
+        if let Some(made) = self.made_here(parent, make).await? {
             return Ok(made);
         }
         self.inner.take_little(0).await;

@@ -153,7 +153,7 @@ impl Client {
         waiting.result().await
     }
 
-    async fn all_xattrs(&self, fid: Fid) -> FsResult<XattrList> {
+    pub(super) async fn all_xattrs(&self, fid: Fid) -> FsResult<XattrList> {
         if let Some(list) = self.inner.cached_xattrs(fid) {
             self.inner.stats.xattr_hits.one();
             return Ok(list);

@@ -10,6 +10,7 @@ mod fillers;
 mod full;
 mod inquiries;
 mod kinds;
+mod lists;
 mod lost;
 mod nameless;
 mod pace;
