@@ -219,6 +219,9 @@ pub(crate) struct ServeArgs {
     /// Free space of the disk that clients cannot fill
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
     pub reserve: u64,
+    /// What the volume may hold: for clients it is a disk of that size [default: what the disk has]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub quota: Option<u64>,
     /// Threads that serve connections [default: twice the processors and two more, at least 6]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

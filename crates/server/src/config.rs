@@ -45,6 +45,8 @@ pub struct ServerConfig {
     pub branch: Option<u64>,
     /// Free bytes of the data directory's file system that clients cannot fill.
     pub reserve: u64,
+    /// What the volume may hold, bytes; `None`: what the disk has room for ([`soda_volume::VolumeConfig::quota`]).
+    pub quota: Option<u64>,
     pub limits: Limits,
     /// Threads that serve connections. Storage is read and written on all but two of them, so a few more than processors.
     pub threads: usize,
@@ -110,6 +112,7 @@ impl ServerConfig {
             boot_id: BootId::of_this_machine(),
             branch: None,
             reserve: 64 << 20,
+            quota: None,
             limits: Limits::default(),
             threads: std::thread::available_parallelism().map_or(6, |cores| cores.get() * 2 + 2).max(6),
         }

@@ -45,6 +45,7 @@ pub(crate) fn open_volume(config: &ServerConfig, stores: &Stores) -> Result<Arc<
     let options = VolumeConfig {
         chunk_cache: usize::try_from(config.cache.data).unwrap_or(usize::MAX),
         created: clock::calendar(),
+        quota: config.quota,
         branch: config.branch.map_or_else(by_chance, Ok)?,
         ..VolumeConfig::default()
     };

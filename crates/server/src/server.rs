@@ -11,7 +11,7 @@ use crate::random::random;
 use crate::register;
 use crate::restore::{Stores, begin_run, open_volume, restore};
 use crate::shared::Shared;
-use crate::space::Space;
+use crate::space::{Full, Space};
 use crate::starting::Starting;
 use crate::sync::GroupSync;
 use crate::upkeep;
@@ -87,7 +87,8 @@ impl Server {
         starting.step("recording the start");
         let run = begin_run(volume.meta(), &config)?;
         starting.step("reading sessions and orphans");
-        let space = Arc::new(Space::default());
+        let full = if config.quota.is_some() { Full::IsSaidHere } else { Full::SaysTheStore };
+        let space = Arc::new(Space::new(full));
         let core = restore(&config, &volume, &stores.path, &run, &space)?;
         starting.step("starting threads");
         let metrics = Arc::new(Metrics::default());

@@ -8,6 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     ledger: Mutex<Ledger>,
+    full: Full,
+}
+
+/// Who refuses what there is no room for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Full {
+    /// The store, as it writes: only what is reserved has to be kept free.
+    #[default]
+    SaysTheStore,
+    /// Nobody else: there is a quota.
+    IsSaidHere,
 }
 
 /// All in bytes.
@@ -42,6 +53,10 @@ pub(crate) enum Purpose {
 }
 
 impl Space {
+    pub(crate) fn new(full: Full) -> Space {
+        Space { full, ..Space::default() }
+    }
+
     /// Lets an operation of the session take so many bytes.
     ///
     /// # Errors
@@ -55,17 +70,16 @@ impl Space {
         let mut ledger = self.ledger();
         let reserved = match purpose {
             Purpose::Data => ledger.total,
-            // It was promised, whatever became of the rest.
-            Purpose::Told if bytes <= ledger.of(session) => 0,
             Purpose::Little | Purpose::Told => ledger.others(session),
         };
+        // Whatever became of the rest.
+        let promised = purpose == Purpose::Told && bytes <= ledger.of(session);
         // What brings no data may be what gives space back.
-        if reserved > 0 && bytes > 0 {
+        if !promised && bytes > 0 && (reserved > 0 || self.full == Full::IsSaidHere) {
             let free = free()?;
             if free < reserved.saturating_add(ledger.under_way).saturating_add(bytes) {
-                let context = format!(
-                    "{free} bytes are free, {reserved} of them reserved for what clients did already"
-                );
+                let context =
+                    format!("{free} bytes are free, {reserved} reserved for what clients did already");
                 return Err(FsError::new(Errno::NoSpace, context));
             }
         }
@@ -237,5 +251,17 @@ mod tests {
         let space = Arc::new(Space::default());
         let _taking = space.take(OTHER, (30, Purpose::Data), || Ok(100)).unwrap();
         assert_eq!(space.reserve(ONE, 100, || Ok(100)).unwrap(), 53);
+    }
+    #[test]
+    fn with_a_quota_nothing_is_let_in_beyond_it_but_what_was_promised() {
+        let space = Arc::new(Space::new(Full::IsSaidHere));
+        for purpose in [Purpose::Data, Purpose::Little] {
+            assert_eq!(space.take(ONE, (11, purpose), || Ok(10)).unwrap_err().errno, Errno::NoSpace);
+            drop(space.take(ONE, (10, purpose), || Ok(10)).unwrap());
+        }
+        space.reserve(ONE, 60, || Ok(100)).unwrap();
+        drop(space.take(ONE, (60, Purpose::Told), || Ok(10)).unwrap());
+        drop(space.take(OTHER, (0, Purpose::Told), || Ok(0)).unwrap());
+        assert_eq!(space.take(OTHER, (1, Purpose::Told), || Ok(0)).unwrap_err().errno, Errno::NoSpace);
     }
 }

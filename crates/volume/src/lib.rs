@@ -47,6 +47,6 @@ pub use record::RecordError;
 pub use rename::{RenameMode, Renamed};
 pub use staging::Staged;
 pub use txn::{Fate, IfOpen, KillPriv, Removed, Txn};
-pub use volume::{MAIN_VOLUME, Node, Volume, VolumeConfig};
+pub use volume::{INODE_COST, MAIN_VOLUME, Node, Volume, VolumeConfig};
 pub use writing::{FallocateMode, WriteAt, Written};
 pub use xattr::SetXattr;

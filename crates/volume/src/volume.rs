@@ -15,7 +15,7 @@ use crate::versions;
 use crate::view::{Placed, View, damaged};
 use crate::xattr::XattrSizes;
 use bytes::Bytes;
-use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Table, Visit, crash};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Space, Table, Visit, crash};
 use soda_types::semantics::Moment;
 use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId,
@@ -40,6 +40,9 @@ pub struct Node {
     pub attr: Attr,
 }
 
+/// What an inode with its name takes, roughly, bytes.
+pub const INODE_COST: u64 = 512;
+
 /// Limits and sizes of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
@@ -61,6 +64,9 @@ pub struct VolumeConfig {
     pub chunk_len: usize,
     /// A file that is in more pieces than this over the length of a chunk is stored anew there.
     pub pieces_max: usize,
+    /// What the volume may hold, bytes: the allocated ones and [`INODE_COST`] for each inode. Nothing here refuses what is
+    /// beyond it: whoever lets operations in goes by [`Volume::space`]. `None`: what the store has room for.
+    pub quota: Option<u64>,
     /// The time a fresh volume's root gets.
     pub created: Timestamp,
     /// Moves what the versions and inode numbers of this run begin with; see `versions.rs`. Random wherever clients may have
@@ -79,6 +85,7 @@ impl Default for VolumeConfig {
             inline_total: 64 << 10,
             chunk_len: 128 << 10,
             pieces_max: 128,
+            quota: None,
             created: Timestamp::default(),
             branch: 0,
         }
@@ -267,10 +274,8 @@ impl Volume {
 
     /// Space and inodes. The number of inodes is only bounded by space, so the free ones are an estimate.
     pub fn statfs(&self) -> FsResult<FsStats> {
-        /// What an inode with its name takes, roughly, bytes.
-        const INODE_COST: u64 = 512;
-        let space = self.data.space()?;
-        let used = self.counters.lock().unwrap_or_else(PoisonError::into_inner).inodes;
+        let space = self.space()?;
+        let (used, _) = self.usage();
         let free_inodes = space.free / INODE_COST;
         Ok(FsStats {
             total_bytes: space.total,
@@ -278,6 +283,15 @@ impl Volume {
             total_inodes: used + free_inodes,
             free_inodes,
         })
+    }
+
+    /// What the store has, within the quota.
+    pub fn space(&self) -> FsResult<Space> {
+        let space = self.data.space()?;
+        let Some(quota) = self.config.quota else { return Ok(space) };
+        let (inodes, allocated) = self.usage();
+        let used = allocated.saturating_add(inodes.saturating_mul(INODE_COST));
+        Ok(Space { total: space.total.min(quota), free: space.free.min(quota.saturating_sub(used)) })
     }
 
     /// Inodes and allocated bytes of the volume.

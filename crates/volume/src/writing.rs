@@ -106,7 +106,7 @@ impl Txn<'_> {
             match mode {
                 FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
                     txn.takes_space();
-                    let free = txn.volume.data.space()?.free;
+                    let free = txn.volume.space()?.free;
                     if free < len {
                         let context = format!("{len} bytes to be allocated, {free} bytes free");
                         return Err(FsError::new(Errno::NoSpace, context));

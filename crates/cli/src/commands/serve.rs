@@ -86,6 +86,7 @@ fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
         cache: CacheSizes { metadata: arguments.metadata_cache, data: arguments.data_cache },
         sync_interval: arguments.sync_interval,
         reserve: arguments.reserve,
+        quota: arguments.quota,
         threads: arguments.threads.unwrap_or(defaults.threads).max(1),
         ..defaults
     })

@@ -112,9 +112,24 @@ fn what_two_clients_were_told_is_done_has_its_room() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by what_two_clients_were_told_is_done_has_its_room"]
 async fn two_fillers() {
-    let cell = Cell::start();
-    let one = Filler::start(&cell, 1, Duration::from_secs(1)).await;
-    let other = Filler::start(&cell, 2, Duration::from_secs(3600)).await;
+    fill_together(&Cell::start()).await;
+}
+
+// SEMANTICS 16
+#[tokio::test(flavor = "multi_thread")]
+async fn what_two_clients_were_told_is_done_has_its_room_in_a_quota() {
+    const QUOTA: u64 = 160 << 20;
+    let cell = Cell::with_quota(QUOTA);
+    let reader = cell.client().await;
+    let before = reader.statfs().await.unwrap();
+    assert!(before.total_bytes == QUOTA && before.free_bytes <= QUOTA, "{before:?}");
+    fill_together(&cell).await;
+    assert!(reader.statfs().await.unwrap().free_bytes > QUOTA / 2, "what was removed is free");
+}
+
+async fn fill_together(cell: &Cell) {
+    let one = Filler::start(cell, 1, Duration::from_secs(1)).await;
+    let other = Filler::start(cell, 2, Duration::from_secs(3600)).await;
     let (one, other) = (tokio::spawn(one.fill("of 2".into())), tokio::spawn(other.fill("of 1".into())));
     let fillers = [one.await.unwrap(), other.await.unwrap()];
     for filler in &fillers {
@@ -141,5 +156,6 @@ async fn two_fillers() {
         for (_, written) in &filler.files {
             filler.client.unlink(filler.dir.1, &name(&written.path[1])).await.unwrap();
         }
+        filler.client.sync_all().await.unwrap();
     }
 }

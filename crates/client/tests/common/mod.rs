@@ -27,6 +27,7 @@ pub(crate) struct Cell {
     /// Of what nobody asks to be synced.
     sync_interval: Duration,
     deep_leases: DeepLeases,
+    quota: Option<u64>,
     /// Boots of the server's machine.
     boots: u32,
 }
@@ -53,6 +54,14 @@ impl Cell {
         cell
     }
 
+    /// The volume holds so many bytes.
+    pub(crate) fn with_quota(bytes: u64) -> Cell {
+        let mut cell = Cell::start();
+        cell.quota = Some(bytes);
+        cell.restart();
+        cell
+    }
+
     fn with(term: Duration, sync_interval: Duration) -> Cell {
         let addr = "127.0.0.1:0".parse().unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -61,7 +70,8 @@ impl Cell {
             Some(_) => DeepLeases::DEFAULT_ON,
             None => DeepLeases::Off,
         };
-        let mut cell = Cell { server: None, dir, addr, term, sync_interval, deep_leases, boots: 1 };
+        let mut cell =
+            Cell { server: None, dir, addr, term, sync_interval, deep_leases, quota: None, boots: 1 };
         cell.restart();
         cell
     }
@@ -72,6 +82,7 @@ impl Cell {
         config.reserve = 0;
         config.sync_interval = self.sync_interval;
         config.deep_leases = self.deep_leases;
+        config.quota = self.quota;
         config.boot_id = Some(BootId::new(self.boots.to_string()));
         config
     }

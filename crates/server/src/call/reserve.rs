@@ -67,7 +67,7 @@ fn reserve(incoming: &Incoming, inodes: u32, bytes: u64) -> FsResult<(Answer, St
 impl Shared {
     /// Bytes that are free, whoever may have them.
     pub(crate) fn free_space(&self) -> FsResult<u64> {
-        Ok(self.data.space()?.free)
+        Ok(self.volume.space()?.free)
     }
 
     fn forget_reservations(&self, session: SessionId) {
