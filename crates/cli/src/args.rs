@@ -47,6 +47,7 @@ pub(crate) const MOUNT_OPTIONS_HELP: &str = "Options (-o):
 read, ttl believes caches for SECONDS
   lease-term=TIME|infinite|0  how long this mount's leases on single objects last; 0 takes none and asks each time
   lease-idle=TIME  leases that were not used for TIME are given back (10m)
+  lease-poll=TIME  asks again every TIME for a lease that others have, in place of waiting in the server's queue; to compare
   deep-leases=on|off  off: no leases on whole subtrees, whatever the server offers
   locks=delegated|server  server: every file lock is asked for, also where nobody else locks
   write=through|behind, sync  through (default; sync is the same): the server hears of a change before the call returns; behind: \

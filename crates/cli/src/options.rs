@@ -31,6 +31,7 @@ pub(crate) struct MountOptions {
     pub locks: Locks,
     /// Unused for so long, they are given back.
     pub lease_idle: Option<Duration>,
+    pub lease_poll: Option<Duration>,
     pub cache_dir: Option<PathBuf>,
     /// Most bytes in the cache directory.
     pub cache_size: Option<u64>,
@@ -77,6 +78,7 @@ impl Default for MountOptions {
             widest_lease: Scope::Subtree,
             locks: Locks::Delegated,
             lease_idle: None,
+            lease_poll: None,
             cache_dir: None,
             cache_size: None,
             memory: None,
@@ -91,8 +93,8 @@ impl Default for MountOptions {
 /// All that mean something here, for people.
 pub(crate) const MOUNT_OPTIONS: &str = "hard, soft[=TIME], ro, rw, cache-dir=DIR, cache-size=SIZE, memory=SIZE, \
     metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, lease-term=TIME|infinite|0, lease-idle=TIME, \
-    deep-leases=on|off, locks=delegated|server, write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, digest-size=SIZE, \
-    reserve-idle=TIME, fsync=server|local, transport=auto|dev|uring, remount, nosuid, nodev, noexec, allow_other";
+    lease-poll=TIME, deep-leases=on|off, locks=delegated|server, write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, \
+    digest-size=SIZE, reserve-idle=TIME, fsync=server|local, transport=auto|dev|uring, remount, nosuid, nodev, noexec, allow_other";
 
 /// Options of fstab(5) and mount(8) that are somebody else's business, or have no meaning here.
 const IGNORED: &[&str] = &[
@@ -252,6 +254,7 @@ impl MountOptions {
             "fsync" => self.fsync = parse_fsync(need()?)?,
             "lease-term" => self.lease_term = Some(parse_object_term(need()?)?),
             "lease-idle" => self.lease_idle = Some(parse_duration(need()?)?),
+            "lease-poll" => self.lease_poll = Some(parse_duration(need()?)?),
             "deep-leases" => self.widest_lease = parse_deep_leases(need()?)?,
             "locks" => self.locks = parse_locks(need()?)?,
             "transport" => self.transport = need()?.parse()?,
@@ -330,6 +333,9 @@ impl MountOptions {
         }
         if let Some(time) = self.lease_idle {
             list.push(format!("lease-idle={}us", time.as_micros()));
+        }
+        if let Some(time) = self.lease_poll {
+            list.push(format!("lease-poll={}us", time.as_micros()));
         }
         if self.widest_lease == Scope::Node {
             list.push("deep-leases=off".into());

@@ -62,6 +62,7 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         ("fsync", is.fsync != wanted.fsync),
         ("lease-term", is.lease_term != wanted.lease_term),
         ("lease-idle", idle(is) != idle(wanted)),
+        ("lease-poll", is.lease_poll != wanted.lease_poll),
         ("deep-leases", is.widest_lease != wanted.widest_lease),
         ("locks", is.locks != wanted.locks),
         ("cache-dir", dir(is) != dir(wanted)),

@@ -20,6 +20,8 @@ pub struct ClientConfig {
     pub lease_term: Option<ObjectTerm>,
     /// The widest leases that it takes, if the server gives such: with [`Scope::Node`] no deep ones.
     pub widest_lease: Scope,
+    /// How often it asks again for a lease that others have, in place of waiting until the server says so; `None`: it waits.
+    pub lease_poll: Option<Duration>,
     pub retry: Retry,
     pub write: WritePolicy,
     pub locks: Locks,
@@ -40,6 +42,7 @@ impl ClientConfig {
             consistency: Consistency::Lease,
             lease_term: None,
             widest_lease: Scope::Subtree,
+            lease_poll: None,
             retry: Retry::Hard,
             write: WritePolicy::Through,
             locks: Locks::Delegated,

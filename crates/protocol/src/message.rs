@@ -85,6 +85,9 @@ pub enum Failure {
     /// Too much goes on. Nothing was done; send the same request again, later each time.
     #[error("the server has too much to do: {0}")]
     Busy(String),
+    /// Others have leases that are in the way, and are asked for them. Nothing was done; only to who polls ([`LeaseWait`]).
+    #[error("others have leases that are in the way")]
+    InTheWay,
 }
 
 /// Server to client, unasked.
@@ -147,9 +150,20 @@ pub enum Role {
         lease_term: Option<ObjectTerm>,
         /// The widest leases that it takes: with [`Scope::Node`] no deep ones.
         widest_lease: Scope,
+        lease_wait: LeaseWait,
     },
     Data(SessionKey),
     Admin,
+}
+
+/// How a client waits for a lease that others have.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum LeaseWait {
+    /// In the server's queue: first come, first served.
+    #[default]
+    Notified,
+    /// By asking again, as Strata with leases does: the server keeps no queue for it and answers [`Failure::InTheWay`].
+    Polling,
 }
 
 /// A session and the secret that proves it: 128 random bits from the server.

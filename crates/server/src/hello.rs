@@ -11,7 +11,7 @@ use crate::session::records::SessionRecord;
 use crate::shared::Shared;
 use bytes::Bytes;
 use soda_protocol::{
-    Answer, Call, Failure, Frame, FrameError, FrameKind, Hello, MAX_IO, PROTOCOL_VERSION,
+    Answer, Call, Failure, Frame, FrameError, FrameKind, Hello, LeaseWait, MAX_IO, PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN, Request, Role, SessionKey, SessionWelcome, Standing as WireStanding, Welcome,
 };
 use soda_storage::crash;
@@ -57,8 +57,8 @@ pub(crate) async fn answer(
             Ok(Accepted::Admin)
         }
         Role::Data(key) => shared.attach_data(connection, tag, &key),
-        Role::Control { client, name, volume, resume, lease_term, widest_lease } => {
-            let asked = Asked { client, name, volume, resume, lease_term, widest_lease, peer };
+        Role::Control { client, name, volume, resume, lease_term, widest_lease, lease_wait } => {
+            let asked = Asked { client, name, volume, resume, lease_term, widest_lease, lease_wait, peer };
             shared.attach_control(connection, tag, asked).await
         }
     }
@@ -102,6 +102,7 @@ struct Asked {
     resume: Option<SessionKey>,
     lease_term: Option<ObjectTerm>,
     widest_lease: Scope,
+    lease_wait: LeaseWait,
     peer: SocketAddr,
 }
 
@@ -164,6 +165,7 @@ impl Shared {
         core.table.handle_traffic(now, session.id).ok()?;
         core.table.set_object_term(session.id, asked.lease_term);
         core.table.set_widest(session.id, asked.widest_lease);
+        session.set_lease_wait(asked.lease_wait);
         let entry = core.sessions.get_mut(&key.session)?;
         let older = entry.control.replace(connection.outbox().clone());
         entry.silent_since = None;
@@ -211,6 +213,7 @@ impl Shared {
         core.table.open_session(now, id);
         core.table.set_object_term(id, asked.lease_term);
         core.table.set_widest(id, asked.widest_lease);
+        session.set_lease_wait(asked.lease_wait);
         self.metrics.sessions_opened.add(1);
         tracing::info!(session = %id, name = session.record.name, client = %asked.client, peer = %asked.peer, "session opened");
         let welcome = welcome(self, Some(self.session_welcome(&session, WireStanding::New)));

@@ -8,8 +8,8 @@ mod common;
 use common::teller::{Teller, digested};
 use common::*;
 use soda_protocol::{
-    Answer, Call, Change, Covered, Fate, Moved, Place, Reclaim, ReclaimStep, Rename, Reply, Role, Unlink,
-    WriteAt,
+    Answer, Call, Change, Covered, Fate, LeaseWait, Moved, Place, Reclaim, ReclaimStep, Rename, Reply, Role,
+    Unlink, WriteAt,
 };
 use soda_server::{DeepLeases, RunningServer, Server};
 use soda_types::{Fid, FileKind, Grant, InUse, Mode, Recall, Scope, SetAttr};
@@ -21,9 +21,15 @@ fn start_deep(dir: &Path) -> RunningServer {
 
 async fn connect(server: &RunningServer) -> Client {
     let role = match control(None) {
-        Role::Control { client, name, volume, resume, lease_term, .. } => {
-            Role::Control { client, name, volume, resume, lease_term, widest_lease: Scope::Subtree }
-        }
+        Role::Control { client, name, volume, resume, lease_term, .. } => Role::Control {
+            client,
+            name,
+            volume,
+            resume,
+            lease_term,
+            widest_lease: Scope::Subtree,
+            lease_wait: LeaseWait::Notified,
+        },
         other => other,
     };
     Client::connect_as(server.local_addr(), role, Recalls::Answer).await.unwrap()
@@ -261,8 +267,15 @@ async fn after_a_restart_what_was_covered_is_reclaimed_lease_by_lease() {
 
     let server = start_deep(dir.path());
     let Role::Control { client, name, volume, lease_term, .. } = control(None) else { panic!() };
-    let role =
-        Role::Control { client, name, volume, resume: Some(key), lease_term, widest_lease: Scope::Subtree };
+    let role = Role::Control {
+        client,
+        name,
+        volume,
+        resume: Some(key),
+        lease_term,
+        widest_lease: Scope::Subtree,
+        lease_wait: LeaseWait::Notified,
+    };
     let holder = Client::connect_as(server.local_addr(), role, Recalls::Answer).await.unwrap();
     let grant = Grant { fid: file, scope: Scope::Node, ..lease };
     let leases = vec![(grant, made.attr.version)];

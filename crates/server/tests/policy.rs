@@ -7,7 +7,8 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use soda_protocol::{
-    AdminAnswer, AdminCall, Answer, Call, ObjectRef, Reclaim, ReclaimStep, Reply, Role, Standing, WriteAt,
+    AdminAnswer, AdminCall, Answer, Call, LeaseWait, ObjectRef, Reclaim, ReclaimStep, Reply, Role, Standing,
+    WriteAt,
 };
 use soda_server::{CacheSizes, ObjectTerm, RunningServer, Server};
 use soda_types::{Errno, Fid, FileKind, InUse, Mode, Scope, Term};
@@ -60,7 +61,15 @@ async fn a_session_has_the_term_that_it_asked_for_also_after_a_restart() {
     let term = Duration::from_secs(3);
     let asking = |resume, term| {
         let Role::Control { client, name, volume, .. } = control(resume) else { unreachable!() };
-        Role::Control { client, name, volume, resume, lease_term: Some(term), widest_lease: Scope::Node }
+        Role::Control {
+            client,
+            name,
+            volume,
+            resume,
+            lease_term: Some(term),
+            widest_lease: Scope::Node,
+            lease_wait: LeaseWait::Notified,
+        }
     };
     let server = start(dir.path());
     let address = server.local_addr();

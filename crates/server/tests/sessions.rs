@@ -6,8 +6,8 @@ mod common;
 
 use common::*;
 use soda_protocol::{
-    AdminAnswer, AdminCall, Answer, Call, Failure, Note, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reclaim,
-    ReclaimStep, Role, ServerStatus, SessionKey, Standing, WriteAt,
+    AdminAnswer, AdminCall, Answer, Call, Failure, LeaseWait, Note, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN,
+    Reclaim, ReclaimStep, Role, ServerStatus, SessionKey, Standing, WriteAt,
 };
 use soda_server::{Server, ServerConfig};
 use soda_types::{Epoch, Errno, FileKind, Grant, InUse, Mode, RecallAck, Scope, SessionId, Version};
@@ -71,6 +71,7 @@ async fn hellos_that_cannot_be_served_are_told_why() {
         resume: None,
         lease_term: None,
         widest_lease: Scope::Node,
+        lease_wait: LeaseWait::Notified,
     };
     let text = refusal(hello(elsewhere)).await;
     assert!(text.contains("\"home\"") && text.contains("\"main\""), "{text}");

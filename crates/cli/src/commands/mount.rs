@@ -168,6 +168,7 @@ fn client_config(plan: &Plan) -> ClientConfig {
     config.consistency = options.consistency;
     config.lease_term = options.lease_term;
     config.widest_lease = options.widest_lease;
+    config.lease_poll = options.lease_poll;
     config.locks = options.locks;
     config.retry = options.retry();
     config.write = options.write_policy();

@@ -56,7 +56,7 @@ impl Wire {
         loop {
             let answered = tokio::time::timeout(PATIENCE, self.exchange(&request)).await;
             match answered.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into())) {
-                Err(WireError::Failed(Failure::Grace(_) | Failure::Busy(_))) => {
+                Err(WireError::Failed(Failure::Grace(_) | Failure::Busy(_) | Failure::InTheWay)) => {
                     tokio::time::sleep(TRY_AGAIN).await;
                 }
                 result => return result,

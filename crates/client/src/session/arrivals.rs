@@ -34,11 +34,11 @@ impl Inner {
             Err(Failure::Busy(why)) => {
                 tracing::debug!(tag, why, "the server has too much to do");
                 self.stats.busy_waits.one();
-                match self.link.undone(tag) {
-                    Some(Undone::AskAgain(pause)) => self.ask_again(tag, pause),
-                    Some(Undone::GivenUp(pending)) => self.complete_given_up(*pending),
-                    None => {}
-                }
+                self.undone(tag, None);
+            }
+            Err(Failure::InTheWay) => {
+                self.stats.lease_polls.one();
+                self.undone(tag, self.config.lease_poll);
             }
             result => {
                 let Some(pending) = self.link.take(tag) else {
@@ -53,6 +53,15 @@ impl Inner {
                 let leases = (reply.grants.as_slice(), reply.covered.as_slice());
                 self.finish(channel, pending, leases, result);
             }
+        }
+    }
+
+    /// Nothing of it was done: it is sent again, after a pause that gets longer each time if none is given.
+    fn undone(self: &Arc<Inner>, tag: u64, pause: Option<Duration>) {
+        match self.link.undone(tag) {
+            Some(Undone::AskAgain(longer)) => self.ask_again(tag, pause.unwrap_or(longer)),
+            Some(Undone::GivenUp(pending)) => self.complete_given_up(*pending),
+            None => {}
         }
     }
 

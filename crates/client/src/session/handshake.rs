@@ -4,8 +4,8 @@ use crate::connection::{ConnId, FrameReader, Stream, Writer};
 use crate::inner::Inner;
 use bytes::Bytes;
 use soda_protocol::{
-    Answer, Call, Credentials, Failure, Frame, FrameKind, Hello, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN,
-    Push, Reply, Request, Role, SessionKey, SessionWelcome,
+    Answer, Call, Credentials, Failure, Frame, FrameKind, Hello, LeaseWait, PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN, Push, Reply, Request, Role, SessionKey, SessionWelcome,
 };
 use soda_types::{ClientId, Monotonic};
 use std::io;
@@ -70,7 +70,8 @@ pub(crate) fn control(inner: &Inner, client: ClientId, resume: Option<SessionKey
     let config = &inner.config;
     let (name, volume) = (config.name.clone(), config.volume.clone());
     let (lease_term, widest_lease) = (config.lease_term, config.widest_lease());
-    Role::Control { client, name, volume, resume, lease_term, widest_lease }
+    let lease_wait = config.lease_poll.map_or(LeaseWait::Notified, |_| LeaseWait::Polling);
+    Role::Control { client, name, volume, resume, lease_term, widest_lease, lease_wait }
 }
 
 /// A data connection that has joined the session.

@@ -135,3 +135,39 @@ async fn what_a_recall_costs_is_counted() {
     a.write(&large, WriteAt::End, vec![1; 1 << 20].into(), KillPriv::Keep).await.unwrap();
     assert!(count("through_flush_nanos") > 0 && count("through_large") == 1, "{:?}", a.stats());
 }
+
+/// As in Strata with leases: who is refused a lease asks again after a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_who_poll_for_a_lease_write_by_turns() {
+    let cell = Cell::start();
+    let config = ClientConfig { lease_poll: Some(Duration::from_millis(2)), ..patient(&cell) };
+    let (a, b) = (writer_with(config.clone()).await, writer_with(config).await);
+    let fid = make(&a, a.root(), "log", "").await;
+    for turn in 0..40 {
+        let writer = [&a, &b][turn % 2];
+        let file = writer.open(fid, OpenMode::ReadWrite).await.unwrap();
+        assert_eq!(read(writer, &file).await.len(), turn * 5);
+        writer.write(&file, WriteAt::End, "line\n".into(), KillPriv::Keep).await.unwrap();
+    }
+    for client in [&a, &b] {
+        assert!(client.stats().count("lease_polls") > 0, "{:?}", client.stats());
+        assert_eq!(client.stats().count("lost_records"), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_polls_gets_the_lease_of_who_is_silent_when_its_term_is_over() {
+    let cell = Cell::with_term(Duration::from_secs(1));
+    let proxy = Proxy::before(cell.addr).await;
+    let silent = writer_at(&cell, proxy.addr).await;
+    let polling = ClientConfig { lease_poll: Some(Duration::from_millis(10)), ..cell.client_config() };
+    let polling = Client::connect(polling, Box::new(NoKernel)).await.unwrap();
+    make(&silent, silent.root(), "f", "before").await;
+    silent.sync_all().await.unwrap();
+    proxy.set(Weather::Cut);
+    let file = open(&polling, "f").await;
+    polling.write(&file, WriteAt::Offset(0), "after!".into(), KillPriv::Keep).await.unwrap();
+    assert!(polling.stats().count("lease_polls") > 10, "{:?}", polling.stats());
+    proxy.set(Weather::Fine);
+    assert_eq!(contents(&silent, &["f"]).await, "after!");
+}

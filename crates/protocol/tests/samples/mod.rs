@@ -94,7 +94,7 @@ variants!(
 variants!(
     FAILURES,
     failure_name,
-    Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest, Busy }
+    Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest, Busy, InTheWay }
 );
 variants!(PUSHES, push_name, Push { Recalls, Stopping, Inquiries, RecallLocks });
 variants!(NOTES, note_name, Note { RecallAcks, Release, RecallProgress, Closed, Cancel, InquiryAnswers });
@@ -219,6 +219,7 @@ fn calls() -> Vec<Call> {
         resume: Some(session),
         lease_term: Some(ObjectTerm::For(Duration::from_secs(3))),
         widest_lease: Scope::Subtree,
+        lease_wait: LeaseWait::Polling,
     };
     let hello = |role| {
         Call::Hello(Hello {
@@ -481,6 +482,7 @@ fn failures() -> Vec<Failure> {
         Failure::OldSequence,
         Failure::Digest { lsn: Lsn(7), error: FsError::new(Errno::NotEmpty, "why") },
         Failure::Busy("why".into()),
+        Failure::InTheWay,
     ]
 }
 

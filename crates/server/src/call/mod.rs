@@ -26,7 +26,7 @@ use bytes::Bytes;
 use conclusion::{Conclusion, Stop};
 use plan::{Found, Plan, Planned, tree_of};
 use soda_lease::table::{Granted, OpKey, Outcome, TreeChanges, Want};
-use soda_protocol::{Answer, Call, Failure, Node};
+use soda_protocol::{Answer, Call, Failure, LeaseWait, Node};
 use soda_types::{Errno, Fid, FsError, Grant, SessionId};
 use soda_volume::Staged;
 use std::sync::Arc;
@@ -182,6 +182,15 @@ impl Operation {
                 _ => {}
             }
             let admission = core.admit(incoming.asker(), plan.accesses);
+            if let (Admission::Waits(..), LeaseWait::Polling) =
+                (&admission, incoming.link.session.lease_wait())
+            {
+                // The recalls go on.
+                core.cancel(incoming.session(), incoming.tag);
+                drop(core);
+                incoming.answer_undone(&Err(Failure::InTheWay));
+                return Step::Done;
+            }
             drop(core);
             match admission {
                 Admission::Admitted(key) => match self.attempt(key, plan.found) {

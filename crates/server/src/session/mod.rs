@@ -14,7 +14,7 @@ use crate::net::Outbox;
 use crate::rounds::Round;
 use numbers::Numbers;
 use records::{SessionRecord, StoredSession};
-use soda_protocol::SessionKey;
+use soda_protocol::{LeaseWait, SessionKey};
 use soda_types::SessionId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,7 @@ pub(crate) struct Session {
     slots: Mutex<Slots<ReplyTo>>,
     numbers: Mutex<Numbers>,
     ended: AtomicBool,
+    polls: AtomicBool,
 }
 
 /// Where a reply goes.
@@ -44,6 +45,18 @@ impl Session {
             slots: Mutex::new(Slots::new(slots)),
             numbers: Mutex::default(),
             ended: AtomicBool::new(false),
+            polls: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn set_lease_wait(&self, how: LeaseWait) {
+        self.polls.store(how == LeaseWait::Polling, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lease_wait(&self) -> LeaseWait {
+        match self.polls.load(Ordering::Relaxed) {
+            true => LeaseWait::Polling,
+            false => LeaseWait::Notified,
         }
     }
 
@@ -63,6 +76,7 @@ impl Session {
             slots: Mutex::new(restored),
             numbers: Mutex::new(Numbers::restore(stored.numbers)),
             ended: AtomicBool::new(false),
+            polls: AtomicBool::new(false),
         }
     }
 

@@ -7,9 +7,9 @@ pub mod teller;
 
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
-    Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN, Hello, IfExists, NewNode,
-    Node, Note, OpId, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Push, Reply, Request, Role, SessionKey,
-    SessionWelcome, Unlink, Welcome, WriteAt,
+    Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN, Hello, IfExists,
+    LeaseWait, NewNode, Node, Note, OpId, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Push, Reply, Request, Role,
+    SessionKey, SessionWelcome, Unlink, Welcome, WriteAt,
 };
 use soda_server::{RunningServer, Server, ServerConfig};
 use soda_types::{
@@ -100,6 +100,7 @@ pub fn control(resume: Option<SessionKey>) -> Role {
         resume,
         lease_term: None,
         widest_lease: Scope::Node,
+        lease_wait: LeaseWait::Notified,
     }
 }
 

@@ -28,6 +28,7 @@ const MOUNT: &[Group] = &[
             ("replies", Count("replies")),
             ("told to wait: grace period", Count("grace_waits")),
             ("told to wait: server busy", Count("busy_waits")),
+            ("asked again for a lease that others have", Count("lease_polls")),
             ("notes sent", Count("notes_sent")),
         ],
     ),
