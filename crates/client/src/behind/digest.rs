@@ -9,6 +9,7 @@ use crate::inner::{Arrived, Inner, Phase};
 use crate::log::Behind;
 use crate::log::disk::OnDisk;
 use crate::log::next::{Chosen, ServerRoom, UnderWay};
+use crate::log::waiting::ToSync;
 use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
 use soda_oplog::{Change, Digest, DigestId, Fate};
@@ -259,8 +260,10 @@ fn touched_once(under_way: &UnderWay) -> BTreeSet<Fid> {
 impl Inner {
     /// Sends what is due. Called by whoever may have made it so, with no lock held.
     pub(crate) fn pump(self: &Arc<Inner>) {
-        let (dispatch, reservation) = {
+        let (to_sync, dispatch, reservation) = {
             let (mut state, now) = self.locked();
+            let to_sync = state.behind.waiting.take_to_sync(now);
+            to_sync.iter().for_each(|who| self.stats.fsync_flush_nanos.add_time(now.since(who.began)));
             let reservation = state.next_reservation(now);
             let next = self.slots.digest_slot().and_then(|_| state.next_digest(now));
             let dispatch = next.and_then(|(digest, versions)| {
@@ -279,8 +282,9 @@ impl Inner {
                     self.enlist(order, move |arrived, result| handle_answer(arrived, digest.id, result));
                 Some((digest, disk))
             });
-            (dispatch, reservation)
+            (to_sync, dispatch, reservation)
         };
+        self.sync_for(to_sync);
         if let Some(order) = reservation {
             drop(self.send_reservation(order));
         }
@@ -331,10 +335,8 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
             }
         }
     }
+    // Under the lock of the caches nothing is sent: `keep_log` does that.
     state.behind.news.notify_one();
-    let inner = Arc::clone(inner);
-    // Under the lock of the caches nothing is sent.
-    inner.runtime.clone().spawn(async move { inner.pump() });
     Ok(())
 }
 
@@ -386,16 +388,41 @@ impl Inner {
     /// As [`Inner::forget_durable`], for who waits for it. `None`: there is no server yet.
     pub(crate) fn make_durable(self: &Arc<Inner>) -> Option<Waiting<()>> {
         let root = self.root.get().copied()?;
+        Some(self.sync(root))
+    }
+
+    /// Asks for all that the server knows by now to be on its disk.
+    pub(crate) fn sync(self: &Arc<Inner>, fid: Fid) -> Waiting<()> {
+        self.sync_then(fid, |_, _| ())
+    }
+
+    /// The same for several who have waited until the server knows what they wait for.
+    fn sync_for(self: &Arc<Inner>, waiting: Vec<ToSync>) {
+        let Some(fid) = waiting.first().map(|who| who.fid) else { return };
+        drop(self.sync_then(fid, move |state, result| {
+            state.behind.waiting.note_synced();
+            state.behind.news.notify_one();
+            waiting.into_iter().for_each(|who| drop(who.done.send(result.clone())));
+        }));
+    }
+
+    fn sync_then(
+        self: &Arc<Inner>,
+        fid: Fid,
+        then: impl FnOnce(&mut State, &FsResult<()>) + Send + 'static,
+    ) -> Waiting<()> {
         let (ticket, mark, applied) = {
             let (mut state, now) = self.locked();
             (state.holder.begin_request(now), state.unsynced.mark(), state.behind.applied_up_to())
         };
-        Some(self.send(Order::question(Call::Sync { fid: root }, ticket), move |arrived, result| {
-            result?;
-            arrived.state.unsynced.synced(mark);
-            arrived.state.behind.handle_durable(applied);
-            Ok(())
-        }))
+        self.send(Order::question(Call::Sync { fid }, ticket), move |arrived, result| {
+            let result = result.map(|_| {
+                arrived.state.unsynced.synced(mark);
+                arrived.state.behind.handle_durable(applied);
+            });
+            then(arrived.state, &result);
+            result
+        })
     }
 
     /// Whether writes are told to the server later.

@@ -46,6 +46,7 @@ impl State {
         let records = self.behind.log.give_up(&[fid]);
         self.count_records();
         self.behind.waiting.note_set_aside(&self.behind.log);
+        self.behind.news.notify_one();
         records
     }
 

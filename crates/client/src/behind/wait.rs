@@ -84,6 +84,22 @@ impl Inner {
         self.received(receiver).await
     }
 
+    /// As [`Inner::flush`], and until it is on the server's disk. `None`: the server knew all of it.
+    ///
+    /// # Errors
+    /// As [`Inner::flush`]; EIO of the server's disk.
+    pub(crate) async fn flush_to_disk(self: &Arc<Inner>, fid: Fid) -> Option<FsResult<()>> {
+        let receiver = {
+            let (mut state, now) = self.locked();
+            if !state.is_ahead(&[fid]) {
+                return None;
+            }
+            state.behind.wait_for_synced(now, fid)
+        };
+        self.pump();
+        Some(self.received(receiver).await)
+    }
+
     /// Waits until the server knows everything that was done here until now.
     ///
     /// # Errors

@@ -99,13 +99,12 @@ impl Behind {
             return None;
         }
         let oldest = self.log.oldest_pending()?;
-        let due = if !self.waiting.is_empty() {
-            Monotonic::ZERO
-        } else if self.is_long(behind.digest_bytes) || self.room != ServerRoom::Enough {
+        let due = if self.is_long(behind.digest_bytes) || self.room != ServerRoom::Enough {
             self.quiet_until
         } else {
             (oldest + behind.max_age).max(self.quiet_until)
         };
+        let due = self.waiting.due_at().map_or(due, |asked| asked.min(due));
         Some(due.max(self.stalled_until))
     }
 

@@ -64,7 +64,7 @@ impl Behind {
     pub(crate) fn choose(&mut self, now: Monotonic) -> Option<(Digest, Chosen)> {
         let (due, others) = match self.room {
             ServerRoom::Enough if self.owes_order(now) => (None, Vec::new()),
-            ServerRoom::Enough => self.waiting.wanted(&self.log),
+            ServerRoom::Enough => self.waiting.wanted(now, &self.log),
             ServerRoom::Short | ServerRoom::None => {
                 let freeing =
                     if self.room == ServerRoom::Short { self.log.take_freeing(LIMITS) } else { None };

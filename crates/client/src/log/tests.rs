@@ -4,6 +4,7 @@ use super::waiting::What;
 use super::*;
 use soda_oplog::DigestLimits;
 use soda_types::{Errno, FsResult, Ino, VolumeId};
+use std::time::Duration;
 use tokio::sync::oneshot::Receiver;
 
 const ALL: DigestLimits = DigestLimits { records: usize::MAX, bytes: u64::MAX };
@@ -142,4 +143,32 @@ fn who_waits_for_little_is_not_kept_by_who_waits_for_much() {
     }
     assert!(longest <= 3, "{longest} digests until it is their turn");
     assert!(digests <= 25, "{digests} digests: his turn does come");
+}
+
+/// Group commit: while the server's disk works for one, the others gather, but not for long.
+#[test]
+fn who_waits_for_the_disk_while_it_works_for_others_shares_the_next_digest() {
+    let now = Monotonic::ZERO + Duration::from_millis(500);
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    let ask = |behind: &mut Behind, ino| {
+        let lsn = write(behind, ino);
+        (lsn, behind.wait_for_synced(now, fid(ino)))
+    };
+    let (_, mut first) = ask(&mut behind, 1);
+    assert_eq!(digest(&mut behind, now).len(), 1);
+    assert_eq!(behind.waiting.take_to_sync(now).len(), 1);
+    first.try_recv().unwrap_err();
+    let ((two, _two), (three, _three)) = (ask(&mut behind, 2), ask(&mut behind, 3));
+    let later = behind.due_at().unwrap();
+    assert!(later > now && later < now + Duration::from_millis(10), "they can wait: {later:?}");
+    let four = write(&mut behind, 4);
+    let _recalled = wait_for(&mut behind, 4);
+    assert!(behind.due_at().unwrap() <= now, "he cannot");
+    assert_eq!(digest(&mut behind, now), [four]);
+    behind.waiting.note_synced();
+    assert!(behind.due_at().unwrap() <= now);
+    assert_eq!(digest(&mut behind, now), [two, three]);
+    assert_eq!(behind.waiting.take_to_sync(now).len(), 2);
+    let (five, _five) = ask(&mut behind, 5);
+    assert_eq!(digest(&mut behind, later), [five], "the sync takes long");
 }

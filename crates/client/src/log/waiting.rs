@@ -4,7 +4,8 @@ use super::Behind;
 use super::next::Chosen;
 use soda_oplog::{DigestId, Log, Wanted};
 use soda_protocol::Lsn;
-use soda_types::{Errno, Fid, FsError, FsResult};
+use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Those who wait, and for what.
@@ -13,11 +14,42 @@ pub(crate) struct Waiters {
     list: Vec<Waiter>,
     /// Whether the last digest was one in which somebody may have had his turn.
     by_turns: bool,
+    /// The server knows what they waited for; its disk may lack it.
+    to_sync: Vec<ToSync>,
+    /// Syncs under way for such.
+    syncs: u32,
+    /// Others of them can wait so long for the end of those.
+    gather_until: Monotonic,
+}
+
+/// Who waits for the server's disk while it works for others shares the next digest and the next sync with all who come
+/// meanwhile (group commit): most messages are saved so. Where a sync takes longer than this, waiting for it would cost more.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// Somebody who waits for the server's disk.
+#[derive(Debug)]
+pub(crate) struct ToSync {
+    pub(crate) fid: Fid,
+    /// Since when he has waited for the server to be told.
+    pub(crate) began: Monotonic,
+    pub(crate) done: oneshot::Sender<FsResult<()>>,
+}
+
+/// What somebody waits for beyond that the server knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Then {
+    Nothing,
+    /// That it is on the server's disk. All whom one digest serves share a sync, and nobody has to be woken in between.
+    Synced {
+        fid: Fid,
+        began: Monotonic,
+    },
 }
 
 #[derive(Debug)]
 struct Waiter {
     what: What,
+    then: Then,
     /// The digest that brings the last of it, once it is under way.
     last: Option<DigestId>,
     /// The server has no room for all, and this waiter was chosen to see whether it has room for him.
@@ -52,15 +84,23 @@ impl What {
 }
 
 impl Waiters {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+    /// When the first of those who wait is to be served; `None`: nobody waits.
+    pub(crate) fn due_at(&self) -> Option<Monotonic> {
+        let due = |waiter: &Waiter| match waiter.then {
+            Then::Nothing => Monotonic::ZERO,
+            Then::Synced { .. } => self.gather_until,
+        };
+        self.list.iter().map(due).min()
     }
 
     /// Who waits for inodes: the one whose turn it is, if it is anybody's, and the others. By turns those come first whom one
     /// digest serves, and one whom others have overtaken.
-    pub(crate) fn wanted(&mut self, log: &Log) -> (Option<Wanted>, Vec<Wanted>) {
+    pub(crate) fn wanted(&mut self, now: Monotonic, log: &Log) -> (Option<Wanted>, Vec<Wanted>) {
         self.list.retain(|waiter| !waiter.done.is_closed());
-        let pending = |waiter: &&mut Waiter| waiter.last.is_none() && waiter.what.is_pending(log);
+        let gathers = self.gather_until > now;
+        let is_held = |waiter: &Waiter| gathers && matches!(waiter.then, Then::Synced { .. });
+        let pending =
+            |waiter: &&mut Waiter| waiter.last.is_none() && !is_held(waiter) && waiter.what.is_pending(log);
         let mut waiters: Vec<(&mut u32, Wanted)> = Vec::new();
         for waiter in self.list.iter_mut().filter(pending) {
             if let What::Inodes(wanted) = &waiter.what {
@@ -113,11 +153,11 @@ impl Waiters {
         }
     }
 
-    fn add(&mut self, what: What, log: &Log) -> oneshot::Receiver<FsResult<()>> {
+    fn add(&mut self, what: What, then: Then, log: &Log) -> oneshot::Receiver<FsResult<()>> {
         let (done, is_done) = oneshot::channel();
         // What is not pending any more is on its way.
         let last = if what.is_pending(log) { None } else { log.under_way() };
-        self.list.push(Waiter { what, last, tried: Tried::No, overtaken: 0, done });
+        self.list.push(Waiter { what, then, last, tried: Tried::No, overtaken: 0, done });
         is_done
     }
 
@@ -168,14 +208,41 @@ impl Waiters {
 
     pub(crate) fn fail_all(&mut self, error: &FsError) {
         self.wake(|_| true, &Err(error.clone()));
+        for ToSync { done, .. } in self.to_sync.drain(..) {
+            let _ = done.send(Err(error.clone()));
+        }
+    }
+
+    /// Those for whom the server is to be asked for a sync now.
+    pub(crate) fn take_to_sync(&mut self, now: Monotonic) -> Vec<ToSync> {
+        if !self.to_sync.is_empty() {
+            self.syncs += 1;
+            self.gather_until = now + GATHER;
+        }
+        std::mem::take(&mut self.to_sync)
+    }
+
+    /// Such a sync has ended.
+    pub(crate) fn note_synced(&mut self) {
+        self.syncs -= 1;
+        if self.syncs == 0 {
+            self.gather_until = Monotonic::ZERO;
+        }
     }
 
     fn wake(&mut self, which: impl Fn(&Waiter) -> bool, result: &FsResult<()>) {
         let (served, rest): (Vec<Waiter>, _) =
             std::mem::take(&mut self.list).into_iter().partition(|waiter| which(waiter));
         self.list = rest;
-        for waiter in served {
-            let _ = waiter.done.send(result.clone());
+        for Waiter { then, done, .. } in served {
+            match then {
+                // Nobody waits any more.
+                Then::Synced { .. } if done.is_closed() => {}
+                Then::Synced { fid, began } if result.is_ok() => {
+                    self.to_sync.push(ToSync { fid, began, done });
+                }
+                _ => drop(done.send(result.clone())),
+            }
         }
     }
 }
@@ -183,10 +250,19 @@ impl Waiters {
 impl Behind {
     /// Waits for all that was done to these inodes until now.
     pub(crate) fn wait_for_inodes(&mut self, fids: &[Fid]) -> oneshot::Receiver<FsResult<()>> {
-        self.wait_for(What::Inodes(Wanted { fids: fids.to_vec(), up_to: self.log.last_lsn() }))
+        self.wait_for(self.inodes(fids))
+    }
+
+    /// Waits for all that was done to the inode until now, and that it is on the server's disk.
+    pub(crate) fn wait_for_synced(&mut self, now: Monotonic, fid: Fid) -> oneshot::Receiver<FsResult<()>> {
+        self.waiting.add(self.inodes(&[fid]), Then::Synced { fid, began: now }, &self.log)
+    }
+
+    fn inodes(&self, fids: &[Fid]) -> What {
+        What::Inodes(Wanted { fids: fids.to_vec(), up_to: self.log.last_lsn() })
     }
 
     pub(crate) fn wait_for(&mut self, what: What) -> oneshot::Receiver<FsResult<()>> {
-        self.waiting.add(what, &self.log)
+        self.waiting.add(what, Then::Nothing, &self.log)
     }
 }

@@ -226,32 +226,16 @@ impl Client {
 
     async fn fsync_there(&self, fid: Fid) -> FsResult<()> {
         loop {
-            let (losses, began) = {
-                let (state, now) = self.inner.locked();
-                (state.behind.losses(), now)
-            };
-            self.inner.flush(&[fid]).await?;
-            self.inner.stats.fsync_flush_nanos.add_time(self.inner.now().since(began));
-            self.sync(fid).await?;
+            let losses = self.inner.locked().0.behind.losses();
+            match self.inner.flush_to_disk(fid).await {
+                Some(done) => done?,
+                None => self.inner.sync(fid).result().await?,
+            }
             // A server that came back with less has synced what it has, not what it is going to be told again.
             if self.inner.locked().0.behind.losses() == losses {
                 return Ok(());
             }
         }
-    }
-
-    async fn sync(&self, fid: Fid) -> FsResult<()> {
-        let (ticket, mark, applied) = {
-            let (mut state, now) = self.inner.locked();
-            (state.holder.begin_request(now), state.unsynced.mark(), state.behind.applied_up_to())
-        };
-        let waiting = self.inner.send(Order::question(Call::Sync { fid }, ticket), move |arrived, result| {
-            result?;
-            arrived.state.unsynced.synced(mark);
-            arrived.state.behind.handle_durable(applied);
-            Ok(())
-        });
-        waiting.result().await
     }
 
     /// Tells the server everything that was done here, and has it made durable: sync(2).
