@@ -124,7 +124,8 @@ async fn what_two_clients_were_told_is_done_has_its_room_in_a_quota() {
     let before = reader.statfs().await.unwrap();
     assert!(before.total_bytes == QUOTA && before.free_bytes <= QUOTA, "{before:?}");
     fill_together(&cell).await;
-    assert!(reader.statfs().await.unwrap().free_bytes > QUOTA / 2, "what was removed is free");
+    let is_free = || async { reader.statfs().await.unwrap().free_bytes > QUOTA / 2 };
+    wait_until("the space of what was removed", is_free).await;
 }
 
 async fn fill_together(cell: &Cell) {
@@ -137,7 +138,7 @@ async fn fill_together(cell: &Cell) {
         let stats = filler.client.stats();
         let (refused, lost) = (stats.count("digests_refused"), stats.count("lost_records"));
         assert_eq!((refused, lost), (0, 0), "{stats:?}");
-        assert!(stats.count("here") > 100, "{stats:?}");
+        assert!(stats.count("here") > 50, "{stats:?}");
     }
     let reader = cell.client().await;
     for (fid, written) in fillers.iter().flat_map(|filler| &filler.files) {
@@ -156,6 +157,6 @@ async fn fill_together(cell: &Cell) {
         for (_, written) in &filler.files {
             filler.client.unlink(filler.dir.1, &name(&written.path[1])).await.unwrap();
         }
-        filler.client.sync_all().await.unwrap();
+        filler.client.shutdown().await;
     }
 }
