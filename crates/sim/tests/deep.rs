@@ -41,6 +41,9 @@ fn seeds_that_found_something() {
         1311, // A file was moved into what was just being asked for.
         3622, // A directory was moved here while a move of one above it was under way.
         2393, // A digest came twice, and the second answer did not speak of the deep lease.
+        3792, // A directory was moved through the server into one that had been moved below it here.
+        2682, 6211, // A digest overtook the word that a deep lease was given back.
+        966, 1689, 2403, 3873, // A power cut took the removal of a file with changes that it took, too.
     ];
     for seed in found {
         let _ = is_sound(seed);

@@ -51,15 +51,12 @@ impl State {
         let mut under_way = UnderWay { id: digest.id, chosen, ..UnderWay::default() };
         for record in behind.log.under_way_records() {
             under_way.touched.extend(Behind::inodes_of(&record.change));
-            match &record.change {
-                Change::TmpFile { fid, .. }
-                | Change::Unlink { fid, then: Fate::Stays, .. }
-                | Change::Rename { replaced: Some((fid, Fate::Stays)), .. } => under_way.kept.push(*fid),
-                Change::Unlink { fid, then: Fate::Gone, .. }
-                | Change::Rename { replaced: Some((fid, Fate::Gone)), .. }
-                | Change::RemoveDirectory { fid, .. }
-                | Change::Release { fid } => under_way.gone.push(*fid),
-                _ => {}
+            under_way.gone.extend(Behind::removed_by(&record.change));
+            if let Change::TmpFile { fid, .. }
+            | Change::Unlink { fid, then: Fate::Stays, .. }
+            | Change::Rename { replaced: Some((fid, Fate::Stays)), .. } = &record.change
+            {
+                under_way.kept.push(*fid);
             }
         }
         let touched: BTreeSet<Fid> = under_way.touched.iter().copied().collect();

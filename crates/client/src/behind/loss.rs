@@ -138,6 +138,18 @@ impl State {
         inode.holding = holding;
     }
 
+    /// The server has again what was removed here, and lacks other changes of it, too: nobody else can have had it since, so the
+    /// lease that went with it covers them still.
+    pub(crate) fn hold_what_is_there_again(&mut self) {
+        let removed: Vec<Fid> =
+            self.behind.log.pending().filter_map(|record| Behind::removed_by(&record.change)).collect();
+        for fid in removed {
+            if self.inode(fid).log.origin == Origin::AtServer && self.holder.mode(fid).is_none() {
+                self.holder.hold_again(fid);
+            }
+        }
+    }
+
     /// The server has started anew and says what its store has of the digests. What it lacks is sent again.
     pub(crate) fn restore_log(&mut self, stored: DigestId) -> usize {
         let lacks = DigestId(stored.0 + 1);

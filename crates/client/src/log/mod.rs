@@ -11,7 +11,7 @@ use crate::config::{Fsync, WriteBehind, WritePolicy};
 use disk::DiskLog;
 use next::{ServerRoom, UnderWay};
 use reserve::Reserve;
-use soda_oplog::{Change, DigestId, Log, Needed};
+use soda_oplog::{Change, DigestId, Fate, Log, Needed};
 use soda_protocol::Lsn;
 use soda_types::{Fid, Monotonic, Timestamp, Version};
 use std::collections::BTreeMap;
@@ -185,6 +185,17 @@ impl Behind {
     /// Inodes that a change touches; each once.
     pub(crate) fn inodes_of(change: &Change) -> impl Iterator<Item = Fid> {
         disk::inodes_of(change)
+    }
+
+    /// The inode that is there no more after the change.
+    pub(crate) fn removed_by(change: &Change) -> Option<Fid> {
+        match change {
+            Change::Unlink { fid, then: Fate::Gone, .. }
+            | Change::Rename { replaced: Some((fid, Fate::Gone)), .. }
+            | Change::RemoveDirectory { fid, .. }
+            | Change::Release { fid } => Some(*fid),
+            _ => None,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::cache::State;
 use crate::cache::names::Known;
 use crate::call::Order;
 use crate::client::Client;
+use crate::inner::Inner;
 use crate::interface::RenameHow;
 use crate::ops::names::Did;
 use soda_protocol::{Call, Rename};
@@ -40,7 +41,7 @@ impl Client {
         let inodes: Vec<Fid> = [Some(moved), other].into_iter().flatten().collect();
         let touches = [parent, new_parent].into_iter().chain(inodes.iter().copied()).collect();
         let (in_use, protocol_how, ticket, flight) = {
-            let ahead: Vec<Fid> = [parent, new_parent].into_iter().chain(inodes.iter().copied()).collect();
+            let ahead = self.inner.ahead_of_rename(&[parent, new_parent], &inodes);
             let (mut state, now) = self.inner.settled_unless_lost(&ahead).await?;
             for (dir, name, means) in [(parent, name, Some(moved)), (new_parent, new_name, other)] {
                 state.check_meaning(now, At { dir, name }, means)?;
@@ -95,6 +96,21 @@ impl Client {
             Ok(())
         });
         waiting.result().await
+    }
+}
+
+impl Inner {
+    /// What the server has to be told all of before it renames: whether a directory may be moved depends on where others were
+    /// moved here.
+    fn ahead_of_rename(&self, parents: &[Fid; 2], inodes: &[Fid]) -> Vec<Fid> {
+        let (state, _) = self.locked();
+        let is_file = |fid: &Fid| {
+            let attr = state.peek(*fid).and_then(|inode| inode.attr);
+            attr.is_some_and(|attr| attr.kind != FileKind::Directory)
+        };
+        let stays = parents[0] == parents[1] || inodes.iter().all(is_file);
+        let moved = if stays { Vec::new() } else { state.behind.log.moved_directories() };
+        parents.iter().chain(inodes).copied().chain(moved).collect()
     }
 }
 

@@ -175,11 +175,15 @@ async fn reclaim(
         state.holder.fall_back_to_nodes();
         // From here on the server decides: it hears of all locks now.
         state.delegate.forget_all();
+        state.hold_what_is_there_again();
         let grants = state.holder.reclaim_list(inner.now());
         let versioned = |grant: Grant| {
             // With nothing cached any version would do; the newest seen is the likeliest to be taken. Of what was changed here
             // the server has another one than the caches.
-            let known = |inode: &mut Inode| if inode.attr.is_some() { inode.told } else { inode.seen };
+            let known = |inode: &mut Inode| {
+                let is_ahead = inode.attr.is_some() || inode.log.records > 0;
+                if is_ahead { inode.told } else { inode.seen }
+            };
             let version = state.existing(grant.fid).map_or(Version(0), known);
             (grant, version)
         };

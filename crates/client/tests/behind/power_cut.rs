@@ -85,3 +85,34 @@ async fn nothing_is_left_of_what_went_through_and_was_lost() {
     a.fsync(fid).await.expect("once");
     assert_eq!(a.stats().count("lost_records"), 1, "what was written on top");
 }
+
+/// What was removed under its lease is there again at the server, and nobody holds a lease on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_that_a_power_cut_took_is_told_again() {
+    let (mut cell, a, medium) = loop {
+        let mut cell = Cell::syncing_when_asked();
+        let a = prompt_writer(&cell).await;
+        let dir = mkdir(&a, a.root(), "d").await;
+        let file = make(&a, dir, "f", "before").await;
+        a.sync_all().await.unwrap();
+        a.fsync(file).await.unwrap();
+        let medium = cell.medium();
+        let open = a.open(file, OpenMode::ReadWrite).await.unwrap();
+        write(&a, &open, 0, "after").await;
+        drop(open);
+        told(&a).await;
+        make(&a, dir, "g", "beside").await;
+        a.unlink(dir, &name("f")).await.unwrap();
+        told(&a).await;
+        cell.stop();
+        if a.session().backlog.not_durable >= 4 {
+            break (cell, a, medium);
+        }
+    };
+    cell.power_cut_since(medium);
+    cell.restart();
+    let b = cell.client().await;
+    assert_eq!(contents(&b, &["d", "g"]).await, "beside");
+    assert_eq!(find(&b, &["d", "f"]).await, None);
+    assert_eq!(a.stats().count("lost_records"), 0);
+}

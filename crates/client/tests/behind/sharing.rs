@@ -171,3 +171,40 @@ async fn who_polls_gets_the_lease_of_who_is_silent_when_its_term_is_over() {
     proxy.set(Weather::Fine);
     assert_eq!(contents(&silent, &["f"]).await, "after!");
 }
+
+/// Whoever looked at the directory is gone, and it is known.
+async fn changes_go_here(client: &Arc<Client>, dir: Fid) {
+    for number in 0.. {
+        let before = client.stats().count("here");
+        mkdir(client, dir, &format!("probe{number}")).await;
+        if client.stats().count("here") > before {
+            return;
+        }
+        assert!(number < 2000, "{:?}", client.stats());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_does_not_go_into_one_that_was_moved_below_it_untold() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let (p, x) = (mkdir(&a, a.root(), "p").await, mkdir(&a, a.root(), "x").await);
+    let (t, s) = (mkdir(&a, p, "t").await, mkdir(&a, x, "s").await);
+    let u = mkdir(&a, s, "u").await;
+    make(&a, u, "f", "read by both").await;
+    assert_eq!(contents(&b, &["x", "s", "u", "f"]).await, "read by both");
+    for dir in [x, s, t] {
+        changes_go_here(&a, dir).await;
+    }
+    a.sync_all().await.unwrap();
+    let before = a.stats().count("here");
+    a.rename(x, &name("s"), t, &name("s"), RenameHow::Plain).await.unwrap();
+    assert_eq!(a.stats().count("here"), before + 1);
+    // Through, as the other machine reads that directory: the server does not know yet that it lies below.
+    let into_itself = a.rename(a.root(), &name("p"), u, &name("p"), RenameHow::Plain).await;
+    assert_eq!(into_itself.unwrap_err().errno, Errno::Invalid);
+    assert_eq!(contents(&b, &["p", "t", "s", "u", "f"]).await, "read by both");
+    a.sync_all().await.unwrap();
+    assert_eq!(a.stats().count("lost_records"), 0);
+}

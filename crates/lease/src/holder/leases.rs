@@ -205,6 +205,14 @@ impl Holder {
         self.let_go(fid);
     }
 
+    /// The server has lost that this client had removed the object, and has it again: its write lease, which went with it, is to
+    /// be claimed like the others.
+    pub fn hold_again(&mut self, fid: Fid) {
+        let number = self.tick();
+        let held = Held::of_member(Epoch(1), Mode::Write, Holding::of_member(number), number);
+        self.leases.entry(fid).or_insert(held);
+    }
+
     /// The mode of the node lease on the object, if nobody has asked for it.
     pub fn node_mode(&self, fid: Fid) -> Option<Mode> {
         self.leases.get(&fid).filter(|held| held.recall.is_none()).map(|held| held.mode)

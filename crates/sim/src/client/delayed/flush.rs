@@ -5,9 +5,11 @@ use super::{Delayed, Sending, Settling};
 use crate::client::{Asked, Client, Link};
 use crate::config::Sabotage;
 use crate::context::Context;
-use crate::message::{Content, DigestCall, Leases, Object, Register, Stamp, Tag, ToServer, fid_of};
+use crate::message::{
+    Call, Content, DigestCall, Leases, Object, Register, Stamp, Tag, ToServer, fid_of, object_of,
+};
 use crate::network::Kind;
-use soda_oplog::{Digest, DigestId, DigestLimits};
+use soda_oplog::{Digest, DigestId, DigestLimits, Log};
 use soda_types::{Fid, Monotonic};
 use std::collections::BTreeMap;
 
@@ -85,9 +87,14 @@ impl Client {
         }
     }
 
-    /// What the request must not overtake.
+    /// What the request must not overtake. Whether a directory may be moved depends on where others have been moved.
     fn depends_on(&self, tag: Tag) -> Vec<Object> {
+        let log = self.delayed.as_ref().map(|delayed| &delayed.kept.log);
+        let moved = || log.into_iter().flat_map(Log::moved_directories).map(object_of);
         match self.requests.get(&tag).map(|request| &request.what) {
+            Some(Asked::Op { call: call @ Call::Do(deed), .. }) if deed.reshapes().is_some() => {
+                touched(call).into_iter().chain(moved()).collect()
+            }
             Some(Asked::Op { call, .. }) => touched(call),
             Some(Asked::Sync { object, .. }) => vec![*object],
             _ => Vec::new(),
@@ -156,7 +163,8 @@ impl Client {
             .collect::<Vec<_>>();
         delayed.kept.lost(sending.digest.id);
         self.begin_lost_moves(context);
-        self.give_up(context, &fids);
+        let uncovered = self.uncovered();
+        self.give_up(context, if uncovered.is_empty() { &fids } else { &uncovered });
     }
 
     pub(in crate::client) fn handle_durable(&mut self, durable: DigestId) {

@@ -68,6 +68,11 @@ impl Client {
         self.delayed.as_ref().is_some_and(|delayed| delayed.kept.sending.is_some())
     }
 
+    /// Something that the server has not heard of.
+    pub(in crate::client) fn has_made(&self) -> bool {
+        self.delayed.as_ref().is_some_and(|delayed| !delayed.made.is_empty())
+    }
+
     fn owe(&mut self, context: &mut Context, owed: Owed) {
         match &mut self.delayed {
             Some(delayed) if !delayed.owed.contains(&owed) => delayed.owed.push(owed),

@@ -89,8 +89,11 @@ impl Client {
     pub(in crate::client) fn claims(&self, context: &Context, now: Monotonic) -> Vec<Claim> {
         let mut grants = self.holder.reclaim_list(now);
         if context.config.sabotage != Sabotage::ReclaimNothing {
+            let logged: BTreeSet<Fid> = self.logged_objects().into_iter().map(fid_of).collect();
+            // Of one that was removed through the server the client may have a lease on its absence, which it has not any more.
+            grants.retain(|grant| grant.mode == Mode::Write || !logged.contains(&grant.fid));
             let held: BTreeSet<Fid> = grants.iter().map(|grant| grant.fid).collect();
-            let logged = self.logged_objects().into_iter().map(fid_of).filter(|fid| !held.contains(fid));
+            let logged = logged.into_iter().filter(|fid| !held.contains(fid));
             let epoch = Epoch(1);
             grants.extend(logged.map(|fid| Grant {
                 fid,
@@ -134,6 +137,15 @@ impl Client {
             Some((register, value.stamp))
         };
         layout.registers_of(object_of(fid)).filter_map(believe).collect()
+    }
+
+    /// What is to be told of these no lease covers.
+    pub(in crate::client) fn uncovered(&self) -> Vec<Fid> {
+        let Some(delayed) = &self.delayed else { return Vec::new() };
+        let pending = delayed.kept.written.values().filter(|written| written.digest.is_none());
+        let changed: BTreeSet<Object> = pending.flat_map(|written| &written.changes).copied().collect();
+        let known = changed.into_iter().filter(|object| !delayed.made.contains(object));
+        known.map(fid_of).filter(|fid| !self.holder.is_exclusive(*fid)).collect()
     }
 
     /// The server will not take what is in the log of these: its programs are told so (EIO).
