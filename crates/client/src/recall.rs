@@ -19,6 +19,7 @@
 //!
 //! *Not asked for.* Leases are also given back or lowered unasked ([`idle`], [`neighbours`], [`whole`]).
 
+mod deep;
 mod flush;
 mod idle;
 mod inquiries;
@@ -31,7 +32,7 @@ use crate::cache::State;
 use crate::cache::inode::Origin;
 use crate::inner::{Inner, said_open};
 use crate::kernel::Plan;
-use soda_lease::holder::RecallStep;
+use soda_lease::holder::{RecallStep, Scan};
 use soda_protocol::Note;
 use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
 use std::sync::Arc;
@@ -51,7 +52,7 @@ struct Job {
     /// What else is lowered on this occasion.
     neighbours: Vec<Fid>,
     /// A deep lease of which one object after the other is asked for.
-    scan: Option<Fid>,
+    scan: Option<(Fid, Scan)>,
 }
 
 /// What is recalled.
@@ -186,8 +187,8 @@ impl Inner {
         let neighbours = if keep == Some(Mode::Read) { state.take_unseen(asked) } else { Vec::new() };
         let (fid, epoch, progress) = (asked, recall.epoch, Arc::default());
         let scan = match of {
-            Of::Deep(lease) if state.holder.take_scan(lease) => Some(lease),
-            _ => None,
+            Of::Deep(lease) => state.holder.take_scan(lease).map(|scan| (lease, scan)),
+            Of::Node => None,
         };
         Begun::Job(Job { fid, epoch, of, began: now, parts, progress, neighbours, scan })
     }

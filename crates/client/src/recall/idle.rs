@@ -1,11 +1,11 @@
 //! Leases that nobody has asked for and that were not used for a while.
 
 use super::{Part, said_in_use};
+use crate::cache::State;
 use crate::cache::inode::Inode;
 use crate::inner::Inner;
 use crate::kernel::Plan;
 use soda_types::{Fid, InUse, Mode, RecallAck};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,29 +29,13 @@ impl Inner {
 
     /// Gives a deep lease back, unless something is going on in what it covers.
     fn give_back_deep(self: &Arc<Inner>, root: Fid) {
-        let now = self.now();
-        let parts = {
-            let mut state = crate::lock(&self.state);
-            if state.behind.digest_under_way().is_some() {
-                return;
-            }
-            let covered = state.holder.covered_by(root);
+        let quiet = |state: &State, covered: &[Fid]| {
             let busy = |inode: &Inode| inode.kernel.recalling > 0 || inode.changes.unanswered > 0;
             let stays = |fid: &Fid| !state.may_give_back(*fid) || state.peek(*fid).is_some_and(busy);
-            if covered.iter().any(stays) {
-                return;
-            }
-            self.answers.bump();
-            let mut part = |fid: Fid| {
-                state.inode(fid).kernel.recalling += 1;
-                state.repin(fid);
-                let keep = state.holder.node_mode(fid).map(|_| Mode::Read);
-                Part { fid, keep, plan: Plan::new(&mut state, now, fid, keep) }
-            };
-            covered.into_iter().map(&mut part).collect::<Vec<Part>>()
+            state.behind.digest_under_way().is_none() && !covered.iter().any(stays)
         };
-        self.answers.wait();
-        parts.iter().for_each(|part| part.plan.tell(&*self.hooks, part.fid));
+        let keep = |state: &State, fid: Fid| state.holder.node_mode(fid).map(|_| Mode::Read);
+        let Some(parts) = self.quiet_parts(root, quiet, keep) else { return };
         let used: Vec<InUse> = parts.iter().map(|part| self.hooks.in_use(part.fid)).collect();
         let mut state = crate::lock(&self.state);
         let mut acks = Vec::new();
@@ -66,8 +50,7 @@ impl Inner {
             state.peek(part.fid).is_none_or(|inode| inode.changes.unanswered == 0 && inode.log.records == 0)
         };
         // What a digest makes may be covered by it, and what was met meanwhile the kernel has not dropped.
-        let told: BTreeSet<Fid> = parts.iter().map(|part| part.fid).collect();
-        let met = state.holder.covered_by(root).iter().any(|fid| !told.contains(fid));
+        let met = state.covers_more(root, &parts);
         if parts.iter().all(quiet) && !met && state.behind.digest_under_way().is_none() {
             acks.extend(state.holder.release_deep(root));
         }

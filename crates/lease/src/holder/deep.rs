@@ -15,6 +15,7 @@ use soda_types::{Coverage, Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, Re
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use whole::Questions;
+pub use whole::Scan;
 
 /// All that a client holds by deep leases.
 #[derive(Debug, Default)]

@@ -20,6 +20,7 @@ mod session;
 mod tests;
 
 pub use config::{DriftMargin, HolderConfig};
+pub use deep::Scan;
 pub use leases::{HeldInfo, HeldState, Holding};
 pub use recall::RecallStep;
 pub use session::Ticket;

@@ -285,21 +285,57 @@ fn a_deep_lease_is_given_back_and_reclaimed() {
     assert_eq!(may(&given, 2), None);
 }
 
+fn ask_to_read(holder: &mut Holder, at: u64, ino: u64) -> Option<Scan> {
+    let epoch = 10 + holder.clock;
+    match holder.handle_recall(secs(at), &question(ino, epoch, R)) {
+        RecallStep::DropPart { .. } => drop(holder.finish_part(f(1), Epoch(epoch), InUse::No)),
+        step => assert!(matches!(step, RecallStep::AlreadyGone(_)), "{step:?}"),
+    }
+    holder.take_scan(f(1))
+}
+
+/// Questions within the second that lead to a scan.
+fn questions(holder: &mut Holder, at: u64, found: Scan) -> Option<usize> {
+    (1..3000).find(|_| ask_to_read(holder, at, 2).inspect(|scan| assert_eq!(*scan, found)).is_some())
+}
+
 #[test]
 fn a_scan_is_told_from_single_questions() {
     let mut holder = holder();
-    let ask = |holder: &mut Holder, at: u64, ino: u64| {
-        let epoch = 10 + holder.clock;
-        match holder.handle_recall(secs(at), &question(ino, epoch, R)) {
-            RecallStep::DropPart { .. } => drop(holder.finish_part(f(1), Epoch(epoch), InUse::No)),
-            step => assert!(matches!(step, RecallStep::AlreadyGone(_)), "{step:?}"),
-        }
-        holder.take_scan(f(1))
-    };
-    assert_eq!([2, 3, 4].map(|ino| ask(&mut holder, ino, ino)), [false; 3], "one in a second");
-    assert_eq!([2, 3, 4, 5].map(|ino| ask(&mut holder, 9, ino)), [false, false, false, true]);
-    assert!(!holder.take_scan(f(1)), "said once");
-    assert_eq!([2, 3, 4, 5].map(|ino| ask(&mut holder, 9, ino)), [false, false, false, true], "and again");
+    assert_eq!([2, 3, 4].map(|ino| ask_to_read(&mut holder, ino, ino)), [None; 3], "one in a second");
+    assert_eq!(
+        [2, 3, 4, 5].map(|ino| ask_to_read(&mut holder, 9, ino)),
+        [None, None, None, Some(Scan::First)]
+    );
+    assert_eq!(holder.take_scan(f(1)), None, "said once");
+}
+
+#[test]
+fn a_scan_that_was_answered_in_vain_is_answered_more_and_more_seldom() {
+    let mut holder = holder();
+    assert_eq!(questions(&mut holder, 9, Scan::First), Some(4));
+    assert_eq!(questions(&mut holder, 9, Scan::First), None, "one at a time");
+    for enough in [8, 16, 32] {
+        holder.end_scan(f(1), false);
+        assert_eq!(questions(&mut holder, 10, Scan::Again), Some(enough));
+    }
+    for _ in 0..40 {
+        holder.end_scan(f(1), false);
+        assert!(questions(&mut holder, 11, Scan::Again).is_some(), "there is a bound");
+    }
+    holder.end_scan(f(1), true);
+    assert_eq!(questions(&mut holder, 12, Scan::First), Some(4));
+    holder.end_scan(f(1), false);
+    assert_eq!(questions(&mut holder, 60, Scan::First), Some(4), "that was long ago");
+}
+
+#[test]
+fn a_lease_that_covers_very_much_is_not_lowered_for_a_scan() {
+    let mut holder = holder();
+    for number in 0..20_000 {
+        assert!(holder.adopt_new(secs(1), f(3), f(100 + number)).is_some());
+    }
+    assert_eq!(questions(&mut holder, 9, Scan::First), None);
 }
 
 #[test]

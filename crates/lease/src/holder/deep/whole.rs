@@ -3,6 +3,9 @@
 //! Another machine that reads a tree which this one has written asks for one object after the other, each a round trip and a
 //! hole. After a few such questions in a short time the holder keeps reading only, of everything: who reads goes on without it.
 //!
+//! That costs its holder as much as it has written and not told, so it is tried once at a time, after each failure only when
+//! twice as many questions have come, and never where the lease covers very much.
+//!
 //! Objects that are being asked for meanwhile are answered for all the same. The server takes the lease for lowered when it
 //! hears of it, which is before any request that is sent later on the same connection; if that was lost, it goes on asking, and
 //! the answers are those of a lease that was not lowered ([`Root::is_lowered`]).
@@ -15,23 +18,61 @@ use std::time::Duration;
 const SCAN: u32 = 4;
 /// If they come within this time.
 const SCAN_WITHIN: Duration = Duration::from_secs(1);
+/// So many after failures.
+const LATER_SCAN: u32 = 1024;
+/// After so long without a question failures are forgotten.
+const FORGET: Duration = Duration::from_secs(30);
+/// A lease that covers more objects is not lowered: its holder would do nothing else meanwhile.
+const MOST: usize = 20_000;
+
+/// A scan that is taken up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scan {
+    First,
+    /// It was tried before, in vain.
+    Again,
+}
 
 /// Questions about single objects of a lease, from which its holder may keep reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Questions {
     count: u32,
     since: Monotonic,
+    last: Monotonic,
+    failures: u32,
     is_scan: bool,
+    /// Somebody tries to lower the lease.
+    taken: bool,
 }
 
 impl Questions {
     pub(super) fn note(&mut self, now: Monotonic) {
-        if now.since(self.since) >= SCAN_WITHIN {
-            *self = Questions { count: 0, since: now, ..*self };
+        if now.since(self.last) >= FORGET {
+            self.failures = 0;
         }
+        if now.since(self.since) >= SCAN_WITHIN {
+            (self.count, self.since) = (0, now);
+        }
+        self.last = now;
         self.count += 1;
-        // What could not be lowered may be later.
-        self.is_scan |= self.count.is_multiple_of(SCAN);
+        let enough = SCAN.checked_shl(self.failures).map_or(LATER_SCAN, |enough| enough.min(LATER_SCAN));
+        if self.count >= enough && !self.taken {
+            self.count = 0;
+            self.is_scan = true;
+        }
+    }
+
+    fn take(&mut self) -> Option<Scan> {
+        if !std::mem::take(&mut self.is_scan) {
+            return None;
+        }
+        self.taken = true;
+        Some(if self.failures == 0 { Scan::First } else { Scan::Again })
+    }
+
+    fn end(&mut self, lowered: bool) {
+        (self.taken, self.count) = (false, 0);
+        self.failures = if lowered { 0 } else { self.failures + 1 };
     }
 }
 
@@ -45,9 +86,21 @@ impl Root {
 
 impl Holder {
     /// Somebody goes through what the deep write lease covers: [`Holder::lower_deep`] will spare them, and this client, the next
-    /// questions. Said once for each time that it is found.
-    pub fn take_scan(&mut self, lease: Fid) -> bool {
-        self.deep.roots.get_mut(&lease).is_some_and(|root| std::mem::take(&mut root.questions.is_scan))
+    /// questions. Said once for each time that it is found, and not again before [`Holder::end_scan`].
+    pub fn take_scan(&mut self, lease: Fid) -> Option<Scan> {
+        let scan = self.deep.roots.get_mut(&lease)?.questions.take()?;
+        if self.deep.standing_on(lease).len() > MOST {
+            self.end_scan(lease, false);
+            return None;
+        }
+        Some(scan)
+    }
+
+    /// Whoever has taken a scan up has lowered the lease, or could not.
+    pub fn end_scan(&mut self, lease: Fid, lowered: bool) {
+        if let Some(root) = self.deep.roots.get_mut(&lease) {
+            root.questions.end(lowered);
+        }
     }
 
     /// Whether [`Holder::lower_deep`] would do something, as far as leases go.
