@@ -392,3 +392,32 @@ async fn what_crosses_the_edge_and_is_asked_for_before_it_is_told() {
         assert_eq!(a.stats().count("lost_records"), 0);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_that_is_made_and_removed_costs_a_few_messages() {
+    let cell = Cell::deep();
+    let (a, home) = writer(&cell, "home").await;
+    let sent = || a.stats().requests();
+    let before = sent();
+    let mut dirs = Vec::new();
+    for dir in 0..50 {
+        let sub = mkdir(&a, home, &format!("d{dir}")).await;
+        for file in 0..20 {
+            make(&a, sub, &format!("f{file}"), "new").await;
+        }
+        dirs.push(sub);
+    }
+    a.sync_all().await.unwrap();
+    let made = sent() - before;
+    for (number, dir) in dirs.into_iter().enumerate() {
+        assert_eq!(list(&a, dir).await, 20);
+        for file in 0..20 {
+            a.unlink(dir, &name(&format!("f{file}"))).await.unwrap();
+        }
+        a.rmdir(home, &name(&format!("d{number}"))).await.unwrap();
+    }
+    a.sync_all().await.unwrap();
+    let removed = sent() - before - made;
+    assert!(made + removed < 30, "{made} to make it, {removed} to remove it: {:?}", a.stats());
+    assert_eq!(list(&cell.client().await, home).await, 0);
+}
