@@ -22,6 +22,7 @@ mod sharing;
 #[path = "../common/small_disk.rs"]
 mod small_disk;
 mod space;
+mod storm;
 
 use common::*;
 use proxy::{Proxy, Weather};
