@@ -167,7 +167,7 @@ impl Story {
     pub fn undisturbed(self, operations: u64) {
         self.each_round(|round| {
             let cell = round.cell(LONG_TERM);
-            let workload = round.workload(operations, Duration::from_micros(200));
+            let workload = round.workload(operations, Duration::from_micros(200), Syncs::Sometimes);
             let run = workload.run(&test_name(), &cell.roots(), |progress| {
                 progress.complete(Duration::from_secs(120));
             });
@@ -183,7 +183,7 @@ impl Story {
         self.each_round(|round| {
             let mut cell = round.cell(TERM);
             let (roots, mut blows, mut losses) = (cell.roots(), Vec::new(), Vec::new());
-            let workload = round.workload(20_000, Duration::from_millis(4));
+            let workload = round.workload(20_000, Duration::from_millis(4), Syncs::AgainstLoss);
             let mut run = workload.run(&test_name(), &roots, |progress| {
                 let rng = Rng::new(round.seed ^ 0xfa17);
                 let (blows_so_far, said) = (vec![0; round.mounts], vec![(0, now()); round.mounts]);
@@ -232,7 +232,8 @@ impl Story {
         Cell::assemble(self.mounts, &setting)
     }
 
-    fn workload(&self, operations: u64, pause: Duration) -> Workload {
+    /// `syncs`: of mounts that delay their writes.
+    fn workload(&self, operations: u64, pause: Duration, syncs: Syncs) -> Workload {
         let (seed, readers) = (self.seed, self.readers);
         let descriptors = self.kernel.map_or(Descriptors::Any, OldKernel::descriptors);
         // Who only reads reads page by page (SEMANTICS 6).
@@ -240,7 +241,7 @@ impl Story {
             Descriptors::Any => Pieces::Calls,
             Descriptors::OneWay => Pieces::Words,
         };
-        let syncs = if self.delays == Delays::Never { Syncs::Never } else { Syncs::Sometimes };
+        let syncs = if self.delays == Delays::Never { Syncs::Never } else { syncs };
         Workload { seed, threads_per_mount: 2, operations, pieces, descriptors, syncs, pause, readers }
     }
 }
@@ -255,7 +256,7 @@ impl Stage<'_> {
         let hit: BTreeSet<usize> = faults.iter().filter_map(|fault| fault.client()).collect();
         hit.iter().for_each(|client| self.blows[*client] += 1);
         hit.iter().for_each(|client| self.note_loss(*client));
-        let kept = self.kept_logs();
+        let kept: Vec<usize> = hit.iter().map(|client| self.kept_logs(*client)).collect();
         let mut faults = faults.to_vec();
         faults.sort();
         faults.iter().for_each(|fault| self.begin(*fault));
@@ -266,7 +267,7 @@ impl Stage<'_> {
             self.progress.advance(MEANWHILE / 4, PATIENCE);
         }
         faults.iter().rev().for_each(|fault| self.end(*fault));
-        for client in &hit {
+        for (client, kept) in hit.iter().zip(kept) {
             self.note_return(*client, faults.contains(&Fault::ClientCrash(*client)), kept);
         }
         self.meanwhile();
@@ -320,15 +321,15 @@ impl Stage<'_> {
             return self.note_loss(client);
         }
         let (_, since) = self.said[client];
-        if *self.delays == Delays::InMemory || self.kept_logs() > kept_before {
+        if *self.delays == Delays::InMemory || self.kept_logs(client) > kept_before {
             self.losses.push(Loss { mount: client as u16, since, until: now() });
         }
         self.said[client] = (0, now());
     }
 
-    fn kept_logs(&self) -> usize {
+    fn kept_logs(&self, client: usize) -> usize {
         let Delays::Logged(cache_dir) = self.delays else { return 0 };
-        std::fs::read_dir(cache_dir.join("oplog/kept")).map_or(0, Iterator::count)
+        kept_logs(cache_dir, self.cell.root(client))
     }
 
     fn meanwhile(&self) {
@@ -386,7 +387,33 @@ fn check(cell: &Cell, term: Duration, run: &Run, blows: &[usize]) {
     }
 }
 
+/// Logs that are kept of one mount: beside each is the name of its client, `HOST:DIRECTORY`, in the second line.
+fn kept_logs(cache_dir: &Path, root: &Path) -> usize {
+    let kept = std::fs::read_dir(cache_dir.join("oplog/kept")).into_iter().flatten();
+    let notes = kept.filter_map(|log| std::fs::read_to_string(log.ok()?.path().join("why")).ok());
+    let end = format!(":{}", root.display());
+    notes.filter(|note| note.lines().nth(1).is_some_and(|client| client.ends_with(&end))).count()
+}
+
 /// The test harness gives each test a thread with its name.
 fn test_name() -> String {
     thread::current().name().unwrap_or("coherence").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_log_excuses_the_mount_whose_it_was() {
+        let cache = tempfile::tempdir().unwrap();
+        for (number, client) in ["vm:/cell/mount1", "vm:/cell/mount1", "vm:/cell/mount10"].iter().enumerate()
+        {
+            let dir = cache.path().join(format!("oplog/kept/{number}"));
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("why"), format!("1790000000\n{client}\nthe session ended\n")).unwrap();
+        }
+        let kept = |root: &str| kept_logs(cache.path(), Path::new(root));
+        assert_eq!([kept("/cell/mount0"), kept("/cell/mount1"), kept("/cell/mount10")], [0, 2, 1]);
+    }
 }

@@ -501,6 +501,22 @@ fn what_was_acknowledged_and_then_lost_is_an_end_that_nobody_else_has_seen() {
 }
 
 #[test]
+fn of_two_mounts_that_lose_something_each_loses_only_what_it_did_last() {
+    let losses = vec![Loss { mount: 0, since: 100, until: 200 }, Loss { mount: 1, since: 100, until: 200 }];
+    let is_loss = |calls: Vec<Call>| {
+        check(&History { calls, mounts: 2, losses: losses.clone(), ..History::default() }).is_empty()
+    };
+    let story = |left, seen_by| {
+        // The second mount could write only when it had been told of the first write.
+        vec![write(0, 1, 10, 20), write(1, 2, 30, 40), read(seen_by, left, 210, 220)]
+    };
+    for reader in [0, 1] {
+        assert!(is_loss(story(2, reader)) && is_loss(story(1, reader)));
+        assert!(!is_loss(story(0, reader)), "the other mount had it");
+    }
+}
+
+#[test]
 fn what_is_lost_may_have_been_seen_by_stat_only() {
     let story = |object, seen, left| {
         let on =

@@ -105,7 +105,7 @@ impl Actor {
         let (name, leaf) = (self.below(NAMES.into()) as u8, self.below(LEAVES.into()) as u8);
         let what = if self.may_change() { self.rng.below(10) } else { 7 + self.rng.below(3) };
         match what {
-            4..=6 if self.syncs == Syncs::Sometimes => Operation::ListLeaves { name },
+            4..=6 if self.syncs == Syncs::AgainstLoss => Operation::ListLeaves { name },
             0..=1 => Operation::MakeDirectory { name },
             2..=3 => Operation::RemoveDirectory { name },
             4 => Operation::CreateLeaf { name, leaf },
@@ -132,7 +132,7 @@ impl Actor {
     }
 
     fn choose_sync(&mut self) -> Option<Operation> {
-        let may = self.syncs == Syncs::Sometimes && self.may_change();
+        let may = self.syncs != Syncs::Never && self.may_change();
         (may && self.rng.chance(1, 15)).then_some(Operation::Sync)
     }
 

@@ -62,9 +62,11 @@ pub enum Descriptors {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syncs {
     Never,
-    /// Now and then: for mounts that may lose what is not synced. Directories have no files in them then: each is told by itself,
-    /// so what is lost of several is not the end of anything.
+    /// Now and then.
     Sometimes,
+    /// The same, for mounts that may lose what is not synced. Directories have no files in them then: each is told by itself,
+    /// so what is lost of several is not the end of anything.
+    AgainstLoss,
 }
 
 /// What the threads on a mount do.
