@@ -128,7 +128,9 @@ async fn behave(stream: &mut TcpStream) -> Option<()> {
             Call::Hello(Hello { role: Role::Control { .. }, .. }) => welcome(Standing::New),
             Call::Hello(_) => welcome(Standing::Resumed),
             Call::GetAttr { fid } => Answer::Node(Node { fid, attr: attr(fid), xattrs: XattrSummary::None }),
-            Call::Reclaim(reclaim) => Answer::Reclaimed(vec![None; reclaim.leases.len()]),
+            Call::Reclaim(reclaim) => {
+                Answer::Reclaimed { leases: vec![None; reclaim.leases.len()], refused_locks: Vec::new() }
+            }
             _ => Answer::Done,
         };
         answer(stream, tag, said).await?;

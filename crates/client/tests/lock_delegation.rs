@@ -281,6 +281,40 @@ async fn a_restart_of_the_server_ends_no_lock_that_was_taken_alone() {
     take(&b, &theirs, lock(1, 20, 29)).await.unwrap();
 }
 
+/// flock(2): who waits for another mode has given up the one before. Others may have what that excludes.
+// SEMANTICS 26, 29
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flock_that_was_given_up_for_another_is_not_had_again_after_a_restart() {
+    let mut cell = Cell::start();
+    let proxy = Proxy::before(cell.addr).await;
+    let (a, b) = (cell.client().await, client_behind(&proxy, &cell).await);
+    let f = file(&a, "f", "x").await;
+    let theirs = open(&b, "f").await;
+    take(&a, &f, flock(1, LockMode::Shared)).await.unwrap();
+    take(&b, &theirs, flock(1, LockMode::Shared)).await.unwrap();
+    let upgrades = {
+        let (a, f) = (Arc::clone(&a), Arc::clone(&f));
+        tokio::spawn(async move { a.lock_set(&f, flock(1, LockMode::Exclusive), LockWait::Yes).await })
+    };
+    eventually("it is asked for", || a.stats().count("msg_lockset") == 2).await;
+    // It has been heard of when this is answered.
+    assert!(in_the_way(&a, f.fid(), flock(9, LockMode::Exclusive)).await.is_some());
+    take(&b, &theirs, flock(1, LockMode::Exclusive)).await.unwrap();
+    assert!(!upgrades.is_finished());
+    proxy.set(Weather::Cut);
+    eventually("cut off", || b.session().standing != ClientStanding::Connected).await;
+    cell.stop();
+    cell.restart();
+    eventually("the first one is back", || a.session().standing == ClientStanding::Connected).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    proxy.set(Weather::Fine);
+    let held = in_the_way(&b, f.fid(), flock(9, LockMode::Shared)).await;
+    assert!(held.is_some() && !upgrades.is_finished() && b.session().locks == 1);
+    b.read(&theirs, 0, 10).await.expect("nothing was lost");
+    b.lock_release_owner(f.fid(), LockFamily::Flock, LockOwner(1)).await.unwrap();
+    upgrades.await.unwrap().unwrap();
+}
+
 /// The locks are told once: what is released behind that is not brought back by telling it again.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_whose_telling_is_lost_are_told_again() {

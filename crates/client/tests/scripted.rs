@@ -11,9 +11,15 @@ use common::{Hooks, Told, at_once, name, new_node};
 use script::*;
 use soda_client::{KillPriv, NamesLock, NoKernel, OpenMode};
 use soda_protocol::*;
-use soda_types::{Errno, Fid, FileKind, FsError, Ino, Mode, Sequence, SetAttr, Version, VolumeId};
+use soda_types::{
+    Errno, Fid, FileKind, FsError, Grant, Ino, LockOwner, Mode, Sequence, SetAttr, Version, VolumeId,
+};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
+
+fn reclaimed(leases: Vec<Option<Grant>>) -> Answer {
+    Answer::Reclaimed { leases, refused_locks: Vec::new() }
+}
 
 /// What a close has to say can wait while a lease says that the file has a name: it wakes the server together with something
 /// else, or soon; but it comes before whatever follows, above all before the answer to a recall.
@@ -49,6 +55,43 @@ async fn a_close_travels_ahead_of_what_follows() {
     }
 }
 
+/// Another had said before that it has the lock.
+// SEMANTICS 30
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_not_had_again_after_a_restart_is_not_missed_in_silence() {
+    let mut script = Script::start(0, Box::new(NoKernel)).await;
+    let (client, file) = (Arc::clone(&script.client), script.created_open(1).await);
+    let lock = |start| Lock {
+        family: LockFamily::Record,
+        owner: LockOwner(1),
+        pid: 1,
+        start,
+        end: start + 9,
+        mode: LockMode::Exclusive,
+    };
+    for start in [0, 100] {
+        let (client, file) = (Arc::clone(&client), Arc::clone(&file));
+        let taking = tokio::spawn(async move { client.lock_set(&file, lock(start), LockWait::No).await });
+        let (tag, _) = script.control.request().await;
+        script.control.answer(tag, Answer::Done, &[]).await;
+        taking.await.unwrap().unwrap();
+    }
+    drop(script.control);
+    let mut control = Peer(script.connections.recv().await.unwrap());
+    control.welcome(Standing::Reclaim, &[]).await;
+    let (tag, request) = control.request().await;
+    let Call::Reclaim(reclaim) = request.call else { panic!("{request:?}") };
+    assert_eq!(reclaim.locks, [(FILE, lock(0)), (FILE, lock(100))]);
+    let leases = reclaim.leases.iter().map(|(grant, _)| Some(*grant)).collect();
+    let never_had = (ROOT, lock(0));
+    let refused_locks = vec![(FILE, lock(0)), never_had];
+    control.answer(tag, Answer::Reclaimed { leases, refused_locks }, &[]).await;
+    let (tag, _) = control.request().await;
+    control.answer(tag, reclaimed(Vec::new()), &[]).await;
+    common::eventually("the lock is given up", || client.session().locks == 1).await;
+    assert_eq!(client.read(&file, 0, 10).await.unwrap_err().errno, Errno::Io);
+}
+
 // SEMANTICS 18
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_that_a_power_cut_took_back_are_reported_by_fsync_once() {
@@ -72,11 +115,11 @@ async fn changes_that_a_power_cut_took_back_are_reported_by_fsync_once() {
     let (tag, request) = control.request().await;
     let Call::Reclaim(reclaim) = request.call else { panic!("{request:?}") };
     assert_eq!((reclaim.leases.len(), reclaim.step), (2, ReclaimStep::More));
-    control.answer(tag, Answer::Reclaimed(vec![None, None]), &[]).await;
+    control.answer(tag, reclaimed(vec![None, None]), &[]).await;
     let (tag, request) = control.request().await;
     let Call::Reclaim(reclaim) = request.call else { panic!("{request:?}") };
     assert_eq!((reclaim.leases.len(), reclaim.step), (0, ReclaimStep::Last));
-    control.answer(tag, Answer::Reclaimed(Vec::new()), &[]).await;
+    control.answer(tag, reclaimed(Vec::new()), &[]).await;
     common::eventually("leases dropped", || client.leases().is_empty()).await;
 
     for errno in [Some(Errno::Io), None] {
@@ -156,7 +199,7 @@ async fn a_loss_is_seen_slot_by_slot_and_only_on_the_files_concerned() {
     for _ in 0..2 {
         let (tag, request) = control.request().await;
         assert!(matches!(request.call, Call::Reclaim(_)), "{request:?}");
-        control.answer(tag, Answer::Reclaimed(Vec::new()), &[]).await;
+        control.answer(tag, reclaimed(Vec::new()), &[]).await;
     }
     for (fid, errno) in [(OTHER, None), (THIRD, None), (FILE, Some(Errno::Io)), (FILE, None)] {
         let client = Arc::clone(&script.client);
@@ -197,7 +240,7 @@ async fn versions_are_forgotten_after_a_restart_even_if_reclaiming_took_two_atte
     for _ in 0..2 {
         let (tag, request) = control.request().await;
         assert!(matches!(request.call, Call::Reclaim(_)), "{request:?}");
-        control.answer(tag, Answer::Reclaimed(Vec::new()), &[]).await;
+        control.answer(tag, reclaimed(Vec::new()), &[]).await;
     }
     let asking = ask();
     let (tag, _) = control.request().await;

@@ -525,8 +525,12 @@ pub enum SetXattr {
 pub enum Answer {
     Done,
     Welcome(Welcome),
-    /// For each lease of the batch, in order: what it is now, or nothing.
-    Reclaimed(Vec<Option<Grant>>),
+    Reclaimed {
+        /// For each lease of the batch, in order: what it is now, or nothing.
+        leases: Vec<Option<Grant>>,
+        /// Others have what excludes these: they are lost.
+        refused_locks: Vec<(Fid, Lock)>,
+    },
     /// `None`: there is no such name, which may be cached under the directory's lease.
     Found {
         parent: Attr,

@@ -34,10 +34,11 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
     let result = match core.table.handle_reclaim_placed(now, session, &claimed) {
         Ok(held) => {
             let each = held.into_iter().zip(&unchanged);
-            Ok(Answer::Reclaimed(each.map(|(held, unchanged)| held.filter(|_| *unchanged)).collect()))
+            Ok(each.map(|(held, unchanged)| held.filter(|_| *unchanged)).collect())
         }
         Err(_) => Err(Failure::SessionEnded),
     };
+    let mut refused_locks = Vec::new();
     if result.is_ok() {
         for fid in open {
             core.opens.add(session, fid, incoming.order);
@@ -46,6 +47,7 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
             for (fid, lock) in &reclaim.locks {
                 if let Err(error) = core.locks.set(*fid, session, *lock, IfBusy::Fail) {
                     tracing::error!(%session, %fid, %error, "a lock could not be reclaimed");
+                    refused_locks.push((*fid, *lock));
                 }
             }
             crash::point("server.reclaim-taken");
@@ -59,7 +61,8 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
             }
         }
     }
-    incoming.answer_in(&mut core, &result);
+    let answer = result.map(|leases| Answer::Reclaimed { leases, refused_locks });
+    incoming.answer_in(&mut core, &answer);
     core.settle();
     core.settle_locks();
 }

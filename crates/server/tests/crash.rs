@@ -366,7 +366,7 @@ async fn come_back(
     let client = connect(address, Some(key)).await?;
     assert_eq!(client.session.standing, Standing::Reclaim);
     match call(&client, Call::Reclaim(reclaim)).await?.unwrap() {
-        Answer::Reclaimed(granted) => Some((client, granted)),
+        Answer::Reclaimed { leases: granted, .. } => Some((client, granted)),
         other => panic!("{other:?}"),
     }
 }

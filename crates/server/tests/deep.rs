@@ -280,7 +280,9 @@ async fn after_a_restart_what_was_covered_is_reclaimed_lease_by_lease() {
     let grant = Grant { fid: file, scope: Scope::Node, ..lease };
     let leases = vec![(grant, made.attr.version)];
     let reclaim = Reclaim { leases, open: vec![], locks: vec![], step: ReclaimStep::Last };
-    let Ok(Answer::Reclaimed(held)) = holder.ask(Call::Reclaim(reclaim)).await.result else { panic!() };
+    let Ok(Answer::Reclaimed { leases: held, .. }) = holder.ask(Call::Reclaim(reclaim)).await.result else {
+        panic!()
+    };
     assert_eq!(held[0].map(|grant| (grant.scope, grant.mode)), Some((Scope::Node, Mode::Write)));
     let other = connect(&server).await;
     let reply = getattr(&other, file).await;

@@ -173,6 +173,24 @@ async fn who_is_dead_or_does_not_tell_is_waited_for_no_longer_than_for_a_lease()
     assert!(asked.elapsed() >= term * 3 && asked.elapsed() < term * 12, "{:?}", asked.elapsed());
 }
 
+/// Two say that they had a lock alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_have_a_lock_again_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    drop(server);
+    let server = start(dir.path());
+    for (client, refused) in [(one, vec![]), (two, vec![(file, lock(7, 5, 9))])] {
+        let back = Client::resume(&server, client.key()).await;
+        let locks = vec![(file, lock(7, 5, 9)), (file, Lock { mode: LockMode::Shared, ..lock(7, 20, 29) })];
+        let reclaim = Reclaim { leases: vec![], open: vec![], locks, step: ReclaimStep::Last };
+        let answer = back.ask(Call::Reclaim(reclaim)).await.result;
+        assert_eq!(answer, Ok(Answer::Reclaimed { leases: vec![], refused_locks: refused }));
+    }
+}
+
 // SEMANTICS 39
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_restart_locks_are_reclaimed_and_rights_of_before_count_for_nothing() {

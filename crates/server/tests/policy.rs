@@ -90,7 +90,9 @@ async fn a_session_has_the_term_that_it_asked_for_also_after_a_restart() {
     let own = Client::connect_as(server.local_addr(), role, Recalls::Answer).await.unwrap();
     let leases = vec![(grants[0], file.attr.version)];
     let reclaim = Reclaim { leases, open: vec![], locks: vec![], step: ReclaimStep::Last };
-    let Ok(Answer::Reclaimed(back)) = own.ask(Call::Reclaim(reclaim)).await.result else { panic!() };
+    let Ok(Answer::Reclaimed { leases: back, .. }) = own.ask(Call::Reclaim(reclaim)).await.result else {
+        panic!()
+    };
     assert_eq!(back[0].map(|grant| grant.term), Some(Term::For(term)));
 }
 
@@ -285,7 +287,7 @@ async fn reclaiming_goes_on_after_it_was_interrupted() {
     let second = Client::resume(&server, client.key()).await;
     assert_eq!(second.session.standing, Standing::Reclaim);
     let reply = second.ask(batch(&held[20..], ReclaimStep::Last)).await;
-    let Ok(Answer::Reclaimed(grants)) = reply.result else { panic!("{reply:?}") };
+    let Ok(Answer::Reclaimed { leases: grants, .. }) = reply.result else { panic!("{reply:?}") };
     assert_eq!(grants.len(), 30);
     assert!(grants.iter().all(|grant| grant.is_some_and(|grant| grant.mode == Mode::Write)));
     let AdminAnswer::Status(status) = admin(&server, AdminCall::Status).await else { panic!() };

@@ -155,13 +155,17 @@ async fn after_a_restart_clients_reclaim_what_they_held() {
     let reclaim =
         |leases, step| back.ask(Call::Reclaim(Reclaim { leases, open: vec![], locks: vec![], step }));
     let first = reclaim(vec![(on(file.fid), file.attr.version)], ReclaimStep::More).await;
-    let Ok(Answer::Reclaimed(held)) = first.result else { panic!("{first:?}") };
+    let Ok(Answer::Reclaimed { leases: held, .. }) = first.result else { panic!("{first:?}") };
     let regranted = held[0].unwrap();
     assert_eq!((regranted.fid, regranted.mode), (file.fid, Mode::Write));
     assert!(regranted.epoch > on(file.fid).epoch);
     assert!(blocked.try_recv().is_err(), "the grace period is not over");
     let last = reclaim(vec![(on(back.root), lost)], ReclaimStep::Last).await;
-    assert_eq!(last.result, Ok(Answer::Reclaimed(vec![None])), "of a version that the store has not");
+    assert_eq!(
+        last.result,
+        Ok(Answer::Reclaimed { leases: vec![None], refused_locks: vec![] }),
+        "of a version that the store has not"
+    );
     // The only known session is back, so the grace period ends early; then its write lease is asked down.
     assert!(blocked.await.unwrap().0.result.is_ok());
     assert_eq!(back.next_recall().await.to, Some(Mode::Read));
@@ -290,7 +294,7 @@ async fn a_reclaim_in_many_messages_goes_on_after_a_broken_connection() {
     let reclaim = async |back: &Client, part: &[(Grant, Version)], step| {
         let part = Reclaim { leases: part.to_vec(), open: vec![part[0].0.fid], locks: vec![], step };
         match back.ask(Call::Reclaim(part)).await.result {
-            Ok(Answer::Reclaimed(held)) => held,
+            Ok(Answer::Reclaimed { leases: held, .. }) => held,
             other => panic!("{other:?}"),
         }
     };

@@ -1,8 +1,9 @@
 //! Locks that were asked for, until the caller has the answer. One that the caller did not wait for is given back when the
 //! server grants it; before that the same owner asks for nothing else, or would lose it with what is given back.
 
+use crate::cache::State;
 use crate::cache::held_locks::{Owner, owner_of};
-use soda_protocol::Lock;
+use soda_protocol::{Lock, LockFamily, LockMode};
 use soda_types::Fid;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -67,10 +68,35 @@ impl AskedLocks {
         others.any(|other| other.start <= request.lock.end && request.lock.start <= other.end)
     }
 
+    /// Whether the owner has asked for an exclusive lock.
+    pub(crate) fn asks_for_exclusive(&self, owner: Owner) -> bool {
+        let requests = self.by_owner.get(&owner).into_iter().flatten();
+        requests.into_iter().any(|(_, (lock, _))| lock.mode == LockMode::Exclusive)
+    }
+
     /// What the owner has to wait for before it asks for more: that a request without a caller is over.
     pub(crate) fn unsettled(&self, owner: Owner) -> Option<OwnedNotified> {
         let requests = self.by_owner.get(&owner)?;
         let gone = requests.values().any(|(_, caller)| *caller == Caller::Gone);
         gone.then(|| Arc::clone(&self.settled).notified_owned())
+    }
+}
+
+impl State {
+    /// Flocks that went when the wait for an exclusive one began (flock(2)); only the server knows whether it began. They are
+    /// not to be had again after its restart: others may have got what these exclude.
+    pub(crate) fn drop_flocks_given_up(&mut self) {
+        for (fid, lock) in self.locks.all() {
+            let shared = lock.family == LockFamily::Flock && lock.mode == LockMode::Shared;
+            if shared && self.asked_locks.asks_for_exclusive(owner_of(fid, &lock)) {
+                self.locks.release(fid, lock);
+            }
+        }
+    }
+
+    /// Locks of the file that its users rely on are gone: they get an error, those who open it anew do not.
+    pub(crate) fn note_lost_locks(&mut self, fid: Fid, loss: u64) {
+        self.inode(fid).uses.locks_lost = loss;
+        self.repin(fid);
     }
 }

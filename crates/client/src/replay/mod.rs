@@ -322,7 +322,7 @@ impl<'a> Attempt<'a> {
     ) -> Result<Vec<Option<Grant>>, Halt> {
         let reclaim = Reclaim { leases, open: Vec::new(), locks: Vec::new(), step };
         match wire.ask(None, Call::Reclaim(reclaim)).await? {
-            Answer::Reclaimed(held) => Ok(held),
+            Answer::Reclaimed { leases: held, .. } => Ok(held),
             _ => Err(Halt::keep("the server does not answer as one of Soda does")),
         }
     }

@@ -1,5 +1,6 @@
 //! What a new control connection has to restore, and what is lost with a session.
 
+use crate::cache::State;
 use crate::cache::inode::Inode;
 use crate::connection::link::Current;
 use crate::connection::{ConnId, FrameReader, Writer};
@@ -7,7 +8,7 @@ use crate::inner::Inner;
 use crate::session::Joinable;
 use crate::session::handshake::{HandshakeError, exchange};
 use soda_oplog::Applied;
-use soda_protocol::{Answer, Call, Lsn, Reclaim, ReclaimStep, SessionKey, SessionWelcome, Standing};
+use soda_protocol::{Answer, Call, Lock, Lsn, Reclaim, ReclaimStep, SessionKey, SessionWelcome, Standing};
 use soda_types::{Errno, Fid, FsError, Grant, Monotonic, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,8 +102,7 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
     let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
     state.delegate.forget_all();
     for fid in state.locks.lose_all() {
-        state.inode(fid).uses.locks_lost = loss;
-        state.repin(fid);
+        state.note_lost_locks(fid, loss);
     }
     state.nothing_told_open();
     let cached: Vec<Fid> = state.inodes().map(|(fid, _)| *fid).collect();
@@ -188,6 +188,7 @@ async fn reclaim(
             (grant, version)
         };
         let leases: Vec<(Grant, Version)> = grants.into_iter().map(versioned).collect();
+        state.drop_flocks_given_up();
         (leases, state.open_files(), state.locks.all())
     };
     let (mut leases, mut open, mut locks) = (leases.as_slice(), open.as_slice(), locks.as_slice());
@@ -211,7 +212,10 @@ async fn reclaim(
             let now = inner.now();
             let mut state = crate::lock(&inner.state);
             let answers = match answer {
-                Ok((Answer::Reclaimed(answers), _)) => answers,
+                Ok((Answer::Reclaimed { leases, refused_locks }, _)) => {
+                    lose_locks(inner, &mut state, &refused_locks);
+                    leases
+                }
                 Ok(_) => Vec::new(),
                 Err(error) => {
                     state.holder.fail_request(ticket);
@@ -228,6 +232,25 @@ async fn reclaim(
         if last {
             return Ok(());
         }
+    }
+}
+
+/// Others have what excludes these: nobody here may go on as if they were held.
+fn lose_locks(inner: &Inner, state: &mut State, refused: &[(Fid, Lock)]) {
+    if refused.is_empty() {
+        return;
+    }
+    tracing::error!(
+        locks = refused.len(),
+        "the server restarted and gave others locks that exclude these: they are lost"
+    );
+    let loss = inner.losses.fetch_add(1, Ordering::SeqCst) + 1;
+    for (fid, lock) in refused {
+        if !state.locks.overlaps(*fid, *lock) {
+            continue;
+        }
+        state.locks.release(*fid, *lock);
+        state.note_lost_locks(*fid, loss);
     }
 }
 

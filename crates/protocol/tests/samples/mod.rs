@@ -387,7 +387,7 @@ fn answers() -> Vec<Answer> {
     let mut answers = vec![
         Answer::Done,
         Answer::Welcome(welcome),
-        Answer::Reclaimed(vec![Some(grant()), None]),
+        Answer::Reclaimed { leases: vec![Some(grant()), None], refused_locks: vec![(fid(2), lock())] },
         Answer::Found { parent: attr(), node: Some(node) },
         Answer::Node(node),
         Answer::Target(b"target".to_vec()),

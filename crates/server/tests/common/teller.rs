@@ -120,7 +120,7 @@ pub async fn reclaim(
 ) -> Option<Vec<Option<Grant>>> {
     let call = Call::Reclaim(Reclaim { leases, open, locks: vec![], step });
     match client.connection().call(None, call, Bytes::new()).await?.0.result {
-        Ok(Answer::Reclaimed(held)) => Some(held),
+        Ok(Answer::Reclaimed { leases: held, .. }) => Some(held),
         other => panic!("{other:?}"),
     }
 }
