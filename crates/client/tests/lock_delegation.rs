@@ -8,7 +8,10 @@ mod proxy;
 
 use common::*;
 use proxy::{Proxy, Weather};
-use soda_client::{BootClock, Client, ClientStanding, Clock, Locks, NoKernel, OpenFile, TcpTransport};
+use soda_client::{
+    BootClock, Client, ClientConfig, ClientStanding, Clock, Locks, NoKernel, OpenFile, TcpTransport,
+    WriteBehind, WritePolicy,
+};
 use soda_protocol::{Lock, LockFamily, LockMode, LockWait};
 use soda_types::{Errno, Fid, LockOwner, Monotonic};
 use std::sync::Arc;
@@ -384,12 +387,16 @@ async fn locks_taken_alone_are_lost_with_the_session_and_nobody_waits_longer_for
     assert_eq!((a.session().locks, a.session().delegated_locks), (0, 0));
 }
 
-#[derive(Debug, Default)]
-struct Ahead(AtomicU64);
+/// Goes only where the test puts it on.
+#[derive(Debug)]
+struct Standing {
+    since: Monotonic,
+    ahead: AtomicU64,
+}
 
-impl Clock for Ahead {
+impl Clock for Standing {
     fn now(&self) -> Monotonic {
-        BootClock.now() + Duration::from_nanos(self.0.load(Ordering::Relaxed))
+        self.since + Duration::from_nanos(self.ahead.load(Ordering::Relaxed))
     }
 
     fn suspended(&self) -> u64 {
@@ -400,10 +407,17 @@ impl Clock for Ahead {
 // SEMANTICS 29
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_not_locked_for_a_while_is_asked_no_more() {
+    let behind = WritePolicy::Behind(WriteBehind::default());
+    for (write, idle) in [(WritePolicy::Through, 10), (behind, 2)] {
+        who_has_not_locked_for(Duration::from_secs(idle), write).await;
+    }
+}
+
+async fn who_has_not_locked_for(idle: Duration, write: WritePolicy) {
     let cell = Cell::with_term(Duration::from_secs(60));
     let proxy = Proxy::before(cell.addr).await;
-    let clock = Arc::<Ahead>::default();
-    let mut config = cell.client_config();
+    let clock = Arc::new(Standing { since: BootClock.now(), ahead: AtomicU64::new(0) });
+    let mut config = ClientConfig { write, ..cell.client_config() };
     config.server = proxy.addr.to_string();
     let a = Client::connect_with(config, Box::new(NoKernel), clock.clone(), Box::new(TcpTransport))
         .await
@@ -416,7 +430,7 @@ async fn who_has_not_locked_for_a_while_is_asked_no_more() {
     at_once(a.lock_release(f.fid(), lock(1, 0, 9))).unwrap();
     assert_eq!(a.session().delegated_locks, 2);
     let theirs = open(&b, "f").await;
-    clock.0.fetch_add(10_000_000_000, Ordering::Relaxed);
+    clock.ahead.fetch_add(idle.as_nanos() as u64, Ordering::Relaxed);
     eventually("what is idle is given back", || a.session().delegated_locks == 1).await;
     eventually("the server has it back", || a.session().waiting == 0).await;
     proxy.set(Weather::Silence);

@@ -157,9 +157,14 @@ impl Core {
         key
     }
 
-    /// An epoch for what is not in the lease table; no run of the server uses it again.
+    /// A number that no run of the server uses again, for what a client may still answer after a restart.
+    pub(crate) fn new_number(&mut self) -> u64 {
+        (self.starts << EPOCHS_PER_START) + self.new_key()
+    }
+
+    /// An epoch for what is not in the lease table.
     pub(crate) fn new_lock_epoch(&mut self) -> Epoch {
-        Epoch((self.starts << EPOCHS_PER_START) + self.new_key())
+        Epoch(self.new_number())
     }
 
     /// A session has ended: no lock is granted to it any more.

@@ -148,7 +148,7 @@ impl<'s> CoreGuard<'s> {
         session: SessionId,
         access: &Access,
     ) -> Option<oneshot::Receiver<Option<Node>>> {
-        let (now, key) = (self.now, OpKey(self.new_key()));
+        let (now, key) = (self.now, OpKey(self.new_number()));
         if !self.table.inquire(now, session, key, access) {
             return None;
         }

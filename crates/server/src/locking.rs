@@ -13,6 +13,9 @@ use soda_protocol::{Answer, Call, Delegable, Failure, LockWait};
 use soda_storage::crash;
 use soda_types::{Epoch, Errno, Fid, FsError, Lock};
 
+/// Locks that a session tells of at once; clients of this version give up deciding at half of them.
+const MOST_TOLD: usize = 8192;
+
 /// Carries out a lock call: answers it now, or keeps it until the lock can be had.
 pub(crate) fn run(shared: &Shared, incoming: Incoming) {
     if let Call::LockTest { fid, lock } | Call::LockSet { fid, lock, .. } = &incoming.request.call {
@@ -106,11 +109,17 @@ fn decide(core: &mut CoreGuard<'_>, incoming: &Incoming) {
 /// a right that it does not have any more, counts for nothing.
 fn take_back(core: &mut CoreGuard<'_>, incoming: &Incoming, fid: Fid, epoch: Epoch, locks: Option<&[Lock]>) {
     let session = incoming.session();
+    // All of them are entered in one go, and everybody waits for that.
+    if locks.is_some_and(|locks| locks.len() > MOST_TOLD) {
+        let problem = "too many locks are told at once";
+        tracing::warn!(%session, %fid, problem, "a client breaks the rules");
+        return incoming.answer_in(core, &Err(Failure::Fs(FsError::new(Errno::Invalid, problem))));
+    }
     let had_it = core.delegations.take_back(fid, session, epoch);
     if let Some(locks) = locks.filter(|_| had_it) {
-        let refused = core.locks.replace(fid, session, locks);
-        if !refused.is_empty() {
-            tracing::warn!(%session, %fid, ?refused, "locks of one client that exclude each other");
+        let refused = core.locks.replace(fid, session, locks).len();
+        if refused > 0 {
+            tracing::warn!(%session, %fid, refused, "locks of one client that exclude each other");
         }
     }
     incoming.answer_in(core, &Ok(Answer::Done));

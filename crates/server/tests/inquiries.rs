@@ -7,7 +7,7 @@ mod common;
 
 use bytes::Bytes;
 use common::*;
-use soda_protocol::{Answer, Call, Inquiry, InquiryAnswer, Node, Note, Push, Reply, WriteAt};
+use soda_protocol::{Answer, Call, Inquiry, InquiryAnswer, Node, Note, Push, Reply, Unlink, WriteAt};
 use soda_server::RunningServer;
 use soda_types::{Fid, FileKind, Grant, InUse, Mode, Recall, RecallAck, Version};
 use std::time::{Duration, Instant};
@@ -117,6 +117,28 @@ async fn what_the_holder_says_is_the_answer_and_its_lease_stays() {
     assert_eq!(size_and_lease(&reply, holder.node.fid), (1, Some(Mode::Read)));
 }
 
+/// What is said about a question of before a restart is never taken for the answer to one of after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_run_of_the_server_gives_an_inquiry_a_number_of_another_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut starts = Vec::new();
+    for _ in 0..2 {
+        let server = start(dir.path());
+        let (holder, other) = (Holder::connect(&server).await, Client::connect(&server).await);
+        holder.delays_changes().await;
+        let leaves = async {
+            starts.push(holder.inquiry().await.number >> 44);
+            holder.connection.call(None, Call::Goodbye, Bytes::new()).await.unwrap();
+        };
+        tokio::join!(stat(&other, holder.node.fid), leaves);
+        for (name, what) in [("file", Unlink::File { in_use: InUse::No }), ("dir", Unlink::Directory)] {
+            other.change(Call::Unlink { parent: other.root, name: n(name), what }).await.result.unwrap();
+        }
+        other.ask(Call::Goodbye).await;
+    }
+    assert_eq!(starts, [1, 2]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_tells_each_change_at_once_is_never_asked() {
     let dir = tempfile::tempdir().unwrap();
@@ -128,13 +150,19 @@ async fn who_tells_each_change_at_once_is_never_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_declines_or_says_what_it_was_not_asked_is_asked_for_the_lease() {
-    for said in [None, Some(Fid::default())] {
+    let of_other_inode = |said: &mut Node| said.fid = Fid::default();
+    let of_other_kind = |said: &mut Node| said.attr.kind = FileKind::Symlink;
+    for wrong in [None, Some(of_other_inode as fn(&mut Node)), Some(of_other_kind)] {
         let dir = tempfile::tempdir().unwrap();
         let server = start(dir.path());
         let (holder, other) = (Holder::connect(&server).await, Client::connect(&server).await);
         holder.delays_changes().await;
         let says = async {
-            let node = said.map(|fid| Node { fid, ..holder.news() });
+            let mut said = holder.news();
+            let node = wrong.map(|wrong| {
+                wrong(&mut said);
+                said
+            });
             holder.answer(holder.inquiry().await.number, node).await;
             holder.lower().await;
         };

@@ -122,6 +122,23 @@ async fn who_waits_until_locks_are_told_can_stop() {
     assert_eq!(one.ask(test(file, lock(1, 0, 9))).await.result, Ok(Answer::Conflict(None)), "nobody has it");
 }
 
+/// All are entered in one go, while everybody else waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_locks_at_once_than_a_client_has_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let epoch = one.delegated(file, lock(1, 0, 0)).await;
+    let locks: Vec<_> = (0..8193).map(|at| lock(1, 2 * at, 2 * at)).collect();
+    let too_many = one.ask(give_back(file, epoch, Some(locks.clone()))).await.result;
+    assert_eq!(errno(too_many), Errno::Invalid);
+    let waits = two.asks(test(file, lock(1, 2 * 8191, 2 * 8192))).await;
+    assert_eq!(one.next_lock_recall().await, (file, epoch), "it has them still");
+    one.ask(give_back(file, epoch, Some(locks[..8192].to_vec()))).await.result.unwrap();
+    assert_eq!(waits.await.unwrap().0.result, Ok(Answer::Conflict(Some(locks[8191]))));
+}
+
 /// The recall, and the answer, of before are lost with the connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_are_asked_for_again_on_the_next_connection() {

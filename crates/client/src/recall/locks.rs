@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Who did not lock for so long asks again: others need not wait for this machine then.
 const IDLE: Duration = Duration::from_secs(10);
+/// Sooner where a session that ends takes along what was not told: who is cut off is fenced for the right to decide, too.
+const IDLE_BEHIND: Duration = Duration::from_secs(2);
 
 impl Inner {
     /// Others ask for locks of these files.
@@ -57,7 +59,8 @@ impl Inner {
     pub(crate) fn return_idle_locks(self: &Arc<Inner>) {
         let now = self.now();
         let mut state = crate::lock(&self.state);
-        for fid in state.delegate.idle(now, IDLE) {
+        let idle = if state.writes_behind() { IDLE_BEHIND } else { IDLE };
+        for fid in state.delegate.idle(now, idle) {
             if state.locks.count_of(fid) == 0 {
                 let _ = self.leave_locks_to_server(&mut state, fid);
             }

@@ -10,9 +10,6 @@ use std::time::Duration;
 /// After locks were asked back nobody decides about them alone for this long; twice as long if it happens again soon.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
-/// Files of one session, and of all.
-const MOST_OF_SESSION: usize = 1 << 16;
-const MOST: usize = 1 << 20;
 /// So many pauses are remembered before those are looked for that are over.
 const PAUSES_MIN: usize = 1024;
 
@@ -23,6 +20,20 @@ pub struct Delegations {
     of_session: BTreeMap<SessionId, BTreeSet<Fid>>,
     pauses: BTreeMap<Fid, Pause>,
     tidy_at: usize,
+    limits: Limits,
+}
+
+/// Numbers of files.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    of_session: usize,
+    all: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { of_session: 1 << 16, all: 1 << 20 }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,11 +79,11 @@ impl Delegations {
         if self.pauses.get(&fid).is_some_and(|pause| now < pause.until) || !locks.has_none_but(fid, session) {
             return None;
         }
-        let of_session = self.of_session.entry(session).or_default();
-        if of_session.len() >= MOST_OF_SESSION || self.files.len() >= MOST {
+        let of_session = self.of_session.get(&session).map_or(0, BTreeSet::len);
+        if of_session >= self.limits.of_session || self.files.len() >= self.limits.all {
             return None;
         }
-        of_session.insert(fid);
+        self.of_session.entry(session).or_default().insert(fid);
         self.files.insert(fid, Delegation { session, epoch, recalled: None });
         Some(epoch)
     }
@@ -235,6 +246,20 @@ mod tests {
         assert!(all.offer(quiet, FILE, ONE, &locks, Epoch(90)).is_some());
         assert!(all.recall(quiet, FILE).is_some() && all.take_back(FILE, ONE, Epoch(90)));
         assert!(all.offer(quiet + FIRST_PAUSE, FILE, ONE, &locks, Epoch(91)).is_some(), "it was quiet");
+    }
+
+    #[test]
+    fn what_is_refused_leaves_nothing_behind() {
+        let limits = Limits { of_session: 2, all: 3 };
+        let (mut all, locks) = (Delegations { limits, ..Delegations::new() }, LockTable::new());
+        let mut offers = |session, ino| {
+            let fid = Fid { ino: Ino(ino), ..FILE };
+            all.offer(seconds(0), fid, session, &locks, Epoch(ino)).is_some()
+        };
+        assert_eq!([1, 2, 3].map(|ino| offers(ONE, ino)), [true, true, false]);
+        assert_eq!([3, 4].map(|ino| offers(TWO, ino)), [true, false]);
+        assert!(!offers(SessionId(3), 4));
+        assert_eq!(all.of_session.keys().copied().collect::<Vec<_>>(), [ONE, TWO]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use conclusion::{Conclusion, Stop};
 use plan::{Found, Plan, Planned, tree_of};
 use soda_lease::table::{Granted, OpKey, Outcome, TreeChanges, Want};
 use soda_protocol::{Answer, Call, Failure, LeaseWait, Node};
-use soda_types::{Errno, Fid, FsError, Grant, SessionId};
+use soda_types::{Errno, Fid, FileKind, FsError, Grant, SessionId};
 use soda_volume::Staged;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,10 +71,10 @@ async fn wait(link: Arc<Link>, mut step: Step) {
 async fn go_on(link: &Arc<Link>, step: Step) -> Option<Step> {
     let (operation, waiting) = match step {
         Step::Done => return None,
-        Step::Inquires(operation, fid, answer) => {
+        Step::Inquires(operation, about, answer) => {
             let said = answer.await.ok()?;
             let _place = link.shared.places.enter().await;
-            return Some(operation.described(fid, said));
+            return Some(operation.described(about, said));
         }
         Step::Waits(operation, waiting) => (operation, waiting),
     };
@@ -125,7 +125,7 @@ enum Step {
     Done,
     Waits(Box<Operation>, Waiting),
     /// For what a holder says of the inode.
-    Inquires(Box<Operation>, Fid, oneshot::Receiver<Option<Node>>),
+    Inquires(Box<Operation>, (Fid, FileKind), oneshot::Receiver<Option<Node>>),
 }
 
 impl Operation {
@@ -172,10 +172,12 @@ impl Operation {
                 continue;
             }
             match incoming.request.call {
-                Call::Stat { fid } if self.inquiry == Inquired::NotYet && plan.attributes.is_some() => {
-                    if let Some(answer) = core.inquire(incoming.session(), &plan.accesses[0]) {
+                Call::Stat { .. } if self.inquiry == Inquired::NotYet => {
+                    if let Some(about) = plan.attributes
+                        && let Some(answer) = core.inquire(incoming.session(), &plan.accesses[0])
+                    {
                         drop(core);
-                        return Step::Inquires(Box::new(self), fid, answer);
+                        return Step::Inquires(Box::new(self), about, answer);
                     }
                 }
                 Call::LookupStat { .. } => leave_to_holder(&mut core, incoming.session(), &mut plan),
@@ -209,9 +211,9 @@ impl Operation {
         }
     }
 
-    /// What the holder said, if anything, is the answer.
-    fn described(mut self, fid: Fid, said: Option<Node>) -> Step {
-        match said.filter(|node| node.fid == fid) {
+    /// What the holder said, if anything, is the answer, if it can be true of the inode: who asks gives it to its kernel.
+    fn described(mut self, (fid, kind): (Fid, FileKind), said: Option<Node>) -> Step {
+        match said.filter(|node| node.fid == fid && node.attr.kind == kind) {
             Some(node) => {
                 self.conclude(&[], Conclusion::of(Ok(Answer::Described(node)), Outcome::Applied));
                 Step::Done
@@ -335,7 +337,7 @@ enum Attempt {
 /// If the holder of the inode can say what it is like, only the name is looked up: by the time that it is found the holder
 /// may have let the inode go with its directory.
 fn leave_to_holder(core: &mut CoreGuard<'_>, session: SessionId, plan: &mut Plan) {
-    let Some(inode) = plan.attributes else { return };
+    let Some((inode, _)) = plan.attributes else { return };
     let now = core.now;
     let of_inode = plan.accesses.iter().position(|access| access.fid == inode);
     if let Some(at) = of_inode

@@ -38,7 +38,7 @@ pub(crate) struct Plan {
     pub(crate) accesses: Vec<Access>,
     pub(crate) found: Found,
     /// The access that is for attributes only, which a holder may say instead.
-    pub(crate) attributes: Option<Fid>,
+    pub(crate) attributes: Option<(Fid, FileKind)>,
 }
 
 /// What the names of a call meant when it was planned.
@@ -133,8 +133,8 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
 }
 
 /// What is in a directory is its names: who wants its attributes wants these next, and for them the lease.
-fn attributes_of(inode: Fid, kind: FileKind) -> Option<Fid> {
-    (kind != FileKind::Directory).then_some(inode)
+fn attributes_of(inode: Fid, kind: FileKind) -> Option<(Fid, FileKind)> {
+    (kind != FileKind::Directory).then_some((inode, kind))
 }
 
 /// The inode may be gone by now, which is no error: the name means something else then.
@@ -226,7 +226,7 @@ mod tests {
             let mut seen = [0_u32; 2];
             while !done.load(Ordering::Relaxed) {
                 let plan = plan(&volume, &call, Want::Lease, None).unwrap();
-                assert_eq!(plan.attributes, plan.found.inode);
+                assert_eq!(plan.attributes.map(|(fid, _)| fid), plan.found.inode);
                 seen[usize::from(plan.found.inode.is_some())] += 1;
             }
             seen
