@@ -1,6 +1,6 @@
 //! What is shown of a mount and of a server, in which groups and words. What no group knows comes last, under its own name.
 
-use super::show::Figure::{Bytes, Count, Level, LevelBytes, LevelTime, Longest, Mean};
+use super::show::Figure::{Bytes, Count, Level, LevelBytes, LevelTime, Longest, Mean, Sum};
 use super::show::{Figure, Reading, Unit, rate};
 use crate::commands::Hits;
 use crate::control::BACKLOG;
@@ -45,12 +45,41 @@ const MOUNT: &[Group] = &[
         &[
             ("received", Count("recalls")),
             ("of leases that were gone", Count("recalls_gone")),
+            ("by who reads", Count("recalls_for_reading")),
+            ("by who changes names", Count("recalls_for_names")),
+            ("by who changes attributes", Count("recalls_for_attributes")),
+            ("by who changes data", Count("recalls_for_data")),
+            ("by the server, of leases not used", Count("recalls_for_reclaim")),
             ("that the kernel had a part in", Count("recalls_kernel")),
             ("mean time to the answer", Mean { total: "recall_nanos", of: "recalls", unit: Unit::Nanos }),
             ("longest", Longest("recall_nanos_max", Unit::Nanos)),
             ("answered before the kernel", Count("recalls_forced")),
             ("answered as names ran out", Count("recalls_run_out")),
             ("changes of names taken back", Count("names_cancelled")),
+            ("that delayed writes had to be told for", Count("recalls_flushed")),
+            ("changes told for them", Count("recall_records")),
+            ("of these, of other objects", Count("recall_collateral")),
+            (
+                "mean time until they were told",
+                Mean { total: "recall_flush_nanos", of: "recalls_flushed", unit: Unit::Nanos },
+            ),
+            ("longest until they were told", Longest("recall_flush_nanos_max", Unit::Nanos)),
+        ],
+    ),
+    (
+        "attributes alone",
+        &[
+            ("asked of this mount by others", Count("inquiries")),
+            ("of these, not answered", Count("inquiries_declined")),
+            ("told by other mounts", Count("described")),
+        ],
+    ),
+    (
+        "file locks",
+        &[
+            ("decided here", Count("locks_here")),
+            ("files asked back", Count("lock_recalls")),
+            ("files handed over", Count("lock_returns")),
         ],
     ),
     (
@@ -71,6 +100,10 @@ const MOUNT: &[Group] = &[
             ("digests sent", Count("digests")),
             ("digests refused", Count("digests_refused")),
             ("waits for room in the log", Count("log_full")),
+            ("time waited for room", Sum("log_full_nanos", Unit::Nanos)),
+            ("time fsync waited for digests", Sum("fsync_flush_nanos", Unit::Nanos)),
+            ("time that waited before a change told at once", Sum("through_flush_nanos", Unit::Nanos)),
+            ("reservations given back, idle", Count("reservations_idle")),
             ("fsync answered by the log", Count("fsyncs_local")),
             ("told after a crash", Count("replayed")),
             ("changes lost", Count("lost_records")),

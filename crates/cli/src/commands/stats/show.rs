@@ -19,6 +19,8 @@ pub(super) enum Figure {
     Count(&'static str),
     /// As `Count`, of bytes.
     Bytes(&'static str),
+    /// Times of many, added up.
+    Sum(&'static str, Unit),
     /// As it is at the moment.
     Level(&'static str),
     LevelBytes(&'static str),
@@ -60,6 +62,7 @@ impl Figure {
             | Figure::Level(name)
             | Figure::LevelBytes(name)
             | Figure::LevelTime(name, _)
+            | Figure::Sum(name, _)
             | Figure::Longest(name, _) => (name, None),
             Figure::Mean { total, of, .. } => (total, Some(of)),
         };
@@ -78,6 +81,10 @@ impl Figure {
             Figure::Bytes(name) => {
                 let per_second = reading.per_second(name);
                 (show_size(value(name)?), per_second.map(|rate| format!("{}/s", show_size(rate as u64))))
+            }
+            Figure::Sum(name, unit) => {
+                let lately = reading.since_last(name).map(|time| show_duration(unit.time(time)));
+                (show_duration(unit.time(value(name)?)), lately)
             }
             Figure::Longest(name, unit) => (show_duration(unit.time(value(name)?)), None),
             Figure::Mean { total, of, unit } => {

@@ -127,6 +127,36 @@ grace period left               1.5 s
 }
 
 #[test]
+fn what_a_recall_costs_has_words() {
+    let figures = [
+        ("recalls_for_names", 3),
+        ("recalls_flushed", 2),
+        ("recall_records", 9),
+        ("recall_collateral", 4),
+        ("recall_flush_nanos", 8_000_000),
+        ("fsync_flush_nanos", 2_500_000),
+        ("log_full_nanos", 1_000_000),
+        ("inquiries", 5),
+        ("locks_here", 6),
+    ];
+    let shown = text(&sample("/mnt", counters(figures)), None, None);
+    for (words, value) in [
+        ("by who changes names", "3"),
+        ("that delayed writes had to be told for", "2"),
+        ("of these, of other objects", "4"),
+        ("mean time until they were told", "4.0 ms"),
+        ("time waited for room", "1.0 ms"),
+        ("time fsync waited for digests", "2.5 ms"),
+        ("asked of this mount by others", "5"),
+        ("decided here", "6"),
+    ] {
+        let is_it = |line: &str| line.starts_with(words) && line.ends_with(&format!("  {value}"));
+        assert!(shown.lines().any(is_it), "{words} {value}\n{shown}");
+    }
+    assert!(!shown.contains("OTHER"), "{shown}");
+}
+
+#[test]
 fn a_backlog_stands_at_the_head() {
     let figures = [("records", 120), ("bytes", 1536), ("age_ms", 250), ("not_durable", 1)];
     let figures = figures.map(|(name, figure)| (format!("{BACKLOG}{name}"), figure));
