@@ -255,7 +255,7 @@ impl MountOptions {
             "fsync" => self.fsync = parse_fsync(need()?)?,
             "lease-term" => self.lease_term = Some(parse_object_term(need()?)?),
             "lease-idle" => self.lease_idle = Some(parse_duration(need()?)?),
-            "lease-poll" => self.lease_poll = Some(parse_duration(need()?)?),
+            "lease-poll" => self.lease_poll = Some(parse_lease_poll(need()?)?),
             "deep-leases" => self.widest_lease = parse_deep_leases(need()?)?,
             "locks" => self.locks = parse_locks(need()?)?,
             "transport" => self.transport = need()?.parse()?,
@@ -415,6 +415,14 @@ fn parse_locks(value: &str) -> Result<Locks, String> {
         "delegated" => Ok(Locks::Delegated),
         "server" => Ok(Locks::AtServer),
         _ => Err(format!("locks={value}: choose delegated or server")),
+    }
+}
+
+/// Without a pause two processors would do nothing else.
+fn parse_lease_poll(value: &str) -> Result<Duration, String> {
+    match parse_duration(value)? {
+        time if time >= Duration::from_micros(100) => Ok(time),
+        _ => Err(format!("lease-poll={value}: at least 100us")),
     }
 }
 

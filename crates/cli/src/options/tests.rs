@@ -178,6 +178,9 @@ fn policies_of_delayed_writes_read_back() {
     assert_eq!(options.lease_idle, Some(Duration::from_secs(120)));
     assert_eq!(parse(&options.to_list()).unwrap(), options);
     assert!(parse("digest-size=9M").unwrap_err().contains("from 1 to 8M"));
+    assert!(parse("lease-poll=0s").unwrap_err().contains("at least 100us"));
+    let polls = parse("lease-poll=5ms").unwrap();
+    assert_eq!((polls.lease_poll, parse(&polls.to_list()).unwrap()), (Some(Duration::from_millis(5)), polls));
     for option in ["digest-size=1M", "reserve-idle=1s"] {
         assert!(parse(option).unwrap().check().unwrap_err().contains("add write=behind"), "{option}");
     }

@@ -127,6 +127,7 @@ impl State {
                 inode.log.origin = Origin::AtServer;
                 self.void(*fid);
                 self.holder.forget(*fid);
+                self.inode(*fid).log.deleted = true;
             }
         }
         // Closed meanwhile, which could not be logged: now nothing comes after it.

@@ -138,13 +138,14 @@ impl State {
         inode.holding = holding;
     }
 
-    /// The server has again what was removed here, and lacks other changes of it, too: nobody else can have had it since, so the
+    /// The server has again what it had deleted, and lacks other changes of it, too: nobody else can have had it since, so the
     /// lease that went with it covers them still.
     pub(crate) fn hold_what_is_there_again(&mut self) {
         let removed: Vec<Fid> =
             self.behind.log.pending().filter_map(|record| Behind::removed_by(&record.change)).collect();
         for fid in removed {
-            if self.inode(fid).log.origin == Origin::AtServer && self.holder.mode(fid).is_none() {
+            let was_deleted = std::mem::take(&mut self.inode(fid).log.deleted);
+            if was_deleted && self.holder.mode(fid).is_none() {
                 self.holder.hold_again(fid);
             }
         }

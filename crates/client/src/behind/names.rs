@@ -248,6 +248,11 @@ impl State {
             }
             // Where a directory lies is told by the lease on it: who moves it changes it.
             self.served(now, above).ok_or(Why::Unknown)?;
+            // And it is to be heard before the server is told what is done here, not to run out.
+            let at_server = self.peek(above).is_some_and(|inode| inode.log.origin == Origin::AtServer);
+            if at_server && !self.holder.lasts_until_recalled(now, above) {
+                return Err(Why::NoLease.into());
+            }
             if self.peek(above).is_some_and(|inode| inode.kernel.recalling > 0) {
                 return Err(Why::Recalled.into());
             }

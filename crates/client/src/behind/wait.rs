@@ -46,10 +46,16 @@ impl Inner {
         lost: Lost,
     ) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
         let mut began = None;
+        let mut heard = None;
         loop {
             let (_through, receiver) = {
                 let (mut state, now) = self.locked();
+                let heard = *heard.get_or_insert(state.unsynced.heard_of_all());
                 if !state.is_ahead(fids) {
+                    let is_lost = |fid: &Fid| state.unsynced.has_lost_since(*fid, heard);
+                    if lost == Lost::Fails && fids.iter().any(is_lost) {
+                        return Err(FsError::new(Errno::Io, "changes that this rests on were lost"));
+                    }
                     if let Some(began) = began {
                         self.stats.through_flush_nanos.add_time(now.since(began));
                     }
@@ -94,7 +100,12 @@ impl Inner {
             if !state.is_ahead(&[fid]) {
                 return None;
             }
-            state.behind.wait_for_synced(now, fid)
+            let receiver = state.behind.wait_for_synced(now, fid);
+            if state.behind.due_at().is_some_and(|due| due > now) {
+                // It is to be sent a little later: who sends it sleeps longer than that.
+                state.behind.news.notify_one();
+            }
+            receiver
         };
         self.pump();
         Some(self.received(receiver).await)

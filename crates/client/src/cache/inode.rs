@@ -121,6 +121,8 @@ pub(crate) struct Logged {
     /// Callers that are about to go through to the server with it.
     pub(crate) going_through: u32,
     pub(crate) keeping: Keeping,
+    /// The server has deleted it with a digest, and the lease on it.
+    pub(crate) deleted: bool,
 }
 
 /// What others were told that it is like ([`crate::recall`]), by the count of its changes.

@@ -124,6 +124,11 @@ impl Unsynced {
         }
     }
 
+    /// Every loss until now.
+    pub(crate) fn heard_of_all(&self) -> Heard {
+        Heard(self.losses)
+    }
+
     /// Whether changes of the inode were lost that the program has not heard of.
     pub(crate) fn has_lost_since(&self, fid: Fid, heard: Heard) -> bool {
         self.lost.get(&fid).is_some_and(|loss| loss.number > heard.0)

@@ -10,6 +10,7 @@ use crate::interface::RenameHow;
 use crate::ops::names::Did;
 use soda_protocol::{Call, Rename};
 use soda_types::{Attr, Errno, Fid, FileKind, FsResult, InUse, Monotonic, Name};
+use std::sync::{Arc, MutexGuard};
 
 impl Client {
     /// # Errors
@@ -41,8 +42,7 @@ impl Client {
         let inodes: Vec<Fid> = [Some(moved), other].into_iter().flatten().collect();
         let touches = [parent, new_parent].into_iter().chain(inodes.iter().copied()).collect();
         let (in_use, protocol_how, ticket, flight) = {
-            let ahead = self.inner.ahead_of_rename(&[parent, new_parent], &inodes);
-            let (mut state, now) = self.inner.settled_unless_lost(&ahead).await?;
+            let (mut state, now) = self.inner.settled_for_rename(&[parent, new_parent], &inodes).await?;
             for (dir, name, means) in [(parent, name, Some(moved)), (new_parent, new_name, other)] {
                 state.check_meaning(now, At { dir, name }, means)?;
             }
@@ -100,17 +100,34 @@ impl Client {
 }
 
 impl Inner {
-    /// What the server has to be told all of before it renames: whether a directory may be moved depends on where others were
-    /// moved here.
-    fn ahead_of_rename(&self, parents: &[Fid; 2], inodes: &[Fid]) -> Vec<Fid> {
-        let (state, _) = self.locked();
+    /// As [`Inner::settled_unless_lost`], of what the server has to be told before it renames: whether a directory may be moved
+    /// depends on where others were moved here, meanwhile, too.
+    async fn settled_for_rename(
+        self: &Arc<Inner>,
+        parents: &[Fid; 2],
+        inodes: &[Fid],
+    ) -> FsResult<(MutexGuard<'_, State>, Monotonic)> {
+        let mut moved = Vec::new();
+        loop {
+            let ahead: Vec<Fid> = parents.iter().chain(inodes).copied().chain(moved).collect();
+            let (state, now) = self.settled_unless_lost(&ahead).await?;
+            moved = state.moved_ahead_of(parents, inodes);
+            if !state.is_ahead(&moved) {
+                return Ok((state, now));
+            }
+        }
+    }
+}
+
+impl State {
+    /// Directories that were moved here and that this rename may depend on.
+    fn moved_ahead_of(&self, parents: &[Fid; 2], inodes: &[Fid]) -> Vec<Fid> {
         let is_file = |fid: &Fid| {
-            let attr = state.peek(*fid).and_then(|inode| inode.attr);
+            let attr = self.peek(*fid).and_then(|inode| inode.attr);
             attr.is_some_and(|attr| attr.kind != FileKind::Directory)
         };
         let stays = parents[0] == parents[1] || inodes.iter().all(is_file);
-        let moved = if stays { Vec::new() } else { state.behind.log.moved_directories() };
-        parents.iter().chain(inodes).copied().chain(moved).collect()
+        if stays { Vec::new() } else { self.behind.log.moved_directories() }
     }
 }
 

@@ -91,10 +91,11 @@ impl Recalls {
         Some(outstanding)
     }
 
-    /// Holders are given until then at least.
-    pub(super) fn put_off_deadlines(&mut self, until: Monotonic) {
+    /// Nobody was heard until now: holders are given so long from now on, and have been asked now.
+    pub(super) fn put_off_deadlines(&mut self, now: Monotonic, by: Duration) {
         for outstanding in self.by_epoch.values_mut() {
-            outstanding.deadline = outstanding.deadline.max(until);
+            outstanding.deadline = outstanding.deadline.max(now + by);
+            outstanding.since = outstanding.since.max(now);
         }
     }
 

@@ -103,7 +103,7 @@ impl Table {
         for session in self.sessions.values_mut().filter(|session| session.is_good()) {
             session.expires = session.expires.max(now + self.config.session_term);
         }
-        self.recalls.put_off_deadlines(now + self.config.recall_deadline);
+        self.recalls.put_off_deadlines(now, self.config.recall_deadline);
     }
 
     /// Somebody needs something of the session's that is no lease, such as a file lock on `fid`. If the session's lease has

@@ -1,7 +1,7 @@
 //! Asking for leases, and being answered, late, twice, or not at all.
 
 use crate::support::*;
-use soda_lease::table::{FenceReason, Output, TableConfig};
+use soda_lease::table::{FenceReason, OpKey, Outcome, Output, TableConfig};
 use soda_types::{InUse, Mode, RecallAck};
 
 #[test]
@@ -189,6 +189,10 @@ fn nobody_is_taken_for_silent_because_the_server_stood_still() {
     bench.table.handle_own_pause(bench.now);
     bench.table.handle_timeout(bench.now);
     assert_eq!(bench.table.handle_traffic(bench.now, s(1)), Ok(()));
+    bench.outputs();
+    // What it may need for its answer goes before the one who waits for that.
+    assert_eq!(bench.request(1, 2, &[change(7)]), [admit(2)]);
+    bench.table.finish(bench.now, OpKey(2), Outcome::Failed);
     bench.outputs();
     let deadline = 3600.0 + 30.0;
     bench.pass(deadline - 0.1, &[1, 2]);

@@ -319,12 +319,17 @@ fn a_scan_that_was_answered_in_vain_is_answered_more_and_more_seldom() {
         holder.end_scan(f(1), false);
         assert_eq!(questions(&mut holder, 10, Scan::Again), Some(enough));
     }
-    for _ in 0..40 {
+    for failed in 4..40 {
         holder.end_scan(f(1), false);
-        assert!(questions(&mut holder, 11, Scan::Again).is_some(), "there is a bound");
+        let enough = questions(&mut holder, 11, Scan::Again).expect("there is a bound");
+        assert_eq!(enough, 4 << failed.min(8), "{failed}");
     }
+    // However slowly they come.
+    holder.end_scan(f(1), false);
+    let mut slowly = (0..3000).map(|number| 12 + number / 100);
+    assert_eq!(slowly.position(|at| ask_to_read(&mut holder, at, 2).is_some()), Some(1023));
     holder.end_scan(f(1), true);
-    assert_eq!(questions(&mut holder, 12, Scan::First), Some(4));
+    assert_eq!(questions(&mut holder, 23, Scan::First), Some(4));
     holder.end_scan(f(1), false);
     assert_eq!(questions(&mut holder, 60, Scan::First), Some(4), "that was long ago");
 }

@@ -20,6 +20,7 @@ const SCAN: u32 = 4;
 const SCAN_WITHIN: Duration = Duration::from_secs(1);
 /// So many after failures.
 const LATER_SCAN: u32 = 1024;
+const MOST_DOUBLINGS: u32 = 8;
 /// After so long without a question failures are forgotten.
 const FORGET: Duration = Duration::from_secs(30);
 /// A lease that covers more objects is not lowered: its holder would do nothing else meanwhile.
@@ -48,14 +49,15 @@ pub(super) struct Questions {
 impl Questions {
     pub(super) fn note(&mut self, now: Monotonic) {
         if now.since(self.last) >= FORGET {
-            self.failures = 0;
+            (self.failures, self.count) = (0, 0);
         }
-        if now.since(self.since) >= SCAN_WITHIN {
+        // After a failure the number counts, not how fast they come.
+        if self.failures == 0 && now.since(self.since) >= SCAN_WITHIN {
             (self.count, self.since) = (0, now);
         }
         self.last = now;
         self.count += 1;
-        let enough = SCAN.checked_shl(self.failures).map_or(LATER_SCAN, |enough| enough.min(LATER_SCAN));
+        let enough = (SCAN << self.failures.min(MOST_DOUBLINGS)).min(LATER_SCAN);
         if self.count >= enough && !self.taken {
             self.count = 0;
             self.is_scan = true;
