@@ -14,6 +14,7 @@ use crate::error::CliError;
 use crate::progress::Waiting;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use soda_client::Untold;
 use soda_fuse::MountEntry;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,14 +33,21 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     let mount = soda_fuse::find_mount(&arguments.dir).map_err(failed())?;
     let mount = mount.ok_or_else(|| CliError::NotMounted(arguments.dir.clone()))?;
     let start = Instant::now();
-    let daemon = control::daemon_of(&mount);
+    let mut daemon = control::daemon_of(&mount);
     let status = daemon.as_ref().map(|daemon| &daemon.status);
     if status.is_some_and(is_elsewhere) || binds::is_bind(&mount, &control::table()?, status) {
         return unmount_bind(&mount.dir, arguments);
     }
     let is_plain = !arguments.force && !arguments.lazy;
-    if let Some(daemon) = daemon.clone().filter(|daemon| is_plain && daemon.status.writes_behind()) {
-        tell_first(daemon)?;
+    let mut lost = 0;
+    if let Some(before) = daemon.clone().filter(|daemon| is_plain && daemon.status.writes_behind()) {
+        let lost_before = before.status.count("lost_records");
+        tell_first(before)?;
+        // What is told and what is lost by now.
+        if let Some(now) = control::daemon_of(&mount) {
+            lost = now.status.count("lost_records").saturating_sub(lost_before);
+            daemon = Some(now);
+        }
     }
     let words = daemon.as_ref().and_then(|daemon| control::last_words(&daemon.socket));
     let daemon = daemon.map(|daemon| daemon.status);
@@ -60,7 +68,7 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
             dir = entry.dir.display()
         ),
         _ => {
-            let heard = heard_last(&daemon, words);
+            let heard = heard_last(&daemon, words, lost);
             wait_for_end(daemon.pid);
             return heard;
         }
@@ -68,8 +76,9 @@ pub(crate) fn run(arguments: &UmountArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The daemon says how it ended. Who works with the mount until then, it also tells its server of what was done last.
-fn heard_last(daemon: &MountStatus, words: Option<LastWords>) -> Result<(), CliError> {
+/// The daemon says how it ended. Who works with the mount until then, it also tells its server of what was done last. `lost`: so
+/// many changes were lost while it was waited for.
+fn heard_last(daemon: &MountStatus, words: Option<LastWords>, lost: u64) -> Result<(), CliError> {
     let Some(words) = words.filter(|_| daemon.writes_behind()) else { return Ok(()) };
     let heard = {
         let server = &daemon.session.server;
@@ -79,13 +88,15 @@ fn heard_last(daemon: &MountStatus, words: Option<LastWords>) -> Result<(), CliE
         words.wait()
     };
     let why = match heard {
-        Heard::Untold(untold) => return all_told(&daemon.dir, untold),
+        Heard::Untold(untold) => {
+            return all_told(&daemon.dir, Untold { lost: untold.lost + lost, ..untold });
+        }
         Heard::NoWord => "has ended without a word",
         Heard::Silence => "does not answer",
     };
     let backlog = &daemon.session.backlog;
     if backlog.records + backlog.not_durable == 0 {
-        return Ok(());
+        return all_told(&daemon.dir, Untold { left: 0, lost });
     }
     let text = format!(
         "the daemon of {} {why}: what it had not told its server {}",
