@@ -113,7 +113,8 @@ fn an_unmount_without_the_server_says_where_the_rest_is() {
     write_later(&cell);
     cell.server.kill();
     let dir = cell.root(0).to_str().unwrap().to_owned();
-    let umount = wait::run(&mut soda(&["umount", &dir]), PATIENCE * 2).expect_success("umount");
+    // Some time for the server to come back, then half a minute more for the daemon.
+    let umount = wait::run(&mut soda(&["umount", &dir]), PATIENCE * 5).expect_success("umount");
     let said = String::from_utf8_lossy(&umount.stderr).into_owned();
     assert!(said.contains("is gone") && said.contains("cache-dir") && !said.contains("lost"), "{said}");
     cell.mounts[0].crash();
