@@ -202,8 +202,12 @@ async fn who_waits_for_a_lock_waits_at_the_server_in_turn() {
         tokio::spawn(async move { client.lock_set(&file, lock(owner, 0, 9), LockWait::Yes).await })
     };
     // First of a process here, then of one there.
+    let asked = a.stats().count("msg_lockset");
     let first = waits(&a, &f, 2);
-    eventually("the locks are at the server", || a.session().delegated_locks == 0).await;
+    eventually("it is asked for", || a.stats().count("msg_lockset") == asked + 1).await;
+    assert_eq!(a.session().delegated_locks, 0);
+    // It has been heard of when this is answered.
+    assert!(in_the_way(&a, f.fid(), lock(3, 0, 9)).await.is_some());
     let second = waits(&b, &theirs, 3);
     wait_until("both wait", || async { b.stats().count("msg_lockset") == 1 }).await;
     // The one there has been heard of when this is answered.
