@@ -2,9 +2,9 @@
 //! locked and what follows from the table's decisions is in `guard`.
 
 use crate::clock;
-use crate::link::Incoming;
 use crate::metrics::CallKind;
 use crate::net::Outbox;
+use crate::put_off::PutOff;
 use crate::restore::EPOCHS_PER_START;
 use crate::session::records::ServerRecord;
 use crate::session::{Opens, ReplyTo, Session};
@@ -12,7 +12,7 @@ use soda_lease::locks::{Delegations, LockTable, WaitKey};
 use soda_lease::table::{OpKey, Table};
 use soda_protocol::{Delegable, Node, OpId};
 use soda_types::{Epoch, Fid, Lock, Monotonic, SessionId};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -35,8 +35,8 @@ pub(crate) struct Core {
     pub(crate) lock_waits: HashMap<u64, LockWaiting>,
     /// Who decides about locks by itself.
     pub(crate) delegations: Delegations,
-    /// Calls about locks that a session is asked to give back first, in the order of arrival.
-    pub(crate) lock_calls: BTreeMap<Fid, VecDeque<Incoming>>,
+    /// Calls about locks that a session is asked to give back first.
+    pub(crate) lock_calls: PutOff,
     next_key: u64,
     /// The number of the newest session.
     pub(crate) last_session: u64,
@@ -136,7 +136,7 @@ impl Core {
             inquiries: HashMap::new(),
             lock_waits: HashMap::new(),
             delegations: Delegations::new(),
-            lock_calls: BTreeMap::new(),
+            lock_calls: PutOff::default(),
             next_key: 1,
             last_session: server.last_session,
             starts: server.starts,
@@ -169,21 +169,14 @@ impl Core {
 
     /// A session has ended: no lock is granted to it any more.
     pub(crate) fn forget_lock_waits_of(&mut self, session: SessionId) {
-        self.forget_lock_calls_where(|call| call.session() == session);
+        self.lock_calls.forget(session, |_| true);
         self.forget_lock_waits_where(|waiting| waiting.session == session);
     }
 
     /// A connection has ended: who waited on it for a lock asks again on the next one.
-    pub(crate) fn forget_lock_waits_on(&mut self, connection: u64) {
-        self.forget_lock_calls_where(|call| call.link.outbox.id() == connection);
+    pub(crate) fn forget_lock_waits_on(&mut self, session: SessionId, connection: u64) {
+        self.lock_calls.forget(session, |call| call.link.outbox.id() == connection);
         self.forget_lock_waits_where(|waiting| waiting.reply_to.outbox.id() == connection);
-    }
-
-    fn forget_lock_calls_where(&mut self, forget: impl Fn(&Incoming) -> bool) {
-        self.lock_calls.retain(|_, calls| {
-            calls.retain(|call| !forget(call));
-            !calls.is_empty()
-        });
     }
 
     fn forget_lock_waits_where(&mut self, forget: impl Fn(&LockWaiting) -> bool) {

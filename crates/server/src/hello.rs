@@ -172,7 +172,7 @@ impl Shared {
         entry.peer = asked.peer.to_string();
         let standing = entry.standing.on_wire();
         if let Some(older) = older {
-            core.forget_lock_waits_on(older.id());
+            core.forget_lock_waits_on(session.id, older.id());
             older.close();
         }
         self.metrics.sessions_resumed.add(1);

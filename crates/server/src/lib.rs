@@ -23,7 +23,8 @@
 //!   `metrics`, `net` (sockets), `respond` (how a reply is encoded), `places`, `sync` (group commit).
 //! * State: `session` (slots, open files, inode numbers, records), `space` (reserved), `durability`
 //!   (which changes are known to be on the medium),
-//!   `core` (what the one lock guards), `agenda` (what is noted for others to do), `shared` (all that every part knows).
+//!   `put_off` (lock calls that wait for a delegate), `core` (what the one lock guards), `agenda` (what is noted for others to
+//!   do), `shared` (all that every part knows).
 //! * The lock: `guard` locks the core and carries out what the table decides; `lock_waits` and `register` (the store's list of
 //!   sessions) stand on it.
 //! * A request: `link` is a connection with what arrived on it; `call`, `locking` and `reclaim` do what it asks for; `reader`
@@ -54,6 +55,7 @@ mod memory;
 mod metrics;
 mod net;
 mod places;
+mod put_off;
 mod random;
 mod reader;
 mod reclaim;

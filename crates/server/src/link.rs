@@ -11,7 +11,7 @@ use soda_lease::table::Want;
 use soda_protocol::{Answer, Failure, Request};
 use soda_types::{Errno, FsError, SessionId};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// What a connection of a session is for.
@@ -34,6 +34,36 @@ pub(crate) struct Link {
     pub(crate) waiting: AtomicUsize,
     /// What has arrived and is not looked at yet.
     pub(crate) backlog: Backlog,
+}
+
+impl Link {
+    /// Whether one more request may wait.
+    ///
+    /// # Errors
+    /// What it is to be answered otherwise.
+    pub(crate) fn may_wait(&self) -> Result<(), Failure> {
+        if self.waiting.load(Ordering::Relaxed) < self.shared.config.limits.waiting_per_connection {
+            return Ok(());
+        }
+        Err(Failure::Busy("too many requests of this connection wait".to_owned()))
+    }
+}
+
+/// A request that counts as waiting while this is there.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<Link>);
+
+impl Counted {
+    pub(crate) fn new(link: &Arc<Link>) -> Counted {
+        link.waiting.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(link))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A request that has arrived.

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use soda_lease::locks::WaitKey;
 use soda_protocol::{Answer, Delegable, Failure, Push};
 use soda_types::{Epoch, Errno, Fid, Lock, Monotonic, SessionId};
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Who has a lock that is wanted.
@@ -55,11 +54,8 @@ impl CoreGuard<'_> {
     pub(crate) fn contest_waits(&mut self) -> Option<Monotonic> {
         let waits: Vec<(Fid, SessionId, Lock)> =
             self.lock_waits.values().map(|waiting| (waiting.fid, waiting.session, waiting.lock)).collect();
-        let first = |(fid, calls): (&Fid, &VecDeque<Incoming>)| {
-            let first = calls.front()?;
-            Some((*fid, first.session(), lock_of(first)?))
-        };
-        let waits: Vec<_> = waits.into_iter().chain(self.lock_calls.iter().filter_map(first)).collect();
+        let first = |(fid, first): (Fid, &Incoming)| Some((fid, first.session(), lock_of(first)?));
+        let waits: Vec<_> = waits.into_iter().chain(self.lock_calls.firsts().filter_map(first)).collect();
         let now = self.now;
         let alive = waits.into_iter().filter_map(|(fid, session, lock)| {
             match self.contest_locks(fid, session, lock) {
@@ -92,7 +88,7 @@ impl CoreGuard<'_> {
     /// What who has got a lock is told: that, and perhaps that it need not ask for the next.
     pub(crate) fn taken(&mut self, fid: Fid, session: SessionId, delegable: Delegable) -> Answer {
         let (now, epoch) = (self.now, self.new_lock_epoch());
-        let wanted = delegable == Delegable::Yes && !self.lock_calls.contains_key(&fid);
+        let wanted = delegable == Delegable::Yes && !self.lock_calls.has_any(fid);
         let Core { delegations, locks, .. } = &mut **self;
         let offered = if wanted { delegations.offer(now, fid, session, locks, epoch) } else { None };
         offered.map_or(Answer::Done, Answer::Delegated)
@@ -124,13 +120,9 @@ impl CoreGuard<'_> {
 
     /// Gives up waiting for a lock on the client's wish.
     pub(crate) fn cancel_lock(&mut self, session: SessionId, tag: u64) {
-        for calls in self.lock_calls.values_mut() {
-            let cancelled = |call: &Incoming| call.session() == session && call.tag == tag;
-            if let Some(call) = calls.iter().position(cancelled).and_then(|at| calls.remove(at)) {
-                self.lock_calls.retain(|_, calls| !calls.is_empty());
-                call.answer_in(self, &Err(Failure::Fs(Errno::Interrupted.into())));
-                return;
-            }
+        if let Some(call) = self.lock_calls.cancel(session, tag) {
+            call.answer_in(self, &Err(Failure::Fs(Errno::Interrupted.into())));
+            return;
         }
         let same = |waiting: &LockWaiting| waiting.session == session && waiting.reply_to.tag == tag;
         // One that was sent again may wait twice, until the end of the connection before is noticed.

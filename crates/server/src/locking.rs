@@ -18,6 +18,10 @@ const MOST_TOLD: usize = 8192;
 
 /// Carries out a lock call: answers it now, or keeps it until the lock can be had.
 pub(crate) fn run(shared: &Shared, incoming: Incoming) {
+    if !incoming.payload.is_empty() {
+        // It would be kept as long as the call waits.
+        return incoming.invalid("a call about locks has no data");
+    }
     if let Call::LockTest { fid, lock } | Call::LockSet { fid, lock, .. } = &incoming.request.call {
         let contest = || {
             let mut core = shared.core();
@@ -55,7 +59,11 @@ impl CoreGuard<'_> {
             if let Contest::Alive(left) = self.contest_locks(fid, incoming.session(), *lock) {
                 self.shared().timer.wake_at(self.now + left);
             }
-            self.lock_calls.entry(fid).or_default().push_back(incoming);
+            if let Err(busy) = incoming.link.may_wait() {
+                return incoming.answer_in(self, &Err(busy));
+            }
+            let now = self.now;
+            self.lock_calls.push(now, fid, incoming);
             return;
         }
         decide(self, &incoming);
@@ -63,11 +71,7 @@ impl CoreGuard<'_> {
 
     /// Nobody decides about the file's locks alone any more.
     pub(crate) fn decide_put_off(&mut self, fid: Fid) {
-        while let Some(calls) = self.lock_calls.get_mut(&fid) {
-            let Some(next) = calls.pop_front() else {
-                self.lock_calls.remove(&fid);
-                return;
-            };
+        while let Some(next) = self.lock_calls.take_first(fid) {
             decide(self, &next);
         }
     }

@@ -66,7 +66,7 @@ pub(crate) async fn run_timer(shared: Arc<Shared>) {
 
 /// Says in the log who blocks whom. A few at a time: when a thousand wait, the first ones tell the story.
 fn warn_of_waits(core: &mut Core, now: Monotonic) {
-    let Core { waiting, table, sessions, .. } = core;
+    let Core { waiting, table, sessions, lock_calls, delegations, .. } = core;
     let name_of = |id: &SessionId| {
         let entry = sessions.get(id);
         entry.map_or_else(|| id.to_string(), |entry| format!("{id} ({})", entry.session.record.name))
@@ -88,6 +88,12 @@ fn warn_of_waits(core: &mut Core, now: Monotonic) {
             tracing::warn!(session = %name_of(&waiting.session), op = waiting.kind.name(), %fid, ?waited, ?grace,
                 blocked_by = blockers.join(", "), at_most = ?wait.at_latest, "an operation waits");
         }
+    }
+    for (fid, call, waited) in lock_calls.warn_of(now, LONG_WAIT).take(WARNINGS) {
+        let session = call.session();
+        let decides = delegations.other(fid, session).as_ref().map_or_else(String::new, name_of);
+        tracing::warn!(session = %name_of(&session), op = call.kind.name(), %fid, ?waited, blocked_by = decides,
+            "a lock cannot be decided about until a session has told of those that it took by itself");
     }
 }
 

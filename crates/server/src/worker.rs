@@ -13,7 +13,6 @@ use soda_protocol::{Answer, Call, Failure};
 use soda_storage::crash;
 use soda_types::{Errno, FsError};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 
 /// Tasks that are done before others get the place.
@@ -40,7 +39,7 @@ impl Link {
     pub(crate) fn ended(&self) {
         let mut core = self.shared.core();
         let now = core.now;
-        core.forget_lock_waits_on(self.outbox.id());
+        core.forget_lock_waits_on(self.session.id, self.outbox.id());
         if let Some(entry) = core.sessions.get_mut(&self.session.id) {
             if entry.control.as_ref().is_some_and(|control| control.id() == self.outbox.id()) {
                 entry.control = None;
@@ -133,9 +132,8 @@ impl Link {
                 }
             }
         }
-        if self.waiting.load(Ordering::Relaxed) >= self.shared.config.limits.waiting_per_connection {
-            let problem = "too many requests of this connection wait";
-            return incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
+        if let Err(busy) = self.may_wait() {
+            return incoming.answer_undone(&Err(busy));
         }
         call::start(incoming);
     }

@@ -6,7 +6,7 @@ mod common;
 
 use bytes::Bytes;
 use common::{Client, config, errno, start};
-use soda_protocol::{Answer, Call, Delegable, LockWait, Note, Reclaim, ReclaimStep};
+use soda_protocol::{Answer, Call, Delegable, Failure, LockWait, Note, Reclaim, ReclaimStep};
 use soda_types::{Epoch, Errno, Fid, Lock, LockFamily, LockMode, LockOwner};
 use std::time::{Duration, Instant};
 
@@ -120,6 +120,43 @@ async fn who_waits_until_locks_are_told_can_stop() {
     assert_eq!(errno(waits.await.unwrap().0.result), Errno::Interrupted);
     one.ask(give_back(file, epoch, Some(vec![]))).await.result.unwrap();
     assert_eq!(one.ask(test(file, lock(1, 0, 9))).await.result, Ok(Answer::Conflict(None)), "nobody has it");
+}
+
+/// Each of them is kept until the delegate tells of its locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_put_off_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.limits.waiting_per_connection = 5;
+    let server = soda_server::Server::start(config).unwrap();
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let files = [one.create(one.root, "f").await.unwrap().fid, one.create(one.root, "g").await.unwrap().fid];
+    let with_data = one.connection().call(None, test(files[0], lock(1, 0, 9)), Bytes::from_static(b"data"));
+    assert_eq!(errno(with_data.await.unwrap().0.result), Errno::Invalid);
+    let epochs = [one.delegated(files[0], lock(1, 0, 9)).await, one.delegated(files[1], lock(1, 0, 9)).await];
+    for _ in 0..3 {
+        // What was taken out of the queue does not count.
+        let mut put_off = Vec::new();
+        for at in 0..5 {
+            let call = test(files[at % 2], lock(1, 0, 9));
+            put_off.push(two.connection().send(None, call, Bytes::new()).await);
+        }
+        let refused = two.connection().call(None, test(files[0], lock(1, 0, 9)), Bytes::new());
+        assert!(matches!(refused.await.unwrap().0.result, Err(Failure::Busy(_))));
+        for (tag, answer) in put_off {
+            two.note(Note::Cancel(tag)).await;
+            assert_eq!(errno(answer.await.unwrap().0.result), Errno::Interrupted);
+        }
+    }
+    let waits =
+        [two.asks(test(files[1], lock(1, 0, 9))).await, two.asks(test(files[0], lock(1, 0, 9))).await];
+    for (file, epoch) in files.into_iter().zip(epochs) {
+        one.ask(give_back(file, epoch, None)).await.result.unwrap();
+    }
+    for answer in waits {
+        assert_eq!(answer.await.unwrap().0.result, Ok(Answer::Conflict(Some(lock(1, 0, 9)))));
+    }
+    assert!(two.ask(Call::GetAttr { fid: files[0] }).await.result.is_ok());
 }
 
 /// All are entered in one go, while everybody else waits.

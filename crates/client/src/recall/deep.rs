@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 impl Inner {
     /// Tells the kernel what may be kept of each object that the lease covers, if `quiet` finds nothing going on there. Each
-    /// counts as being recalled until [`State::end_part`]. Blocks until the kernel is up to date.
+    /// counts as being recalled until its part has ended. Blocks until the kernel is up to date.
     pub(super) fn quiet_parts(
         self: &Arc<Inner>,
         lease: Fid,

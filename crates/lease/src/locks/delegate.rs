@@ -14,6 +14,8 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Delegate {
     files: BTreeMap<Fid, File>,
+    /// Of these with the right to decide: asked for with each request.
+    held: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +60,7 @@ impl Delegate {
         let file = self.files.entry(fid).or_default();
         file.unanswered = file.unanswered.saturating_sub(1);
         if given.is_some() {
+            self.held += usize::from(file.held.is_none());
             file.held = given;
             file.used = now;
         }
@@ -88,6 +91,7 @@ impl Delegate {
         };
         if file.held == Some(epoch) {
             file.held = None;
+            self.held -= 1;
         }
         file.returning = Some(epoch);
         Some(Return { epoch, truth })
@@ -112,6 +116,7 @@ impl Delegate {
         {
             file.returning = None;
             if kept.truth == Truth::Here {
+                self.held += usize::from(file.held.is_none());
                 file.held = Some(kept.epoch);
             }
         }
@@ -130,6 +135,7 @@ impl Delegate {
 
     /// The server has forgotten whom it let decide, or the session has ended.
     pub fn forget_all(&mut self) {
+        self.held = 0;
         self.files.retain(|_, file| {
             (file.held, file.returning) = (None, None);
             file.unanswered > 0
@@ -145,7 +151,7 @@ impl Delegate {
 
     /// Number of files about which the client decides, or is about to.
     pub fn len(&self) -> usize {
-        self.files.values().filter(|file| file.held.is_some()).count()
+        self.held
     }
 
     pub fn is_empty(&self) -> bool {
@@ -185,6 +191,31 @@ mod tests {
 
         delegate.keep(FILE, given_back);
         assert!(delegate.is_empty(), "it has been given back by now");
+    }
+
+    #[test]
+    fn files_are_counted_whatever_comes() {
+        let mut delegate = Delegate::new();
+        let mut random = 1_u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % below
+        };
+        let mut kept = Vec::new();
+        for _ in 0..20_000 {
+            let (fid, epoch) = (Fid { ino: Ino(next(4)), ..FILE }, Epoch(next(5)));
+            match next(8) {
+                0 | 1 => delegate.asked(fid),
+                2 | 3 => delegate.answered(Monotonic::default(), fid, (epoch.0 > 0).then_some(epoch)),
+                4 => kept.extend(delegate.recalled(fid, epoch).map(|given_back| (fid, given_back))),
+                5 => kept.extend(delegate.give_up(fid).map(|given_back| (fid, given_back))),
+                6 => kept.pop().into_iter().for_each(|(fid, given_back)| delegate.keep(fid, given_back)),
+                _ if next(50) == 0 => delegate.forget_all(),
+                _ => delegate.returned(fid, epoch),
+            }
+            let counted = delegate.files.values().filter(|file| file.held.is_some()).count();
+            assert_eq!(delegate.len(), counted);
+        }
     }
 
     #[test]
