@@ -252,6 +252,7 @@ mod tests {
         let _taking = space.take(OTHER, (30, Purpose::Data), || Ok(100)).unwrap();
         assert_eq!(space.reserve(ONE, 100, || Ok(100)).unwrap(), 53);
     }
+
     #[test]
     fn with_a_quota_nothing_is_let_in_beyond_it_but_what_was_promised() {
         let space = Arc::new(Space::new(Full::IsSaidHere));

@@ -8,6 +8,10 @@ use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// Who waits for the server's disk while it works for others shares the next digest and the next sync with all who come
+/// meanwhile (group commit): most messages are saved so. Where a sync takes longer than this, waiting for it would cost more.
+const GATHER: Duration = Duration::from_millis(1);
+
 /// Those who wait, and for what.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
@@ -21,10 +25,6 @@ pub(crate) struct Waiters {
     /// Others of them can wait so long for the end of those.
     gather_until: Monotonic,
 }
-
-/// Who waits for the server's disk while it works for others shares the next digest and the next sync with all who come
-/// meanwhile (group commit): most messages are saved so. Where a sync takes longer than this, waiting for it would cost more.
-const GATHER: Duration = Duration::from_millis(1);
 
 /// Somebody who waits for the server's disk.
 #[derive(Debug)]
