@@ -352,6 +352,29 @@ def listings():
     shutil.rmtree(f"{B}/list")
 
 
+# SEMANTICS 11
+@test
+def listings_kept_by_the_kernel():
+    """What another machine has changed shows although the time of modification is as before, which Linux goes by."""
+    os.mkdir(f"{A}/kept")
+    open(f"{A}/kept/old", "w").close()
+    was = os.stat(f"{A}/kept")
+    fd = os.open(f"{A}/kept", os.O_RDONLY)
+    for number in range(20):
+        name = f"{B}/kept/{number}"
+        for _ in range(3):
+            same(os.listdir(fd), os.listdir(f"{A}/kept"))
+        open(name, "w").close()
+        os.utime(f"{B}/kept", ns=(was.st_atime_ns, was.st_mtime_ns))
+        same(sorted(os.listdir(fd)), sorted(["old", str(number)]), "made")
+        same(sorted(os.listdir(f"{A}/kept")), sorted(["old", str(number)]), "made")
+        os.unlink(name)
+        os.utime(f"{B}/kept", ns=(was.st_atime_ns, was.st_mtime_ns))
+        same((os.listdir(fd), os.listdir(f"{A}/kept")), (["old"], ["old"]), "removed")
+    os.close(fd)
+    shutil.rmtree(f"{A}/kept")
+
+
 # SEMANTICS 10
 @test
 def orphans():
