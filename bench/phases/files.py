@@ -63,7 +63,9 @@ class Small(Phase):
             warm_up()
         measured(self.STAT, stat_all, 5)
         measured(self.READ, read_all, 3)
-        figures[self.LIST] = statistics.median(rate(count, list_all) for _ in range(3))
+        with Counted(target) as counted:
+            figures[self.LIST] = statistics.median(rate(count, list_all) for _ in range(3))
+        figures.update(counted.per("listing", 3 * len(directories)))
         measured(self.UNLINK, unlink_all)
         for directory in directories:
             create(directory, range(0, 100, 10), content)

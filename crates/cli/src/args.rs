@@ -50,8 +50,8 @@ read, ttl believes caches for SECONDS
   lease-poll=TIME  asks again every TIME for a lease that others have, in place of waiting in the server's queue; to compare
   deep-leases=on|off  off: no leases on whole subtrees, whatever the server offers
   locks=delegated|server  server: every file lock is asked for, also where nobody else locks
-  write=through|behind, sync  through (default; sync is the same): the server hears of a change before the call returns; behind: \
-see below
+  write=behind|through, sync  behind (default): the server hears of a change later where nobody else uses the file, see below; \
+through (sync is the same): before the call returns
   dirty-age=TIME, dirty-size=SIZE  with write=behind: told after TIME (1s); who writes waits when SIZE (64M) is not told
   digest-size=SIZE  with write=behind: told when SIZE waits, or a change for each KiB of it (1M); more lets more of what does \
 not last go untold

@@ -48,8 +48,8 @@ pub(crate) struct MountOptions {
 /// When the server hears of changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum WriteMode {
-    #[default]
     Through,
+    #[default]
     Behind,
 }
 
@@ -195,14 +195,14 @@ impl MountOptions {
             of_delay.iter().find(|(_, given)| *given && self.write == WriteMode::Through)
         {
             return Err(format!(
-                "mount option `{option}` is about delayed writes, and there are none: add write=behind"
+                "mount option `{option}` is about delayed writes, and there are none: leave out write=through and sync"
             ));
         }
         let has_log = self.write == WriteMode::Behind && self.cache_dir.is_some();
         if self.fsync == Fsync::Local && !has_log {
             return Err(
                 "mount option `fsync=local` waits for the log of delayed writes on the local disk, and \
-                        there is none: add write=behind and cache-dir=DIR"
+                        there is none: add cache-dir=DIR, and leave out write=through and sync"
                     .into(),
             );
         }

@@ -90,10 +90,10 @@ mod tests {
             ("", "soft=5s", "hard or soft"),
             ("soft=5s", "soft=6s", "hard or soft"),
             ("soft=5s", "hard", "hard or soft"),
-            ("", "consistency=verify,cache-dir=/x", "consistency, cache-dir"),
+            ("", "consistency=verify,cache-dir=/x", "consistency, write, dirty-age, dirty-size, cache-dir"),
             ("consistency=ttl=3", "consistency=ttl=4", "consistency"),
-            ("", "write=behind", "write, dirty-age, dirty-size"),
-            ("write=behind", "sync", "write, dirty-age, dirty-size"),
+            ("", "write=through", "write, dirty-age, dirty-size"),
+            ("sync", "write=behind", "write, dirty-age, dirty-size"),
             ("write=behind", "dirty-age=5s", "dirty-age"),
             ("write=behind", "digest-size=2M,reserve-idle=1s", "digest-size, reserve-idle"),
             ("", "lease-idle=1s", "lease-idle"),
@@ -112,7 +112,7 @@ mod tests {
         }
         let other = flags("hard", &["remount".into()], Some(Path::new("/x"))).unwrap_err();
         assert!(other.contains("cache-dir"), "{other}");
-        assert!(remount("", "dirty-age=1s").unwrap_err().contains("add write=behind"));
+        assert!(remount("sync", "dirty-age=1s").unwrap_err().contains("leave out write=through"));
         assert!(remount("", "hard,soft").unwrap_err().contains("contradict"));
     }
 
@@ -124,7 +124,7 @@ mod tests {
         for (mounted, given) in [
             (
                 "",
-                "hard,memory=512M,consistency=lease,write=through,fsync=server,deep-leases=on,locks=delegated",
+                "hard,memory=512M,consistency=lease,write=behind,fsync=server,deep-leases=on,locks=delegated",
             ),
             ("soft=1500us", "soft=1.5ms"),
             ("write=behind", "lease-idle=10m,digest-size=1M,reserve-idle=30s"),

@@ -116,7 +116,7 @@ impl Story {
             readers: 0,
             network: Network::Loopback,
             kernel: None,
-            options: Vec::new(),
+            options: vec!["-o".to_owned(), "write=through".to_owned()],
             delays: Delays::Never,
             server: &[],
             seed: 1,

@@ -66,7 +66,7 @@ fn frozen_clients_that_write_behind_lose_only_what_they_say() {
     });
 }
 
-// SEMANTICS 46, 49
+// SEMANTICS 46, 47, 49
 #[test]
 fn crashes_of_clients_that_write_behind_take_only_what_they_had_not_told() {
     Story::of(2).writing_behind().with_seed(72).disturbed(|stage| {

@@ -266,7 +266,7 @@ fn mount_returns_when_a_restarted_server_answers() {
     if !prerequisites() {
         return;
     }
-    let mut cell = Cell::start(Network::Loopback, 1);
+    let mut cell = Cell::writing_through(1);
     fs::write(cell.mounts[0].root().join("file"), b"content").unwrap();
     cell.mounts[0].kill();
     cell.server.kill();

@@ -49,7 +49,7 @@ fn all_of(path: &Path) -> BTreeMap<PathBuf, (Vec<u64>, Vec<u8>)> {
 
 /// A server's directory in which each kind of file is, after kill -9: nothing was told it that it would end.
 fn killed() -> Cell {
-    let mut cell = Cell::start(Network::Loopback, 1);
+    let mut cell = Cell::writing_through(1);
     let root = cell.root(0).to_owned();
     for number in 0..200 {
         fs::write(root.join(format!("small{number}")), format!("content {number}")).unwrap();
@@ -230,7 +230,7 @@ fn a_backup_that_is_put_back_is_not_taken_for_what_came_after_it() {
     if !prerequisites() {
         return;
     }
-    let mut cell = Cell::start(Network::Loopback, 2);
+    let mut cell = Cell::writing_through(2);
     let (mine, other) = (cell.root(0).to_owned(), cell.root(1).to_owned());
     fs::write(mine.join("file"), "in the backup").unwrap();
     // The backup does not know the session to come: nobody waits for it.
@@ -266,7 +266,7 @@ fn a_server_whose_disk_fails_says_so() {
     if !prerequisites() {
         return;
     }
-    let cell = Cell::start(Network::Loopback, 1);
+    let cell = Cell::writing_through(1);
     let file = cell.root(0).join("file");
     fs::write(&file, "content").unwrap();
     let status = || String::from_utf8(soda(&["status", &cell.server.address()]).stdout).unwrap();

@@ -83,7 +83,7 @@ fn a_reader_whose_server_is_gone_waits_can_be_killed_and_can_be_unmounted() {
     if !prerequisites() {
         return;
     }
-    let mut cell = Cell::start(Network::Loopback, 1);
+    let mut cell = Cell::writing_through(1);
     let root = cell.root(0).to_path_buf();
     fs::write(root.join("file"), b"content").unwrap();
     cell.server.kill();
@@ -148,7 +148,7 @@ fn what_was_acknowledged_survives_the_crash_of_everything() {
     if !prerequisites() {
         return;
     }
-    let mut cell = Cell::start(Network::Loopback, 1);
+    let mut cell = Cell::writing_through(1);
     let root = cell.root(0).to_path_buf();
     for number in 0..200 {
         let dir = root.join(format!("dir{}", number % 10));

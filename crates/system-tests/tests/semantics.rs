@@ -128,7 +128,11 @@ fn space_of_a_removed_file_comes_back_when_its_holder_crashes() {
     }
     let parent = tempfile::tempdir().unwrap();
     let disk = SmallDisk::mount(&parent.path().join("disk"), 512);
-    let mut cell = Cell::start_on(&disk.path().join("data"), 2);
+    let data = disk.path().join("data");
+    // A mount that writes behind has room set aside for what it has not told.
+    let setting =
+        Setting { data: Some(&data), mount_options: &["-o", "write=through"], ..Setting::default() };
+    let mut cell = Cell::assemble(2, &setting);
     let held =
         File::options().create_new(true).read(true).write(true).open(cell.root(0).join("held")).unwrap();
     let block: Vec<u8> = (0..BLOCK as u32 / 4).flat_map(u32::to_le_bytes).collect();
@@ -432,7 +436,7 @@ fn a_mount_whose_daemon_died_says_so_and_is_replaced() {
     if !prerequisites() {
         return;
     }
-    let mut cell = Cell::start(Network::Loopback, 1);
+    let mut cell = Cell::writing_through(1);
     let root = cell.root(0).to_path_buf();
     fs::write(root.join("file"), "kept").unwrap();
     let open = File::open(root.join("file")).unwrap();

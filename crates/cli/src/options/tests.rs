@@ -53,12 +53,12 @@ fn transports_read_back() {
 
 #[test]
 fn a_local_fsync_reads_back_and_needs_a_log() {
-    let options = parse("write=behind,cache-dir=/c,fsync=local").unwrap();
+    let options = parse("cache-dir=/c,fsync=local").unwrap();
     assert_eq!((options.check(), options.fsync), (Ok(()), Fsync::Local));
     assert_eq!(parse(&options.to_list()), Ok(options));
-    for list in ["write=behind,fsync=local", "cache-dir=/c,fsync=local"] {
+    for list in ["fsync=local", "write=through,cache-dir=/c,fsync=local"] {
         let refused = parse(list).unwrap().check().unwrap_err();
-        assert!(refused.contains("write=behind and cache-dir"), "{refused}");
+        assert!(refused.contains("add cache-dir=DIR, and leave out write=through"), "{refused}");
     }
     assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
     assert!(parse("fsync=never").unwrap_err().contains("server or local"));
@@ -68,13 +68,13 @@ fn a_local_fsync_reads_back_and_needs_a_log() {
 fn bounds_of_delayed_writes_read_back_and_need_them() {
     assert_eq!(parse("write=behind,sync").unwrap().write_policy(), WritePolicy::Through);
     assert!(parse("sync,dirty-age=1s").unwrap().check().is_err());
-    let options = parse("write=behind,dirty-age=1500ms,dirty-size=8M").unwrap();
+    let options = parse("dirty-age=1500ms,dirty-size=8M").unwrap();
     assert_eq!(options.check(), Ok(()));
     let WritePolicy::Behind(behind) = options.write_policy() else { panic!("{options:?}") };
     assert_eq!((behind.max_age, behind.max_bytes), (Duration::from_millis(1500), 8 << 20));
     assert_eq!(parse(&options.to_list()), Ok(options));
     for list in ["write=through,dirty-age=1s", "write=through,dirty-size=1M"] {
-        assert!(parse(list).unwrap().check().unwrap_err().contains("write=behind"), "{list}");
+        assert!(parse(list).unwrap().check().unwrap_err().contains("leave out write=through"), "{list}");
     }
     assert!(parse("write=later").unwrap_err().contains("`write=later`"));
     assert!(parse("dirty-age=soon").unwrap_err().contains("`dirty-age=soon`"));
@@ -87,8 +87,8 @@ fn what_is_in_effect_says_the_defaults_of_delayed_writes() {
     assert_eq!(list("write=through"), "hard,write=through");
     let defaults = WriteBehind::default();
     let bounds = format!("dirty-age={}us,dirty-size={}", defaults.max_age.as_micros(), defaults.max_bytes);
-    assert_eq!(list("write=behind"), format!("hard,write=behind,{bounds}"));
-    assert!(list("write=behind,consistency=verify").ends_with("write=through"), "nothing is delayed");
+    assert_eq!(list(""), format!("hard,write=behind,{bounds}"));
+    assert!(list("consistency=verify").ends_with("write=through"), "nothing is delayed");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn policies_of_delayed_writes_read_back() {
     assert!(parse("lease-poll=0s").unwrap_err().contains("at least 100us"));
     let polls = parse("lease-poll=5ms").unwrap();
     assert_eq!((polls.lease_poll, parse(&polls.to_list()).unwrap()), (Some(Duration::from_millis(5)), polls));
-    for option in ["digest-size=1M", "reserve-idle=1s"] {
-        assert!(parse(option).unwrap().check().unwrap_err().contains("add write=behind"), "{option}");
+    for option in ["sync,digest-size=1M", "sync,reserve-idle=1s"] {
+        assert!(parse(option).unwrap().check().unwrap_err().contains("leave out write=through"), "{option}");
     }
 }

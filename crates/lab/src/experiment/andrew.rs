@@ -19,8 +19,8 @@ const PHASES: [&str; 5] = ["MakeDir", "Copy", "ScanDir", "ReadAll", "Make"];
 /// The modes, and what the paper would call them.
 const MODES: [(&str, &str); 4] = [
     ("asking (as AFS v1)", "consistency=verify,memory=32M"),
-    ("leases of 10 s", "lease-term=10s,memory=32M"),
-    ("callbacks (as AFS v2)", "lease-term=infinite,memory=32M"),
+    ("leases of 10 s", "sync,lease-term=10s,memory=32M"),
+    ("callbacks (as AFS v2)", "sync,lease-term=infinite,memory=32M"),
     ("callbacks, write=behind", "write=behind,memory=32M"),
 ];
 

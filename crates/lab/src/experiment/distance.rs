@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const MODES: [(&str, &str, &str); 4] = [
-    ("node leases, write=through", "off", "deep-leases=off"),
+    ("node leases, write=through", "off", "deep-leases=off,sync"),
     ("node leases, write=behind", "off", "deep-leases=off,write=behind"),
-    ("deep leases, write=through", "on", "deep-leases=on"),
+    ("deep leases, write=through", "on", "deep-leases=on,sync"),
     ("deep leases, write=behind", "on", "deep-leases=on,write=behind"),
 ];
 

@@ -36,7 +36,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     for (size, times) in sizes(lab) {
         (lab.progress)(&format!("files of {}", size_name(size)));
         let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
-        cell.mount(2, "")?;
+        cell.mount(2, "sync")?;
         let data = cell.mounts[0].root.join("data");
         write(&data, size)?;
         let mut found = Vec::new();
@@ -116,7 +116,8 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut table =
         Table::new("A job: four files of 5 KiB written, read, removed", ["clients", "mode", "a job (us)"]);
     let mut series = Vec::new();
-    for (mode, options) in [("write=through", "memory=64M"), ("write=behind", "write=behind,memory=64M")] {
+    for (mode, options) in [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")]
+    {
         let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
         let mut points = Vec::new();
         for &count in &clients {

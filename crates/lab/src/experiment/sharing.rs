@@ -24,7 +24,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         ["writers", "mode", "the last one (ms)"],
     );
     let mut series = Vec::new();
-    for (mode, options) in [("write=through", "memory=64M"), ("write=behind", "write=behind,memory=64M")] {
+    for (mode, options) in [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")]
+    {
         let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
         cell.mount(machines, options)?;
         let path = cell.mounts[0].root.join("shared");

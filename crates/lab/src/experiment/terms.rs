@@ -97,7 +97,7 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
     let length = lab.by_extent(Duration::from_secs(2), Duration::from_secs(20));
     let terms = lab.by_extent(vec![0.0, 2.0, 20.0], vec![0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0]);
     let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
-    cell.mount(1, "")?;
+    cell.mount(1, "sync")?;
     fill(&cell.mounts[0].root, files)?;
     let sharing = Sharing::new(f64::from(CLIENTS), reads, writes)?;
     let (mut cpu, mut messages, mut predicted) = (Vec::new(), Vec::new(), Vec::new());
@@ -105,7 +105,7 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut table = Table::new("The server's load", head);
     for t in terms {
         (lab.progress)(&format!("a term of {t} s, {} clients", CLIENTS));
-        cell.mount(CLIENTS as usize, &format!("lease-term={}", t / FASTER))?;
+        cell.mount(CLIENTS as usize, &format!("sync,lease-term={}", t / FASTER))?;
         // Everybody has looked at everything before it counts.
         share(&cell, files, (reads * FASTER, 0.0), length / 4)?;
         let (before, cpu_before) = (counters(&cell)?, cell.server_cpu());
@@ -160,7 +160,9 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut writing = Vec::new();
     let head = ["mode", "W (1/s)", "mean read (us)", "median read (us)", "mean write (us)"];
     let mut table = Table::new("Time of one system call", head);
-    for (name, options) in [("Soda (leases)", ""), ("asking at each read (sSPRITE)", "consistency=verify")] {
+    for (name, options) in
+        [("Soda (leases)", "sync"), ("asking at each read (sSPRITE)", "consistency=verify")]
+    {
         cell.mount(CLIENTS as usize, options)?;
         fill(&cell.mounts[0].root, 1)?;
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -205,7 +207,7 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
 pub(super) fn cached_reads(lab: &Lab<'_>) -> Result<Found, LabError> {
     let files = lab.by_extent(200, 2000);
     let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
-    cell.mount(1, "")?;
+    cell.mount(1, "sync")?;
     fill(&cell.mounts[0].root, files)?;
     let mut table = Table::new("Median time to read 1 KiB", ["read", "time (us)", "times a cached one"]);
     (lab.progress)("reads from the cache and from the server");

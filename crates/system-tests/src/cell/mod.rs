@@ -87,6 +87,11 @@ impl Cell {
         Cell::assemble(clients, &Setting { network, mount_options, ..Setting::default() })
     }
 
+    /// As [`Cell::start`] on loopback, where the server has each change before its call returns.
+    pub fn writing_through(clients: usize) -> Cell {
+        Cell::start_with(Network::Loopback, clients, &["-o", "write=through"])
+    }
+
     /// As [`Cell::start`] on loopback, where mounts take the kernel for an older one, as `6.1`.
     pub fn start_pretending(kernel: &str, clients: usize) -> Cell {
         Cell::assemble(clients, &Setting { kernel: Some(kernel), ..Setting::default() })

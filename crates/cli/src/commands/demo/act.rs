@@ -22,7 +22,7 @@ impl Traffic {
 }
 
 pub(super) fn headline(text: &str) -> Result<(), CliError> {
-    print(&format!("{text:<62}{:>9}   {:<14}{}\n", "TOOK", "MESSAGES", "LEASES GIVEN UP"))
+    print(&format!("{text:<62}{:>9}   {:<16}{}\n", "TOOK", "MESSAGES", "LEASES GIVEN UP"))
 }
 
 /// Does `work` and prints a line about it.
@@ -48,7 +48,7 @@ pub(super) fn play<T>(
     if messages.is_empty() {
         messages.push("none".into());
     }
-    let line = format!("  {title:<60}{took:>9}   {:<14}{}", messages.join("  "), recalls.join("  "));
+    let line = format!("  {title:<60}{took:>9}   {:<16}{}", messages.join("  "), recalls.join("  "));
     print(&format!("{}\n", line.trim_end()))?;
     Ok(value)
 }
