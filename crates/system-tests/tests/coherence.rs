@@ -171,6 +171,14 @@ fn on_debian_12s_kernel_faults_show_nothing_stale() {
     });
 }
 
+// SEMANTICS 1-5, 46
+#[test]
+fn on_older_kernels_mounts_that_write_behind_are_one_copy() {
+    for (kernel, seed) in [(OldKernel::Linux6_15, 76), (OldKernel::Linux6_5, 77), (OldKernel::Linux6_1, 78)] {
+        Story::of(2).on_kernel(kernel).writing_behind().with_seed(seed).undisturbed(500);
+    }
+}
+
 // SEMANTICS 17, 20, 39
 /// What was acknowledged is there after kill -9 of the server; clients go on by themselves, without an error, with the files
 /// and locks they had.
