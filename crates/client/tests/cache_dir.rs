@@ -1,10 +1,6 @@
 //! The cache directory survives a restart of the client and is only believed if nothing has changed.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_client::{Client, ConnectError, NoKernel};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

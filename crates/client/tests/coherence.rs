@@ -1,10 +1,6 @@
 //! Two clients of one server see one file system, and what nobody else touches is answered without the server.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_client::{Consistency, KillPriv, Names, NamesLock, OpenMode, RenameHow};
 use soda_protocol::{IfExists, SetXattr, WriteAt};
 use soda_types::{Errno, FileKind, SetAttr};

@@ -1,13 +1,14 @@
 //! A client that logs and dies at a named place: the server holds a prefix of what it did, and the next client tells the rest.
+//!
+//! A program of its own: a process that is being started has all descriptors of this one for a moment, and a log that a client
+//! has just left would be taken for one in use.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "common/delayed.rs"]
-mod delayed;
 
+use common::delayed::*;
 use common::*;
-use delayed::*;
 use soda_client::{Client, NoKernel, WriteBehind, WritePolicy, crash};
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,10 +1,6 @@
 //! Deep leases, with the real server: what costs no message, and that nobody sees what is old whatever moves.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_client::{Client, ClientConfig, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy};
 use soda_protocol::WriteAt;
 use soda_types::{Fid, FileKind, Mode, Scope, SetAttr};

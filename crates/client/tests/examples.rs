@@ -1,8 +1,6 @@
 //! The examples, run against a server.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
+use crate::common::Cell;
 
 #[path = "../examples/two_machines.rs"]
 #[allow(dead_code, reason = "its main reads the command line")]
@@ -10,7 +8,7 @@ mod two_machines;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_machines_share_a_file() {
-    let cell = common::Cell::start();
+    let cell = Cell::start();
     let told = two_machines::run(&cell.addr.to_string(), "main").await.unwrap();
     assert_eq!(
         told,

@@ -1,13 +1,7 @@
 //! Broken connections, restarts of the server, lost sessions, impatient callers.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-#[path = "common/proxy.rs"]
-mod proxy;
-
-use common::*;
-use proxy::{Proxy, Weather};
+use crate::common::proxy::{Proxy, Weather};
+use crate::common::*;
 use soda_client::{Client, ClientStanding, ConnectError, NoKernel, OpenMode, Retry};
 use soda_protocol::{Lock, LockFamily, LockMode, LockWait, WriteAt};
 use soda_types::{Errno, FileKind, LockOwner};

@@ -1,10 +1,6 @@
 //! Where a file has data: many of lseek's questions for one of the client's, and never an answer of before.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use soda_client::{

@@ -1,8 +1,6 @@
 //! A server that sends anything at all: damaged messages in sound frames, answers to other questions, rubbish. The client may
 //! fail an operation; it may not panic, hang, or allocate without bound, and it goes on with a server that is sane again.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 #[path = "../../protocol/tests/samples/mod.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod samples;

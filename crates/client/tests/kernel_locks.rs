@@ -1,11 +1,7 @@
 //! Machines whose kernels hold a directory's lock during a change, and need it to drop names: who waits for whom must never
 //! close a circle.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Cell, eventually, file, name, new_node, write};
+use crate::common::{Cell, eventually, file, name, new_node, write};
 use soda_client::{Client, KernelHooks, NAMES_RUN_OUT, Names, NamesLock, Validity};
 use soda_types::{Errno, Fid, FileKind};
 use std::ops::Range;

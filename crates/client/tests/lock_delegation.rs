@@ -1,13 +1,7 @@
 //! File locks that are taken without the server, where nobody else locks the file; and how they come to be known there.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-#[path = "common/proxy.rs"]
-mod proxy;
-
-use common::*;
-use proxy::{Proxy, Weather};
+use crate::common::proxy::{Proxy, Weather};
+use crate::common::*;
 use soda_client::{
     BootClock, Client, ClientConfig, ClientStanding, Clock, Locks, NoKernel, OpenFile, TcpTransport,
     WriteBehind, WritePolicy,

@@ -1,10 +1,6 @@
 //! What a client keeps of names and attributes has a bound in bytes.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Cell, at_once, file, name, open, read};
+use crate::common::{Cell, at_once, file, name, open, read};
 use soda_client::{Client, KillPriv, NoKernel, SetXattr};
 use std::sync::Arc;
 

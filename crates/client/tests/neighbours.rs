@@ -1,10 +1,6 @@
 //! A machine reads a directory that another one has just filled: few recalls, and all caches right.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Cell, Hooks, Told, name, new_node, read, write};
+use crate::common::{Cell, Hooks, Told, name, new_node, read, write};
 use soda_client::{Client, NamesLock, OpenFile, OpenMode};
 use soda_types::{Fid, FileKind};
 use std::collections::BTreeSet;

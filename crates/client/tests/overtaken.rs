@@ -1,13 +1,7 @@
 //! What is given up or closed just while the server says, or hears, the opposite: scripted.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-#[path = "common/script.rs"]
-mod script;
-
-use common::{Hooks, Told, at_once, eventually};
-use script::*;
+use crate::common::script::*;
+use crate::common::{Hooks, Told, at_once, eventually};
 use soda_client::{Client, Clock, NamesLock, NoKernel, OpenFile, OpenMode};
 use soda_protocol::{Answer, Call, Delegable, Failure, Lock, LockFamily, LockMode, LockWait, Note};
 use soda_types::{Errno, Fid, FsResult, InUse, Ino, LockOwner, VolumeId};

@@ -1,8 +1,7 @@
-//! How fast it is: prints figures, asserts nothing. `cargo test --release -p soda-client --test pace -- --ignored --nocapture`
+//! How fast it is: prints figures, asserts nothing.
+//! `cargo test --release -p soda-client --test main -- --ignored --nocapture --exact pace::pace`
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_client::OpenMode;
 use std::sync::Arc;
 use std::time::Instant;

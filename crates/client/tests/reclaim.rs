@@ -1,10 +1,6 @@
 //! What a client holds, told to a server that has restarted in more than one message.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_client::{Client, NoKernel, OpenMode};
 use soda_protocol::{Call, FrameHeader, FrameKind, HEADER_LEN, ReclaimStep, Request};
 use soda_types::{Fid, FileKind};

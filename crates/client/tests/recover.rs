@@ -1,15 +1,7 @@
 //! Logs that are kept: shown, applied as far as nobody else was there first, dropped.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-#[path = "common/delayed.rs"]
-mod delayed;
-#[path = "common/proxy.rs"]
-mod proxy;
-
-use common::*;
-use delayed::*;
+use crate::common::delayed::*;
+use crate::common::*;
 use soda_client::recover::{self, KeptLog, Outcome};
 use soda_client::{Client, KillPriv, NoKernel, OpenMode, RenameHow, SetXattr};
 use soda_types::{Errno, FileKind, SetAttr};

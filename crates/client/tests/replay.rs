@@ -1,19 +1,9 @@
 //! A client that is killed with delayed writes in its log, and the next one with its cache directory.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-#[path = "common/delayed.rs"]
-mod delayed;
-#[path = "common/proxy.rs"]
-mod proxy;
-#[path = "common/small_disk.rs"]
-mod small_disk;
-
-use common::*;
-use delayed::*;
-use proxy::{Proxy, Weather};
-use small_disk::on_a_small_disk;
+use crate::common::delayed::*;
+use crate::common::proxy::{Proxy, Weather};
+use crate::common::small_disk::on_a_small_disk;
+use crate::common::*;
 use soda_client::{Client, Fsync, NoKernel, OpenMode};
 use soda_oplog::segments;
 use std::fs;
@@ -356,7 +346,7 @@ async fn what_the_server_was_not_there_for_waits_for_the_next_mount() {
 // SEMANTICS 53
 #[test]
 fn without_room_on_the_local_disk_changes_go_through() {
-    on_a_small_disk("full_local_disk", "1m", "SODA_CACHE");
+    on_a_small_disk("replay::full_local_disk", "1m", "SODA_CACHE");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,14 +1,8 @@
 //! Orders of messages that a real server rarely produces.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-#[path = "common/script.rs"]
-mod script;
-
+use crate::common::script::*;
+use crate::common::{Hooks, Told, at_once, eventually, name, new_node};
 use bytes::Bytes;
-use common::{Hooks, Told, at_once, name, new_node};
-use script::*;
 use soda_client::{KillPriv, NamesLock, NoKernel, OpenMode};
 use soda_protocol::*;
 use soda_types::{
@@ -88,7 +82,7 @@ async fn a_lock_that_is_not_had_again_after_a_restart_is_not_missed_in_silence()
     control.answer(tag, Answer::Reclaimed { leases, refused_locks }, &[]).await;
     let (tag, _) = control.request().await;
     control.answer(tag, reclaimed(Vec::new()), &[]).await;
-    common::eventually("the lock is given up", || client.session().locks == 1).await;
+    eventually("the lock is given up", || client.session().locks == 1).await;
     assert_eq!(client.read(&file, 0, 10).await.unwrap_err().errno, Errno::Io);
 }
 
@@ -120,7 +114,7 @@ async fn changes_that_a_power_cut_took_back_are_reported_by_fsync_once() {
     let Call::Reclaim(reclaim) = request.call else { panic!("{request:?}") };
     assert_eq!((reclaim.leases.len(), reclaim.step), (0, ReclaimStep::Last));
     control.answer(tag, reclaimed(Vec::new()), &[]).await;
-    common::eventually("leases dropped", || client.leases().is_empty()).await;
+    eventually("leases dropped", || client.leases().is_empty()).await;
 
     for errno in [Some(Errno::Io), None] {
         let syncing = tokio::spawn({
@@ -163,7 +157,7 @@ async fn what_the_server_had_no_room_for_is_asked_again() {
     let cancel = script.control.next().await;
     assert!(matches!(cancel, Message::Note(Note::Cancel(cancelled)) if cancelled == tag), "{cancel:?}");
     script.control.fail(tag, Failure::Busy("a test".into())).await;
-    common::eventually("it is given up", || client.session().waiting == 0).await;
+    eventually("it is given up", || client.session().waiting == 0).await;
 }
 
 /// Operation 2 became durable, operation 1 in another slot did not; operation 3 was never kept by anybody.

@@ -1,10 +1,6 @@
 //! A machine that wakes up believes nothing that it knew when it went to sleep.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_client::{BootClock, Client, Clock, NamesLock, TcpTransport};
 use soda_types::Monotonic;
 use std::sync::Arc;

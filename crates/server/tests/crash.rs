@@ -1,9 +1,13 @@
 //! The server's process dies at every crash point, in the middle of its work. Afterwards everything that was answered is
 //! there, the operation in doubt is there once after it was sent again, and fsck finds nothing.
+//!
+//! A program of its own: a process that is being started has all descriptors of this one for a moment, and the tests that start
+//! a server on the same directory again would find it in use.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
+mod digest_crash;
 
 use bytes::Bytes;
 use common::dying::*;
@@ -12,7 +16,6 @@ use soda_protocol::{
     Answer, Call, Delegable, Failure, LockWait, Note, OpId, Reclaim, ReclaimStep, SessionKey, Standing,
     Unlink, WriteAt,
 };
-use soda_server::Server;
 use soda_storage::crash;
 use soda_types::{
     Errno, Fid, FileKind, Grant, InUse, Lock, LockFamily, LockMode, LockOwner, SetAttr, Version,
@@ -94,7 +97,7 @@ async fn what_was_answered_survives_every_crash_point_and_what_was_not_happens_o
 }
 
 #[test]
-#[ignore = "run by the test above, in a process that is going to die"]
+#[ignore = "started by the others, as a process that is going to die"]
 fn child() {
     serve_until_let_go();
 }
@@ -168,7 +171,7 @@ fn pieces(step: u32) -> [Vec<u8>; 3] {
 }
 
 async fn check(dir: &Path, known: Known, what: &str) {
-    let server = Server::start(short(dir)).unwrap();
+    let server = start_again(&short(dir));
     let client = match known.key {
         Some(key) => {
             let client = Client::resume(&server, key).await;
@@ -259,7 +262,7 @@ async fn who_comes_back_finds_what_it_held_whenever_the_server_died_again() {
 
 /// A server that ends as if it had died. Its term was a longer one.
 async fn before(dir: &Path) -> Survivors {
-    let server = Server::start(short(dir).with_term(Duration::from_millis(2500))).unwrap();
+    let server = start_again(&short(dir).with_term(Duration::from_millis(2500)));
     let keeper = Client::connect(&server).await;
     let made = keeper.change(create(keeper.root, "kept", FileKind::File)).await;
     let grants = made.grants.clone();
@@ -390,7 +393,7 @@ impl Leaver {
 
 async fn after(dir: &Path, survivors: Survivors, what: &str) {
     let Survivors { mut keeper, leaver, newcomer, mut known } = survivors;
-    let server = Server::start(short(dir)).unwrap();
+    let server = start_again(&short(dir));
     let address = server.local_addr();
     let back = connect(address, Some(leaver.key)).await.unwrap();
     let leaver_is_back = back.session.standing == Standing::Reclaim;

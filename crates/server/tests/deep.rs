@@ -1,12 +1,8 @@
 //! Deep leases over the wire: what the server says of them, and what it asks of their holders when names move, are linked, and
 //! after a restart. The rules themselves are tested with the lease table.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
-use common::teller::{Teller, digested};
-use common::*;
+use crate::common::teller::{Teller, digested};
+use crate::common::*;
 use soda_protocol::{
     Answer, Call, Change, Covered, Fate, LeaseWait, Moved, Place, Reclaim, ReclaimStep, Rename, Reply, Role,
     Unlink, WriteAt,

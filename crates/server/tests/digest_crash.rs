@@ -1,18 +1,13 @@
 //! The server's process dies at every crash point that digests pass. Its client, which has gone on with what
 //! it did by itself, tells it again: all of it is there once, and fsck finds nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::dying::*;
+use crate::common::teller::*;
+use crate::common::*;
 use bytes::Bytes;
-use common::dying::*;
-use common::teller::*;
-use common::*;
 use soda_oplog::coalesce;
 use soda_oplog::world::{self, Tree};
 use soda_protocol::{Answer, Call, Change, Lsn, Object, Place, ReclaimStep, Record, SessionKey, Standing};
-use soda_server::Server;
 use soda_storage::crash;
 use soda_types::{Fid, FileKind, Grant, Ino, Version};
 use std::collections::btree_map::Entry;
@@ -72,7 +67,7 @@ async fn a_digest_is_applied_once_whenever_the_server_dies() {
             assert!(status.success() || status.signal() == Some(6), "{what}: {status}");
             assert!(!status.success() || nth > 1, "{what}: never passed");
 
-            let server = Server::start(short(dir.path())).unwrap();
+            let server = start_again(&short(dir.path()));
             let client = life.go_on(server.local_addr()).await.unwrap();
             let Plan { tree, large, .. } = life.plan.as_ref().unwrap();
             assert_is(&client, tree, Times::Ignored, &what).await;
@@ -87,12 +82,6 @@ async fn a_digest_is_applied_once_whenever_the_server_dies() {
 }
 
 static LARGE: [u8; 50_000] = [3; 50_000];
-
-#[test]
-#[ignore = "run by the test above, in a process that is going to die"]
-fn child() {
-    serve_until_let_go();
-}
 
 impl Life {
     /// Does what is left to do. `None`: the server is gone.

@@ -1,13 +1,9 @@
 //! Digests: what a client did under its write leases is done at the server as a whole, once, or not at all.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::dying::check_stores;
+use crate::common::teller::*;
+use crate::common::*;
 use bytes::Bytes;
-use common::dying::check_stores;
-use common::teller::*;
-use common::*;
 use soda_oplog::{coalesce, world};
 use soda_protocol::digest::RECORDS_MAX;
 use soda_protocol::{Answer, Call, Change, Failure, Fate, Note, Place, ReclaimStep, Record, Reply, Standing};
@@ -435,7 +431,7 @@ async fn what_is_reserved_is_free_for_its_owner_only_and_until_it_ends() {
     end(server, dir.path()).await;
 }
 
-/// `cargo test --release -p soda-server --test digests -- --ignored --nocapture rate`
+/// `cargo test --release -p soda-server --test main -- --ignored --nocapture digests::rate`
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures"]
 async fn rate_of_digests() {

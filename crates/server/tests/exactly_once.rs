@@ -1,11 +1,7 @@
 //! Each change happens once, however often it is sent.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_protocol::{Answer, Call, Failure, Note, OpId, Reply, WriteAt};
 use soda_server::RunningServer;
 use soda_types::{Errno, Fid, FileKind, InUse, Recall, Sequence, Slot};

@@ -1,11 +1,7 @@
 //! Peers that break the rules, or do not know them: the server goes on for everybody else.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::*;
 use bytes::{Bytes, BytesMut};
-use common::*;
 use soda_protocol::{
     Answer, Call, Failure, Frame, FrameKind, HEADER_LEN, Note, Push, Reply, Request, Role, WriteAt,
 };

@@ -1,16 +1,13 @@
 //! A client that sends sound frames with anything in them: messages of every kind, damaged or not, about whatever there is. The
 //! server may refuse them; it may not panic, hang, grow without bound or damage the volume, and it goes on for others.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
 #[path = "../../protocol/tests/samples/mod.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod samples;
 
+use crate::common::dying::check_stores;
+use crate::common::*;
 use bytes::{Bytes, BytesMut};
-use common::dying::check_stores;
-use common::*;
 use samples::numbers::Numbers;
 use samples::{Message, samples};
 use soda_protocol::{Answer, Call, Frame, FrameKind, OpId, Reply, Request, SessionWelcome};

@@ -1,12 +1,8 @@
 //! A session that delays its changes is asked what an inode is like, instead of for its lease, where another one wants to know no
 //! more.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_protocol::{Answer, Call, Inquiry, InquiryAnswer, Node, Note, Push, Reply, Unlink, WriteAt};
 use soda_server::RunningServer;
 use soda_types::{Fid, FileKind, Grant, InUse, Mode, Recall, RecallAck, Version};

@@ -1,11 +1,7 @@
 //! Locks that a client takes by itself: who lets it, and what the others see of it.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
+use crate::common::{Client, config, errno, start};
 use bytes::Bytes;
-use common::{Client, config, errno, start};
 use soda_protocol::{Answer, Call, Delegable, Failure, LockWait, Note, Reclaim, ReclaimStep};
 use soda_types::{Epoch, Errno, Fid, Lock, LockFamily, LockMode, LockOwner};
 use std::time::{Duration, Instant};

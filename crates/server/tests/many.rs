@@ -1,10 +1,6 @@
 //! A thousand sessions at once.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_protocol::{Answer, Call};
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! A million leases of a thousand sessions, and what they cost. Alone in its file: the memory is that of the whole process.
+//! A million leases of a thousand sessions, and what they cost. A program of its own: the memory is
+//! that of the whole process.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,11 +1,7 @@
 //! What calls do, seen by one client and by two.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_protocol::{Answer, Call, IfExists, Rename, Rest, Role, Unlink, WriteAt};
 use soda_types::{Errno, FileKind, InUse, Mode};
 

@@ -1,11 +1,7 @@
 //! What an administrator can choose, and what the server decides by itself: terms of leases, whether they pay, caches.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, LeaseWait, ObjectRef, Reclaim, ReclaimStep, Reply, Role, Standing,
     WriteAt,

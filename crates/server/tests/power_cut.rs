@@ -2,12 +2,8 @@
 //! the data that was not synced. What `Sync` had answered for is there, whole; of the rest a prefix of what the client did;
 //! and the client can tell which.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
-use common::teller::*;
-use common::*;
+use crate::common::teller::*;
+use crate::common::*;
 use soda_protocol::{Answer, Call, Failure, OpId, Reclaim, ReclaimStep, Standing, WriteAt};
 use soda_server::{BootId, RunningServer, Server, ServerConfig, Stores};
 use soda_storage::{

@@ -1,12 +1,8 @@
 //! The store refuses what nobody waits for, then takes it: the server tries again by itself, and until then nobody is
 //! told anything that a restart could take back.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_protocol::{Answer, Call, Delegable, LockWait, Note, Reclaim, ReclaimStep};
 use soda_server::{RunningServer, Server, Stores};
 use soda_storage::{

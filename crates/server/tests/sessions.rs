@@ -1,10 +1,6 @@
 //! The life of a session: hello, resume, goodbye, fence, restart.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Failure, LeaseWait, Note, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN,
     Reclaim, ReclaimStep, Role, ServerStatus, SessionKey, Standing, WriteAt,

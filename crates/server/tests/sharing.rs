@@ -1,11 +1,7 @@
 //! Two clients and more: order, fairness, orphans, locks.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_protocol::{
     Answer, Call, Delegable, Failure, LockWait, Note, Reclaim, ReclaimStep, Unlink, WriteAt,
 };

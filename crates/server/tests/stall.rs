@@ -1,13 +1,9 @@
 //! The store stalls for longer than a term, as slow disks do. Sessions are renewed all the same, answers to recalls are
 //! taken, and when the store goes on, everything is done: but for what is under way of a session that has ended meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::teller::*;
+use crate::common::*;
 use bytes::Bytes;
-use common::teller::*;
-use common::*;
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Change, Failure, ObjectRef, Role, Standing, WriteAt,
 };

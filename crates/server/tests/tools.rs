@@ -1,11 +1,7 @@
 //! What tools see, and how a server refuses to start.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_protocol::{AdminAnswer, AdminCall, Answer, Call, ObjectRef, Role};
 use soda_server::{Exposure, Server, StartError};
 use soda_types::{InUse, Mode};

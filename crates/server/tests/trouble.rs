@@ -1,11 +1,7 @@
 //! Full disks, damaged data, fenced sessions with work under way: a clear error, and the server goes on.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_protocol::{Call, WriteAt};
 use soda_server::Server;
 use soda_types::{Errno, Fid, InUse};

@@ -1,8 +1,5 @@
 //! What people see of delayed writes: the options, the backlog, `soda sync`, and an unmount that loses nothing.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use rustix::process::{Pid, Signal, kill_process};
 use soda_system_tests::cell::{Cell, Network, PATIENCE, is_mounted, prerequisites, soda_binary};
 use soda_system_tests::wait::{self, Finish, TIMED_OUT};

@@ -1,9 +1,6 @@
 //! The cache directory of a mount: what was read before a crash is not read from the server again, the bound is kept, and a
 //! full disk is nobody's error.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::cell::{Cell, Network, PATIENCE, SmallDisk, prerequisites, soda_binary};
 use soda_system_tests::wait::{self, TIMED_OUT};
 use std::fs;

@@ -1,9 +1,6 @@
 //! One copy: random operations on several mounts, with faults, and a check that the history could have happened on one
 //! local file system. Zero stale reads, zero lost acknowledged changes.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::story::{Fault, OldKernel, Story};
 
 // SEMANTICS 1-6

@@ -1,8 +1,5 @@
 //! The command line: what scripts rely on, and bad input, each with a message that says what is wrong.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::cell::{
     Cell, Network, PATIENCE, SmallDisk, free_port, is_mounted, prerequisites, soda_binary,
 };

@@ -1,8 +1,5 @@
 //! A data directory that has lost something, and what the tools do about it.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::cell::{Cell, Network, PATIENCE, free_port, prerequisites, soda_binary};
 use soda_system_tests::wait;
 use std::collections::BTreeMap;

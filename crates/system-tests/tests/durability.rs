@@ -1,9 +1,6 @@
 //! Which calls on a mount wait for the server's disk: counted by the messages that ask it to sync. What such a message
 //! keeps over a power cut is tested at the server.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::{ReadWriteFlags, pwritev2};
 use soda_system_tests::cell::{Cell, Mount, Network, prerequisites};

@@ -1,8 +1,5 @@
 //! Failures cost time, never correctness, and never for ever: bounds on waiting, and what goes on by itself.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::cell::{
     Cell, MEASURED_TERM, Network, PATIENCE, Setting, TERM, is_mounted, prerequisites, soda_binary,
 };

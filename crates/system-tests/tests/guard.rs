@@ -1,8 +1,5 @@
 //! The process beside a mount's daemon: what it sees to when the daemon is killed, and that it is in nobody's way.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};

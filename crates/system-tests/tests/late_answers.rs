@@ -3,9 +3,6 @@
 //! The kernel copies an answer out when the daemon writes it, but what it means is made of it by the thread that asked, once it
 //! runs. On a busy machine that can be after the recall for another machine's change, of which the kernel was told in between.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites, skip};
 use soda_system_tests::wait::{self, TIMED_OUT};
 use std::ffi::OsStr;

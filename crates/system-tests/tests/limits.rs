@@ -1,5 +1,7 @@
 //! Many and much, on two machines: a long directory, a long file. The sizes here fit CI; docs/TESTING.md has the commands for
 //! more, and what they took.
+//!
+//! A program of its own: gigabytes on their way to the disk delay whatever waits for it.
 
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]

@@ -1,8 +1,5 @@
 //! Options of `soda serve` and `soda mount`: that each is taken, and does what it says where others can see it.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites, soda_binary};
 use soda_system_tests::wait::{self, TIMED_OUT};
 use std::fs;

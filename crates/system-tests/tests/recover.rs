@@ -1,9 +1,6 @@
 //! Mounts with delayed writes that are killed, frozen or cut off: what is told all the same, what is said to be lost, and what
 //! `soda recover` is left with.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::cell::{
     Cell, MEASURED_TERM, Network, PATIENCE, Setting, TERM, prerequisites, soda_binary,
 };

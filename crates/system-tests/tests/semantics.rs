@@ -1,9 +1,6 @@
 //! Sentences of docs/SEMANTICS.md that take faults, mount options or counted bytes to test. Those that take only system
 //! calls are in tests/external/semantics.py.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::cell::{
     Cell, MEASURED_TERM, Network, PATIENCE, Setting, SmallDisk, TERM, prerequisites, soda_binary,
 };

@@ -1,8 +1,5 @@
 //! What programs on two machines do with one tree: the reference model says what each must see.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_model::{Alphabet, Generator, Placement, Rng};
 use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites};
 use soda_system_tests::tree::{Comparison, RealTree};

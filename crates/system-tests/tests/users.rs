@@ -1,8 +1,5 @@
 //! A machine with several users: what one has mounted is not another one's to judge or to take away.
 
-// The helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use soda_system_tests::cell::{Cell, PATIENCE, is_mounted, prerequisites, skip, soda_binary};
 use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, Permissions};

@@ -1,10 +1,7 @@
 //! Access control lists, permission bits, and who inherits what.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_types::{Errno, Fid, SetAttr, mode};
 use soda_volume::*;
 

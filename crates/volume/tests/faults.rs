@@ -1,10 +1,7 @@
 //! Stores that fail: an operation that fails changes nothing, and what comes after works.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_storage::{
     Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
     StorageError, StorageResult, Table, Visit,

@@ -1,5 +1,8 @@
 //! A volume on a medium that gets full. The medium is a small tmpfs in a mount namespace of its own; who is not root may be
 //! denied that, then the test is skipped.
+//!
+//! A program of its own: a process that is being started has all descriptors of this one for a moment, and the tests that open a
+//! directory again would find it in use.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,10 +1,7 @@
 //! Limits, edges and sizes.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_storage::{DataStore, MemoryData, MemoryMeta};
 use soda_types::semantics::{FILE_MAX, LINK_MAX};
 use soda_types::{Errno, FileKind, Name, SetAttr, XATTR_VALUE_MAX};

@@ -1,12 +1,8 @@
 //! Random operations on a volume and on the plainest file system there could be: results, attributes, names and data
 //! must agree after each step; now and then the volume is opened anew, and fsck must find nothing.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_storage::{DataDirectory, DataStore, MemoryData, MemoryMeta, MetaStore, StoreOptions};
 use soda_types::{Errno, Fid, FileKind, FsResult, SetAttr, Timestamp};
 use soda_volume::fsck::{DataCheck, FsckOptions, Repair, fsck};

@@ -1,10 +1,7 @@
 //! Many threads at once, within the contract: no two on the same inode.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_storage::Table;
 use soda_types::{Errno, Timestamp};
 use soda_volume::fsck::{DataCheck, FsckOptions, Repair, fsck};

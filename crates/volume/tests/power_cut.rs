@@ -1,10 +1,7 @@
 //! A power cut: of what was written after the last sync, any pages of journal and segments may be missing. What was synced
 //! is there, the volume opens, and fsck mends the rest.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_storage::{DataDirectory, StoreOptions};
 use soda_types::{Errno, Timestamp, Version};
 use soda_volume::fsck::{DataCheck, FsckOptions, Problem, Repair, fsck};

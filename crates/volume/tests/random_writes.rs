@@ -1,11 +1,8 @@
 //! A file that is written all over, again and again: what a write costs, and what the file takes, does not grow with the
 //! number of writes. Counted, not timed: records read from the store, extents of the file, bytes of chunks.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_storage::{
     Batch, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, StorageResult, Table, Visit,
 };

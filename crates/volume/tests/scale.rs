@@ -1,11 +1,8 @@
 //! Large directories, and what is left of deleted files. Counted, not timed: what is read and held does not grow with the
 //! directory. `SODA_ENTRIES=1000000` for a directory of a million names.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use soda_storage::{
     Batch, DataDirectory, MemoryData, MemoryMeta, MetaRead, MetaStore, StorageResult, StoreOptions, Table,
     Visit,

@@ -1,10 +1,6 @@
 //! What each operation does, one by one, on both stores.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use soda_types::{Errno, Fid, FileKind, SetAttr, SetTime, Timestamp};
 use soda_volume::*;
 
@@ -209,4 +205,19 @@ fn file_capabilities_go_with_every_change_of_contents_or_owner() {
             assert_eq!(volume.list_xattrs(file).unwrap(), [&b"security.other"[..]], "{what}");
         }
     });
+}
+
+#[test]
+fn inode_numbers_are_not_used_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = embedded(directory.path());
+    let first = create(&volume, "f");
+    drop(volume);
+    let volume = embedded(directory.path());
+    let second = create(&volume, "g");
+    assert!(second.ino > first.ino, "numbers are not used twice");
+    assert_eq!(
+        volume.getattr(Fid::new(volume.id(), soda_types::Ino(1 << 50))).unwrap_err().errno,
+        Errno::Stale
+    );
 }

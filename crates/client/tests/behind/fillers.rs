@@ -1,7 +1,7 @@
 //! Two clients that fill one small server: what was acknowledged has its room there.
 
 use super::*;
-use crate::small_disk::on_a_small_disk;
+use crate::common::small_disk::on_a_small_disk;
 use soda_client::Fsync;
 use soda_types::{FsResult, Name};
 
@@ -106,7 +106,7 @@ impl Filler {
 
 #[test]
 fn what_two_clients_were_told_is_done_has_its_room() {
-    on_a_small_disk("fillers::two_fillers", "300m", "TMPDIR");
+    on_a_small_disk("behind::fillers::two_fillers", "300m", "TMPDIR");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! A server whose disk gets full.
 
 use super::*;
-use crate::small_disk::on_a_small_disk;
+use crate::common::small_disk::on_a_small_disk;
 use soda_client::Untold;
 use soda_types::FsResult;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn empty(path: &Path) {
 
 #[test]
 fn what_was_acknowledged_gets_to_a_server_that_is_full_since() {
-    on_a_small_disk("full::acknowledged_then_full", "300m", "TMPDIR");
+    on_a_small_disk("behind::full::acknowledged_then_full", "300m", "TMPDIR");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,7 +80,7 @@ async fn acknowledged_then_full() {
 
 #[test]
 fn what_frees_space_is_done_by_a_server_that_has_no_room_for_the_rest() {
-    on_a_small_disk("full::full_behind_its_back", "300m", "TMPDIR");
+    on_a_small_disk("behind::full::full_behind_its_back", "300m", "TMPDIR");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +126,7 @@ async fn full_behind_its_back() {
 // SEMANTICS 56
 #[test]
 fn who_ends_waits_for_room_at_a_full_server() {
-    on_a_small_disk("full::room_at_the_end", "300m", "TMPDIR");
+    on_a_small_disk("behind::full::room_at_the_end", "300m", "TMPDIR");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,7 +155,7 @@ async fn room_at_the_end() {
 
 #[test]
 fn a_file_that_a_full_server_cannot_take_can_be_removed() {
-    on_a_small_disk("full::removed_with_own_writes", "300m", "TMPDIR");
+    on_a_small_disk("behind::full::removed_with_own_writes", "300m", "TMPDIR");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,7 +199,7 @@ async fn removed_with_own_writes() {
 // SEMANTICS 54
 #[test]
 fn what_another_machine_has_open_keeps_what_a_full_server_cannot_take() {
-    on_a_small_disk("full::removed_while_open_elsewhere", "300m", "TMPDIR");
+    on_a_small_disk("behind::full::removed_while_open_elsewhere", "300m", "TMPDIR");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,5 @@
 //! What sharing costs while writes are delayed: prints figures, asserts nothing.
-//! `cargo test --release -p soda-client --test behind pace -- --ignored --nocapture --test-threads 1`
+//! `cargo test --release -p soda-client --test main behind::pace -- --ignored --nocapture --test-threads 1`
 
 use super::*;
 use std::time::Instant;

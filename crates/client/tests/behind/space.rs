@@ -1,7 +1,7 @@
 //! Space that files have before anything is written to them, copies, and what is set aside for a client that does nothing.
 
 use super::*;
-use crate::small_disk::on_a_small_disk;
+use crate::common::small_disk::on_a_small_disk;
 use bytes::Bytes;
 use soda_client::{Allocate, BootClock, Clock, TcpTransport};
 use soda_types::Monotonic;
@@ -128,7 +128,7 @@ impl Clock for Later {
 
 #[test]
 fn who_idles_gives_back_what_was_set_aside() {
-    on_a_small_disk("space::idle_on_this_disk", "300m", "TMPDIR");
+    on_a_small_disk("behind::space::idle_on_this_disk", "300m", "TMPDIR");
 }
 
 #[tokio::test(flavor = "multi_thread")]

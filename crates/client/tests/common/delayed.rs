@@ -1,8 +1,5 @@
 //! Clients that delay their writes, and what tests do with them.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::*;
 use soda_client::{Client, ClientConfig, Fsync, NoKernel, OpenMode, WriteBehind, WritePolicy};
 use soda_types::{Fid, FileKind};

@@ -1,7 +1,12 @@
 //! A server in this process and clients of it.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "each program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "tests")]
+
+pub(crate) mod delayed;
+pub(crate) mod proxy;
+pub(crate) mod script;
+pub(crate) mod small_disk;
 
 use bytes::Bytes;
 use soda_client::{

@@ -1,7 +1,5 @@
 //! A bad network between a client and its server.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

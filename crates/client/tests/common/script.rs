@@ -1,8 +1,5 @@
 //! A server that says just what a test wants it to say, over pipes.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{name, new_node};
 use bytes::{Bytes, BytesMut};
 use soda_client::{

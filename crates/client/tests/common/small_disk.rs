@@ -1,8 +1,6 @@
 //! A disk that gets full: a small tmpfs in a mount namespace of its own. Who is not root may be denied that, then the tests are
 //! skipped.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! A client as small as it can be: raw frames, no caches.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each program uses its part")]
 
 pub mod dying;
 pub mod teller;

@@ -1,11 +1,7 @@
 //! Delayed writes: nobody else sees that the server hears of them later, and nothing is lost in silence.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 mod absorbed;
 mod backup;
-#[path = "../common/mod.rs"]
-mod common;
 mod fillers;
 mod full;
 mod inquiries;
@@ -16,16 +12,12 @@ mod nameless;
 mod pace;
 mod power_cut;
 mod privileges;
-#[path = "../common/proxy.rs"]
-mod proxy;
 mod sharing;
-#[path = "../common/small_disk.rs"]
-mod small_disk;
 mod space;
 mod storm;
 
-use common::*;
-use proxy::{Proxy, Weather};
+use crate::common::proxy::{Proxy, Weather};
+use crate::common::*;
 use soda_client::{
     Client, ClientConfig, ClientStanding, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy,
 };
