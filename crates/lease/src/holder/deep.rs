@@ -469,9 +469,9 @@ impl Holder {
         if to.is_some() {
             root.questions.note(now);
         }
-        let stays_to_be_shown = to.is_some() && root.is_lowered();
         let mut inside = self.deep.lowered_by(object, to);
-        if stays_to_be_shown && inside.is_empty() && self.deep.members.contains_key(&object) {
+        // The server takes it for written: an own change may be on the way that the caches have to show.
+        if to.is_some() && inside.is_empty() && self.deep.members.contains_key(&object) {
             inside.push(object);
         }
         if whole.is_some() {

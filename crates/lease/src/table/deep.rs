@@ -97,18 +97,30 @@ impl Table {
         TreeVersion(self.tree_version)
     }
 
-    /// Learns where an object lies.
+    /// Learns where an object lies. What is being changed at this moment may have moved already: its mover gets leases for what
+    /// it goes on with when the table hears of that, by where it was before.
     pub(super) fn place(&mut self, object: ObjectId, ancestors: &Ancestors) {
         if self.store.ancestry().is_none() {
             return;
         }
+        let changes =
+            |found: ObjectId| self.store.object(found).is_some_and(|found| found.running == Running::Changer);
         match ancestors {
             Ancestors::Chain(as_of, chain) if as_of.0 == self.tree_version => {
+                let above = chain.iter().filter_map(|fid| self.store.find(*fid));
+                let news = std::iter::once(object)
+                    .chain(above)
+                    .take_while(|found| self.store.nearest_branch(*found).is_none());
+                if news.into_iter().any(changes) {
+                    return;
+                }
                 for leased in self.store.place(object, chain) {
                     self.leave_holes_for(leased);
                 }
             }
-            Ancestors::Several(as_of) if as_of.0 == self.tree_version => self.store.place_several(object),
+            Ancestors::Several(as_of) if as_of.0 == self.tree_version && !changes(object) => {
+                self.store.place_several(object);
+            }
             _ => {}
         }
     }
@@ -147,32 +159,31 @@ impl Table {
     ) -> Vec<Grant> {
         let Some(object) = self.store.find(fid) else { return Vec::new() };
         let is_directory = kind == FileKind::Directory;
-        let on_path = |table: &Table| table.store.deep_on_path(object, session);
         // With its holes: it may come to lie in one.
         let reached = |table: &Table| {
             let own = |scope: Scope| {
                 let all = table.store.reaching_into(object, scope).into_iter();
                 all.filter(|reach| reach.session == session).collect::<Vec<Reaching>>()
             };
-            (own(Scope::Node), if is_directory { own(Scope::Subtree) } else { Vec::new() })
+            // Of an unknown place, below any of them.
+            let unknown = table.store.nearest_branch(object).is_none();
+            let below = if unknown { Scope::Node } else { Scope::Subtree };
+            (own(Scope::Node), if is_directory { own(below) } else { Vec::new() })
         };
         let placed = self.store.nearest_branch(object).is_some();
-        let (path, before) = (on_path(self), reached(self));
+        let before = reached(self);
         let owed = self.owed_for(object, session);
         let below = if is_directory { self.reach_below(object, session) } else { None };
         change(self, object);
         // Where nobody can say any more what is above it, nothing covers it.
         let lost = placed && self.store.nearest_branch(object).is_none();
-        let (path_after, after) = (on_path(self), if lost { Default::default() } else { reached(self) });
+        let after = if lost { Default::default() } else { reached(self) };
         let goes_on = |before: &[Reaching], after: &[Reaching]| {
             let as_before =
                 |old: &Reaching| after.iter().any(|new| new.lease == old.lease && new.allows >= old.allows);
             before.iter().all(as_before)
         };
-        let holds_on = match placed {
-            true => goes_on(&before.0, &after.0) && goes_on(&before.1, &after.1),
-            false => path.iter().all(|lease| path_after.contains(lease)),
-        };
+        let holds_on = goes_on(&before.0, &after.0) && goes_on(&before.1, &after.1);
         // It may come to lie in what is being asked for: the answer is about what was there when the session heard the question.
         let is_asked = self.owed_for(object, session).iter().any(|epoch| !owed.contains(epoch));
         if (holds_on && !is_asked) || !self.sessions.contains_key(&session) {
@@ -191,8 +202,12 @@ impl Table {
     /// What the session's deep leases allow below a directory, together: the strongest mode, and its holes. Those in whose holes
     /// the directory lies allow nothing there.
     fn reach_below(&self, object: ObjectId, session: SessionId) -> Option<(Mode, Holes)> {
-        let reaching = self.store.reaching_into(object, Scope::Subtree).into_iter();
-        let own = reaching.filter(|reach| reach.session == session);
+        let reaching = match self.store.nearest_branch(object) {
+            Some(_) => self.store.reaching_into(object, Scope::Subtree),
+            // It may be in any of them.
+            None => self.store.reaching(object),
+        };
+        let own = reaching.into_iter().filter(|reach| reach.session == session);
         let leases = &own.map(|reach| reach.lease).collect::<Vec<LeaseId>>()[..];
         let mode = leases.iter().filter_map(|id| Some(self.store.lease(*id)?.mode)).max()?;
         if let [lease] = leases {

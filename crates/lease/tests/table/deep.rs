@@ -386,6 +386,70 @@ fn what_a_digest_makes_and_moves_has_the_leases_that_its_maker_is_told_of() {
     assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0));
 }
 
+/// Who asks next is told by the volume where things are, before the table hears that they have moved.
+#[test]
+fn what_its_holder_moves_while_somebody_asks_it_takes_along() {
+    for known in [false, true] {
+        let mut bench = Bench::with_deep(Mode::Write);
+        let as_of = bench.table.tree_version();
+        let file = if known { bench.here(change(10)) } else { change(10) };
+        let own = [bench.here(change(2)), file];
+        assert_eq!(bench.request(1, 1, &own), [admit(1)]);
+        bench.request(2, 2, &[change(10).not_deep(as_of)]);
+        let linked = TreeChanges { relinked: vec![f(10)], ..TreeChanges::default() };
+        bench.table.finish_tree(bench.now, OpKey(1), Outcome::Applied, &linked);
+        assert!(bench.table.lease(s(1), f(10)).is_some(), "known: {known}");
+    }
+}
+
+/// As above, to another directory.
+#[test]
+fn what_its_holder_moves_out_while_somebody_asks_it_takes_along() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let as_of = bench.table.tree_version();
+    let own = [bench.here(change(2)), change(10)];
+    assert_eq!(bench.request(1, 1, &own), [admit(1)]);
+    let above = vec![f(2), f(1)];
+    bench.request(2, 2, &[change(10).below(as_of, above.clone())]);
+    let moved = TreeChanges {
+        moved: vec![Moved { fid: f(10), kind: FileKind::File, above }],
+        ..TreeChanges::default()
+    };
+    bench.table.finish_tree(bench.now, OpKey(1), Outcome::Applied, &moved);
+    assert!(bench.table.lease(s(1), f(10)).is_some());
+}
+
+#[test]
+fn a_directory_of_unknown_place_that_its_holder_moves_it_takes_along_with_all_below() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let own = [bench.here(change(3)), change(20), bench.here(change(2))];
+    assert_eq!(bench.request(1, 1, &own), [admit(1)]);
+    let moved = vec![Moved { fid: f(20), kind: FileKind::Directory, above: vec![f(2), f(1)] }];
+    bench.end(1, &TreeChanges { moved, ..TreeChanges::default() });
+    assert_eq!(bench.table.deep_lease(s(1), f(20)).map(|grant| grant.mode), Some(Mode::Write));
+}
+
+#[test]
+fn what_its_holder_moves_from_an_unknown_place_into_a_hole_it_takes_along() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let theirs = bench.here(change(20));
+    assert_eq!(bench.request(2, 1, &[theirs]), [asked(20, 4, None)]);
+    assert_eq!(bench.ack(1, answer(20, 4, None)), [admit(1)]);
+    bench.end(1, &TreeChanges::default());
+    let lease = bench.table.lease(s(2), f(20)).unwrap();
+    bench.ack(2, gone(20, lease.epoch.0));
+    // What keeps the hole: somebody reads something there.
+    let above = vec![f(20), f(3), f(2), f(1)];
+    let inside = read(30).below(bench.table.tree_version(), above.clone());
+    assert_eq!(bench.request(2, 2, &[inside]), [admit(2)]);
+    bench.end(2, &TreeChanges::default());
+    let own = [bench.here(change(3)), change(10).without_lease(), bench.here(change(20))];
+    assert_eq!(bench.request(1, 3, &own), [admit(3)]);
+    let moved = vec![Moved { fid: f(10), kind: FileKind::File, above }];
+    bench.end(3, &TreeChanges { moved, ..TreeChanges::default() });
+    assert_eq!(bench.table.lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+}
+
 /// The table has forgotten it meanwhile, and another session has a deep lease elsewhere.
 #[test]
 fn who_has_lost_the_answer_is_told_again_of_the_deep_lease_that_covers_what_it_made() {

@@ -101,8 +101,8 @@ fn to_keep_reading_is_about_one_object() {
     assert_eq!(holder.finish_part(f(1), Epoch(9), InUse::No), answer(3, 9, R));
     assert_eq!(all(&holder), [W, W, R, W]);
     // The answer was lost and the question comes again.
-    let again = holder.handle_recall(secs(1), &question(3, 9, R));
-    assert_eq!(again, RecallStep::AlreadyGone(answer(3, 9, R)));
+    assert_eq!(holder.handle_recall(secs(1), &question(3, 9, R)), drop_part(9, R, &[3]));
+    assert_eq!(holder.finish_part(f(1), Epoch(9), InUse::No), answer(3, 9, R));
 }
 
 #[test]
@@ -409,4 +409,19 @@ fn what_was_given_back_is_not_taken_again() {
     // A later one is.
     get(&mut holder, &[deep(Mode::Write, 11)], &[covered(Mode::Write, 2)]);
     assert_eq!(may(&holder, 2), W);
+}
+
+/// It was, and then a request of this client changed the object: whoever asked has to see that here, too.
+#[test]
+fn what_is_read_already_is_asked_for_again() {
+    let mut holder = holder();
+    for epoch in [7, 8] {
+        let RecallStep::DropPart { inside, .. } = holder.handle_recall(secs(0), &question(4, epoch, R))
+        else {
+            panic!("{epoch}")
+        };
+        assert_eq!(inside, [f(4)]);
+        holder.finish_part(f(1), Epoch(epoch), InUse::No);
+        assert_eq!(may(&holder, 4), R);
+    }
 }

@@ -8,7 +8,7 @@
 //!
 //! Objects that are being asked for meanwhile are answered for all the same. The server takes the lease for lowered when it
 //! hears of it, which is before any request that is sent later on the same connection; if that was lost, it goes on asking, and
-//! the answers are those of a lease that was not lowered ([`Root::is_lowered`]).
+//! the answers are those of a lease that was not lowered.
 
 use super::{Holder, Root};
 use soda_types::{Fid, InUse, Mode, Monotonic, RecallAck};
@@ -75,14 +75,6 @@ impl Questions {
     fn end(&mut self, lowered: bool) {
         (self.taken, self.count) = (false, 0);
         self.failures = if lowered { 0 } else { self.failures + 1 };
-    }
-}
-
-impl Root {
-    /// The server may not have heard of it, and then what it asks has to be answered as it expects: with what own changes that
-    /// are on the way leave in the caches.
-    pub(super) fn is_lowered(&self) -> bool {
-        self.lowered
     }
 }
 
