@@ -248,7 +248,7 @@ impl Table {
         self.store.as_branch(object)?;
         let id = match self.store.deep_lease_of(object, session) {
             Some(id) => {
-                self.store.set_mode(id, mode);
+                self.rename_for(id, mode)?;
                 id
             }
             None => {
@@ -259,6 +259,19 @@ impl Table {
         };
         self.store.deep_mut(id)?.holes = holes;
         self.store.lease(id).map(|lease| self.grant_of(lease))
+    }
+
+    /// The lease gets another mode. Under its old name its holder would take that for old news; but if all of it is being asked
+    /// for, it ends under that name.
+    fn rename_for(&mut self, id: LeaseId, mode: Mode) -> Option<()> {
+        let lease = self.store.lease(id)?;
+        let (fid, old) = (self.store.object(lease.object)?.fid, lease.mode);
+        let ends = self.store.deep(id)?.asked(fid).is_some_and(|(_, to)| to.is_none());
+        if old != mode && !ends {
+            self.store.lease_mut(id)?.epoch = self.take_epoch();
+        }
+        self.store.set_mode(id, mode);
+        Some(())
     }
 
     /// Plans of before are not believed any more. False: nothing has moved.

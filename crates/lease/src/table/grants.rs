@@ -21,8 +21,8 @@ pub struct Granted {
 }
 
 impl Table {
-    /// The admitted operation is over: lets the next ones in and says which leases go with the answer. At most one
-    /// for each access that wants one.
+    /// The admitted operation is over: lets the next ones in and says which leases go with the answer: one at most
+    /// for each access that wants one, deep ones, and those on what has moved out of their reach.
     pub fn finish(&mut self, now: Monotonic, op: OpKey, outcome: Outcome) -> Vec<Grant> {
         self.finish_with(now, op, outcome, &[])
     }
@@ -53,8 +53,7 @@ impl Table {
             return Granted::default();
         }
         let Some(op) = self.ops.remove(&key) else { return Granted::default() };
-        let mut grants = Vec::new();
-        self.apply_to_tree(now, op.session, changes);
+        let mut grants = self.apply_to_tree(now, op.session, changes);
         for (access, object) in op.accesses.iter().zip(&op.objects) {
             if let Some(found) = self.store.object_mut(*object) {
                 found.running.leave();

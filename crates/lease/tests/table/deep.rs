@@ -450,6 +450,30 @@ fn what_its_holder_moves_from_an_unknown_place_into_a_hole_it_takes_along() {
     assert_eq!(bench.table.lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
 }
 
+/// A deep read lease of its on what it moves as well, or none: after a restart it claims what it has been told.
+#[test]
+fn who_moves_a_directory_out_is_told_of_the_deep_lease_that_it_has_there() {
+    for read_before in [false, true] {
+        let mut bench = deep(2);
+        for ino in [30, 31].into_iter().filter(|_| read_before) {
+            let inside = read(ino).below(bench.table.tree_version(), vec![f(20), f(3), f(2), f(1)]);
+            assert_eq!(bench.request(1, ino, &[inside]), [admit(ino)]);
+            bench.end(ino, &TreeChanges::default());
+        }
+        let before = bench.table.deep_lease(s(1), f(20));
+        assert_eq!(before.map(|grant| grant.mode), read_before.then_some(Mode::Read));
+        bench.go(1, change(12));
+        assert_eq!(bench.go(1, change(13)).leases[1].mode, Mode::Write);
+        let own = [bench.here(change(3)), bench.here(change(20)), bench.here(change(2))];
+        assert_eq!(bench.request(1, 1, &own), [admit(1)]);
+        let moved = vec![Moved { fid: f(20), kind: FileKind::Directory, above: vec![f(2), f(1)] }];
+        let granted = bench.end(1, &TreeChanges { moved, ..TreeChanges::default() });
+        let deep = granted.leases.iter().copied().find(|grant| grant.scope == Scope::Subtree);
+        assert_eq!(deep, bench.table.deep_lease(s(1), f(20)), "read before: {read_before}");
+        assert!(deep.is_some_and(|deep| deep.mode == Mode::Write && deep.epoch > e(3)));
+    }
+}
+
 /// The table has forgotten it meanwhile, and another session has a deep lease elsewhere.
 #[test]
 fn who_has_lost_the_answer_is_told_again_of_the_deep_lease_that_covers_what_it_made() {
