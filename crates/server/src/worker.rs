@@ -71,7 +71,17 @@ impl Link {
     fn dispatch(&self, incoming: Incoming) {
         match &incoming.request.call {
             Call::Hello(_) | Call::Admin(_) => incoming.unsupported("not on a session's connection"),
-            Call::Reclaim(_) | Call::Goodbye | Call::Digest { .. } if self.lane != Lane::Control => {
+            // What moves may leave the reach of a deep lease, and others cover it then: those come with the answer.
+            Call::Create { .. }
+            | Call::TmpFile { .. }
+            | Call::Link { .. }
+            | Call::Unlink { .. }
+            | Call::Rename { .. }
+            | Call::Reclaim(_)
+            | Call::Goodbye
+            | Call::Digest { .. }
+                if self.lane != Lane::Control =>
+            {
                 incoming.unsupported("only on the control connection");
             }
             Call::Reclaim(reclaim) => reclaim::run(&incoming, reclaim),

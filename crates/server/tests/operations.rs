@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use bytes::Bytes;
-use soda_protocol::{Answer, Call, IfExists, Rename, Rest, Role, Unlink, WriteAt};
+use soda_protocol::{Answer, Call, Failure, IfExists, Rename, Rest, Role, Unlink, WriteAt};
 use soda_types::{Errno, FileKind, InUse, Mode};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,6 +46,16 @@ async fn leases_come_with_answers_of_the_control_connection_only() {
     let (reply, back) = data.call(None, read, Bytes::new()).await.unwrap();
     assert!(matches!(reply.result, Ok(Answer::Data { attr }) if attr.size == 1 << 20));
     assert_eq!(back, payload);
+    // Names are changed on that one alone: what moves may need leases.
+    for call in [
+        create(client.root, "other", FileKind::File),
+        Call::Link { fid: file.fid, parent: client.root, name: n("other") },
+        Call::Unlink { parent: client.root, name: n("file"), what: Unlink::File { in_use: InUse::No } },
+    ] {
+        let (reply, _) = data.call(Some(client.next_op()), call, Bytes::new()).await.unwrap();
+        assert!(matches!(reply.result, Err(Failure::Unsupported(_))), "{:?}", reply.result);
+    }
+    assert_eq!(client.lookup(client.root, "other").await, Ok(None));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -196,17 +196,20 @@ pub enum Sabotage {
     AnswerPartBeforeFlush,
     /// After a restart of the server deep leases are claimed whole, whatever it has lost of what they cover.
     ReclaimWhole,
+    /// Who has had an inode removed goes on to serve it from its caches.
+    KeepRemoved,
 }
 
 impl Sabotage {
     /// Found with [`SimConfig::deep`].
-    pub const DEEP: [Sabotage; 6] = [
+    pub const DEEP: [Sabotage; 7] = [
         Sabotage::ForgetHoles,
         Sabotage::MovesUntold,
         Sabotage::LinksUntold,
         Sabotage::KeepBelow,
         Sabotage::AnswerPartBeforeFlush,
         Sabotage::ReclaimWhole,
+        Sabotage::KeepRemoved,
     ];
 
     /// Found with [`SimConfig::behind`].

@@ -102,6 +102,10 @@ impl Deed {
         }
     }
 
+    pub fn is_of_names(&self) -> bool {
+        !matches!(self, Deed::Write(_))
+    }
+
     /// Inodes that may lie elsewhere, or have more names or fewer, afterwards.
     pub fn moves(&self) -> Vec<Object> {
         match *self {

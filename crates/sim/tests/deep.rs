@@ -43,7 +43,10 @@ fn seeds_that_found_something() {
         2393, // A digest came twice, and the second answer did not speak of the deep lease.
         3792, // A directory was moved through the server into one that had been moved below it here.
         2682, 6211, // A digest overtook the word that a deep lease was given back.
-        966, 1689, 2403, 3873, // A power cut took the removal of a file with changes that it took, too.
+        966, 1689, 2403, 3873,  // A power cut took the removal of a file with changes that it took, too.
+        9373,  // A link went over a data connection, whose answer brings no lease.
+        11340, // A directory was moved after one whose move was lost.
+        5628, 7119, 8784, // Others heard of a removal before the one who had asked for it.
     ];
     for seed in found {
         let _ = is_sound(seed);

@@ -52,6 +52,7 @@ fn expected(sabotage: Sabotage) -> &'static [Property] {
         }
         // Or somebody else has been given the lease meanwhile.
         Sabotage::ReleaseUnsynced => &[Property::Durable, Property::Exclusive, Property::Prefix],
+        Sabotage::KeepRemoved => &[Property::Fresh],
         // What comes again takes back what was done since, and somebody has seen that.
         Sabotage::ForgetDigests => &[Property::Synced, Property::Durable, Property::Prefix, Property::Fresh],
         // What is left over of the former life is in the way of what comes in its slot.

@@ -283,9 +283,6 @@ impl Operation {
         let now = core.now;
         let session = incoming.session();
         let mut tree = effects.tree;
-        if incoming.want() == Want::Nothing {
-            tree.created.clear();
-        }
         let mut granted = Granted::default();
         for key in keys {
             let Granted { leases, covered } = core.table.finish_tree(now, *key, outcome, &tree);

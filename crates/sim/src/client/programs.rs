@@ -43,7 +43,7 @@ impl Client {
         for (register, value) in self.caches.all_of_kernel(now) {
             let uid = context.next_uid();
             context.invariants.invoked(uid, &[register]);
-            context.invariants.read(uid, register, value);
+            context.invariants.read(uid, self.holder.session(), register, value);
         }
     }
 
@@ -173,7 +173,9 @@ impl Client {
     }
 
     fn begin(&mut self, context: &mut Context, process: usize, uid: OpUid, op: Option<OpId>, call: Call) {
-        let via = if context.rng.chance(1, 3) { Kind::Data } else { Kind::Control };
+        // Names are changed on the control connection alone: the answer brings leases for what leaves the reach of deep ones.
+        let anywhere = !matches!(&call, Call::Do(deed) if deed.is_of_names());
+        let via = if context.rng.chance(1, 3) && anywhere { Kind::Data } else { Kind::Control };
         context.note(|| format!("client{}  {uid:?} {call:?} {via:?}", self.number));
         let moves = match &call {
             Call::Do(deed) => moved_by(&deed.change(uid)),
@@ -241,7 +243,8 @@ impl Client {
                     found.push((Register::attributes(object), attributes));
                 }
             }
-            if let Some(object) = deed.ends() {
+            let ended = deed.ends().filter(|_| context.config.sabotage != Sabotage::KeepRemoved);
+            if let Some(object) = ended {
                 self.forget(crate::message::fid_of(object));
                 // The answer to an operation before it may come later.
                 let end = Value { stamp: Stamp { count: u32::MAX, by: uid }, content: Content::Gone };
@@ -249,7 +252,7 @@ impl Client {
                 gone.for_each(|register| self.caches.see(register, end));
             }
         } else {
-            context.invariants.failed(uid, &found);
+            context.invariants.failed(uid, self.holder.session(), &found);
         }
         for (register, value) in found {
             self.saw(register, value);
@@ -284,7 +287,7 @@ impl Client {
         register: Register,
         value: Value,
     ) {
-        context.invariants.read(uid, register, value);
+        context.invariants.read(uid, self.holder.session(), register, value);
         self.saw(register, value);
         self.done(context, process);
     }

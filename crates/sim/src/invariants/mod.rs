@@ -25,6 +25,7 @@ pub mod progress;
 
 use crate::config::Writes;
 use crate::message::{Object, OpUid, Register, Value};
+pub use ahead::Shape;
 use soda_types::{Grant, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -101,10 +102,10 @@ impl Invariants {
         }
     }
 
-    /// A read has returned to the program.
-    pub fn read(&mut self, uid: OpUid, register: Register, value: Value) {
+    /// A read has returned to the program, of a client with this session.
+    pub fn read(&mut self, uid: OpUid, by: Option<SessionId>, register: Register, value: Value) {
         if let Some(ahead) = &mut self.ahead {
-            let found = ahead.read(uid, register, value);
+            let found = ahead.read(uid, by, register, value);
             ahead.ended(uid);
             return self.report(found);
         }
@@ -165,16 +166,16 @@ impl Invariants {
         self.report(found);
     }
 
-    /// A client has made the change and told its program so.
+    /// A client has made the change and told its program so. `shape`: what it does to the tree.
     pub fn done_locally(
         &mut self,
         uid: OpUid,
         session: SessionId,
-        changes: &[Object],
+        (changes, shape): (&[Object], Shape),
         before: &[(Register, Value)],
         effects: &[(Register, Value)],
     ) {
-        self.watch_ahead(|ahead| ahead.done_locally(uid, session, changes, before, effects));
+        self.watch_ahead(|ahead| ahead.done_locally(uid, session, (changes, shape), before, effects));
         self.gave_up(uid);
     }
 
@@ -190,9 +191,9 @@ impl Invariants {
     }
 
     /// The program has been told that nothing was done, because this is how it is.
-    pub fn failed(&mut self, uid: OpUid, found: &[(Register, Value)]) {
+    pub fn failed(&mut self, uid: OpUid, by: Option<SessionId>, found: &[(Register, Value)]) {
         for (register, value) in found {
-            self.watch_ahead(|ahead| ahead.read(uid, *register, *value));
+            self.watch_ahead(|ahead| ahead.read(uid, by, *register, *value));
         }
         self.gave_up(uid);
     }

@@ -6,6 +6,7 @@ use crate::client::{Asked, Client};
 use crate::config::Sabotage;
 use crate::context::Context;
 use crate::deed::{Deed, Obstacle, is_directory};
+use crate::invariants::Shape;
 use crate::layout::Tree;
 use crate::message::{Call, Content, Object, OpUid, Register, Value, fid_of};
 use soda_types::{Fid, Mode, Monotonic, Timestamp};
@@ -53,7 +54,7 @@ impl Client {
             Ok(effects) => effects,
             Err(Obstacle::Unknown) => return None,
             Err(Obstacle::Fails) => {
-                context.invariants.failed(uid, &before);
+                context.invariants.failed(uid, Some(session), &before);
                 return Some(before);
             }
         };
@@ -72,7 +73,8 @@ impl Client {
         let found: Vec<(Register, Value)> = before.iter().chain(&depends_on).copied().collect();
         let touched: Vec<Object> =
             depends_on.iter().map(|(register, _)| register.object).chain(changes.iter().copied()).collect();
-        context.invariants.done_locally(uid, session, &touched, &found, &effects);
+        let shape = if deed.reshapes().is_some() { Shape::Changes } else { Shape::Stays };
+        context.invariants.done_locally(uid, session, (&touched, shape), &found, &effects);
         let delayed = self.delayed.as_mut()?;
         let change = deed.change(uid);
         let lsn = delayed.kept.log.append(now, Timestamp::new(uid.0 as i64, 0), change.clone());

@@ -44,6 +44,8 @@ struct Op {
     /// All that it touches.
     objects: BTreeSet<Object>,
     state: State,
+    /// Its program has been told, or never will be.
+    ended: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +53,19 @@ enum State {
     Local,
     Applied,
     Lost,
+}
+
+/// Whether a directory gets another parent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    Stays,
+    Changes,
+}
+
+/// Stands for all directories that a client moves by itself: whether one may be moved depends on where it has moved the others, so
+/// who loses one of these changes loses those after it.
+fn tree_of(session: SessionId) -> Object {
+    Object::MAX - session.0 as Object
 }
 
 type Found = Option<Violation>;
@@ -93,9 +108,19 @@ impl Ahead {
     pub(super) fn ended(&mut self, uid: OpUid) {
         self.floors.remove(&uid);
         self.syncs.remove(&uid);
+        if let Some(op) = self.ops.get_mut(&uid) {
+            op.ended = true;
+        }
     }
 
-    pub(super) fn read(&mut self, uid: OpUid, register: Register, value: Value) -> Found {
+    /// `by`: the session of who reads.
+    pub(super) fn read(
+        &mut self,
+        uid: OpUid,
+        by: Option<SessionId>,
+        register: Register,
+        value: Value,
+    ) -> Found {
         let floors = self.floors.get(&uid).into_iter().flatten();
         let floor = floors.filter(|(of, _)| *of == register).map(|(_, at)| *at).max().unwrap_or_default();
         let line = self.lines.entry(register).or_default();
@@ -107,7 +132,15 @@ impl Ahead {
             );
         };
         line.require(at);
-        (at < floor).then(|| Violation {
+        let removed_by =
+            line.get(at + 1).filter(|next| next.content == Content::Gone).map(|end| end.stamp.by);
+        let line = &*line;
+        // Who is told that the inode is there no more learns nothing of its state: by name nobody finds that out as long as the
+        // machine that has it removed has not heard that it is done, and holds the lease on the directory.
+        let is_being_removed = removed_by
+            .and_then(|remover| self.ops.get(&remover))
+            .is_some_and(|op| op.state == State::Applied && !op.ended && Some(op.session) == by);
+        (at < floor && !is_being_removed).then(|| Violation {
             property: Property::Fresh,
             what: format!(
                 "{uid:?} returned {value:?} of {register:?}, older than when it was called: {line:?}"
@@ -120,7 +153,7 @@ impl Ahead {
         &mut self,
         uid: OpUid,
         session: SessionId,
-        changes: &[Object],
+        (changes, shape): (&[Object], Shape),
         before: &[(Register, Value)],
         effects: &[(Register, Value)],
     ) -> Found {
@@ -136,8 +169,9 @@ impl Ahead {
                 );
             }
         }
-        let objects: BTreeSet<Object> =
-            effects.iter().map(|(register, _)| register.object).chain(changes.iter().copied()).collect();
+        let tree = (shape == Shape::Changes).then(|| tree_of(session));
+        let changed = effects.iter().map(|(register, _)| register.object);
+        let objects: BTreeSet<Object> = changed.chain(changes.iter().copied()).chain(tree).collect();
         let is_in_limbo = !objects.is_disjoint(&self.limbo);
         if is_in_limbo {
             self.limbo.extend(&objects);
@@ -154,7 +188,8 @@ impl Ahead {
             line.require(line.end());
         }
         self.local.entry(session).or_default().insert(uid);
-        self.ops.insert(uid, Op { session, effects: effects.to_vec(), objects, state: State::Local });
+        let (effects, state) = (effects.to_vec(), State::Local);
+        self.ops.insert(uid, Op { session, effects, objects, state, ended: true });
         None
     }
 
@@ -197,7 +232,8 @@ impl Ahead {
         }
         let objects = effects.iter().map(|(register, _)| register.object).collect();
         self.limbo.retain(|object| !effects.iter().any(|(register, _)| register.object == *object));
-        self.ops.insert(uid, Op { session, effects: effects.to_vec(), objects, state: State::Applied });
+        let (effects, state) = (effects.to_vec(), State::Applied);
+        self.ops.insert(uid, Op { session, effects, objects, state, ended: false });
         None
     }
 
