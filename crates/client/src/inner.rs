@@ -138,12 +138,20 @@ impl Inner {
 
     /// Tells the server of leases that were given up unasked.
     pub(crate) fn release(&self, acks: Vec<RecallAck>) {
-        if !acks.is_empty() {
-            self.stats.leases_released.add(acks.len() as u64);
-            let said_open = said_open(&acks);
-            self.note(&Note::Release(acks));
-            self.close_overtaken(said_open);
+        let said_open = self.send_release(acks);
+        self.close_overtaken(said_open);
+    }
+
+    /// As [`Inner::release`], under the lock of the caches. Returns what it said to be open, for [`Inner::close_overtaken`]
+    /// without that lock.
+    pub(crate) fn send_release(&self, acks: Vec<RecallAck>) -> Vec<Fid> {
+        if acks.is_empty() {
+            return Vec::new();
         }
+        self.stats.leases_released.add(acks.len() as u64);
+        let said_open = said_open(&acks);
+        self.note(&Note::Release(acks));
+        said_open
     }
 
     /// After a note that said these are open. What was closed between the note's making and its sending, the server has heard

@@ -110,6 +110,7 @@ impl Inner {
                     acks.push(ack);
                 }
                 Begun::Running => {}
+                Begun::Uncovered(fids) => self.tell_uncovered(recall, fids),
                 Begun::Job(job) if self.may_block(&job) => self.hand_on(job),
                 Begun::Job(job) => match self.finish_recall(&job, Finish::IfDone) {
                     Finished::Answer(all) => acks.extend(all),
@@ -160,6 +161,12 @@ impl Inner {
         let in_use = state.in_use(asked, InUse::No);
         let (of, keep, inside) = match step {
             RecallStep::AlreadyGone(mut ack) => {
+                if recall.object.is_some() {
+                    let uncovered = state.uncovered_ahead();
+                    if !uncovered.is_empty() {
+                        return Begun::Uncovered(uncovered);
+                    }
+                }
                 ack.in_use = in_use;
                 if in_use == InUse::Yes && ack.kept.is_none() {
                     state.inode(asked).uses.open_at_server = InUse::Yes;
@@ -308,6 +315,9 @@ enum Begun {
     Gone(RecallAck),
     /// It is worked on already.
     Running,
+    /// Nothing of what is asked for is covered here, and the server lacks something of these, which are not either: it may take
+    /// what was given back, or never came, for what covers them.
+    Uncovered(Vec<Fid>),
     Job(Job),
 }
 

@@ -1,5 +1,6 @@
 //! Deep leases, with the real server: what costs no message, and that nobody sees what is old whatever moves.
 
+use crate::common::proxy::{Proxy, Weather};
 use crate::common::*;
 use soda_client::{Client, ClientConfig, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy};
 use soda_protocol::WriteAt;
@@ -307,6 +308,38 @@ async fn after_a_restart_what_was_covered_is_still_known_and_still_guarded() {
     let before = messages(&a);
     assert_eq!(a.getattr(home).await.unwrap().value.kind, FileKind::Directory);
     assert!(messages(&a) <= before + 1);
+}
+
+/// Else the server would take it for held, and what is made below for covered.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_word_that_a_lease_is_given_back_is_said_again_if_it_was_lost_with_its_connection() {
+    let cell = Cell::deep();
+    let proxy = Proxy::before(cell.addr).await;
+    let mut config = patient(&cell);
+    config.server = proxy.addr.to_string();
+    config.cache.idle = Duration::from_secs(2);
+    let a = Client::connect(config, Box::new(NoKernel)).await.unwrap();
+    let home = mkdir(&a, a.root(), "home").await;
+    make(&a, home, "file", "one").await;
+    a.sync_all().await.unwrap();
+    assert_eq!(deep_leases(&a), [(home, Mode::Write)]);
+    proxy.set(Weather::Silence);
+    assert_eq!(deep_leases(&a), [(home, Mode::Write)], "given back too early");
+    eventually("given back", || deep_leases(&a).is_empty()).await;
+    let reconnects = a.stats().count("reconnects");
+    proxy.set(Weather::Cut);
+    eventually("the connection is lost", || a.stats().count("reconnects") > reconnects).await;
+    proxy.set(Weather::Fine);
+    // Whatever the server says of the old lease is not believed: it has to give new ones.
+    a.getattr(home).await.unwrap();
+    let before = messages(&a);
+    a.getattr(home).await.unwrap();
+    assert_eq!(messages(&a), before, "{:?}", a.leases());
+    let other = make(&a, home, "other", "two").await;
+    a.sync_all().await.unwrap();
+    overwrite(&a, other, "six").await;
+    assert_eq!(contents(&cell.client().await, other).await, "six");
+    assert_eq!(a.stats().count("lost_records"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

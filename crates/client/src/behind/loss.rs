@@ -2,7 +2,7 @@
 
 use super::digest::Refusal;
 use crate::cache::State;
-use crate::cache::inode::Origin;
+use crate::cache::inode::{Inode, Origin};
 use crate::config::{Fsync, WritePolicy};
 use crate::crash;
 use crate::inner::Inner;
@@ -73,6 +73,17 @@ impl State {
         self.lose_records(records)
     }
 
+    /// Inodes that the server knows and lacks something of, and that no lease covers.
+    pub(crate) fn uncovered_ahead(&self) -> Vec<Fid> {
+        let touched = self.behind.log.pending().flat_map(|record| Behind::inodes_of(&record.change));
+        let touched: BTreeSet<Fid> = touched.collect();
+        let uncovered = |fid: &Fid| {
+            let is_known = self.peek(*fid).is_none_or(|inode| inode.log.origin != Origin::Here);
+            is_known && !self.holder.is_exclusive(*fid)
+        };
+        touched.into_iter().filter(uncovered).collect()
+    }
+
     /// The server has lost changes of these inodes that were not in the log, each after the record that is named with it.
     fn give_up_on_top(&mut self, changed: &[(Fid, Lsn)]) -> Lost {
         let records = self.behind.log.give_up_after(changed);
@@ -136,6 +147,16 @@ impl State {
         let inode = self.inode(recall.fid);
         inode.log.origin = Origin::AtServer;
         inode.holding = holding;
+    }
+
+    /// A lease has come. If the inode was made here and the one that came with that was lost, nobody waits for it any more.
+    pub(crate) fn note_leased(&mut self, fid: Fid) {
+        let is_held = self.holder.holding(fid).is_some();
+        let waits = |inode: &Inode| inode.log.origin == Origin::Told && inode.log.records == 0;
+        if is_held && self.peek(fid).is_some_and(waits) {
+            self.inode(fid).log.origin = Origin::AtServer;
+            self.repin(fid);
+        }
     }
 
     /// The server has again what it had deleted, and lacks other changes of it, too: nobody else can have had it since, so the

@@ -240,6 +240,7 @@ impl State {
         let each: Vec<Coverage> = covered.iter().flat_map(Covered::each).collect();
         self.holder.handle_reply_covered(now, ticket, &all, &each);
         for fid in all.iter().map(|grant| grant.fid).chain(each.iter().map(|covered| covered.fid)) {
+            self.note_leased(fid);
             self.evict_for(now, fid);
         }
     }

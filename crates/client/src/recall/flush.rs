@@ -3,6 +3,7 @@
 use super::Part;
 use crate::cache::State;
 use crate::inner::Inner;
+use crate::kernel::Plan;
 use soda_protocol::Note;
 use soda_types::{Fid, Recall};
 use std::sync::Arc;
@@ -30,6 +31,18 @@ impl Inner {
             inner.work_on_recalls(&[recall]);
         });
         true
+    }
+
+    /// A deep lease is asked for that is not held here: with the answer the server would refuse what only that covers, as far as
+    /// it knows. So that goes first.
+    pub(super) fn tell_uncovered(self: &Arc<Inner>, recall: &Recall, fids: Vec<Fid>) {
+        let (inner, recall) = (Arc::clone(self), recall.clone());
+        self.runtime.spawn(async move {
+            let part = |fid: Fid| Part { fid, keep: None, plan: Plan::default() };
+            let parts: Vec<Part> = fids.into_iter().map(part).collect();
+            inner.flush_for_recall(recall.object.unwrap_or(recall.fid), &parts).await;
+            inner.work_on_recalls(&[recall]);
+        });
     }
 
     /// Nobody else may see it before the server knows what was done here.

@@ -55,8 +55,10 @@ impl Inner {
             acks.extend(state.holder.release_deep(root));
         }
         parts.iter().for_each(|part| state.repin(part.fid));
+        // Under the lock: what a digest that is begun after it makes must not count as covered.
+        let said_open = self.send_release(acks);
         drop(state);
-        self.release(acks);
+        self.close_overtaken(said_open);
     }
 
     fn give_back(self: &Arc<Inner>, fids: Vec<Fid>) {

@@ -8,7 +8,9 @@ use crate::inner::Inner;
 use crate::session::Joinable;
 use crate::session::handshake::{HandshakeError, exchange};
 use soda_oplog::Applied;
-use soda_protocol::{Answer, Call, Lock, Lsn, Reclaim, ReclaimStep, SessionKey, SessionWelcome, Standing};
+use soda_protocol::{
+    Answer, Call, Lock, Lsn, Note, Reclaim, ReclaimStep, SessionKey, SessionWelcome, Standing,
+};
 use soda_types::{Errno, Fid, FsError, Grant, Monotonic, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,12 +36,16 @@ pub(crate) async fn restore(
     match welcome.standing {
         Standing::New => begin_session(inner, welcome, sent_at, restarted),
         Standing::Resumed => {
-            crate::lock(&inner.state).holder.start_session(
-                inner.now(),
-                sent_at,
-                welcome.key.session,
-                welcome.term,
-            );
+            let given_back = {
+                let mut state = crate::lock(&inner.state);
+                state.holder.start_session(inner.now(), sent_at, welcome.key.session, welcome.term);
+                state.holder.given_back()
+            };
+            // The word of that may have been lost with the connection before: ahead of all that is told on this one, or what is
+            // made below would count as covered.
+            if !given_back.is_empty() {
+                inner.note(&Note::Release(given_back));
+            }
         }
         Standing::Reclaim => {
             crate::lock(&inner.state).holder.start_session(

@@ -3,7 +3,8 @@
 use crate::common::{name, new_node};
 use bytes::{Bytes, BytesMut};
 use soda_client::{
-    BootClock, Client, ClientConfig, Clock, KernelHooks, OpenFile, OpenMode, Stream, Transport,
+    BootClock, Client, ClientConfig, Clock, KernelHooks, NoKernel, OpenFile, OpenMode, Stream, Transport,
+    WriteBehind, WritePolicy,
 };
 use soda_protocol::*;
 use soda_types::{
@@ -115,6 +116,36 @@ impl Peer {
         self.send(FrameKind::Reply, tag, &reply, Bytes::new()).await;
     }
 
+    /// What a client asks that is about to change names of the root by itself, and nobody else is there.
+    pub(crate) async fn answer_alone(&mut self, tag: u64, call: &Call, version: u64) {
+        let root = attr(ROOT, version, 0);
+        let leases = |fid: Fid| [grant(ROOT, Mode::Write, version), grant(fid, Mode::Write, version)];
+        match call {
+            Call::GetAttr { .. } | Call::Stat { .. } => {
+                self.answer(tag, Answer::Node(node(ROOT, version, 0)), &leases(ROOT)[..1]).await;
+            }
+            Call::Lookup { .. } | Call::LookupStat { .. } => {
+                self.answer(tag, Answer::Found { parent: root, node: None }, &leases(ROOT)[..1]).await;
+            }
+            Call::ReadDir { .. } => {
+                let page = DirPage { dir: root, parent: ROOT, entries: Vec::new(), rest: Rest::End };
+                self.answer(tag, Answer::Entries(page), &leases(ROOT)[..1]).await;
+            }
+            Call::Create { .. } => {
+                let made = Fid { ino: Ino(100 + version), ..FILE };
+                let changed =
+                    Answer::Changed { node: Some(node(made, version, 0)), others: vec![(ROOT, root)] };
+                self.answer(tag, changed, &leases(made)).await;
+            }
+            Call::Reserve { inodes, bytes } => {
+                let (count, bytes, version) = (*inodes, *bytes, Version(1 << 20));
+                self.answer(tag, Answer::Reserved { first: Ino(10_000), count, bytes, version }, &[]).await;
+            }
+            Call::Sync { .. } | Call::Renew => self.answer(tag, Answer::Done, &[]).await,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(crate) async fn fail(&mut self, tag: u64, failure: Failure) {
         let reply = Reply { result: Err(failure), grants: Vec::new(), covered: Vec::new() };
         self.send(FrameKind::Reply, tag, &reply, Bytes::new()).await;
@@ -199,14 +230,27 @@ impl Script {
         Script::start_with(data_connections, hooks, Arc::new(BootClock)).await
     }
 
+    /// It tells nothing before somebody asks.
+    pub(crate) async fn writing_behind() -> Script {
+        let behind = WriteBehind { max_age: Duration::from_secs(3600), ..WriteBehind::default() };
+        let write = WritePolicy::Behind(behind);
+        let config = ClientConfig { data_connections: 0, write, ..ClientConfig::new("scripted:1", "main") };
+        Script::start_as(config, Box::new(NoKernel), Arc::new(BootClock)).await
+    }
+
     pub(crate) async fn start_with(
         data_connections: usize,
         hooks: Box<dyn KernelHooks>,
         clock: Arc<dyn Clock>,
     ) -> Script {
-        let (sender, mut connections) = mpsc::unbounded_channel();
         let mut config = ClientConfig { data_connections, ..ClientConfig::new("scripted:1", "main") };
         config.cache.idle = Duration::from_secs(10);
+        Script::start_as(config, hooks, clock).await
+    }
+
+    async fn start_as(config: ClientConfig, hooks: Box<dyn KernelHooks>, clock: Arc<dyn Clock>) -> Script {
+        let (sender, mut connections) = mpsc::unbounded_channel();
+        let data_connections = config.data_connections;
         let client = tokio::spawn(Client::connect_with(config, hooks, clock, Box::new(Pipes(sender))));
         let mut control = Peer(connections.recv().await.unwrap());
         control.welcome(Standing::New, &[]).await;

@@ -7,10 +7,12 @@
 //!
 //! Own renames: see [`Holder::begin_move`].
 
+mod over;
 mod whole;
 
 use super::leases::{Held, Holding};
 use super::{Holder, RecallStep, Ticket};
+use over::Over;
 use soda_types::{Coverage, Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -81,32 +83,6 @@ struct PartBar {
     moved_until: u64,
     /// And grants of a deep lease on it up to this epoch are refused.
     epoch: Epoch,
-}
-
-/// Deep leases that were given back. A deep lease keeps its epoch, so an answer to a request that has overtaken the word of that
-/// may speak of the same one again.
-#[derive(Debug, Default)]
-struct Over {
-    each: BTreeMap<Fid, Epoch>,
-    /// Of the oldest ones nobody remembers which they were: nothing so old is taken any more.
-    all: Epoch,
-}
-
-impl Over {
-    const MOST: usize = 1000;
-
-    fn add(&mut self, lease: Fid, epoch: Epoch) {
-        let known = self.each.entry(lease).or_default();
-        *known = epoch.max(*known);
-        if self.each.len() > Over::MOST {
-            self.all = self.each.values().copied().fold(self.all, Epoch::max);
-            self.each.clear();
-        }
-    }
-
-    fn has(&self, grant: &Grant) -> bool {
-        grant.epoch <= self.all || self.each.get(&grant.fid).is_some_and(|epoch| grant.epoch <= *epoch)
-    }
 }
 
 /// Directories and what is in them, both ways.

@@ -39,9 +39,8 @@ impl Client {
             return;
         }
         let dropping = match self.holder.handle_recall(now, recall) {
-            // The part is covered by nothing here, so nothing of it waits to be sent.
             RecallStep::AlreadyGone(ack) if ack.object.is_some() => {
-                return self.tell(context, ToServer::Acks(vec![ack]));
+                return self.nothing_covered(context, ack);
             }
             RecallStep::AlreadyGone(ack) => return self.nothing_held(context, ack),
             RecallStep::Working => return,

@@ -2,7 +2,7 @@
 
 use super::delayed::Delayed;
 use super::{Asked, Client, Request};
-use crate::config::Sabotage;
+use crate::config::{Order, Sabotage};
 use crate::context::Context;
 use crate::event::{ConnId, Event};
 use crate::message::{Claim, Standing, Tag, ToServer};
@@ -144,6 +144,11 @@ impl Client {
     /// The session is what it was: whatever is not answered is asked for again.
     fn go_on(&mut self, context: &mut Context, conn: ConnId) {
         self.link = Link::Up(conn);
+        // The word of that may have been lost. Where the order is not kept what is sent next could overtake it.
+        let given_back = self.holder.given_back();
+        if context.config.order == Order::Kept && !given_back.is_empty() {
+            self.tell(context, ToServer::Release(given_back));
+        }
         self.send_again(context, Kind::Control);
         self.connect_data(context);
     }

@@ -395,6 +395,8 @@ fn what_was_moved_below_a_lease_is_lowered_with_it() {
 fn what_was_given_back_is_not_taken_again() {
     let mut holder = holder();
     assert!(holder.release_deep(f(1)).is_some());
+    // The word may be lost with its connection.
+    assert_eq!(holder.given_back(), [answer(1, 5, None)]);
     get(&mut holder, &[], &[]);
     get(&mut holder, &[deep(Mode::Write, 5)], &[covered(Mode::Write, 2)]);
     assert_eq!((may(&holder, 2), holder.is_empty()), (None, true));

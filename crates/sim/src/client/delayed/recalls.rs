@@ -16,6 +16,9 @@ pub(in crate::client) enum Owed {
     Finish(Dropping),
     /// The holder knows of no lease: its grant is on the way, or a crash has taken the holder's memory and left the log.
     Gone(RecallAck),
+    /// The part of a deep lease that was asked for is covered by nothing here. The server may take what was given back for what
+    /// covers these.
+    NotCovered(RecallAck, Vec<Fid>),
 }
 
 impl Owed {
@@ -23,6 +26,7 @@ impl Owed {
         match self {
             Owed::Finish(dropping) => dropping.parts.iter().map(|(fid, _)| *fid).collect(),
             Owed::Gone(ack) => vec![ack.fid],
+            Owed::NotCovered(_, fids) => fids.clone(),
         }
     }
 }
@@ -41,6 +45,12 @@ impl Client {
             delayed.forget_made(object_of(fid));
         }
         self.owe(context, Owed::Gone(ack));
+    }
+
+    /// The part of a deep lease is covered by nothing here.
+    pub(in crate::client) fn nothing_covered(&mut self, context: &mut Context, ack: RecallAck) {
+        let uncovered = self.uncovered();
+        self.owe(context, Owed::NotCovered(ack, uncovered));
     }
 
     /// Part of a deep lease is asked for, and the answer to a digest is not here yet. It may have been lost with a connection,
@@ -116,7 +126,7 @@ impl Client {
 
     fn answer(&mut self, context: &mut Context, owed: &Owed) {
         let ack = match owed {
-            Owed::Gone(ack) => *ack,
+            Owed::Gone(ack) | Owed::NotCovered(ack, _) => *ack,
             Owed::Finish(dropping) => self.finish_recall(context, dropping),
         };
         owed.fids().into_iter().for_each(|fid| self.hand_over(context, fid));

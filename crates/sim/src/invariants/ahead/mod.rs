@@ -62,8 +62,8 @@ pub enum Shape {
     Changes,
 }
 
-/// Stands for all directories that a client moves by itself: whether one may be moved depends on where it has moved the others, so
-/// who loses one of these changes loses those after it.
+/// Stands for all directories that a client moves by itself: whether one may be moved depends on where it has moved the others,
+/// so who loses one of these changes loses those after it.
 fn tree_of(session: SessionId) -> Object {
     Object::MAX - session.0 as Object
 }
