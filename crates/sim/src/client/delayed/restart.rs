@@ -103,7 +103,7 @@ impl Client {
                 term: Term::Session,
             }));
         }
-        let believed = |fid: Fid| self.believed(fid, context.config.layout());
+        let believed = |fid: Fid| self.believed(now, fid, context.config.layout());
         grants.into_iter().map(|grant| Claim { grant, believed: believed(grant.fid) }).collect()
     }
 
@@ -120,7 +120,7 @@ impl Client {
     }
 
     /// The state in which the server should have it: what is cached, without what is in the log.
-    fn believed(&self, fid: Fid, layout: Layout) -> Vec<(Register, Stamp)> {
+    fn believed(&self, now: Monotonic, fid: Fid, layout: Layout) -> Vec<(Register, Stamp)> {
         let Some(delayed) = &self.delayed else { return Vec::new() };
         let believe = |register: Register| {
             let first =
@@ -132,7 +132,11 @@ impl Client {
                 Some(written) => {
                     written.before.iter().find(|(of, _)| *of == register).map(|(_, value)| *value)?
                 }
-                None => self.caches.daemon(register, self.holder.holding(fid))?,
+                // The kernel shows what it was told before the lease was asked for and given again.
+                None => {
+                    let cached = self.caches.daemon(register, self.holder.holding(fid));
+                    cached.or_else(|| self.caches.kernel(now, register))?
+                }
             };
             Some((register, value.stamp))
         };
