@@ -73,12 +73,10 @@ impl ClientConfig {
 }
 
 impl ClientConfig {
-    /// Who has no leases has no deep ones; nor has who keeps a log on a disk.
+    /// Who has no leases has no deep ones.
     pub(crate) fn widest_lease(&self) -> Scope {
-        // Replay knows of node leases only.
-        let is_replayed = self.cache.dir.is_some() && matches!(self.write_policy(), WritePolicy::Behind(_));
         match self.consistency {
-            Consistency::Lease if !is_replayed => self.widest_lease,
+            Consistency::Lease => self.widest_lease,
             _ => Scope::Node,
         }
     }

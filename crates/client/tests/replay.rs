@@ -2,10 +2,13 @@
 
 use crate::common::delayed::*;
 use crate::common::proxy::{Proxy, Weather};
+use crate::common::script::{Message, Peer, ROOT, pipes};
 use crate::common::small_disk::on_a_small_disk;
 use crate::common::*;
-use soda_client::{Client, Fsync, NoKernel, OpenMode};
+use soda_client::{BootClock, Client, Fsync, NoKernel, OpenMode, RenameHow};
 use soda_oplog::segments;
+use soda_protocol::{Call, FrameKind, Note, Push, Standing};
+use soda_types::{Cause, Epoch, Fid, Grant, Ino, Recall, Scope, VolumeId};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -392,4 +395,169 @@ async fn full_local_disk() {
     })
     .await;
     assert_eq!(logs(&cache).len(), 1);
+}
+
+/// A tree that the server knows and a deep lease covers. Returns its top.
+async fn known_tree(client: &Arc<Client>) -> Fid {
+    let home = mkdir(client, client.root(), "home").await;
+    let dir = mkdir(client, home, "dir").await;
+    make(client, dir, "below", "old").await;
+    for text in ["a", "b", "gone"] {
+        make(client, home, text, "old").await;
+    }
+    client.sync_all().await.unwrap();
+    let deep: Vec<Fid> =
+        client.leases().iter().map(|held| held.grant).filter(is_deep).map(|deep| deep.fid).collect();
+    assert!(deep.contains(&home), "{deep:?}");
+    home
+}
+
+fn is_deep(grant: &Grant) -> bool {
+    grant.scope == Scope::Subtree
+}
+
+/// Here: nothing of it is opened by name, which would go through.
+async fn overwrite(client: &Arc<Client>, path: &[&str], data: &str) {
+    let fid = find(client, path).await.unwrap();
+    let file = client.open(fid, OpenMode::ReadWrite).await.unwrap();
+    write(client, &file, 0, data.to_owned()).await;
+}
+
+/// Everything that can be done to it, here.
+async fn change_tree(client: &Arc<Client>, home: Fid) {
+    let before = client.stats().count("here");
+    let dir = find(client, &["home", "dir"]).await.unwrap();
+    overwrite(client, &["home", "a"], "new").await;
+    overwrite(client, &["home", "dir", "below"], "new").await;
+    make(client, dir, "made", "new").await;
+    client.rename(home, &name("b"), client.root(), &name("out"), RenameHow::Plain).await.unwrap();
+    client.unlink(home, &name("gone")).await.unwrap();
+    client.rename(home, &name("dir"), client.root(), &name("moved"), RenameHow::Plain).await.unwrap();
+    make(client, dir, "later", "new").await;
+    assert!(client.stats().count("here") >= before + 9, "{:?}", client.stats());
+    assert!(client.session().backlog.records > 0);
+}
+
+async fn assert_changed(client: &Arc<Client>) {
+    for (path, data) in [
+        (&["home", "a"][..], "new"),
+        (&["moved", "below"], "new"),
+        (&["moved", "made"], "new"),
+        (&["moved", "later"], "new"),
+        (&["out"], "old"),
+    ] {
+        assert_eq!(contents(client, path).await, data, "{path:?}");
+    }
+    for path in [&["home", "gone"][..], &["home", "b"], &["home", "dir"]] {
+        assert_eq!(find(client, path).await, None, "{path:?}");
+    }
+}
+
+/// What is done to the server between the crash and the next mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meanwhile {
+    Nothing,
+    Restart,
+    PowerCut,
+}
+
+// SEMANTICS 50
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_under_a_deep_lease_is_told_by_the_next_one() {
+    for meanwhile in [Meanwhile::Nothing, Meanwhile::Restart, Meanwhile::PowerCut] {
+        let mut cell = Cell::syncing_when_asked().with_deep_leases();
+        let victim = Victim::start(&cell).await;
+        let b = cell.client().await;
+        let home = victim.run(|client| async move { known_tree(&client).await }).await;
+        let early = victim
+            .run(move |client| async move {
+                overwrite(&client, &["home", "a"], "mid").await;
+                make(&client, home, "early", "early").await
+            })
+            .await;
+        // Asked for by number: told with its directory, not durable, and a hole.
+        let open = b.open(early, OpenMode::Read).await;
+        assert!(open.is_err(), "{meanwhile:?}: the server has not heard of it");
+        victim.run(|client| async move { client.sync_all().await.unwrap() }).await;
+        let open = b.open(early, OpenMode::Read).await.unwrap();
+        assert_eq!(read(&b, &open).await, "early", "{meanwhile:?}");
+        victim
+            .run(move |client| async move {
+                // Past the log, and the last that the medium got: that is what the power cut takes.
+                make(&client, home, "through", &"x".repeat(1 << 20)).await;
+                change_tree(&client, home).await;
+            })
+            .await;
+        let cache = victim.kill();
+        match meanwhile {
+            Meanwhile::Nothing => {}
+            Meanwhile::Restart => cell.restart(),
+            Meanwhile::PowerCut => {
+                cell.power_cut();
+                cell.restart();
+            }
+        }
+        // Another machine wants the tree at once, and waits for what is told.
+        let wanted = tokio::spawn({
+            let b = Arc::clone(&b);
+            async move { contents(&b, &["home", "a"]).await }
+        });
+        let a = next(&cell, cache.path()).await;
+        assert!(a.stats().count("replayed") > 0, "{meanwhile:?}: {:?}", a.stats());
+        let kept = kept(cache.path()).pop().map(|log| fs::read_to_string(log.join("why")));
+        assert!(kept.is_none(), "{meanwhile:?}: {kept:?}");
+        assert_eq!(wanted.await.unwrap(), "new", "{meanwhile:?}");
+        assert_changed(&a).await;
+        assert_changed(&b).await;
+        assert_eq!(contents(&a, &["home", "early"]).await, "early");
+        // Nothing is in the way of anybody.
+        make(&b, home, "by b", "b").await;
+        assert_eq!(contents(&a, &["home", "by b"]).await, "b");
+    }
+}
+
+// SEMANTICS 51
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_applied_when_somebody_else_needed_part_of_a_deep_lease() {
+    let cell = Cell::with_term(Duration::from_secs(1)).with_deep_leases();
+    let victim = Victim::start(&cell).await;
+    victim
+        .run(|client| async move {
+            let home = known_tree(&client).await;
+            change_tree(&client, home).await;
+        })
+        .await;
+    let cache = victim.kill();
+    let b = cell.client().await;
+    assert_eq!(contents(&b, &["home", "dir", "below"]).await, "old");
+    let a = next(&cell, cache.path()).await;
+    assert_eq!((find(&a, &["moved"]).await, find(&a, &["out"]).await), (None, None));
+    assert_eq!(contents(&a, &["home", "a"]).await, "old");
+    let [log] = &kept(cache.path())[..] else { panic!("{:?}", kept(cache.path())) };
+    assert!(fs::read_to_string(log.join("why")).unwrap().contains("session has ended"));
+}
+
+/// Else the session that is replayed would end for silence, however long its server takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_part_of_a_deep_lease_hears_of_a_replay() {
+    const ASKED: Fid = Fid { volume: VolumeId(1), ino: Ino(99), generation: 0 };
+    let cell = Cell::deep();
+    let victim = Victim::start(&cell).await;
+    victim.run(|client| async move { make(&client, client.root(), "f", "x").await }).await;
+    let cache = victim.kill();
+    let (transport, mut connections) = pipes();
+    let config = caching(&cell, cell.addr, cache.path());
+    let next = tokio::spawn(async move {
+        Client::connect_with(config, Box::new(NoKernel), Arc::new(BootClock), transport).await
+    });
+    let mut control = Peer(connections.recv().await.unwrap());
+    control.welcome(Standing::Resumed, &[]).await;
+    let (_, request) = control.request().await;
+    assert!(matches!(request.call, Call::Digest { .. }), "{request:?}");
+    let (epoch, cause) = (Epoch(9), Cause::Data);
+    let recall = Recall { fid: ROOT, epoch, to: None, cause, object: Some(ASKED) };
+    control.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), bytes::Bytes::new()).await;
+    let note = control.next().await;
+    assert!(matches!(&note, Message::Note(Note::RecallProgress(fids)) if fids[..] == [ASKED]), "{note:?}");
+    next.abort();
 }

@@ -75,7 +75,8 @@ impl Wire {
                 FrameKind::Push => {
                     match frame.message() {
                         Ok(Push::Recalls(recalls)) => {
-                            self.recalled.extend(recalls.iter().map(|recall| recall.fid));
+                            let asked = recalls.iter().map(|recall| recall.object.unwrap_or(recall.fid));
+                            self.recalled.extend(asked);
                         }
                         Ok(Push::RecallLocks(recalls)) => {
                             self.recalled.extend(recalls.iter().map(|(fid, _)| *fid));

@@ -53,10 +53,13 @@ impl Cell {
 
     /// One lease may cover a whole subtree.
     pub(crate) fn deep() -> Cell {
-        let mut cell = Cell::start();
-        cell.deep_leases = DeepLeases::DEFAULT_ON;
-        cell.restart();
-        cell
+        Cell::start().with_deep_leases()
+    }
+
+    pub(crate) fn with_deep_leases(mut self) -> Cell {
+        self.deep_leases = DeepLeases::DEFAULT_ON;
+        self.restart();
+        self
     }
 
     /// The volume holds so many bytes.

@@ -225,6 +225,12 @@ pub(crate) struct Script {
     pub(crate) connections: mpsc::UnboundedReceiver<DuplexStream>,
 }
 
+/// Connections that a test has the other ends of.
+pub(crate) fn pipes() -> (Box<dyn Transport>, mpsc::UnboundedReceiver<DuplexStream>) {
+    let (sender, connections) = mpsc::unbounded_channel();
+    (Box::new(Pipes(sender)), connections)
+}
+
 impl Script {
     pub(crate) async fn start(data_connections: usize, hooks: Box<dyn KernelHooks>) -> Script {
         Script::start_with(data_connections, hooks, Arc::new(BootClock)).await
@@ -249,9 +255,9 @@ impl Script {
     }
 
     async fn start_as(config: ClientConfig, hooks: Box<dyn KernelHooks>, clock: Arc<dyn Clock>) -> Script {
-        let (sender, mut connections) = mpsc::unbounded_channel();
+        let (transport, mut connections) = pipes();
         let data_connections = config.data_connections;
-        let client = tokio::spawn(Client::connect_with(config, hooks, clock, Box::new(Pipes(sender))));
+        let client = tokio::spawn(Client::connect_with(config, hooks, clock, transport));
         let mut control = Peer(connections.recv().await.unwrap());
         control.welcome(Standing::New, &[]).await;
         let mut data = None;
