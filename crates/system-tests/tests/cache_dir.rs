@@ -53,7 +53,13 @@ fn what_was_read_before_a_crash_is_not_read_from_the_server_again() {
     for (number, name) in names.iter().enumerate() {
         assert!(fs::read(cell.root(0).join(name)).unwrap() == content(number));
     }
-    let kept = wait::until(PATIENCE, || space_below(dir.path()) >= (FILES * LEN) as u64);
+    // A piece has its name once it is whole.
+    let is_whole = |path: &Path| path.extension().is_none_or(|extension| extension != "new");
+    let below =
+        |dir: &Path| fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).map(|it| it.path());
+    let pieces = || below(dir.path()).flat_map(|caches| below(&caches)).filter(|path| is_whole(path));
+    let whole = || pieces().filter_map(|path| path.metadata().ok()).map(|it| it.len()).sum::<u64>();
+    let kept = wait::until(PATIENCE, || whole() >= (FILES * LEN) as u64);
     assert!(kept, "{TIMED_OUT}: only {} bytes in the cache directory", space_below(dir.path()));
     cell.mounts[0].crash();
     fs::write(cell.root(1).join(&names[0]), content(100)).unwrap();

@@ -18,6 +18,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 const DEVICE: &str = "/dev/fuse";
+/// What umount(8) runs for a mount of the type `fuse.soda`.
+const UMOUNT_HELPER: &str = "/sbin/umount.fuse.soda";
 /// The first Linux that needs none of the detours for older ones (docs/SEMANTICS.md, its end).
 const BEST: (u32, u32) = (6, 16);
 /// Older ones are not tested.
@@ -66,6 +68,9 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
         io_uring(soda_fuse::uring_obstacle()),
         runtime(&control::runtime_dir()),
     ];
+    if rustix::process::geteuid().is_root() {
+        findings.push(unmounting(Path::new(UMOUNT_HELPER)));
+    }
     findings.extend(dead(&mounts)?);
     findings.extend(asked(arguments.server.server.as_deref(), &mounts)?);
     match arguments.json {
@@ -179,6 +184,19 @@ fn runtime(dir: &Path) -> Finding {
     }
 }
 
+fn unmounting(helper: &Path) -> Finding {
+    const WHAT: &str = "umount(8)";
+    if access(helper, Access::EXEC_OK).is_ok() {
+        return Finding::good(WHAT, format!("waits until delayed writes are told, by {}", helper.display()));
+    }
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/local/bin/soda"));
+    Finding::fair(
+        WHAT,
+        "does not wait until delayed writes are told; `soda umount` does",
+        format!("for umount(8) and systemd: `ln -s {} {}`", program.display(), helper.display()),
+    )
+}
+
 fn dead(mounts: &[MountStatus]) -> Result<Vec<Finding>, CliError> {
     Ok(control::silent(mounts.iter())?.into_iter().map(|entry| unanswered(&entry)).collect())
 }
@@ -286,6 +304,17 @@ mod tests {
             assert!(!finding.advice.contains("modprobe") && !finding.advice.is_empty(), "{finding:?}");
         }
         assert_eq!(device(Path::new(DEVICE), Ok(())).verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn umount_waits_with_a_helper_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let helper = dir.path().join("umount.fuse.soda");
+        let without = unmounting(&helper);
+        assert_eq!(without.verdict, Verdict::Fair);
+        assert!(without.advice.ends_with(&format!(" {}`", helper.display())), "{}", without.advice);
+        std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &helper).unwrap();
+        assert_eq!(unmounting(&helper).verdict, Verdict::Good);
     }
 
     #[test]
