@@ -232,6 +232,12 @@ impl Log {
         self.pending_weight + self.under_way_bytes() + self.applied.weight
     }
 
+    /// Records that were applied and that the server's disk is not known to have, with those that cancelled out.
+    pub fn undurable_records(&self) -> impl Iterator<Item = &Record> {
+        let sent = self.applied.digests.values().flat_map(|sent| &sent.records);
+        sent.map(|(_, pending)| &pending.record)
+    }
+
     /// How many records were applied that the server's disk is not known to have.
     pub fn undurable_count(&self) -> u64 {
         self.applied.records

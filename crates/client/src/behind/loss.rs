@@ -11,7 +11,7 @@ use crate::log::disk::DiskLog;
 use soda_oplog::segments::{Entry, Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::{Lsn, OpId, SessionWelcome};
-use soda_types::{Errno, Fid, FsError, Monotonic, Recall, Sequence, Version};
+use soda_types::{Errno, Fid, FsError, Monotonic, Recall, Sequence, Slot, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +48,14 @@ impl State {
         let error = FsError::new(Errno::Io, "delayed writes were lost with the session");
         self.behind.waiting.fail_all(&error);
         lost
+    }
+
+    /// The session has ended, and the server is still the process that applied its digests: the log will know nothing of them
+    /// any more, but a power cut can still take them. `slot`: the digests'.
+    pub(crate) fn note_undurable(&mut self, slot: Slot) {
+        let records = self.behind.log.undurable_records();
+        let touched: BTreeSet<Fid> = records.flat_map(|record| Behind::inodes_of(&record.change)).collect();
+        self.unsynced.note_digested(touched, slot, self.behind.log.last_lsn());
     }
 
     /// What is pending of inodes that no lease covers can never be applied: somebody else may have changed them. It is lost, with

@@ -71,6 +71,16 @@ impl Unsynced {
         }
     }
 
+    /// Digests that the server has applied, and may not have on its disk, have changed these inodes: noted when their
+    /// session ends, as the log forgets them then. `slot`: the digests'. To be followed by [`Unsynced::start_session`].
+    pub(crate) fn note_digested(&mut self, fids: impl IntoIterator<Item = Fid>, slot: Slot, after: Lsn) {
+        for fid in fids {
+            self.answering = Some(OpId { slot, sequence: Sequence(0) });
+            self.note(fid, after);
+        }
+        self.answering = None;
+    }
+
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.next)
     }

@@ -101,6 +101,8 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
             concerned,
             "changes that were not synced may be lost; fsync of the files concerned will fail once"
         );
+    } else if let Some(slot) = inner.slots.digest_slot() {
+        state.note_undurable(slot);
     }
     let applied = if restarted == Restarted::Yes { Applied::MayBeLost } else { Applied::Kept };
     let lost = state.lose_log(applied);

@@ -4,6 +4,7 @@ mod absorbed;
 mod backup;
 mod fillers;
 mod full;
+mod group;
 mod inquiries;
 mod kinds;
 mod lists;

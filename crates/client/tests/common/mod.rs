@@ -5,6 +5,7 @@
 
 pub(crate) mod delayed;
 pub(crate) mod proxy;
+pub(crate) mod relay;
 pub(crate) mod script;
 pub(crate) mod small_disk;
 
