@@ -60,7 +60,6 @@ GOALS = [
         1.0,
     ),
     Goal("... requests to the daemon", "requests per small read", None, MOST, 3.05, Nature.REQUESTS),
-    Goal("listing of a directory again: requests", "requests per listing", None, MOST, 3.0, Nature.REQUESTS),
     Goal("a read from the client's cache over one from the server", "cache over server", None, LEAST, 13),
     Goal(
         "small reads from the server, leases off over on",

@@ -55,7 +55,8 @@ through (sync is the same): before the call returns
   dirty-age=TIME, dirty-size=SIZE  with write=behind: told after TIME (1s); who writes waits when SIZE (64M) is not told
   digest-size=SIZE  with write=behind: told when SIZE waits, or a change for each KiB of it (1M); more lets more of what does \
 not last go untold
-  reserve-idle=TIME  with write=behind: room on the server's disk is given back after TIME without a change (30s)
+  reserve-idle=TIME  with write=behind: what the server keeps free for this mount (256 MiB, less on a small disk; others get \
+ENOSPC without it) it gets back after TIME without a change (30s)
   fsync=server|local  with write=behind and cache-dir: what fsync waits for, see below
   transport=auto|dev|uring  how the kernel's requests come; auto is dev, uring is on trial
   nosuid, nodev, noexec  as everywhere

@@ -191,18 +191,18 @@ impl MountOptions {
             ("digest-size", self.digest_size.is_some()),
             ("reserve-idle", self.reserve_idle.is_some()),
         ];
-        if let Some((option, _)) =
-            of_delay.iter().find(|(_, given)| *given && self.write == WriteMode::Through)
-        {
+        let delays = self.write_policy() != WritePolicy::Through;
+        if let Some((option, _)) = of_delay.iter().find(|(_, given)| *given && !delays) {
             return Err(format!(
-                "mount option `{option}` is about delayed writes, and there are none: leave out write=through and sync"
+                "mount option `{option}` is about delayed writes, and there are none: leave out write=through, sync \
+                 and consistency"
             ));
         }
-        let has_log = self.write == WriteMode::Behind && self.cache_dir.is_some();
+        let has_log = delays && self.cache_dir.is_some();
         if self.fsync == Fsync::Local && !has_log {
             return Err(
                 "mount option `fsync=local` waits for the log of delayed writes on the local disk, and \
-                        there is none: add cache-dir=DIR, and leave out write=through and sync"
+                        there is none: add cache-dir=DIR, and leave out write=through, sync and consistency"
                     .into(),
             );
         }

@@ -120,7 +120,7 @@ mod tests {
     fn what_is_the_same_or_the_kernels_is_taken() {
         let fstab =
             "soft=5s,write=behind,dirty-age=2s,cache-dir=/var/a\\,b,cache-size=1G,lease-term=30s,_netdev";
-        let in_vain = "write=behind,dirty-size=1M,consistency=verify";
+        let in_vain = "write=behind,consistency=verify";
         for (mounted, given) in [
             (
                 "",

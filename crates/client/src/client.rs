@@ -35,11 +35,6 @@ impl Client {
         state.repin(fid);
     }
 
-    /// A part of a listing is about to be answered, and the kernel may keep it, as it keeps pages of a file.
-    pub fn keeps_listing(&self, dir: Fid) {
-        crate::lock(&self.inner.state).inode(dir).note_fill();
-    }
-
     /// The kernel gave `count` references back.
     pub fn forget(&self, fid: Fid, count: u64) {
         let mut state = crate::lock(&self.inner.state);

@@ -115,18 +115,9 @@ impl FileHandle {
     }
 }
 
-/// What the kernel may do with the names that it reads through a handle of a directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum KernelListing {
-    ForThisHandle,
-    /// For others, too, until they are recalled.
-    Kept,
-}
-
 #[derive(Debug)]
 pub(crate) struct DirHandle {
     pub(crate) fid: Fid,
-    pub(crate) listing: KernelListing,
     pub(crate) open: Arc<OpenDir>,
 }
 

@@ -3,7 +3,7 @@
 //! What READDIRPLUS says of names is entered one by one by the thread that asked, when it gets to run, and each name counts
 //! as told after the last [`crate::wire::abi::notify::INC_EPOCH`], even if the answer was written before that one (Linux 6.18,
 //! `fuse_direntplus_link`). So names of a directory are surely taken back only once such a thread has let go of the directory's
-//! lock, which it holds while it reads. The same goes for the listing itself, where the kernel may keep it in pages.
+//! lock, which it holds while it reads.
 
 use soda_types::Fid;
 use std::collections::{HashMap, HashSet};

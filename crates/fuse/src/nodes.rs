@@ -1,12 +1,11 @@
 //! The inodes that the kernel knows, and what it was told of them.
 
 use crate::wire::NodeId;
-use soda_types::{Attr, Fid, FileKind, Ino, Timestamp, Version};
+use soda_types::{Attr, Fid, FileKind, Ino, Version};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -23,8 +22,6 @@ const DEEPEST: usize = 2048;
 pub(crate) struct Nodes {
     root: Fid,
     shards: Vec<Mutex<HashMap<NodeId, Node>>>,
-    /// So often all names were made void.
-    epoch: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -45,8 +42,6 @@ struct Node {
     place: Option<Box<Placed>>,
     /// That the directory is gone, to somebody who wanted to change it.
     removed: Told,
-    /// Of a directory: the names that the kernel may keep.
-    listing: Option<Listing>,
     /// Names of directories below this one that were handed out with a time-out, and when that was last the answer to a look-up.
     subdirectories: HashMap<Box<[u8]>, Option<Instant>>,
 }
@@ -62,25 +57,6 @@ impl Place {
     pub(crate) fn is(&self, dir: Fid, name: &[u8]) -> bool {
         self.dir == dir && *self.name == *name
     }
-}
-
-/// Names of a directory that the kernel was allowed to keep.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Listing {
-    /// The directory's time of change before they were read.
-    ctime: Timestamp,
-    /// Until then the attributes and names of its entries, which came with it, need not be asked for one by one.
-    until: Instant,
-    /// How often all names had been made void.
-    epoch: u64,
-}
-
-/// Whether the names that the kernel has kept of a directory may be used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ListingState {
-    Current,
-    /// To be read again. That brings what the kernel has to know of many entries at once, too.
-    Outdated,
 }
 
 #[derive(Debug)]
@@ -130,7 +106,7 @@ pub(crate) enum PageState {
 
 impl Nodes {
     pub(crate) fn new(root: Fid) -> Nodes {
-        Nodes { root, shards: (0..SHARDS).map(|_| Mutex::default()).collect(), epoch: AtomicU64::new(0) }
+        Nodes { root, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
     fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, Node>> {
@@ -214,27 +190,6 @@ impl Nodes {
     /// The attributes that the kernel was told last, if it is a directory that the kernel knows.
     pub(crate) fn last_of_directory(&self, fid: Fid) -> Option<Attr> {
         self.with(fid, |node| node.directory.as_deref().copied()).flatten()
-    }
-
-    /// What the kernel has of the names of a directory that is being opened, which was changed last at `ctime`. If they are
-    /// outdated it drops them, and may keep those that it reads now.
-    pub(crate) fn keep_listing(&self, dir: Fid, ctime: Timestamp, until: Instant) -> ListingState {
-        let epoch = self.epoch.load(Ordering::SeqCst);
-        let kept = self.with(dir, |node| match &node.listing {
-            Some(kept) if (kept.ctime, kept.epoch) == (ctime, epoch) && Instant::now() < kept.until => {
-                ListingState::Current
-            }
-            _ => {
-                node.listing = Some(Listing { ctime, until, epoch });
-                ListingState::Outdated
-            }
-        });
-        kept.unwrap_or(ListingState::Outdated)
-    }
-
-    /// All names of the mount are made void.
-    pub(crate) fn names_are_void(&self) {
-        self.epoch.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A directory is about to be handed out at a name.
@@ -437,7 +392,6 @@ impl Node {
             directory: None,
             place: None,
             removed: Told::No,
-            listing: None,
             subdirectories: HashMap::new(),
         }
     }

@@ -201,13 +201,6 @@ impl Notifier {
         self.all_names();
     }
 
-    /// Until what the kernel is taking in of a directory is among what it keeps.
-    fn until_listed(self: &Arc<Self>, dir: Fid) {
-        if self.listings.are_out(dir) {
-            self.elsewhere(move |notifier| notifier.pass_lock(dir)).wait(LISTING_PATIENCE);
-        }
-    }
-
     /// From a thread that may wait for a lock.
     fn elsewhere(self: &Arc<Self>, work: impl FnOnce(&Notifier) + Send + 'static) -> Arc<Finished> {
         let finished = Arc::new(Finished::default());
@@ -229,7 +222,6 @@ impl Notifier {
     /// Makes every name of the mount void without taking a lock, where the kernel can.
     fn all_names(&self) {
         self.counters.count(&self.counters.epochs);
-        self.nodes.names_are_void();
         report("all names", self.sink.send(0, notify::INC_EPOCH, &[]));
     }
 
@@ -377,7 +369,6 @@ impl KernelHooks for Hooks {
 
     fn invalidate_data(&self, fid: Fid, range: Range<u64>) {
         if let Some(notifier) = self.notifier.get() {
-            notifier.until_listed(fid);
             notifier.data(fid, range);
         }
     }

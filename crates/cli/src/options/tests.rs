@@ -56,7 +56,9 @@ fn a_local_fsync_reads_back_and_needs_a_log() {
     let options = parse("cache-dir=/c,fsync=local").unwrap();
     assert_eq!((options.check(), options.fsync), (Ok(()), Fsync::Local));
     assert_eq!(parse(&options.to_list()), Ok(options));
-    for list in ["fsync=local", "write=through,cache-dir=/c,fsync=local"] {
+    for list in
+        ["fsync=local", "sync,cache-dir=/c,fsync=local", "consistency=verify,cache-dir=/c,fsync=local"]
+    {
         let refused = parse(list).unwrap().check().unwrap_err();
         assert!(refused.contains("add cache-dir=DIR, and leave out write=through"), "{refused}");
     }
@@ -73,7 +75,9 @@ fn bounds_of_delayed_writes_read_back_and_need_them() {
     let WritePolicy::Behind(behind) = options.write_policy() else { panic!("{options:?}") };
     assert_eq!((behind.max_age, behind.max_bytes), (Duration::from_millis(1500), 8 << 20));
     assert_eq!(parse(&options.to_list()), Ok(options));
-    for list in ["write=through,dirty-age=1s", "write=through,dirty-size=1M"] {
+    for list in
+        ["write=through,dirty-age=1s", "write=through,dirty-size=1M", "consistency=ttl=1,dirty-age=5s"]
+    {
         assert!(parse(list).unwrap().check().unwrap_err().contains("leave out write=through"), "{list}");
     }
     assert!(parse("write=later").unwrap_err().contains("`write=later`"));

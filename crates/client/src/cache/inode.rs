@@ -151,7 +151,7 @@ pub(crate) struct Uses {
 pub(crate) struct AtKernel {
     pub(crate) refs: u64,
     pub(crate) attr_until: Monotonic,
-    /// Whether it may hold pages: of a file, or a listing of a directory.
+    /// Whether it may hold pages.
     pub(crate) data: bool,
     /// Recalls in progress: nothing more is given to the kernel.
     pub(crate) recalling: u32,
@@ -233,7 +233,7 @@ impl Inode {
         }
     }
 
-    /// A read is about to be answered, or the reading of a directory, and the kernel may keep the pages.
+    /// A read is about to be answered, and the kernel may keep the pages.
     pub(crate) fn note_fill(&mut self) {
         self.kernel.data = true;
         if self.kernel.recalling > 0 {

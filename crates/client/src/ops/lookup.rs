@@ -69,12 +69,6 @@ impl Client {
         self.inner.cached_entry(parent, name)
     }
 
-    /// Attributes, if the caches know them. Asks nobody.
-    pub fn cached_attr(&self, fid: Fid) -> Option<Cached<Attr>> {
-        let (mut state, now) = self.inner.locked();
-        state.attr(now, fid)
-    }
-
     /// # Errors
     /// ESTALE if the inode is gone.
     pub async fn getattr(&self, fid: Fid) -> FsResult<Cached<Attr>> {

@@ -237,7 +237,7 @@ impl Inner {
             Op::ReadDir { handle, offset, len } => {
                 let Some(dir) = fs.dirs.find(handle) else { return reply.error(Errno::BadHandle) };
                 fs.notifier.listings().heard_of(dir.fid, handle);
-                run!(fs, header, async move { fs.readdir((dir, handle), offset, len, reply).await })
+                run!(fs, header, async move { fs.readdir(dir, offset, len, reply).await })
             }
             Op::ReadDirPlus { handle, offset, len } => {
                 let Some(dir) = fs.dirs.find(handle) else { return reply.error(Errno::BadHandle) };

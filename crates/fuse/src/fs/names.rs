@@ -1,14 +1,13 @@
 //! Names: look-up, creation, and the reading of directories.
 
 use super::{Inner, Inode, NOT_OPEN, Named};
-use crate::handles::{DirHandle, KernelListing};
-use crate::nodes::{ListingState, TakenIn};
-use crate::wire::abi::fopen;
+use crate::handles::DirHandle;
+use crate::nodes::TakenIn;
 use crate::wire::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
 use soda_client::{Detail, DirEntry, Entry, IfExists, NewNode, RenameHow};
 use soda_types::{Creds, Errno, Fid, FileKind, FsError, FsResult, Name};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
@@ -126,13 +125,8 @@ impl Inner {
     pub(super) async fn opendir(self: Arc<Self>, fid: Fid, reply: Reply) {
         match self.client.open_dir(fid).await {
             Ok(open) => {
-                let flags = self.listing_flags(fid);
-                let listing = match flags & fopen::CACHE_DIR {
-                    0 => KernelListing::ForThisHandle,
-                    _ => KernelListing::Kept,
-                };
-                let handle = self.dirs.add(DirHandle { fid, listing, open });
-                if reply.opened(OpenOut { handle, flags }) == Taken::No {
+                let handle = self.dirs.add(DirHandle { fid, open });
+                if reply.opened(OpenOut { handle, flags: 0 }) == Taken::No {
                     self.dirs.remove(handle);
                 }
             }
@@ -140,33 +134,7 @@ impl Inner {
         }
     }
 
-    /// Whether the kernel may keep the names that it reads, and go on using those it has.
-    ///
-    /// They are taken back by recalls, like pages ([`crate::listings`]). Besides, at the beginning of a directory the kernel
-    /// compares the time of modification with that from before it read the names, and asks for the attributes if they are not
-    /// valid (AUTO_INVAL_DATA). That time can be set back; the time of change, which counts for who opens it, cannot.
-    fn listing_flags(&self, dir: Fid) -> u32 {
-        if !self.agreement.has_inc_epoch() {
-            return 0;
-        }
-        let Some(attr) = self.client.cached_attr(dir) else { return 0 };
-        let leased = self.client.answer().remaining(attr.valid);
-        if leased.is_zero() {
-            return 0;
-        }
-        match self.nodes.keep_listing(dir, attr.value.ctime, Instant::now() + leased) {
-            ListingState::Current => fopen::CACHE_DIR | fopen::KEEP_CACHE,
-            ListingState::Outdated => fopen::CACHE_DIR,
-        }
-    }
-
-    pub(super) async fn readdir(
-        self: Arc<Self>,
-        (dir, handle): (Arc<DirHandle>, u64),
-        offset: u64,
-        len: u32,
-        reply: Reply,
-    ) {
+    pub(super) async fn readdir(self: Arc<Self>, dir: Arc<DirHandle>, offset: u64, len: u32, reply: Reply) {
         let mut buffer = DirBuffer::new(len);
         match self.list(&dir, offset, len / DIRENT_LEN, Detail::Names).await {
             Ok(listing) => {
@@ -176,9 +144,6 @@ impl Inner {
                     if buffer.push(self.nodes.node_of(fid).0, next, kind, name) == Fit::Full {
                         break;
                     }
-                }
-                if dir.listing == KernelListing::Kept {
-                    self.notifier.listings().give(dir.fid, handle);
                 }
                 reply.data(&[buffer.as_bytes()]);
             }
@@ -196,9 +161,6 @@ impl Inner {
         }
         if offset < DOTS {
             dots.push(Dot { name: b"..", fid: self.client.parent(&dir.open).await?, next: DOTS });
-        }
-        if dir.listing == KernelListing::Kept {
-            self.client.keeps_listing(dir.fid);
         }
         Ok(Listing { dots, entries })
     }
@@ -280,7 +242,7 @@ impl Inner {
             told.push(node.fid);
             with_names |= !names.is_zero();
         }
-        if with_names || dir.listing == KernelListing::Kept {
+        if with_names {
             self.notifier.listings().give(dir.fid, handle);
         }
         if reply.data(&[buffer.as_bytes()]) == Taken::No {
