@@ -92,6 +92,8 @@ pub enum Shape {
     Cuts,
     /// [`SimConfig::deep`]
     Deep,
+    /// [`SimConfig::logged`]
+    Logged,
 }
 
 /// What a connection promises about the order of messages.
@@ -416,7 +418,7 @@ impl SimConfig {
     }
 
     /// As [`SimConfig::behind`] with deep leases: a tree of several levels in which each client has a corner to be busy in, hard
-    /// links, moves of directories. Logs are in memory, as in the product: mounts that log to a disk take no deep leases.
+    /// links, moves of directories. Logs are in memory: a crash takes them.
     pub fn deep(seed: u64) -> SimConfig {
         let config = match seed % 3 {
             0 => SimConfig::harsh(seed),
@@ -442,6 +444,17 @@ impl SimConfig {
             writes,
             ..config
         }
+    }
+
+    /// As [`SimConfig::deep`], with logs that survive a crash of their clients: what was done under deep leases is told by the
+    /// client's next life, which knows nothing of them.
+    pub fn logged(seed: u64) -> SimConfig {
+        let config = SimConfig::deep(seed);
+        let writes = match config.writes {
+            Writes::Through => Writes::Through,
+            Writes::Behind(behind) => Writes::Behind(Behind { log: LogPlace::Disk, ..behind }),
+        };
+        SimConfig { shape: Shape::Logged, writes, ..config }
     }
 
     pub fn layout(&self) -> Layout {
@@ -473,6 +486,7 @@ impl SimConfig {
             Shape::Harsh => " --harsh",
             Shape::Cuts => " --cuts",
             Shape::Deep => " --deep",
+            Shape::Logged => " --logged",
         };
         if self.sabotage != Sabotage::None {
             command += &format!(" --sabotage {}", self.sabotage);

@@ -1,7 +1,7 @@
 //! Repeats a run of the simulation by its seed, or runs many.
 //!
 //! `cargo run --release -p soda-sim -- --seed 7 [--count 100] [--sabotage NAME] [--drift-ppm N] [--trace]`, and for other shapes
-//! `--crowded`, `--behind`, `--harsh`, `--cuts` or `--deep`.
+//! `--crowded`, `--behind`, `--harsh`, `--cuts`, `--deep` or `--logged`.
 
 use soda_sim::{Show, SimConfig, run};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Err(message) => {
             eprintln!(
                 "{message}\nusage: soda-sim [--seed N] [--count N] [--sabotage NAME] [--drift-ppm N] \
-                 [--crowded|--behind|--harsh|--cuts|--deep] [--trace]"
+                 [--crowded|--behind|--harsh|--cuts|--deep|--logged] [--trace]"
             );
             ExitCode::from(2)
         }
@@ -59,6 +59,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             }
             "--deep" => {
                 options.shape = SimConfig::deep;
+                continue;
+            }
+            "--logged" => {
+                options.shape = SimConfig::logged;
                 continue;
             }
             _ => {}

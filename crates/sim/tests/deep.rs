@@ -52,3 +52,13 @@ fn seeds_that_found_something() {
         let _ = is_sound(seed);
     }
 }
+
+/// What was done under deep leases is told by the next life of a client that has crashed.
+#[test]
+fn nor_where_logs_survive_their_clients() {
+    for seed in 1..100 {
+        let config = SimConfig::logged(seed);
+        let violations = run(config.clone(), Show::No).violations;
+        assert!(violations.is_empty(), "{violations:?}\nrepeat it with: {}", config.command());
+    }
+}
