@@ -34,6 +34,8 @@ impl World {
         let mut order: Vec<u64> = (1..=SESSIONS).collect();
         order.swap(0, self.random.below(SESSIONS as usize));
         for session in order {
+            // A deep lease may have been moved away from what it covered, by a request whose answer was lost.
+            self.client(session).holder.fall_back_to_nodes();
             let held = self.clients[&session].holder.reclaim_list(now);
             let as_of = self.table.tree_version();
             let placed: Vec<_> = held
