@@ -192,6 +192,50 @@ async fn a_scan_of_what_another_machine_has_just_written_costs_it_a_few_recalls(
     assert_eq!(contents(&a, files[9]).await, "new");
 }
 
+/// Who has looked at it keeps none of it: each directory is asked of him once, or all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_that_another_machine_has_looked_at_is_removed_without_a_message_for_each_file() {
+    for (dirs, files, reads) in [(50, 20, false), (50, 20, true), (4, 250, true)] {
+        let cell = Cell::deep();
+        let (a, home) = writer(&cell, "home").await;
+        let b = cell.client().await;
+        for dir in 0..dirs {
+            let sub = mkdir(&a, home, &format!("d{dir}")).await;
+            for file in 0..files {
+                make(&a, sub, &format!("f{file}"), "new").await;
+            }
+        }
+        a.sync_all().await.unwrap();
+        assert_eq!(list(&b, home).await, dirs);
+        for dir in 0..dirs {
+            let sub = find(&b, home, &format!("d{dir}")).await.unwrap();
+            assert_eq!(list(&b, sub).await, files);
+            for file in 0..files {
+                let fid = find(&b, sub, &format!("f{file}")).await.unwrap();
+                if reads {
+                    assert_eq!(contents(&b, fid).await, "new");
+                } else {
+                    assert_eq!(b.getattr(fid).await.unwrap().value.size, 3);
+                }
+            }
+        }
+        let sent = || a.stats().requests() + a.stats().count("recalls") + b.stats().count("recalls");
+        let before = sent();
+        for dir in 0..dirs {
+            let sub = find(&a, home, &format!("d{dir}")).await.unwrap();
+            assert_eq!(list(&a, sub).await, files);
+            for file in 0..files {
+                a.unlink(sub, &name(&format!("f{file}"))).await.unwrap();
+            }
+            a.rmdir(home, &name(&format!("d{dir}"))).await.unwrap();
+        }
+        a.sync_all().await.unwrap();
+        let all = sent() - before;
+        assert_eq!(list(&b, home).await, 0);
+        assert!(all < 100, "{dirs} directories of {files}: {all} messages: {:?}", a.stats());
+    }
+}
+
 /// Out of the reach of the deep lease and into another one, files and directories, through the server and by the log.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_moves_across_the_edge_is_seen_and_changed_by_all() {

@@ -8,6 +8,7 @@
 //! Own renames: see [`Holder::begin_move`].
 
 mod over;
+mod raise;
 mod whole;
 
 use super::leases::{Held, Holding};
@@ -35,6 +36,10 @@ pub(super) struct Deep {
     moving: BTreeMap<u64, Vec<Fid>>,
     /// Of these, by object, what comes into another directory: the object, the request, the directory.
     bound_for: BTreeSet<(Fid, u64, Fid)>,
+    /// What own requests have moved, as long as there are links to it or from it: these may be old.
+    displaced: BTreeSet<Fid>,
+    /// Grants that came with the answer that is being taken in: what they raise.
+    raising: Vec<Grant>,
 }
 
 /// A deep lease.
@@ -133,6 +138,7 @@ impl Deep {
         let member = self.members.remove(&fid)?;
         self.adrift.remove(&fid);
         self.links.prune(fid, |fid| self.members.contains_key(&fid));
+        self.tidy_displaced(fid);
         Some(member)
     }
 
@@ -184,6 +190,7 @@ impl Deep {
             self.bar_order.pop_front();
             if self.bars.get(&fid).is_some_and(|bar| bar.until.max(bar.moved_until) <= until) {
                 self.bars.remove(&fid);
+                self.tidy_displaced(fid);
             }
         }
     }
@@ -243,6 +250,7 @@ impl Deep {
 
     fn start_move(&mut self, number: u64, fid: Fid, to: Option<Fid>) {
         self.moving.entry(number).or_default().push(fid);
+        self.displaced.insert(fid);
         let Some(to) = to else { return };
         self.bound_for.insert((fid, number, to));
         self.link_moving(fid);
@@ -315,6 +323,9 @@ impl Holder {
             Some(root) if grant.epoch == root.grant.epoch => root.granted_by = granted_by,
             _ if self.deep.over.has(grant) => {}
             Some(root) if !root.is_asked => {
+                if grant.mode > root.grant.mode {
+                    self.deep.raising.push(*grant);
+                }
                 root.grant = *grant;
                 root.lowered = false;
                 root.granted_by = granted_by;
@@ -324,6 +335,7 @@ impl Holder {
                 let (is_asked, lowered, last_used) = (false, false, now);
                 let root = Root { grant: *grant, began, granted_by, is_asked, lowered, questions, last_used };
                 self.deep.roots.insert(grant.fid, root);
+                self.deep.raising.push(*grant);
             }
         }
     }
@@ -397,6 +409,8 @@ impl Holder {
         let members = std::mem::take(&mut self.deep.members);
         let roots = std::mem::take(&mut self.deep.roots);
         (self.deep.links, self.deep.work, self.deep.adrift) = Default::default();
+        // What is on the way still says where things were.
+        self.deep.displaced = self.deep.moving.values().flatten().copied().collect();
         for (fid, member) in members {
             let Some(root) = roots.get(&member.root) else { continue };
             match self.leases.get_mut(&fid) {

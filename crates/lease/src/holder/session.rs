@@ -86,6 +86,7 @@ impl Holder {
             for covered in covered {
                 self.accept_covered(ticket, covered);
             }
+            self.raise_below(ticket);
         }
         let until = self.clock;
         self.deep.end_move(ticket.number, until);

@@ -2,7 +2,7 @@
 //!
 //! A deep lease is beside the node leases of its session, never in their place: it may be a read lease on a tree in which the
 //! session holds write leases on single objects. It is given by policy only, when nothing conflicts, so nobody is ever
-//! asked for the sake of one; and it keeps its epoch, it is not given again.
+//! asked for the sake of one; and it keeps its epoch with its mode, it is not given again.
 //!
 //! * *Holes.* Who needs an object inside asks for that object alone. A hole that keeps reading is that object; a hole that
 //!   keeps nothing is the object and all below it: its new user may change its names, that is, move things in and out
@@ -17,15 +17,12 @@
 
 use super::admission::Operation;
 use super::ancestry::Position;
-use super::config::{DeepLeases, WriteLeases};
 use super::index::ObjectId;
 use super::output::{Access, Ancestors, Moved, TreeChanges, TreeVersion};
 use super::placing::Reaching;
-use super::sessions::Session;
 use super::store::{LeaseId, Running};
 use super::{Intent, Table};
 use crate::conflict::{Concession, Place, Reach, concession};
-use soda_types::ObjectTerm;
 use soda_types::{Cause, Coverage, Epoch, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 use std::collections::BTreeMap;
 
@@ -458,7 +455,7 @@ impl Table {
     }
 
     /// The session may cover the object, or all below it, without asking anybody.
-    fn nobody_minds(
+    pub(super) fn nobody_minds(
         &self,
         now: Monotonic,
         session: SessionId,
@@ -472,9 +469,12 @@ impl Table {
             concession(Reach { scope: held, mode }, place, asked) != Concession::Nothing
         };
         let above = self.store.reaching_into(object, scope).into_iter();
-        // For writing, as with node leases: who reads takes nothing from anybody.
-        let backs_off =
-            mode == Mode::Write && found.rates.as_deref().is_some_and(|rates| rates.backs_off(now).is_some());
+        // For writing, as with node leases: who reads takes nothing from anybody, and who has a lease on it already does not
+        // take turns.
+        let is_new = scope == Scope::Node || self.store.deep_lease_of(object, session).is_none();
+        let backs_off = mode == Mode::Write
+            && is_new
+            && found.rates.as_deref().is_some_and(|rates| rates.backs_off(now).is_some());
         self.grace.is_none()
             && self.store.nearest_branch(object).is_some()
             && !backs_off
@@ -485,87 +485,21 @@ impl Table {
                 .filter(|reach| reach.session != session)
                 .any(|reach| in_the_way(Scope::Subtree, reach.allows, Place::Above))
             && !self.is_wanted(object, session, mode)
-            && !self.others_change_below(session, object)
+            && !self.others_work_below(session, object, Intent::Change)
     }
 
-    /// An admitted operation of another session changes the object or something below it.
-    fn others_change_below(&self, session: SessionId, object: ObjectId) -> bool {
+    /// An admitted operation of another session changes the object or something below it, or at least reads it.
+    pub(super) fn others_work_below(&self, session: SessionId, object: ObjectId, least: Intent) -> bool {
         let Some(fid) = self.store.object(object).map(|found| found.fid) else { return false };
-        let inside = |changed: ObjectId| {
-            let unknown = self.store.nearest_branch(changed).is_none();
-            let path = self.store.path(changed);
+        let inside = |used: ObjectId| {
+            let unknown = self.store.nearest_branch(used).is_none();
+            let path = self.store.path(used);
             path.contains(&fid) || (unknown && path.first().is_some_and(|found| found.volume == fid.volume))
         };
         let at_work = |op: &&Operation| !op.is_waiting() && op.session != session;
         self.ops.values().filter(at_work).any(|op| {
             let mut pairs = op.objects.iter().zip(&op.accesses);
-            pairs.any(|(changed, access)| access.intent == Intent::Change && inside(*changed))
+            pairs.any(|(used, access)| access.intent >= least && inside(*used))
         })
-    }
-
-    /// The session has got a new lease on the object. If it holds many in one subtree, a deep one will spare it the next.
-    pub(super) fn offer_deep(
-        &mut self,
-        now: Monotonic,
-        session: SessionId,
-        object: ObjectId,
-    ) -> Option<Grant> {
-        let DeepLeases::On { after, .. } = self.config.deep_leases else { return None };
-        let ancestry = self.store.ancestry()?;
-        let parent = match self.store.position(object) {
-            Position::Is(branch) => ancestry.get(branch)?.up,
-            _ => self.store.nearest_branch(object),
-        };
-        let weight = after.div_ceil(4).max(1);
-        let score = |leases: u32, deep: u32| leases + deep.min(leases) * (weight - 1);
-        let mut candidate = None;
-        for (_, branch) in ancestry.up_from(parent) {
-            let (own, others) = (branch.below.of(session), branch.below.of_others(session));
-            // Who is in the way here is so further up.
-            if others.conflicts(Mode::Read) {
-                break;
-            }
-            if !others.conflicts(Mode::Write) && score(own.writes, own.deep) >= after {
-                candidate = Some((branch.object, Mode::Write));
-            } else if score(own.reads, own.deep) >= after {
-                candidate = Some((branch.object, Mode::Read));
-            }
-            if candidate.is_some() {
-                break;
-            }
-        }
-        let (object, mode) = candidate?;
-        self.grant_deep(now, session, object, mode)
-    }
-
-    /// A deep lease, if nothing is in its way.
-    pub(super) fn grant_deep(
-        &mut self,
-        now: Monotonic,
-        session: SessionId,
-        object: ObjectId,
-        mode: Mode,
-    ) -> Option<Grant> {
-        let fid = self.store.object(object)?.fid;
-        let wanted = self.term_of(session, fid) == ObjectTerm::Session
-            && (mode == Mode::Read || self.config.write_leases == WriteLeases::Grant);
-        let takes = |session: &Session| session.is_good() && session.widest == Scope::Subtree;
-        let good = self.sessions.get(&session).is_some_and(takes);
-        if !wanted || !good || !self.nobody_minds(now, session, object, Scope::Subtree, mode) {
-            return None;
-        }
-        if let Some(id) = self.store.deep_lease_of(object, session) {
-            let busy = self.store.deep(id).is_none_or(|deep| !deep.asked.is_empty());
-            if busy || self.store.lease(id)?.mode >= mode {
-                return None;
-            }
-            // The stronger one takes its place, so there is room.
-            self.end_lease(id);
-        } else if !self.make_room(now, session) {
-            self.counters.refusals_full += 1;
-            return None;
-        }
-        self.counters.deep_grants += 1;
-        self.insert_lease(now, session, object, (Scope::Subtree, mode), Term::Session)
     }
 }

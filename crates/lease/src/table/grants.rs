@@ -54,6 +54,11 @@ impl Table {
         }
         let Some(op) = self.ops.remove(&key) else { return Granted::default() };
         let mut grants = self.apply_to_tree(now, op.session, changes);
+        let read = |(access, object): (&Access, &ObjectId)| {
+            (access.intent == Intent::Read && access.want == Want::Lease).then_some(*object)
+        };
+        let read: Vec<ObjectId> = op.accesses.iter().zip(&op.objects).filter_map(read).collect();
+        grants.extend(self.offer_deep_for_all(now, op.session, &read));
         for (access, object) in op.accesses.iter().zip(&op.objects) {
             if let Some(found) = self.store.object_mut(*object) {
                 found.running.leave();
@@ -61,13 +66,16 @@ impl Table {
             let held = self.store.lease_count();
             let changed = access.intent == Intent::Change && outcome == Outcome::Applied;
             let grant = if changed {
+                if access.want == Want::Lease && matches!(access.cause, Cause::Names(_)) {
+                    grants.extend(self.offer_names(now, op.session, *object));
+                }
                 self.grant_changer(now, op.session, *object, access)
             } else {
                 self.grant_reader(now, op.session, *object, access)
             };
             grants.extend(grant);
             if self.store.lease_count() > held {
-                grants.extend(self.offer_deep(now, op.session, *object));
+                grants.extend(self.offer_deep(now, op.session, *object, 0));
             }
             self.unsettled.push_back(*object);
         }

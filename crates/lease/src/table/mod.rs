@@ -39,6 +39,7 @@ mod grants;
 mod index;
 mod inquiries;
 mod obstacles;
+mod offers;
 mod output;
 mod parts;
 mod placing;

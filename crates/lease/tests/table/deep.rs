@@ -250,15 +250,27 @@ fn hard_links_need_leases_of_their_own() {
 
 #[test]
 fn to_write_is_not_said_of_what_somebody_reads_at_the_moment() {
-    let mut bench = deep(2);
+    let mut bench = Bench::with_deep(Mode::Write);
     let (mine, theirs) = (bench.here(read(10)), bench.here(read(10)));
-    assert_eq!(bench.request(2, 1, &[theirs]), [admit(1)]);
-    bench.go(1, change(12));
-    assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
+    assert_eq!(bench.request(2, 1, &[theirs]), [asked(10, 4, Some(Mode::Read))]);
+    assert_eq!(bench.ack(1, answer(10, 4, Some(Mode::Read))), [admit(1)]);
     assert_eq!(bench.request(1, 2, &[mine]), [admit(2)]);
     assert_eq!(bench.end(2, &TreeChanges::default()).covered[0].mode, Mode::Read);
     // Who read it gets no lease with what it has read.
     assert_eq!(bench.end(1, &TreeChanges::default()), Granted::default());
+}
+
+/// Its holder writes at once what it knows there, and the lease may be lowered again before the reader has its own.
+#[test]
+fn not_for_writing_while_somebody_reads_there() {
+    let mut bench = deep(2);
+    let theirs = bench.here(read(10));
+    assert_eq!(bench.request(2, 1, &[theirs]), [admit(1)]);
+    assert_eq!(bench.go(1, names(3)).leases, [grant(Mode::Write, 3, 1)]);
+    bench.table.finish_tree(bench.now, OpKey(1), Outcome::Failed, &TreeChanges::default());
+    let read = bench.table.lease(s(2), f(10)).unwrap();
+    bench.ack(2, gone(10, read.epoch.0));
+    assert_eq!(bench.go(1, names(3)).leases[0].scope, Scope::Subtree);
 }
 
 #[test]
@@ -513,4 +525,66 @@ fn back_off_is_for_those_who_write() {
     bench.go(2, read(10));
     assert_eq!(bench.go(2, read(11)).leases.len(), 2);
     assert_eq!(bench.table.deep_lease(s(2), f(3)).map(|lease| lease.mode), Some(Mode::Read));
+}
+
+fn names(ino: u64) -> Access {
+    Access::change(f(ino), Cause::Names(Vec::new()))
+}
+
+#[test]
+fn who_changes_names_where_nobody_else_is_gets_all_below() {
+    let mut bench = deep(16);
+    let granted = bench.go(1, names(3));
+    assert_eq!(granted.leases, [subtree(Mode::Write, 3, 1)]);
+    assert_eq!((granted.covered[0].fid, granted.covered[0].mode), (f(3), Mode::Write));
+    // The next names cost nothing more.
+    assert_eq!(bench.go(1, names(3)).leases, []);
+    // The root's names are everybody's.
+    assert_eq!(bench.go(1, names(1)).leases, [grant(Mode::Write, 1, 2)]);
+    // Not where somebody reads something below.
+    let mut bench = deep(16);
+    bench.go(2, read(10));
+    assert_eq!(bench.go(1, names(3)).leases, [grant(Mode::Write, 3, 2)]);
+}
+
+#[test]
+fn a_listing_brings_one_lease_for_all_that_is_in_it() {
+    let mut bench = deep(3);
+    let page: Vec<Access> = [3, 10, 11, 12, 13].map(|ino| bench.here(read(ino))).into();
+    assert_eq!(bench.request(1, 1, &page), [admit(1)]);
+    let granted = bench.end(1, &TreeChanges::default());
+    assert_eq!(granted.leases, [subtree(Mode::Read, 3, 1)]);
+    assert_eq!(granted.covered.len(), 5);
+    assert_eq!(bench.go(1, read(14)).leases, []);
+}
+
+/// Two that change names by turns do not hand the whole directory to each other each time, and less and less often.
+#[test]
+fn back_off_from_a_whole_directory_grows() {
+    let (first, longest) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(8));
+    let deep_leases = DeepLeases::On { after: 16, max_holes: 2 };
+    let back_off = soda_lease::table::BackOff::On { first, longest };
+    let mut bench = Bench::with(TableConfig { deep_leases, back_off, ..plain() });
+    let mut given = Vec::new();
+    for second in 0..16 {
+        bench.pass(f64::from(second), &[1, 2]);
+        for session in [1, 2] {
+            let op = u64::from(second) * 10 + session;
+            let access = bench.here(names(3));
+            let mut asked = bench.request(session, op, &[access]);
+            while let Some(Output::Recall { session, recall }) = asked.first().cloned() {
+                let Recall { fid, epoch, object, .. } = recall;
+                let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object };
+                asked.remove(0);
+                asked.extend(bench.ack(session.0, ack));
+            }
+            let granted =
+                bench.table.finish_tree(bench.now, OpKey(op), Outcome::Applied, &TreeChanges::default());
+            bench.outputs();
+            given.extend(granted.leases.iter().any(|grant| grant.scope == Scope::Subtree).then_some(second));
+        }
+    }
+    let gaps: Vec<u32> = given.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(given.len() >= 3 && gaps.is_sorted(), "given in the seconds {given:?}");
+    assert!(gaps.last() > gaps.first(), "given in the seconds {given:?}");
 }

@@ -413,6 +413,84 @@ fn what_was_given_back_is_not_taken_again() {
     assert_eq!(may(&holder, 2), W);
 }
 
+#[test]
+fn what_was_read_under_one_lease_is_written_under_the_next() {
+    let read = || {
+        let mut holder = Holder::new(HolderConfig { drift_margin: DriftMargin::NONE });
+        holder.start_session(secs(0), secs(0), SessionId(1), TERM);
+        let all: Vec<Coverage> = (1..=4).map(|ino| covered(Mode::Read, ino)).collect();
+        get(&mut holder, &[deep(Mode::Read, 5)], &all);
+        holder
+    };
+    let below = |epoch: u64| Grant { fid: f(3), ..deep(Mode::Write, epoch) };
+    let mut holder = read();
+    let holding = holder.holding(f(4));
+    get(&mut holder, &[below(6)], &[Coverage { root: f(3), above: vec![], ..covered(Mode::Write, 3) }]);
+    assert_eq!((all(&holder), holder.holding(f(4)) == holding), ([R, R, W, W], true));
+    assert_eq!(holder.covered_by(f(3)), [f(3), f(4)]);
+    // Not what was asked for while the lease was on the way,
+    let mut holder = read();
+    let late = holder.begin_request(secs(0));
+    let _ = holder.handle_recall(secs(0), &question(4, 7, R));
+    holder.handle_reply(secs(0), late, &[below(6)]);
+    assert_eq!(may(&holder, 4), R);
+    // nor what has been moved here, nor what has a lease of its own.
+    for moved in [3, 4] {
+        let mut holder = read();
+        let number = holder.begin_own_move(f(moved), Some(f(2)));
+        holder.end_own_move(number);
+        get(&mut holder, &[Grant { fid: f(1), ..below(6) }], &[]);
+        assert_eq!((may(&holder, 4), may(&holder, 2)), (R, W), "{moved}");
+    }
+    let mut holder = read();
+    get(&mut holder, &[node(Mode::Read, 4, 6)], &[]);
+    get(&mut holder, &[below(7)], &[]);
+    assert_eq!(may(&holder, 4), R);
+    // How to get there may be said with the lease.
+    let mut holder = Holder::new(HolderConfig { drift_margin: DriftMargin::NONE });
+    holder.start_session(secs(0), secs(0), SessionId(1), TERM);
+    let inside = |ino: u64, above: &[u64]| Coverage {
+        root: f(3),
+        above: above.iter().map(|ino| f(*ino)).collect(),
+        ..covered(Mode::Read, ino)
+    };
+    get(&mut holder, &[Grant { mode: Mode::Read, ..below(5) }], &[inside(3, &[]), inside(4, &[3])]);
+    get(&mut holder, &[deep(Mode::Write, 6)], &[covered(Mode::Write, 3)]);
+    assert_eq!(all(&holder), [None, None, W, W]);
+    // What is below a directory with a lease of its own is, too.
+    let mut holder = read();
+    get(&mut holder, &[node(Mode::Read, 3, 6)], &[]);
+    get(&mut holder, &[Grant { fid: f(1), ..below(7) }], &[]);
+    assert_eq!(all(&holder), [R, W, R, W]);
+    // The lease that it has got because it moved the directory itself has holes,
+    let mut holder = read();
+    let number = holder.begin_own_move(f(3), Some(f(2)));
+    holder.end_own_move(number);
+    get(&mut holder, &[below(6)], &[]);
+    assert_eq!(may(&holder, 4), R);
+    // and what is on the way at a restart of the server is not where the leases of after that have it.
+    let mut holder = read();
+    holder.begin_own_move(f(4), Some(f(2)));
+    holder.fall_back_to_nodes();
+    (1..=4).filter_map(|ino| holder.release(secs(0), f(ino))).for_each(drop);
+    let all: Vec<Coverage> = (1..=4).map(|ino| covered(Mode::Read, ino)).collect();
+    get(&mut holder, &[deep(Mode::Read, 7)], &all);
+    get(&mut holder, &[below(8)], &[]);
+    assert_eq!(may(&holder, 4), R);
+}
+
+/// So has one that is claimed again after a restart of the server.
+#[test]
+fn a_lease_that_was_for_writing_already_raises_nothing() {
+    let mut holder = holder();
+    let RecallStep::DropPart { .. } = holder.handle_recall(secs(0), &question(4, 7, R)) else {
+        panic!("held")
+    };
+    holder.finish_part(f(1), Epoch(7), InUse::No);
+    get(&mut holder, &[deep(Mode::Write, 9)], &[]);
+    assert_eq!(all(&holder), [W, W, W, R]);
+}
+
 /// It was, and then a request of this client changed the object: whoever asked has to see that here, too.
 #[test]
 fn what_is_read_already_is_asked_for_again() {
