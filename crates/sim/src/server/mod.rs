@@ -430,11 +430,13 @@ impl Server {
         Watched::sabotage(&mut tree, context.config.sabotage);
         let mut granted = running.table.finish_tree(now, key, operation.outcome, &tree);
         check_epochs(context, granted.leases.iter());
-        // Never a lease on what the operation deleted.
+        // Never a lease on what the operation deleted, or what was gone already.
         if let Call::Do(deed) = call
-            && operation.outcome == Outcome::Applied
-            && let Some(ended) = deed.ends().map(fid_of)
+            && let Some(object) = deed.ends()
+            && (operation.outcome == Outcome::Applied
+                || !self.disk.exists(object, context.config.objects.into()))
         {
+            let ended = fid_of(object);
             granted.leases.retain(|grant| grant.fid != ended);
             granted.covered.retain(|covered| covered.fid != ended);
             if context.config.layout().tree == Tree::Deep {
