@@ -148,8 +148,14 @@ impl Register {
         lock(&self.refused).extend(sessions);
     }
 
-    pub(crate) fn take_refused(&self) -> Vec<SessionId> {
-        std::mem::take(&mut *lock(&self.refused))
+    /// They stay refused while they are tried again: whoever asks meanwhile is not to hear that they are written.
+    pub(crate) fn refused(&self) -> Vec<SessionId> {
+        lock(&self.refused).clone()
+    }
+
+    /// What is left of [`Register::refused`] now that they were tried again.
+    pub(crate) fn note_still_refused(&self, still: Vec<SessionId>) {
+        *lock(&self.refused) = still;
     }
 
     pub(crate) fn is_refused(&self, session: SessionId) -> bool {
@@ -175,6 +181,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use soda_types::{Ino, VolumeId};
+
+    #[test]
+    fn a_session_whose_end_is_being_tried_again_is_refused_until_it_is_written() {
+        let register = Register::default();
+        let (one, two) = (SessionId(1), SessionId(2));
+        register.note_refused(&[one, two]);
+        assert_eq!(register.refused(), [one, two]);
+        assert!(register.is_refused(one) && register.is_refused(two), "its goodbye may be answered just now");
+        register.note_still_refused(vec![two]);
+        assert_eq!((register.is_refused(one), register.is_refused(two)), (false, true));
+    }
 
     #[test]
     fn a_deletion_that_fails_is_tried_again_later_each_time_and_holds_nobody_up() {

@@ -39,7 +39,7 @@ impl Shared {
     pub(crate) fn write_all_ends(&self) -> Ends {
         let writing = self.register.writing();
         self.write_ends_locked(&writing);
-        let refused = self.register.take_refused();
+        let refused = self.register.refused();
         if refused.is_empty() {
             return Ends::Written;
         }
@@ -48,8 +48,9 @@ impl Shared {
         if written > 0 {
             tracing::info!(written, "ends of sessions that had been refused are stored");
         }
-        self.register.note_refused(&still);
-        if still.is_empty() { Ends::Written } else { Ends::Refused }
+        let ends = if still.is_empty() { Ends::Written } else { Ends::Refused };
+        self.register.note_still_refused(still);
+        ends
     }
 
     fn write_ends_locked(&self, _writing: &MutexGuard<'_, ()>) {
