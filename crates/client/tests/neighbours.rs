@@ -1,4 +1,5 @@
-//! A machine reads a directory that another one has just filled: few recalls, and all caches right.
+//! A machine reads a directory that another one has just filled: few recalls, and all caches right. Without deep leases, which are
+//! lowered as a whole (`deep.rs`).
 
 use crate::common::{Cell, Hooks, Told, name, new_node, read, write};
 use soda_client::{Client, NamesLock, OpenFile, OpenMode};
@@ -49,7 +50,7 @@ async fn read_all(client: &Arc<Client>, files: &[Fid]) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_a_directory_that_is_read_are_not_recalled_one_by_one() {
-    let cell = Cell::with_term(Duration::from_secs(10));
+    let cell = Cell::with_term(Duration::from_secs(10)).without_deep_leases();
     let told = Arc::<Told>::default();
     let a = cell.client_with(Box::new(Hooks(Arc::clone(&told), NamesLock::None))).await;
     let b = cell.client().await;
@@ -67,7 +68,7 @@ async fn files_of_a_directory_that_is_read_are_not_recalled_one_by_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_lowered_is_one_copy_still() {
-    let cell = Cell::with_term(Duration::from_secs(10));
+    let cell = Cell::with_term(Duration::from_secs(10)).without_deep_leases();
     let (a, b) = (cell.client().await, cell.client().await);
     let (dir, files) = fill(&a).await;
     list(&b, dir).await;
@@ -87,7 +88,7 @@ async fn what_was_lowered_is_one_copy_still() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_being_written_keeps_its_lease() {
-    let cell = Cell::with_term(Duration::from_secs(10));
+    let cell = Cell::with_term(Duration::from_secs(10)).without_deep_leases();
     let (a, b) = (cell.client().await, cell.client().await);
     let (dir, _) = fill(&a).await;
     let open = create(&a, dir, FILES).await;

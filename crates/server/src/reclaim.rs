@@ -1,6 +1,6 @@
 //! After a restart: clients say what they held.
 
-use crate::call::place::ancestors;
+use crate::call::place::{core_with_places, places};
 use crate::core::Standing;
 use crate::link::Incoming;
 use soda_lease::locks::IfBusy;
@@ -19,14 +19,12 @@ pub(crate) fn run(incoming: &Incoming, reclaim: &Reclaim) {
     let open: Vec<Fid> =
         reclaim.open.iter().copied().filter(|fid| shared.volume.getattr(*fid).is_ok()).collect();
 
-    let as_of = shared.tree_version();
-    let place = |grant: &Grant| {
-        as_of.map_or_else(Default::default, |as_of| ancestors(&shared.volume, as_of, grant.fid))
-    };
+    let mut placed = places(shared, reclaim.leases.iter().map(|(grant, _)| grant.fid));
+    // Those whose claims are in already may move things.
+    let mut core = core_with_places(shared, &mut placed).unwrap_or_else(|| shared.core());
+    let places = placed.into_iter().map(|(_, place)| place).chain(std::iter::repeat(Ancestors::Unknown));
     let claimed: Vec<(Grant, Ancestors)> =
-        reclaim.leases.iter().map(|(grant, _)| (*grant, place(grant))).collect();
-
-    let mut core = shared.core();
+        reclaim.leases.iter().zip(places).map(|((grant, _), place)| (*grant, place)).collect();
     let now = core.now;
     let standing = core.sessions.get(&session).map(|entry| entry.standing);
     // Also those of what is not as the client has it: its caches, the kernel's among them, show that until the answer has

@@ -174,6 +174,44 @@ async fn a_digest_is_covered_by_the_deep_lease_also_of_what_the_table_has_forgot
     assert!(teller.tell(records).await.result.is_err());
 }
 
+/// Where a thousand inodes lie takes longer to look up than others take to move something elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_digest_is_taken_beside_somebody_who_moves_names_all_the_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_deep(dir.path());
+    let mut teller = Teller::with(connect(&server).await).await;
+    let (mut below, _) = mkdir(&teller.client, teller.client.root, "home").await;
+    for level in 0..5 {
+        below = mkdir(&teller.client, below, &level.to_string()).await.0;
+    }
+    let place = |name: &str| Place { directory: below, name: n(name) };
+    let fids: Vec<Fid> = (0..1000).map(|_| teller.new_fid()).collect();
+    let new = |fid: &Fid| Change::Create {
+        place: place(&fid.ino.0.to_string()),
+        fid: *fid,
+        new: new_node(FileKind::File),
+    };
+    let records = fids.iter().map(new).map(|change| teller.record(change)).collect();
+    digested(&teller.tell(records).await);
+    let other = connect(&server).await;
+    let (from, to) = (mkdir(&other, other.root, "from").await.0, mkdir(&other, other.root, "to").await.0);
+    node(other.change(create(from, "file", FileKind::File)).await).unwrap();
+    let mut mover = tokio::spawn(async move {
+        loop {
+            for (from, to) in [(from, to), (to, from)] {
+                node(rename(&other, (from, "file"), (to, "file")).await).unwrap();
+            }
+        }
+    });
+    for perm in 0..5 {
+        let set = SetAttr { perm: Some(0o600 + perm), ..SetAttr::default() };
+        let records = fids.iter().map(|fid| teller.record(Change::SetAttr { fid: *fid, set })).collect();
+        digested(&teller.tell(records).await);
+    }
+    assert!(!mover.is_finished(), "{:?}", (&mut mover).await);
+    mover.abort();
+}
+
 /// What leaves the reach of a deep lease is its mover's still, by a lease of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_that_move_across_the_edge_in_a_digest_take_a_lease_along() {

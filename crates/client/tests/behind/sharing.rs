@@ -24,17 +24,22 @@ async fn a_directory_above_is_not_moved_by_others_before_a_move_here_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_not_given_back_unasked_before_what_they_covered_is_durable() {
-    let cell = Cell::syncing_when_asked();
-    let (a, b) = (prompt_writer(&cell).await, cell.client().await);
-    let dir = mkdir(&a, a.root(), "d").await;
-    for number in 0..50 {
-        make(&a, dir, &number.to_string(), "x").await;
+    let each = Cell::syncing_when_asked().without_deep_leases();
+    let deep = Cell::syncing_when_asked().with_deep_leases();
+    // Who reads one reads the others next; of a tree, after a few.
+    for (cell, reads) in [(each, 1), (deep, 10)] {
+        let (a, b) = (prompt_writer(&cell).await, cell.client().await);
+        let dir = mkdir(&a, a.root(), "d").await;
+        for number in 0..50 {
+            make(&a, dir, &number.to_string(), "x").await;
+        }
+        told(&a).await;
+        for number in 0..reads {
+            assert_eq!(contents(&b, &["d", &number.to_string()]).await, "x");
+        }
+        wait_until("neighbours", || async { a.stats().count("leases_lowered") > 0 }).await;
+        assert_eq!(a.session().backlog.not_durable, 0);
     }
-    told(&a).await;
-    // Who reads one reads the others next.
-    assert_eq!(contents(&b, &["d", "0"]).await, "x");
-    wait_until("neighbours", || async { a.stats().count("leases_lowered") > 0 }).await;
-    assert_eq!(a.session().backlog.not_durable, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -63,6 +63,13 @@ impl Cell {
         self
     }
 
+    /// Each lease covers one object.
+    pub(crate) fn without_deep_leases(mut self) -> Cell {
+        self.deep_leases = DeepLeases::Off;
+        self.restart();
+        self
+    }
+
     /// The volume holds so many bytes.
     pub(crate) fn with_quota(bytes: u64) -> Cell {
         let mut cell = Cell::start();

@@ -7,12 +7,15 @@
 //!
 //! Own renames: see [`Holder::begin_move`].
 
+mod links;
+mod moving;
 mod over;
 mod raise;
 mod whole;
 
 use super::leases::{Held, Holding};
 use super::{Holder, RecallStep, Ticket};
+use links::Links;
 use over::Over;
 use soda_types::{Coverage, Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,6 +35,9 @@ pub(super) struct Deep {
     over: Over,
     /// Members whose place was said before own moves that are over since: they count as below everything.
     adrift: BTreeSet<Fid>,
+    /// Members that an own move has taken into a directory of which nobody has said how it hangs together with their lease: they
+    /// count as below everything, too, until that is said, or the move has brought a lease on what was moved.
+    unmoored: BTreeSet<Fid>,
     /// What own requests that are on the way move, or changes that the server has not been told.
     moving: BTreeMap<u64, Vec<Fid>>,
     /// Of these, by object, what comes into another directory: the object, the request, the directory.
@@ -90,53 +96,11 @@ struct PartBar {
     epoch: Epoch,
 }
 
-/// Directories and what is in them, both ways.
-#[derive(Debug, Default)]
-struct Links {
-    down: BTreeSet<(Fid, Fid)>,
-    up: BTreeSet<(Fid, Fid)>,
-}
-
-impl Links {
-    fn add(&mut self, directory: Fid, fid: Fid) {
-        self.down.insert((directory, fid));
-        self.up.insert((fid, directory));
-    }
-
-    fn of(set: &BTreeSet<(Fid, Fid)>, fid: Fid) -> impl Iterator<Item = Fid> {
-        set.range((fid, Fid::default())..).take_while(move |(from, _)| *from == fid).map(|(_, to)| *to)
-    }
-
-    /// The object and all that is linked below it.
-    fn below(&self, fid: Fid) -> BTreeSet<Fid> {
-        let mut found = BTreeSet::from([fid]);
-        let mut next = vec![fid];
-        while let Some(fid) = next.pop() {
-            next.extend(Links::of(&self.down, fid).filter(|child| found.insert(*child)));
-        }
-        found
-    }
-
-    /// Forgets how to get to what nobody wants to get to.
-    fn prune(&mut self, fid: Fid, wanted: impl Fn(Fid) -> bool) {
-        let mut next = vec![fid];
-        while let Some(fid) = next.pop() {
-            if wanted(fid) || Links::of(&self.down, fid).next().is_some() {
-                continue;
-            }
-            for directory in Links::of(&self.up, fid).collect::<Vec<_>>() {
-                self.up.remove(&(fid, directory));
-                self.down.remove(&(directory, fid));
-                next.push(directory);
-            }
-        }
-    }
-}
-
 impl Deep {
     fn remove_member(&mut self, fid: Fid) -> Option<Member> {
         let member = self.members.remove(&fid)?;
         self.adrift.remove(&fid);
+        self.unmoored.remove(&fid);
         self.links.prune(fid, |fid| self.members.contains_key(&fid));
         self.tidy_displaced(fid);
         Some(member)
@@ -147,12 +111,16 @@ impl Deep {
     fn lowered_by(&self, object: Fid, to: Option<Mode>) -> Vec<Fid> {
         let lowered = |fid: &Fid| self.members.get(fid).is_some_and(|member| Some(member.mode) > to);
         match to {
-            None => {
-                let all: BTreeSet<Fid> = self.links.below(object).union(&self.adrift).copied().collect();
-                all.into_iter().filter(lowered).collect()
-            }
+            None => self.certainly_or_perhaps_below(object).into_iter().filter(lowered).collect(),
             Some(_) => Some(object).filter(lowered).into_iter().collect(),
         }
+    }
+
+    fn certainly_or_perhaps_below(&self, object: Fid) -> BTreeSet<Fid> {
+        let mut all = self.links.below(object);
+        all.extend(&self.adrift);
+        all.extend(&self.unmoored);
+        all
     }
 
     fn members_of(&self, root: Fid) -> Vec<Fid> {
@@ -161,7 +129,7 @@ impl Deep {
 
     /// What would be covered no more without the lease. What was moved below its directory was said of another one.
     fn standing_on(&self, root: Fid) -> Vec<Fid> {
-        let mut all: BTreeSet<Fid> = self.links.below(root).union(&self.adrift).copied().collect();
+        let mut all = self.certainly_or_perhaps_below(root);
         all.extend(self.members_of(root));
         all.into_iter().filter(|fid| self.members.contains_key(fid)).collect()
     }
@@ -232,40 +200,6 @@ impl Deep {
     pub(super) fn recalling(&self) -> impl Iterator<Item = Fid> {
         self.work.values().filter_map(|work| work.answer.object.or(Some(work.answer.fid)))
     }
-
-    /// The request has its answer: what it moved may have been told of, as it lay before, by those that were on the way with it.
-    pub(super) fn end_move(&mut self, number: u64, until: u64) {
-        for fid in self.moving.remove(&number).unwrap_or_default() {
-            let ends = (fid, number, Fid::default());
-            while let Some(end) = self.bound_for.range(ends..).next().copied()
-                && (end.0, end.1) == (fid, number)
-            {
-                self.bound_for.remove(&end);
-            }
-            let bar = self.bars.entry(fid).or_default();
-            bar.moved_until = bar.moved_until.max(until);
-            self.bar_order.push_back((until, fid));
-        }
-    }
-
-    fn start_move(&mut self, number: u64, fid: Fid, to: Option<Fid>) {
-        self.moving.entry(number).or_default().push(fid);
-        self.displaced.insert(fid);
-        let Some(to) = to else { return };
-        self.bound_for.insert((fid, number, to));
-        self.link_moving(fid);
-        let members = &self.members;
-        self.links.prune(fid, |fid| members.contains_key(&fid));
-    }
-
-    /// What is being moved is at its new place beside the old one: whoever asks for either directory asks for it. The new one may
-    /// be covered only later: one that was made here is when the server hears of it, and of the move.
-    fn link_moving(&mut self, fid: Fid) {
-        let from = (fid, 0, Fid::default());
-        for (_, _, to) in self.bound_for.range(from..).take_while(|end| end.0 == fid) {
-            self.links.add(*to, fid);
-        }
-    }
 }
 
 impl Holder {
@@ -297,11 +231,17 @@ impl Holder {
             self.deep.links.add(*directory, below);
             below = *directory;
         }
-        if self.deep.is_adrift(ticket, covered) {
+        let moved = self.deep.is_adrift(ticket, covered);
+        if moved {
             self.deep.adrift.insert(covered.fid);
         }
         if !self.deep.bound_for.is_empty() {
             std::iter::once(&covered.fid).chain(&covered.above).for_each(|fid| self.deep.link_moving(*fid));
+        }
+        if self.deep.is_bound_for_unknown(covered) {
+            self.deep.unmoored.insert(covered.fid);
+        } else if !moved {
+            self.deep.moor(covered.fid);
         }
     }
 
@@ -336,6 +276,7 @@ impl Holder {
                 let root = Root { grant: *grant, began, granted_by, is_asked, lowered, questions, last_used };
                 self.deep.roots.insert(grant.fid, root);
                 self.deep.raising.push(*grant);
+                self.deep.moor_below(grant.fid);
             }
         }
     }
@@ -353,30 +294,6 @@ impl Holder {
         self.deep.members.insert(fid, member);
         self.deep.links.add(parent, fid);
         Some(holding)
-    }
-
-    /// Call before a request is sent that moves `fid` into the directory `to`, or with `None` gives it a name beside or takes one
-    /// from it: its ticket.
-    ///
-    /// What is cached stays: if it leaves the reach of the deep lease that covers it, the server gives the mover other leases
-    /// with the move, on the object and on what is below, and asks for these what it would have asked for the deep one. Own
-    /// delayed changes of its names must be with the server before, and those of the directories concerned.
-    pub fn begin_move(&mut self, ticket: Ticket, fid: Fid, to: Option<Fid>) {
-        self.deep.start_move(ticket.number, fid, to);
-    }
-
-    /// As [`Holder::begin_move`] for a move that was made here and that the server is told later. Ends with
-    /// [`Holder::end_own_move`].
-    pub fn begin_own_move(&mut self, fid: Fid, to: Option<Fid>) -> u64 {
-        let number = self.tick();
-        self.deep.start_move(number, fid, to);
-        number
-    }
-
-    /// The server has been told, or never will be.
-    pub fn end_own_move(&mut self, number: u64) {
-        let until = self.clock;
-        self.deep.end_move(number, until);
     }
 
     /// A deep lease covers the object no more as far as this client is concerned. What is cached of it is void unless a node
@@ -408,7 +325,8 @@ impl Holder {
     pub fn fall_back_to_nodes(&mut self) {
         let members = std::mem::take(&mut self.deep.members);
         let roots = std::mem::take(&mut self.deep.roots);
-        (self.deep.links, self.deep.work, self.deep.adrift) = Default::default();
+        (self.deep.links, self.deep.work) = Default::default();
+        (self.deep.adrift, self.deep.unmoored) = Default::default();
         // What is on the way still says where things were.
         self.deep.displaced = self.deep.moving.values().flatten().copied().collect();
         for (fid, member) in members {

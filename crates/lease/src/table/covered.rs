@@ -112,6 +112,10 @@ impl Table {
         if self.store.ancestry().is_none() {
             return;
         }
+        for made in created.iter().filter(|made| made.parent.is_none()) {
+            let object = self.store.find_or_insert(made.fid);
+            self.place_made(object, None);
+        }
         let mut rest: Vec<(Fid, Fid)> =
             created.iter().filter_map(|made| Some((made.fid, made.parent?))).collect();
         loop {

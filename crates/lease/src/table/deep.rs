@@ -91,7 +91,13 @@ impl Deep {
 impl Table {
     /// Names the state of the tree that the table has heard of. Take it before a plan looks at the volume.
     pub fn tree_version(&self) -> TreeVersion {
-        TreeVersion(self.tree_version)
+        self.moves.version()
+    }
+
+    /// Something on the way from the root to the object has moved since its place was looked up: to be looked up anew. What
+    /// cannot be said at all is never out of date.
+    pub fn is_out_of_date(&self, fid: Fid, ancestors: &Ancestors) -> bool {
+        !self.moves.is_current(fid, ancestors)
     }
 
     /// Learns where an object lies. What is being changed at this moment may have moved already: its mover gets leases for what
@@ -100,10 +106,14 @@ impl Table {
         if self.store.ancestry().is_none() {
             return;
         }
+        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
+        if !self.moves.is_current(fid, ancestors) {
+            return;
+        }
         let changes =
             |found: ObjectId| self.store.object(found).is_some_and(|found| found.running == Running::Changer);
         match ancestors {
-            Ancestors::Chain(as_of, chain) if as_of.0 == self.tree_version => {
+            Ancestors::Chain(_, chain) => {
                 let above = chain.iter().filter_map(|fid| self.store.find(*fid));
                 let news = std::iter::once(object)
                     .chain(above)
@@ -115,10 +125,18 @@ impl Table {
                     self.leave_holes_for(leased);
                 }
             }
-            Ancestors::Several(as_of) if as_of.0 == self.tree_version && !changes(object) => {
-                self.store.place_several(object);
-            }
-            _ => {}
+            Ancestors::Several(_) if !changes(object) => self.store.place_several(object),
+            Ancestors::Several(_) | Ancestors::Unknown => {}
+        }
+    }
+
+    /// An inode is new, right below the parent. In no directory (a temporary file, or one with several names from the start) it is in
+    /// no deep lease: if its place were only not known, it might be in any of the volume's, and each would have a hole for it.
+    pub(super) fn place_made(&mut self, object: ObjectId, parent: Option<Fid>) {
+        match parent {
+            Some(parent) => self.store.place_new(object, parent),
+            None if self.store.ancestry().is_some() => self.store.place_several(object),
+            None => {}
         }
     }
 
@@ -274,10 +292,12 @@ impl Table {
     /// Plans of before are not believed any more. False: nothing has moved.
     fn note_tree_changes(&mut self, changes: &TreeChanges) -> bool {
         let moves = !changes.moved.is_empty() || !changes.relinked.is_empty();
-        if moves && self.store.ancestry().is_some() {
-            self.tree_version += 1;
+        let matters = moves && self.store.ancestry().is_some();
+        if matters {
+            let moved = changes.moved.iter().map(|moved| moved.fid);
+            self.moves.note(moved.chain(changes.relinked.iter().copied()));
         }
-        moves && self.store.ancestry().is_some()
+        matters
     }
 
     /// What the session may certainly do with the object under deep leases.

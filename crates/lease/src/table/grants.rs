@@ -82,9 +82,7 @@ impl Table {
         let mut objects = op.objects;
         for created in &changes.created {
             let object = self.store.find_or_insert(created.fid);
-            if let Some(parent) = created.parent {
-                self.store.place_new(object, parent);
-            }
+            self.place_made(object, created.parent);
             if !self.store.object(object).is_some_and(|found| found.has_holders()) {
                 grants.extend(self.grant_created(now, op.session, object, created));
             }

@@ -38,6 +38,7 @@ mod grace;
 mod grants;
 mod index;
 mod inquiries;
+mod moves;
 mod obstacles;
 mod offers;
 mod output;
@@ -67,6 +68,7 @@ use ancestry::Ancestry;
 use grace::Grace;
 use index::ObjectId;
 use inquiries::Inquiries;
+use moves::Moves;
 use recalls::Recalls;
 use sessions::Session;
 use soda_types::{Epoch, Monotonic, SessionId};
@@ -89,8 +91,8 @@ pub struct Table {
     recalls: Recalls,
     inquiries: Inquiries,
     grace: Option<Grace>,
-    /// Counts the moves that the table has heard of.
-    tree_version: u64,
+    /// Of the tree, as far as the table has heard of them.
+    moves: Moves,
     /// Objects whose queue may have to move.
     unsettled: VecDeque<ObjectId>,
     /// Objects kept for their rates only; looked through when there is work anyway.
@@ -116,7 +118,7 @@ impl Table {
             recalls: Recalls::default(),
             inquiries: Inquiries::default(),
             grace: None,
-            tree_version: 0,
+            moves: Moves::default(),
             unsettled: VecDeque::new(),
             cold: VecDeque::new(),
             outputs: VecDeque::new(),

@@ -2,7 +2,7 @@
 //! where nobody else is.
 
 use super::Table;
-use super::ancestry::Position;
+use super::ancestry::{Branch, Position};
 use super::config::{DeepLeases, WriteLeases};
 use super::index::ObjectId;
 use super::rates::Intent;
@@ -31,7 +31,7 @@ impl Table {
         for (_, branch) in ancestry.up_from(parent) {
             let (own, others) = (branch.below.of(session), branch.below.of_others(session));
             // Who is in the way here is so further up.
-            if others.conflicts(Mode::Read) {
+            if others.conflicts(Mode::Read) || is_top(branch) {
                 break;
             }
             if !others.conflicts(Mode::Write) && score(own.writes, own.deep) >= after {
@@ -84,8 +84,9 @@ impl Table {
             return None;
         }
         let branch = self.store.as_branch(object)?;
-        // The root's names are changed by everybody: each time all of its lease would go.
-        self.store.ancestry()?.get(branch)?.up?;
+        if is_top(self.store.ancestry()?.get(branch)?) {
+            return None;
+        }
         self.grant_deep(now, session, object, Mode::Write)
     }
 
@@ -123,4 +124,9 @@ impl Table {
         self.counters.deep_grants += 1;
         self.insert_lease(now, session, object, (Scope::Subtree, mode), Term::Session)
     }
+}
+
+/// The root's names are changed by everybody: each time all of its lease would go.
+fn is_top(branch: &Branch) -> bool {
+    branch.up.is_none()
 }

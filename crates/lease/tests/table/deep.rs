@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use soda_lease::table::{
-    Access, Created, DeepLeases, FenceReason, Granted, Moved, OpKey, Outcome, Output, TableConfig,
+    Access, Covered, Created, DeepLeases, FenceReason, Granted, Moved, OpKey, Outcome, Output, TableConfig,
     TreeChanges, TreeVersion,
 };
 use soda_types::{Cause, FileKind, Grant, InUse, Mode, Recall, RecallAck, Scope};
@@ -224,10 +224,16 @@ fn a_plan_of_before_a_move_is_not_believed() {
     assert_eq!(bench.request(1, 1, &[own]), [admit(1)]);
     let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above: vec![f(1)] }];
     bench.end(1, &TreeChanges { moved, ..TreeChanges::default() });
-    let late = place(read(98), planned);
+    let late = read(98).below(planned, vec![f(10), f(3), f(2), f(1)]);
+    assert!(bench.table.is_out_of_date(f(98), &late.ancestors));
     assert_eq!(bench.request(1, 2, &[late]), [admit(2)]);
     let granted = bench.end(2, &TreeChanges::default());
     assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0), "a lease of its own");
+    // What has not moved is where it was.
+    let beside = place(read(99), planned);
+    assert_eq!(bench.request(1, 3, &[beside]), [admit(3)]);
+    let granted = bench.end(3, &TreeChanges::default());
+    assert_eq!((granted.leases.len(), granted.covered.len()), (0, 1));
 }
 
 #[test]
@@ -246,6 +252,46 @@ fn hard_links_need_leases_of_their_own() {
     assert_eq!(bench.outputs(), [admit(3)]);
     let granted = bench.end(3, &TreeChanges::default());
     assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0));
+}
+
+/// A temporary file, or one with two names from the start, is nowhere in particular, not anywhere.
+#[test]
+fn what_is_made_in_no_directory_is_in_nobodys_way() {
+    for told in [false, true] {
+        let mut bench = Bench::with_deep(Mode::Read);
+        let created = vec![Created { fid: f(50), kind: FileKind::File, parent: None }];
+        let changes = TreeChanges { created, ..TreeChanges::default() };
+        let granted = if told {
+            let covered = Covered { made: vec![f(50)], ..Covered::default() };
+            bench.table.request_covered(bench.now, s(2), OpKey(1), covered);
+            assert_eq!(bench.outputs(), [admit(1)]);
+            let granted = bench.table.finish_covered_tree(bench.now, OpKey(1), &changes);
+            assert_eq!(bench.outputs(), []);
+            granted
+        } else {
+            assert_eq!(bench.request(2, 1, &[]), [admit(1)]);
+            bench.end(1, &changes)
+        };
+        assert_eq!(granted.leases.len(), 1);
+        assert_eq!(bench.table.counters().holes, 0, "in the lease of another, for ever");
+        // Nor does it keep anybody from a lease of his own.
+        let made = Created { fid: f(60), kind: FileKind::Directory, parent: Some(f(2)) };
+        let access = bench.here(names(2));
+        assert_eq!(bench.request(3, 2, &[access]), [admit(2)]);
+        let granted = bench.end(2, &TreeChanges { created: vec![made], ..TreeChanges::default() });
+        assert!(granted.leases.iter().any(|grant| grant.scope == Scope::Subtree), "{granted:?}");
+    }
+}
+
+#[test]
+fn the_root_is_in_no_deep_lease() {
+    let mut bench = deep(3);
+    for ino in [20, 21, 22, 23, 24] {
+        let access = read(ino).below(bench.table.tree_version(), vec![f(1)]);
+        assert_eq!(bench.request(1, ino, &[access]), [admit(ino)]);
+        let granted = bench.end(ino, &TreeChanges::default());
+        assert!(granted.leases.iter().all(|grant| grant.scope == Scope::Node), "{granted:?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! nothing twice; nobody is recalled for them. The others' attributes are in the page, too, but without a lease: they say
 //! what kind of inode it is, and no more.
 
+use super::PLACES_MAX;
 use super::conclusion::Stop;
 use super::node::node;
 use super::place::ancestors;
@@ -55,11 +56,24 @@ pub(super) fn admit_idle(
 ) -> usize {
     let shared = &incoming.link.shared;
     let mut accesses: Vec<Access> = fids.map(Access::read).collect();
-    let as_of = shared.tree_version();
-    if let Some(as_of) = as_of {
-        place_entries(&shared.volume, as_of, directory, &mut accesses);
-    }
-    let mut core = shared.core();
+    let mut as_of = shared.tree_version();
+    let mut tries = 0;
+    let mut core = loop {
+        if let Some(as_of) = as_of {
+            place_entries(&shared.volume, as_of, directory, &mut accesses);
+        }
+        let core = shared.core();
+        let moved = |access: &Access| core.table.is_out_of_date(access.fid, &access.ancestors);
+        if !accesses.iter().any(moved) {
+            break core;
+        }
+        // What is read without its place being known would be in the way of everybody's deep leases.
+        tries += 1;
+        if tries == PLACES_MAX {
+            return 0;
+        }
+        as_of = Some(core.table.tree_version());
+    };
     match as_of {
         None => accesses.retain(|access| core.table.reads_at_once(incoming.session(), access.fid)),
         Some(_) => accesses.retain(|access| core.table.reads_at_once_there(incoming.session(), access)),

@@ -25,7 +25,7 @@ use crate::space::Taking;
 use bytes::Bytes;
 use conclusion::{Conclusion, Stop};
 use plan::{Found, Plan, Planned, tree_of};
-use soda_lease::table::{Granted, OpKey, Outcome, TreeChanges, Want};
+use soda_lease::table::{Access, Granted, OpKey, Outcome, TreeChanges, Want};
 use soda_protocol::{Answer, Call, Failure, LeaseWait, Node};
 use soda_types::{Errno, Fid, FileKind, FsError, Grant, SessionId};
 use soda_volume::Staged;
@@ -168,7 +168,8 @@ impl Operation {
                 }
             };
             let mut core = shared.core();
-            if as_of.is_some_and(|as_of| as_of != core.table.tree_version()) && self.plans < PLACES_MAX {
+            let moved = |access: &Access| core.table.is_out_of_date(access.fid, &access.ancestors);
+            if self.plans < PLACES_MAX && plan.accesses.iter().any(moved) {
                 continue;
             }
             match incoming.request.call {

@@ -1,6 +1,8 @@
 //! Where the objects of a call lie, for deep leases: what the lease table is told before a call, and what it hears of names
 //! that moved in it. With deep leases off nothing is looked up.
 
+use super::PLANS_MAX;
+use crate::guard::CoreGuard;
 use crate::shared::Shared;
 use soda_lease::table::{Access, Ancestors, Created, DeepLeases, Moved, TreeChanges, TreeVersion};
 use soda_types::{Attr, Fid, FsResult};
@@ -15,6 +17,34 @@ impl Shared {
             DeepLeases::On { .. } => Some(self.core().table.tree_version()),
         }
     }
+}
+
+/// Where these inodes lie, as the volume has it now; nothing with deep leases off.
+pub(crate) fn places(shared: &Shared, fids: impl IntoIterator<Item = Fid>) -> Vec<(Fid, Ancestors)> {
+    let Some(as_of) = shared.tree_version() else { return Vec::new() };
+    fids.into_iter().map(|fid| (fid, ancestors(&shared.volume, as_of, fid))).collect()
+}
+
+/// The core, locked at a moment when all these places are of now: those on whose way something has moved are looked up again.
+/// `None`: that goes on and on.
+pub(crate) fn core_with_places<'a>(
+    shared: &'a Shared,
+    places: &mut [(Fid, Ancestors)],
+) -> Option<CoreGuard<'a>> {
+    for _ in 0..PLANS_MAX {
+        let core = shared.core();
+        if !places.iter().any(|(fid, place)| core.table.is_out_of_date(*fid, place)) {
+            return Some(core);
+        }
+        let as_of = core.table.tree_version();
+        let outdated = places.iter_mut().filter(|(fid, place)| core.table.is_out_of_date(*fid, place));
+        let outdated: Vec<&mut (Fid, Ancestors)> = outdated.collect();
+        drop(core);
+        for (fid, place) in outdated {
+            *place = ancestors(&shared.volume, as_of, *fid);
+        }
+    }
+    None
 }
 
 /// Says of each access where its object lies.

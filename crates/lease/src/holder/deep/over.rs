@@ -4,7 +4,7 @@
 //! And the word may be lost with its connection: then the server takes the lease for held, and what is made below it for covered.
 
 use super::Holder;
-use soda_types::{Epoch, Fid, Grant, InUse, RecallAck};
+use soda_types::{Epoch, Fid, Grant, InUse, Mode, RecallAck};
 use std::collections::BTreeMap;
 
 /// What was given back.
@@ -33,17 +33,19 @@ impl Over {
 }
 
 impl Holder {
-    /// The last thousand deep leases that were given back: what to say again on a new connection, before anything else. The
-    /// server may have heard it, or not.
+    /// The last thousand deep leases that were given back, and all that were lowered: what to say again on a new connection,
+    /// before anything else. The server may have heard it, or not.
     pub fn given_back(&self) -> Vec<RecallAck> {
-        let again = |(fid, epoch): (&Fid, &Epoch)| RecallAck {
-            fid: *fid,
-            epoch: *epoch,
-            kept: None,
+        let word = |fid: Fid, epoch: Epoch, kept: Option<Mode>| RecallAck {
+            fid,
+            epoch,
+            kept,
             in_use: InUse::No,
             uses: 0,
-            object: Some(*fid),
+            object: Some(fid),
         };
-        self.deep.over.each.iter().map(again).collect()
+        let over = self.deep.over.each.iter().map(|(fid, epoch)| word(*fid, *epoch, None));
+        let lowered = self.deep.roots.values().filter(|root| root.lowered).map(|root| root.grant);
+        over.chain(lowered.map(|grant| word(grant.fid, grant.epoch, Some(Mode::Read)))).collect()
     }
 }

@@ -5,7 +5,8 @@
 //! has moved it, or a directory between, itself: that is left out. What has a lease of its own keeps to that one; what is below
 //! is not left out for it. A lease that this client got because it has moved the directory has holes.
 
-use super::{Deep, Holder, Links, Ticket};
+use super::links::Links;
+use super::{Deep, Holder, Ticket};
 use soda_types::{Fid, Mode};
 
 impl Deep {

@@ -334,13 +334,16 @@ fn a_scan_that_was_answered_in_vain_is_answered_more_and_more_seldom() {
     assert_eq!(questions(&mut holder, 60, Scan::First), Some(4), "that was long ago");
 }
 
+/// Or it would be given up with all that is cached, when it has too many holes.
 #[test]
-fn a_lease_that_covers_very_much_is_not_lowered_for_a_scan() {
+fn a_lease_that_covers_very_much_is_lowered_for_a_scan_too() {
     let mut holder = holder();
     for number in 0..20_000 {
         assert!(holder.adopt_new(secs(1), f(3), f(100 + number)).is_some());
     }
-    assert_eq!(questions(&mut holder, 9, Scan::First), None);
+    assert_eq!(questions(&mut holder, 9, Scan::First), Some(4));
+    assert!(holder.lower_deep(f(1)).is_some());
+    assert_eq!(may(&holder, 20_000), R);
 }
 
 #[test]
@@ -360,9 +363,10 @@ fn a_whole_lease_is_lowered_unasked() {
     assert_eq!(holder.handle_recall(secs(1), &question(3, 9, R)), drop_part(9, R, &[3]));
     assert_eq!(holder.finish_part(f(1), Epoch(9), InUse::No), answer(3, 9, R));
     assert_eq!(holder.lower_deep(f(1)), Some(answer(1, 5, R)), "said again");
+    assert_eq!(holder.given_back(), [answer(1, 5, R)], "and on the next connection");
     // A new lease to write is one.
     get(&mut holder, &[deep(Mode::Write, 12)], &[covered(Mode::Write, 2)]);
-    assert_eq!(may(&holder, 2), W);
+    assert_eq!((may(&holder, 2), holder.given_back()), (W, vec![]));
     assert_eq!(Holder::new(HolderConfig { drift_margin: DriftMargin::NONE }).lower_deep(f(1)), None);
 }
 
@@ -411,6 +415,31 @@ fn what_was_given_back_is_not_taken_again() {
     // A later one is.
     get(&mut holder, &[deep(Mode::Write, 11)], &[covered(Mode::Write, 2)]);
     assert_eq!(may(&holder, 2), W);
+}
+
+/// 6 is below 5, and both have had node leases only: the holder does not know where they are.
+#[test]
+fn what_was_moved_to_where_nobody_has_said_how_it_hangs_together_is_below_everything() {
+    for (late, ends) in [(false, false), (false, true), (true, false)] {
+        let mut holder = Holder::new(HolderConfig { drift_margin: DriftMargin::NONE });
+        holder.start_session(secs(0), secs(0), SessionId(1), TERM);
+        let all: Vec<Coverage> = (1..=4).map(|ino| covered(Mode::Write, ino)).collect();
+        let known = if late { &all[..1] } else { &all[..] };
+        get(&mut holder, &[deep(Mode::Write, 5), node(Mode::Write, 5, 3), node(Mode::Write, 6, 4)], known);
+        let number = holder.begin_own_move(f(3), Some(f(6)));
+        // What is covered may be said while the move is not told.
+        get(&mut holder, &[], &all);
+        if ends {
+            holder.end_own_move(number);
+        }
+        assert_eq!(holder.handle_recall(secs(0), &question(5, 7, None)), drop_part(7, None, &[3, 4]));
+    }
+    // Where it is known, who asks for something else leaves it alone.
+    let mut holder = holder();
+    get(&mut holder, &[node(Mode::Write, 5, 3)], &[]);
+    holder.begin_own_move(f(4), Some(f(2)));
+    let answer = answer(5, 7, None);
+    assert_eq!(holder.handle_recall(secs(0), &question(5, 7, None)), RecallStep::AlreadyGone(answer));
 }
 
 #[test]

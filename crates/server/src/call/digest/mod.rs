@@ -9,9 +9,8 @@
 mod apply;
 mod plan;
 
-use super::PLANS_MAX;
 use super::change::{forget_reply_of, reply_record, store_failure};
-use super::place::ancestors;
+use super::place::{core_with_places, places};
 use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
@@ -57,24 +56,13 @@ pub(crate) fn answer_again(incoming: &Incoming, encoded: &Bytes) {
         }
         _ => Vec::new(),
     };
-    let mut tries = 0;
-    let (mut core, made) = loop {
-        let as_of = shared.tree_version();
-        let place = |fid: &Fid| match as_of {
-            Some(as_of) => (*fid, ancestors(&shared.volume, as_of, *fid)),
-            None => (*fid, Ancestors::Unknown),
-        };
-        let placed: Vec<(Fid, Ancestors)> = made.iter().map(place).collect();
-        let core = shared.core();
-        tries += 1;
-        // Places that are not of now the table does not believe.
-        if tries == PLANS_MAX || as_of.is_none_or(|as_of| as_of == core.table.tree_version()) {
-            break (core, placed);
-        }
-    };
+    let mut placed = places(shared, made.iter().copied());
+    // Places that are not of now the table does not believe.
+    let mut core = core_with_places(shared, &mut placed).unwrap_or_else(|| shared.core());
     let (now, session) = (core.now, incoming.session());
     let mut all = Granted::default();
-    for (fid, place) in made {
+    let placed = placed.into_iter().map(|(_, place)| place).chain(std::iter::repeat(Ancestors::Unknown));
+    for (fid, place) in made.into_iter().zip(placed) {
         let Granted { leases, covered } = core.table.made_before(now, session, fid, &place);
         all.leases.extend(leases);
         all.covered.extend(covered);
@@ -158,7 +146,7 @@ impl Telling {
         let admission = self.admission(&plan);
         match admission {
             None => {
-                let problem = "what is above the inodes concerned moves too fast";
+                let problem = "it cannot be said where the inodes concerned lie";
                 self.incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
             }
             Some(admission) => self.go_on(plan, admission),
@@ -168,17 +156,10 @@ impl Telling {
     /// With places that are of now: under a deep lease is only what is known to be below it.
     fn admission(&self, plan: &Plan) -> Option<Admission> {
         let shared = self.shared();
-        for _ in 0..PLANS_MAX {
-            let as_of = shared.tree_version();
-            let covered = plan.covered(&shared.volume, as_of);
-            let known = |(_, place): &(Fid, Ancestors)| *place != Ancestors::Unknown;
-            let mut core = shared.core();
-            let is_current = as_of.is_none_or(|as_of| as_of == core.table.tree_version());
-            if is_current && covered.ancestors.iter().all(known) {
-                return Some(core.admit_covered(self.incoming.asker(), covered));
-            }
-        }
-        None
+        let mut placed = places(shared, plan.held());
+        let mut core = core_with_places(shared, &mut placed)?;
+        let unknown = placed.iter().any(|(_, place)| *place == Ancestors::Unknown);
+        (!unknown).then(|| core.admit_covered(self.incoming.asker(), plan.covered(placed)))
     }
 
     fn go_on(self, plan: Plan, admission: Admission) {

@@ -1,7 +1,6 @@
 //! What a digest touches, and where its data goes.
 
-use crate::call::place::ancestors;
-use soda_lease::table::{Covered, TreeVersion};
+use soda_lease::table::{Ancestors, Covered};
 use soda_protocol::digest::{COUNTED_VERSIONS, INODES_MAX, RECORDS_MAX};
 use soda_protocol::{Change, Failure, Lsn, Object, Record};
 use soda_types::{Errno, Fid, FsError, FsResult, SetAttr, Version};
@@ -21,15 +20,19 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What the table is asked for; `as_of`: to say where it lies.
-    pub(super) fn covered(&self, volume: &Volume, as_of: Option<TreeVersion>) -> Covered {
-        let place = |as_of| self.held.iter().map(move |fid| (*fid, ancestors(volume, as_of, *fid)));
+    /// What the table is asked for. `places`: of what was there before, with deep leases on.
+    pub(super) fn covered(&self, places: Vec<(Fid, Ancestors)>) -> Covered {
         Covered {
             held: self.held.clone(),
             made: self.made.clone(),
             alone: self.alone.clone(),
-            ancestors: as_of.into_iter().flat_map(place).collect(),
+            ancestors: places,
         }
+    }
+
+    /// What was there before.
+    pub(super) fn held(&self) -> impl Iterator<Item = Fid> {
+        self.held.iter().copied()
     }
 
     pub(super) fn has(&self, fid: Fid) -> bool {
