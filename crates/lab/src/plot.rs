@@ -4,6 +4,8 @@ use crate::LabError;
 use crate::figure::{Axis, Figure, Scale, Series, Style};
 use plotters::backend::DrawingBackend;
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{KeyPointHint, KeyPointWeight, NoDefaultFormatting, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use std::path::Path;
@@ -42,6 +44,8 @@ pub fn svg(figure: &Figure) -> Result<String, LabError> {
 /// # Errors
 /// As [`svg`]; if the file cannot be written.
 pub fn png(figure: &Figure, path: &Path) -> Result<(), LabError> {
+    // What the library says of a missing directory nobody understands.
+    std::fs::File::create(path).map_err(LabError::io(path))?;
     draw(figure, &BitMapBackend::new(path, SIZE).into_drawing_area())
 }
 
@@ -62,17 +66,15 @@ fn draw<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>) -> Res
         .margin(12)
         .x_label_area_size(48)
         .y_label_area_size(72)
-        .build_cartesian_2d(x.from..x.to, y.from..y.to)
+        .build_cartesian_2d(Marked::of(&x, figure.x.scale), Marked::of(&y, figure.y.scale))
         .map_err(|error| failed(&error))?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)
         .x_desc(&figure.x.label)
         .y_desc(&figure.y.label)
-        .x_labels(9)
-        .y_labels(9)
-        .x_label_formatter(&|at| figure.x.scale.label(*at))
-        .y_label_formatter(&|at| figure.y.scale.label(*at))
+        .x_labels(TICKS)
+        .y_labels(TICKS)
         .axis_desc_style((FONT, 16))
         .label_style((FONT, 14))
         .draw()
@@ -166,9 +168,57 @@ fn short(value: f64) -> String {
     }
 }
 
+/// An axis whose marks are chosen here.
+struct Marked {
+    range: RangedCoordf64,
+    marks: Vec<f64>,
+    scale: Scale,
+}
+
+impl Marked {
+    fn of(range: &Range, scale: Scale) -> Marked {
+        Marked { range: (range.from..range.to).into(), marks: range.ticks(scale), scale }
+    }
+}
+
+impl Ranged for Marked {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        self.range.map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        match hint.weight() {
+            KeyPointWeight::Bold => self.marks.clone(),
+            KeyPointWeight::Any => Vec::new(),
+        }
+    }
+
+    fn range(&self) -> std::ops::Range<f64> {
+        self.range.range()
+    }
+}
+
+impl ValueFormatter<f64> for Marked {
+    fn format(value: &f64) -> String {
+        short(*value)
+    }
+
+    fn format_ext(&self, value: &f64) -> String {
+        self.scale.label(*value)
+    }
+}
+
+/// On an axis, at most.
+const TICKS: usize = 12;
+
 struct Range {
     from: f64,
     to: f64,
+    /// Whether all values are whole numbers: so are the marks then.
+    is_whole: bool,
 }
 
 impl Range {
@@ -181,16 +231,44 @@ impl Range {
         if places.is_empty() {
             return None;
         }
+        let is_whole = places.iter().all(|place| place.fract() == 0.0);
         Some(match axis.scale {
             Scale::Linear => {
                 let to = if most > 0.0 { most * 1.05 } else { 1.0 };
-                Range { from: least.min(0.0), to }
+                Range { from: least.min(0.0), to, is_whole }
             }
             Scale::Logarithmic => {
                 let room = ((most - least) * 0.04).max(0.1);
-                Range { from: least - room, to: most + room }
+                Range { from: least - room, to: most + room, is_whole }
             }
         })
+    }
+
+    /// Where marks and grid lines are: 1, 2 and 5 times powers of ten. On a logarithmic axis powers of ten only, if there are
+    /// enough.
+    fn ticks(&self, scale: Scale) -> Vec<f64> {
+        match scale {
+            Scale::Linear => {
+                let rough = (self.to - self.from) / 8.0;
+                let power = 10_f64.powf(rough.log10().floor());
+                let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power);
+                let step = step.into_iter().find(|step| *step >= rough).unwrap_or(rough);
+                let step = if self.is_whole { step.max(1.0) } else { step };
+                let (first, last) = ((self.from / step).ceil() as i64, (self.to / step).floor() as i64);
+                (first..=last).map(|number| number as f64 * step).collect()
+            }
+            Scale::Logarithmic => {
+                let decades = self.from.floor() as i32..=self.to.ceil() as i32;
+                let factors: &[f64] = match self.to - self.from {
+                    wide if wide > 6.0 => &[1.0],
+                    wide if wide > 3.0 => &[1.0, 3.0],
+                    _ => &[1.0, 2.0, 5.0],
+                };
+                let all = decades
+                    .flat_map(|decade| factors.iter().map(move |factor| f64::from(decade) + factor.log10()));
+                all.filter(|at| (self.from..=self.to).contains(at)).collect()
+            }
+        }
     }
 }
 
@@ -232,6 +310,27 @@ mod tests {
         assert!(svg(&empty).is_err());
         let nothing = vec![Series::new("s", Style::Line, vec![(0.0, f64::NAN)])];
         assert!(svg(&Figure { series: nothing, ..figure(Scale::Logarithmic) }).is_err());
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let error = png(&figure(Scale::Linear), Path::new("/nowhere/f.png")).expect_err("no directory");
+        assert!(error.to_string().starts_with("/nowhere/f.png: No such file"), "{error}");
+    }
+
+    #[test]
+    fn marks_are_round_numbers() {
+        let range = |from: f64, to: f64, is_whole| Range { from, to, is_whole };
+        let shown = |range: Range, scale: Scale| -> Vec<String> {
+            range.ticks(scale).into_iter().map(|at| scale.label(at)).collect()
+        };
+        assert_eq!(shown(range(0.0, 3.15, true), Scale::Linear), ["0", "1", "2", "3"]);
+        assert_eq!(
+            shown(range(0.0, 0.735, false), Scale::Linear),
+            ["0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7"]
+        );
+        assert_eq!(shown(range(-0.1, 1.4, false), Scale::Logarithmic), ["1", "2", "5", "10", "20"]);
+        assert_eq!(shown(range(0.0, 4.0, false), Scale::Logarithmic).len(), 9);
     }
 
     #[test]

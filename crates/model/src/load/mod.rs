@@ -30,7 +30,7 @@ pub use subtree::Subtree;
 pub enum ModelError {
     #[error("{name} is {value}: it has to be a number that is not negative")]
     Negative { name: &'static str, value: f64 },
-    #[error("N is {0}: at least one client has to share the file")]
+    #[error("N is {0}: it has to be a number, and at least one client has to share the file")]
     NoClients(f64),
     #[error("{name} is {value}: it has to be a part of a whole, from 0 to 1")]
     NotAPart { name: &'static str, value: f64 },
