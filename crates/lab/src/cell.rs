@@ -22,32 +22,61 @@ pub(crate) type Counters = BTreeMap<String, u64>;
 pub(crate) struct Cell {
     pub(crate) mounts: Vec<Mount>,
     program: PathBuf,
+    /// Options of `soda serve`.
+    options: Vec<String>,
     server: Process,
     address: String,
     numbered: usize,
     dir: TempDir,
 }
 
+/// Where a process dies by itself (`SODA_CRASH_POINT`), as at a power cut; `None`: nowhere.
+pub(crate) type CrashPoint<'a> = Option<&'a str>;
+
 impl Cell {
     /// `program` is `soda`; `options` are those of `soda serve`.
     pub(crate) fn start(program: &Path, options: &[&str]) -> Result<Cell, LabError> {
         let dir = tempfile::Builder::new().prefix("soda-lab.").tempdir().map_err(LabError::io("/tmp"))?;
-        let log = dir.path().join("server.log");
-        let mut command = Command::new(program);
-        command
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
-            .arg(dir.path().join("data"))
-            .args(options);
-        let mut server = Process::start(&mut command, &log)?;
-        let mut address = None;
-        server.wait_until("the server listens", || {
-            let said = std::fs::read_to_string(&log).unwrap_or_default();
-            let line = said.lines().find_map(|line| line.strip_prefix(SERVING));
-            address = line.and_then(|line| line.rsplit_once(" on ")).map(|(_, address)| address.to_owned());
-            address.is_some()
-        })?;
-        let address = address.unwrap_or_default();
-        Ok(Cell { mounts: Vec::new(), program: program.to_owned(), server, address, numbered: 0, dir })
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let (server, address) = serve(program, dir.path(), "127.0.0.1:0", &options, None)?;
+        Ok(Cell {
+            mounts: Vec::new(),
+            program: program.to_owned(),
+            options,
+            server,
+            address,
+            numbered: 0,
+            dir,
+        })
+    }
+
+    /// Ends the server, unless it is dead, and starts it again with the same data at the same address.
+    pub(crate) fn restart(&mut self, dies_at: CrashPoint<'_>) -> Result<(), LabError> {
+        self.server.end();
+        (self.server, self.address) =
+            serve(&self.program, self.dir.path(), &self.address, &self.options, dies_at)?;
+        Ok(())
+    }
+
+    pub(crate) fn server_is_dead(&mut self) -> bool {
+        !matches!(self.server.child.try_wait(), Ok(None))
+    }
+
+    /// Ends mounts and server; `soda fsck` of what they leave.
+    pub(crate) fn check(&mut self) -> Result<String, LabError> {
+        self.mounts.clear();
+        self.server.end();
+        let output = Command::new(&self.program).arg("fsck").arg(self.dir.path().join("data")).output();
+        let output = output.map_err(LabError::io(&self.program))?;
+        if output.status.success() {
+            return Ok("clean".to_owned());
+        }
+        Err(LabError::Failed(format!("soda fsck: {}", String::from_utf8_lossy(&output.stdout).trim())))
+    }
+
+    /// A directory for the caches of one mount.
+    pub(crate) fn cache_dir(&self) -> PathBuf {
+        self.dir.path().join(format!("cache{}", self.numbered))
     }
 
     /// So many mounts with these options of `-o`, in place of those before.
@@ -59,18 +88,30 @@ impl Cell {
     pub(crate) fn mount_at(&mut self, count: usize, address: &str, options: &str) -> Result<(), LabError> {
         self.mounts.clear();
         for _ in 0..count {
-            self.numbered += 1;
-            let root = self.dir.path().join(format!("mount{}", self.numbered));
-            std::fs::create_dir(&root).map_err(LabError::io(&root))?;
-            let mut command = Command::new(&self.program);
-            command.arg("mount").arg(format!("{address}/main")).arg(&root).arg("--foreground");
-            if !options.is_empty() {
-                command.args(["-o", options]);
-            }
-            let mut process = Process::start(&mut command, &root.with_extension("log"))?;
-            process.wait_until("the mount can be used", || is_mounted(&root))?;
-            self.mounts.push(Mount { root, program: self.program.clone(), process });
+            self.mount_another(address, options, None)?;
         }
+        Ok(())
+    }
+
+    /// One more.
+    pub(crate) fn mount_another(
+        &mut self,
+        address: &str,
+        options: &str,
+        dies_at: CrashPoint<'_>,
+    ) -> Result<(), LabError> {
+        self.numbered += 1;
+        let root = self.dir.path().join(format!("mount{}", self.numbered));
+        std::fs::create_dir(&root).map_err(LabError::io(&root))?;
+        let mut command = Command::new(&self.program);
+        arm(&mut command, dies_at);
+        command.arg("mount").arg(format!("{address}/main")).arg(&root).arg("--foreground");
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        let mut process = Process::start(&mut command, &root.with_extension("log"))?;
+        process.wait_until("the mount can be used", || is_mounted(&root))?;
+        self.mounts.push(Mount { root, program: self.program.clone(), process });
         Ok(())
     }
 
@@ -88,6 +129,43 @@ impl Cell {
         let per_second = rustix::param::clock_ticks_per_second().max(1);
         Duration::from_secs_f64(ticks as f64 / per_second as f64)
     }
+}
+
+fn arm(command: &mut Command, dies_at: CrashPoint<'_>) {
+    match dies_at {
+        Some(point) => command.env("SODA_CRASH_POINT", point),
+        None => command.env_remove("SODA_CRASH_POINT"),
+    };
+}
+
+/// A server with its data in `dir`, and its address.
+fn serve(
+    program: &Path,
+    dir: &Path,
+    listen: &str,
+    options: &[String],
+    dies_at: CrashPoint<'_>,
+) -> Result<(Process, String), LabError> {
+    let log = dir.join("server.log");
+    let mut command = Command::new(program);
+    arm(&mut command, dies_at);
+    command.args(["serve", "--listen", listen, "--data"]).arg(dir.join("data")).args(options);
+    let mut server = Process::start(&mut command, &log)?;
+    let mut address = None;
+    server.wait_until("the server listens", || {
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        address = address_in(&said);
+        address.is_some()
+    })?;
+    Ok((server, address.unwrap_or_default()))
+}
+
+/// Where the server says that it listens, once it has said all of it.
+fn address_in(said: &str) -> Option<String> {
+    let whole = said.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    let (_, address) =
+        whole.filter_map(|line| line.strip_prefix(SERVING)).find_map(|line| line.rsplit_once(" on "))?;
+    Some(address.to_owned())
 }
 
 /// A mounted volume: to the server, a machine of its own.
@@ -110,6 +188,16 @@ impl Mount {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// As the machine would lose its power: `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.process.child.kill();
+        let _ = self.process.child.wait();
+    }
+
+    pub(crate) fn is_dead(&mut self) -> bool {
+        !matches!(self.process.child.try_wait(), Ok(None))
     }
 
     fn ask_counters(&self) -> Result<Counters, LabError> {
@@ -205,4 +293,16 @@ pub(crate) fn consistency_messages(before: &Counters, after: &Counters) -> u64 {
 
 pub(crate) fn count(counters: &Counters, name: &str) -> u64 {
     counters.get(name).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_an_address_is_none() {
+        assert_eq!(address_in("soda: serving main on 127.0.0"), None);
+        let said = "something else\nsoda: serving main on 127.0.0.1:81\nmore";
+        assert_eq!(address_in(said).as_deref(), Some("127.0.0.1:81"));
+    }
 }

@@ -4,6 +4,7 @@
 //! * [`model`]: the formulas of `soda-model` as tables and curves.
 //! * [`sim`]: the production [`soda_lease::Table`] and [`soda_lease::Holder`], and other systems' protocols, under the same
 //!   workloads, message by message, repeatable by seed.
+//! * [`trace`]: what programs asked of a real mount, as a workload for the simulation.
 //! * [`experiment`]: the papers' experiments by name; those of the real system start servers and mounts as processes.
 //! * [`figure`], [`plot`], [`report`]: what was found, as data, drawn, and on one page.
 //! * [`advise`]: what the model makes of a running server's counters.
@@ -17,6 +18,7 @@ pub mod plot;
 mod proxy;
 pub mod report;
 pub mod sim;
+pub mod trace;
 
 use std::path::PathBuf;
 

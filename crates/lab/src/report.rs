@@ -96,6 +96,7 @@ mod tests {
             why: "another machine".into(),
             figures: vec![Figure::new("f", "F", Axis::linear("x"), Axis::linear("y"), series)],
             tables: vec![table],
+            files: Vec::new(),
             extent: "quick".into(),
             took: 1.0,
         };

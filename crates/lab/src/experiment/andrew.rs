@@ -1,11 +1,11 @@
 //! The Andrew benchmark (Howard et al. 1988): five phases on 70 files of 200 KB, by one to twenty machines at once.
 
-use super::{Found, Lab};
+use super::{Found, Lab, joined};
 use crate::LabError;
-use crate::cell::{Cell, Counters};
+use crate::cell::{Cell, Counters, Mount};
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::trace::Files;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const DIRS: usize = 10;
@@ -44,7 +44,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             for round in 0..rounds {
                 let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
                 cell.mount(load, options)?;
-                make_source(&cell.mounts[0].root)?;
+                make_source(&Files::of(&cell.mounts[0].root))?;
                 let before = counters(&cell)?;
                 for (sum, time) in sum.iter_mut().zip(all_at_once(&cell)?) {
                     *sum += time;
@@ -75,6 +75,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
               computes nothing. With write=behind nothing may have been told yet when the calls are counted.",
         figures: vec![Figure::new("load", "70 files, 200 KB, a copy for each machine", x, y, series)],
         tables: vec![times, calls],
+        files: Vec::new(),
     })
 }
 
@@ -101,50 +102,40 @@ fn add_calls(table: &mut Table, mode: &str, before: &Counters, after: &Counters)
     table.row([mode.to_owned(), "all".to_owned(), all.to_string(), "100".to_owned()]);
 }
 
-fn name(number: usize) -> PathBuf {
-    PathBuf::from(format!("dir{}", number % DIRS)).join(format!("file{number}.c"))
+fn name(number: usize) -> String {
+    format!("dir{}/file{number}.c", number % DIRS)
 }
 
-fn make_source(root: &Path) -> Result<(), LabError> {
-    let source = root.join("source");
-    for dir in 0..DIRS {
-        let path = source.join(format!("dir{dir}"));
-        std::fs::create_dir_all(&path).map_err(LabError::io(&path))?;
-    }
-    for number in 0..FILES {
-        let path = source.join(name(number));
-        std::fs::write(&path, vec![number as u8; FILE_SIZE]).map_err(LabError::io(&path))?;
-    }
-    Ok(())
+pub(super) fn make_source(files: &Files) -> Result<(), LabError> {
+    files.make_dir("source")?;
+    (0..DIRS).try_for_each(|dir| files.make_dir(&format!("source/dir{dir}")))?;
+    (0..FILES).try_for_each(|number| {
+        files.create(&format!("source/{}", name(number)), &vec![number as u8; FILE_SIZE])
+    })
 }
 
 /// The phases' times, the mean over the machines.
 fn all_at_once(cell: &Cell) -> Result<[Duration; 5], LabError> {
-    let threads: Vec<_> = cell
-        .mounts
-        .iter()
-        .enumerate()
-        .map(|(number, mount)| {
-            let (source, target) = (mount.root.join("source"), mount.root.join(format!("target{number}")));
-            std::thread::spawn(move || one_machine(&source, &target))
-        })
-        .collect();
+    let start = |(number, mount): (usize, &Mount)| {
+        let files = Files::of(&mount.root);
+        std::thread::spawn(move || one_machine(&files, number))
+    };
+    let threads: Vec<_> = cell.mounts.iter().enumerate().map(start).collect();
     let count = u32::try_from(threads.len()).unwrap_or(1).max(1);
     let mut sum = [Duration::ZERO; 5];
     for thread in threads {
-        let times = thread
-            .join()
-            .map_err(|_| LabError::Failed("a machine of the experiment broke down".into()))??;
-        for (sum, time) in sum.iter_mut().zip(times) {
+        for (sum, time) in sum.iter_mut().zip(joined(thread)?) {
             *sum += time;
         }
     }
     Ok(sum.map(|time| time / count))
 }
 
-fn one_machine(source: &Path, target: &Path) -> Result<[Duration; 5], LabError> {
-    let read = |path: PathBuf| std::fs::read(&path).map_err(LabError::io(path));
-    let write = |path: PathBuf, bytes: &[u8]| std::fs::write(&path, bytes).map_err(LabError::io(path));
+/// The five phases, on a target of the machine's own.
+pub(super) fn one_machine(files: &Files, machine: usize) -> Result<[Duration; 5], LabError> {
+    let target = format!("target{machine}");
+    let file = |number: usize| format!("{target}/{}", name(number));
+    let object = |number: usize| format!("{target}/dir{}/file{number}.o", number % DIRS);
     let mut times = [Duration::ZERO; 5];
     let mut phase = |number: usize, work: &dyn Fn() -> Result<(), LabError>| {
         let start = Instant::now();
@@ -153,39 +144,36 @@ fn one_machine(source: &Path, target: &Path) -> Result<[Duration; 5], LabError> 
         Ok::<(), LabError>(())
     };
     phase(0, &|| {
-        for dir in 0..DIRS {
-            let path = target.join(format!("dir{dir}"));
-            std::fs::create_dir_all(&path).map_err(LabError::io(path))?;
-        }
-        Ok(())
+        files.make_dir(&target)?;
+        (0..DIRS).try_for_each(|dir| files.make_dir(&format!("{target}/dir{dir}")))
     })?;
     phase(1, &|| {
-        (0..FILES).try_for_each(|number| write(target.join(name(number)), &read(source.join(name(number)))?))
+        let copy = |number| files.create(&file(number), &files.read(&format!("source/{}", name(number)))?);
+        (0..FILES).try_for_each(copy)
     })?;
     phase(2, &|| {
-        for dir in std::fs::read_dir(target).map_err(LabError::io(target))? {
-            let dir = dir.map_err(LabError::io(target))?.path();
-            for file in std::fs::read_dir(&dir).map_err(LabError::io(&dir))? {
-                let file = file.map_err(LabError::io(&dir))?;
-                file.metadata().map_err(LabError::io(&dir))?;
+        for dir in files.list(&target)? {
+            let dir = format!("{target}/{dir}");
+            for name in files.list(&dir)? {
+                files.exists(&format!("{dir}/{name}"));
             }
         }
         Ok(())
     })?;
-    phase(3, &|| (0..FILES).try_for_each(|number| read(target.join(name(number))).map(drop)))?;
+    phase(3, &|| (0..FILES).try_for_each(|number| files.read(&file(number)).map(drop)))?;
     phase(4, &|| {
         let mut program = Vec::new();
         for number in 0..FILES {
-            let mut object = read(target.join(name(number)))?;
+            let mut made = files.read(&file(number))?;
             for header in 0..HEADERS {
-                object.extend(&read(target.join(name(header)))?[..16]);
+                made.extend(&files.read(&file(header))?[..16]);
             }
-            write(target.join(name(number)).with_extension("o"), &object)?;
+            files.create(&object(number), &made)?;
         }
         for number in 0..FILES {
-            program.extend(read(target.join(name(number)).with_extension("o"))?);
+            program.extend(files.read(&object(number))?);
         }
-        write(target.join("program"), &program)
+        files.create(&format!("{target}/program"), &program)
     })?;
     Ok(times)
 }

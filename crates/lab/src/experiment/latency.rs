@@ -73,6 +73,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
               lease, and a close has nothing left to store.",
         figures: vec![Figure::new("calls", "open, read or write, close", x, y, series)],
         tables: vec![table],
+        files: Vec::new(),
     })
 }
 
@@ -154,6 +155,7 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
               runs here, so what is measured is the file system alone.",
         figures: vec![Figure::new("jobs", "Each client in a directory of its own", x, y, series)],
         tables: vec![table],
+        files: Vec::new(),
     })
 }
 

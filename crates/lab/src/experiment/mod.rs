@@ -1,12 +1,17 @@
 //! The experiments of the papers, by name: what is asked, what was found, what the paper has, and why they differ.
 
+mod afs_latency;
 mod andrew;
+mod build;
+mod crashes;
 mod distance;
 mod latency;
 mod papers;
 mod protocols;
 mod sharing;
 mod terms;
+mod timeouts;
+mod traces;
 
 use crate::figure::{Figure, Table};
 use crate::{LabError, plot};
@@ -44,6 +49,9 @@ pub struct Findings {
     pub why: String,
     pub figures: Vec<Figure>,
     pub tables: Vec<Table>,
+    /// Written beside them, not part of the page: the end of each name, and what is in it.
+    #[serde(skip)]
+    pub files: Vec<(String, String)>,
     pub extent: String,
     /// Seconds that it took.
     pub took: f64,
@@ -56,6 +64,8 @@ pub(crate) struct Found {
     pub(crate) why: &'static str,
     pub(crate) figures: Vec<Figure>,
     pub(crate) tables: Vec<Table>,
+    /// Files beside these: the ends of their names, and what is in them.
+    pub(crate) files: Vec<(&'static str, String)>,
 }
 
 /// One of the experiments.
@@ -85,7 +95,7 @@ impl std::fmt::Debug for Lab<'_> {
 }
 
 /// All experiments, in the order of the report.
-pub const ALL: [Experiment; 11] = [
+pub const ALL: [Experiment; 16] = [
     Experiment {
         name: "soda-fig2",
         title: "SODA, figure 2: messages against the term",
@@ -136,11 +146,25 @@ pub const ALL: [Experiment; 11] = [
         run: sharing::run,
     },
     Experiment {
+        name: "strata-fig6",
+        title: "Strata with leases, figure 6: polling against notification",
+        question: "What does it cost to ask for a lease again and again instead of being told?",
+        needs: Needs::Mounts,
+        run: sharing::polling,
+    },
+    Experiment {
         name: "andrew",
         title: "The Andrew benchmark against load",
         question: "How much slower does the same work get when more machines do it?",
         needs: Needs::Mounts,
         run: andrew::run,
+    },
+    Experiment {
+        name: "afs-latency",
+        title: "AFS, table XIV: the first byte of a file",
+        question: "How long until a program has the first byte, of small and large files, cold and warm?",
+        needs: Needs::Mounts,
+        run: afs_latency::run,
     },
     Experiment {
         name: "cs739-latency",
@@ -157,11 +181,32 @@ pub const ALL: [Experiment; 11] = [
         run: latency::scalability,
     },
     Experiment {
+        name: "cs739-crashes",
+        title: "CS739: crash points",
+        question: "The server or a client dies in the middle of something: what is lost, and who waits how long?",
+        needs: Needs::Mounts,
+        run: crashes::run,
+    },
+    Experiment {
         name: "hierarchical",
-        title: "Hierarchical control: an unpacked tree against distance",
+        title: "Hierarchical control, figure 3: a build against distance",
         question: "What do leases on whole trees save when the server is far away?",
         needs: Needs::Mounts,
         run: distance::run,
+    },
+    Experiment {
+        name: "hierarchical-timeouts",
+        title: "Hierarchical control, figure 4: when to give a deep lease back",
+        question: "For how long should an idle machine keep a lease on a whole tree?",
+        needs: Needs::Mounts,
+        run: timeouts::run,
+    },
+    Experiment {
+        name: "traces",
+        title: "An Andrew run and a build, recorded and simulated",
+        question: "What would each protocol have cost for what real programs did?",
+        needs: Needs::Mounts,
+        run: traces::run,
     },
 ];
 
@@ -194,6 +239,7 @@ impl Experiment {
             why: found.why.to_owned(),
             figures: found.figures,
             tables: found.tables,
+            files: found.files.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
             extent: match lab.extent {
                 Extent::Quick => "quick".to_owned(),
                 Extent::Full => "full".to_owned(),
@@ -214,6 +260,9 @@ impl Findings {
         let mut files = vec![(format!("{}.json", self.name), json)];
         for (number, table) in self.tables.iter().enumerate() {
             files.push((format!("{}-table{}.csv", self.name, number + 1), table.csv()));
+        }
+        for (name, text) in &self.files {
+            files.push((format!("{}-{name}", self.name), text.clone()));
         }
         let mut written = Vec::new();
         for figure in &self.figures {
@@ -265,6 +314,11 @@ impl Lab<'_> {
     pub(crate) fn by_extent<T>(&self, quick: T, full: T) -> T {
         if self.is_quick() { quick } else { full }
     }
+}
+
+/// What a thread of an experiment has found.
+pub(crate) fn joined<T>(thread: std::thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
+    thread.join().map_err(|_| LabError::Failed("a machine of the experiment broke down".into()))?
 }
 
 /// The middle one of several times, microseconds.

@@ -48,6 +48,7 @@ pub(super) fn figure_2(lab: &Lab<'_>) -> Result<Found, LabError> {
               exactly t, so a lease lives longer; the simulated core follows the exact formula.",
         figures: vec![Figure::new("messages", title, x, y, series)],
         tables: vec![table],
+        files: Vec::new(),
     })
 }
 
@@ -83,5 +84,6 @@ pub(super) fn figure_3(lab: &Lab<'_>) -> Result<Found, LabError> {
               1 at 41 as well.",
         figures: vec![Figure::new("ratio", title, x, y, series)],
         tables: vec![table],
+        files: Vec::new(),
     })
 }

@@ -83,5 +83,6 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
               messages and read stale data, which is counted; leases send few and are never stale.",
         figures: vec![Figure::new("load", title, x, y, series)],
         tables,
+        files: Vec::new(),
     })
 }

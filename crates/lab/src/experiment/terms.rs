@@ -149,6 +149,7 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
             ),
         ],
         tables: vec![table],
+        files: Vec::new(),
     })
 }
 
@@ -201,6 +202,7 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
             Figure::new("fig7", title, axis(), Axis::linear("mean time to write 1 KiB (us)"), writing),
         ],
         tables: vec![table],
+        files: Vec::new(),
     })
 }
 
@@ -256,5 +258,6 @@ pub(super) fn cached_reads(lab: &Lab<'_>) -> Result<Found, LabError> {
               nothing; for the same reason what a lease adds at both ends is a larger part of a read: a fifth to a third.",
         figures: Vec::new(),
         tables: vec![table],
+        files: Vec::new(),
     })
 }

@@ -8,12 +8,14 @@
 //! what the papers say of them ([`rivals`]). What the network, restarts and clocks do to the lease core is not asked here but in
 //! `soda-sim`.
 
+pub mod compare;
 pub mod leases;
 pub mod rivals;
 pub mod workload;
 
+use crate::trace::Replay;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use workload::{Event, OpenFor, SystemCall, Workload};
 
 /// Stretches of equal length of which counts are taken apart, for confidence intervals.
@@ -42,6 +44,8 @@ pub enum Kind {
     Validate,
     /// A whole file is fetched or stored.
     Transfer,
+    /// A lease goes back unasked, because it was not used.
+    Release,
 }
 
 impl Kind {
@@ -202,9 +206,40 @@ pub enum System {
 
 /// Runs a system under a workload. Repeats exactly for a seed.
 pub fn run(system: System, workload: &Workload, round_trip: f64, seed: u64) -> Outcome {
-    let mut book = Book::new(workload, round_trip);
-    let mut protocol: Box<dyn Protocol> = match system {
-        System::Leases(setting) => Box::new(leases::Leases::new(workload, setting)),
+    let wrap = !matches!(workload.arrivals, workload::Arrivals::Sessions { .. });
+    let mut events = Vec::new();
+    for event in workload.events(seed) {
+        // A read or write that is not part of a session is one of its own.
+        let mode = if event.call == SystemCall::Write { OpenFor::Writing } else { OpenFor::Reading };
+        if wrap {
+            let session = [SystemCall::Open(mode), event.call, SystemCall::Close];
+            events.extend(session.map(|call| Event { call, ..event }));
+        } else {
+            events.push(event);
+        }
+    }
+    let protocol = protocol(system, workload, &Tree::flat(workload.files as usize));
+    carry_out(protocol, workload, &events, round_trip)
+}
+
+/// Runs a system under what was recorded.
+pub fn replay(system: System, replay: &Replay, round_trip: f64) -> Outcome {
+    let workload = Workload {
+        clients: replay.clients,
+        files: u32::try_from(replay.parents.len()).unwrap_or(u32::MAX),
+        reads: 0.0,
+        writes: 0.0,
+        duration: replay.duration,
+        arrivals: workload::Arrivals::Poisson,
+        popularity: workload::Popularity::Uniform,
+    };
+    let tree = Tree { parents: replay.parents.clone(), born: replay.born.clone() };
+    carry_out(protocol(system, &workload, &tree), &workload, &replay.events, round_trip)
+}
+
+fn protocol(system: System, workload: &Workload, tree: &Tree) -> Box<dyn Protocol> {
+    match system {
+        System::Leases(setting) => Box::new(leases::Leases::new(workload, tree.clone(), setting)),
         System::Sprite => Box::new(rivals::Sprite::new(workload)),
         System::CheckEachRead => Box::new(rivals::Checking::new(workload, rivals::Believed::For(0.0))),
         System::AfsV1 => Box::new(rivals::WholeFiles::new(workload, rivals::Validity::TestAuth)),
@@ -212,24 +247,40 @@ pub fn run(system: System, workload: &Workload, round_trip: f64, seed: u64) -> O
         System::Nfs { attributes } => {
             Box::new(rivals::Checking::new(workload, rivals::Believed::CloseToOpen(attributes)))
         }
-    };
-    let events = workload.events(seed);
-    let wrap = !matches!(workload.arrivals, workload::Arrivals::Sessions { .. });
-    for event in &events {
+    }
+}
+
+fn carry_out(
+    mut protocol: Box<dyn Protocol>,
+    workload: &Workload,
+    events: &[Event],
+    round_trip: f64,
+) -> Outcome {
+    let mut book = Book::new(workload, round_trip);
+    for event in events {
         book.at(event.at);
-        // A read or write that is not part of a session is one of its own.
-        let mode = if event.call == SystemCall::Write { OpenFor::Writing } else { OpenFor::Reading };
-        if wrap {
-            protocol.event(&mut book, &Event { call: SystemCall::Open(mode), ..*event });
-        }
         protocol.event(&mut book, event);
-        if wrap {
-            protocol.event(&mut book, &Event { call: SystemCall::Close, ..*event });
-        }
     }
     book.at(workload.duration);
     protocol.end(&mut book);
     book.close()
+}
+
+/// Where files lie, for deep leases.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    /// The directory of each object.
+    pub(crate) parents: Vec<Option<usize>>,
+    /// What is not there from the start.
+    pub(crate) born: BTreeSet<usize>,
+}
+
+impl Tree {
+    /// Files beside each other in a directory that nobody uses; it comes after them.
+    fn flat(files: usize) -> Tree {
+        let parents = (0..files).map(|_| Some(files)).chain([None]).collect();
+        Tree { parents, born: BTreeSet::new() }
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The simulation against the model: it drives the production core, the model knows nothing of it.
 
-use super::leases::{Policy, Setting, Use};
+use super::leases::{Granularity, Policy, Setting, Use};
 use super::workload::{Arrivals, Popularity};
 use super::*;
+use crate::trace::Trace;
 use soda_model::load::{Network, Sharing, Term};
 
 fn poisson(clients: u32, reads: f64, writes: f64, duration: f64) -> Workload {
@@ -117,6 +118,7 @@ const ALL: [System; 7] = [
         network: Network::Unicast,
         policy: Policy::Equation8,
         dead: 0.0,
+        granularity: Granularity::Nodes,
     }),
     System::Leases(Setting {
         term: f64::INFINITY,
@@ -124,6 +126,7 @@ const ALL: [System; 7] = [
         network: Network::Unicast,
         policy: Policy::Equation8,
         dead: 0.0,
+        granularity: Granularity::Nodes,
     }),
     System::Sprite,
     System::CheckEachRead,
@@ -174,4 +177,69 @@ fn afs_calls_back_instead_of_asking() {
     let asked = one.messages[&Kind::Validate] as f64 / one.messages.values().sum::<u64>() as f64;
     // Table II of the AFS paper has 61.7 % TestAuth; a workload that only opens, reads and closes has more.
     assert!(asked > 0.6, "{asked}");
+}
+
+/// One machine builds in a tree of its own: 40 files made, written, read over and over; another looks at one of them at the end.
+fn own_tree() -> Trace {
+    let mut text = String::new();
+    for number in 0..40 {
+        text += &format!("{number},0,make,tree/f{number}\n{number},0,write,tree/f{number}\n");
+    }
+    for number in 0..40 {
+        text += &format!("{},0,read,tree/f{number}\n", 40 + number);
+    }
+    text += "90,1,read,tree/f7\n91,1,read,tree/f7\n";
+    Trace::parse(&text).expect("a trace")
+}
+
+#[test]
+fn a_tree_of_ones_own_is_read_without_the_server_under_any_lease_and_told_in_digests() {
+    let replayed = |usage, deep: bool| {
+        let setting = Setting::soda(usage);
+        let setting = if deep { setting.deep(f64::INFINITY) } else { setting };
+        replay(System::Leases(setting), &own_tree().replay(), 0.01)
+    };
+    for deep in [false, true] {
+        let (through, behind) = (replayed(Use::Through, deep), replayed(Use::Behind { age: 10.0 }, deep));
+        for outcome in [&through, &behind] {
+            assert_eq!((outcome.stale_reads, outcome.reads), (0, 42), "deep {deep}");
+            // The 40 own reads, and the other machine's second one.
+            assert_eq!(outcome.hits, 41, "deep {deep}: {:?}", outcome.messages);
+        }
+        assert_eq!(through.messages[&Kind::Write], 2 * 80, "deep {deep}");
+        let told = behind.messages[&Kind::Flush];
+        assert!(told <= 2 * 5, "deep {deep}: {told} messages for 80 changes in 40 s");
+    }
+}
+
+#[test]
+fn a_deep_lease_that_goes_back_too_early_costs_what_it_had_saved() {
+    let replayed = |idle| {
+        let setting = Setting::soda(Use::Through).deep(idle);
+        replay(System::Leases(setting), &own_tree().replay(), 0.0)
+    };
+    let (early, late, never) = (replayed(0.2), replayed(5.0), replayed(f64::INFINITY));
+    let total = |outcome: &Outcome| outcome.messages.values().sum::<u64>();
+    let released = |outcome: &Outcome| outcome.messages.get(&Kind::Release).copied().unwrap_or(0);
+    assert!(released(&early) > 0 && released(&never) == 0, "{:?}", early.messages);
+    assert!(total(&early) > total(&never), "{:?} {:?}", early.messages, never.messages);
+    // It goes back while files that have leases of their own are read, and those that it alone covered have to be asked for.
+    assert!(late.messages[&Kind::Grant] > never.messages[&Kind::Grant], "{:?}", late.messages);
+    assert_eq!(early.stale_reads, 0);
+}
+
+#[test]
+fn deep_leases_are_never_stale_where_many_write() {
+    let workload = Workload {
+        files: 30,
+        arrivals: Arrivals::Bursty { work: 3.0, rest: 6.0 },
+        ..poisson(4, 4.0, 0.5, 2000.0)
+    };
+    for usage in [Use::Through, Use::Behind { age: 1.0 }] {
+        for idle in [0.5, f64::INFINITY] {
+            let outcome = run(System::Leases(Setting::soda(usage).deep(idle)), &workload, 0.0, 5);
+            assert_eq!(outcome.stale_reads, 0, "{usage:?} {idle}");
+            assert!(outcome.reads > 10_000 && outcome.writes > 1000);
+        }
+    }
 }
