@@ -15,6 +15,8 @@ pub(crate) enum LabCommand {
     Run(RunArgs),
     /// One page (HTML) of all results, beside what the papers say
     Report(ReportArgs),
+    /// What each protocol would have cost for a recorded trace (such as traces-build.csv of `soda lab run traces`)
+    Replay(ReplayArgs),
     /// What a running server's counters recommend: term, mode, granularity
     Advise(AdviseArgs),
 }
@@ -40,6 +42,22 @@ pub(crate) struct ReportArgs {
     /// Where `soda lab run` put its results; the page goes there as report.html
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArgs {
+    /// CSV: seconds,client,call,path; calls are read, write, stat, miss, list, make, remove
+    #[arg(value_name = "FILE")]
+    pub trace: PathBuf,
+    /// Milliseconds of a round trip to the server
+    #[arg(long, default_value_t = 0.5, value_name = "MS", allow_negative_numbers = true)]
+    pub rtt: f64,
+    /// Print JSON
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print CSV
+    #[arg(long)]
+    pub csv: bool,
 }
 
 #[derive(Args, Debug)]

@@ -198,6 +198,38 @@ impl Observed {
     }
 }
 
+/// Messages that only consistency needs: measured, and what the model has for as many uses and changes. Two for each exchange.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Consistency {
+    /// Reads that came to the server, and recalls.
+    pub measured: f64,
+    /// By the exact formula with callbacks, if all clients shared all files alike: 2NR(1 - p) + 2S(N - 1)W.
+    pub shared: f64,
+    /// If every use asked: 2NR.
+    pub asking: f64,
+}
+
+impl Consistency {
+    /// From the counters of `soda stats`, of any time: with callbacks only the ratio of R and W counts, so numbers do for
+    /// rates. `None`: nobody has read anything.
+    pub fn of(counters: &BTreeMap<String, u64>, clients: u64) -> Option<Consistency> {
+        let clients = clients as f64;
+        let count = |name: &str| counters.get(name).copied().unwrap_or(0) as f64;
+        let calls = |names: &[&str]| names.iter().map(|name| count(&format!("calls.{name}"))).sum::<f64>();
+        let (misses, changes) = (calls(&READS), calls(&CHANGES));
+        let uses = misses + count("lease.reported_uses");
+        if uses == 0.0 {
+            return None;
+        }
+        let sharing = Sharing::new(clients, uses / clients, changes / clients).ok()?;
+        Some(Consistency {
+            measured: 2.0 * (misses + count("lease.recalls")),
+            shared: sharing.exact_lease_cost(Term::INFINITE, soda_model::load::Network::Unicast),
+            asking: sharing.sprite_cost(),
+        })
+    }
+}
+
 impl Report {
     /// For people.
     pub fn table(&self) -> Table {
@@ -253,6 +285,21 @@ mod tests {
         );
         assert!(found[0].starts_with("none"), "{found:?}");
         assert_eq!(found[1..], ["write=through", "node leases"]);
+    }
+
+    #[test]
+    fn what_is_predicted_is_what_the_formula_has_for_the_same_counts() {
+        let of = |list: &[(&str, u64)], clients| Consistency::of(&counters(list), clients);
+        assert_eq!(of(&[("calls.write", 10)], 3), None);
+        assert_eq!(of(&[("calls.read", 10)], 0), None);
+        let found = of(
+            &[("calls.read", 100), ("lease.reported_uses", 900), ("calls.write", 100), ("lease.recalls", 50)],
+            2,
+        )
+        .expect("reads");
+        // R = 500, W = 50, p = 500 / 600; 4 * 500 / 6 and 2 * (2 * 5 / 6) * 50.
+        assert_eq!((found.measured, found.asking), (300.0, 2000.0));
+        assert!((found.shared - 500.0).abs() < 1e-9, "{}", found.shared);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::admin::{Admin, server_or_default};
 use crate::commands::{print, print_json};
 use crate::error::CliError;
-use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, ReportArgs, RunArgs};
+use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, ReplayArgs, ReportArgs, RunArgs};
 use indicatif::ProgressBar;
 use serde_json::json;
 use soda_lab::LabError;
@@ -11,6 +11,7 @@ use soda_lab::advise::Observed;
 use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
 use soda_lab::figure::{Figure, Table};
 use soda_lab::model::{self, Parameters, Sweep};
+use soda_lab::trace::Trace;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), CliError> {
         LabCommand::Model(arguments) => run_model(arguments),
         LabCommand::Run(arguments) => run_experiments(arguments),
         LabCommand::Report(arguments) => report(arguments),
+        LabCommand::Replay(arguments) => replay(arguments),
         LabCommand::Advise(arguments) => advise(arguments),
     }
 }
@@ -70,6 +72,25 @@ fn report(arguments: &ReportArgs) -> Result<(), CliError> {
     print(&format!("{}\n", path.display()))
 }
 
+fn replay(arguments: &ReplayArgs) -> Result<(), CliError> {
+    if !(arguments.rtt.is_finite() && arguments.rtt >= 0.0) {
+        return Err(CliError::Usage(format!(
+            "--rtt {}: milliseconds, not negative, are expected",
+            arguments.rtt
+        )));
+    }
+    let trace = Trace::read(&arguments.trace)?;
+    let table = soda_lab::sim::compare::under_trace(
+        &arguments.trace.display().to_string(),
+        &trace,
+        arguments.rtt / 1e3,
+    );
+    match arguments.json {
+        true => print_json(&table),
+        false => print(&if arguments.csv { table.csv() } else { table.to_string() }),
+    }
+}
+
 fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     let mut admin = Admin::connect(&server_or_default(arguments.server.server.as_deref())?)?;
     let status = admin.status()?;
@@ -79,8 +100,10 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
         return print_json(&report);
     }
     let digits = soda_lab::figure::digits;
+    let volumes: Vec<&str> = status.volumes.iter().map(|(name, _)| name.as_str()).collect();
     let mut text = format!(
-        "{} clients; per second: {} reads at the server, {} more from caches that holders told of, {} changes, {} recalls\n\n",
+        "volume {}: {} clients; per second: {} reads at the server, {} more from caches that holders told of, {} changes, {} recalls\n\n",
+        volumes.join(", "),
         digits(observed.clients),
         digits(observed.misses),
         digits(observed.hits),
@@ -158,5 +181,25 @@ fn draw(figure: &Figure, path: &Path) -> Result<(), CliError> {
         Some("svg") => Ok(std::fs::write(path, soda_lab::plot::svg(figure)?).map_err(LabError::io(path))?),
         Some("png") => Ok(soda_lab::plot::png(figure, path)?),
         _ => Err(CliError::Usage(format!("--plot {}: the name has to end in .svg or .png", path.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_that_cannot_be_replayed_is_refused_in_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = |name: &str, rtt: f64| {
+            let arguments = ReplayArgs { trace: dir.path().join(name), rtt, json: false, csv: true };
+            replay(&arguments).unwrap_err().to_string()
+        };
+        assert!(said("none.csv", 1.0).contains("none.csv: No such file"));
+        std::fs::write(dir.path().join("bad.csv"), "0,0,read,a\n0,0,eat,a\n").unwrap();
+        assert!(said("bad.csv", 1.0).contains("bad.csv: line 2 of the trace: `eat` is none of read, write"));
+        for rtt in [-1.0, f64::NAN, f64::INFINITY] {
+            assert!(said("bad.csv", rtt).contains("--rtt"), "{rtt}");
+        }
     }
 }

@@ -294,6 +294,7 @@ pub(super) fn of_server(reading: Reading<'_>) -> Vec<Table> {
     }
     tables.out.push(table);
     tables.shown(SERVER_TWICE);
+    tables.out.push(super::predicted::of_server(reading));
     tables.add(SERVER);
     tables.finish()
 }

@@ -1,6 +1,7 @@
 //! `soda stats`: counters of the server and of this machine's mounts, live.
 
 mod groups;
+mod predicted;
 mod screen;
 mod show;
 

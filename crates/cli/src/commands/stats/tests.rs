@@ -190,3 +190,36 @@ fn a_screen_is_written_over_and_never_scrolls() {
     let cut = screen.in_place_of_the_last("one\ntwo is long\nthree\nfour\n");
     assert_eq!(cut, "\x1b[Hone\x1b[K\ntwo i\x1b[K\n2 mor\x1b[K\n\x1b[J");
 }
+
+#[test]
+fn a_server_has_the_models_messages_beside_the_measured_ones() {
+    let figures = [
+        ("calls.read", 100),
+        ("lease.reported_uses", 900),
+        ("calls.write", 100),
+        ("lease.recalls", 50),
+        ("sessions", 2),
+    ];
+    let before = sample("server h:1", counters(figures));
+    let shown = text(&before, None, None);
+    for line in [
+        "MESSAGES FOR CONSISTENCY         SINCE START\n",
+        "measured                                 300\n",
+        "model: all share all, callbacks          500\n",
+        "model: all uses ask                    2,000\n",
+    ] {
+        assert!(shown.contains(line), "{line}{shown}");
+    }
+    // What is new is a read by each, of which nobody is recalled.
+    let later = sample(
+        "server h:1",
+        counters(figures.map(|(name, figure)| match name {
+            "calls.read" => (name, figure + 2),
+            _ => (name, figure),
+        })),
+    );
+    let shown = text(&later, Some((Duration::from_secs(1), &before)), None);
+    assert!(shown.contains("measured                                 304    4\n"), "{shown}");
+    let idle = text(&sample("server h:1", counters([("sessions", 2)])), None, None);
+    assert!(!idle.contains("CONSISTENCY"), "{idle}");
+}
