@@ -102,7 +102,8 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     let digits = soda_lab::figure::digits;
     let volumes: Vec<&str> = status.volumes.iter().map(|(name, _)| name.as_str()).collect();
     let mut text = format!(
-        "volume {}: {} clients; per second: {} reads at the server, {} more from caches that holders told of, {} changes, {} recalls\n\n",
+        "volume {}, {} clients; per second: {} reads at the server, {} more from caches that holders told of, \
+         {} changes, {} recalls\n\n",
         volumes.join(", "),
         digits(observed.clients),
         digits(observed.misses),

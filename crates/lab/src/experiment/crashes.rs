@@ -15,8 +15,11 @@ const FILES: usize = 5;
 const SIZE: usize = 200_000;
 /// More than it takes to pass any point so often as below.
 const WRITES: usize = 120;
-/// Files that a client makes before it dies, and of how many it syncs one.
-const MADE: usize = 64;
+/// Files that a client makes unless it dies before.
+const MADE: usize = 240;
+/// Of these, what it has made when it is killed.
+const KILLED_AFTER: usize = 35;
+/// Of so many files it syncs one.
 const SYNC_EVERY: usize = 4;
 
 /// Where the server dies (and at which passage: starting passes some, too), and what has been done by then.
@@ -263,7 +266,7 @@ fn client_dies(program: &Path, point: &str, mode: Mode) -> Result<AfterClient, L
     let root = cell.mounts[0].root.clone();
     let mut written = 0;
     while written < MADE {
-        if point == KILL && written == MADE / 2 + 3 {
+        if point == KILL && written == KILLED_AFTER {
             cell.mounts[0].kill();
         }
         if make(&root.join(format!("made{written}")), written as u8 + 1, is_synced(written)).is_err() {
