@@ -148,7 +148,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             seen.fsck,
         ]);
     }
-    let (x, y) = (Axis::linear("row of the tables below"), Axis::linear("wait (s)"));
+    let (x, y) = (Axis::linear("row of the tables below"), Axis::logarithmic("wait (s)"));
     let series = vec![
         Series::new("program, server restarted", Style::Points, waits),
         Series::new("others, client dead", Style::Points, read_after),
