@@ -19,7 +19,7 @@ const PAPER_COLD: [f64; 5] = [160.0, 148.0, 202.9, 310.0, 515.0];
 pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let trips: Vec<u64> = lab.by_extent(vec![0, 10], vec![0, 10, 50]);
     let sizes = &SIZES[..lab.by_extent(5, SIZES.len())];
-    let files = lab.by_extent(5, 15);
+    let files = lab.by_extent(3, 15);
     let head = [
         "round trip (ms)",
         "size (bytes)",

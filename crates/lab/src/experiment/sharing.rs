@@ -78,7 +78,7 @@ fn last_of(cell: &Cell, writers: usize, size: usize, block: usize) -> Result<f64
 /// Strata's figure 6: a lease that others have is asked for again and again, or waited for in the server's queue.
 pub(super) fn polling(lab: &Lab<'_>) -> Result<Found, LabError> {
     let (machines, size) = lab.by_extent((4, 1 << 20), (10, 4 << 20));
-    let rounds = lab.by_extent(3, 5);
+    let rounds = lab.by_extent(1, 5);
     let waits: Vec<f64> = lab.by_extent(vec![1.0, 20.0], vec![0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
     let mut table = Table::new(
         &format!("{machines} machines, each all of one file of {} MiB", size >> 20),
