@@ -74,10 +74,11 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-const WHY: &str = "AFS v1 asks at each open and AFS v2 does not, as in the paper, and Sprite asks at each open and close; all of \
-                   them send every change to the server, which only delayed writes avoid. Measured and simulated agree in the \
-                   changes; for a file that it has not seen the real client asks twice, for its name with attributes and for \
-                   its data, where the simulation counts one exchange for all that a lease covers.";
+const WHY: &str = "AFS v1 asks at each open and AFS v2 does not, as in the paper, and Sprite asks at each open and close. AFS, \
+                   NFS and write=through send every change to the server, which only delayed writes avoid. Measured and \
+                   simulated agree in the changes that go through; for a file that it has not seen the real client asks twice, \
+                   for its name with attributes and for its data, where the simulation counts one exchange for all that a \
+                   lease covers.";
 
 /// Seconds.
 const ROUND_TRIP: f64 = 0.0005;
