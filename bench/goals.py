@@ -42,11 +42,11 @@ GOALS = [
     Goal(
         "re-read of a cached 256 MiB file, over the pass-through", "warm re-read", "passthrough", LEAST, 1.0
     ),
-    Goal("4 KiB random reads of it, over the pass-through", "random 4K read", "passthrough", LEAST, 1.0),
-    Goal("stat of cached names, over local", "stat", "local", LEAST, 0.85),
+    Goal("4 KiB random reads of it, over the pass-through", "warm random 4K read", "passthrough", LEAST, 1.0),
+    Goal("stat of cached names, over local", "warm stat", "local", LEAST, 0.85),
     Goal(
         "stat of a cached name: requests to the daemon",
-        "requests per stat",
+        "requests per warm stat",
         None,
         MOST,
         0.01,
@@ -54,12 +54,12 @@ GOALS = [
     ),
     Goal(
         "open+read+close of a cached small file, over the pass-through",
-        "small read",
+        "warm small read",
         "passthrough",
         LEAST,
         1.0,
     ),
-    Goal("... requests to the daemon", "requests per small read", None, MOST, 3.05, Nature.REQUESTS),
+    Goal("... requests to the daemon", "requests per warm small read", None, MOST, 3.05, Nature.REQUESTS),
     Goal("a read from the client's cache over one from the server", "cache over server", None, LEAST, 13),
     Goal(
         "small reads from the server, leases off over on",
@@ -106,13 +106,22 @@ GOALS = [
     ),
     Goal("openssh, 1.15 times the pass-through's time", "ssh all three", "passthrough", LEAST, 1 / 1.15),
     Goal("... 1.3 times the local disk's", "ssh all three", "local", LEAST, 1 / 1.3),
+    Goal("... its messages, write=through over behind", "messages per openssh", "soda-through", LEAST, 6.2),
     *(
         Goal(f"{name}, 1.5 times the local disk's time", name, "local", LEAST, 1 / 1.5)
-        for name in ("git clone", "git status", "npm ci")
+        for name in ("git clone", "warm git status", "npm ci")
     ),
     Goal("two append in turns, over write=through", "append in turns", "soda-through", LEAST, 1.0),
     Goal("one reads what another writes, over write=through", "write here, read there", "soda-through", LEAST, 1.0),
     Goal("a read of one file beside a busy writer, ms", "read beside a busy writer", None, MOST, 20),
+    Goal(
+        "a conflict in a tree with 10,000 changes untold, ms",
+        "conflict in an untold tree",
+        None,
+        MOST,
+        20,
+    ),
+    Goal("... changes told for it", "changes told for a conflict", None, MOST, 20, Nature.COUNTED),
     Goal("a write that invalidates a reader, us", "recall", None, MOST, 1000),
     Goal("memory of the table per lease, bytes", "memory per lease", None, MOST, 200, Nature.COUNTED),
 ]

@@ -97,10 +97,16 @@ def rounds_of(count: int) -> str:
             return f"Medians of {count} rounds, in square brackets the least and the most; ratios round by round."
 
 
+MESSAGES, REQUESTS = "messages per ", "requests per "
+BEHIND, THROUGH = "soda", "soda-through"
+
+
 def tables(figures: dict, targets: list[str]) -> list[str]:
-    rates = {name: figure for name, figure in figures.items() if figure["unit"] not in ("stale", "lost")}
-    looks = {name: figure for name, figure in figures.items() if name not in rates}
+    looks = {name: figure for name, figure in figures.items() if figure["unit"] in ("stale", "lost")}
+    counts = {name: figure for name, figure in figures.items() if name.startswith((MESSAGES, REQUESTS))}
+    rates = {name: figure for name, figure in figures.items() if name not in looks and name not in counts}
     lines = table("figure", targets, rates, speed_cell) if rates else []
+    lines += [""] + counts_table(counts) if counts else []
     if looks:
         shared = [
             target for target in targets if any(target in figure["targets"] for figure in looks.values())
@@ -115,6 +121,26 @@ def table(head: str, targets: list[str], figures: dict, cell) -> list[str]:
         title = f"{name}, {figure['unit']}" if figure["unit"] else name
         lines.append(f"| {title} | " + " | ".join(cell(figure, target) for target in targets) + " |")
     return lines
+
+
+def counts_table(figures: dict) -> list[str]:
+    """What each operation takes with delayed writes and without, and how many times as much without."""
+    lines = [
+        "| for each | messages, behind | through | ratio | requests, behind | through | ratio |",
+        "|---" * 7 + "|",
+    ]
+    for operation in dict.fromkeys(name.removeprefix(MESSAGES).removeprefix(REQUESTS) for name in figures):
+        cells = [cell for what in (MESSAGES, REQUESTS) for cell in count_cells(figures.get(what + operation))]
+        lines.append(f"| {operation} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def count_cells(figure: dict | None) -> list[str]:
+    if not figure:
+        return ["", "", ""]
+    counts = [figure["targets"].get(target) for target in (BEHIND, THROUGH)]
+    ratio = figure["ratios"].get(THROUGH, {}).get(BEHIND)
+    return [*(short(count["median"]) if count else "" for count in counts), short(ratio) if ratio else ""]
 
 
 def speed_cell(figure: dict, target: str) -> str:

@@ -10,6 +10,8 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -112,9 +114,12 @@ class Target:
         """Also after a `start()` that went half way."""
         raise NotImplementedError
 
-    def counts(self) -> dict[str, int]:
-        """What the work on the first root took so far, where that is counted: requests of the kernel to the file system's daemon,
-        messages of the daemon to the server."""
+    def settle(self, roots: Sequence[Path]) -> None:
+        """Has the server told what these mounts delay: it belongs to the work."""
+
+    def counts(self, roots: Sequence[Path]) -> dict[str, int]:
+        """What the work on these mounts took so far, where that is counted: requests of the kernel to the file system's daemons,
+        messages of the daemons to the server."""
         return {}
 
     def make_mount_points(self, count: int) -> list[Path]:
@@ -205,6 +210,7 @@ class Soda(Target):
     program = PROJECT / "target/release/soda"
     clients = 8
     mount_options: tuple[str, ...] = ()
+    patience: tuple[str, ...] = ("dirty-age=1h", "digest-size=64M")
 
     def __init__(self, base: Path):
         super().__init__(base)
@@ -236,12 +242,26 @@ class Soda(Target):
         """What `soda stats` says of one mount."""
         return json.loads(run(self.program, "stats", "--once", "--json", root))[str(root)]
 
-    def counts(self) -> dict[str, int]:
-        # What is delayed belongs to the work.
-        run(self.program, "sync", self.roots[0])
-        counters = self.counters(self.roots[0])
-        messages = sum(count for name, count in counters.items() if name.startswith("msg_"))
-        return {"requests": counters["kernel_requests"], "messages": messages}
+    def settle(self, roots: Sequence[Path]) -> None:
+        for root in roots:
+            run(self.program, "sync", root)
+
+    def counts(self, roots: Sequence[Path]) -> dict[str, int]:
+        each = [self.counters(root) for root in roots]
+        messages = sum(count for counters in each for name, count in counters.items() if name.startswith("msg_"))
+        return {"requests": sum(counters["kernel_requests"] for counters in each), "messages": messages}
+
+    @contextmanager
+    def patient_mount(self) -> Iterator[Path]:
+        """One more mount, which tells the server nothing before somebody asks, or 60,000 changes wait."""
+        mount = self.base / "patient"
+        mount.mkdir()
+        self.server.mount(mount, *self.mount_options, *self.patience)
+        try:
+            yield mount
+        finally:
+            self.unmount(mount)
+            mount.rmdir()
 
 
 class SodaThrough(Soda):
@@ -249,3 +269,4 @@ class SodaThrough(Soda):
 
     name = "soda-through"
     mount_options = ("write=through",)
+    patience = ()

@@ -4,7 +4,7 @@ from phases.base import Kind, Phase, Sizes, Trials
 from phases.data import Cached, Sequential
 from phases.files import Clients, Depth, Names, Small, Synced
 from phases.leases import CacheAndServer, LeaseMemory, LeasesOnAndOff
-from phases.sharing import Coherence, Conflict, Recall
+from phases.sharing import Coherence, Conflict, Recall, Untold
 from phases.software import Andrew, Git, Npm, Openssh
 
 __all__ = ["ALL", "EXTRA", "Kind", "Phase", "Sizes", "Trials"]
@@ -19,6 +19,7 @@ ALL: dict[str, Phase] = {
     "synced": Synced(),
     "recall": Recall(),
     "conflict": Conflict(),
+    "untold": Untold(),
     "coherence": Coherence(),
     "cache": CacheAndServer(),
     "leases": LeasesOnAndOff(),

@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ class Sizes:
     cached_mib: int
     small_files: int
     """A multiple of 100 and of 8."""
+    untold: int
+    """Changes that the server has not heard of while somebody asks for one of them."""
     fio_seconds: float
     synced_creates: int
     trips: int
@@ -33,7 +35,8 @@ class Sizes:
         return Sizes(
             sequential_mib=1024,
             cached_mib=256,
-            small_files=4000,
+            small_files=5000,
+            untold=10_000,
             fio_seconds=3,
             synced_creates=200,
             trips=500,
@@ -47,6 +50,7 @@ class Sizes:
             sequential_mib=32,
             cached_mib=8,
             small_files=200,
+            untold=1500,
             fio_seconds=0.5,
             synced_creates=20,
             trips=50,
@@ -90,22 +94,35 @@ class Phase:
 
 
 class Counted:
-    """What some work took beside time, where the target counts it: filled when the work is done."""
+    """What some work on mounts of a target (its first one, unless others are named) took beside time, where the target counts
+    it: filled when the work is done, and the server has been told of it."""
 
-    def __init__(self, target: Target):
+    def __init__(self, target: Target, roots: Sequence[Path] | None = None):
         self.target = target
+        self.roots = target.roots[:1] if roots is None else roots
         self.counts: dict[str, int] = {}
 
     def __enter__(self) -> "Counted":
-        self.before = self.target.counts()
+        self.before = self.look()
         return self
 
     def __exit__(self, *_) -> None:
-        self.counts = {name: count - self.before[name] for name, count in self.target.counts().items()}
+        self.counts = {name: count - self.before[name] for name, count in self.look().items()}
+
+    def look(self) -> dict[str, int]:
+        self.target.settle(self.roots)
+        return self.target.counts(self.roots)
 
     def per(self, what: str, operations: int = 1) -> Measured:
         """Figures `requests per WHAT` and `messages per WHAT`."""
         return {Kind(f"{name} per {what}", "", "lower"): count / operations for name, count in self.counts.items()}
+
+
+class CountedUntold(Counted):
+    """As it is when the work is done: what the server has not heard of then is not in it."""
+
+    def look(self) -> dict[str, int]:
+        return self.target.counts(self.roots)
 
 
 def remove(base: Path) -> None:

@@ -6,7 +6,7 @@ import statistics
 import struct
 from pathlib import Path
 
-from phases.base import MIB, Kind, Measured, Phase, Sizes, now
+from phases.base import MIB, Counted, Kind, Measured, Phase, Sizes, now
 from targets import Failed, Target, run, shell
 
 
@@ -58,21 +58,23 @@ class Sequential(Phase):
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         path = base / "file"
-        start = now()
-        write_file(path, sizes.sequential_mib)
-        written = now() - start
+        with Counted(target) as counted:
+            start = now()
+            write_file(path, sizes.sequential_mib)
+            written = now() - start
         target.cold()
         read = read_file(path, sizes.sequential_mib)
         return {
             self.WRITE: megabytes(sizes.sequential_mib, written),
             self.READ: megabytes(sizes.sequential_mib, read),
+            **counted.per("MiB of seq write", sizes.sequential_mib),
         }
 
 
 class Cached(Phase):
     """A file that was just read: read again from end to end, and at random with fio."""
 
-    REREAD, RANDOM = Kind("warm re-read", "MB/s"), Kind("random 4K read", "/s")
+    REREAD, RANDOM = Kind("warm re-read", "MB/s"), Kind("warm random 4K read", "/s")
 
     def prepare(self) -> None:
         shell("install_packages fio >&2")

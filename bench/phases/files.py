@@ -16,8 +16,8 @@ class Small(Phase):
     """4 KiB files in directories of 100: made, looked at, read, removed, all by one thread. Where they are counted, how many
     requests of the kernel to the daemon and messages of the daemon to the server each takes."""
 
-    CREATE, STAT, READ = Kind("create", "/s"), Kind("stat", "/s"), Kind("small read", "/s")
-    LIST, UNLINK = Kind("readdir names", "/s"), Kind("unlink", "/s")
+    CREATE, STAT, READ = Kind("create", "/s"), Kind("warm stat", "/s"), Kind("warm small read", "/s")
+    LIST, UNLINK = Kind("warm readdir names", "/s"), Kind("unlink", "/s")
     tree = Kind("entries of a tree of small files", "stale")
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
@@ -65,7 +65,7 @@ class Small(Phase):
         measured(self.READ, read_all, 3)
         with Counted(target) as counted:
             figures[self.LIST] = statistics.median(rate(count, list_all) for _ in range(3))
-        figures.update(counted.per("listing", 3 * len(directories)))
+        figures.update(counted.per("warm listing", 3 * len(directories)))
         measured(self.UNLINK, unlink_all)
         for directory in directories:
             create(directory, range(0, 100, 10), content)
@@ -116,9 +116,9 @@ class Depth(Phase):
     """stat of one cached file at the end of a short and of a long path: what each directory on the way costs."""
 
     DEPTHS = {
-        1: Kind("stat, depth 1", "/s"),
-        4: Kind("stat, depth 4", "/s"),
-        16: Kind("stat, depth 16", "/s"),
+        1: Kind("warm stat, depth 1", "/s"),
+        4: Kind("warm stat, depth 4", "/s"),
+        16: Kind("warm stat, depth 16", "/s"),
     }
     TIMES = 5_000
 
@@ -201,7 +201,8 @@ class Synced(Phase):
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         content, count = os.urandom(4096), sizes.synced_creates
-        one = rate(count, lambda: create(base, range(count), content, os.fsync))
+        with Counted(target) as counted:
+            one = rate(count, lambda: create(base, range(count), content, os.fsync))
         threads = [
             threading.Thread(
                 target=create, args=(base, range(number * count, (number + 1) * count), content, os.fsync)
@@ -215,5 +216,8 @@ class Synced(Phase):
             for thread in threads:
                 thread.join()
 
-        eight = rate(8 * count, all_threads)
-        return {self.ONE: one, self.EIGHT: eight, self.SHARED: eight / one}
+        with Counted(target) as counted_eight:
+            eight = rate(8 * count, all_threads)
+        figures: Measured = {self.ONE: one, self.EIGHT: eight, self.SHARED: eight / one}
+        figures.update(counted.per("fsync create", count))
+        return {**figures, **counted_eight.per("fsync create, 8 threads", 8 * count)}

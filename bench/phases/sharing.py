@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from phases.base import Kind, Measured, Phase, Sizes, Trials, now
+from phases.base import Counted, CountedUntold, Kind, Measured, Phase, Sizes, Trials, now
 from targets import Failed, Soda, Target
 
 
@@ -40,25 +40,30 @@ class Recall(Phase):
             start = now()
             os.pwrite(writer, block, 0)
             alone.append(now() - start)
-        for number in range(sizes.trips):
-            stamp = struct.pack("<Q", number) + block[8:]
-            os.pread(reader, 4096, 0)
-            start = now()
-            os.pwrite(writer, stamp, 0)
-            written = now()
-            seen = os.pread(reader, 4096, 0)
-            reads.append(now() - written)
-            writes.append(written - start)
-            if seen != stamp:
-                raise Failed(f"a stale read on {target.name}")
+        with Counted(target, target.roots[:2]) as counted_both:
+            for number in range(sizes.trips):
+                stamp = struct.pack("<Q", number) + block[8:]
+                os.pread(reader, 4096, 0)
+                start = now()
+                os.pwrite(writer, stamp, 0)
+                written = now()
+                seen = os.pread(reader, 4096, 0)
+                reads.append(now() - written)
+                writes.append(written - start)
+                if seen != stamp:
+                    raise Failed(f"a stale read on {target.name}")
         os.close(writer)
         os.close(reader)
+        with Counted(target, target.roots[:2]) as counted_turns:
+            turns = append_in_turns(base, target.roots[1] / "bench", sizes.trips)
         return {
             self.WRITE: statistics.median(writes) * 1e6,
             self.ALONE: statistics.median(alone) * 1e6,
             self.READ: statistics.median(reads) * 1e6,
             self.BOTH: statistics.median(map(sum, zip(writes, reads))) * 1e6,
-            self.TURNS: append_in_turns(base, target.roots[1] / "bench", sizes.trips) * 1e6,
+            self.TURNS: turns * 1e6,
+            **counted_both.per("write here, read there", sizes.trips),
+            **counted_turns.per("append in turns", sizes.trips),
         }
 
 
@@ -124,6 +129,79 @@ class Conflict(Phase):
             self.UNTOLD: statistics.median(untold),
             self.RATE: rate,
         }
+
+
+class Untold(Phase):
+    """A machine that has made a tree of which the server has not heard, thousands of changes, and another that reads a file
+    deep in that tree, each time another one. Only what leads to the file has to be told for it. No more files than that this is
+    not taken for a walk through the whole tree, for which all of it is told."""
+
+    READ = Kind("conflict in an untold tree", "ms", better="lower")
+    SLOWEST = Kind("the slowest of 20 in it", "ms", better="lower")
+    TOLD = Kind("changes told for a conflict", "", better="lower")
+    LEAST_UNTOLD = Kind("changes untold beside it, at least", "")
+    most_rounds = 3
+
+    def applies(self, target: Target) -> bool:
+        return isinstance(target, Soda)
+
+    def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
+        assert isinstance(target, Soda)
+        with target.patient_mount() as mount:
+            return self.conflicts(target, mount, base, sizes)
+
+    def conflicts(self, target: Soda, mount: Path, base: Path, sizes: Sizes) -> Measured:
+        held, trials = mount / base.name / "held", range(min(20, sizes.trips // 5))
+        held.mkdir()
+        delays = bool(target.patience)
+        for number in itertools.count():
+            # All of them before the other mount looks for the first time; then what is to be untold beside them.
+            if number in trials:
+                (held / wanted_file(number)).parent.mkdir(parents=True)
+                (held / wanted_file(number)).write_bytes(content_of(number))
+            elif not delays or self.untold(target, mount) >= sizes.untold + 10 * len(trials):
+                break
+            else:
+                make_directory(held, number)
+            if number > sizes.untold:
+                raise Failed(f"{mount} does not delay {sizes.untold} changes")
+        there, reads, told, untold = target.roots[1] / "bench/held", [], [], []
+        with CountedUntold(target, [mount, target.roots[1]]) as counted:
+            for number in trials:
+                before = self.told(target, mount)
+                start = now()
+                content = (there / wanted_file(number)).read_bytes()
+                reads.append(now() - start)
+                told.append(self.told(target, mount) - before)
+                untold.append(self.untold(target, mount))
+                if content != content_of(number):
+                    raise Failed(f"{there}/{wanted_file(number)} is not as it was written")
+        if delays and min(untold) < sizes.untold:
+            raise Failed(f"{min(untold)} changes untold: less than {sizes.untold}")
+        figures: Measured = {
+            self.READ: statistics.median(reads) * 1e3,
+            self.SLOWEST: statistics.quantiles(reads, n=20)[-1] * 1e3,
+            **counted.per("conflict in an untold tree", len(trials)),
+        }
+        if delays:
+            figures.update({self.TOLD: statistics.median(told), self.LEAST_UNTOLD: min(untold)})
+        return figures
+
+    def untold(self, target: Soda, mount: Path) -> int:
+        return target.counters(mount)["backlog_records"]
+
+    def told(self, target: Soda, mount: Path) -> int:
+        return target.counters(mount)["digested"]
+
+
+def wanted_file(number: int) -> str:
+    return f"wanted{number}/one/two/file"
+
+
+def make_directory(held: Path, number: int) -> None:
+    (held / f"busy{number}").mkdir()
+    for file in range(100):
+        (held / f"busy{number}/file{file}").write_bytes(content_of(file))
 
 
 def file_of(number: int) -> str:

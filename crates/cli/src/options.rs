@@ -426,12 +426,12 @@ fn parse_lease_poll(value: &str) -> Result<Duration, String> {
     }
 }
 
-/// A digest stands for at most 8,192 changes.
+/// Who writes waits when 100,000 changes do.
 fn parse_digest_size(value: &str) -> Result<u64, String> {
-    const MOST: u64 = 8 << 20;
+    const MOST: u64 = 64 << 20;
     match parse_size(value)? {
         size @ 1..=MOST => Ok(size),
-        _ => Err(format!("digest-size={value}: from 1 to 8M")),
+        _ => Err(format!("digest-size={value}: from 1 to 64M")),
     }
 }
 

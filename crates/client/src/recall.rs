@@ -194,7 +194,10 @@ impl Inner {
         let neighbours = if keep == Some(Mode::Read) { state.take_unseen(asked) } else { Vec::new() };
         let (fid, epoch, progress) = (asked, recall.epoch, Arc::default());
         let scan = match of {
-            Of::Deep(lease) => state.holder.take_scan(lease).map(|scan| (lease, scan)),
+            Of::Deep(lease) => {
+                let untold = state.behind.log.pending_count();
+                state.holder.take_scan(lease, untold).map(|scan| (lease, scan))
+            }
             Of::Node => None,
         };
         Begun::Job(Job { fid, epoch, of, began: now, parts, progress, neighbours, scan })

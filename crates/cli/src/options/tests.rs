@@ -181,7 +181,7 @@ fn policies_of_delayed_writes_read_back() {
     assert_eq!((behind.digest_bytes, behind.reserve_idle), (8 << 20, Duration::from_secs(5)));
     assert_eq!(options.lease_idle, Some(Duration::from_secs(120)));
     assert_eq!(parse(&options.to_list()).unwrap(), options);
-    assert!(parse("digest-size=9M").unwrap_err().contains("from 1 to 8M"));
+    assert!(parse("digest-size=65M").unwrap_err().contains("from 1 to 64M"));
     assert!(parse("lease-poll=0s").unwrap_err().contains("at least 100us"));
     let polls = parse("lease-poll=5ms").unwrap();
     assert_eq!((polls.lease_poll, parse(&polls.to_list()).unwrap()), (Some(Duration::from_millis(5)), polls));

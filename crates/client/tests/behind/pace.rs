@@ -1,95 +1,105 @@
-//! What sharing costs while writes are delayed: prints figures, asserts nothing.
-//! `cargo test --release -p soda-client --test main behind::pace -- --ignored --nocapture --test-threads 1`
+//! What sharing costs while writes are delayed, counted: changes that are told for a conflict, messages of those who share a file.
 
 use super::*;
-use std::time::Instant;
+use soda_client::StatsSnapshot;
 
-fn print(what: &str, mut times: Vec<Duration>) {
-    times.sort_unstable();
-    let at = |percent: usize| times[(times.len() - 1) * percent / 100].as_secs_f64() * 1e3;
-    println!("{what:44} median {:>7.2} ms, 90 % {:>7.2} ms, most {:>7.2} ms", at(50), at(90), at(100));
-}
-
-fn client_config(cell: &Cell, write: WritePolicy) -> ClientConfig {
-    ClientConfig { write, ..cell.client_config() }
+/// Nothing is told before somebody asks, however much waits.
+fn very_patient(cell: &Cell) -> ClientConfig {
+    let hour = Duration::from_secs(3600);
+    let behind = WriteBehind { max_age: hour, digest_bytes: 64 << 20, ..WriteBehind::default() };
+    ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "prints figures"]
-async fn pace_of_a_conflict_beside_a_long_log() {
-    let cell = Cell::start();
-    let a = writer_with(client_config(&cell, WritePolicy::Behind(WriteBehind::default()))).await;
-    let b = cell.client().await;
-    let mut wanted = a.root();
-    for text in ["one", "two", "three"] {
-        wanted = mkdir(&a, wanted, text).await;
-    }
-    let busy = mkdir(&a, a.root(), "busy").await;
-    a.sync_all().await.unwrap();
-    let (mut waited, mut pending) = (Vec::new(), Vec::new());
-    for round in 0..15 {
-        let dir = mkdir(&a, busy, &round.to_string()).await;
-        for number in 0..5000 {
-            make(&a, dir, &number.to_string(), "0123456789").await;
+async fn a_conflict_in_a_tree_of_which_nothing_is_told_tells_what_it_needs() {
+    const WANTED: u64 = 10;
+    for cell in [Cell::start(), Cell::deep()] {
+        let a = writer_with(very_patient(&cell)).await;
+        let b = cell.client().await;
+        let held = mkdir(&a, a.root(), "held").await;
+        for number in 0..WANTED {
+            let mut dir = held;
+            for text in [number.to_string().as_str(), "one", "two"] {
+                dir = mkdir(&a, dir, text).await;
+            }
+            make(&a, dir, "file", &format!("wanted {number}")).await;
         }
-        let text = round.to_string();
-        make(&a, wanted, &text, "wanted").await;
-        pending.push(a.session().backlog.records);
-        let began = Instant::now();
-        assert_eq!(contents(&b, &["one", "two", "three", &text]).await, "wanted");
-        waited.push(began.elapsed());
+        for directory in 0..50 {
+            let dir = mkdir(&a, held, &format!("busy{directory}")).await;
+            for file in 0..100 {
+                make(&a, dir, &file.to_string(), "0123456789").await;
+            }
+        }
+        let untold = |a: &Client| a.session().backlog.records;
+        assert!(untold(&a) > 10_000, "{}", untold(&a));
+        for number in 0..WANTED {
+            let before = untold(&a);
+            let path = ["held", &number.to_string(), "one", "two", "file"];
+            assert_eq!(contents(&b, &path).await, format!("wanted {number}"));
+            let told = before - untold(&a);
+            // First all names in the directory that all have in common, then those on the way to the file, and the file.
+            let most = if number == 0 { 100 } else { 8 };
+            assert!((1..=most).contains(&told), "{told} changes told for conflict {number}");
+        }
+        assert!(untold(&a) >= 10_000, "{} left", untold(&a));
     }
-    pending.sort_unstable();
-    println!("records pending: {} to {}", pending[0], pending[pending.len() - 1]);
-    print("a file beside a long log, found and read", waited);
+}
+
+/// Messages of both clients for each round of two who append to one file in turn, of one that reads what the other
+/// writes, and of one that reads what the other makes.
+async fn messages_of_sharing(cell: &Cell, write: WritePolicy) -> [u64; 3] {
+    const ROUNDS: u64 = 100;
+    let config = ClientConfig { write, ..cell.client_config() };
+    let a = match write {
+        WritePolicy::Through => Client::connect(config.clone(), Box::new(NoKernel)).await.unwrap(),
+        WritePolicy::Behind(_) => writer_with(config.clone()).await,
+    };
+    let b = Client::connect(config, Box::new(NoKernel)).await.unwrap();
+    let fid = make(&a, a.root(), "log", "").await;
+    let (mine, theirs) = (a.open(fid, OpenMode::ReadWrite).await.unwrap(), open(&b, "log").await);
+    let mut counts = [0; 3];
+    for (kind, count) in counts.iter_mut().enumerate() {
+        let sent = || asked(&a.stats()) + asked(&b.stats());
+        let before = sent();
+        for round in 0..ROUNDS {
+            let text = format!("{round:04}");
+            match kind {
+                0 => {
+                    for (client, file) in [(&a, &mine), (&b, &theirs)] {
+                        let bytes = text.clone().into();
+                        client.write(file, WriteAt::End, bytes, KillPriv::Keep).await.unwrap();
+                    }
+                }
+                1 => {
+                    write_at_start(&a, &mine, &text).await;
+                    assert_eq!(b.read(&theirs, 0, 4).await.unwrap().to_bytes(), text.as_bytes());
+                }
+                _ => {
+                    make(&a, a.root(), &text, "new").await;
+                    assert_eq!(contents(&b, &[&text]).await, "new");
+                }
+            }
+        }
+        *count = (sent() - before).div_ceil(ROUNDS);
+    }
+    counts
+}
+
+/// Without those that time brings.
+fn asked(stats: &StatsSnapshot) -> u64 {
+    stats.requests() - stats.count("msg_renew") - stats.count("msg_sync")
+}
+
+async fn write_at_start(client: &Arc<Client>, file: &soda_client::OpenFile, text: &str) {
+    write(client, file, 0, text.to_owned()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "prints figures"]
-async fn pace_of_two_who_share_a_file() {
-    for (text, write) in
-        [("through", WritePolicy::Through), ("behind", WritePolicy::Behind(WriteBehind::default()))]
-    {
-        let cell = Cell::start();
-        let (a, b) = match write {
-            WritePolicy::Through => (cell.client().await, cell.client().await),
-            WritePolicy::Behind(_) => {
-                let one = writer_with(client_config(&cell, write)).await;
-                (one, Client::connect(client_config(&cell, write), Box::new(NoKernel)).await.unwrap())
-            }
-        };
-        let fid = make(&a, a.root(), "log", "").await;
-        let (mine, theirs) = (a.open(fid, OpenMode::ReadWrite).await.unwrap(), open(&b, "log").await);
-        let mut times = Vec::new();
-        for _ in 0..300 {
-            let began = Instant::now();
-            for (client, file) in [(&a, &mine), (&b, &theirs)] {
-                client.write(file, WriteAt::End, vec![b'x'; 100].into(), KillPriv::Keep).await.unwrap();
-            }
-            times.push(began.elapsed());
-        }
-        print(&format!("{text}: each appends in turn"), times);
-        let mut times = Vec::new();
-        for round in 0..300u32 {
-            let began = Instant::now();
-            write_at_start(&a, &mine, round).await;
-            let read = b.read(&theirs, 0, 4).await.unwrap().to_bytes();
-            assert_eq!(read, round.to_be_bytes().as_slice());
-            times.push(began.elapsed());
-        }
-        print(&format!("{text}: one reads what the other writes"), times);
-        let mut times = Vec::new();
-        for round in 0..300 {
-            let began = Instant::now();
-            let text = format!("new {round}");
-            make(&a, a.root(), &text, "new").await;
-            assert_eq!(contents(&b, &[&text]).await, "new");
-            times.push(began.elapsed());
-        }
-        print(&format!("{text}: one reads what the other creates"), times);
+async fn two_who_share_a_file_send_no_more_messages_with_delayed_writes() {
+    let through = messages_of_sharing(&Cell::start(), WritePolicy::Through).await;
+    let behind = messages_of_sharing(&Cell::start(), WritePolicy::Behind(WriteBehind::default())).await;
+    // Who makes a file that is read at once is asked for its directory and for it, and tells both by itself.
+    for (kind, most) in [through[0] + 1, through[1] + 1, through[2] * 2].into_iter().enumerate() {
+        assert!(behind[kind] <= most, "{behind:?}, with write=through {through:?}");
     }
-}
-
-async fn write_at_start(client: &Arc<Client>, file: &soda_client::OpenFile, number: u32) {
-    write(client, file, 0, number.to_be_bytes().to_vec()).await;
 }

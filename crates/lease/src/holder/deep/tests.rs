@@ -291,7 +291,7 @@ fn ask_to_read(holder: &mut Holder, at: u64, ino: u64) -> Option<Scan> {
         RecallStep::DropPart { .. } => drop(holder.finish_part(f(1), Epoch(epoch), InUse::No)),
         step => assert!(matches!(step, RecallStep::AlreadyGone(_)), "{step:?}"),
     }
-    holder.take_scan(f(1))
+    holder.take_scan(f(1), 0)
 }
 
 /// Questions within the second that lead to a scan.
@@ -307,7 +307,7 @@ fn a_scan_is_told_from_single_questions() {
         [2, 3, 4, 5].map(|ino| ask_to_read(&mut holder, 9, ino)),
         [None, None, None, Some(Scan::First)]
     );
-    assert_eq!(holder.take_scan(f(1)), None, "said once");
+    assert_eq!(holder.take_scan(f(1), 0), None, "said once");
 }
 
 #[test]
@@ -332,6 +332,22 @@ fn a_scan_that_was_answered_in_vain_is_answered_more_and_more_seldom() {
     assert_eq!(questions(&mut holder, 23, Scan::First), Some(4));
     holder.end_scan(f(1), false);
     assert_eq!(questions(&mut holder, 60, Scan::First), Some(4), "that was long ago");
+}
+
+#[test]
+fn a_scan_is_worth_telling_so_much_as_it_asks_for() {
+    for (untold, enough) in [(1000, 4), (1001, 4 + 8), (10_000, 4 + 8 + 16 + 32 + 64)] {
+        let mut holder = holder();
+        let asked = (1..3000).find(|_| {
+            let epoch = 10 + holder.clock;
+            let step = holder.handle_recall(secs(9), &question(2, epoch, R));
+            if matches!(step, RecallStep::DropPart { .. }) {
+                holder.finish_part(f(1), Epoch(epoch), InUse::No);
+            }
+            holder.take_scan(f(1), untold).is_some()
+        });
+        assert_eq!(asked, Some(enough), "{untold} changes untold");
+    }
 }
 
 /// Or it would be given up with all that is cached, when it has too many holes.

@@ -3,9 +3,10 @@
 //! Another machine that reads a tree which this one has written asks for one object after the other, each a round trip and a
 //! hole. After a few such questions in a short time the holder keeps reading only, of everything: who reads goes on without it.
 //!
-//! That costs its holder as much as it has written and not told, and a step for each object that is covered, so it is tried once
-//! at a time, and after each failure only when twice as many questions have come. Not to try costs more: with too many holes
-//! all of the lease goes, and the caches with it.
+//! That costs its holder as much as it has written and not told, and a step for each object that is covered: so many questions
+//! have to come for it as what is untold is worth. Who opens one file deep in the tree asks for each directory on the way, and no
+//! more is told for it than these need. It is tried once at a time, and after each failure only when twice as many questions
+//! have come. With too many holes all of the lease goes, and the caches with it, so how much it covers does not matter.
 //!
 //! Objects that are being asked for meanwhile are answered for all the same. The server takes the lease for lowered when it
 //! hears of it, which is before any request that is sent later on the same connection; if that was lost, it goes on asking, and
@@ -22,6 +23,8 @@ const SCAN_WITHIN: Duration = Duration::from_secs(1);
 /// So many after failures.
 const LATER_SCAN: u32 = 1024;
 const MOST_DOUBLINGS: u32 = 8;
+/// Changes that are told for one question as fast as it is answered, roughly.
+const TOLD_FOR_EACH: usize = 250;
 /// After so long without a question failures are forgotten.
 const FORGET: Duration = Duration::from_secs(30);
 
@@ -56,11 +59,15 @@ impl Questions {
         }
         self.last = now;
         self.count += 1;
-        let enough = (SCAN << self.failures.min(MOST_DOUBLINGS)).min(LATER_SCAN);
-        if self.count >= enough && !self.taken {
+        if self.count >= self.enough() && !self.taken {
             self.count = 0;
             self.is_scan = true;
         }
+    }
+
+    /// So many questions make a scan.
+    fn enough(&self) -> u32 {
+        (SCAN << self.failures.min(MOST_DOUBLINGS)).min(LATER_SCAN)
     }
 
     fn take(&mut self) -> Option<Scan> {
@@ -79,9 +86,17 @@ impl Questions {
 
 impl Holder {
     /// Somebody goes through what the deep write lease covers: [`Holder::lower_deep`] will spare them, and this client, the next
-    /// questions. Said once for each time that it is found, and not again before [`Holder::end_scan`].
-    pub fn take_scan(&mut self, lease: Fid) -> Option<Scan> {
-        self.deep.roots.get_mut(&lease)?.questions.take()
+    /// questions. Said once for each time that it is found, and not again before [`Holder::end_scan`]. `untold`: changes that would
+    /// have to be told first.
+    pub fn take_scan(&mut self, lease: Fid, untold: usize) -> Option<Scan> {
+        let questions = &mut self.deep.roots.get_mut(&lease)?.questions;
+        let worth = TOLD_FOR_EACH * questions.enough() as usize;
+        let scan = questions.take()?;
+        if untold > worth {
+            self.end_scan(lease, false);
+            return None;
+        }
+        Some(scan)
     }
 
     /// Whoever has taken a scan up has lowered the lease, or could not.
