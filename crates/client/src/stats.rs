@@ -179,7 +179,7 @@ impl Stats {
             Note::Release(acks) => (31, acks.len()),
             Note::Closed(fids) => (32, fids.len()),
             Note::InquiryAnswers(answers) => (38, answers.len()),
-            Note::RecallProgress(_) | Note::Cancel(_) => return,
+            Note::RecallProgress(_) | Note::Cancel(_) | Note::Backlog(_) => return,
         };
         self.messages.0[at].add(count as u64);
     }

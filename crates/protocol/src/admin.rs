@@ -1,5 +1,6 @@
 //! What tools ask a server, on an admin connection.
 
+use crate::message::BacklogReport;
 use serde::{Deserialize, Serialize};
 use soda_types::{Attr, Fid, FsStats, Grant, Mode, Name, SessionId, Timestamp};
 use std::time::Duration;
@@ -65,6 +66,16 @@ pub struct SessionInfo {
     pub leases: u64,
     pub open: u64,
     pub locks: u64,
+    /// `None`: it delays nothing, or has not said yet.
+    pub backlog: Option<SessionBacklog>,
+}
+
+/// What a session has not told, as it said last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionBacklog {
+    pub said: BacklogReport,
+    /// How long ago it said so.
+    pub ago: Duration,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -116,6 +116,18 @@ pub enum Note {
     /// Give up waiting for the answer to this tag (the caller was interrupted). The reply still comes.
     Cancel(u64),
     InquiryAnswers(Vec<InquiryAnswer>),
+    /// What the client has not told: for tools. It travels ahead of what is sent anyway, in the same write.
+    Backlog(BacklogReport),
+}
+
+/// Changes of a client that its server has not heard of.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct BacklogReport {
+    /// Changes; with a digest those that it leaves.
+    pub records: u64,
+    pub bytes: u64,
+    /// How long the oldest of them had been waiting.
+    pub age: Duration,
 }
 
 // ---------------------------------------------------------------- session

@@ -10,7 +10,7 @@ use crate::session::records::ServerRecord;
 use crate::session::{Opens, ReplyTo, Session};
 use soda_lease::locks::{Delegations, LockTable, WaitKey};
 use soda_lease::table::{OpKey, Table};
-use soda_protocol::{Delegable, Node, OpId};
+use soda_protocol::{BacklogReport, Delegable, Node, OpId};
 use soda_types::{Epoch, Fid, Lock, Monotonic, SessionId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -58,6 +58,8 @@ pub(crate) struct Entry {
     pub(crate) standing: Standing,
     /// Since when it has no control connection.
     pub(crate) silent_since: Option<Monotonic>,
+    /// What it has not told, and when it said so.
+    pub(crate) backlog: Option<(BacklogReport, Monotonic)>,
 }
 
 impl Entry {
@@ -69,6 +71,7 @@ impl Entry {
             peer: String::new(),
             standing,
             silent_since: Some(now),
+            backlog: None,
         }
     }
 }

@@ -124,6 +124,12 @@ impl Link {
                 core.inquiries_answered(id, answers);
                 None
             }
+            Note::Backlog(report) => {
+                if let Some(entry) = core.sessions.get_mut(&id) {
+                    entry.backlog = Some((report, now));
+                }
+                None
+            }
         };
         core.settle();
         later

@@ -2,10 +2,11 @@
 
 use crate::common::*;
 use bytes::Bytes;
-use soda_protocol::{AdminAnswer, AdminCall, Answer, Call, ObjectRef, Role};
+use soda_protocol::{AdminAnswer, AdminCall, Answer, BacklogReport, Call, Note, ObjectRef, Role};
 use soda_server::{Exposure, Server, StartError};
 use soda_types::{InUse, Mode};
 use std::fs;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn ask(admin: &Connection, call: AdminCall) -> AdminAnswer {
@@ -63,6 +64,43 @@ async fn tools_see_sessions_leases_and_who_waits_for_whom() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tools_see_what_each_client_has_not_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let silent = Client::connect(&server).await;
+    let age = Duration::from_secs(5);
+    let said = [
+        BacklogReport { records: 7, bytes: 700, age },
+        BacklogReport { records: 4, bytes: 40, age: age * 2 },
+        BacklogReport { records: 3, bytes: 30, age },
+    ];
+    one.note(Note::Backlog(said[0])).await;
+    for report in &said[1..] {
+        two.note(Note::Backlog(*report)).await;
+    }
+    for client in [&one, &two, &silent] {
+        assert_eq!(client.ask(Call::Renew).await.result, Ok(Answer::Done));
+    }
+    let (admin, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+    let AdminAnswer::Status(status) = ask(&admin, AdminCall::Status).await else { panic!() };
+    let shown: Vec<_> =
+        status.sessions.iter().map(|session| session.backlog.map(|shown| shown.said)).collect();
+    assert_eq!(shown, [Some(said[0]), Some(said[2]), None], "the last of each");
+    let AdminAnswer::Stats(stats) = ask(&admin, AdminCall::Stats).await else { panic!() };
+    let value = |name: &str| stats.iter().find(|(known, _)| known == name).map(|(_, value)| *value).unwrap();
+    assert_eq!((value("backlog_records"), value("backlog_bytes")), (10, 730));
+    assert!(value("backlog_oldest_ms") >= 5000, "{}", value("backlog_oldest_ms"));
+    // Whatever a client says harms nobody else.
+    silent
+        .note(Note::Backlog(BacklogReport { records: u64::MAX, bytes: u64::MAX, age: Duration::MAX }))
+        .await;
+    assert_eq!(silent.ask(Call::Renew).await.result, Ok(Answer::Done));
+    let AdminAnswer::Stats(stats) = ask(&admin, AdminCall::Stats).await else { panic!() };
+    assert!(stats.contains(&("backlog_records".to_owned(), u64::MAX)), "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn prometheus_gets_a_page() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
@@ -82,6 +120,8 @@ async fn prometheus_gets_a_page() {
         "soda_call_seconds_count{call=\"create\"} 1\n",
         "soda_lease_write_grants_total 2\n",
         "soda_sync_waiters_total 1\n",
+        "soda_backlog_records 0\n",
+        "soda_backlog_oldest_seconds 0",
     ] {
         assert!(page.contains(line), "{line} is missing in {page}");
     }

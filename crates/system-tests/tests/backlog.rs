@@ -86,7 +86,10 @@ fn the_options_and_the_backlog_are_shown() {
     }
     let table = wait::run(&mut soda(&["status"]), PATIENCE).expect_success("status");
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
-    let columns = table.lines().position(|line| line.contains("NOT TOLD")).expect(&table);
+    let columns = table
+        .lines()
+        .position(|line| line.starts_with("MOUNT  ") && line.contains("NOT TOLD"))
+        .expect(&table);
     let row = table.lines().skip(columns).find(|line| line.starts_with(text(cell.root(0)))).expect(&table);
     assert!(row.contains("1h00m") && row.contains("8.0 MiB"), "{table}");
     let stats =
@@ -128,6 +131,34 @@ fn a_sync_ends_with_an_empty_backlog() {
     // What is on the server's disk needs nobody here.
     cell.mounts[0].kill();
     assert!(has_all(cell.root(1), files));
+}
+
+/// What a server says that its clients have not told: changes, by session, of those that said so.
+fn backlogs_at(server: &str) -> Vec<u64> {
+    let status = json(&["status", "--json", server]);
+    let sessions = status["servers"][0]["sessions"].as_array().unwrap();
+    sessions.iter().filter_map(|session| session["backlog"]["said"]["records"].as_u64()).collect()
+}
+
+#[test]
+fn the_backlog_of_every_client_is_known_at_the_server() {
+    if !prerequisites() {
+        return;
+    }
+    let (cell, _) = cell_with_backlog(2);
+    let server = cell.server.address();
+    let is_said = wait::until(PATIENCE, || {
+        let mut said = backlogs_at(&server);
+        said.sort_unstable();
+        said.len() == 2 && said[0] == 0 && said[1] >= 10
+    });
+    assert!(is_said, "{TIMED_OUT}: {:?}", backlogs_at(&server));
+    let table = wait::run(&mut soda(&["status", &server]), PATIENCE).expect_success("status");
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.lines().any(|line| line.starts_with("SESSION") && line.contains("NOT TOLD")), "{table}");
+    wait::run(&mut soda(&["sync", text(cell.root(0))]), PATIENCE).expect_success("sync");
+    let is_empty = wait::until(PATIENCE, || backlogs_at(&server) == [0, 0]);
+    assert!(is_empty, "{TIMED_OUT}: {:?}", backlogs_at(&server));
 }
 
 #[test]

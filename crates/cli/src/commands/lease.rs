@@ -357,6 +357,7 @@ mod tests {
     fn session(session: u64, left: Duration) -> SessionInfo {
         let name = String::new();
         SessionInfo {
+            backlog: None,
             session: SessionId(session),
             name: name.clone(),
             peer: name,

@@ -12,7 +12,7 @@ use serde::Serialize;
 use soda_client::BacklogView;
 use soda_client::recover::KeptLog;
 use soda_fuse::MountEntry;
-use soda_protocol::ServerStatus;
+use soda_protocol::{ServerStatus, SessionBacklog};
 use std::time::Duration;
 
 /// What to do about a server whose store has stopped.
@@ -206,9 +206,22 @@ fn server_text(server: &ServerStatus) -> String {
             count(stats.total_inodes.saturating_sub(stats.free_inodes), "inode"),
         ));
     }
-    let mut table =
-        Table::new(["session", "client", "from", "connected", "lease", "leases", "open", "locks"]);
+    let mut table = Table::new([
+        "session",
+        "client",
+        "from",
+        "connected",
+        "lease",
+        "leases",
+        "open",
+        "locks",
+        "not told",
+        "size",
+        "oldest",
+        "said",
+    ]);
     for session in &server.sessions {
+        let [untold, size, oldest, ago] = backlog_cells(session.backlog.as_ref());
         table.row([
             session.session.to_string(),
             session.name.clone(),
@@ -221,6 +234,10 @@ fn server_text(server: &ServerStatus) -> String {
             session.leases.to_string(),
             session.open.to_string(),
             session.locks.to_string(),
+            untold,
+            size,
+            oldest,
+            ago,
         ]);
     }
     if !table.is_empty() {
@@ -229,11 +246,18 @@ fn server_text(server: &ServerStatus) -> String {
     out
 }
 
+/// What a session has not told its server, and how long ago it said so.
+fn backlog_cells(backlog: Option<&SessionBacklog>) -> [String; 4] {
+    let Some(SessionBacklog { said, ago }) = backlog else { return std::array::from_fn(|_| "-".into()) };
+    let oldest = if said.records == 0 { "-".into() } else { show_duration(said.age) };
+    [said.records.to_string(), show_size(said.bytes), oldest, format!("{} ago", show_duration(*ago))]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::control::tests::mount_status;
-    use soda_protocol::SessionInfo;
+    use soda_protocol::{BacklogReport, SessionInfo};
     use soda_types::{FsStats, SessionId, Timestamp};
 
     fn server() -> ServerStatus {
@@ -247,6 +271,7 @@ mod tests {
             leases: 1,
             open: 2,
             locks: 0,
+            backlog: None,
         };
         ServerStatus {
             software: "soda 1".into(),
@@ -307,8 +332,8 @@ Server soda 1 at 127.0.0.1:2, up 1m01s
   term 10.0 s, 1 lease, 0 operations waiting
   volume main: 3.0 GiB of 4.0 GiB free, 1 inode
 
-SESSION  CLIENT    FROM         CONNECTED  LEASE    LEASES  OPEN  LOCKS
-s1       one:/mnt  127.0.0.1:1          3  expired       1     2      0
+SESSION  CLIENT    FROM         CONNECTED  LEASE    LEASES  OPEN  LOCKS  NOT TOLD  SIZE  OLDEST  SAID
+s1       one:/mnt  127.0.0.1:1          3  expired       1     2      0  -         -     -       -
 
 MOUNT  VOLUME            CONNECTED  TRANSPORT  REQUESTS  WAITING  HITS    PID
 /mnt   127.0.0.1:2/main  yes        uring            12        0  75.0 %   77
@@ -327,6 +352,20 @@ no answer: the mount's daemon is dead (`soda umount DIR` takes the mount away), 
     fn a_server_that_refuses_changes_says_why() {
         let text = server_text(&ServerStatus { stopped: Some("the disk is gone".into()), ..server() });
         assert!(text.contains("\n  changes are refused (EIO): the disk is gone\n  mend"), "{text}");
+    }
+
+    #[test]
+    fn what_clients_elsewhere_have_not_told() {
+        let backlog = |records, bytes, age| SessionBacklog {
+            said: BacklogReport { records, bytes, age },
+            ago: Duration::from_millis(1200),
+        };
+        let cells = |backlog: SessionBacklog| backlog_cells(Some(&backlog));
+        let some = cells(backlog(120, 1536, Duration::from_millis(250)));
+        assert_eq!(some, ["120", "1.5 KiB", "250.0 ms", "1.2 s ago"]);
+        assert_eq!(cells(backlog(0, 0, Duration::ZERO)), ["0", "0 B", "-", "1.2 s ago"]);
+        let json = serde_json::to_value(backlog(1, 2, Duration::ZERO)).unwrap();
+        assert_eq!((&json["said"]["records"], &json["said"]["bytes"]), (&1.into(), &2.into()));
     }
 
     #[test]

@@ -287,6 +287,7 @@ impl Inner {
             drop(self.send_reservation(order));
         }
         let Some((digest, disk)) = dispatch else { return };
+        self.report_rest();
         match disk.filter(|disk| disk.safety() == Safety::PowerCut) {
             Some(disk) => {
                 let inner = Arc::clone(self);

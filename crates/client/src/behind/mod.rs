@@ -18,7 +18,7 @@
 //!
 //! # The parts
 //! `here` says what may be done here; `names`, `data` and `attrs` do it; `digest` tells the server, `wait` is for those who need
-//! that done, `reserve` sets aside what it will need, `loss` is about sessions that end, and servers that come back with less.
+//! that done, `report` says how much there is to tell, `reserve` sets aside what it will need, `loss` is about sessions that end, and servers that come back with less.
 //! `doomed` is for files that are removed while the server is full. The log itself is in [`crate::log`].
 
 pub(crate) mod attrs;
@@ -29,5 +29,6 @@ pub(crate) mod here;
 pub(crate) mod loss;
 pub(crate) mod moves;
 pub(crate) mod names;
+pub(crate) mod report;
 pub(crate) mod reserve;
 pub(crate) mod wait;

@@ -21,6 +21,7 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
     let mut ticks = 0u32;
     let renewing = Arc::new(AtomicBool::new(false));
     let syncing = Arc::new(AtomicBool::new(false));
+    let mut said = None;
     loop {
         let renew_at = crate::lock(&inner.state).holder.renew_at();
         let pause = renew_at.since(inner.now()).clamp(Duration::from_millis(10), TICK);
@@ -28,7 +29,13 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
         if closed.is_ok() {
             return;
         }
-        if renew_at <= inner.now() {
+        let renews = renew_at <= inner.now();
+        if renews {
+            // Said once more: a server that was restarted has not heard it.
+            said = None;
+        }
+        inner.report_backlog(&mut said);
+        if renews {
             once(&inner, &renewing, Call::Renew);
         }
         let unsynced = crate::lock(&inner.state).unsynced.len();

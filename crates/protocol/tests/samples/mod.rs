@@ -97,7 +97,11 @@ variants!(
     Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest, Busy, InTheWay }
 );
 variants!(PUSHES, push_name, Push { Recalls, Stopping, Inquiries, RecallLocks });
-variants!(NOTES, note_name, Note { RecallAcks, Release, RecallProgress, Closed, Cancel, InquiryAnswers });
+variants!(
+    NOTES,
+    note_name,
+    Note { RecallAcks, Release, RecallProgress, Closed, Cancel, InquiryAnswers, Backlog }
+);
 variants!(ROLES, role_name, Role { Control, Data, Admin });
 variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why });
 variants!(ADMIN_ANSWERS, admin_answer_name, AdminAnswer { Status, Stats, Leases, Why });
@@ -202,6 +206,7 @@ pub(crate) fn samples() -> Vec<Message> {
         Note::RecallProgress(vec![fid(1)]),
         Note::Closed(vec![fid(1); 40]),
         Note::Cancel(u64::MAX),
+        Note::Backlog(backlog()),
         Note::InquiryAnswers(vec![
             InquiryAnswer { number: 7, node: Some(node()) },
             InquiryAnswer { number: 8, node: None },
@@ -440,6 +445,7 @@ fn admin_answers() -> Vec<AdminAnswer> {
         leases: 3,
         open: 4,
         locks: 5,
+        backlog: Some(SessionBacklog { said: backlog(), ago: second }),
     };
     vec![
         AdminAnswer::Status(ServerStatus {
@@ -484,6 +490,10 @@ fn failures() -> Vec<Failure> {
         Failure::Busy("why".into()),
         Failure::InTheWay,
     ]
+fn backlog() -> BacklogReport {
+    BacklogReport { records: u64::MAX, bytes: 1 << 30, age: Duration::from_millis(5) }
+}
+
 }
 
 fn recalls() -> Vec<Recall> {

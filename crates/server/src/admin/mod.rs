@@ -13,12 +13,13 @@ use bytes::Bytes;
 use paths::paths_of;
 use soda_lease::table::{Access, HolderInfo, Intent};
 use soda_protocol::{
-    AdminAnswer, AdminCall, Answer, Call, Failure, Frame, FrameKind, LeaseInfo, ObjectRef, Request,
-    ServerStatus, SessionInfo, WaitInfo, WhyInfo,
+    AdminAnswer, AdminCall, Answer, BacklogReport, Call, Failure, Frame, FrameKind, LeaseInfo, ObjectRef,
+    Request, ServerStatus, SessionBacklog, SessionInfo, WaitInfo, WhyInfo,
 };
 use soda_types::{Errno, Fid, FileKind, FsError, Grant, Mode, Scope, SessionId, Term};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Most leases in one answer.
 const LEASES_MAX: u32 = 10_000;
@@ -91,6 +92,7 @@ impl Shared {
                 leases: info.leases as u64,
                 open: core.opens.count(info.session) as u64,
                 locks: core.locks.count_of(info.session) as u64,
+                backlog: entry.backlog.map(|(said, at)| SessionBacklog { said, ago: now.since(at) }),
             })
         });
         Ok(ServerStatus {
@@ -137,6 +139,7 @@ impl Shared {
         let core = self.core();
         let now = core.now;
         let connected = core.sessions.values().filter(|entry| entry.control.is_some()).count();
+        let untold = backlog_of_all(&core);
         vec![
             ("leases", "Leases held", core.table.len() as u64),
             ("lease_objects", "Objects the lease table knows", core.table.object_count() as u64),
@@ -144,15 +147,12 @@ impl Shared {
             ("sessions", "Sessions known", core.sessions.len() as u64),
             ("sessions_connected", "Sessions with a control connection", connected as u64),
             ("reserved_bytes", "Bytes that sessions have reserved", self.space.total()),
+            ("backlog_records", "Changes that clients have not told yet, as they said last", untold.records),
+            ("backlog_bytes", "What those changes weigh, bytes", untold.bytes),
+            ("backlog_oldest_ms", "How long the oldest of those changes has waited", millis(untold.age)),
             ("lock_waits", "Lock requests that wait", core.lock_waits.len() as u64),
             ("orphans", "Inodes without a name that are open", core.orphans.len() as u64),
-            (
-                "grace_ms",
-                "What is left of the grace period",
-                core.table
-                    .grace_left(now)
-                    .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
-            ),
+            ("grace_ms", "What is left of the grace period", core.table.grace_left(now).map_or(0, millis)),
             (
                 "connections_open",
                 "Connections",
@@ -299,6 +299,67 @@ fn holders(core: &CoreGuard<'_>, fid: Fid) -> Vec<LeaseInfo> {
             term: Term::Session,
         });
         lease_info(core, grant, &holder)
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What all sessions together have not told; what was waiting when they said so has waited since. What a client says may be any
+/// number.
+fn backlog_of_all(core: &CoreGuard<'_>) -> BacklogReport {
+    let said = core.sessions.values().filter_map(|entry| entry.backlog);
+    said.filter(|(report, _)| report.records > 0).fold(BacklogReport::default(), |all, (report, at)| {
+        BacklogReport {
+            records: all.records.saturating_add(report.records),
+            bytes: all.bytes.saturating_add(report.bytes),
+            age: all.age.max(report.age.saturating_add(core.now.since(at))),
+        }
+    })
+}
+
+fn holders(core: &CoreGuard<'_>, fid: Fid) -> Vec<LeaseInfo> {
+    let holders = core.table.holders(core.now, fid).into_iter();
+    let leases = holders.map(|holder| {
+        let grant = core.table.lease(holder.session, fid).unwrap_or(Grant {
+            fid,
+            scope: Scope::Node,
+            mode: holder.mode,
+            epoch: holder.epoch,
+            term: Term::Session,
+        });
+        lease_info(core, grant, &holder)
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What all sessions together have not told; what was waiting when they said so has waited since. What a client says may be any
+/// number.
+fn backlog_of_all(core: &CoreGuard<'_>) -> BacklogReport {
+    let said = core.sessions.values().filter_map(|entry| entry.backlog);
+    said.filter(|(report, _)| report.records > 0).fold(BacklogReport::default(), |all, (report, at)| {
+        BacklogReport {
+            records: all.records.saturating_add(report.records),
+            bytes: all.bytes.saturating_add(report.bytes),
+            age: all.age.max(report.age.saturating_add(core.now.since(at))),
+        }
+    })
+}
+
+fn holes(core: &CoreGuard<'_>, fid: Fid) -> Vec<HoleInfo> {
+    let found = core.table.deep_holders_without(core.now, fid).into_iter();
+    let hole = |(grant, holder, kept): (Grant, HolderInfo, Option<Mode>)| {
+        let LeaseInfo { holder: name, .. } = lease_info(core, grant, &holder);
+        HoleInfo {
+            session: holder.session,
+            holder: name,
+            root: grant.fid,
+            path: None,
+            mode: grant.mode,
+            kept,
+        }
+    };
+    found.map(hole).collect()
+}
+
     });
     let deep = core.table.deep_holders(core.now, fid).into_iter();
     let deep = deep.map(|(grant, holder)| lease_info(core, grant, &holder));
