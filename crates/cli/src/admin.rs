@@ -125,7 +125,7 @@ impl Admin {
 
     pub(crate) fn why(&mut self, object: ObjectRef) -> Result<WhyInfo, CliError> {
         match self.ask(AdminCall::Why(object))? {
-            AdminAnswer::Why(info) => Ok(info),
+            AdminAnswer::Why(info) => Ok(*info),
             other => Err(self.nonsense(&other)),
         }
     }

@@ -1,12 +1,14 @@
 //! What `soda status` and `soda lease` show of a client.
 
+use crate::cache::State;
 use crate::cache::names::Known;
 use crate::client::Client;
+use crate::config::Locks;
 use crate::inner::{Inner, Phase};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use soda_lease::holder::HeldState;
-use soda_types::{Fid, Grant, InUse, Name, SessionId};
+use soda_types::{Fid, Grant, InUse, Mode, Monotonic, Name, Scope, SessionId};
 use std::time::Duration;
 
 /// A lease that this client holds.
@@ -65,6 +67,35 @@ pub struct ChangesView {
     pub told: Told,
     /// Changes of it that the server has not heard of.
     pub waiting: u32,
+    /// Why the last change of it that a program asked for went to the server at once; `None`: it did not, or nobody remembers.
+    pub last_at_once: Option<Why>,
+    /// This client's own lease that covers it.
+    pub lease: Option<OwnLease>,
+    /// Who decides about its file locks.
+    pub locks: LocksView,
+    /// The client's session, as the server names it.
+    pub session: Option<SessionId>,
+}
+
+/// A lease of this client, as it covers one inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OwnLease {
+    /// [`Scope::Subtree`]: a deep one, of a directory above or of itself.
+    pub scope: Scope,
+    /// What it allows there.
+    pub mode: Mode,
+}
+
+/// Who decides about the locks of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LocksView {
+    /// This client, until the server asks for that back.
+    Here,
+    /// The server is asked, which may let this client decide from then on.
+    Server,
+    /// The server, each time (`locks=server`).
+    ServerAlways,
 }
 
 /// When the server hears of the next change.
@@ -133,6 +164,14 @@ fn session(inner: &Inner) -> SessionView {
     }
 }
 
+/// The one that allows most; the deep one where both allow the same.
+fn own_lease(state: &State, now: Monotonic, fid: Fid) -> Option<OwnLease> {
+    let valid = |mode: Mode| state.holder.valid_until(now, fid, mode).is_some();
+    let mode = [Mode::Write, Mode::Read].into_iter().find(|mode| valid(*mode))?;
+    let is_deep = state.holder.covered_deep(fid).is_some_and(|deep| deep >= mode);
+    Some(OwnLease { scope: if is_deep { Scope::Subtree } else { Scope::Node }, mode })
+}
+
 impl Client {
     /// Leases held, by inode.
     pub fn leases(&self) -> Vec<HeldLease> {
@@ -156,13 +195,24 @@ impl Client {
     /// How changes of what a path means reach the server. Only the caches are asked: of what they do not know nothing can
     /// be done later.
     pub fn changes_of(&self, path: &[Name]) -> ChangesView {
-        let Some(fid) = self.cached_path(path) else {
-            let why = if self.inner.writes_behind() { Why::Unknown } else { Why::Policy };
-            return ChangesView { told: Told::AtOnce(why), waiting: 0 };
-        };
-        let told = self.write_behind_standing(fid).map_or_else(Told::AtOnce, |()| Told::Later);
-        let waiting = crate::lock(&self.inner.state).peek(fid).map_or(0, |inode| inode.log.records);
-        ChangesView { told, waiting }
+        let known = self.cached_path(path);
+        let (state, now) = self.inner.locked();
+        let unknown = || Err(if state.writes_behind() { Why::Unknown } else { Why::Policy });
+        let here = known.map_or_else(unknown, |fid| state.may_change_here(now, fid));
+        let inode = known.and_then(|fid| state.peek(fid));
+        let decides = known.is_some_and(|fid| state.delegate.decides(fid));
+        ChangesView {
+            told: here.map_or_else(Told::AtOnce, |()| Told::Later),
+            waiting: inode.map_or(0, |inode| inode.log.records),
+            last_at_once: inode.and_then(|inode| inode.log.through),
+            lease: known.and_then(|fid| own_lease(&state, now, fid)),
+            locks: match self.inner.config.locks() {
+                Locks::Delegated if decides => LocksView::Here,
+                Locks::Delegated => LocksView::Server,
+                Locks::AtServer => LocksView::ServerAlways,
+            },
+            session: state.holder.session(),
+        }
     }
 
     fn cached_path(&self, path: &[Name]) -> Option<Fid> {

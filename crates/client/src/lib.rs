@@ -74,7 +74,9 @@ pub use connection::{Stream, TcpTransport, Transport};
 pub use error::ConnectError;
 pub use hooks::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock, NoKernel};
 pub use interface::{Entry, KillPriv, RenameHow, Written};
-pub use introspect::{BacklogView, ChangesView, ClientStanding, HeldLease, SessionView, Told};
+pub use introspect::{
+    BacklogView, ChangesView, ClientStanding, HeldLease, LocksView, OwnLease, SessionView, Told,
+};
 pub use life::Untold;
 pub use ops::{Detail, DirEntry, OpenDir, OpenFile, OpenMode, ReadData};
 /// The wire's words that operations take and give, for users that see nothing else of the protocol.

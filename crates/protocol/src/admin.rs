@@ -34,7 +34,7 @@ pub enum AdminAnswer {
     Status(ServerStatus),
     Stats(Vec<(String, u64)>),
     Leases(Vec<LeaseInfo>),
-    Why(WhyInfo),
+    Why(Box<WhyInfo>),
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -98,6 +98,10 @@ pub struct WhyInfo {
     pub path: Option<String>,
     pub attr: Attr,
     pub holders: Vec<LeaseInfo>,
+    /// Deep leases on directories above, out of which it was given to others.
+    pub holes: Vec<HoleInfo>,
+    /// Who decides about its file locks; `None`: the server.
+    pub lock_delegate: Option<DelegateInfo>,
     pub waiting: Vec<WaitInfo>,
     /// Decayed rates, per second.
     pub reads_per_s: f64,
@@ -106,6 +110,30 @@ pub struct WhyInfo {
     pub clients: u32,
     /// What the policy says about the next lease, in words.
     pub policy: String,
+}
+
+/// A deep lease that covers less of an object, or nothing, than of the rest of its directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HoleInfo {
+    pub session: SessionId,
+    pub holder: String,
+    /// The lease's directory.
+    pub root: Fid,
+    /// Its path if it is known.
+    pub path: Option<String>,
+    /// The mode of the lease.
+    pub mode: Mode,
+    /// What it still covers here.
+    pub kept: Option<Mode>,
+}
+
+/// The session that takes and releases a file's locks without asking.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DelegateInfo {
+    pub session: SessionId,
+    pub name: String,
+    /// Since when the server asks it to give that up.
+    pub recalled_for: Option<Duration>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

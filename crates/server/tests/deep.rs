@@ -3,9 +3,10 @@
 
 use crate::common::teller::{Teller, digested};
 use crate::common::*;
+use bytes::Bytes;
 use soda_protocol::{
-    Answer, Call, Change, Covered, Fate, LeaseWait, Moved, Place, Reclaim, ReclaimStep, Rename, Reply, Role,
-    Unlink, WriteAt,
+    AdminAnswer, AdminCall, Answer, Call, Change, Covered, Fate, HoleInfo, LeaseWait, Moved, ObjectRef,
+    Place, Reclaim, ReclaimStep, Rename, Reply, Role, Unlink, WriteAt,
 };
 use soda_server::{DeepLeases, RunningServer, Server};
 use soda_types::{Fid, FileKind, Grant, InUse, Mode, Recall, Scope, SetAttr};
@@ -101,6 +102,41 @@ async fn a_new_directory_is_its_makers_with_all_that_comes_into_it() {
     let plain = Client::connect(&server).await;
     let (_, reply) = mkdir(&plain, plain.root, "plain").await;
     assert!(deep(&reply).is_empty() && reply.covered.is_empty() && !reply.grants.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_see_which_deep_lease_has_a_hole_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_deep(dir.path());
+    let (maker, other) = (connect(&server).await, connect(&server).await);
+    let (home, _) = mkdir(&maker, maker.root, "home").await;
+    let (inner, _) = mkdir(&maker, home, "inner").await;
+    let [shared, read, own] = [
+        maker.create(inner, "shared").await.unwrap().fid,
+        maker.create(inner, "read").await.unwrap().fid,
+        maker.create(inner, "own").await.unwrap().fid,
+    ];
+    node(touch(&other, shared).await).unwrap();
+    node(getattr(&other, read).await).unwrap();
+    let (admin, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+    let why = async |fid: Fid| {
+        let call = Call::Admin(AdminCall::Why(ObjectRef::Fid(fid)));
+        match admin.call(None, call, Bytes::new()).await.unwrap().0.result {
+            Ok(Answer::Admin(AdminAnswer::Why(why))) => why,
+            answer => panic!("{answer:?}"),
+        }
+    };
+    let hole = |kept| HoleInfo {
+        session: maker.key().session,
+        holder: "test:/mnt".into(),
+        root: home,
+        path: Some("/home".into()),
+        mode: Mode::Write,
+        kept,
+    };
+    assert_eq!(why(shared).await.holes, [hole(None)]);
+    assert_eq!(why(read).await.holes, [hole(Some(Mode::Read))]);
+    assert_eq!((why(own).await.holes, why(inner).await.holes), (vec![], vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,11 @@
 //! Locks that a client takes by itself: who lets it, and what the others see of it.
 
-use crate::common::{Client, config, errno, start};
+use crate::common::{Client, Connection, config, errno, start};
 use bytes::Bytes;
-use soda_protocol::{Answer, Call, Delegable, Failure, LockWait, Note, Reclaim, ReclaimStep};
+use soda_protocol::{
+    AdminAnswer, AdminCall, Answer, Call, Delegable, Failure, LockWait, Note, ObjectRef, Reclaim,
+    ReclaimStep, Role,
+};
 use soda_types::{Epoch, Errno, Fid, Lock, LockFamily, LockMode, LockOwner};
 use std::time::{Duration, Instant};
 
@@ -61,6 +64,33 @@ async fn what_one_has_locked_alone_is_told_before_another_is_answered() {
     assert_eq!(one.ask(told).await.result, Ok(Answer::Done));
     let conflict = one.ask(test(file, lock(9, 0, 99))).await.result;
     assert_eq!(conflict, Ok(Answer::Conflict(Some(lock(1, 20, 29)))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_see_who_decides() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let (admin, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+    let delegate = async || {
+        let call = Call::Admin(AdminCall::Why(ObjectRef::Fid(file)));
+        match admin.call(None, call, Bytes::new()).await.unwrap().0.result {
+            Ok(Answer::Admin(AdminAnswer::Why(why))) => why.lock_delegate,
+            answer => panic!("{answer:?}"),
+        }
+    };
+    assert_eq!(delegate().await, None);
+    let epoch = one.delegated(file, lock(1, 0, 9)).await;
+    let decides = delegate().await.unwrap();
+    assert_eq!((decides.session, decides.name.as_str()), (one.key().session, "test:/mnt"));
+    assert_eq!(decides.recalled_for, None);
+    let tested = two.asks(test(file, lock(1, 0, 9))).await;
+    assert_eq!(one.next_lock_recall().await, (file, epoch));
+    assert!(delegate().await.unwrap().recalled_for.is_some());
+    one.ask(give_back(file, epoch, None)).await.result.unwrap();
+    tested.await.unwrap().0.result.unwrap();
+    assert_eq!(delegate().await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

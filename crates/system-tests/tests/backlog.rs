@@ -349,3 +349,14 @@ fn why_a_file_is_or_is_not_told_later() {
         failed(wait::run(&mut soda(&["lease", "why", text(&cell.root(0).join("none"))]), PATIENCE));
     assert!(said.contains("none") || said.contains("No"), "{said}");
 }
+    assert_eq!((&waiting["locks"], &waiting["last_at_once"]), (&"server".into(), &serde_json::Value::Null));
+    // Too large for the log.
+    let large = cell.root(0).join("large");
+    wait::run(Command::new("fallocate").args(["-l", "65M", text(&large)]), PATIENCE)
+        .expect_success("fallocate");
+    let why = wait::run(&mut soda(&["lease", "why", text(&cell.root(0).join("large"))]), PATIENCE);
+    let why = String::from_utf8_lossy(&why.expect_success("lease why").stdout).into_owned();
+    assert!(
+        why.contains("it was too large") && why.contains("\nlease ") && why.contains("\nlocks "),
+        "{why}"
+    );

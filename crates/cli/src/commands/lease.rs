@@ -1,5 +1,7 @@
 //! `soda lease ls` and `soda lease why`: who holds what, who waits for whom.
 
+mod here;
+
 use crate::admin::{Admin, server_or_default};
 use crate::args::{LeaseCommand, LeaseLsArgs, LeaseWhyArgs};
 use crate::commands::{print, print_json};
@@ -9,8 +11,9 @@ use crate::spec::Spec;
 use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
 use crate::within::in_mount;
+use here::{changes_text, covered_text, locks_text};
 use serde::Serialize;
-use soda_client::{ChangesView, Told, Why};
+use soda_client::ChangesView;
 use soda_fuse::MountEntry;
 use soda_protocol::{LeaseInfo, ObjectRef, SessionInfo, WaitInfo, WhyInfo};
 use soda_types::{Mode, Name, Scope, SessionId};
@@ -146,12 +149,24 @@ struct Explained {
 impl Explained {
     /// From what is asked most often to what explains it: who waits, who holds it, whether caching it pays.
     fn text(&self) -> String {
-        let changes = self.changes.as_ref().map(|changes| format!("writes  {}\n", changes_text(changes)));
-        let changes = changes.unwrap_or_default();
+        let explained = |changes: &ChangesView| {
+            format!(
+                "lease   {}\nwrites  {}\nlocks   {}\n",
+                covered_text(changes, self.info.as_ref()),
+                changes_text(changes),
+                locks_text(changes, self.info.as_ref()),
+            )
+        };
+        let changes = self.changes.as_ref().map(explained).unwrap_or_default();
         match &self.info {
             Some(info) => format!("{}{changes}", self.server_text(info)),
             None => format!("It was made here, and the server has not heard of it yet.\n\n{changes}"),
         }
+    }
+
+    fn is_covered_deep(&self) -> bool {
+        let own = self.changes.as_ref().and_then(|changes| changes.lease);
+        own.is_some_and(|lease| lease.scope == Scope::Subtree)
     }
 
     fn server_text(&self, info: &WhyInfo) -> String {
@@ -167,6 +182,8 @@ impl Explained {
             false => info.waiting.iter().for_each(|wait| out.push_str(&wait_text(wait, info, self))),
         }
         match info.holders.is_empty() {
+            // The table of the server need not know what deep leases cover.
+            true if self.is_covered_deep() => out.push_str("\nNobody holds a lease on it alone.\n"),
             true => out.push_str("\nNobody holds a lease on it: whoever reads it asks the server.\n"),
             false => out.push_str(&format!("\n{}", holder_table(&info.holders))),
         }
@@ -230,35 +247,6 @@ fn wait_text(wait: &WaitInfo, info: &WhyInfo, explained: &Explained) -> String {
     out
 }
 
-/// What this machine does with changes of it.
-fn changes_text(changes: &ChangesView) -> String {
-    let told = match changes.told {
-        Told::Later => "changes made here are told to the server later".into(),
-        Told::AtOnce(why) => format!("changes made here go to the server at once: {}", why_text(why)),
-    };
-    match changes.waiting {
-        0 => told,
-        waiting => format!("{told}; {} of it not told yet", count(waiting, "change")),
-    }
-}
-
-fn why_text(why: Why) -> &'static str {
-    match why {
-        Why::Policy => "the mount has write=through, or takes no leases",
-        Why::NoLease => {
-            "this machine has no write lease on it. It gets one when it changes it and nobody else has it cached"
-        }
-        Why::Recalled => "another machine has just asked for it",
-        Why::Contended => "another operation on it is on its way to the server",
-        Why::Unknown => "this machine knows nothing of it, as nobody has used it here lately",
-        Why::AccessList => "access control lists are the server's business",
-        Why::Reservation => "the server has to set inode numbers or space aside first",
-        Why::Large => "so much data is faster by itself",
-        Why::Kind => "only the server can do it",
-        Why::LocalDisk => "the disk with the cache directory has no room for the operation log",
-    }
-}
-
 fn holder_table(holders: &[LeaseInfo]) -> Table {
     let mut table = Table::new(["holder", "lease", "held for", "recall", "session"]);
     for lease in holders {
@@ -312,10 +300,12 @@ fn usage_text(info: &WhyInfo) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::here::tests::changes;
     use super::*;
+    use soda_client::{OwnLease, Told, Why};
     use soda_types::{Attr, Epoch, Fid, FileKind, Grant, Ino, Term, Timestamp, Version, VolumeId};
 
-    fn fid() -> Fid {
+    pub(super) fn fid() -> Fid {
         Fid::new(VolumeId(1), Ino(3))
     }
 
@@ -340,12 +330,14 @@ mod tests {
         }
     }
 
-    fn why() -> WhyInfo {
+    pub(super) fn why() -> WhyInfo {
         WhyInfo {
             fid: fid(),
             path: Some("/f".into()),
             attr: attr(),
             holders: Vec::new(),
+            holes: Vec::new(),
+            lock_delegate: None,
             waiting: Vec::new(),
             reads_per_s: 3.0,
             writes_per_s: 0.0,
@@ -357,7 +349,6 @@ mod tests {
     fn session(session: u64, left: Duration) -> SessionInfo {
         let name = String::new();
         SessionInfo {
-            backlog: None,
             session: SessionId(session),
             name: name.clone(),
             peer: name,
@@ -366,6 +357,7 @@ mod tests {
             leases: 1,
             open: 0,
             locks: 0,
+            backlog: None,
         }
     }
 
@@ -386,21 +378,41 @@ policy  leases are given
     }
 
     #[test]
+    fn what_only_a_deep_lease_covers_is_not_said_to_be_without() {
+        let lease = Some(OwnLease { scope: Scope::Subtree, mode: Mode::Write });
+        let changes = Some(ChangesView { lease, ..changes() });
+        let text = Explained { info: Some(why()), sessions: Vec::new(), changes }.text();
+        assert!(text.contains("on it alone.") && !text.contains("asks the server."), "{text}");
+        assert!(
+            text.contains("\nlease   this machine has a deep write lease, on a directory above it\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn whether_changes_are_told_later() {
         let text = |told, waiting| {
-            let changes = Some(ChangesView { told, waiting });
+            let changes = Some(ChangesView { told, waiting, ..changes() });
             Explained { info: Some(why()), sessions: Vec::new(), changes }.text()
         };
-        assert!(text(Told::Later, 0).ends_with("\nwrites  changes made here are told to the server later\n"));
-        assert!(text(Told::Later, 1).ends_with("told to the server later; 1 change of it not told yet\n"));
+        assert!(text(Told::Later, 0).contains("\nwrites  changes made here are told to the server later\n"));
+        assert!(text(Told::Later, 1).contains("told to the server later; 1 change of it not told yet\n"));
         let at_once = text(Told::AtOnce(Why::Policy), 0);
         assert!(at_once.contains("go to the server at once: the mount has write=through"), "{at_once}");
-        let changes = Some(ChangesView { told: Told::Later, waiting: 2 });
+        let last = Some(Why::Large);
+        let large = changes_text(&ChangesView { last_at_once: last, ..changes() });
+        assert!(large.ends_with("\n        the last one went to the server at once: it was too large: so much data is faster by itself"));
+        let still =
+            changes_text(&ChangesView { told: Told::AtOnce(Why::Large), last_at_once: last, ..changes() });
+        assert!(!still.contains("the last one"), "{still}");
+        let changes = Some(ChangesView { waiting: 2, ..changes() });
         let made_here = Explained { info: None, sessions: Vec::new(), changes };
         assert!(made_here.text().starts_with("It was made here"));
         assert_eq!(
             serde_json::to_value(&made_here).unwrap(),
-            serde_json::json!({ "changes": { "told": "later", "waiting": 2 } })
+            serde_json::json!({ "changes": {
+                "told": "later", "waiting": 2, "last_at_once": null, "lease": null, "locks": "server", "session": 1,
+            } })
         );
     }
 
@@ -477,7 +489,7 @@ OBJECT  LEASE  HELD FOR  SESSION  HOLDER    RECALL              PATH
         assert!(resolve(Path::new("no/such/path")).is_err());
     }
 
-    fn lease(session: u64, holder: &str, mode: Mode, recalled_for: Option<Duration>) -> LeaseInfo {
+    pub(super) fn lease(session: u64, holder: &str, mode: Mode, recalled_for: Option<Duration>) -> LeaseInfo {
         let grant = Grant { fid: fid(), scope: Scope::Node, mode, epoch: Epoch(7), term: Term::Session };
         LeaseInfo {
             holes: 0,

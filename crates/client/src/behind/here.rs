@@ -137,6 +137,7 @@ impl State {
                 told.push((fid, inode.told));
             }
             inode.log.records += 1;
+            inode.log.through = None;
             inode.changes.count += 1;
             self.repin(fid);
         }
@@ -152,6 +153,13 @@ impl State {
         }
     }
 
+    /// A change of the inode is not made here. What is not known at all has nowhere to keep that.
+    fn note_through(&mut self, fid: Fid, why: Why) {
+        if self.peek(fid).is_some() {
+            self.inode(fid).log.through = Some(why);
+        }
+    }
+
     /// New attributes of an inode that was changed here.
     pub(super) fn set_attr_here(&mut self, now: Monotonic, fid: Fid, attr: Attr) {
         let inode = self.inode(fid);
@@ -162,12 +170,14 @@ impl State {
 }
 
 impl Inner {
-    /// Carries an operation out here, if that can be: `None` if the server has to do it.
+    /// Carries an operation out here, if that can be: `None` if the server has to do it. `about`: the inode that it changes, of
+    /// names their directory.
     ///
     /// # Errors
     /// As the operation.
     pub(crate) async fn here<T>(
         self: &Arc<Inner>,
+        about: Fid,
         work: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
     ) -> FsResult<Option<T>> {
         loop {
@@ -178,6 +188,9 @@ impl Inner {
                 }
                 let before = state.behind.last_lsn();
                 let outcome = work(&mut state, now, self.clock.calendar());
+                if let Err(NotHere::Through(why)) = outcome {
+                    state.note_through(about, why);
+                }
                 let lsns = (before, state.behind.last_lsn());
                 (outcome, state.behind.wants_attention(now), state.behind.disk.clone(), lsns)
             };

@@ -5,6 +5,7 @@ use crate::cache::lru::LruPlace;
 use crate::cache::names::Directory;
 use crate::cache::unseen::Unseen;
 use crate::hooks::{KERNEL_LAG, Names};
+use crate::why::Why;
 use bytes::Bytes;
 use soda_lease::holder::Holding;
 use soda_oplog::DigestId;
@@ -123,6 +124,8 @@ pub(crate) struct Logged {
     pub(crate) keeping: Keeping,
     /// The server has deleted it with a digest, and the lease on it.
     pub(crate) deleted: bool,
+    /// Why its last change went through; `None`: it was made here, or there was none.
+    pub(crate) through: Option<Why>,
 }
 
 /// What others were told that it is like ([`crate::recall`]), by the count of its changes.

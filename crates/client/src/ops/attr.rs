@@ -23,9 +23,8 @@ impl Client {
     /// EPERM if another one does.
     pub async fn setattr_if(&self, fid: Fid, set: SetAttr, owner: Option<u32>) -> FsResult<Cached<Attr>> {
         self.inner.stats.op_setattr.one();
-        let here =
-            self.inner.here(|state, now, today| state.setattr_here(now, today, fid, &set, owner)).await?;
-        if let Some(attr) = here {
+        let here = self.inner.here(fid, |state, now, today| state.setattr_here(now, today, fid, &set, owner));
+        if let Some(attr) = here.await? {
             return Ok(attr);
         }
         let slot = self.slot().await?;

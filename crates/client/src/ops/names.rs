@@ -164,7 +164,7 @@ impl Client {
         parent: Fid,
         make: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
     ) -> FsResult<Option<T>> {
-        let made = self.inner.here(&make).await?;
+        let made = self.inner.here(parent, &make).await?;
         let lacks_lists = || {
             let (state, now) = self.inner.locked();
             state.lacks_xattrs(now, parent)
@@ -176,7 +176,7 @@ impl Client {
         {
             return Ok(made);
         }
-        self.inner.here(make).await
+        self.inner.here(parent, make).await
     }
 
     async fn create_node<T: Send + 'static>(
@@ -277,8 +277,8 @@ impl Client {
     pub async fn link(&self, fid: Fid, parent: Fid, name: &Name) -> FsResult<Entry> {
         self.inner.stats.op_link.one();
         let at = At { dir: parent, name };
-        if let Some(entry) = self.inner.here(|state, now, today| state.link_here(now, today, fid, at)).await?
-        {
+        let here = self.inner.here(parent, |state, now, today| state.link_here(now, today, fid, at));
+        if let Some(entry) = here.await? {
             return Ok(entry);
         }
         self.inner.take_little(0).await;
@@ -319,9 +319,8 @@ impl Client {
     pub async fn unlink(&self, parent: Fid, name: &Name) -> FsResult<()> {
         if let Some(fid) = self.inner.meaning_here(parent, name) {
             let (at, found) = (At { dir: parent, name }, (fid, self.inner.hooks.in_use(fid)));
-            if let Some(()) =
-                self.inner.here(|state, now, today| state.unlink_here(now, today, at, found)).await?
-            {
+            let here = self.inner.here(parent, |state, now, today| state.unlink_here(now, today, at, found));
+            if let Some(()) = here.await? {
                 self.inner.stats.op_unlink.one();
                 return Ok(());
             }
@@ -333,7 +332,8 @@ impl Client {
     /// ENOENT, ENOTDIR, ENOTEMPTY.
     pub async fn rmdir(&self, parent: Fid, name: &Name) -> FsResult<()> {
         let at = At { dir: parent, name };
-        if let Some(()) = self.inner.here(|state, now, today| state.rmdir_here(now, today, at)).await? {
+        let here = self.inner.here(parent, |state, now, today| state.rmdir_here(now, today, at));
+        if let Some(()) = here.await? {
             self.inner.stats.op_unlink.one();
             return Ok(());
         }

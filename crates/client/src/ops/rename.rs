@@ -27,7 +27,7 @@ impl Client {
         let ends = (At { dir: parent, name }, At { dir: new_parent, name: new_name });
         let found =
             self.inner.meaning_here(new_parent, new_name).map(|fid| (fid, self.inner.hooks.in_use(fid)));
-        let moved_here = self.inner.here(|state, now, today| {
+        let moved_here = self.inner.here(parent, |state, now, today| {
             state.rename_here(now, today, ends, how, found)?;
             move_in_kernel(state, now, (parent, name), (new_parent, new_name));
             Ok(())

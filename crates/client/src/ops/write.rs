@@ -131,7 +131,7 @@ impl Client {
         // As it came it may be a small part of a large buffer.
         let small = data.len() <= policy.largest_write;
         let data = if small { Bytes::copy_from_slice(data) } else { data.clone() };
-        let written = self.inner.here(|state, now, today| {
+        let written = self.inner.here(file.fid(), |state, now, today| {
             file.check_locks(state).map_err(NotHere::Fails)?;
             state.write_here(now, today, file.fid(), at, &data, kill)
         });
@@ -221,7 +221,7 @@ impl Client {
         kill: KillPriv,
     ) -> FsResult<()> {
         self.inner.stats.op_allocate.one();
-        let here = self.inner.here(|state, now, today| {
+        let here = self.inner.here(file.fid(), |state, now, today| {
             file.check_locks(state).map_err(NotHere::Fails)?;
             state.allocate_here(now, today, file.fid(), offset..offset.saturating_add(len), how, kill)
         });
@@ -271,7 +271,7 @@ impl Client {
         kill: KillPriv,
     ) -> FsResult<u64> {
         self.inner.stats.op_copy.one();
-        let here = self.inner.here(|state, now, today| {
+        let here = self.inner.here(to.0.fid(), |state, now, today| {
             from.0.check_locks(state).map_err(NotHere::Fails)?;
             to.0.check_locks(state).map_err(NotHere::Fails)?;
             state.copy_here(now, today, (from.0.fid(), from.1), (to.0.fid(), to.1), len, kill)

@@ -59,7 +59,8 @@ impl Client {
         owner: Option<u32>,
     ) -> FsResult<()> {
         let pair = (name, value);
-        let set = self.inner.here(|state, now, today| state.setxattr_here(now, today, fid, pair, how, kill));
+        let set =
+            self.inner.here(fid, |state, now, today| state.setxattr_here(now, today, fid, pair, how, kill));
         if let Some(()) = set.await? {
             self.inner.stats.op_xattr.one();
             return Ok(());
@@ -91,7 +92,7 @@ impl Client {
     /// # Errors
     /// EPERM if another one does.
     pub async fn removexattr_if(&self, fid: Fid, name: &[u8], owner: Option<u32>) -> FsResult<()> {
-        let removed = self.inner.here(|state, now, today| state.removexattr_here(now, today, fid, name));
+        let removed = self.inner.here(fid, |state, now, today| state.removexattr_here(now, today, fid, name));
         if let Some(()) = removed.await? {
             self.inner.stats.op_xattr.one();
             return Ok(());

@@ -17,6 +17,7 @@ mod sharing;
 mod space;
 mod storm;
 
+mod why;
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::*;
 use soda_client::{

@@ -61,6 +61,12 @@ impl Delegations {
         (delegation.session != session).then_some(delegation.session)
     }
 
+    /// Who decides about the file's locks, and since when that is asked back.
+    pub fn delegate(&self, fid: Fid) -> Option<(SessionId, Option<Monotonic>)> {
+        let delegation = self.files.get(&fid)?;
+        Some((delegation.session, delegation.recalled))
+    }
+
     /// The session has just got a lock, and would take more by itself. With nobody else there it may; it has to be told the
     /// epoch with the lock. `epoch` must not have been used before, by an earlier run of the server either.
     pub fn offer(

@@ -265,6 +265,25 @@ impl Store {
         found
     }
 
+    /// Deep leases on the object's path in whose holes it lies, the nearest first, with what each still allows.
+    pub(super) fn with_holes_for(&self, object: ObjectId) -> Vec<(LeaseId, Option<Mode>)> {
+        if self.deep_count() == 0 || self.position(object) == Position::Several {
+            return Vec::new();
+        }
+        let path = self.path(object);
+        let branches = self.ancestry().into_iter().flat_map(|all| all.up_from(self.nearest_branch(object)));
+        let mut found = Vec::new();
+        for (_, branch) in branches {
+            let Some(end) = path.iter().position(|fid| *fid == branch.fid) else { continue };
+            found.extend(branch.deep.iter().filter_map(|id| {
+                let (held, deep) = (self.lease(*id)?, self.deep(*id)?);
+                let allows = deep.allows(held.mode, &path[..=end]);
+                (allows < Some(held.mode)).then_some((*id, allows))
+            }));
+        }
+        found
+    }
+
     /// Deep leases that reach the object, or with [`Scope::Subtree`] anything below it.
     pub(super) fn reaching_into(&self, object: ObjectId, scope: Scope) -> Vec<Reaching> {
         if scope == Scope::Node {

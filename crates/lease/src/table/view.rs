@@ -3,7 +3,7 @@
 use super::output::Access;
 use super::placing::Reaching;
 use super::rates::{Equation8, Intent, Usage};
-use super::store::Lease;
+use super::store::{Lease, LeaseId};
 use super::{Counters, ObjectTerm, OpKey, Table, TableConfig};
 use soda_types::{Epoch, Fid, Grant, Mode, Monotonic, SessionId, Term};
 use std::collections::BTreeMap;
@@ -177,6 +177,18 @@ impl Table {
             Some((self.grant_of(lease), info))
         };
         self.store.reaching(object).into_iter().filter_map(info).collect()
+    }
+
+    /// Deep leases on directories above an object that allow less there than elsewhere, the nearest first: what each allows
+    /// there, `None` for nothing.
+    pub fn deep_holders_without(&self, now: Monotonic, fid: Fid) -> Vec<(Grant, HolderInfo, Option<Mode>)> {
+        let Some(object) = self.store.find(fid) else { return Vec::new() };
+        let on_path = self.store.with_holes_for(object).into_iter();
+        let info = |(id, allows): (LeaseId, Option<Mode>)| {
+            let lease = self.store.lease(id)?;
+            Some((self.grant_of(lease), self.holder_info(now, lease), allows))
+        };
+        on_path.filter_map(info).collect()
     }
 
     /// Objects taken out of a session's deep lease on a directory, and what it may still do with each.

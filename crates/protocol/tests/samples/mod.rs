@@ -447,6 +447,16 @@ fn admin_answers() -> Vec<AdminAnswer> {
         locks: 5,
         backlog: Some(SessionBacklog { said: backlog(), ago: second }),
     };
+    let hole = HoleInfo {
+        session: SessionId(4),
+        holder: "host:/mnt".into(),
+        root: fid(2),
+        path: Some("/home".into()),
+        mode: Mode::Write,
+        kept: Some(Mode::Read),
+    };
+    let delegate =
+        DelegateInfo { session: SessionId(4), name: "host:/mnt".into(), recalled_for: Some(second) };
     vec![
         AdminAnswer::Status(ServerStatus {
             software: "test".into(),
@@ -464,18 +474,24 @@ fn admin_answers() -> Vec<AdminAnswer> {
         }),
         AdminAnswer::Stats(vec![("calls.read".into(), 5)]),
         AdminAnswer::Leases(vec![lease.clone()]),
-        AdminAnswer::Why(WhyInfo {
+        AdminAnswer::Why(Box::new(WhyInfo {
             fid: fid(5),
             path: None,
             attr: attr(),
             holders: vec![lease],
+            holes: vec![hole],
+            lock_delegate: Some(delegate),
             waiting: vec![wait],
             reads_per_s: 0.5,
             writes_per_s: f64::MAX,
             clients: 2,
             policy: "a lease".into(),
-        }),
+        })),
     ]
+}
+
+fn backlog() -> BacklogReport {
+    BacklogReport { records: u64::MAX, bytes: 1 << 30, age: Duration::from_millis(5) }
 }
 
 fn failures() -> Vec<Failure> {
@@ -490,10 +506,6 @@ fn failures() -> Vec<Failure> {
         Failure::Busy("why".into()),
         Failure::InTheWay,
     ]
-fn backlog() -> BacklogReport {
-    BacklogReport { records: u64::MAX, bytes: 1 << 30, age: Duration::from_millis(5) }
-}
-
 }
 
 fn recalls() -> Vec<Recall> {

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use paths::paths_of;
 use soda_lease::table::{Access, HolderInfo, Intent};
 use soda_protocol::{
-    AdminAnswer, AdminCall, Answer, BacklogReport, Call, Failure, Frame, FrameKind, LeaseInfo, ObjectRef,
-    Request, ServerStatus, SessionBacklog, SessionInfo, WaitInfo, WhyInfo,
+    AdminAnswer, AdminCall, Answer, BacklogReport, Call, DelegateInfo, Failure, Frame, FrameKind, HoleInfo,
+    LeaseInfo, ObjectRef, Request, ServerStatus, SessionBacklog, SessionInfo, WaitInfo, WhyInfo,
 };
 use soda_types::{Errno, Fid, FileKind, FsError, Grant, Mode, Scope, SessionId, Term};
 use std::ops::ControlFlow;
@@ -70,7 +70,7 @@ fn answer(shared: &Shared, call: &AdminCall) -> Result<AdminAnswer, FsError> {
         AdminCall::Status => shared.status().map(AdminAnswer::Status),
         AdminCall::Stats => Ok(AdminAnswer::Stats(shared.stats())),
         AdminCall::Leases { of, limit } => shared.leases(of.as_ref(), *limit).map(AdminAnswer::Leases),
-        AdminCall::Why(object) => shared.why(object).map(AdminAnswer::Why),
+        AdminCall::Why(object) => shared.why(object).map(|why| AdminAnswer::Why(Box::new(why))),
     }
 }
 
@@ -242,6 +242,12 @@ impl Shared {
                 at_most: wait.at_latest,
             }
         });
+        let delegate = core.delegations.delegate(fid).map(|(session, recalled)| DelegateInfo {
+            session,
+            name: name_of(session),
+            recalled_for: recalled.map(|since| now.since(since)),
+        });
+        let mut holes = holes(&core, fid);
         let usage = core.table.rates(now, fid);
         let mut holders = holders(&core, fid);
         for holder in holders.iter_mut().filter(|holder| holder.grant.fid == fid) {
@@ -254,14 +260,19 @@ impl Shared {
         }
         drop(core);
         let deep = holders.iter().filter(|holder| holder.grant.fid != fid).map(|holder| holder.grant.fid);
-        let roots = paths_of(&self.volume, deep);
+        let roots = paths_of(&self.volume, deep.chain(holes.iter().map(|hole| hole.root)));
         for holder in holders.iter_mut().filter(|holder| holder.grant.fid != fid) {
             holder.path = roots.get(&holder.grant.fid).cloned();
+        }
+        for hole in &mut holes {
+            hole.path = roots.get(&hole.root).cloned();
         }
         Ok(WhyInfo {
             fid,
             attr,
             holders,
+            holes,
+            lock_delegate: delegate,
             waiting,
             reads_per_s: usage.map_or(0.0, |usage| usage.reads_per_s),
             writes_per_s: usage.map_or(0.0, |usage| usage.writes_per_s),
@@ -288,45 +299,6 @@ impl Shared {
     }
 }
 
-fn holders(core: &CoreGuard<'_>, fid: Fid) -> Vec<LeaseInfo> {
-    let holders = core.table.holders(core.now, fid).into_iter();
-    let leases = holders.map(|holder| {
-        let grant = core.table.lease(holder.session, fid).unwrap_or(Grant {
-            fid,
-            scope: Scope::Node,
-            mode: holder.mode,
-            epoch: holder.epoch,
-            term: Term::Session,
-        });
-        lease_info(core, grant, &holder)
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// What all sessions together have not told; what was waiting when they said so has waited since. What a client says may be any
-/// number.
-fn backlog_of_all(core: &CoreGuard<'_>) -> BacklogReport {
-    let said = core.sessions.values().filter_map(|entry| entry.backlog);
-    said.filter(|(report, _)| report.records > 0).fold(BacklogReport::default(), |all, (report, at)| {
-        BacklogReport {
-            records: all.records.saturating_add(report.records),
-            bytes: all.bytes.saturating_add(report.bytes),
-            age: all.age.max(report.age.saturating_add(core.now.since(at))),
-        }
-    })
-}
-
-fn holders(core: &CoreGuard<'_>, fid: Fid) -> Vec<LeaseInfo> {
-    let holders = core.table.holders(core.now, fid).into_iter();
-    let leases = holders.map(|holder| {
-        let grant = core.table.lease(holder.session, fid).unwrap_or(Grant {
-            fid,
-            scope: Scope::Node,
-            mode: holder.mode,
-            epoch: holder.epoch,
-            term: Term::Session,
-        });
-        lease_info(core, grant, &holder)
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -360,6 +332,17 @@ fn holes(core: &CoreGuard<'_>, fid: Fid) -> Vec<HoleInfo> {
     found.map(hole).collect()
 }
 
+fn holders(core: &CoreGuard<'_>, fid: Fid) -> Vec<LeaseInfo> {
+    let holders = core.table.holders(core.now, fid).into_iter();
+    let leases = holders.map(|holder| {
+        let grant = core.table.lease(holder.session, fid).unwrap_or(Grant {
+            fid,
+            scope: Scope::Node,
+            mode: holder.mode,
+            epoch: holder.epoch,
+            term: Term::Session,
+        });
+        lease_info(core, grant, &holder)
     });
     let deep = core.table.deep_holders(core.now, fid).into_iter();
     let deep = deep.map(|(grant, holder)| lease_info(core, grant, &holder));

@@ -1,0 +1,167 @@
+//! What this machine's mount does with an object: the lease that covers it, whether changes are delayed, who decides about its
+//! file locks.
+
+use super::mode_text;
+use crate::units::{count, show_duration};
+use soda_client::{ChangesView, LocksView, OwnLease, Told, Why};
+use soda_protocol::WhyInfo;
+use soda_types::{Scope, SessionId};
+
+/// Which lease of this machine covers it, or why none does.
+pub(super) fn covered_text(changes: &ChangesView, info: Option<&WhyInfo>) -> String {
+    let is_own = |session: SessionId| changes.session == Some(session);
+    let hole = info.and_then(|info| info.holes.iter().find(|hole| is_own(hole.session)));
+    let hole = hole.map(|hole| {
+        let root = hole.path.clone().unwrap_or_else(|| hole.root.to_string());
+        let kept = hole.kept.map_or("nothing", mode_text);
+        let mode = mode_text(hole.mode);
+        format!("this machine's deep {mode} lease on {root} has a hole here, as another machine used it: {kept} is left")
+    });
+    let own = match changes.lease {
+        Some(OwnLease { scope: Scope::Node, mode }) => {
+            Some(format!("this machine has a {} lease on it alone", mode_text(mode)))
+        }
+        Some(OwnLease { scope: Scope::Subtree, mode }) => {
+            let holders = info.into_iter().flat_map(|info| &info.holders);
+            let mut deep =
+                holders.filter(|holder| is_own(holder.session) && holder.grant.scope == Scope::Subtree);
+            let root =
+                deep.next().map(|deep| deep.path.clone().unwrap_or_else(|| deep.grant.fid.to_string()));
+            let root = root.map_or_else(|| "a directory above it".into(), |root| format!("all below {root}"));
+            Some(format!("this machine has a deep {} lease, on {root}", mode_text(mode)))
+        }
+        None if info.is_none() => Some("the server does not know it, so nobody else can use it".into()),
+        None => None,
+    };
+    match (own, hole) {
+        (Some(own), Some(hole)) => format!("{own}; {hole}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => "none of this machine's covers it".into(),
+    }
+}
+
+/// Who decides about its file locks.
+pub(super) fn locks_text(changes: &ChangesView, info: Option<&WhyInfo>) -> String {
+    let others = info.and_then(|info| info.lock_delegate.as_ref());
+    let others = others.filter(|delegate| changes.session != Some(delegate.session));
+    match (changes.locks, others) {
+        (_, Some(delegate)) => {
+            let asked = match delegate.recalled_for {
+                Some(time) => format!("; the server asked for that back {} ago", show_duration(time)),
+                None => ", until somebody else asks for one".into(),
+            };
+            format!("{} takes and releases its file locks without asking{asked}", delegate.name)
+        }
+        (LocksView::Here, None) => {
+            "this machine takes and releases its file locks without asking, until another one asks for one".into()
+        }
+        (LocksView::Server, None) => {
+            "the server is asked for its file locks; who asks first, with nobody else there, need not ask again".into()
+        }
+        (LocksView::ServerAlways, None) => "the server is asked for each file lock: locks=server, or no leases".into(),
+    }
+}
+
+/// What this machine does with changes of it.
+pub(super) fn changes_text(changes: &ChangesView) -> String {
+    let told = match changes.told {
+        Told::Later => "changes made here are told to the server later".into(),
+        Told::AtOnce(why) => format!("changes made here go to the server at once: {}", why_text(why)),
+    };
+    let told = match changes.waiting {
+        0 => told,
+        waiting => format!("{told}; {} of it not told yet", count(waiting, "change")),
+    };
+    match changes.last_at_once {
+        Some(why) if changes.told != Told::AtOnce(why) => {
+            format!("{told}\n        the last one went to the server at once: {}", why_text(why))
+        }
+        _ => told,
+    }
+}
+
+fn why_text(why: Why) -> &'static str {
+    match why {
+        Why::Policy => "the mount has write=through, or takes no leases",
+        Why::NoLease => {
+            "this machine has no write lease on it. It gets one when it changes it and nobody else has it cached"
+        }
+        Why::Recalled => "another machine has just asked for it",
+        Why::Contended => "another operation on it is on its way to the server",
+        Why::Unknown => "this machine knows nothing of it, as nobody has used it here lately",
+        Why::AccessList => "access control lists are the server's business",
+        Why::Reservation => "the server has to set inode numbers or space aside first",
+        Why::Large => "it was too large: so much data is faster by itself",
+        Why::Kind => "only the server can do it",
+        Why::LocalDisk => "the disk with the cache directory has no room for the operation log",
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::tests::{fid, lease, why};
+    use super::*;
+    use soda_protocol::{DelegateInfo, HoleInfo, LeaseInfo};
+    use soda_types::{Grant, Mode};
+    use std::time::Duration;
+
+    pub(crate) fn changes() -> ChangesView {
+        ChangesView {
+            told: Told::Later,
+            waiting: 0,
+            last_at_once: None,
+            lease: None,
+            locks: LocksView::Server,
+            session: Some(SessionId(1)),
+        }
+    }
+
+    #[test]
+    fn which_lease_covers_it_and_what_a_hole_left() {
+        let node = lease(1, "one:/mnt", Mode::Write, None);
+        let grant = Grant { scope: Scope::Subtree, ..node.grant };
+        let deep = LeaseInfo { grant, path: Some("/home".into()), ..node };
+        let of_other = LeaseInfo { session: SessionId(2), path: Some("/".into()), ..deep.clone() };
+        let own = |scope, mode| ChangesView { lease: Some(OwnLease { scope, mode }), ..changes() };
+        let covered = WhyInfo { holders: vec![of_other, deep], ..why() };
+        assert_eq!(
+            covered_text(&own(Scope::Subtree, Mode::Write), Some(&covered)),
+            "this machine has a deep write lease, on all below /home"
+        );
+        assert_eq!(covered_text(&changes(), Some(&covered)), "none of this machine's covers it");
+        assert_eq!(covered_text(&changes(), None), "the server does not know it, so nobody else can use it");
+        let hole = |session, kept| HoleInfo {
+            session: SessionId(session),
+            holder: "one:/mnt".into(),
+            root: fid(),
+            path: Some("/home".into()),
+            mode: Mode::Write,
+            kept,
+        };
+        let shared = WhyInfo { holes: vec![hole(2, None), hole(1, Some(Mode::Read))], ..why() };
+        assert_eq!(
+            covered_text(&own(Scope::Node, Mode::Read), Some(&shared)),
+            "this machine has a read lease on it alone; this machine's deep write lease on /home has a hole here, as \
+             another machine used it: read is left"
+        );
+        let theirs = WhyInfo { holes: vec![hole(2, None)], ..why() };
+        assert_eq!(covered_text(&changes(), Some(&theirs)), "none of this machine's covers it");
+    }
+
+    #[test]
+    fn who_decides_about_locks() {
+        let here = ChangesView { locks: LocksView::Here, ..changes() };
+        assert!(locks_text(&here, Some(&why())).starts_with("this machine takes and releases"));
+        assert!(locks_text(&changes(), None).starts_with("the server is asked"));
+        let delegate = |session, recalled_for| {
+            let name = "two:/mnt".into();
+            let lock_delegate = Some(DelegateInfo { session: SessionId(session), name, recalled_for });
+            WhyInfo { lock_delegate, ..why() }
+        };
+        assert_eq!(
+            locks_text(&changes(), Some(&delegate(2, Some(Duration::from_secs(1))))),
+            "two:/mnt takes and releases its file locks without asking; the server asked for that back 1.0 s ago"
+        );
+        assert!(locks_text(&here, Some(&delegate(1, None))).starts_with("this machine"));
+    }
+}

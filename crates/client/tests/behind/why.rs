@@ -1,0 +1,82 @@
+//! What `soda lease why` says of an inode on this machine.
+
+use super::*;
+use soda_client::{ChangesView, Locks, LocksView, OwnLease, Told, Why};
+use soda_protocol::{Lock, LockFamily, LockMode, LockWait};
+use soda_types::{LockOwner, Mode, Scope};
+
+fn seen(client: &Client, path: &[&str]) -> ChangesView {
+    client.changes_of(&path.iter().map(|text| name(text)).collect::<Vec<_>>())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_the_last_change_went_through_is_remembered() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let fid = make(&a, a.root(), "f", "small").await;
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    let last = || seen(&a, &["f"]).last_at_once;
+    assert_eq!(last(), None);
+    write(&a, &file, 0, "x".repeat(1 << 20)).await;
+    assert_eq!(last(), Some(Why::Large));
+    wait_until("a change made here", || async {
+        write(&a, &file, 0, "small").await;
+        last().is_none()
+    })
+    .await;
+    assert_eq!(seen(&a, &["f"]).told, Told::Later);
+    contents(&b, &["f"]).await;
+    write(&a, &file, 0, "again").await;
+    assert!(matches!(last(), Some(Why::NoLease | Why::Recalled)), "{:?}", last());
+    // What the server alone can do is about the directory.
+    let fifo = NewNode { rdev: 0, ..new_node(FileKind::Fifo) };
+    a.create(a.root(), &name("fifo"), fifo).await.unwrap();
+    assert_eq!(seen(&a, &["nothing"]).told, Told::AtOnce(Why::Unknown));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lease_that_covers_it_is_named_and_a_hole_is_none() {
+    let cell = Cell::deep();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let home = mkdir(&a, a.root(), "home").await;
+    make(&a, home, "f", "x").await;
+    let lease = || seen(&a, &["home", "f"]).lease;
+    a.sync_all().await.unwrap();
+    assert_eq!(lease(), Some(OwnLease { scope: Scope::Subtree, mode: Mode::Write }));
+    let theirs = find(&b, &["home", "f"]).await.unwrap();
+    b.setattr(theirs, SetAttr { perm: Some(0o600), ..SetAttr::default() }).await.unwrap();
+    let view = seen(&a, &["home", "f"]);
+    assert!(!matches!(view.lease, Some(OwnLease { mode: Mode::Write, .. })), "{view:?}");
+    assert!(matches!(view.told, Told::AtOnce(_)), "{view:?}");
+    let shallow = Cell::start();
+    let a = writer(&shallow).await;
+    make(&a, a.root(), "f", "x").await;
+    assert_eq!(seen(&a, &["f"]).lease, None, "the server does not know it");
+    a.sync_all().await.unwrap();
+    assert_eq!(seen(&a, &["f"]).lease, Some(OwnLease { scope: Scope::Node, mode: Mode::Write }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_decides_about_locks_is_said() {
+    let cell = Cell::start();
+    let a = writer(&cell).await;
+    let fid = make(&a, a.root(), "f", "x").await;
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    assert_eq!(seen(&a, &["f"]).locks, LocksView::Server);
+    let lock = Lock {
+        family: LockFamily::Record,
+        owner: LockOwner(1),
+        pid: 1,
+        start: 0,
+        end: 9,
+        mode: LockMode::Exclusive,
+    };
+    wait_until("the right to decide", || async {
+        a.lock_set(&file, lock, LockWait::No).await.unwrap();
+        seen(&a, &["f"]).locks == LocksView::Here
+    })
+    .await;
+    let asks = ClientConfig { locks: Locks::AtServer, ..cell.client_config() };
+    let b = Client::connect(asks, Box::new(NoKernel)).await.unwrap();
+    assert_eq!(seen(&b, &["f"]).locks, LocksView::ServerAlways);
+}
