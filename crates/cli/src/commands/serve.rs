@@ -43,6 +43,7 @@ async fn serve(config: ServerConfig) -> Result<(), CliError> {
 }
 
 fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
+    let deep_leases = deep_leases(&arguments)?;
     let defaults = ServerConfig::new(arguments.data).with_term(arguments.term);
     let mut object_term = defaults.object_term;
     let mut volume_terms = defaults.volume_terms.clone();
@@ -79,10 +80,7 @@ fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
             Some(first) => BackOff::On { first, longest: arguments.term.max(first) },
             None => BackOff::Off,
         }),
-        deep_leases: match arguments.deep_leases {
-            SwitchArg::On => DeepLeases::DEFAULT_ON,
-            SwitchArg::Off => DeepLeases::Off,
-        },
+        deep_leases,
         cache: CacheSizes { metadata: arguments.metadata_cache, data: arguments.data_cache },
         sync_interval: arguments.sync_interval,
         reserve: arguments.reserve,
@@ -92,6 +90,49 @@ fn config(arguments: ServeArgs) -> Result<ServerConfig, CliError> {
     })
 }
 
+fn deep_leases(arguments: &ServeArgs) -> Result<DeepLeases, CliError> {
+    let (after, max_holes) = (arguments.deep_after, arguments.deep_holes);
+    match (arguments.deep_leases, DeepLeases::DEFAULT_ON) {
+        (SwitchArg::Off, _) if after.or(max_holes).is_some() => Err(CliError::Usage(
+            "--deep-after and --deep-holes are about deep leases, which are off: say --deep-leases on".into(),
+        )),
+        (SwitchArg::On, DeepLeases::On { after: usual, max_holes: most }) => Ok(DeepLeases::On {
+            after: after.unwrap_or(usual),
+            max_holes: max_holes.map_or(most, |most| most as usize),
+        }),
+        (SwitchArg::Off, _) | (SwitchArg::On, DeepLeases::Off) => Ok(DeepLeases::Off),
+    }
+}
+
 fn object_term_of(text: &str) -> Result<ObjectTerm, CliError> {
     parse_object_term(text).map_err(|error| CliError::Usage(format!("--object-term: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn parsed(options: &[&str]) -> Result<DeepLeases, CliError> {
+        let words = ["soda", "serve", "--data", "/data"].iter().chain(options);
+        let Command::Serve(arguments) = Cli::try_parse_from(words).unwrap().command else { panic!() };
+        config(arguments).map(|config| config.deep_leases)
+    }
+
+    #[test]
+    fn the_policy_of_deep_leases_is_the_administrators() {
+        let on = |after, max_holes| DeepLeases::On { after, max_holes };
+        assert_eq!(parsed(&["--deep-leases", "on"]).unwrap(), on(16, 1024), "as the help says");
+        let both = ["--deep-leases", "on", "--deep-after", "4", "--deep-holes", "100"];
+        assert_eq!(parsed(&both).unwrap(), on(4, 100));
+        assert_eq!(parsed(&both[..4]).unwrap(), on(4, 1024));
+        assert_eq!(parsed(&["--deep-leases", "off"]).unwrap(), DeepLeases::Off);
+        let refused = parsed(&["--deep-leases", "off", "--deep-holes", "1"]).unwrap_err();
+        assert!(refused.to_string().contains("say --deep-leases on") && refused.code() == 2, "{refused}");
+        for none in ["0", "many"] {
+            let words = ["soda", "serve", "--data", "/data", "--deep-leases", "on", "--deep-after", none];
+            assert!(Cli::try_parse_from(words).is_err(), "{none}");
+        }
+    }
 }
