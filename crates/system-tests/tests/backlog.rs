@@ -4,9 +4,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use soda_system_tests::cell::{Cell, Network, PATIENCE, is_mounted, prerequisites, soda_binary};
 use soda_system_tests::wait::{self, Finish, TIMED_OUT};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Nothing is told before somebody asks.
@@ -159,6 +160,73 @@ fn the_backlog_of_every_client_is_known_at_the_server() {
     wait::run(&mut soda(&["sync", text(cell.root(0))]), PATIENCE).expect_success("sync");
     let is_empty = wait::until(PATIENCE, || backlogs_at(&server) == [0, 0]);
     assert!(is_empty, "{TIMED_OUT}: {:?}", backlogs_at(&server));
+}
+
+#[test]
+fn a_sync_beside_a_writer_that_never_stops_ends() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, files) = cell_with_backlog(2);
+    let (root, is_over) = (cell.root(0).to_owned(), AtomicBool::new(false));
+    let more = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            (0u64..)
+                .take_while(|_| !is_over.load(Ordering::Relaxed))
+                .map(|number| fs::write(root.join(format!("more{number}")), "more").unwrap())
+                .count()
+        });
+        let synced = json(&["sync", "--json", text(&root)]);
+        assert_eq!(synced[0]["outcome"], "synced", "{synced}");
+        assert!(!writer.is_finished());
+        is_over.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    assert!(more > 0);
+    // What was there is on the server's disk.
+    cell.mounts[0].kill();
+    assert!(has_all(cell.root(1), files));
+}
+
+/// On a terminal: `script` gives the command one, and writes here what it shows.
+#[test]
+fn a_sync_that_takes_long_shows_a_bar_on_a_terminal() {
+    if !prerequisites() {
+        return;
+    }
+    let (mut cell, _) = cell_with_backlog(1);
+    let waiting = backlog(cell.root(0));
+    cell.server.kill();
+    let command = format!("{} sync {}", soda_binary().display(), text(cell.root(0)));
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--flush", "--return", "--command", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut shown = terminal.stdout.take().unwrap();
+    let mut screen = String::new();
+    let mut read_until = |text: &str| {
+        let mut bytes = [0; 4096];
+        while !screen.contains(text) {
+            match shown.read(&mut bytes).unwrap() {
+                0 => return (false, screen.clone()),
+                count => screen.push_str(&String::from_utf8_lossy(&bytes[..count])),
+            }
+        }
+        (true, screen.clone())
+    };
+    let (waits, screen) = read_until("to come back");
+    assert!(waits && screen.contains(&format!("0/{waiting}")), "{screen:?}");
+    cell.server.restart();
+    let (is_done, screen) = read_until("everything is on the server's disk");
+    assert!(is_done, "{screen:?}");
+    let told = format!("{waiting} changes waited");
+    let (is_told, screen) = read_until(&told);
+    assert!(is_told, "{told}: {screen:?}");
+    wait::in_time(PATIENCE, "the terminal stays", || matches!(terminal.try_wait(), Ok(Some(_))));
+    assert!(terminal.wait().unwrap().success());
 }
 
 #[test]
@@ -338,6 +406,7 @@ fn why_a_file_is_or_is_not_told_later() {
     let waiting = changes(0, &last);
     assert!(waiting["told"] == "later" && waiting["waiting"].as_u64() > Some(0), "{waiting}");
     assert_eq!(changes(1, "dir")["told"]["at_once"], "Unknown", "nobody has looked at it there");
+    assert_eq!((&waiting["locks"], &waiting["last_at_once"]), (&"server".into(), &serde_json::Value::Null));
     let why = wait::run(&mut soda(&["lease", "why", text(&cell.root(0).join(&last))]), PATIENCE);
     let said = String::from_utf8_lossy(&why.expect_success("lease why").stdout).into_owned();
     assert!(said.starts_with("It was made here") && said.contains("not told yet"), "{said}");
@@ -345,11 +414,6 @@ fn why_a_file_is_or_is_not_told_later() {
     let read_by_another = changes(0, &last);
     assert_eq!(read_by_another["told"]["at_once"], "NoLease", "{read_by_another}");
     assert_eq!(read_by_another["waiting"], 0, "{read_by_another}");
-    let (_, said) =
-        failed(wait::run(&mut soda(&["lease", "why", text(&cell.root(0).join("none"))]), PATIENCE));
-    assert!(said.contains("none") || said.contains("No"), "{said}");
-}
-    assert_eq!((&waiting["locks"], &waiting["last_at_once"]), (&"server".into(), &serde_json::Value::Null));
     // Too large for the log.
     let large = cell.root(0).join("large");
     wait::run(Command::new("fallocate").args(["-l", "65M", text(&large)]), PATIENCE)
@@ -360,3 +424,7 @@ fn why_a_file_is_or_is_not_told_later() {
         why.contains("it was too large") && why.contains("\nlease ") && why.contains("\nlocks "),
         "{why}"
     );
+    let (_, said) =
+        failed(wait::run(&mut soda(&["lease", "why", text(&cell.root(0).join("none"))]), PATIENCE));
+    assert!(said.contains("none") || said.contains("No"), "{said}");
+}

@@ -2,6 +2,7 @@
 
 mod absorbed;
 mod backup;
+mod endless;
 mod fillers;
 mod full;
 mod group;
@@ -16,8 +17,8 @@ mod privileges;
 mod sharing;
 mod space;
 mod storm;
-
 mod why;
+
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::*;
 use soda_client::{
