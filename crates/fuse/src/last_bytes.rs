@@ -15,6 +15,7 @@ use soda_types::Fid;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -67,14 +68,13 @@ impl LastBytes {
         Ok(OnItsWay { all: Arc::clone(self), fid, byte })
     }
 
-    /// The kernel is about to be handed these bytes, into pages that it holds locked. To be called after the version that they
-    /// are of was noted ([`crate::nodes::Nodes::fill_pages`]).
-    pub(crate) fn correct(&self, fid: Fid, offset: u64, chunks: &[Bytes]) {
+    /// The kernel has asked for this range, into pages that it holds locked, and is about to be handed these bytes, from its
+    /// beginning. To be called after the version that they are of was noted ([`crate::nodes::Nodes::fill_pages`]).
+    pub(crate) fn correct(&self, fid: Fid, asked: Range<u64>, chunks: &[Bytes]) {
         let by_file = self.by_file();
-        for last in by_file.get(&fid).into_iter().flatten() {
-            let Some(place) = last.offset.checked_sub(offset) else { continue };
-            // What a short answer leaves of a page the kernel makes zeros.
-            let byte = byte_at(chunks, place).unwrap_or(0);
+        for last in by_file.get(&fid).into_iter().flatten().filter(|last| asked.contains(&last.offset)) {
+            // What a short answer leaves of its pages the kernel makes zeros.
+            let byte = byte_at(chunks, last.offset - asked.start).unwrap_or(0);
             if let Err(error) = last.set(byte) {
                 tracing::error!(%error, %fid, "a byte that is on its way into the kernel cannot be corrected");
             }
@@ -137,13 +137,15 @@ mod tests {
         assert_eq!((byte_of(&first), byte_of(&second)), (7, 8));
         let page: Vec<u8> = (0..4096u32).map(|place| (place % 251) as u8).collect();
         let chunks = [Bytes::from(page[..100].to_vec()), Bytes::from(page[100..].to_vec())];
-        all.correct(fid, 8192, &chunks);
+        all.correct(fid, 8192..12_288, &chunks);
         let at = page[9000 - 8192];
         assert_eq!((byte_of(&first), byte_of(&second)), (at, at));
         drop(second);
-        all.correct(fid, 9001, &chunks);
+        all.correct(fid, 9001..13_097, &chunks);
         assert_eq!(byte_of(&first), at, "bytes behind it say nothing about it");
-        all.correct(fid, 8192, &chunks[..1]);
+        all.correct(fid, 4096..8192, &chunks);
+        assert_eq!(byte_of(&first), at, "nor does a page before it");
+        all.correct(fid, 8192..12_288, &chunks[..1]);
         assert_eq!(byte_of(&first), 0, "the file has become shorter");
         drop(first);
         assert!(all.by_file().is_empty());

@@ -130,7 +130,7 @@ impl Inner {
             if read < u64::from(len) {
                 self.nodes.size_may_be(file.fid(), offset + read);
             }
-            self.last_bytes.correct(file.fid(), offset, data.chunks());
+            self.last_bytes.correct(file.fid(), offset..offset + u64::from(len), data.chunks());
         }
         let chunks: Vec<&[u8]> = data.chunks().iter().map(|chunk| &chunk[..]).collect();
         reply.data(&chunks);
