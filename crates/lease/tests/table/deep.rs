@@ -2,6 +2,8 @@
 //!
 //! The tree of these tests: 1 is the root, 2 a directory in it, 3 one in that; everything else is in 3.
 
+mod holes;
+
 use crate::support::*;
 use soda_lease::table::{
     Access, Covered, Created, DeepLeases, FenceReason, Granted, Moved, OpKey, Outcome, Output, TableConfig,

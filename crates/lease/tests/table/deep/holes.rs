@@ -1,0 +1,163 @@
+//! Holes heal: when contention has ended, what was taken out of a deep lease is under it again, without a message more.
+
+use super::*;
+use soda_lease::table::BackOff;
+use std::time::Duration;
+
+/// Session 2 changes an object inside of session 1's deep lease, which leaves a hole. Returns the epoch of session 2's lease.
+fn take_out(bench: &mut Bench, ino: u64) -> u64 {
+    change_inside(bench, ino).leases[0].epoch.0
+}
+
+fn change_inside(bench: &mut Bench, ino: u64) -> Granted {
+    let op = 3_000_000 + bench.table.counters().admissions;
+    let access = bench.here(change(ino));
+    let asks = bench.request(2, op, &[access]);
+    let [Output::Recall { session, recall }] = &asks[..] else { panic!("{asks:?}") };
+    assert_eq!((*session, recall.object), (s(1), Some(f(ino))));
+    assert_eq!(bench.ack(1, answer(ino, recall.epoch.0, None)), [admit(op)]);
+    bench.end(op, &TreeChanges::default())
+}
+
+fn holes(bench: &Bench) -> Vec<u64> {
+    bench.table.holes(s(1), f(3)).iter().map(|(fid, _)| fid.ino.0).collect()
+}
+
+/// What session 1 is told when it comes by to read: (leases, the mode in which it is covered).
+fn comes_by(bench: &mut Bench, access: Access) -> (usize, Option<Mode>) {
+    let granted = bench.go(1, access);
+    (granted.leases.len(), granted.covered.first().map(|covered| covered.mode))
+}
+
+#[test]
+fn a_hole_heals_when_its_user_has_given_it_back_and_no_sooner() {
+    for mode in [Mode::Read, Mode::Write] {
+        let mut bench = Bench::with_deep(mode);
+        let epoch = take_out(&mut bench, 10);
+        assert_eq!(holes(&bench), [10]);
+        // Session 2 still has it: session 1 would have to ask.
+        let access = bench.here(read(10));
+        assert_eq!(bench.request(1, 1, &[access]), [lower(2, 10, epoch)]);
+        bench.cancel(1);
+        bench.ack(2, gone(10, epoch));
+        // That alone heals nothing: it is said object by object, to who comes by.
+        assert_eq!((holes(&bench), bench.table.counters().holes_healed), (vec![10], 0));
+        assert_eq!(comes_by(&mut bench, read(10)), (0, Some(mode)));
+        assert_eq!((holes(&bench), bench.table.counters().holes_healed), (vec![], 1));
+        // It is as any other object there.
+        assert_eq!(comes_by(&mut bench, read(10)), comes_by(&mut bench, read(11)));
+        let op = bench.here(change(10));
+        let asks = bench.request(2, 2, &[op]);
+        assert!(
+            matches!(&asks[..], [Output::Recall { recall, .. }] if recall.object == Some(f(10))),
+            "{asks:?}"
+        );
+    }
+}
+
+#[test]
+fn a_hole_heals_when_the_session_that_used_it_has_ended() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    take_out(&mut bench, 10);
+    bench.table.close_session(bench.now, s(2));
+    bench.outputs();
+    assert_eq!(comes_by(&mut bench, change(10)), (0, Some(Mode::Write)));
+    assert_eq!(holes(&bench), []);
+}
+
+#[test]
+fn a_hole_that_keeps_reading_heals_to_writing_when_nobody_reads_there() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let access = bench.here(read(10));
+    assert_eq!(bench.request(2, 1, &[access]), [asked(10, 4, Some(Mode::Read))]);
+    assert_eq!(bench.ack(1, answer(10, 4, Some(Mode::Read))), [admit(1)]);
+    bench.end(1, &TreeChanges::default());
+    assert_eq!(comes_by(&mut bench, read(10)), (0, Some(Mode::Read)), "as far as the hole lets it");
+    assert_eq!(bench.table.holes(s(1), f(3)), [(f(10), Some(Mode::Read))]);
+    bench.ack(2, gone(10, 5));
+    assert_eq!(comes_by(&mut bench, change(10)), (0, Some(Mode::Write)));
+    assert_eq!(holes(&bench), []);
+}
+
+#[test]
+fn a_hole_does_not_heal_while_somebody_waits_for_it() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let epoch = take_out(&mut bench, 10);
+    bench.ack(2, gone(10, epoch));
+    let own = bench.here(read(10));
+    assert_eq!(bench.request(1, 1, &[own]), [admit(1)]);
+    // Session 3 comes before that is over.
+    let access = bench.here(change(10));
+    assert_eq!(bench.request(3, 2, &[access]), []);
+    let granted = bench.table.finish_tree(bench.now, OpKey(1), Outcome::Applied, &TreeChanges::default());
+    assert_eq!((granted, bench.outputs()), (Granted::default(), vec![admit(2)]));
+    assert_eq!(holes(&bench), [10]);
+    let theirs = bench.end(2, &TreeChanges::default()).leases[0].epoch.0;
+    bench.ack(3, gone(10, theirs));
+    assert_eq!(comes_by(&mut bench, read(10)), (0, Some(Mode::Write)));
+    assert_eq!(holes(&bench), []);
+}
+
+/// A new user of a directory may have taken what is below, too.
+#[test]
+fn a_hole_in_place_of_a_directory_heals_when_nobody_has_anything_below_and_from_the_top() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let inside = |bench: &Bench, access: Access| {
+        access.below(bench.table.tree_version(), vec![f(20), f(3), f(2), f(1)])
+    };
+    let epoch = take_out(&mut bench, 20);
+    let access = inside(&bench, change(30));
+    assert_eq!(bench.request(2, 1, &[access]), [admit(1)]);
+    let below = bench.end(1, &TreeChanges::default()).leases[0].epoch.0;
+    bench.ack(2, gone(20, epoch));
+    // The directory is free, what is below is not: session 1 gets a lease of its own on it, and nothing below is covered.
+    assert_eq!(comes_by(&mut bench, change(20)), (1, None));
+    let access = inside(&bench, read(31));
+    assert_eq!(bench.request(1, 2, &[access]), [admit(2)]);
+    let granted = bench.end(2, &TreeChanges::default());
+    assert_eq!((granted.leases.len(), granted.covered.len(), holes(&bench)), (1, 0, vec![20]));
+    bench.ack(2, gone(30, below));
+    let access = inside(&bench, read(32));
+    assert_eq!(bench.request(1, 3, &[access]), [admit(3)]);
+    let granted = bench.end(3, &TreeChanges::default());
+    assert_eq!((granted.leases.len(), granted.covered[0].mode, holes(&bench)), (0, Mode::Write, vec![]));
+}
+
+#[test]
+fn what_has_healed_does_not_count_against_the_lease() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    // Each time as many as it may have.
+    for round in 0..20 {
+        let taken = [10 + round % 2 * 4, 11 + round % 2 * 4].map(|ino| (ino, take_out(&mut bench, ino)));
+        assert_eq!(holes(&bench).len(), 2, "in round {round}");
+        for (ino, epoch) in taken {
+            bench.ack(2, gone(ino, epoch));
+            assert_eq!(comes_by(&mut bench, read(ino)), (0, Some(Mode::Write)), "in round {round}");
+        }
+    }
+    assert_eq!(bench.table.counters().holes_healed, 40);
+    assert!(bench.table.deep_lease(s(1), f(3)).is_some());
+}
+
+/// Not to be taken out again at once.
+#[test]
+fn while_back_off_lasts_a_hole_heals_for_reading_only() {
+    let first = Duration::from_secs(2);
+    let deep_leases = DeepLeases::On { after: 2, max_holes: 9 };
+    let back_off = BackOff::On { first, longest: first * 8 };
+    let mut bench = Bench::with(TableConfig { deep_leases, back_off, ..plain() });
+    bench.go(1, change(12));
+    assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
+    assert_eq!(comes_by(&mut bench, change(10)), (0, Some(Mode::Write)));
+    // Nor is its other user given a lease.
+    assert_eq!(change_inside(&mut bench, 10).leases, []);
+    assert_eq!(holes(&bench), [10]);
+    // Neither under the deep lease nor by a lease of its own: it goes through.
+    assert_eq!(comes_by(&mut bench, change(10)), (0, None));
+    assert_eq!(holes(&bench), [10]);
+    bench.pass(first.as_secs_f64() - 0.1, &[1]);
+    assert_eq!(comes_by(&mut bench, change(10)), (0, None));
+    bench.pass(first.as_secs_f64() + 0.1, &[1]);
+    assert_eq!(comes_by(&mut bench, change(10)), (0, Some(Mode::Write)));
+    assert_eq!(holes(&bench), []);
+}
