@@ -99,6 +99,17 @@ pub enum Call {
     Do(Deed),
 }
 
+impl Call {
+    /// The inodes that it reads or changes.
+    pub fn objects(&self) -> Vec<Object> {
+        match self {
+            Call::Read(register) | Call::Look(register) => vec![register.object],
+            Call::Change(registers) => registers.iter().map(|register| register.object).collect(),
+            Call::Do(deed) => deed.changes(),
+        }
+    }
+}
+
 /// Identity of a changing operation within its session.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OpId {

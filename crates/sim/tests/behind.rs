@@ -53,3 +53,14 @@ fn seeds_that_found_something_harsh() {
         assert!(violations.is_empty(), "{violations:?}\nrepeat it with: {}", config.command());
     }
 }
+
+#[test]
+fn seeds_that_found_something_in_cuts() {
+    // Who asked for the removal of an inode that was gone, or for the inode itself, got a lease on it, and held that when a power
+    // cut brought the inode back.
+    for seed in [337, 949] {
+        let config = SimConfig::cuts(seed);
+        let violations = run(config.clone(), Show::No).violations;
+        assert!(violations.is_empty(), "{violations:?}\nrepeat it with: {}", config.command());
+    }
+}

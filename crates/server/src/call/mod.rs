@@ -280,6 +280,7 @@ impl Operation {
         if let (Some(op), Err(Failure::Fs(_))) = (incoming.request.op, &result) {
             kept = change::store_failure(shared, &incoming.link.session, op, &encoded);
         }
+        let gone = self.gone(&result).into_iter().chain(effects.gone);
         let mut core = shared.core();
         let now = core.now;
         let session = incoming.session();
@@ -302,8 +303,9 @@ impl Operation {
         if let Some(fid) = effects.named {
             core.orphans.remove(&fid);
         }
-        if let Some(fid) = effects.gone {
-            // Who deletes a million files is not to hold a million leases on what is not there.
+        for fid in gone {
+            // Who deletes a million files is not to hold a million leases on what is not there; nor does who asks for what
+            // others have deleted, which a power cut may bring back for them.
             granted.leases.retain(|grant: &Grant| grant.fid != fid);
             granted.covered.retain(|covered| covered.fid != fid);
             core.give_up_lease(session, fid);
@@ -323,6 +325,21 @@ impl Operation {
         core.settle();
         incoming.count(&result);
         drop(core);
+    }
+}
+
+impl Operation {
+    /// What the call failed for: inodes that do not exist any more. A name that does not exist is another matter: who asks for
+    /// that gets the lease of its directory.
+    fn gone(&self, result: &Result<Answer, Failure>) -> Vec<Fid> {
+        let is_stale = |error: &FsError| error.errno == Errno::Stale;
+        if !matches!(result, Err(Failure::Fs(error)) if is_stale(error)) {
+            return Vec::new();
+        }
+        let volume = &self.incoming.link.shared.volume;
+        let mut named = plan::named_by(&self.incoming.request.call);
+        named.retain(|fid| volume.getattr(*fid).as_ref().is_err_and(is_stale));
+        named
     }
 }
 

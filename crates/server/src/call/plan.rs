@@ -132,6 +132,36 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
     Ok(Plan { accesses, ..Plan::default() })
 }
 
+/// The inodes that a call names by their numbers: they may be gone.
+pub(super) fn named_by(call: &Call) -> Vec<Fid> {
+    match call {
+        Call::Lookup { parent, .. }
+        | Call::LookupStat { parent, .. }
+        | Call::Create { parent, .. }
+        | Call::Unlink { parent, .. }
+        | Call::TmpFile { parent, .. } => vec![*parent],
+        Call::Rename { parent, new_parent, .. } => vec![*parent, *new_parent],
+        Call::Link { fid, parent, .. } => vec![*fid, *parent],
+        Call::CopyRange { from, to, .. } => vec![*from, *to],
+        Call::ReadDir { dir, .. } => vec![*dir],
+        Call::Stat { fid }
+        | Call::GetAttr { fid }
+        | Call::ReadLink { fid }
+        | Call::GetXattrs { fid }
+        | Call::GetXattr { fid, .. }
+        | Call::Read { fid, .. }
+        | Call::Seek { fid, .. }
+        | Call::Layout { fid, .. }
+        | Call::Opened { fid }
+        | Call::SetAttr { fid, .. }
+        | Call::SetXattr { fid, .. }
+        | Call::RemoveXattr { fid, .. }
+        | Call::Write { fid, .. }
+        | Call::Allocate { fid, .. } => vec![*fid],
+        _ => Vec::new(),
+    }
+}
+
 /// What is in a directory is its names: who wants its attributes wants these next, and for them the lease.
 fn attributes_of(inode: Fid, kind: FileKind) -> Option<(Fid, FileKind)> {
     (kind != FileKind::Directory).then_some((inode, kind))

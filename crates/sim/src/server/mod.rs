@@ -13,7 +13,6 @@ use crate::config::Sabotage;
 use crate::context::Context;
 use crate::deed::Obstacle;
 use crate::event::{ConnId, Event, Step};
-use crate::layout::Tree;
 use crate::message::{
     Call, DigestCall, Leases, OpId, OpUid, Register, Tag, ToClient, ToServer, Value, fid_of, first_epoch,
 };
@@ -430,18 +429,13 @@ impl Server {
         Watched::sabotage(&mut tree, context.config.sabotage);
         let mut granted = running.table.finish_tree(now, key, operation.outcome, &tree);
         check_epochs(context, granted.leases.iter());
-        // Never a lease on what the operation deleted, or what was gone already.
-        if let Call::Do(deed) = call
-            && let Some(object) = deed.ends()
-            && (operation.outcome == Outcome::Applied
-                || !self.disk.exists(object, context.config.objects.into()))
-        {
-            let ended = fid_of(object);
-            granted.leases.retain(|grant| grant.fid != ended);
-            granted.covered.retain(|covered| covered.fid != ended);
-            if context.config.layout().tree == Tree::Deep {
-                running.give_up_lease(now, operation.session, ended);
-            }
+        // Never a lease on what the operation deleted, or what was gone already: a power cut may bring it back.
+        let objects = context.config.objects.into();
+        for object in call.objects().into_iter().filter(|object| !self.disk.exists(*object, objects)) {
+            let gone = fid_of(object);
+            granted.leases.retain(|grant| grant.fid != gone);
+            granted.covered.retain(|covered| covered.fid != gone);
+            running.give_up_lease(now, operation.session, gone);
         }
         let mut leases = running.leases(operation.session, granted);
         if let Call::Read(register) = call
