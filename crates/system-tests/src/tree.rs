@@ -46,7 +46,11 @@ impl RealTree {
         })
     }
 
-    fn try_apply(&mut self, root: usize, op: &Op) -> rustix::io::Result<Outcome> {
+    /// As [`RealTree::apply`], where the daemon may be dead.
+    ///
+    /// # Errors
+    /// What the system call failed with, whatever that is.
+    pub fn try_apply(&mut self, root: usize, op: &Op) -> rustix::io::Result<Outcome> {
         let at = |path: &TreePath| self.roots[root].join(std::ffi::OsStr::from_bytes(&path.to_bytes()));
         let done = |()| Outcome::Done;
         match op {

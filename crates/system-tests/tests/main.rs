@@ -12,6 +12,7 @@ mod damage;
 mod durability;
 mod failures;
 mod guard;
+mod killed_writer;
 mod late_answers;
 mod options;
 mod recover;

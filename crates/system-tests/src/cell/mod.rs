@@ -18,6 +18,7 @@ pub use server::Server;
 
 use namespaces::Namespaces;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -160,6 +161,16 @@ impl Cell {
 
     pub fn heal(&self, client: usize) {
         self.network().heal(client);
+    }
+
+    /// A command of the program under test on the machine of a client: it reaches the server as that does.
+    pub fn soda_at(&self, client: usize) -> Command {
+        let mut words =
+            self.namespaces.as_ref().map(|namespaces| namespaces.enter_client(client)).unwrap_or_default();
+        words.push(soda_binary().display().to_string());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        command
     }
 
     /// Bytes that went over a client's cable so far, both ways.
