@@ -17,5 +17,6 @@ mod late_answers;
 mod options;
 mod recover;
 mod semantics;
+mod storm;
 mod users;
 mod workload_on_local;
