@@ -7,7 +7,8 @@
 #![allow(clippy::unwrap_used)]
 
 use rustix::fs::{CWD, FileType, Mode};
-use soda_system_tests::cell::{Cell, prerequisites};
+use soda_system_tests::cell::{Cell, LONG_TERM, Mount, PATIENCE, Setting, prerequisites};
+use soda_system_tests::wait;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -19,10 +20,10 @@ const DAEMON_BYTES: u64 = 256 << 20;
 /// What each name of a listed directory may take in the daemon, bytes.
 const NAME_BYTES: u64 = 1500;
 
-/// A number from the environment, for longer runs.
 /// Each of these fills the disk's queue, and the other would measure that.
 static DISK: Mutex<()> = Mutex::new(());
 
+/// A number from the environment, for longer runs.
 fn size(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().unwrap())
 }
@@ -140,4 +141,65 @@ fn a_file_of_more_than_four_gibibytes_is_what_was_written() {
         assert_eq!(&seen, b"across", "at {edge}");
     }
     assert_eq!(fs::metadata(&here).unwrap().len(), len + 3);
+}
+
+/// What a mount has asked for that a scan may need, and what was asked of it.
+fn messages(mount: &Mount) -> u64 {
+    let kinds = ["lookup", "getattr", "readdir", "getxattrs", "getxattr", "stat", "lookupstat", "opened"];
+    kinds.iter().map(|kind| mount.counter(&format!("msg_{kind}"))).sum::<u64>() + mount.counter("recalls")
+}
+
+fn scan(top: &Path) -> usize {
+    let mut seen = 0;
+    for dir in fs::read_dir(top).unwrap() {
+        for entry in fs::read_dir(dir.unwrap().path()).unwrap() {
+            assert!(entry.unwrap().metadata().unwrap().is_file());
+            seen += 1;
+        }
+    }
+    seen
+}
+
+// SEMANTICS 1
+/// Under deep read leases: a message or two for each directory, none the next time, and a handful of leases at the server.
+#[test]
+fn a_scan_of_many_files_costs_little_and_the_next_one_nothing() {
+    const IN_ONE: u64 = 50;
+    if !prerequisites() {
+        return;
+    }
+    let _alone = DISK.lock().unwrap_or_else(PoisonError::into_inner);
+    let dirs = size("SODA_FILES", 20_000) / IN_ONE;
+    let server_options = ["--deep-leases", "on"];
+    let setting = Setting { term: LONG_TERM, server_options: &server_options, ..Setting::default() };
+    let mut cell = Cell::assemble(2, &setting);
+    let (here, there) = (cell.root(0).join("top"), cell.root(1).join("top"));
+    let start = Instant::now();
+    for dir in 0..dirs {
+        let dir = here.join(dir.to_string());
+        fs::create_dir_all(&dir).unwrap();
+        for file in 0..IN_ONE {
+            rustix::fs::mknodat(CWD, dir.join(file.to_string()), FileType::RegularFile, Mode::RUSR, 0)
+                .unwrap();
+        }
+    }
+    eprintln!("{} files made in {:?}", dirs * IN_ONE, start.elapsed());
+    cell.mounts[0].unmount();
+    let mut costs = Vec::new();
+    for _ in 0..2 {
+        let (before, start) = (messages(&cell.mounts[1]), Instant::now());
+        assert_eq!(scan(&there) as u64, dirs * IN_ONE);
+        costs.push((messages(&cell.mounts[1]) - before, start.elapsed()));
+    }
+    let mut status = cell.soda_at(0);
+    status.args(["status", "--server", &cell.server.address(), "--json"]);
+    let said = wait::run(&mut status, PATIENCE).expect_success("soda status");
+    let status: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let servers = status["servers"].as_array().unwrap();
+    let ours = servers.iter().find(|server| server["listen"] == cell.server.address().as_str()).unwrap();
+    let leases = ours["leases"].as_u64().unwrap();
+    eprintln!("messages and time of each scan: {costs:?}; {leases} leases at the server");
+    assert!(leases <= 60, "{leases} leases at the server");
+    assert!(costs[0].0 <= 3 * dirs + 50, "{costs:?}");
+    assert_eq!(costs[1].0, 0, "{costs:?}");
 }
