@@ -51,6 +51,70 @@ fn a_writer_waits_at_most_one_term_for_a_reader_that_is_cut_off() {
     }
 }
 
+/// A writer has told nothing of what it did under a deep lease, has it in its log, and dies. Others who need it wait as they do
+/// for any other lease, and each of them once: with the session all of its leases have gone.
+// SEMANTICS 36, 51
+#[test]
+fn who_takes_over_from_a_dead_writer_with_a_deep_lease_waits_at_most_one_term() {
+    if !prerequisites() {
+        return;
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let options = format!("write=behind,dirty-age=1h,cache-dir={}", cache.path().display());
+    let (mount_options, server_options) = (["-o", &options], ["--deep-leases", "on"]);
+    let setting = Setting {
+        term: MEASURED_TERM,
+        mount_options: &mount_options,
+        server_options: &server_options,
+        ..Setting::default()
+    };
+    let mut cell = Cell::assemble(2, &setting);
+    let (mine, theirs) = (cell.root(0).join("tree"), cell.root(1).join("tree"));
+    let beside = cell.root(1).join("beside");
+    // Made, and told, before the root is the other one's, too.
+    fs::create_dir_all(mine.join("old")).unwrap();
+    fs::write(mine.join("old/told"), "told").unwrap();
+    let root = cell.root(0).to_path_buf();
+    wait::run(Command::new(soda_binary()).arg("sync").arg(&root), PATIENCE).expect_success("soda sync");
+    fs::create_dir(&beside).unwrap();
+    wait::in_time(PATIENCE, "nothing is delayed", || {
+        fs::write(mine.join("warm"), "up").unwrap();
+        cell.mounts[0].counter("backlog_records") > 0
+    });
+    for number in 0..50 {
+        let dir = mine.join(format!("dir{}", number % 5));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(number.to_string()), "not told").unwrap();
+    }
+    fs::write(mine.join("old/told"), "changed").unwrap();
+    assert!(cell.mounts[0].counter("backlog_records") > 50);
+
+    cell.mounts[0].crash();
+    let control = |number: u32| fs::write(beside.join(number.to_string()), b"").unwrap();
+    wait::at_most_a_term(MEASURED_TERM, control, || {
+        fs::write(theirs.join("mine now"), "new").unwrap();
+    });
+    // Nobody has to wait for the rest.
+    let start = std::time::Instant::now();
+    assert_eq!(fs::read_to_string(theirs.join("old/told")).unwrap(), "told");
+    fs::remove_file(theirs.join("old/told")).unwrap();
+    assert!(!theirs.join("dir3").exists());
+    assert!(start.elapsed() < MEASURED_TERM / 2, "{}: {:?}", wait::TIMED_OUT, start.elapsed());
+    // And the log is not told over what was done meanwhile.
+    cell.mounts[0].start();
+    let mut names: Vec<_> =
+        fs::read_dir(&mine).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert!(
+        names.contains(&"mine now".to_owned()) && !names.iter().any(|name| name.starts_with("dir")),
+        "{names:?}"
+    );
+    let mut ls = Command::new(soda_binary());
+    let kept = wait::run(ls.args(["recover", "--cache-dir"]).arg(cache.path()).arg("ls"), PATIENCE);
+    let kept = String::from_utf8_lossy(&kept.expect_success("soda recover").stdout).into_owned();
+    assert!(kept.contains("the session has ended"), "{kept}");
+}
+
 // SEMANTICS 37
 /// A frozen daemon makes the readers of its machine wait; when it wakes up they see the new state, not the cached one.
 #[test]
