@@ -12,6 +12,7 @@ use bytes::Bytes;
 use soda_protocol::{Answer, Call, Failure};
 use soda_storage::crash;
 use soda_types::{Errno, FsError};
+use soda_volume::INODE_COST;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -91,6 +92,10 @@ impl Link {
                 if let Ok(stats) = &mut stats {
                     let others = self.shared.space.of_others(self.session.id);
                     stats.free_bytes = stats.free_bytes.saturating_sub(others);
+                    // An inode takes space, too.
+                    let free_inodes = stats.free_inodes.min(stats.free_bytes / INODE_COST);
+                    stats.total_inodes -= stats.free_inodes - free_inodes;
+                    stats.free_inodes = free_inodes;
                 }
                 incoming.answer(&stats.map(Answer::Stats).map_err(Failure::Fs));
             }

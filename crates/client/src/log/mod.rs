@@ -132,6 +132,15 @@ impl Behind {
         self.log.pending_bytes() + self.log.under_way_bytes()
     }
 
+    /// Inodes that the server is going to be told of, but for those that are gone again by then.
+    pub(crate) fn untold_inodes(&self) -> u64 {
+        let untold = self.log.pending().chain(self.log.under_way_records());
+        let makes = |record: &&soda_oplog::Record| {
+            matches!(record.change, Change::Create { .. } | Change::TmpFile { .. })
+        };
+        untold.filter(makes).count() as u64
+    }
+
     /// The server has to make durable what it has before more is kept in memory for it.
     pub(crate) fn is_heavy(&self) -> bool {
         let WritePolicy::Behind(behind) = &self.policy else { return false };

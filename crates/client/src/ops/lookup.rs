@@ -145,13 +145,24 @@ impl Client {
         let call = Call::StatFs { fid: self.root() };
         let waiting = self.inner.send(Order::question(call, ticket), |arrived, result| match result?.0 {
             Answer::Stats(stats) => {
-                let untold = arrived.state.behind.untold_bytes();
-                Ok(FsStats { free_bytes: stats.free_bytes.saturating_sub(untold), ..stats })
+                let behind = &arrived.state.behind;
+                Ok(less_untold(stats, behind.untold_bytes(), behind.untold_inodes()))
             }
             other => unexpected(&other),
         });
         waiting.result().await
     }
+}
+
+/// What the server has, less what it has not been told of: as it is going to be.
+fn less_untold(stats: FsStats, bytes: u64, inodes: u64) -> FsStats {
+    let free_bytes = stats.free_bytes.saturating_sub(bytes);
+    // The server's inodes are bounded by its space alone.
+    let in_space =
+        u128::from(stats.free_inodes) * u128::from(free_bytes) / u128::from(stats.free_bytes.max(1));
+    let in_space = u64::try_from(in_space).unwrap_or(stats.free_inodes).min(stats.free_inodes);
+    let total_inodes = stats.total_inodes.saturating_sub(stats.free_inodes - in_space);
+    FsStats { free_bytes, free_inodes: in_space.saturating_sub(inodes), total_inodes, ..stats }
 }
 
 impl Inner {

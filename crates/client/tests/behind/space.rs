@@ -176,3 +176,52 @@ async fn idle_on_this_disk() {
     .await;
     assert_eq!(a.stats().count("lost_records"), 0);
 }
+
+/// Bytes and inodes that are free, as a program is told.
+async fn free(client: &Arc<Client>) -> (u64, u64) {
+    let stats = client.statfs().await.unwrap();
+    (stats.free_bytes, stats.free_inodes)
+}
+
+/// At the time of the change, not when the server hears of it; and what it hears then makes no great difference.
+// SEMANTICS 16
+#[tokio::test(flavor = "multi_thread")]
+async fn statfs_counts_what_the_server_has_not_heard_of() {
+    const FILES: u64 = 300;
+    let cell = Cell::with_quota(1 << 30);
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let dir = mkdir(&a, a.root(), "d").await;
+    a.sync_all().await.unwrap();
+    let (told, of_server, digests) = (free(&a).await, free(&b).await, a.stats().count("digests"));
+    let mut last = told;
+    for number in 0..FILES {
+        make(&a, dir, &number.to_string(), "x").await;
+        if number % 50 == 49 {
+            let now = free(&a).await;
+            assert!(now.0 < last.0 && now.1 + 50 <= last.1, "{now:?} after {last:?}: 50 files have come");
+            last = now;
+        }
+    }
+    // Data takes room for inodes, too.
+    let file = a.open(find(&a, &["d", "7"]).await.unwrap(), OpenMode::ReadWrite).await.unwrap();
+    for _ in 0..4 {
+        a.write(&file, WriteAt::End, data(200 << 10), KillPriv::Keep).await.unwrap();
+    }
+    let untold = free(&a).await;
+    assert!(
+        untold.0 + (800 << 10) <= last.0 && untold.1 < last.1,
+        "{untold:?} after {last:?}: 800 KiB have come"
+    );
+    assert_eq!((a.stats().count("digests"), free(&b).await), (digests, of_server), "nothing is told");
+    a.sync_all().await.unwrap();
+    let (after, of_others) = (free(&a).await, free(&b).await);
+    // What is set aside for this client is not free for others, neither as bytes nor as inodes.
+    assert!(
+        of_others.0 < after.0 && of_others.1 <= of_others.0 / 512,
+        "{of_others:?} for others, {after:?} here"
+    );
+    let near = |one: u64, other: u64, within: u64| one.abs_diff(other) <= within;
+    // What a log counts for a change is not what a store takes for it: 512 bytes for each inode, whole blocks for data.
+    assert!(near(untold.0, after.0, FILES * 1024 + (64 << 10)), "{untold:?} was said, and is {after:?}");
+    assert!(near(untold.1, after.1, FILES * 2 + 128), "{untold:?} was said, and is {after:?}");
+}
