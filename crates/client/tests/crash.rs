@@ -8,6 +8,7 @@
 mod common;
 
 use common::delayed::*;
+use common::work::{self, Picture, Step, number_of, pictures, steps, take};
 use common::*;
 use soda_client::{Client, NoKernel, WriteBehind, WritePolicy, crash};
 use std::fs::{self, File};
@@ -60,9 +61,18 @@ async fn child() {
 }
 
 /// Connects, works, and dies at that point, if it comes to it.
-fn run_child(cell: &Cell, cache: &Path, said: &Path, (point, age): (&str, Duration)) -> ExitStatus {
+fn run_child(cell: &Cell, cache: &Path, said: &Path, death: (&str, Duration)) -> ExitStatus {
+    run_child_at("child", cell, (cache, said), death)
+}
+
+fn run_child_at(
+    work: &str,
+    cell: &Cell,
+    (cache, said): (&Path, &Path),
+    (point, age): (&str, Duration),
+) -> ExitStatus {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--ignored"])
+        .args(["--exact", work, "--ignored"])
         .env(SERVER, cell.addr.to_string())
         .env(CACHE, cache)
         .env(SAID, said)
@@ -136,5 +146,147 @@ async fn who_dies_while_he_tells_what_another_left_leaves_it_to_the_next_one() {
         assert!(died, "{point} after {first:?} was not reached");
         assert_eq!(fs::read(unsaid.path()).unwrap().len(), 0);
         check(&cell, cache.path(), said.path(), point).await;
+    }
+}
+
+/// Rounds of work of every kind ([`work`]).
+const ROUNDS: usize = 3;
+
+/// The victim, at work of every kind under a deep lease.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by the others"]
+async fn child_at_work() {
+    let var = |name: &str| std::env::var(name).unwrap();
+    let age = Duration::from_millis(var(AGE).parse().unwrap());
+    let a = connect(&var(SERVER), Path::new(&var(CACHE)), age).await;
+    warm_up(&a, var(SERVER).parse().unwrap()).await;
+    work::begin(&a).await;
+    let mut said = File::options().append(true).open(var(SAID)).unwrap();
+    for (number, step) in steps(ROUNDS).iter().enumerate() {
+        take(&a, step).await;
+        said.write_all(b".").unwrap();
+        if number % 15 == 14 {
+            a.sync_all().await.unwrap();
+        }
+    }
+    a.shutdown().await;
+}
+
+/// Where a client dies: the places that every record passes, and those that each digest does.
+fn deaths() -> impl Iterator<Item = String> {
+    let at = |point: &'static str, times: &'static [u32]| times.iter().map(move |at| format!("{point}:{at}"));
+    // The first ones are those of the beginning.
+    at("client.record-queued", &[9, 23, 44, 61])
+        .chain(at("client.record-written", &[14, 31, 52, 70]))
+        .chain(at("client.digest-noted", &[6, 8]))
+        .chain(at("client.digest-answered", &[5, 7]))
+        .chain(at("client.digest-applied", &[5, 7]))
+        .chain(at("client.durable", &[4, 6]))
+}
+
+/// The tree as it is for others; empty, if it is not there.
+async fn seen_by_another(cell: &Cell) -> Picture {
+    let reader = cell.client().await;
+    let picture = work::look(&reader).await;
+    reader.shutdown().await;
+    picture.unwrap_or_default()
+}
+
+/// What the script does without dying is what it says, and is done here, not at the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn work_of_every_kind_is_logged() {
+    let cell = Cell::deep();
+    let cache = tempfile::tempdir().unwrap();
+    let a = connect(&cell.addr.to_string(), cache.path(), LATER).await;
+    warm_up(&a, cell.addr).await;
+    work::begin(&a).await;
+    let (steps, before) = (steps(ROUNDS), a.stats());
+    let pictures = pictures(&steps);
+    for (number, step) in steps.iter().enumerate() {
+        take(&a, step).await;
+        assert_eq!(
+            number_of(&work::look(&a).await.unwrap(), &pictures, number + 1..=number + 1, "here"),
+            number + 1
+        );
+    }
+    let here = a.stats().count("here") - before.count("here");
+    assert!(here as usize + 3 >= steps.len(), "{here} of {}: {:?}", steps.len(), a.stats());
+    assert_eq!(a.stats().count("digests"), before.count("digests"), "told before somebody asked");
+    a.sync_all().await.unwrap();
+    assert_eq!(Some(&seen_by_another(&cell).await), pictures.last());
+}
+
+/// Renames, links, removals, attributes and moved directories: the next mount tells what was not told, and then the tree is as it
+/// was after the last step that was acknowledged, or after the one that was being done.
+// SEMANTICS 50
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_client_was_doing_under_a_deep_lease_the_next_one_tells() {
+    let steps: Vec<Step> = steps(ROUNDS);
+    let pictures = pictures(&steps);
+    for (number, death) in deaths().enumerate() {
+        let mut cell = Cell::deep();
+        let (cache, said) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        // Now and then all is told at once, now and then nothing before it is asked for.
+        let age = if number % 2 == 0 || death.contains("digest") { SOON } else { LATER };
+        let died =
+            has_aborted(run_child_at("child_at_work", &cell, (cache.path(), said.path()), (&death, age)));
+        assert!(died, "{death} was not reached");
+        if number % 3 == 2 {
+            cell.restart();
+        }
+        let acknowledged = fs::read(said.path()).unwrap().len();
+        let next = connect(&cell.addr.to_string(), cache.path(), SOON).await;
+        let found = seen_by_another(&cell).await;
+        number_of(&found, &pictures, acknowledged..=acknowledged + 1, &death);
+        assert!(!cache.path().join("oplog/kept").exists(), "{death}: something is kept");
+        next.shutdown().await;
+    }
+}
+
+/// Who dies in the replay of such work leaves it to the next one, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_dies_while_work_of_every_kind_is_told_again_leaves_it_to_the_next_one() {
+    let steps = steps(ROUNDS);
+    let pictures = pictures(&steps);
+    for (number, point) in crash::ALL.iter().filter(|point| point.contains("replay")).enumerate() {
+        let cell = Cell::deep();
+        let (cache, said) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        let first = format!("client.record-written:{}", 40 + number * 7);
+        let paths = (cache.path(), said.path());
+        assert!(has_aborted(run_child_at("child_at_work", &cell, paths, (&first, LATER))), "{first}");
+        let unsaid = tempfile::NamedTempFile::new().unwrap();
+        let died =
+            has_aborted(run_child_at("child_at_work", &cell, (cache.path(), unsaid.path()), (point, SOON)));
+        assert!(died, "{point} after {first} was not reached");
+        let acknowledged = fs::read(said.path()).unwrap().len();
+        let next = connect(&cell.addr.to_string(), cache.path(), SOON).await;
+        let found = seen_by_another(&cell).await;
+        number_of(&found, &pictures, acknowledged..=acknowledged + 1, point);
+        assert!(!cache.path().join("oplog/kept").exists(), "{point}: something is kept");
+        next.shutdown().await;
+    }
+}
+
+/// Without its log: the server has a beginning of what was done, across all objects, and with all that was synced.
+// SEMANTICS 47
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_server_has_of_a_client_that_is_lost_with_its_log_is_a_prefix() {
+    let steps = steps(ROUNDS);
+    let pictures = pictures(&steps);
+    for death in ["client.digest-noted:6", "client.digest-answered:7", "client.record-written:58"] {
+        let cell = Cell::with_term(Duration::from_secs(1)).with_deep_leases();
+        let (cache, said) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        assert!(has_aborted(run_child_at(
+            "child_at_work",
+            &cell,
+            (cache.path(), said.path()),
+            (death, SOON)
+        )));
+        drop(cache);
+        let acknowledged = fs::read(said.path()).unwrap().len();
+        // The last of these may have been under way.
+        let synced = acknowledged.saturating_sub(1) / 15 * 15;
+        let found = seen_by_another(&cell).await;
+        number_of(&found, &pictures, synced..=acknowledged + 1, death);
     }
 }
