@@ -1,5 +1,8 @@
 //! A client that is killed with delayed writes in its log, and the next one with its cache directory.
 
+mod cuts;
+mod files;
+
 use crate::common::delayed::*;
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::script::{Message, Peer, ROOT, pipes};

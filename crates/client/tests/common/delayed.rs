@@ -55,6 +55,16 @@ impl Victim {
         Victim::connect(cell, cache, config).await
     }
 
+    /// However much it does, nothing is told before somebody asks.
+    pub(crate) async fn that_only_logs(cell: &Cell) -> Victim {
+        let cache = tempfile::tempdir().unwrap();
+        let mut config = caching(cell, cell.addr, cache.path());
+        if let WritePolicy::Behind(behind) = &mut config.write {
+            behind.digest_bytes = u64::MAX;
+        }
+        Victim::connect(cell, cache, config).await
+    }
+
     /// It has done nothing yet.
     pub(crate) async fn cold(cell: &Cell) -> Victim {
         let cache = tempfile::tempdir().unwrap();
