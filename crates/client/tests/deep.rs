@@ -1,5 +1,9 @@
 //! Deep leases, with the real server: what costs no message, and that nobody sees what is old whatever moves.
 
+mod builders;
+mod contention;
+mod scan;
+
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::*;
 use soda_client::{Client, ClientConfig, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy};

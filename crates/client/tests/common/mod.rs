@@ -8,6 +8,7 @@ pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod script;
 pub(crate) mod small_disk;
+pub(crate) mod tools;
 pub(crate) mod work;
 
 use bytes::Bytes;
