@@ -235,17 +235,31 @@ fn fails(result: std::io::Result<()>) {
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
 }
 
+type Act = fn(&Cell);
+
 // SEMANTICS 49, 51
 /// As a laptop that was closed in the middle of its work.
 #[test]
 fn a_writer_that_was_frozen_past_its_term_says_what_it_lost() {
-    if !prerequisites() {
-        return;
+    if prerequisites() {
+        past_its_term(Network::Loopback, |cell| cell.mounts[0].freeze(), |cell| cell.mounts[0].thaw());
     }
+}
+
+// SEMANTICS 49, 51
+#[test]
+fn a_writer_that_was_cut_off_past_its_term_says_what_it_lost() {
+    if prerequisites() {
+        past_its_term(Network::Namespaces, |cell| cell.cut(0), |cell| cell.heal(0));
+    }
+}
+
+fn past_its_term(network: Network, leave: Act, come_back: Act) {
     let cache = tempfile::tempdir().unwrap();
     let options = format!("write=behind,dirty-age=1h,cache-dir={}", cache.path().display());
     // Longer than a busy machine takes for anything else here.
-    let setting = Setting { mount_options: &["-o", &options], term: MEASURED_TERM / 2, ..Setting::default() };
+    let term = MEASURED_TERM / 2;
+    let setting = Setting { network, mount_options: &["-o", &options], term, ..Setting::default() };
     let cell = Cell::assemble(2, &setting);
     write_later(&cell);
     let (mine, theirs) = (cell.root(0).join("dir"), cell.root(1).join("dir"));
@@ -264,13 +278,13 @@ fn a_writer_that_was_frozen_past_its_term_says_what_it_lost() {
     fs::write(mine.join("new"), "lost").unwrap();
     assert!(backlog(&cell) >= 5, "{}", backlog(&cell));
 
-    cell.mounts[0].freeze();
+    leave(&cell);
     for name in ["written", "synced", "closed"] {
         assert_eq!(fs::read_to_string(theirs.join(name)).unwrap(), "told", "{name}");
     }
     assert!(!theirs.join("new").exists());
     fs::write(theirs.join("synced"), "theirs").unwrap();
-    cell.mounts[0].thaw();
+    come_back(&cell);
 
     for file in [&written, &again] {
         fails(file.write_all_at(b"late", 0));
@@ -300,6 +314,22 @@ fn a_writer_that_was_frozen_past_its_term_says_what_it_lost() {
     let [one] = &kept(&cache)[..] else { panic!("{:?}", kept(&cache)) };
     let shown = said(recover(&cache, &["show", one["name"].as_str().unwrap()]));
     assert!(shown.contains("/new") && shown.matches("4 bytes at 0").count() == 4, "{shown}");
+
+    // What nobody else has touched since is applied, the rest is reported and stays.
+    let mut apply = cell.soda_at(0);
+    apply.args(["recover", "--cache-dir"]).arg(cache.path()).args(["apply", one["name"].as_str().unwrap()]);
+    let output = wait::run(&mut apply, PATIENCE).output("it waits");
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.code() == Some(1) && report.contains("somebody else has changed it since"),
+        "{report}"
+    );
+    for root in [&mine, &theirs] {
+        let content = |name| fs::read_to_string(root.join(name)).unwrap();
+        let names = ["synced", "written", "closed", "new", "untouched"];
+        assert_eq!(names.map(content), ["theirs", "lost", "lost", "lost", "mine"], "{report}");
+    }
+    assert_eq!(kept(&cache).len(), 1, "what was not applied stays");
 }
 
 // SEMANTICS 49
@@ -315,7 +345,6 @@ fn a_writer_that_was_away_for_less_than_a_term_loses_nothing() {
     write_later(&cell);
     let (mine, theirs) = (cell.root(0).join("dir/7"), cell.root(1).join("dir/7"));
     let file = File::options().write(true).open(&mine).unwrap();
-    type Act = fn(&Cell);
     let freeze: (Act, Act) = (|cell| cell.mounts[0].freeze(), |cell| cell.mounts[0].thaw());
     let cut: (Act, Act) = (|cell| cell.cut(0), |cell| cell.heal(0));
     for (number, (leave, come_back)) in [freeze, cut].into_iter().enumerate() {
