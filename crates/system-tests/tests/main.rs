@@ -15,6 +15,7 @@ mod guard;
 mod killed_writer;
 mod late_answers;
 mod options;
+mod quota;
 mod recover;
 mod semantics;
 mod storm;
