@@ -24,7 +24,7 @@ async fn a_conflict_in_a_tree_of_which_nothing_is_told_tells_what_it_needs() {
             }
             make(&a, dir, "file", &format!("wanted {number}")).await;
         }
-        for directory in 0..50 {
+        for directory in 0..52 {
             let dir = mkdir(&a, held, &format!("busy{directory}")).await;
             for file in 0..100 {
                 make(&a, dir, &file.to_string(), "0123456789").await;
