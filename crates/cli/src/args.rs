@@ -20,7 +20,8 @@ const EXIT_CODES: &str = "Exit codes:
   7  the mount is in use
   8  fsck found damage that is still there";
 
-const SYNC_HELP: &str = "It waits for what was done before it was called, not for what is done meanwhile. A server that is away is waited for until the session's lease has run out, and ten seconds at \
+const SYNC_HELP: &str = "It waits for what was done before it was called, not for what is done meanwhile. \
+A server that is away is waited for until the session's lease has run out, and ten seconds at \
 least; then the command fails with exit code 3. Without room at the server it fails with exit code 1. Either way, and \
 after Ctrl-C, the mount keeps what it has, and goes on trying. Stores to mapped memory are not included: msync(2) has \
 the kernel hand them over.";

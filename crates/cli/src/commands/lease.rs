@@ -401,7 +401,8 @@ policy  leases are given
         assert!(at_once.contains("go to the server at once: the mount has write=through"), "{at_once}");
         let last = Some(Why::Large);
         let large = changes_text(&ChangesView { last_at_once: last, ..changes() });
-        assert!(large.ends_with("\n        the last one went to the server at once: it was too large: so much data is faster by itself"));
+        let end = "\n        the last one went to the server at once: it was too large: so much data is faster by itself";
+        assert!(large.ends_with(end), "{large}");
         let still =
             changes_text(&ChangesView { told: Told::AtOnce(Why::Large), last_at_once: last, ..changes() });
         assert!(!still.contains("the last one"), "{still}");

@@ -17,9 +17,10 @@
 //! creates it brings its own write lease.
 //!
 //! # The parts
-//! `here` says what may be done here; `names`, `data` and `attrs` do it; `digest` tells the server, `wait` is for those who need
-//! that done, `report` says how much there is to tell, `reserve` sets aside what it will need, `loss` is about sessions that end, and servers that come back with less.
-//! `doomed` is for files that are removed while the server is full. The log itself is in [`crate::log`].
+//! `here` says what may be done here; `names`, `data` and `attrs` do it; `digest` tells the server, `wait` is for those who
+//! need that done, `report` says how much there is to tell, `reserve` sets aside what it will need, `loss` is about sessions
+//! that end, and servers that come back with less. `doomed` is for files that are removed while the server is full. The log
+//! itself is in [`crate::log`].
 
 pub(crate) mod attrs;
 pub(crate) mod data;

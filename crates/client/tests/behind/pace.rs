@@ -1,4 +1,4 @@
-//! What sharing costs while writes are delayed, counted: changes that are told for a conflict, messages of those who share a file.
+//! What sharing costs while writes are delayed, counted: what is told for a conflict, messages of those who share a file.
 
 use super::*;
 use soda_client::StatsSnapshot;

@@ -85,9 +85,9 @@ impl Questions {
 }
 
 impl Holder {
-    /// Somebody goes through what the deep write lease covers: [`Holder::lower_deep`] will spare them, and this client, the next
-    /// questions. Said once for each time that it is found, and not again before [`Holder::end_scan`]. `untold`: changes that would
-    /// have to be told first.
+    /// Somebody goes through what the deep write lease covers: [`Holder::lower_deep`] will spare them, and this client, the
+    /// next questions. Said once for each time that it is found, and not again before [`Holder::end_scan`]. `untold`: changes
+    /// that would have to be told first.
     pub fn take_scan(&mut self, lease: Fid, untold: usize) -> Option<Scan> {
         let questions = &mut self.deep.roots.get_mut(&lease)?.questions;
         let worth = TOLD_FOR_EACH * questions.enough() as usize;
