@@ -1,0 +1,196 @@
+//! Names that move: what a plan of before is worth, and what its mover takes along.
+
+use super::*;
+
+#[test]
+fn a_plan_of_before_a_move_is_not_believed() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let planned = bench.table.tree_version();
+    // 10 moves to the root, by its holder; the parents are not told of here.
+    let own = bench.here(change(10));
+    assert_eq!(bench.request(1, 1, &[own]), [admit(1)]);
+    let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above: vec![f(1)] }];
+    bench.end(1, &TreeChanges { moved, ..TreeChanges::default() });
+    let late = read(98).below(planned, vec![f(10), f(3), f(2), f(1)]);
+    assert!(bench.table.is_out_of_date(f(98), &late.ancestors));
+    assert_eq!(bench.request(1, 2, &[late]), [admit(2)]);
+    let granted = bench.end(2, &TreeChanges::default());
+    assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0), "a lease of its own");
+    // What has not moved is where it was.
+    let beside = place(read(99), planned);
+    assert_eq!(bench.request(1, 3, &[beside]), [admit(3)]);
+    let granted = bench.end(3, &TreeChanges::default());
+    assert_eq!((granted.leases.len(), granted.covered.len()), (0, 1));
+}
+
+/// What lies in a hole its mover takes nowhere: others have leases there.
+#[test]
+fn a_directory_that_moves_out_of_a_hole_takes_no_deep_lease_along() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    // Directory 10, below 3, is taken out of session 1's lease with all below; session 2 makes 11 in it, and gives 10 back.
+    let below = |bench: &Bench, access: Access| {
+        access.below(bench.table.tree_version(), vec![f(10), f(3), f(2), f(1)])
+    };
+    let names = bench.here(change(10));
+    assert_eq!(bench.request(2, 1, &[names]), [asked(10, 4, None)]);
+    assert_eq!(bench.ack(1, answer(10, 4, None)), [admit(1)]);
+    bench.end(1, &TreeChanges::default());
+    let made = below(&bench, change(20));
+    assert_eq!(bench.request(2, 2, &[made]), [admit(2)]);
+    assert_eq!(bench.end(2, &TreeChanges::default()).leases.len(), 1);
+    let names = bench.here(change(10));
+    let [Output::Recall { recall, .. }] = &bench.request(1, 3, &[names])[..] else { panic!("not asked") };
+    assert_eq!(bench.ack(2, gone(10, recall.epoch.0)), [admit(3)]);
+    let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above: vec![f(1)] }];
+    let granted = bench.end(3, &TreeChanges { moved, ..TreeChanges::default() });
+    assert!(granted.leases.iter().all(|grant| grant.scope == Scope::Node), "{granted:?}");
+    assert_eq!((bench.table.deep_lease(s(1), f(10)), bench.modes(20)), (None, vec![(2, Mode::Write)]));
+}
+
+/// There was a hole in the lease that reaches both places.
+#[test]
+fn what_its_holder_moves_into_a_hole_it_takes_along() {
+    let mut bench = deep(2);
+    bench.go(1, change(12));
+    assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
+    // Session 2 takes directory 20 out of it, with all that will be below.
+    let theirs = bench.here(change(20));
+    assert_eq!(bench.request(2, 1, &[theirs]), [asked(20, 4, None)]);
+    assert_eq!(bench.ack(1, answer(20, 4, None)), [admit(1)]);
+    bench.end(1, &TreeChanges::default());
+    // Session 1 moves directory 10 there.
+    let (own, to) = (bench.here(change(10)), bench.here(change(20)));
+    let [Output::Recall { recall, .. }] = &bench.request(1, 2, &[own, to])[..] else { panic!("2 is asked") };
+    assert_eq!(bench.ack(2, gone(20, recall.epoch.0)), [admit(2)]);
+    let above = vec![f(20), f(3), f(2), f(1)];
+    let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above }];
+    bench.end(2, &TreeChanges { moved, ..TreeChanges::default() });
+    assert_eq!(bench.table.lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+    assert_eq!(bench.table.deep_lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+}
+
+/// The holder has heard the question before, and answers for what was there then.
+#[test]
+fn what_its_holder_moves_into_what_is_being_asked_for_it_takes_along() {
+    let mut bench = deep(2);
+    bench.go(1, change(12));
+    assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
+    let theirs = bench.here(change(20));
+    assert_eq!(bench.request(2, 1, &[theirs]), [asked(20, 4, None)]);
+    // Session 1 moves directory 10 into 21, which is in 20.
+    let above = vec![f(21), f(20), f(3), f(2), f(1)];
+    let (own, to) =
+        (bench.here(change(10)), change(21).below(bench.table.tree_version(), above[1..].to_vec()));
+    assert_eq!(bench.request(1, 2, &[own, to]), [admit(2)]);
+    let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above }];
+    bench.end(2, &TreeChanges { moved, ..TreeChanges::default() });
+    assert_eq!(bench.ack(1, answer(20, 4, None)), [admit(1)]);
+    assert_eq!(bench.table.lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+    assert_eq!(bench.table.deep_lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+}
+
+#[test]
+fn what_a_digest_makes_and_moves_has_the_leases_that_its_maker_is_told_of() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let held = vec![f(3)];
+    let ancestors = held.iter().map(|fid| (*fid, bench.here(read(fid.ino.0)).ancestors)).collect();
+    let told = soda_lease::table::Covered { held, made: vec![f(50)], alone: vec![], ancestors };
+    bench.table.request_covered(bench.now, s(1), OpKey(1), told);
+    assert_eq!(bench.outputs(), [admit(1)]);
+    let created = vec![Created { fid: f(50), kind: FileKind::File, parent: Some(f(1)) }];
+    let moved = vec![Moved { fid: f(50), kind: FileKind::File, above: vec![f(1)] }];
+    let changes = TreeChanges { created, moved, ..TreeChanges::default() };
+    let granted = bench.table.finish_covered_tree(bench.now, OpKey(1), &changes);
+    for grant in &granted.leases {
+        assert_eq!(bench.table.lease(s(1), grant.fid), Some(*grant));
+    }
+    assert_eq!((granted.leases.len(), granted.covered.len()), (1, 0));
+}
+
+/// Who asks next is told by the volume where things are, before the table hears that they have moved.
+#[test]
+fn what_its_holder_moves_while_somebody_asks_it_takes_along() {
+    for known in [false, true] {
+        let mut bench = Bench::with_deep(Mode::Write);
+        let as_of = bench.table.tree_version();
+        let file = if known { bench.here(change(10)) } else { change(10) };
+        let own = [bench.here(change(2)), file];
+        assert_eq!(bench.request(1, 1, &own), [admit(1)]);
+        bench.request(2, 2, &[change(10).not_deep(as_of)]);
+        let linked = TreeChanges { relinked: vec![f(10)], ..TreeChanges::default() };
+        bench.table.finish_tree(bench.now, OpKey(1), Outcome::Applied, &linked);
+        assert!(bench.table.lease(s(1), f(10)).is_some(), "known: {known}");
+    }
+}
+
+/// As above, to another directory.
+#[test]
+fn what_its_holder_moves_out_while_somebody_asks_it_takes_along() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let as_of = bench.table.tree_version();
+    let own = [bench.here(change(2)), change(10)];
+    assert_eq!(bench.request(1, 1, &own), [admit(1)]);
+    let above = vec![f(2), f(1)];
+    bench.request(2, 2, &[change(10).below(as_of, above.clone())]);
+    let moved = TreeChanges {
+        moved: vec![Moved { fid: f(10), kind: FileKind::File, above }],
+        ..TreeChanges::default()
+    };
+    bench.table.finish_tree(bench.now, OpKey(1), Outcome::Applied, &moved);
+    assert!(bench.table.lease(s(1), f(10)).is_some());
+}
+
+#[test]
+fn a_directory_of_unknown_place_that_its_holder_moves_it_takes_along_with_all_below() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let own = [bench.here(change(3)), change(20), bench.here(change(2))];
+    assert_eq!(bench.request(1, 1, &own), [admit(1)]);
+    let moved = vec![Moved { fid: f(20), kind: FileKind::Directory, above: vec![f(2), f(1)] }];
+    bench.end(1, &TreeChanges { moved, ..TreeChanges::default() });
+    assert_eq!(bench.table.deep_lease(s(1), f(20)).map(|grant| grant.mode), Some(Mode::Write));
+}
+
+#[test]
+fn what_its_holder_moves_from_an_unknown_place_into_a_hole_it_takes_along() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let theirs = bench.here(change(20));
+    assert_eq!(bench.request(2, 1, &[theirs]), [asked(20, 4, None)]);
+    assert_eq!(bench.ack(1, answer(20, 4, None)), [admit(1)]);
+    bench.end(1, &TreeChanges::default());
+    let lease = bench.table.lease(s(2), f(20)).unwrap();
+    bench.ack(2, gone(20, lease.epoch.0));
+    // What keeps the hole: somebody reads something there.
+    let above = vec![f(20), f(3), f(2), f(1)];
+    let inside = read(30).below(bench.table.tree_version(), above.clone());
+    assert_eq!(bench.request(2, 2, &[inside]), [admit(2)]);
+    bench.end(2, &TreeChanges::default());
+    let own = [bench.here(change(3)), change(10).without_lease(), bench.here(change(20))];
+    assert_eq!(bench.request(1, 3, &own), [admit(3)]);
+    let moved = vec![Moved { fid: f(10), kind: FileKind::File, above }];
+    bench.end(3, &TreeChanges { moved, ..TreeChanges::default() });
+    assert_eq!(bench.table.lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
+}
+
+/// A deep read lease of its on what it moves as well, or none: after a restart it claims what it has been told.
+#[test]
+fn who_moves_a_directory_out_is_told_of_the_deep_lease_that_it_has_there() {
+    for read_before in [false, true] {
+        let mut bench = deep(2);
+        for ino in [30, 31].into_iter().filter(|_| read_before) {
+            let inside = read(ino).below(bench.table.tree_version(), vec![f(20), f(3), f(2), f(1)]);
+            assert_eq!(bench.request(1, ino, &[inside]), [admit(ino)]);
+            bench.end(ino, &TreeChanges::default());
+        }
+        let before = bench.table.deep_lease(s(1), f(20));
+        assert_eq!(before.map(|grant| grant.mode), read_before.then_some(Mode::Read));
+        bench.go(1, change(12));
+        assert_eq!(bench.go(1, change(13)).leases[1].mode, Mode::Write);
+        let own = [bench.here(change(3)), bench.here(change(20)), bench.here(change(2))];
+        assert_eq!(bench.request(1, 1, &own), [admit(1)]);
+        let moved = vec![Moved { fid: f(20), kind: FileKind::Directory, above: vec![f(2), f(1)] }];
+        let granted = bench.end(1, &TreeChanges { moved, ..TreeChanges::default() });
+        let deep = granted.leases.iter().copied().find(|grant| grant.scope == Scope::Subtree);
+        assert_eq!(deep, bench.table.deep_lease(s(1), f(20)), "read before: {read_before}");
+        assert!(deep.is_some_and(|deep| deep.mode == Mode::Write && deep.epoch > e(3)));
+    }
+}
