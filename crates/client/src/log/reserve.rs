@@ -6,8 +6,8 @@ use soda_types::{Fid, Ino, Monotonic, Version, VolumeId};
 use std::ops::Range;
 use std::time::Duration;
 
-/// With fewer left, more are asked for.
-const LOW: u64 = 1024;
+/// With fewer left, more are asked for: the answer waits for the disk of the server, and meanwhile who creates files goes on.
+const LOW: u64 = 4096;
 /// So long after the server had no more space it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
