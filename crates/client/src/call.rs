@@ -173,9 +173,13 @@ impl Inner {
         self.link.submit(submission).map(|_| ()).map_err(refused)
     }
 
+    /// Sends a digest, with those before it.
     pub(crate) fn send_enlisted(self: &Arc<Inner>, enlisted: Enlisted) {
         match enlisted.0 {
-            Ok(tag) => self.link.resend(tag),
+            Ok(tag) => match self.slots.digest_slots() {
+                Some(slots) => self.link.send_digests(slots, tag),
+                None => self.link.resend(tag),
+            },
             Err(refused) => self.complete_refused(*refused),
         }
     }

@@ -60,7 +60,7 @@ pub enum Applied {
     MayBeLost,
 }
 
-/// See the [crate]. One digest is under way at a time: the next one is taken when it is answered.
+/// See the [crate]. Digests that are under way together are applied in their order, and none of them after one that was not.
 #[derive(Debug, Default)]
 pub struct Log {
     last_lsn: u64,
@@ -69,7 +69,8 @@ pub struct Log {
     pending_weight: u64,
     pending_space: u64,
     objects: HashMap<Object, Uses>,
-    sent: Option<Sent>,
+    /// Digests under way, in their order.
+    sent: VecDeque<Sent>,
     applied: Undurable,
 }
 
@@ -175,7 +176,7 @@ impl Log {
     }
 
     /// Directories that have got another parent, as far as the server does not know: the last of those not in a digest yet, which
-    /// comes after the others, and those in the digest under way.
+    /// comes after the others, and those in digests under way.
     pub fn moved_directories(&self) -> Vec<Fid> {
         let last = self.objects.get(&Object::Tree).and_then(|uses| self.pending.get(&uses.exclusive?));
         let pending = last.map(|pending| &pending.record).into_iter();
@@ -187,7 +188,7 @@ impl Log {
         self.pending.values().map(|pending| &pending.record)
     }
 
-    /// Records of the digest that is under way, with those that cancelled out.
+    /// Records of the digests that are under way, with those that cancelled out.
     pub fn under_way_records(&self) -> impl Iterator<Item = &Record> {
         self.sent.iter().flat_map(|sent| &sent.records).map(|(_, pending)| &pending.record)
     }
@@ -212,9 +213,15 @@ impl Log {
         self.pending_weight
     }
 
-    /// Bytes that the digest under way weighs.
+    /// Records of one digest that is under way, with those that cancelled out.
+    pub fn records_of(&self, id: DigestId) -> impl Iterator<Item = &Record> {
+        let sent = self.sent.iter().filter(move |sent| sent.id == id);
+        sent.flat_map(|sent| &sent.records).map(|(_, pending)| &pending.record)
+    }
+
+    /// Bytes that the digests under way weigh.
     pub fn under_way_bytes(&self) -> u64 {
-        self.sent.as_ref().map_or(0, |sent| sent.weight)
+        self.sent.iter().map(|sent| sent.weight).sum()
     }
 
     /// Bytes that the server's disk may need for what is pending and under way, as [`Change::space`] counts them.
@@ -222,9 +229,14 @@ impl Log {
         self.pending_space + self.under_way_space()
     }
 
-    /// The same of the digest under way.
+    /// The same of the digests under way.
     pub fn under_way_space(&self) -> u64 {
-        self.sent.as_ref().map_or(0, |sent| sent.space)
+        self.sent.iter().map(|sent| sent.space).sum()
+    }
+
+    /// The same of one of them.
+    pub fn space_of(&self, id: DigestId) -> u64 {
+        self.sent.iter().find(|sent| sent.id == id).map_or(0, |sent| sent.space)
     }
 
     /// Bytes of all that is kept: pending, under way, or applied and not known to be on the server's disk.
@@ -262,14 +274,10 @@ impl Log {
     /// Whether the server lacks anything of the inode, or, for a directory, of its names.
     pub fn concerns(&self, fid: Fid) -> bool {
         self.objects.contains_key(&Object::Inode(fid))
-            || self
-                .sent
-                .as_ref()
-                .is_some_and(|sent| sent.records.iter().any(|(_, pending)| touches(pending, fid)))
+            || self.sent.iter().any(|sent| sent.records.iter().any(|(_, pending)| touches(pending, fid)))
     }
 
-    /// The next digest in the order of the log: as many records as the limits allow. `None` if there are none, or one
-    /// digest is under way.
+    /// The next digest in the order of the log: as many records as the limits allow. `None` if there are none.
     pub fn take(&mut self, limits: DigestLimits) -> Option<Digest> {
         let window = self.window(limits);
         let lsns = self.pending.keys().copied().take(window).collect();
@@ -314,11 +322,8 @@ impl Log {
     }
 
     /// The next digest of those that give space back and bring no data: what would make room at a full server must not
-    /// stand behind what that has no room for. `None` if there are none, or one digest is under way.
+    /// stand behind what that has no room for. `None` if there are none.
     pub fn take_freeing(&mut self, limits: DigestLimits) -> Option<Digest> {
-        if self.sent.is_some() {
-            return None;
-        }
         let freeing = self.pending.iter().filter(|(_, pending)| pending.record.change.frees_space());
         let mut lsns = BTreeSet::new();
         for (lsn, _) in freeing.take(MOST_FREEING) {
@@ -335,7 +340,7 @@ impl Log {
     }
 
     fn take_these(&mut self, lsns: Vec<Lsn>, limits: DigestLimits) -> Option<Digest> {
-        if self.sent.is_some() || lsns.is_empty() {
+        if lsns.is_empty() {
             return None;
         }
         let mut taken: Vec<(Lsn, Pending)> = Vec::new();
@@ -362,15 +367,15 @@ impl Log {
         let id = DigestId(self.last_digest);
         let lsns = taken.iter().map(|(lsn, _)| *lsn).collect();
         let records = coalesce(taken.iter().map(|(_, pending)| pending.record.clone()).collect());
-        self.sent = Some(Sent { id, records: taken, weight, space });
+        self.sent.push_back(Sent { id, records: taken, weight, space });
         Some(Digest { id, lsns, records })
     }
 
     /// The server has applied the digest. It is kept until the server's disk has it, too.
     ///
-    /// Answers to digests that are not under way (any more) are ignored.
+    /// Answers to digests that are not under way (any more), or not the first of those that are, are ignored.
     pub fn handle_applied(&mut self, id: DigestId) {
-        if let Some(sent) = self.sent.take_if(|sent| sent.id == id) {
+        if let Some(sent) = self.sent.pop_front_if(|sent| sent.id == id) {
             self.applied.insert(sent);
         }
     }
@@ -389,7 +394,8 @@ impl Log {
     pub fn handle_lost(&mut self, id: DigestId) {
         let mut lost: Vec<(Lsn, Pending)> =
             self.applied.take_from(id).into_iter().flat_map(|sent| sent.records).collect();
-        lost.extend(self.sent.take_if(|sent| sent.id >= id).into_iter().flat_map(|sent| sent.records));
+        let first = self.sent.partition_point(|sent| sent.id < id);
+        lost.extend(self.sent.split_off(first).into_iter().flat_map(|sent| sent.records));
         if lost.is_empty() {
             return;
         }
@@ -461,9 +467,14 @@ impl Log {
         }
     }
 
-    /// The digest that is under way.
+    /// The last of the digests that are under way.
     pub fn under_way(&self) -> Option<DigestId> {
-        self.sent.as_ref().map(|sent| sent.id)
+        self.sent.back().map(|sent| sent.id)
+    }
+
+    /// The first of the digests that are under way.
+    pub fn first_under_way(&self) -> Option<DigestId> {
+        self.sent.front().map(|sent| sent.id)
     }
 
     /// The last digest that the server has applied or is about to.

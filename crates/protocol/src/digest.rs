@@ -1,10 +1,10 @@
 //! Digests: what a client did under its write leases, told to the server afterwards. Each change with everything it needs to be
 //! made there with the same outcome.
 
-use crate::message::{Allocate, NewNode, SetXattr};
+use crate::message::{Allocate, NewNode, OpId, SessionWelcome, SetXattr};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use soda_types::{Fid, Name, SetAttr, Timestamp};
+use soda_types::{Fid, Name, Sequence, SetAttr, Slot, Timestamp};
 use std::fmt;
 
 /// Most records in a digest.
@@ -15,6 +15,48 @@ pub const INODES_MAX: usize = 16_384;
 /// Versions that clients may count in a run of the server, from the first that it names on: the rest of the run is the server's,
 /// so that it cannot be brought to the versions of the next.
 pub const COUNTED_VERSIONS: u64 = 1 << 43;
+
+/// Most digests of a session without an answer, where it has as many slots as it should.
+const MOST_OPEN: u16 = 8;
+
+/// The last slots of a session, in which digests take turns: those that wait at the server in the others must not keep a flush
+/// waiting. One more than digests may be without an answer: the slot of a digest is not used again before the one that comes after
+/// it has been answered, so the server can tell whether it was applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DigestSlots {
+    pub first: Slot,
+    /// At least one.
+    pub count: u16,
+}
+
+impl DigestSlots {
+    /// Of so many slots; `None`: there are too few.
+    pub fn of(slots: u16) -> Option<DigestSlots> {
+        let count = (slots / 8 + 1).min(MOST_OPEN + 1).min(slots.saturating_sub(1));
+        (count > 0).then(|| DigestSlots { first: Slot(slots - count), count })
+    }
+
+    /// Digests that may be without an answer.
+    pub fn most_open(self) -> usize {
+        usize::from(self.count.saturating_sub(1)).max(1)
+    }
+
+    /// The identity of a digest; their numbers are the sequences.
+    pub fn op(self, sequence: Sequence) -> OpId {
+        let turn = sequence.0 % u64::from(self.count.max(1));
+        OpId { slot: Slot(self.first.0.saturating_add(turn as u16)), sequence }
+    }
+
+    pub fn has(self, slot: Slot) -> bool {
+        slot.0.checked_sub(self.first.0).is_some_and(|turn| turn < self.count)
+    }
+
+    /// The last digest whose reply the server's store has; `Sequence(0)`: none.
+    pub fn stored(self, welcome: &SessionWelcome) -> Sequence {
+        let stored = welcome.stored.iter().filter(|(slot, _)| self.has(*slot));
+        stored.map(|(_, sequence)| *sequence).max().unwrap_or(Sequence(0))
+    }
+}
 
 /// Number of a record in its log (log sequence number): from 1, never used twice, in the order of the changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -308,6 +350,18 @@ mod tests {
 
     fn rename(from: Place, to: Place, what: Moved) -> Change {
         Change::Rename { from, to, moved: fid(9), what, replaced: None }
+    }
+
+    #[test]
+    fn digests_take_turns_in_the_last_slots() {
+        let slots = DigestSlots::of(64).unwrap();
+        assert_eq!((slots.first, slots.count, slots.most_open()), (Slot(55), 9, 8));
+        let mut used: Vec<Slot> = (100..109).map(|number| slots.op(Sequence(number)).slot).collect();
+        assert_eq!(slots.op(Sequence(109)).slot, used[0]);
+        used.sort_unstable();
+        assert_eq!(used, (55..64).map(Slot).collect::<Vec<_>>());
+        assert!(used.iter().all(|slot| slots.has(*slot)) && !slots.has(Slot(54)) && !slots.has(Slot(64)));
+        assert_eq!((DigestSlots::of(1), DigestSlots::of(2).unwrap().most_open()), (None, 1));
     }
 
     #[test]

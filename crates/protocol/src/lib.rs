@@ -15,7 +15,9 @@ pub mod locks;
 pub mod message;
 
 pub use admin::*;
-pub use digest::{Change, Fate, Lsn, Moved, Object, Place, Record, Touch, space_for, space_through};
+pub use digest::{
+    Change, DigestSlots, Fate, Lsn, Moved, Object, Place, Record, Touch, space_for, space_through,
+};
 pub use found::*;
 pub use frame::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN, MAX_BODY, MAX_PAYLOAD};
 pub use inquiry::*;

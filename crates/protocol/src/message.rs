@@ -88,6 +88,9 @@ pub enum Failure {
     /// Others have leases that are in the way, and are asked for them. Nothing was done; only to who polls ([`LeaseWait`]).
     #[error("others have leases that are in the way")]
     InTheWay,
+    /// The digest that this one comes after was not applied. Nothing was done, and the slot is as if it had never come.
+    #[error("the digest before this one was not applied")]
+    OutOfTurn,
 }
 
 /// Server to client, unasked.
@@ -386,6 +389,9 @@ pub enum Call {
         /// Version and data version of each inode touched, as the client has counted them up to the last record. The server
         /// raises what it has to these, so that caches which hold data under them stay good.
         versions: Vec<(Fid, Version, Version)>,
+        /// The digest before, if it may be without an answer: applied only if that was, and is the last of its slot
+        /// ([`Failure::OutOfTurn`]).
+        after: Option<OpId>,
     },
     /// Sets aside what digests will need, so that they cannot fail for want of it: so many inode numbers, for good, and so
     /// many bytes; the session's reservation of space becomes what the answer says.

@@ -44,6 +44,12 @@ pub(crate) fn encode(result: &Result<Answer, Failure>) -> Bytes {
     }
 }
 
+/// Whether an encoded result is an answer, not a failure.
+pub(crate) fn is_ok(encoded: &Bytes) -> bool {
+    // The number of the variant comes first, in postcard.
+    encoded.first() == Some(&0)
+}
+
 fn too_long(len: usize) -> Result<Answer, Failure> {
     Err(Failure::Fs(FsError::new(Errno::TooBig, format!("the answer would be {len} bytes long"))))
 }

@@ -1,5 +1,5 @@
-//! The server's process dies at every crash point that digests pass. Its client, which has gone on with what
-//! it did by itself, tells it again: all of it is there once, and fsck finds nothing.
+//! The server's process dies at every crash point that digests pass, several of them under way. Its client, which has gone on with
+//! what it did by itself, tells it again: all of it is there once, and fsck finds nothing.
 
 use crate::common::dying::*;
 use crate::common::teller::*;
@@ -7,15 +7,19 @@ use crate::common::*;
 use bytes::Bytes;
 use soda_oplog::coalesce;
 use soda_oplog::world::{self, Tree};
-use soda_protocol::{Answer, Call, Change, Lsn, Object, Place, ReclaimStep, Record, SessionKey, Standing};
+use soda_protocol::{
+    Answer, Call, Change, DigestSlots, Lsn, Object, Place, ReclaimStep, Record, SessionKey, Standing,
+};
 use soda_storage::crash;
-use soda_types::{Fid, FileKind, Grant, Ino, Version};
+use soda_types::{Fid, FileKind, Grant, Ino, Sequence, Version};
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 
 const HISTORIES: [&str; 5] = ["server.digest", "server.reserved", "volume.", "meta.commit", "segment."];
+/// Digests without an answer.
+const AT_ONCE: usize = 3;
 /// Passed only by others, or in the background.
 const NOT_BY_DIGESTS: &[&str] = &[
     "segment.punched",
@@ -109,8 +113,15 @@ impl Life {
             let Ok(Answer::Reserved { first, count: 1000, .. }) = reply.result else { panic!("{reply:?}") };
             self.plan = Some(plan(self.seed, client.root, first));
         }
-        while let Some(told) = self.plan.as_ref()?.digests.get(self.told) {
-            let reply = told.send(&client).await?;
+        let (mut next, mut answers) = (self.told, VecDeque::new());
+        loop {
+            while let Some(told) = self.plan.as_ref()?.digests.get(next).filter(|_| answers.len() < AT_ONCE) {
+                answers.push_back(told.begin(&client).await);
+                next += 1;
+            }
+            let Some(answer) = answers.pop_front() else { break };
+            let reply = answer.await.ok()?.0;
+            let told = self.plan.as_ref()?.digests.get(self.told)?;
             for (fid, attr) in digested(&reply) {
                 if let Some((_, version)) = self.leases.get_mut(&fid) {
                     *version = attr.version;
@@ -139,9 +150,8 @@ impl Life {
     }
 
     fn is_in_doubt(&self, fid: Fid) -> bool {
-        let told = self.plan.as_ref().and_then(|plan| plan.digests.get(self.told));
-        let mut touched =
-            told.into_iter().flat_map(|told| &told.records).flat_map(|record| record.change.touches());
+        let told = self.plan.iter().flat_map(|plan| plan.digests.iter().skip(self.told).take(AT_ONCE));
+        let mut touched = told.flat_map(|told| &told.records).flat_map(|record| record.change.touches());
         touched.any(|(object, _)| object == Object::Inode(fid))
     }
 }
@@ -161,7 +171,10 @@ fn plan(seed: u64, root: Fid, first: Ino) -> Plan {
         add(Change::Create { place, fid, new: new_node(FileKind::File) });
         let data = Bytes::from_static(&LARGE);
         add(Change::Write { fid, offset: 0, data, kill_suid_sgid: false });
-        Told { sequence: index + 1, records: coalesce(records), versions: Vec::new() }
+        let slots = DigestSlots::of(64).unwrap();
+        let after = (index > 0).then(|| slots.op(Sequence(index)));
+        let slot = Some(slots.op(Sequence(index + 1)).slot);
+        Told { sequence: index + 1, records: coalesce(records), versions: Vec::new(), after, slot }
     });
     let digests = digests.collect();
     Plan { digests, tree, large }

@@ -14,6 +14,7 @@ mod inquiries;
 mod lock_delegation;
 mod many;
 mod operations;
+mod pipelined;
 mod policy;
 mod power_cut;
 mod refusals;

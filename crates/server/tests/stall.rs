@@ -12,7 +12,7 @@ use soda_storage::{
     Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
     StorageResult, Table, Visit,
 };
-use soda_types::{Errno, Fid, FileKind, InUse, Mode, SessionId, SetAttr};
+use soda_types::{Errno, Fid, FileKind, InUse, Mode, SessionId, SetAttr, Slot};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
@@ -254,8 +254,7 @@ async fn a_digest_whose_session_ends_under_way_is_done_as_a_whole_or_not_at_all(
             drop(connection.send(Some(teller.client.next_op()), same, Bytes::from_static(b"told")).await);
             until("an operation is stuck", async || meta.gate.waiting() > 0).await;
         }
-        let call = Call::Digest { records: told.records.clone(), versions: Vec::new() };
-        let (_, answer) = teller.client.connection().send(Some(told.op()), call, Bytes::new()).await;
+        let answer = told.begin(&teller.client).await;
         assert_eq!(
             teller.client.ask(Call::Renew).await.result,
             Ok(Answer::Done),
@@ -294,6 +293,57 @@ async fn a_digest_whose_session_ends_under_way_is_done_as_a_whole_or_not_at_all(
         assert_eq!(refused(&again).1, Errno::Stale, "{stuck:?}");
         assert_eq!(other.read(fid, 0, 1 << 20).await.unwrap(), content, "{stuck:?}");
     }
+}
+
+/// The first one waits for an operation that is stuck; the others wait for it, and no more of them than belong to one session.
+#[tokio::test(flavor = "multi_thread")]
+async fn digests_wait_in_line_behind_one_that_waits() {
+    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
+    let stores = Stores { meta: meta.clone(), data, path: "memory".into() };
+    let server = Server::start_on(stores, config(Path::new("unused"))).unwrap();
+    let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
+    let mut teller = Teller::connect(&server).await;
+    let (fid, records) = teller.file("file", b"told");
+    digested(&teller.tell(records).await);
+    let (beside_it, _) =
+        Connection::open(server.local_addr(), Role::Data(teller.client.key()), drop).await.unwrap();
+    meta.gate.close();
+    let same = Call::Write { fid, at: WriteAt::Offset(0), kill_suid_sgid: false };
+    drop(beside_it.send(Some(teller.client.next_op()), same, Bytes::from_static(b"told")).await);
+    until("an operation is stuck", async || meta.gate.waiting() > 0).await;
+
+    let mut all: Vec<Told> = Vec::new();
+    for number in 0..10u8 {
+        let data = vec![b'0' + number].into();
+        let write = Change::Write { fid, offset: u64::from(number), data, kill_suid_sgid: false };
+        let record = teller.record(write);
+        let mut told = teller.next_behind(all.last(), vec![record]);
+        // More than the protocol's own, to see the end of the line.
+        told.slot = Some(Slot(40 + u16::from(number)));
+        told.after = all.last().map(Told::op);
+        all.push(told);
+    }
+    let mut answers = Vec::new();
+    answers.push(all[0].begin(&teller.client).await);
+    until("the first one waits", async || waits_for(&tools, fid).await > 0).await;
+    for told in &all[1..] {
+        answers.push(told.begin(&teller.client).await);
+    }
+    let last = answers.pop().unwrap().await.unwrap().0;
+    assert!(matches!(last.result, Err(Failure::Busy(_))), "{last:?}");
+    assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()));
+    // Sent again over the next connection, they are the same.
+    teller.client = Client::resume(&server, teller.client.key()).await;
+    let mut again = Vec::new();
+    for told in &all[..9] {
+        again.push(told.begin(&teller.client).await);
+    }
+    meta.gate.open();
+    for answer in again {
+        digested(&tokio::time::timeout(PATIENCE, answer).await.expect(TIMED_OUT).unwrap().0);
+    }
+    digested(&teller.send(&all[9]).await);
+    assert_eq!(teller.client.read(fid, 0, 20).await.unwrap(), b"0123456789"[..]);
 }
 
 fn replies_of(meta: &dyn MetaRead, session: SessionId) -> usize {

@@ -1,4 +1,4 @@
-//! Telling the server: digests, one after the other.
+//! Telling the server: digests, one after the other, some of them without waiting for the answer to the one before.
 
 use crate::cache::State;
 use crate::cache::inode::{Inode, Keeping, Origin};
@@ -8,7 +8,7 @@ use crate::crash;
 use crate::inner::{Arrived, Inner, Phase};
 use crate::log::Behind;
 use crate::log::disk::OnDisk;
-use crate::log::next::{Chosen, ServerRoom, UnderWay};
+use crate::log::next::{Chosen, Filled, ServerRoom, UnderWay};
 use crate::log::waiting::ToSync;
 use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
@@ -31,25 +31,35 @@ const STALL: Duration = Duration::from_millis(500);
 /// Version and data version of an inode, as they have been counted here.
 type Counted = (Fid, Version, Version);
 
+/// A digest that is about to be sent.
+struct Next {
+    digest: Digest,
+    versions: Vec<Counted>,
+    /// The one before it, if that has no answer.
+    after: Option<DigestId>,
+}
+
 impl State {
     /// Takes the next digest out of the log, if one is due.
-    fn next_digest(&mut self, now: Monotonic) -> Option<(Digest, Vec<Counted>)> {
+    fn next_digest(&mut self, now: Monotonic) -> Option<Next> {
         let behind = &mut self.behind;
         if behind.due_at().is_none_or(|due| due > now) {
             return None;
         }
+        let after = behind.digest_under_way();
         let (digest, chosen) = behind.choose(now)?;
+        let filled = behind.filled(&digest);
         match chosen {
             Chosen::InOrder => behind.unasked_at = now,
             Chosen::Wanted => behind.wanted_at = now,
             Chosen::Freeing => {}
         }
         if let Some(disk) = &behind.disk {
-            disk.push_sent(digest.id, digest.lsns.clone());
+            disk.push_sent(digest.id, after, digest.lsns.clone());
         }
         behind.waiting.note_taken(&behind.log, digest.id);
-        let mut under_way = UnderWay { id: digest.id, chosen, ..UnderWay::default() };
-        for record in behind.log.under_way_records() {
+        let mut under_way = UnderWay { id: digest.id, chosen, filled, ..UnderWay::default() };
+        for record in behind.log.records_of(digest.id) {
             under_way.touched.extend(Behind::inodes_of(&record.change));
             under_way.gone.extend(Behind::removed_by(&record.change));
             if let Change::TmpFile { fid, .. }
@@ -64,7 +74,8 @@ impl State {
         touched.iter().for_each(|fid| self.inode(*fid).log.told_in = digest.id);
         let behind = &mut self.behind;
         behind.before.insert(digest.id, before);
-        behind.under_way = Some(under_way);
+        behind.under_way.push_back(under_way);
+        behind.unanswered.insert(digest.id);
         let counted = |fid: Fid| {
             let inode = self.peek(fid)?;
             let known = inode.attr.map_or((inode.seen, Version(0)), |attr| (attr.version, attr.data_version));
@@ -72,15 +83,25 @@ impl State {
             let reserve = &self.behind.reserve;
             Some((fid, reserve.told(known.0), reserve.told(known.1)))
         };
-        Some((digest, touched.into_iter().filter_map(counted).collect()))
+        let versions = touched.into_iter().filter_map(counted).collect();
+        Some(Next { digest, versions, after })
     }
 
     /// The server has applied the digest; leases on what it created have been accepted.
-    fn digest_applied(&mut self, now: Monotonic, id: DigestId, attrs: &[(Fid, Attr)]) -> Vec<Fid> {
-        let Some(under_way) = self.behind.under_way.take_if(|under_way| under_way.id == id) else {
+    fn digest_applied(
+        &mut self,
+        now: Monotonic,
+        sent_at: Monotonic,
+        id: DigestId,
+        attrs: &[(Fid, Attr)],
+    ) -> Vec<Fid> {
+        let Some(under_way) = self.behind.under_way.pop_front_if(|under_way| under_way.id == id) else {
             return Vec::new();
         };
-        let told = self.behind.log.under_way_records().map(|record| record.lsn).max();
+        if under_way.filled == Filled::Full {
+            self.behind.window.note_digest(now, sent_at);
+        }
+        let told = self.behind.log.records_of(id).map(|record| record.lsn).max();
         self.behind.handle_applied(now, &under_way);
         self.end_moves(told.unwrap_or_default());
         if let Some(disk) = &self.behind.disk {
@@ -152,12 +173,17 @@ impl State {
 
     /// The server could not apply the digest, and will not by itself.
     fn digest_refused(&mut self, now: Monotonic, id: DigestId, error: &FsError) -> Refused {
-        if self.behind.under_way.as_ref().is_none_or(|under_way| under_way.id != id) {
-            return Refused::Overtaken;
-        }
         let refused = self.behind.refused.take();
-        let under_way = self.behind.under_way.take().unwrap_or_default();
+        let place = self.behind.under_way.iter().position(|under_way| under_way.id == id);
+        let Some(under_way) = place.and_then(|place| self.behind.under_way.remove(place)) else {
+            return Refused::Overtaken;
+        };
         match (error.errno, refused) {
+            // The one before it was not applied, or comes again: nothing is wrong with this one.
+            (Errno::TryAgain, None) if place > Some(0) => {
+                self.digests_lost(id);
+                Refused::Later
+            }
             (Errno::NoSpace, _) if self.behind.room == ServerRoom::Enough => {
                 self.behind.room = ServerRoom::Short;
                 self.digests_lost(id);
@@ -184,7 +210,7 @@ impl State {
 
     /// The server has neither this digest nor any later one: their records are pending again.
     pub(super) fn digests_lost(&mut self, from: DigestId) {
-        self.behind.under_way = None;
+        self.behind.under_way.retain(|under_way| under_way.id < from);
         self.behind.log.handle_lost(from);
         for (_, before) in self.behind.before.split_off(&from).into_iter().rev() {
             before.into_iter().for_each(|(fid, version)| self.inode(fid).told = version);
@@ -258,18 +284,24 @@ fn touched_once(under_way: &UnderWay) -> BTreeSet<Fid> {
 impl Inner {
     /// Sends what is due. Called by whoever may have made it so, with no lock held.
     pub(crate) fn pump(self: &Arc<Inner>) {
+        while self.pump_one() == Pumped::Digest {}
+    }
+
+    fn pump_one(self: &Arc<Inner>) -> Pumped {
         let (to_sync, dispatch, reservation) = {
             let (mut state, now) = self.locked();
             let to_sync = state.behind.waiting.take_to_sync(now);
             to_sync.iter().for_each(|who| self.stats.fsync_flush_nanos.add_time(now.since(who.began)));
             let reservation = state.next_reservation(now);
-            let next = self.slots.digest_slot().and_then(|_| state.next_digest(now));
-            let dispatch = next.and_then(|(digest, versions)| {
+            let slots = self.slots.digest_slots();
+            let next = slots.and_then(|slots| Some((slots, state.next_digest(now)?)));
+            let dispatch = next.and_then(|(slots, Next { digest, versions, after })| {
                 self.stats.digests.one();
                 self.stats.digested.add(digest.lsns.len() as u64);
                 self.stats.coalesced.add((digest.lsns.len() - digest.records.len()) as u64);
                 let ticket = state.holder.begin_request(now);
-                let call = Call::Digest { records: digest.records, versions };
+                let after = after.map(|before| slots.op(Sequence(before.0)));
+                let call = Call::Digest { records: digest.records, versions, after };
                 let slot = self.slots.digest(digest.id)?;
                 let order = Order { give_up: GiveUp::Never, ..Order::change(call, slot, ticket, Vec::new()) };
                 // Should this machine crash, it is known that the server may have it.
@@ -286,7 +318,7 @@ impl Inner {
         if let Some(order) = reservation {
             drop(self.send_reservation(order));
         }
-        let Some((digest, disk)) = dispatch else { return };
+        let Some((digest, disk)) = dispatch else { return Pumped::Nothing };
         self.report_rest();
         match disk.filter(|disk| disk.safety() == Safety::PowerCut) {
             Some(disk) => {
@@ -298,12 +330,27 @@ impl Inner {
             }
             None => self.send_enlisted(digest),
         }
+        Pumped::Digest
     }
 }
 
+/// What was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pumped {
+    /// No digest.
+    Nothing,
+    Digest,
+}
+
 fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answer, Bytes)>) -> FsResult<()> {
-    let (inner, state, now) = (arrived.inner, &mut *arrived.state, arrived.now);
+    let (inner, state, now, sent_at) =
+        (arrived.inner, &mut *arrived.state, arrived.now, arrived.ticket.sent_at());
+    state.behind.unanswered.remove(&id);
+    let overtakes = state.behind.is_under_way(DigestId(id.0.saturating_sub(1)));
     let applied = result.and_then(|(answer, _)| match answer {
+        Answer::Digested { .. } if overtakes => {
+            Err(FsError::new(Errno::Io, "a digest is answered before the one that it comes after"))
+        }
         Answer::Digested { attrs } => Ok(attrs),
         other => unexpected(&other),
     });
@@ -311,7 +358,7 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
         Ok(attrs) => {
             crash::point("client.digest-answered");
             state.behind.stalled_until = Monotonic::ZERO;
-            let kernel_is_wrong = state.digest_applied(now, id, &attrs);
+            let kernel_is_wrong = state.digest_applied(now, sent_at, id, &attrs);
             crash::point("client.digest-applied");
             if !kernel_is_wrong.is_empty() {
                 let hooks = Arc::clone(&inner.hooks);

@@ -33,7 +33,7 @@ impl State {
     /// forgotten, and the next write, fsync or close of each of these files fails.
     pub(crate) fn lose_log(&mut self, applied: Applied) -> Lost {
         let records = self.behind.log.abandon(applied);
-        self.behind.under_way = None;
+        self.behind.under_way.clear();
         self.behind.restoring = None;
         self.behind.reserve.start_over();
         self.behind.before.clear();
@@ -274,14 +274,17 @@ impl Inner {
     /// A session has begun: its log goes to the local disk, if there is a cache directory.
     pub(crate) fn begin_disk_log(&self, welcome: &SessionWelcome) {
         let WritePolicy::Behind(policy) = self.config.write_policy() else { return };
-        let (Some(dir), Some(slot)) = (&self.config.cache.dir, self.slots.digest_slot()) else { return };
+        let slots = self.slots.digest_slots();
         let mut state = crate::lock(&self.state);
+        state.behind.begin_session(slots);
+        let (Some(dir), Some(slots)) = (&self.config.cache.dir, slots) else { return };
         let header = Header {
             server: self.config.server.clone(),
             volume: self.config.volume.clone(),
             client: self.config.client_id,
             session: welcome.key,
-            digest: OpId { slot, sequence: Sequence(state.behind.last_digest().0) },
+            digest: OpId { slot: slots.first, sequence: Sequence(state.behind.last_digest().0) },
+            slots: slots.count,
         };
         let safety = match policy.fsync {
             Fsync::Server => Safety::ProcessCrash,
@@ -297,8 +300,8 @@ impl Inner {
 
     /// Before anything else is sent to a server that has started anew.
     pub(crate) fn restore_digests(self: &Arc<Inner>, welcome: &SessionWelcome) {
-        let Some(slot) = self.slots.digest_slot() else { return };
-        let stored = DigestId(welcome.stored_in(slot).0);
+        let Some(slots) = self.slots.digest_slots() else { return };
+        let stored = DigestId(slots.stored(welcome).0);
         let mut state = crate::lock(&self.state);
         state.behind.reserve.note_another_run();
         let again = state.restore_log(stored);
@@ -312,9 +315,10 @@ impl Inner {
         if again > 0 {
             tracing::warn!(again, "the server lost delayed writes in a power cut: they are sent again");
             // What is under way comes after them.
-            if let Some(pending) = self.link.take_digest(slot) {
-                crate::lock(&self.state).holder.fail_request(pending.ticket);
-            }
+            let taken = self.link.take_digests(slots);
+            let mut state = crate::lock(&self.state);
+            taken.into_iter().for_each(|pending| state.holder.fail_request(pending.ticket));
+            state.behind.unanswered.clear();
         }
     }
 }

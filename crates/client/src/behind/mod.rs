@@ -8,8 +8,8 @@
 //! *through*: to the server at once, after what the server has to know before (`Inner::settled`).
 //!
 //! # Digests
-//! Records travel in digests, one under way at a time, in a slot of their own, so that no operation which waits at the server
-//! can keep the flush waiting that it waits for. They are sent for those who wait (recalls, fsync, operations that go
+//! Records travel in digests, in slots of their own, so that no operation which waits at the server can keep the flush waiting that
+//! it waits for; where the server is far away several are under way, each applied only after the one before it. They are sent for those who wait (recalls, fsync, operations that go
 //! through) before all others, else by age and size.
 //!
 //! # What is made here

@@ -3,8 +3,8 @@
 use crate::connection::{Generation, SlotGuard, Writer};
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
-use soda_protocol::{Call, Frame, FrameError, FrameKind, Note, Request};
-use soda_types::{Fid, Slot};
+use soda_protocol::{Call, DigestSlots, Frame, FrameError, FrameKind, Note, Request};
+use soda_types::Fid;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -117,8 +117,8 @@ struct Table<C> {
     control: Option<(ConnId, Arc<Writer>)>,
     /// Whether the session is restored on it, so that requests may follow.
     control_ready: bool,
-    /// Until it is, only what is in this slot.
-    restoring: Option<Slot>,
+    /// Until it is, only digests.
+    restoring: Option<DigestSlots>,
     data: Vec<(ConnId, Arc<Writer>)>,
     next_conn: u64,
     /// Requests with a slot of an older session are not taken on.
@@ -255,19 +255,19 @@ impl<C> Link<C> {
         id
     }
 
-    /// The session is restored, but only what is in this slot is sent, until [`Link::control_ready`].
-    pub(crate) fn control_restoring(&self, id: ConnId, slot: Slot) {
+    /// Sends digests that wait, up to this one: each comes after the one before it.
+    pub(crate) fn send_digests(&self, slots: DigestSlots, up_to: u64) {
+        crate::lock(&self.table).send_digests(slots, up_to);
+    }
+
+    /// The session is restored, but only digests are sent, until [`Link::control_ready`].
+    pub(crate) fn control_restoring(&self, id: ConnId, slots: DigestSlots) {
         let mut table = crate::lock(&self.table);
         if table.control.as_ref().is_none_or(|(control, _)| *control != id) {
             return;
         }
-        table.restoring = Some(slot);
-        let waits = |pending: &Pending<C>| pending.sent_on.is_none() && pending.is_in(slot);
-        let tag = table.pending.iter().find(|(_, pending)| waits(pending)).map(|(tag, _)| *tag);
-        drop(table);
-        if let Some(tag) = tag {
-            self.resend(tag);
-        }
+        table.restoring = Some(slots);
+        table.send_digests(slots, u64::MAX);
     }
 
     /// The session is restored: all requests that wait are sent, in order.
@@ -376,11 +376,11 @@ impl<C> Link<C> {
         lost
     }
 
-    /// Takes the digest out that is under way, if there is one: it is not sent again.
-    pub(crate) fn take_digest(&self, slot: Slot) -> Option<Pending<C>> {
+    /// Takes the digests out that are under way: they are not sent again.
+    pub(crate) fn take_digests(&self, slots: DigestSlots) -> Vec<Pending<C>> {
         let mut table = crate::lock(&self.table);
-        let tag = table.pending.iter().find(|(_, pending)| pending.is_in(slot)).map(|(tag, _)| *tag)?;
-        table.pending.remove(&tag)
+        let taken = table.pending.extract_if(.., |_, pending| pending.is_in(slots));
+        taken.map(|(_, pending)| pending).collect()
     }
 
     /// No more requests; takes out all there are.
@@ -425,7 +425,8 @@ impl<C> Table<C> {
     }
 
     fn pick(&self, route: Route, slot: Option<&SlotGuard>) -> Option<Connection> {
-        let restores = || slot.is_some_and(|guard| Some(guard.op.slot) == self.restoring);
+        let restores =
+            || slot.is_some_and(|guard| self.restoring.is_some_and(|slots| slots.has(guard.op.slot)));
         match route {
             Route::Data if self.data_wanted > 0 => self.least_busy(),
             _ => self.control.clone().filter(|_| self.control_ready || restores()),
@@ -446,6 +447,23 @@ impl<C> Table<C> {
         }
     }
 
+    /// Under the lock, so that none goes ahead of one before it.
+    fn send_digests(&mut self, slots: DigestSlots, up_to: u64) {
+        let waits = |pending: &Pending<C>| pending.sent_on.is_none() && pending.is_in(slots);
+        let of_them = self.pending.range(..=up_to).filter(|(_, pending)| waits(pending));
+        let tags: Vec<u64> = of_them.map(|(tag, _)| *tag).collect();
+        let Some((id, writer)) =
+            self.control.clone().filter(|_| self.control_ready || self.restoring.is_some())
+        else {
+            return;
+        };
+        for tag in tags {
+            if let Some(pending) = self.pending.get_mut(&tag) {
+                pending.send_again(tag, id, &writer, Some(&writer));
+            }
+        }
+    }
+
     /// Under the lock, so that nothing that is asked later goes first.
     fn send_waiting(&mut self, route: Route, id: ConnId, writer: &Writer) {
         let control_carries_all = self.data_wanted == 0;
@@ -460,8 +478,8 @@ impl<C> Table<C> {
 }
 
 impl<C> Pending<C> {
-    fn is_in(&self, slot: Slot) -> bool {
-        self.slot.as_ref().is_some_and(|guard| guard.op.slot == slot)
+    fn is_in(&self, slots: DigestSlots) -> bool {
+        self.slot.as_ref().is_some_and(|guard| slots.has(guard.op.slot))
     }
 
     /// Who gave it up meanwhile could not tell the server: a lock would be waited for that nobody is there to release.

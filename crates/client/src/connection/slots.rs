@@ -1,7 +1,7 @@
 //! Slots and sequences: what makes changing operations exactly-once. One operation in flight for each slot.
 
 use soda_oplog::DigestId;
-use soda_protocol::OpId;
+use soda_protocol::{DigestSlots, OpId};
 use soda_types::{Sequence, Slot};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -18,8 +18,8 @@ struct Inner {
     next: u64,
     /// What belongs to an older one is not given back.
     generation: Generation,
-    /// The last slot, for digests: who waits at the server in the others must not keep a flush waiting.
-    digests: Option<Slot>,
+    /// For digests: who waits at the server in the others must not keep a flush waiting.
+    digests: Option<DigestSlots>,
     waiting: VecDeque<oneshot::Sender<SlotGuard>>,
 }
 
@@ -45,15 +45,15 @@ enum Pool {
 }
 
 impl Slots {
-    /// A new session begins: slots `0..count`, the last of which is for digests; sequences from 1.
+    /// A new session begins: slots `0..count`, the last of which are for digests; sequences from 1.
     pub(crate) fn start_session(self: &Arc<Slots>, count: u16) -> Generation {
         let mut inner = crate::lock(&self.inner);
         inner.generation.0 += 1;
         let generation = inner.generation;
         inner.next = 1;
-        let last = count.saturating_sub(1);
-        inner.digests = (last > 0).then_some(Slot(last));
-        inner.free = (0..last.max(1)).rev().map(Slot).collect();
+        inner.digests = DigestSlots::of(count);
+        let others = inner.digests.map_or(count, |digests| digests.first.0);
+        inner.free = (0..others.max(1)).rev().map(Slot).collect();
         drop(inner);
         self.serve_waiting();
         generation
@@ -100,17 +100,17 @@ impl Slots {
     }
 
     /// `None`: the server gives too few.
-    pub(crate) fn digest_slot(&self) -> Option<Slot> {
+    pub(crate) fn digest_slots(&self) -> Option<DigestSlots> {
         crate::lock(&self.inner).digests
     }
 
-    /// The digests' own slot, for one of them. Their numbers are its sequences.
+    /// One of the digests' own slots, for one of them. Their numbers are its sequences.
     pub(crate) fn digest(self: &Arc<Slots>, id: DigestId) -> Option<SlotGuard> {
-        let (generation, slot) = {
+        let (generation, slots) = {
             let inner = crate::lock(&self.inner);
             (inner.generation, inner.digests?)
         };
-        let op = OpId { slot, sequence: Sequence(id.0) };
+        let op = slots.op(Sequence(id.0));
         Some(SlotGuard { op, generation, slots: Arc::clone(self), pool: Pool::Digests })
     }
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_have_a_slot_of_their_own() {
+    fn digests_have_slots_of_their_own() {
         let slots = Arc::new(Slots::default());
         slots.start_session(2);
         let other = slots.try_acquire().unwrap();

@@ -6,6 +6,7 @@ pub(crate) mod disk;
 pub(crate) mod next;
 pub(crate) mod reserve;
 pub(crate) mod waiting;
+mod window;
 
 use crate::config::{Fsync, WriteBehind, WritePolicy};
 use disk::DiskLog;
@@ -14,10 +15,11 @@ use reserve::Reserve;
 use soda_oplog::{Change, DigestId, Fate, Log, Needed};
 use soda_protocol::Lsn;
 use soda_types::{Fid, Monotonic, Timestamp, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tokio::sync::Notify;
 use waiting::Waiters;
+use window::Window;
 
 /// The operation log of the client and what goes with it; under the lock of the caches.
 #[derive(Debug)]
@@ -27,7 +29,11 @@ pub(crate) struct Behind {
     /// The log on the local disk, if there is to be one.
     pub(crate) disk: Option<Arc<DiskLog>>,
     pub(crate) reserve: Reserve,
-    pub(crate) under_way: Option<UnderWay>,
+    /// Digests under way, in their order.
+    pub(crate) under_way: VecDeque<UnderWay>,
+    /// Digests that were sent and have no answer: those under way, and those that are counted as lost with one before them.
+    pub(crate) unanswered: BTreeSet<DigestId>,
+    pub(crate) window: Window,
     pub(crate) waiting: Waiters,
     /// For digests that the server's disk may not have: the versions that it had before each of them.
     pub(crate) before: BTreeMap<DigestId, Vec<(Fid, Version)>>,
@@ -66,7 +72,9 @@ impl Behind {
             log: Log::default(),
             disk: None,
             reserve: Reserve::default(),
-            under_way: None,
+            under_way: VecDeque::new(),
+            unanswered: BTreeSet::new(),
+            window: Window::default(),
             waiting: Waiters::default(),
             before: BTreeMap::new(),
             durable: DigestId::default(),
@@ -91,11 +99,11 @@ impl Behind {
         Arc::clone(&self.news)
     }
 
-    /// When the next digest is due if nobody asks for one; `None`: the log is empty, or one is under way, whose answer
-    /// sends the next.
+    /// When the next digest is due if nobody asks for one; `None`: the log is empty, or it waits for the answer of one that is
+    /// under way.
     pub(crate) fn due_at(&self) -> Option<Monotonic> {
         let WritePolicy::Behind(behind) = &self.policy else { return None };
-        if self.under_way.is_some() {
+        if !self.may_send() {
             return None;
         }
         let oldest = self.log.oldest_pending()?;
@@ -176,9 +184,14 @@ impl Behind {
         self.restoring.is_some()
     }
 
-    /// The digest without an answer.
+    /// The last digest under way.
     pub(crate) fn digest_under_way(&self) -> Option<DigestId> {
-        self.log.under_way().filter(|_| self.under_way.is_some())
+        self.under_way.back().map(|under_way| under_way.id)
+    }
+
+    /// Whether this digest, or one before it, is under way.
+    pub(crate) fn is_under_way(&self, id: DigestId) -> bool {
+        self.under_way.front().is_some_and(|first| first.id <= id)
     }
 
     /// What the server would be told first for who waits for these inodes.

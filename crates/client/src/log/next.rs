@@ -5,7 +5,7 @@ use crate::config::WritePolicy;
 use crate::crash;
 use soda_oplog::segments::Entry;
 use soda_oplog::{Digest, DigestId, DigestLimits};
-use soda_protocol::Lsn;
+use soda_protocol::{DigestSlots, Lsn};
 use soda_types::{Fid, Monotonic, Sequence};
 use std::time::Duration;
 
@@ -27,12 +27,23 @@ const LONGEST_QUIET: Duration = Duration::from_millis(20);
 pub(crate) struct UnderWay {
     pub(crate) id: DigestId,
     pub(crate) chosen: Chosen,
+    pub(crate) filled: Filled,
     /// Inodes, as often as its records touch them.
     pub(crate) touched: Vec<Fid>,
     /// Inodes that may be left without a name while a process has them open.
     pub(crate) kept: Vec<Fid>,
     /// Inodes that are removed.
     pub(crate) gone: Vec<Fid>,
+}
+
+/// How much of what it may hold a digest holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Filled {
+    /// All that there was for it.
+    #[default]
+    InPart,
+    /// As much as one holds: there may be more.
+    Full,
 }
 
 /// Why a digest holds what it holds.
@@ -60,6 +71,35 @@ pub(crate) enum ServerRoom {
 }
 
 impl Behind {
+    /// Whether another digest may be sent beside those that are under way. Behind one another go full ones, as many as the window
+    /// takes, and what somebody waits for goes behind what nobody does. Who comes while one is under way for others shares the next.
+    pub(super) fn may_send(&self) -> bool {
+        let Some((first, last)) = self.under_way.front().zip(self.under_way.back()) else {
+            return self.unanswered.is_empty();
+        };
+        // Of those behind a digest that was lost no number may be used again before it is certain that they were not applied.
+        let lost = self.unanswered.len() > self.under_way.len();
+        if lost || self.room != ServerRoom::Enough || self.restoring.is_some() {
+            return false;
+        }
+        let open = (self.log.last_digest().0 + 1).saturating_sub(first.id.0);
+        if open >= self.window.size() as u64 {
+            return false;
+        }
+        let goes_on = last.filled == Filled::Full
+            || self.under_way.iter().all(|under_way| under_way.chosen == Chosen::InOrder);
+        self.log.pending_count() >= UNASKED.records
+            || self.log.pending_bytes() >= UNASKED.bytes
+            || (goes_on && self.waiting.has_unserved())
+    }
+
+    /// How full a digest is.
+    pub(crate) fn filled(&self, digest: &Digest) -> Filled {
+        let weight: u64 = digest.records.iter().map(|record| record.change.weight()).sum();
+        let full = digest.lsns.len() >= UNASKED.records / 2 || weight >= UNASKED.bytes / 2;
+        if full { Filled::Full } else { Filled::InPart }
+    }
+
     /// Takes what is sent next out of the log.
     pub(crate) fn choose(&mut self, now: Monotonic) -> Option<(Digest, Chosen)> {
         let (due, others) = match self.room {
@@ -99,7 +139,7 @@ impl Behind {
         if under_way.chosen == Chosen::Wanted && now.since(self.unasked_at) < LONGEST_QUIET {
             self.quiet_until = now + QUIET;
         }
-        self.reserve.note_used(self.log.under_way_space());
+        self.reserve.note_used(self.log.space_of(under_way.id));
         self.log.handle_applied(under_way.id);
         self.applied += 1;
         let has_room = under_way.chosen == Chosen::InOrder || self.log.first_pending().is_none();
@@ -108,7 +148,7 @@ impl Behind {
 
     /// The digest in which everything is that was logged so far and applied.
     pub(crate) fn applied_up_to(&self) -> DigestId {
-        match self.log.under_way() {
+        match self.log.first_under_way() {
             Some(DigestId(under_way)) => DigestId(under_way.saturating_sub(1)),
             None => self.log.last_digest(),
         }
@@ -122,6 +162,11 @@ impl Behind {
     /// How often a server turned out to have less than it had been told.
     pub(crate) fn losses(&self) -> u64 {
         self.losses
+    }
+
+    /// So much of the server's slots digests have in this session.
+    pub(crate) fn begin_session(&mut self, slots: Option<DigestSlots>) {
+        self.window.begin_session(slots.map_or(1, DigestSlots::most_open));
     }
 
     /// A digest is about to be refused because of this record.

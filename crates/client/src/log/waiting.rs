@@ -84,13 +84,22 @@ impl What {
 }
 
 impl Waiters {
-    /// When the first of those who wait is to be served; `None`: nobody waits.
+    /// When the first of those who wait is to be served; `None`: nobody waits for more than is under way.
     pub(crate) fn due_at(&self) -> Option<Monotonic> {
         let due = |waiter: &Waiter| match waiter.then {
             Then::Nothing => Monotonic::ZERO,
             Then::Synced { .. } => self.gather_until,
         };
-        self.list.iter().map(due).min()
+        self.unserved().map(due).min()
+    }
+
+    /// Who is not served by any of the digests under way.
+    fn unserved(&self) -> impl Iterator<Item = &Waiter> {
+        self.list.iter().filter(|waiter| waiter.last.is_none())
+    }
+
+    pub(crate) fn has_unserved(&self) -> bool {
+        self.unserved().any(|waiter| !waiter.done.is_closed())
     }
 
     /// Who waits for inodes: the one whose turn it is, if it is anybody's, and the others. By turns those come first whom one

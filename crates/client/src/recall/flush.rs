@@ -22,7 +22,7 @@ impl Inner {
         let Some(digest) = crate::lock(&self.state).behind.digest_under_way() else { return false };
         let (inner, recall) = (Arc::clone(self), recall.clone());
         self.runtime.spawn(async move {
-            while crate::lock(&inner.state).behind.digest_under_way() == Some(digest) {
+            while crate::lock(&inner.state).behind.is_under_way(digest) {
                 let flushed = tokio::time::timeout(PROGRESS, inner.flush_all()).await;
                 if matches!(flushed, Ok(Err(_))) {
                     tokio::time::sleep(FLUSH_AGAIN).await;

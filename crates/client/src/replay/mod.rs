@@ -11,7 +11,7 @@
 //!
 //! | the session | what is done |
 //! | --- | --- |
-//! | goes on | the digest without an answer is sent again, then the rest; if there is nothing to tell it is ended all the same: nobody waits for its leases |
+//! | goes on | the digests without an answer are sent again, then the rest; if there is nothing to tell it is ended all the same: nobody waits for its leases |
 //! | goes on in a new run of the server | what the server lost is to be sent again, too, if nothing in between went through to the server; the leases are reclaimed, each at the version that the log knows |
 //! | is over: somebody needed its leases | nothing is applied; the log is kept for people (`soda recover`) |
 //!
@@ -215,7 +215,8 @@ impl<'a> Attempt<'a> {
     }
 
     async fn tell(&mut self, wire: &mut Wire, welcome: &SessionWelcome) -> Result<(), Halt> {
-        let stored = welcome.stored_in(self.found.header.digest.slot);
+        let slots = self.found.header.digest_slots();
+        let stored = slots.stored(welcome);
         if stored > self.found.last_digest {
             return Err(Halt::keep(format!(
                 "the log lacks its end: it knows {} digests, the server has been told {}",
@@ -229,13 +230,13 @@ impl<'a> Attempt<'a> {
         if welcome.standing == Standing::Reclaim {
             self.reclaim(wire, &pending).await?;
         }
-        if let Some(digest) = again {
-            self.send(wire, digest.op, digest.records.clone()).await?;
+        for digest in again {
+            self.send(wire, digest.op, digest.records).await?;
         }
         let mut log = Log::after(DigestId(self.found.last_digest.0));
         pending.into_values().for_each(|record| log.restore(Monotonic::ZERO, record));
         while let Some(digest) = log.take(LIMITS) {
-            let op = OpId { sequence: Sequence(digest.id.0), ..self.found.header.digest };
+            let op = slots.op(Sequence(digest.id.0));
             self.note(&Entry::Sent { op, lsns: digest.lsns });
             crash::point("client.replay-noted");
             self.send(wire, op, digest.records).await?;
@@ -253,20 +254,17 @@ impl<'a> Attempt<'a> {
         let found = self.found;
         let is_lost = |digest: &&Digested| digest.op.sequence > stored;
         let lost: Vec<&Digested> = found.applied.iter().filter(is_lost).collect();
-        // In a run of the server that has lost something, or that has just begun, nothing of the old session is under way.
-        let (mut again, mut unsent) = (None, None);
-        match &found.sent {
-            Some(sent) if standing == Standing::Resumed && lost.is_empty() => again = Some(sent.clone()),
-            Some(sent) if sent.op.sequence > stored => unsent = Some(sent),
-            Some(_) => self.note(&Entry::Applied { versions: Vec::new() }),
-            None => {}
-        }
-        if !lost.is_empty() || unsent.is_some() {
+        // In a run of the server that has lost something, or that has just begun, nothing of the old session is under way: what
+        // its store has no answer to is not done. To the rest it says again what came of it.
+        let all_may_be_done = standing == Standing::Resumed && lost.is_empty();
+        let (again, undone): (Vec<&Digested>, Vec<&Digested>) =
+            found.sent.iter().partition(|sent| all_may_be_done || sent.op.sequence <= stored);
+        if !lost.is_empty() || !undone.is_empty() {
             self.note(&Entry::Lost { from: Sequence(stored.0 + 1) });
         }
-        let lost = lost.into_iter().chain(unsent).flat_map(|digest| &digest.records);
+        let lost = lost.into_iter().chain(undone).flat_map(|digest| &digest.records);
         let pending = lost.chain(&found.pending).map(|record| (record.lsn, record.clone())).collect();
-        Left { again: again.map(coalesced), pending }
+        Left { again: again.into_iter().cloned().map(coalesced).collect(), pending }
     }
 
     /// An inode with records that are to be sent before and after a change that went through to the server: that came after the
@@ -330,7 +328,7 @@ impl<'a> Attempt<'a> {
     /// One digest, of which the log says that it is sent.
     async fn send(&mut self, wire: &mut Wire, op: OpId, records: Vec<Record>) -> Result<(), Halt> {
         let count = records.len();
-        match wire.ask(Some(op), Call::Digest { records, versions: Vec::new() }).await {
+        match wire.ask(Some(op), Call::Digest { records, versions: Vec::new(), after: None }).await {
             Ok(Answer::Digested { attrs }) => {
                 crash::point("client.replay-answered");
                 let versions = attrs.iter().map(|(fid, attr)| (*fid, attr.version)).collect();
@@ -363,8 +361,8 @@ impl<'a> Attempt<'a> {
 
 /// What the server lacks.
 struct Left {
-    /// It may have this one, and answers it once more.
-    again: Option<Digested>,
+    /// It may have these, and answers them once more.
+    again: Vec<Digested>,
     pending: BTreeMap<Lsn, Record>,
 }
 

@@ -76,7 +76,12 @@ impl Inner {
         let now = self.now();
         let mut state = crate::lock(&self.state);
         match channel {
-            Channel::Control => state.accept(now, ticket, leases),
+            Channel::Control => {
+                state.accept(now, ticket, leases);
+                if slot.is_none() {
+                    state.behind.window.note_answer(now.since(ticket.sent_at()));
+                }
+            }
             // Brings no leases. `cacheable` asks for the ticket only by its number.
             Channel::Data => state.holder.fail_request(ticket),
         }
@@ -124,6 +129,7 @@ fn failed(failure: Failure, pending: &Pending) -> FsError {
         }
         Failure::Fs(error) => error,
         Failure::Digest { lsn, error } => FsError::new(error.errno, format!("{lsn}: {error}")),
+        Failure::OutOfTurn => FsError::new(Errno::TryAgain, failure.to_string()),
         Failure::Unsupported(what) => FsError::new(Errno::NotSupported, what),
         other => FsError::new(Errno::Io, other.to_string()),
     }

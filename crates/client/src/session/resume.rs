@@ -33,6 +33,7 @@ pub(crate) async fn restore(
 ) -> Result<(), HandshakeError> {
     inner.max_io.store(welcome.max_io.clamp(4096, soda_protocol::MAX_IO), Ordering::Relaxed);
     let _ = inner.root.set(welcome.root);
+    crate::lock(&inner.state).behind.window.begin_connection(inner.now().since(sent_at));
     match welcome.standing {
         Standing::New => begin_session(inner, welcome, sent_at, restarted),
         Standing::Resumed => {
@@ -101,8 +102,8 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
             concerned,
             "changes that were not synced may be lost; fsync of the files concerned will fail once"
         );
-    } else if let Some(slot) = inner.slots.digest_slot() {
-        state.note_undurable(slot);
+    } else if let Some(slots) = inner.slots.digest_slots() {
+        state.note_undurable(slots.first);
     }
     let applied = if restarted == Restarted::Yes { Applied::MayBeLost } else { Applied::Kept };
     let lost = state.lose_log(applied);
@@ -135,13 +136,13 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
 /// Lets requests follow: at once, or, if the server has to be told again what it lost, after that.
 pub(super) fn let_go_on(inner: &Arc<Inner>, id: ConnId, key: SessionKey, joinable: &watch::Sender<Joinable>) {
     let restoring = crate::lock(&inner.state).behind.is_restoring();
-    let Some(slot) = inner.slots.digest_slot().filter(|_| restoring) else {
+    let Some(slots) = inner.slots.digest_slots().filter(|_| restoring) else {
         inner.link.control_ready(id);
         joinable.send_replace(Some(key));
         return;
     };
     joinable.send_replace(None);
-    inner.link.control_restoring(id, slot);
+    inner.link.control_restoring(id, slots);
     let (inner, joinable) = (Arc::clone(inner), joinable.clone());
     tokio::spawn(async move {
         inner.restored().await;

@@ -3,6 +3,7 @@
 mod absorbed;
 mod backup;
 mod endless;
+mod far;
 mod fillers;
 mod full;
 mod group;

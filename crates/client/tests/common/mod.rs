@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 pub(crate) mod delayed;
+pub(crate) mod far;
 pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod script;

@@ -125,11 +125,29 @@ fn who_waits_for_a_file_gets_what_it_depends_on_and_no_more() {
     assert_eq!(numbers(&log.needed_for(&[fid(1)])), [1, 4]);
     let digest = log.take_for(&[fid(4)], ALL).unwrap();
     assert_eq!(numbers(&digest.lsns), [4, 5]);
-    assert!(log.take(ALL).is_none(), "one at a time");
     assert!(log.concerns(fid(4)));
     log.handle_applied(digest.id);
     assert!(!log.concerns(fid(4)) && log.concerns(fid(3)));
     assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [1, 2, 3]);
+}
+
+#[test]
+fn digests_that_are_under_way_together_are_applied_in_order_or_lost_from_one_on() {
+    let mut log = two_branches();
+    let one_each = DigestLimits { records: 1, bytes: u64::MAX };
+    let ids: Vec<DigestId> = (0..4).map(|_| log.take(one_each).unwrap().id).collect();
+    assert_eq!((log.first_under_way(), log.under_way()), (Some(ids[0]), Some(ids[3])));
+    assert_eq!(log.records_of(ids[2]).map(|record| record.lsn.0).collect::<Vec<_>>(), [3]);
+    log.handle_applied(ids[1]);
+    assert_eq!(log.first_under_way(), Some(ids[0]), "not before the one that it comes after");
+    log.handle_applied(ids[0]);
+    assert_eq!((log.first_under_way(), log.undurable_count()), (Some(ids[1]), 1));
+    log.handle_lost(ids[2]);
+    assert_eq!((log.first_under_way(), log.under_way()), (Some(ids[1]), Some(ids[1])));
+    assert_eq!((log.backlog(at(11)).records, log.pending_count()), (4, 3));
+    let again = log.take(ALL).unwrap();
+    assert_eq!(numbers(&again.lsns), [3, 4, 5]);
+    assert!(again.id > ids[3], "under a number of its own");
 }
 
 #[test]
@@ -216,7 +234,8 @@ enum Event {
     Take(usize),
     TakeFor(u64),
     Applied,
-    Lost,
+    /// The one at this place, and all behind it.
+    Lost(usize),
     PowerCut,
     Durable,
 }
@@ -224,10 +243,12 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         (1usize..20).prop_map(Event::Take),
+        (1usize..20).prop_map(Event::Take),
         (1u64..20).prop_map(Event::TakeFor),
         Just(Event::Applied),
         Just(Event::Applied),
-        Just(Event::Lost),
+        Just(Event::Applied),
+        (0usize..4).prop_map(Event::Lost),
         Just(Event::PowerCut),
         Just(Event::Durable),
     ]
@@ -255,7 +276,7 @@ proptest! {
             state: (DigestId(0), start),
         };
         let mut log = Log::default();
-        let mut under_way: Option<Digest> = None;
+        let mut under_way: VecDeque<Digest> = VecDeque::new();
         let mut records = records.into_iter();
         for (appends, event) in events {
             for record in records.by_ref().take(appends) {
@@ -275,23 +296,24 @@ proptest! {
             }
             match event {
                 Event::Take(records) => {
-                    under_way = log.take(DigestLimits { records, bytes: u64::MAX }).or(under_way);
+                    under_way.extend(log.take(DigestLimits { records, bytes: u64::MAX }));
                 }
-                Event::TakeFor(ino) => under_way = log.take_for(&[fid(ino)], ALL).or(under_way),
+                Event::TakeFor(ino) => under_way.extend(log.take_for(&[fid(ino)], ALL)),
                 Event::Applied => {
-                    if let Some(digest) = under_way.take() {
+                    if let Some(digest) = under_way.pop_front() {
                         digest.records.iter().for_each(|record| server.state.1.apply(record));
                         server.state.0 = digest.id;
                         log.handle_applied(digest.id);
                     }
                 }
-                Event::Lost => {
-                    if let Some(digest) = under_way.take() {
+                Event::Lost(from) => {
+                    if let Some(digest) = under_way.get(from) {
                         log.handle_lost(digest.id);
+                        under_way.truncate(from);
                     }
                 }
                 Event::PowerCut => {
-                    under_way = None;
+                    under_way.clear();
                     server.state = server.durable.clone();
                     log.handle_lost(DigestId(server.state.0.0 + 1));
                 }
@@ -301,7 +323,7 @@ proptest! {
                 }
             }
         }
-        if let Some(digest) = under_way.take() {
+        if let Some(digest) = under_way.pop_front() {
             log.handle_lost(digest.id);
         }
         for record in records {

@@ -32,14 +32,14 @@ struct Selected {
 
 impl Log {
     /// The next digest of those that somebody who waits for these inodes needs, dependencies first. `None` if nothing of
-    /// theirs is pending (any more), or one digest is under way.
+    /// theirs is pending (any more).
     pub fn take_for(&mut self, fids: &[Fid], limits: DigestLimits) -> Option<Digest> {
         self.take_these(self.needed_for(fids), limits)
     }
 
     /// The next digest for those who wait: for `due` first, in part if he waits for more than the limits allow, and for all
     /// others, in their order, who are served by it whole. If nobody is, the first one is served in part. `None` if nothing
-    /// of theirs is pending (any more), or one digest is under way.
+    /// of theirs is pending (any more).
     pub fn take_wanted(
         &mut self,
         due: Option<&Wanted>,

@@ -5,11 +5,12 @@
 //! needed any more. Each file:
 //!
 //! ```text
-//! magic "SODALOG1" | entry | entry | ...          entry = length u32 | crc32c u32 | body     (little-endian)
+//! magic "SODALOG2" | entry | entry | ...          entry = length u32 | crc32c u32 | body     (little-endian)
 //! ```
 //!
 //! The check sum is over length and body; the body is an [`Entry`] in postcard. The first entry of each file is a
-//! [`Entry::Header`], so a file explains itself when the ones before it are gone.
+//! [`Entry::Header`], so a file explains itself when the ones before it are gone. Format 1 had digests in one slot, one under
+//! way at a time: its files have no [`Entry::Slots`] and no [`Entry::SentBehind`], and are read all the same.
 //!
 //! # After a crash
 //! The log ends with its first entry that is not whole. At the end of the last file that is what a crash leaves, and
@@ -21,7 +22,7 @@ mod read;
 
 use crate::{Lsn, Record};
 use serde::{Deserialize, Serialize};
-use soda_protocol::{OpId, SessionKey};
+use soda_protocol::{DigestSlots, OpId, SessionKey};
 use soda_types::{ClientId, Fid, Sequence, Version};
 use std::collections::VecDeque;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -32,7 +33,7 @@ use std::sync::Arc;
 
 pub use read::{Damage, Digested, Found, read};
 
-const MAGIC: &[u8; 8] = b"SODALOG1";
+const MAGIC: &[u8; 8] = b"SODALOG2";
 /// A file that has reached this many bytes is followed by a new one.
 const FILE_BYTES: u64 = 16 << 20;
 /// A file of less is left, although nothing in it is needed.
@@ -50,13 +51,13 @@ pub enum Entry {
         version: Version,
     },
     Record(Record),
-    /// A digest is about to be sent. One is under way at a time, so all before it have been answered. Sent again after a
-    /// crash, it is the same operation to the server.
+    /// A digest is about to be sent, and all before it have been answered. Sent again after a crash, it is the same operation to
+    /// the server.
     Sent {
         op: OpId,
         lsns: Vec<Lsn>,
     },
-    /// The last digest has been answered: the server has applied it, and is at these versions.
+    /// The first digest without an answer has got it: the server has applied it, and is at these versions.
     Applied {
         versions: Vec<(Fid, Version)>,
     },
@@ -72,6 +73,13 @@ pub enum Entry {
     Durable {
         up_to: Sequence,
     },
+    /// As `Sent`, but those before it may be without an answer: the server applies it after them or not at all.
+    SentBehind {
+        op: OpId,
+        lsns: Vec<Lsn>,
+    },
+    /// Follows the header: how many slots digests have.
+    Slots(u16),
 }
 
 /// Whose log it is.
@@ -82,8 +90,21 @@ pub struct Header {
     pub client: ClientId,
     /// The session under whose leases the records were made.
     pub session: SessionKey,
-    /// The slot of digests, and the last one of them that was sent when the file was begun; sequence 0: none.
+    /// The first slot of digests, and the last one of them that was sent when the file was begun; sequence 0: none.
     pub digest: OpId,
+    /// How many slots digests have. Kept as [`Entry::Slots`].
+    #[serde(skip, default = "one_slot")]
+    pub slots: u16,
+}
+
+fn one_slot() -> u16 {
+    1
+}
+
+impl Header {
+    pub fn digest_slots(&self) -> DigestSlots {
+        DigestSlots { first: self.digest.slot, count: self.slots.max(1) }
+    }
 }
 
 /// What the log has to survive without [`Segments::sync`].
@@ -194,7 +215,9 @@ impl Segments {
     pub fn append(&mut self, entry: &Entry) {
         match entry {
             Entry::Record(record) => self.current.last = record.lsn,
-            Entry::Sent { op, .. } => self.header.digest = *op,
+            Entry::Sent { op, .. } | Entry::SentBehind { op, .. } => {
+                self.header.digest.sequence = op.sequence;
+            }
             _ => {}
         }
         encode(entry, &mut self.buffer);
@@ -330,6 +353,7 @@ fn open(
     let path = path_of(directory, number);
     let mut first = MAGIC.to_vec();
     encode(&Entry::Header(header.clone()), &mut first);
+    encode(&Entry::Slots(header.slots), &mut first);
     let made = || -> io::Result<File> {
         let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(&first)?;

@@ -4,7 +4,7 @@ use super::{Entry, Header, LONGEST_ENTRY, MAGIC, SegmentError, checksum};
 use crate::{Lsn, Object, Record};
 use soda_protocol::OpId;
 use soda_types::{Fid, Sequence, Version};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 /// What a log holds.
@@ -14,8 +14,8 @@ pub struct Found {
     pub header: Header,
     /// Digests that the server has applied, and that its disk may lack; ascending.
     pub applied: Vec<Digested>,
-    /// A digest that may have been applied or not, under its identity.
-    pub sent: Option<Digested>,
+    /// Digests that may have been applied or not, under their identities; ascending. If one was not, none after it was.
+    pub sent: Vec<Digested>,
     /// Never sent, or lost by the server; ascending.
     pub pending: Vec<Record>,
     /// The last digest that was sent; 0: none.
@@ -171,7 +171,7 @@ fn body<'a>(path: &Path, bytes: &'a [u8]) -> Result<Option<&'a [u8]>, SegmentErr
         };
     };
     match magic.strip_prefix(name) {
-        Some(format) if format == &MAGIC[name.len()..] => Ok(Some(rest)),
+        Some(&[format]) if (b'1'..=MAGIC[name.len()]).contains(&format) => Ok(Some(rest)),
         Some(&[format]) if format.is_ascii_digit() => {
             Err(SegmentError::TooNew { path: path.to_owned(), format: format - b'0' })
         }
@@ -218,7 +218,8 @@ fn split(bytes: &[u8]) -> Option<(Option<Entry>, &[u8])> {
 struct State {
     header: Option<Header>,
     applied: Vec<Batch>,
-    sent: Option<Batch>,
+    /// Without an answer, in their order.
+    sent: VecDeque<Batch>,
     pending: BTreeMap<Lsn, Record>,
     last_digest: Sequence,
     /// Not followed by their record yet.
@@ -239,7 +240,9 @@ impl State {
         match entry {
             Entry::Header(header) => {
                 self.last_digest = self.last_digest.max(header.digest.sequence);
-                self.header = Some(header);
+                // If a crash has cut off what follows it.
+                let slots = self.header.as_ref().map_or(header.slots, |before| before.slots);
+                self.header = Some(Header { slots, ..header });
             }
             Entry::Told { fid, version } => self.told.push((fid, version)),
             Entry::Record(record) => {
@@ -252,35 +255,44 @@ impl State {
                 self.pending.insert(record.lsn, record);
             }
             Entry::Sent { op, lsns } => {
-                self.answered();
-                let records = lsns.iter().filter_map(|lsn| self.pending.remove_entry(lsn)).collect();
-                self.last_digest = self.last_digest.max(op.sequence);
-                self.sent = Some(Batch { op, records });
+                self.applied.extend(std::mem::take(&mut self.sent));
+                self.note_sent(op, &lsns);
             }
+            Entry::SentBehind { op, lsns } => self.note_sent(op, &lsns),
             Entry::Applied { versions } => {
-                self.note_versions(versions);
-                self.answered();
+                if let Some(sent) = self.sent.pop_front() {
+                    self.note_versions(&sent, versions);
+                    self.applied.push(sent);
+                }
             }
             Entry::Lost { from } => {
                 let is_lost = |batch: &mut Batch| batch.op.sequence >= from;
-                let lost = self.applied.extract_if(.., is_lost).chain(self.sent.take_if(is_lost));
-                self.pending.extend(lost.flat_map(|batch| batch.records));
+                let mut lost: Vec<Batch> = self.applied.extract_if(.., is_lost).collect();
+                let first = self.sent.partition_point(|batch| batch.op.sequence < from);
+                lost.extend(self.sent.split_off(first));
+                self.pending.extend(lost.into_iter().flat_map(|batch| batch.records));
             }
             Entry::GivenUp { lsns } => {
                 let lsns: BTreeSet<Lsn> = lsns.into_iter().collect();
                 self.pending.retain(|lsn, _| !lsns.contains(lsn));
             }
             Entry::Durable { up_to } => self.applied.retain(|batch| batch.op.sequence > up_to),
+            Entry::Slots(slots) => {
+                if let Some(header) = &mut self.header {
+                    header.slots = slots;
+                }
+            }
         }
     }
 
-    fn answered(&mut self) {
-        self.applied.extend(self.sent.take());
+    fn note_sent(&mut self, op: OpId, lsns: &[Lsn]) {
+        let records = lsns.iter().filter_map(|lsn| self.pending.remove_entry(lsn)).collect();
+        self.last_digest = self.last_digest.max(op.sequence);
+        self.sent.push_back(Batch { op, records });
     }
 
     /// What the server said is so for the records that come after those of the digest.
-    fn note_versions(&mut self, versions: Vec<(Fid, Version)>) {
-        let Some(sent) = &self.sent else { return };
+    fn note_versions(&mut self, sent: &Batch, versions: Vec<(Fid, Version)>) {
         let told: BTreeMap<Fid, Version> = versions.into_iter().collect();
         let mut last: BTreeMap<Fid, Lsn> = BTreeMap::new();
         for record in sent.records.values() {
@@ -306,7 +318,7 @@ impl State {
         Some(Found {
             header: self.header?,
             applied: self.applied.into_iter().map(digested).collect(),
-            sent: self.sent.map(digested),
+            sent: self.sent.into_iter().map(digested).collect(),
             pending: list(self.pending),
             last_digest: self.last_digest,
             versions,

@@ -18,6 +18,7 @@ fn header() -> Header {
         client: ClientId([3; 16]),
         session: SessionKey { session: SessionId(1), secret: [7; 16] },
         digest: OpId { slot: Slot(0), sequence: Sequence(0) },
+        slots: 9,
     }
 }
 
@@ -70,13 +71,80 @@ fn a_log_tells_what_the_server_has_and_what_it_may_have() {
     assert_eq!(found.header, header());
     let applied: Vec<_> = found.applied.iter().map(|one| (one.op.sequence, numbers(&one.records))).collect();
     assert_eq!(applied, [(Sequence(2), vec![2])]);
-    let sent = found.sent.as_ref().unwrap();
+    let [sent] = &found.sent[..] else { panic!("{found:?}") };
     assert_eq!((sent.op.sequence, numbers(&sent.records)), (Sequence(3), vec![4]));
     assert_eq!(found.last_digest, Sequence(3));
     assert_eq!(found.records().iter().map(|record| record.lsn.0).collect::<Vec<_>>(), [2, 3, 4, 5, 6]);
     assert_eq!(numbers(&found.pending), [3, 5, 6]);
     assert_eq!(found.damage, None);
     assert_eq!(found.pending[0], write(3));
+}
+
+fn sent_behind(sequence: u64, lsns: &[u64]) -> Entry {
+    match sent(sequence, lsns) {
+        Entry::Sent { op, lsns } => Entry::SentBehind { op, lsns },
+        other => other,
+    }
+}
+
+#[test]
+fn digests_that_were_under_way_together_are_found_in_their_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = create(directory.path());
+    for lsn in 1..=6 {
+        segments.append(&Entry::Record(write(lsn)));
+    }
+    segments.append(&sent(1, &[1]));
+    segments.append(&sent_behind(2, &[2]));
+    segments.append(&sent_behind(3, &[4]));
+    segments.append(&Entry::Applied { versions: vec![(fid(2), Version(9))] });
+    segments.append(&sent_behind(4, &[3]));
+    segments.append(&sent_behind(5, &[5]));
+    segments.append(&Entry::Lost { from: Sequence(4) });
+    segments.write().unwrap();
+    let list = |digests: &[Digested]| {
+        digests.iter().map(|one| (one.op.sequence.0, numbers(&one.records))).collect::<Vec<_>>()
+    };
+    let found = read(directory.path()).unwrap().unwrap();
+    assert_eq!(list(&found.applied), [(1, vec![1])]);
+    assert_eq!(list(&found.sent), [(2, vec![2]), (3, vec![4])]);
+    assert_eq!((numbers(&found.pending), found.last_digest), (vec![3, 5, 6], Sequence(5)));
+    assert_eq!(found.version_before(fid(2), Lsn(2)), Some(Version(9)));
+    // One that goes on when all are answered says so of all.
+    segments.append(&sent(6, &[3]));
+    segments.write().unwrap();
+    let found = read(directory.path()).unwrap().unwrap();
+    assert_eq!(list(&found.applied), [(1, vec![1]), (2, vec![2]), (3, vec![4])]);
+    assert_eq!(list(&found.sent), [(6, vec![3])]);
+}
+
+#[test]
+fn a_log_of_the_format_before_had_its_digests_in_one_slot() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = sample(directory.path());
+    let whole = fs::read(&path).unwrap();
+    let mut first = MAGIC.to_vec();
+    encode(&Entry::Header(header()), &mut first);
+    let with_header = first.len();
+    encode(&Entry::Slots(9), &mut first);
+    let rest = &whole[first.len()..];
+    fs::write(&path, [b"SODALOG1", &first[MAGIC.len()..with_header], rest].concat()).unwrap();
+    let found = read(directory.path()).unwrap().unwrap();
+    assert_eq!((found.header.slots, found.header.digest_slots().count), (1, 1));
+    assert_eq!((numbers(&found.pending), found.sent.len(), found.damage), (vec![3, 5, 6], 1, None));
+    fs::write(&path, [b"SODALOG3", &whole[MAGIC.len()..]].concat()).unwrap();
+    assert!(matches!(read(directory.path()), Err(SegmentError::TooNew { format: 3, .. })));
+}
+
+#[test]
+fn a_file_that_ends_behind_its_header_has_the_slots_of_the_one_before() {
+    let directory = tempfile::tempdir().unwrap();
+    sample(directory.path());
+    let mut first = MAGIC.to_vec();
+    encode(&Entry::Header(header()), &mut first);
+    fs::write(path_of(directory.path(), 2), first).unwrap();
+    let found = read(directory.path()).unwrap().unwrap();
+    assert_eq!((found.header.slots, found.damage), (9, None));
 }
 
 #[test]
@@ -224,7 +292,7 @@ fn what_the_server_lost_is_to_be_sent_again() {
     segments.sync().unwrap();
     let found = read(directory.path()).unwrap().unwrap();
     assert_eq!(numbers(&found.applied[0].records), [1]);
-    assert_eq!(numbers(&found.sent.unwrap().records), [2]);
+    assert_eq!(numbers(&found.sent[0].records), [2]);
     assert_eq!(numbers(&found.pending), [4]);
     assert_eq!(found.last_digest, Sequence(5));
 }

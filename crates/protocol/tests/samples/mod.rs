@@ -94,7 +94,7 @@ variants!(
 variants!(
     FAILURES,
     failure_name,
-    Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest, Busy, InTheWay }
+    Failure { Fs, SessionEnded, Grace, Unsupported, Refused, OldSequence, Digest, Busy, InTheWay, OutOfTurn }
 );
 variants!(PUSHES, push_name, Push { Recalls, Stopping, Inquiries, RecallLocks });
 variants!(
@@ -317,7 +317,11 @@ fn changes() -> Vec<Call> {
             owner: None,
         },
         Call::RemoveXattr { fid, name: b"user.a".to_vec(), owner: Some(1000) },
-        Call::Digest { records: records(), versions: vec![(fid, Version(1 << 44), Version(3))] },
+        Call::Digest {
+            records: records(),
+            versions: vec![(fid, Version(1 << 44), Version(3))],
+            after: Some(OpId { slot: Slot(55), sequence: Sequence(1 << 40) }),
+        },
     ]
 }
 
@@ -505,6 +509,7 @@ fn failures() -> Vec<Failure> {
         Failure::Digest { lsn: Lsn(7), error: FsError::new(Errno::NotEmpty, "why") },
         Failure::Busy("why".into()),
         Failure::InTheWay,
+        Failure::OutOfTurn,
     ]
 }
 

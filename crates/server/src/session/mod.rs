@@ -1,11 +1,13 @@
 //! Sessions: who they are, their slots, what they have open, what of them is on disk.
 
 pub(crate) mod check;
+mod line;
 pub(crate) mod numbers;
 mod opens;
 pub(crate) mod records;
 mod slots;
 
+pub(crate) use line::{Entered, Line};
 pub(crate) use opens::Opens;
 pub(crate) use slots::{Arrival, Kept, Slots};
 
@@ -25,6 +27,7 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) record: SessionRecord,
     slots: Mutex<Slots<ReplyTo>>,
+    digests: Mutex<Line>,
     numbers: Mutex<Numbers>,
     ended: AtomicBool,
     polls: AtomicBool,
@@ -43,6 +46,7 @@ impl Session {
             id,
             record,
             slots: Mutex::new(Slots::new(slots)),
+            digests: Mutex::default(),
             numbers: Mutex::default(),
             ended: AtomicBool::new(false),
             polls: AtomicBool::new(false),
@@ -74,6 +78,7 @@ impl Session {
             id: stored.id,
             record: stored.record,
             slots: Mutex::new(restored),
+            digests: Mutex::default(),
             numbers: Mutex::new(Numbers::restore(stored.numbers)),
             ended: AtomicBool::new(false),
             polls: AtomicBool::new(false),
@@ -82,6 +87,10 @@ impl Session {
 
     pub(crate) fn slots(&self) -> MutexGuard<'_, Slots<ReplyTo>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn digests(&self) -> MutexGuard<'_, Line> {
+        self.digests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locked through a change that uses some of them.

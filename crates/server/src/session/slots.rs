@@ -4,6 +4,7 @@
 //! of each operation that arrives whether it is new, the one in progress, the one just answered, or a packet of the past.
 
 use super::records::ReplyRecord;
+use crate::respond;
 use crate::rounds::Round;
 use bytes::Bytes;
 use soda_protocol::OpId;
@@ -112,6 +113,12 @@ impl<W> Slots<W> {
         Arrival::New
     }
 
+    /// Whether this is the last operation of its slot, and was carried out without a failure.
+    pub(crate) fn is_applied(&self, op: OpId) -> bool {
+        let slot = self.slots.get(usize::from(op.slot.0)).filter(|slot| slot.sequence == op.sequence);
+        slot.is_some_and(|slot| matches!(&slot.state, State::Done { reply } if respond::is_ok(reply)))
+    }
+
     /// The operation was given up before anything was done: as if it had never arrived. Returns those who sent it again.
     pub(crate) fn forget(&mut self, op: OpId) -> Vec<W> {
         let Some(slot) = self.slots.get_mut(usize::from(op.slot.0)) else { return Vec::new() };
@@ -161,8 +168,12 @@ pub(crate) enum Kept {
 }
 
 #[cfg(test)]
+mod pipelined;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use soda_protocol::{Answer, Failure};
 
     fn op(slot: u16, sequence: u64) -> OpId {
         OpId { slot: SlotId(slot), sequence: Sequence(sequence) }
@@ -184,6 +195,28 @@ mod tests {
         );
         assert_eq!(slots.arrive(op(1, 5), "third"), Arrival::Answered(Bytes::from_static(b"reply")));
         assert_eq!(slots.stored(), [(SlotId(1), Sequence(5))]);
+    }
+
+    #[test]
+    fn who_comes_after_an_operation_knows_whether_it_was_carried_out() {
+        let mut slots = Slots::new(2);
+        let done = respond::encode(&Ok(Answer::Done));
+        let failed = respond::encode(&Err(Failure::SessionEnded));
+        assert!(!slots.is_applied(op(0, 7)));
+        slots.arrive(op(0, 7), ());
+        assert!(!slots.is_applied(op(0, 7)), "it is under way");
+        slots.done(op(0, 7), done.clone(), Kept::InMemory);
+        assert!(slots.is_applied(op(0, 7)));
+        for other in [op(0, 6), op(0, 8), op(1, 7), op(9, 7)] {
+            assert!(!slots.is_applied(other), "{other:?}");
+        }
+        slots.arrive(op(0, 8), ());
+        assert!(!slots.is_applied(op(0, 7)), "nobody can ask for it any more");
+        slots.forget(op(0, 8));
+        assert!(slots.is_applied(op(0, 7)), "as if it had never come");
+        slots.arrive(op(0, 8), ());
+        slots.done(op(0, 8), failed, Kept::InMemory);
+        assert!(!slots.is_applied(op(0, 8)));
     }
 
     #[test]

@@ -3,9 +3,12 @@
 use super::{Client, n, new_node, node};
 use bytes::Bytes;
 use soda_oplog::world::{self, Tree};
-use soda_protocol::{Answer, Call, Change, Failure, Lsn, OpId, Place, Reclaim, ReclaimStep, Record, Reply};
+use soda_protocol::{
+    Answer, Call, Change, DigestSlots, Failure, Lsn, OpId, Place, Reclaim, ReclaimStep, Record, Reply,
+};
 use soda_server::RunningServer;
 use soda_types::{Attr, Errno, Fid, FileKind, Grant, Ino, Sequence, SetAttr, Slot, Timestamp, Version};
+use tokio::sync::oneshot;
 
 /// The slot that digests have for themselves.
 pub const DIGESTS: Slot = Slot(63);
@@ -27,6 +30,9 @@ pub struct Told {
     pub sequence: u64,
     pub records: Vec<Record>,
     pub versions: Vec<(Fid, Version, Version)>,
+    /// Of many that are under way together: the one before, and the slot of this one.
+    pub after: Option<OpId>,
+    pub slot: Option<Slot>,
 }
 
 impl Teller {
@@ -76,12 +82,19 @@ impl Teller {
 
     pub fn next(&mut self, records: Vec<Record>) -> Told {
         self.sequence += 1;
-        Told { sequence: self.sequence, records, versions: Vec::new() }
+        Told { sequence: self.sequence, records, ..Told::default() }
     }
 
     /// Sends a digest, the first time or again.
     pub async fn send(&self, told: &Told) -> Reply {
         told.send(&self.client).await.expect("connected")
+    }
+
+    /// As [`Teller::next`], to be sent without waiting for the answer to the one before it.
+    pub fn next_behind(&mut self, before: Option<&Told>, records: Vec<Record>) -> Told {
+        let told = self.next(records);
+        let slot = DigestSlots::of(64).unwrap().op(Sequence(told.sequence)).slot;
+        Told { slot: Some(slot), after: before.map(Told::op), ..told }
     }
 
     pub async fn tell(&mut self, records: Vec<Record>) -> Reply {
@@ -92,13 +105,22 @@ impl Teller {
 
 impl Told {
     pub fn op(&self) -> OpId {
-        OpId { slot: DIGESTS, sequence: Sequence(self.sequence) }
+        OpId { slot: self.slot.unwrap_or(DIGESTS), sequence: Sequence(self.sequence) }
     }
 
     /// `None`: the server is gone.
     pub async fn send(&self, client: &Client) -> Option<Reply> {
-        let call = Call::Digest { records: self.records.clone(), versions: self.versions.clone() };
-        Some(client.connection().call(Some(self.op()), call, Bytes::new()).await?.0)
+        Some(client.connection().call(Some(self.op()), self.call(), Bytes::new()).await?.0)
+    }
+
+    pub fn call(&self) -> Call {
+        let (records, versions) = (self.records.clone(), self.versions.clone());
+        Call::Digest { records, versions, after: self.after }
+    }
+
+    /// Sends it and leaves the answer for later.
+    pub async fn begin(&self, client: &Client) -> oneshot::Receiver<(Reply, Bytes)> {
+        client.connection().send(Some(self.op()), self.call(), Bytes::new()).await.1
     }
 }
 

@@ -19,7 +19,6 @@ use crate::lock;
 use place::{Note, Place};
 use soda_oplog::segments::{self, Entry, Header, Safety, SegmentError, Segments, SyncData};
 use soda_oplog::{Change, DigestId, Lsn, Object, Record};
-use soda_protocol::OpId;
 use soda_types::{Fid, Sequence, Version};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -115,10 +114,13 @@ impl DiskLog {
         self.enqueue(told.chain([Entry::Record(record)]).map(Queued::Entry));
     }
 
-    /// A digest is about to be sent.
-    pub(crate) fn push_sent(&self, id: DigestId, lsns: Vec<Lsn>) {
-        let op = OpId { slot: self.header.digest.slot, sequence: Sequence(id.0) };
-        self.push(Entry::Sent { op, lsns });
+    /// A digest is about to be sent; `after`: the one before it, which has no answer yet.
+    pub(crate) fn push_sent(&self, id: DigestId, after: Option<DigestId>, lsns: Vec<Lsn>) {
+        let op = self.header.digest_slots().op(Sequence(id.0));
+        self.push(match after {
+            None => Entry::Sent { op, lsns },
+            Some(_) => Entry::SentBehind { op, lsns },
+        });
     }
 
     /// Records below are not needed any more.

@@ -2,7 +2,7 @@
 
 use super::*;
 use soda_oplog::segments;
-use soda_protocol::SessionKey;
+use soda_protocol::{OpId, SessionKey};
 use soda_types::{ClientId, Ino, SessionId, Slot, Timestamp, VolumeId};
 use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
@@ -14,6 +14,7 @@ fn log(cache_dir: &Path) -> DiskLog {
         client: ClientId([1; 16]),
         session: SessionKey { session: SessionId(1), secret: [2; 16] },
         digest: OpId { slot: Slot(3), sequence: Sequence(4) },
+        slots: 1,
     };
     DiskLog::new(cache_dir, "host:/mnt", header, Safety::PowerCut, 1 << 20)
 }
@@ -45,13 +46,13 @@ fn a_client_that_dies_leaves_what_was_written() {
     assert!(!cache.path().join("oplog").exists(), "no session, no files");
     push(&log, 1);
     push(&log, 2);
-    log.push_sent(DigestId(5), vec![Lsn(1)]);
+    log.push_sent(DigestId(5), None, vec![Lsn(1)]);
     assert_eq!(log.write(), OnDisk::Yes);
     push(&log, 3);
     assert!(left(cache.path()).is_empty(), "it is in use");
     drop(log);
     let [found] = &left(cache.path())[..] else { panic!() };
-    let sent = found.sent.as_ref().unwrap();
+    let sent = &found.sent[0];
     assert_eq!((sent.op, sent.records.len()), (OpId { slot: Slot(3), sequence: Sequence(5) }, 1));
     assert_eq!(found.pending, [record(2, 100)]);
     assert_eq!(found.version_before(fid(), Lsn(2)), Some(Version(2)));

@@ -1,6 +1,7 @@
 //! Digests: what a client did under its write leases, carried out here afterwards, whole or not at all.
 //!
-//! plan and staging ([`plan`]) → ask the table, which recalls nothing and refuses what is not covered by the
+//! wait for the session's digests before it, and see whether the one was applied that it comes after
+//! → plan and staging ([`plan`]) → ask the table, which recalls nothing and refuses what is not covered by the
 //! session's write leases
 //! → (wait for operations in progress) → carry out in one transaction with the reply ([`apply`]) → finish: the session gets write
 //! leases on what it created. A digest that is sent again gets the stored reply and the leases once more: its
@@ -14,11 +15,11 @@ use super::place::{core_with_places, places};
 use crate::clock;
 use crate::core::Verdict;
 use crate::guard::Admission;
-use crate::link::Incoming;
+use crate::link::{Incoming, Link};
 use crate::respond;
 use crate::rounds::Round;
 use crate::session::numbers::Taken;
-use crate::session::{Kept, records};
+use crate::session::{Entered, Kept, records};
 use crate::shared::Shared;
 use crate::space::{Purpose, Taking};
 use apply::{Applied, End};
@@ -30,14 +31,53 @@ use soda_storage::{Table, crash};
 use soda_types::{Errno, Fid, FsError, Version};
 use soda_volume::Staged;
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::runtime::Handle;
 
-/// Carries out a digest that arrived.
+/// Carries out a digest that arrived, when those of its session that arrived before are over.
 pub(super) fn start(incoming: Incoming) {
+    let link = incoming.link.clone();
+    let entered = link.session.digests().enter(incoming);
+    match entered {
+        Entered::Now(incoming) => begin(incoming),
+        Entered::Waits => {}
+        Entered::Full(incoming) => {
+            let problem = "too many digests of this session wait for each other";
+            incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
+        }
+    }
+}
+
+/// The turn of one of a session's digests. Its end is the beginning of the next.
+#[derive(Debug)]
+struct Turn(Arc<Link>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let next = self.0.session.digests().next();
+        // Without a runtime the server stops, and nobody is answered any more.
+        if let (Some(incoming), Ok(runtime)) = (next, Handle::try_current()) {
+            let link = Arc::clone(&self.0);
+            runtime.spawn(async move {
+                let _place = link.shared.places.enter().await;
+                begin(incoming);
+            });
+        }
+    }
+}
+
+fn begin(incoming: Incoming) {
+    let turn = Turn(incoming.link.clone());
     let Some(op) = incoming.request.op else {
         return incoming.invalid("a digest needs a slot and a sequence");
     };
-    let mut telling = Telling { incoming, op, staged: Vec::new(), taking: None };
+    if let Call::Digest { after: Some(before), .. } = incoming.request.call
+        && !turn.0.session.slots().is_applied(before)
+    {
+        return incoming.answer_undone(&Err(Failure::OutOfTurn));
+    }
+    let mut telling = Telling { incoming, op, staged: Vec::new(), taking: None, _turn: turn };
     match telling.prepare() {
         Ok(plan) => telling.ask(plan),
         Err(failure) => telling.conclude(None, Conclusion::failed(failure)),
@@ -80,6 +120,8 @@ struct Telling {
     /// The data of its writes, in their order.
     staged: Vec<Staged>,
     taking: Option<Taking>,
+    /// Dropped last: the next one finds the table and the slots as this one leaves them.
+    _turn: Turn,
 }
 
 /// The end of a digest.

@@ -55,6 +55,9 @@ impl Client {
         let held_back = self.delayed.iter().flat_map(|delayed| &delayed.held_back);
         wanted.extend(held_back.flat_map(|tag| self.depends_on(*tag)).map(fid_of));
         let Some(delayed) = &mut self.delayed else { return };
+        if delayed.kept.sending.is_some() {
+            return;
+        }
         wanted.extend(delayed.owed.iter().flat_map(|owed| owed.fids()));
         let first: Vec<Fid> = wanted.iter().flat_map(|fid| delayed.to_tell_first(*fid)).collect();
         wanted.extend(first);

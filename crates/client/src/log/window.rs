@@ -1,0 +1,118 @@
+//! How many digests may be under way at once: as many as cover the round trip to the server, and no more. One more than that
+//! waits at the server, and whoever asks for something else waits for it.
+
+use soda_types::Monotonic;
+use std::time::Duration;
+
+/// What a full digest is expected to take, of the server and of the network together, before one was answered.
+const EXPECTED: Duration = Duration::from_millis(4);
+/// None is taken for quicker: clocks and threads are not better.
+const QUICKEST: Duration = Duration::from_micros(200);
+/// Of the last answer in the mean.
+const WEIGHT: u32 = 4;
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// The quickest answer on this connection: no round trip is longer.
+    round_trip: Option<Duration>,
+    /// By how much a digest keeps those behind it waiting, on the average.
+    each: Duration,
+    answered_at: Monotonic,
+    /// Most that the server's slots allow.
+    most: usize,
+}
+
+impl Default for Window {
+    fn default() -> Window {
+        Window { round_trip: None, each: EXPECTED, answered_at: Monotonic::ZERO, most: 1 }
+    }
+}
+
+impl Window {
+    pub(crate) fn begin_session(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// A connection begins, by another way to the server, perhaps; the first answer on it took so long.
+    pub(crate) fn begin_connection(&mut self, took: Duration) {
+        self.round_trip = Some(took);
+    }
+
+    /// Something small has been answered after this time.
+    pub(crate) fn note_answer(&mut self, took: Duration) {
+        self.round_trip = Some(self.round_trip.map_or(took, |shortest| shortest.min(took)));
+    }
+
+    /// A full digest has been answered.
+    pub(crate) fn note_digest(&mut self, now: Monotonic, sent_at: Monotonic) {
+        // Behind another one its own time is what is between the answers, by itself all but the way.
+        let since_last = now.since(self.answered_at);
+        let took = now.since(sent_at).saturating_sub(self.round_trip.unwrap_or_default());
+        let own = took.min(since_last).max(QUICKEST);
+        self.each = (self.each * (WEIGHT - 1) + own) / WEIGHT;
+        self.answered_at = now;
+    }
+
+    /// Digests that may be under way.
+    pub(crate) fn size(&self) -> usize {
+        let trip = self.round_trip.unwrap_or_default();
+        let beside = (trip + self.each / 2).as_nanos() / self.each.as_nanos().max(1);
+        usize::try_from(beside).unwrap_or(usize::MAX).saturating_add(1).min(self.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window() -> Window {
+        let mut window = Window::default();
+        window.begin_session(8);
+        window
+    }
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// A server that takes `each` for a digest, so far away; digests are sent as the window allows.
+    fn settle(window: &mut Window, trip: Duration, each: Duration) -> usize {
+        let (mut now, mut free_at) = (Monotonic::ZERO + ms(1), Monotonic::ZERO);
+        window.note_answer(trip);
+        let mut open = std::collections::VecDeque::new();
+        for _ in 0..200 {
+            while open.len() < window.size() {
+                free_at = free_at.max(now + trip / 2) + each;
+                open.push_back((now, free_at + trip / 2));
+            }
+            let Some((sent_at, answered)) = open.pop_front() else { continue };
+            now = answered;
+            window.note_digest(now, sent_at);
+        }
+        window.size()
+    }
+
+    #[test]
+    fn beside_its_server_a_client_tells_one_digest_after_the_other() {
+        for each in [ms(1), ms(3), ms(30)] {
+            assert_eq!(settle(&mut window(), Duration::from_micros(150), each), 1, "{each:?}");
+        }
+        assert_eq!(window().size(), 1, "as long as nothing is known");
+    }
+
+    #[test]
+    fn far_from_it_as_many_as_cover_the_way() {
+        assert_eq!(settle(&mut window(), ms(2), ms(2)), 2);
+        assert_eq!(settle(&mut window(), ms(20), ms(5)), 5);
+        assert_eq!(settle(&mut window(), ms(20), ms(40)), 2, "a thin line");
+        assert_eq!(settle(&mut window(), ms(200), ms(1)), 8);
+    }
+
+    #[test]
+    fn another_connection_is_another_way() {
+        let mut window = window();
+        assert_eq!(settle(&mut window, ms(200), ms(5)), 8);
+        window.begin_connection(Duration::from_micros(100));
+        assert_eq!(settle(&mut window, Duration::from_micros(100), ms(5)), 1);
+    }
+}
