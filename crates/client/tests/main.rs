@@ -12,6 +12,7 @@ mod examples;
 mod failures;
 mod holes;
 mod hostile_server;
+mod in_doubt;
 mod kernel_locks;
 mod lock_delegation;
 mod metadata;

@@ -20,8 +20,8 @@ pub const COUNTED_VERSIONS: u64 = 1 << 43;
 const MOST_OPEN: u16 = 8;
 
 /// The last slots of a session, in which digests take turns: those that wait at the server in the others must not keep a flush
-/// waiting. One more than digests may be without an answer: the slot of a digest is not used again before the one that comes after
-/// it has been answered, so the server can tell whether it was applied.
+/// waiting. One more than digests may be without an answer: the slot of a digest is not used again before the one that comes
+/// after it has been answered, so the server can tell whether it was applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DigestSlots {
     pub first: Slot,

@@ -1,5 +1,5 @@
-//! The server's process dies at every crash point that digests pass, several of them under way. Its client, which has gone on with
-//! what it did by itself, tells it again: all of it is there once, and fsck finds nothing.
+//! The server's process dies at every crash point that digests pass, several of them under way. Its client, which has gone on
+//! with what it did by itself, tells it again: all of it is there once, and fsck finds nothing.
 
 use crate::common::dying::*;
 use crate::common::teller::*;

@@ -1,5 +1,5 @@
-//! Digests that are sent without waiting for the answer to the one before: applied in their order, none of them after one that was
-//! not.
+//! Digests that are sent without waiting for the answer to the one before: applied in their order, none of them after one that
+//! was not.
 
 use crate::common::dying::check_stores;
 use crate::common::teller::*;
@@ -125,8 +125,8 @@ async fn none_is_applied_after_one_that_was_not_however_late_it_comes() {
     // What they held goes again under other numbers; packets of before stay without effect, also when their slots go on.
     all[2].records.pop();
     let mut anew: Vec<Told> = Vec::new();
-    for told in all[2..].to_vec() {
-        let told = teller.next_behind(anew.last(), told.records);
+    for told in &all[2..] {
+        let told = teller.next_behind(anew.last(), told.records.clone());
         anew.push(told);
     }
     send_all(&teller.client, &anew).await.iter().for_each(|reply| drop(digested(reply)));

@@ -71,8 +71,9 @@ pub(crate) enum ServerRoom {
 }
 
 impl Behind {
-    /// Whether another digest may be sent beside those that are under way. Behind one another go full ones, as many as the window
-    /// takes, and what somebody waits for goes behind what nobody does. Who comes while one is under way for others shares the next.
+    /// Whether another digest may be sent beside those that are under way. Behind one another go full ones, as many as the
+    /// window takes, and what somebody waits for goes behind what nobody does. Who comes while one is under way for others
+    /// shares the next.
     pub(super) fn may_send(&self) -> bool {
         let Some((first, last)) = self.under_way.front().zip(self.under_way.back()) else {
             return self.unanswered.is_empty();

@@ -4,7 +4,6 @@ mod cuts;
 mod files;
 
 use crate::common::delayed::*;
-use crate::common::far::Far;
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::script::{Message, Peer, ROOT, pipes};
 use crate::common::small_disk::on_a_small_disk;
@@ -28,18 +27,18 @@ fn logs(cache: &Path) -> Vec<PathBuf> {
     all.map(|entry| entry.unwrap().path()).filter(|path| !path.ends_with("kept")).collect()
 }
 
-fn kept(cache: &Path) -> Vec<PathBuf> {
+pub(crate) fn kept(cache: &Path) -> Vec<PathBuf> {
     let Ok(all) = fs::read_dir(cache.join("oplog/kept")) else { return Vec::new() };
     all.map(|entry| entry.unwrap().path()).collect()
 }
 
-fn only_log(cache: &Path) -> PathBuf {
+pub(crate) fn only_log(cache: &Path) -> PathBuf {
     let [log] = &logs(cache)[..] else { panic!("{:?}", logs(cache)) };
     log.clone()
 }
 
 /// Three files in a new directory, one written over, one renamed, one removed.
-async fn work(client: &Arc<Client>) {
+pub(crate) async fn work(client: &Arc<Client>) {
     let dir = mkdir(client, client.root(), "d").await;
     make(client, dir, "a", "first").await;
     make(client, dir, "a", "again").await;
@@ -116,45 +115,6 @@ async fn a_digest_that_the_server_had_is_not_done_twice() {
     assert_worked(&a).await;
     assert_eq!(contents(&b, &["late"]).await, "later");
     assert!(kept(cache.path()).is_empty());
-}
-
-/// Some of them are on the way for as long as the one who sent them has been dead.
-#[tokio::test(flavor = "multi_thread")]
-async fn digests_that_a_killed_client_had_under_way_are_done_once_and_in_order() {
-    const BYTES: usize = 24 << 20;
-    for restarts in [0, 1] {
-        let mut cell = Cell::start();
-        let far = Far::before(cell.addr, Duration::from_millis(100)).await;
-        let victim = Victim::start_at(&cell, far.addr).await;
-        victim
-            .run(|client| async move {
-                let file = file(&client, "big", "x").await;
-                for number in 0..=255u8 {
-                    for at in (0..BYTES as u64 / 256).step_by(32 << 10) {
-                        let data = vec![number; 32 << 10];
-                        write(&client, &file, u64::from(number) * (BYTES as u64 / 256) + at, data).await;
-                    }
-                }
-            })
-            .await;
-        wait_until("several digests", || async { far.open() >= 3 }).await;
-        let cache = victim.kill();
-        let found = segments::read(&only_log(cache.path())).unwrap().unwrap();
-        assert!(found.sent.len() >= 3, "{}", found.sent.len());
-        for _ in 0..restarts {
-            cell.restart();
-        }
-        let a = Client::connect(caching(&cell, far.addr, cache.path()), Box::new(NoKernel)).await.unwrap();
-        assert!(kept(cache.path()).is_empty());
-        let b = cell.client().await;
-        let file = open(&b, "big").await;
-        for number in 0..=255u8 {
-            let (at, len) = (usize::from(number) * (BYTES / 256), BYTES / 256);
-            let read = b.read(&file, at as u64, len as u32).await.unwrap().to_bytes();
-            assert!(read == vec![number; len], "{number}");
-        }
-        assert!(a.stats().count("replayed") > 0);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

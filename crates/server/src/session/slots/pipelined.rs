@@ -1,5 +1,5 @@
-//! Digests that are sent without waiting for answers, over connections that lose answers and deliver anything again, however late:
-//! the server has a prefix of what the client did, each once.
+//! Digests that are sent without waiting for answers, over connections that lose answers and deliver anything again, however
+//! late: the server has a prefix of what the client did, each once.
 
 use super::{Arrival, Kept, Slots};
 use crate::respond;
@@ -36,7 +36,8 @@ enum Heard {
 enum Event {
     /// The client sends the next ones.
     Tell(u64),
-    /// The server gets the next digest on the connection, and its answer gets back or breaks it; or any packet that was ever sent.
+    /// The server gets the next digest on the connection, and its answer gets back or breaks it; or any packet that was ever
+    /// sent.
     Deliver { late: Option<usize>, fails: Fate, answer: Fate },
     /// A new connection: what is unanswered is sent again.
     Reconnect,
