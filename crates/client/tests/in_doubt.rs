@@ -31,10 +31,10 @@ async fn digests_that_a_killed_client_had_under_way_are_done_once_and_in_order()
                 }
             })
             .await;
-        wait_until("several digests", || async { far.open() >= 3 }).await;
+        wait_until("several digests", || async { far.open() >= 2 }).await;
         let cache = victim.kill();
         let found = segments::read(&only_log(cache.path())).unwrap().unwrap();
-        assert!(found.sent.len() >= 3, "{}", found.sent.len());
+        assert!(found.sent.len() >= 2, "{}", found.sent.len());
         for _ in 0..restarts {
             cell.restart();
         }
