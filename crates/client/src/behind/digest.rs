@@ -106,7 +106,7 @@ impl State {
         self.end_moves(told.unwrap_or_default());
         if let Some(disk) = &self.behind.disk {
             let versions = attrs.iter().map(|(fid, attr)| (*fid, attr.version)).collect();
-            disk.push(Entry::Applied { versions });
+            disk.push(Entry::AppliedAs { sequence: Sequence(id.0), versions });
         }
         for fid in &under_way.touched {
             let inode = self.inode(*fid);

@@ -332,7 +332,7 @@ impl<'a> Attempt<'a> {
             Ok(Answer::Digested { attrs }) => {
                 crash::point("client.replay-answered");
                 let versions = attrs.iter().map(|(fid, attr)| (*fid, attr.version)).collect();
-                self.note(&Entry::Applied { versions });
+                self.note(&Entry::AppliedAs { sequence: op.sequence, versions });
                 self.told += count;
                 Ok(())
             }

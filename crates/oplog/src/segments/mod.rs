@@ -10,7 +10,8 @@
 //!
 //! The check sum is over length and body; the body is an [`Entry`] in postcard. The first entry of each file is a
 //! [`Entry::Header`], so a file explains itself when the ones before it are gone. Format 1 had digests in one slot, one under
-//! way at a time: its files have no [`Entry::Slots`] and no [`Entry::SentBehind`], and are read all the same.
+//! way at a time: its files have no [`Entry::Slots`] and no [`Entry::SentBehind`], and [`Entry::Applied`] in place of
+//! [`Entry::AppliedAs`]; they are read all the same.
 //!
 //! # After a crash
 //! The log ends with its first entry that is not whole. At the end of the last file that is what a crash leaves, and
@@ -57,7 +58,8 @@ pub enum Entry {
         op: OpId,
         lsns: Vec<Lsn>,
     },
-    /// The first digest without an answer has got it: the server has applied it, and is at these versions.
+    /// The first digest without an answer has got it: the server has applied it, and is at these versions. Of format 1; where
+    /// several are under way the file that says which is the first may be gone.
     Applied {
         versions: Vec<(Fid, Version)>,
     },
@@ -80,6 +82,11 @@ pub enum Entry {
     },
     /// Follows the header: how many slots digests have.
     Slots(u16),
+    /// The server has applied this digest, the first one without an answer, and is at these versions.
+    AppliedAs {
+        sequence: Sequence,
+        versions: Vec<(Fid, Version)>,
+    },
 }
 
 /// Whose log it is.

@@ -260,10 +260,13 @@ impl State {
             }
             Entry::SentBehind { op, lsns } => self.note_sent(op, &lsns),
             Entry::Applied { versions } => {
-                if let Some(sent) = self.sent.pop_front() {
-                    self.note_versions(&sent, versions);
-                    self.applied.push(sent);
-                }
+                let sent = self.sent.pop_front();
+                self.note_applied(sent, versions);
+            }
+            Entry::AppliedAs { sequence, versions } => {
+                // Those before it may have stood in a file that is gone.
+                let sent = self.sent.pop_front_if(|sent| sent.op.sequence == sequence);
+                self.note_applied(sent, versions);
             }
             Entry::Lost { from } => {
                 let is_lost = |batch: &mut Batch| batch.op.sequence >= from;
@@ -289,6 +292,13 @@ impl State {
         let records = lsns.iter().filter_map(|lsn| self.pending.remove_entry(lsn)).collect();
         self.last_digest = self.last_digest.max(op.sequence);
         self.sent.push_back(Batch { op, records });
+    }
+
+    fn note_applied(&mut self, sent: Option<Batch>, versions: Vec<(Fid, Version)>) {
+        if let Some(sent) = sent {
+            self.note_versions(&sent, versions);
+            self.applied.push(sent);
+        }
     }
 
     /// What the server said is so for the records that come after those of the digest.

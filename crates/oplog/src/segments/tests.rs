@@ -32,7 +32,18 @@ fn sent(sequence: u64, lsns: &[u64]) -> Entry {
     Entry::Sent { op, lsns: lsns.iter().map(|lsn| Lsn(*lsn)).collect() }
 }
 
-fn applied() -> Entry {
+fn applied(sequence: u64) -> Entry {
+    applied_at(sequence, &[])
+}
+
+/// The versions that inodes are at.
+fn applied_at(sequence: u64, versions: &[(u64, u64)]) -> Entry {
+    let versions = versions.iter().map(|(inode, version)| (fid(*inode), Version(*version))).collect();
+    Entry::AppliedAs { sequence: Sequence(sequence), versions }
+}
+
+/// As before several could be under way.
+fn first_applied(_: u64) -> Entry {
     Entry::Applied { versions: Vec::new() }
 }
 
@@ -46,13 +57,17 @@ fn numbers(records: &[Record]) -> Vec<u64> {
 
 /// Records 1 to 6; 1 and 2 applied, 1 durable, 4 sent ahead of 3.
 fn sample(directory: &Path) -> PathBuf {
+    sample_with(directory, applied)
+}
+
+fn sample_with(directory: &Path, applied: fn(u64) -> Entry) -> PathBuf {
     let mut segments = create(directory);
     for lsn in 1..=4 {
         segments.append(&Entry::Record(write(lsn)));
     }
     for digest in 1..=2 {
         segments.append(&sent(digest, &[digest]));
-        segments.append(&applied());
+        segments.append(&applied(digest));
     }
     segments.append(&Entry::Durable { up_to: Sequence(1) });
     segments.append(&sent(3, &[4]));
@@ -97,7 +112,7 @@ fn digests_that_were_under_way_together_are_found_in_their_order() {
     segments.append(&sent(1, &[1]));
     segments.append(&sent_behind(2, &[2]));
     segments.append(&sent_behind(3, &[4]));
-    segments.append(&Entry::Applied { versions: vec![(fid(2), Version(9))] });
+    segments.append(&applied_at(1, &[(2, 9)]));
     segments.append(&sent_behind(4, &[3]));
     segments.append(&sent_behind(5, &[5]));
     segments.append(&Entry::Lost { from: Sequence(4) });
@@ -119,9 +134,37 @@ fn digests_that_were_under_way_together_are_found_in_their_order() {
 }
 
 #[test]
+fn an_answer_is_that_of_its_digest_also_when_the_file_with_the_digest_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = create(directory.path());
+    for lsn in 1..=2 {
+        segments.append(&Entry::Record(write(lsn)));
+    }
+    segments.append(&sent(1, &[1]));
+    segments.append(&sent_behind(2, &[2]));
+    segments.write().unwrap();
+    segments.begin_file().unwrap();
+    segments.append(&Entry::Record(write(3)));
+    segments.append(&applied(1));
+    segments.append(&sent_behind(3, &[3]));
+    segments.append(&applied(2));
+    segments.append(&Entry::Durable { up_to: Sequence(2) });
+    segments.write().unwrap();
+    let list = |found: &[Digested]| found.iter().map(|one| one.op.sequence.0).collect::<Vec<_>>();
+    let all = read(directory.path()).unwrap().unwrap();
+    segments.forget_below(Lsn(3)).unwrap();
+    assert_eq!(read::files(directory.path()).unwrap().len(), 1);
+    let rest = read(directory.path()).unwrap().unwrap();
+    for found in [all, rest] {
+        assert_eq!((list(&found.applied), list(&found.sent)), (vec![], vec![3]));
+        assert_eq!((found.last_digest, numbers(&found.pending)), (Sequence(3), vec![]));
+    }
+}
+
+#[test]
 fn a_log_of_the_format_before_had_its_digests_in_one_slot() {
     let directory = tempfile::tempdir().unwrap();
-    let path = sample(directory.path());
+    let path = sample_with(directory.path(), first_applied);
     let whole = fs::read(&path).unwrap();
     let mut first = MAGIC.to_vec();
     encode(&Entry::Header(header()), &mut first);
@@ -283,7 +326,7 @@ fn what_the_server_lost_is_to_be_sent_again() {
         segments.append(&Entry::Record(write(lsn)));
         segments.append(&sent(lsn, &[lsn]));
         if lsn < 4 {
-            segments.append(&applied());
+            segments.append(&applied(lsn));
         }
     }
     segments.append(&Entry::Lost { from: Sequence(2) });
@@ -306,9 +349,9 @@ fn the_versions_that_the_server_had_are_known_for_each_record() {
     segments.append(&Entry::Record(write(1)));
     segments.append(&sent(1, &[1]));
     segments.append(&Entry::Record(write(2)));
-    segments.append(&Entry::Applied { versions: vec![(fid(2), Version(9)), (fid(3), Version(1))] });
+    segments.append(&applied_at(1, &[(2, 9), (3, 1)]));
     segments.append(&sent(2, &[2]));
-    segments.append(&Entry::Applied { versions: vec![(fid(2), Version(10))] });
+    segments.append(&applied_at(2, &[(2, 10)]));
     // Something went through to the server.
     segments.append(&told(20));
     segments.append(&Entry::Record(write(3)));
@@ -365,9 +408,8 @@ fn bodies(dice: &[[u8; 5]]) -> Vec<Vec<u8>> {
         entries.extend([Entry::Told { fid: fid(2), version: Version(sequence) }, Entry::Record(record)]);
         match sequence % 4 {
             0 => entries.push(Entry::Lost { from: Sequence(sequence - 1) }),
-            1 => entries.extend([sent(sequence, &lsns), applied()]),
-            2 => entries
-                .extend([sent(sequence, &lsns), Entry::Applied { versions: vec![(fid(3), Version(9))] }]),
+            1 => entries.extend([sent(sequence, &lsns), first_applied(sequence)]),
+            2 => entries.extend([sent(sequence, &lsns), applied_at(sequence, &[(3, 9)])]),
             _ => entries
                 .extend([Entry::GivenUp { lsns: vec![Lsn(lsns[0])] }, Entry::Durable { up_to: Sequence(1) }]),
         }
