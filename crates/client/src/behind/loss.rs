@@ -307,6 +307,10 @@ impl Inner {
         let again = state.restore_log(stored);
         if again > 0 {
             state.behind.restoring = Some(state.behind.log.last_lsn());
+            // What is under way comes after them. Under the same lock: what is sent from here on is not of those.
+            let taken = self.link.take_digests(slots);
+            taken.into_iter().for_each(|pending| state.holder.fail_request(pending.ticket));
+            state.behind.unanswered.clear();
         }
         let disk = state.behind.disk().cloned();
         drop(state);
@@ -314,11 +318,6 @@ impl Inner {
         let _ = disk.map(|disk| disk.write());
         if again > 0 {
             tracing::warn!(again, "the server lost delayed writes in a power cut: they are sent again");
-            // What is under way comes after them.
-            let taken = self.link.take_digests(slots);
-            let mut state = crate::lock(&self.state);
-            taken.into_iter().for_each(|pending| state.holder.fail_request(pending.ticket));
-            state.behind.unanswered.clear();
         }
     }
 }
