@@ -1,5 +1,6 @@
 //! How many digests may be under way at once: as many as cover the round trip to the server, and no more. One more than that
-//! waits at the server, and whoever asks for something else waits for it.
+//! waits at the server, and whoever asks for something else waits for it. A connection begins with few (slow start): what its
+//! line takes is not known before digests were answered on it.
 
 use soda_types::Monotonic;
 use std::time::Duration;
@@ -10,6 +11,8 @@ const EXPECTED: Duration = Duration::from_millis(4);
 const QUICKEST: Duration = Duration::from_micros(200);
 /// Of the last answer in the mean.
 const WEIGHT: u32 = 4;
+/// Most on a connection on which none was answered; each answer allows one more.
+const FIRST: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct Window {
@@ -18,13 +21,24 @@ pub(crate) struct Window {
     /// By how much a digest keeps those behind it waiting, on the average.
     each: Duration,
     answered_at: Monotonic,
+    /// What was handed in before that waited for the connection.
+    opened_at: Monotonic,
+    /// Most as the connection is known.
+    known: usize,
     /// Most that the server's slots allow.
     most: usize,
 }
 
 impl Default for Window {
     fn default() -> Window {
-        Window { round_trip: None, each: EXPECTED, answered_at: Monotonic::ZERO, most: 1 }
+        Window {
+            round_trip: None,
+            each: EXPECTED,
+            answered_at: Monotonic::ZERO,
+            opened_at: Monotonic::ZERO,
+            known: FIRST,
+            most: 1,
+        }
     }
 }
 
@@ -36,6 +50,12 @@ impl Window {
     /// A connection begins, by another way to the server, perhaps; the first answer on it took so long.
     pub(crate) fn begin_connection(&mut self, took: Duration) {
         self.round_trip = Some(took);
+        self.known = FIRST;
+    }
+
+    /// Digests go on it from now on.
+    pub(crate) fn open(&mut self, now: Monotonic) {
+        self.opened_at = now;
     }
 
     /// Something small has been answered after this time.
@@ -45,6 +65,12 @@ impl Window {
 
     /// A full digest has been answered.
     pub(crate) fn note_digest(&mut self, now: Monotonic, sent_at: Monotonic) {
+        if sent_at < self.opened_at {
+            // It was sent again, or waited: that tells of the time without a connection.
+            self.answered_at = now;
+            return;
+        }
+        self.known = self.known.saturating_add(1);
         // Behind another one its own time is what is between the answers, by itself all but the way.
         let since_last = now.since(self.answered_at);
         let took = now.since(sent_at).saturating_sub(self.round_trip.unwrap_or_default());
@@ -57,7 +83,7 @@ impl Window {
     pub(crate) fn size(&self) -> usize {
         let trip = self.round_trip.unwrap_or_default();
         let beside = (trip + self.each / 2).as_nanos() / self.each.as_nanos().max(1);
-        usize::try_from(beside).unwrap_or(usize::MAX).saturating_add(1).min(self.most)
+        usize::try_from(beside).unwrap_or(usize::MAX).saturating_add(1).min(self.known).min(self.most)
     }
 }
 
@@ -114,5 +140,38 @@ mod tests {
         assert_eq!(settle(&mut window, ms(200), ms(5)), 8);
         window.begin_connection(Duration::from_micros(100));
         assert_eq!(settle(&mut window, Duration::from_micros(100), ms(5)), 1);
+    }
+
+    #[test]
+    fn a_line_that_nobody_has_measured_gets_one_more_with_each_answer() {
+        let mut window = window();
+        let mut now = Monotonic::ZERO + ms(1);
+        for _connection in 0..2 {
+            window.begin_connection(ms(400));
+            window.open(now);
+            for expected in 2..=8 {
+                assert_eq!(window.size(), expected);
+                let sent_at = now;
+                now = now + ms(401);
+                window.note_digest(now, sent_at);
+            }
+            assert_eq!(window.size(), 8, "as many as there are slots");
+        }
+    }
+
+    #[test]
+    fn what_was_sent_before_the_connection_tells_nothing_of_it() {
+        let mut window = window();
+        assert_eq!(settle(&mut window, ms(20), ms(5)), 5);
+        let each = window.each;
+        let sent_at = Monotonic::ZERO + Duration::from_secs(100);
+        let opened_at = sent_at + Duration::from_secs(60);
+        window.begin_connection(ms(20));
+        window.open(opened_at);
+        window.note_digest(opened_at + ms(20), sent_at);
+        window.note_digest(opened_at + ms(25), sent_at);
+        assert_eq!((window.each, window.size()), (each, 2), "an outage is no slow server");
+        window.note_digest(opened_at + ms(30), opened_at + ms(1));
+        assert_eq!(window.size(), 3);
     }
 }

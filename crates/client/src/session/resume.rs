@@ -135,7 +135,11 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
 
 /// Lets requests follow: at once, or, if the server has to be told again what it lost, after that.
 pub(super) fn let_go_on(inner: &Arc<Inner>, id: ConnId, key: SessionKey, joinable: &watch::Sender<Joinable>) {
-    let restoring = crate::lock(&inner.state).behind.is_restoring();
+    let restoring = {
+        let (mut state, now) = inner.locked();
+        state.behind.window.open(now);
+        state.behind.is_restoring()
+    };
     let Some(slots) = inner.slots.digest_slots().filter(|_| restoring) else {
         inner.link.control_ready(id);
         joinable.send_replace(Some(key));
