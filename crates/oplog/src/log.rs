@@ -260,6 +260,11 @@ impl Log {
         !self.applied.digests.is_empty()
     }
 
+    /// Whether this digest or a later one was applied and is not known to be on the server's disk.
+    pub fn has_undurable_from(&self, id: DigestId) -> bool {
+        self.applied.digests.range(id..).next().is_some()
+    }
+
     /// The session is over and with it what the log was for: forgets everything, and returns what the server does not have,
     /// in order. Numbers are not used again.
     pub fn abandon(&mut self, applied: Applied) -> Vec<Record> {
@@ -274,7 +279,10 @@ impl Log {
     /// Whether the server lacks anything of the inode, or, for a directory, of its names.
     pub fn concerns(&self, fid: Fid) -> bool {
         self.objects.contains_key(&Object::Inode(fid))
-            || self.sent.iter().any(|sent| sent.records.iter().any(|(_, pending)| touches(pending, fid)))
+            || self
+                .sent
+                .iter()
+                .any(|sent| sent.records.iter().any(|(_, pending)| touches(&pending.record, fid)))
     }
 
     /// The next digest in the order of the log: as many records as the limits allow. `None` if there are none.
@@ -542,8 +550,8 @@ impl Log {
     }
 }
 
-fn touches(pending: &Pending, fid: Fid) -> bool {
-    pending.record.change.touches().iter().any(|(object, _)| *object == Object::Inode(fid))
+fn touches(record: &Record, fid: Fid) -> bool {
+    record.change.touches().iter().any(|(object, _)| *object == Object::Inode(fid))
 }
 
 #[cfg(test)]

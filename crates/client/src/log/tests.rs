@@ -3,7 +3,7 @@
 use super::waiting::What;
 use super::*;
 use soda_oplog::DigestLimits;
-use soda_types::{Errno, FsResult, Ino, VolumeId};
+use soda_types::{Errno, FsError, FsResult, Ino, VolumeId};
 use std::time::Duration;
 use tokio::sync::oneshot::Receiver;
 
@@ -171,4 +171,41 @@ fn who_waits_for_the_disk_while_it_works_for_others_shares_the_next_digest() {
     assert_eq!(behind.waiting.take_to_sync(now).len(), 2);
     let (five, _five) = ask(&mut behind, 5);
     assert_eq!(digest(&mut behind, later), [five], "the sync takes long");
+}
+
+#[test]
+fn who_waits_for_what_is_under_way_waits_for_the_digest_that_holds_it() {
+    let mut behind = Behind::new(WritePolicy::Through);
+    write(&mut behind, 1);
+    let first = send(&mut behind, 1);
+    let up_to = behind.last_lsn();
+    write(&mut behind, 2);
+    let second = send(&mut behind, 2);
+    let mut one = wait_for(&mut behind, 1);
+    let mut two = wait_for(&mut behind, 2);
+    let mut all_before = behind.wait_for(What::UpTo(up_to));
+    let mut all = behind.wait_for(What::UpTo(behind.last_lsn()));
+    apply(&mut behind, first);
+    one.try_recv().unwrap().unwrap();
+    all_before.try_recv().unwrap().unwrap();
+    let error = FsError::new(Errno::Io, "the other one's");
+    behind.waiting.note_failed(second, &error);
+    assert_eq!([two.try_recv(), all.try_recv()], [Ok(Err(error.clone())), Ok(Err(error))]);
+}
+
+#[test]
+fn what_is_set_aside_leaves_who_waits_for_it_to_the_digest_that_holds_the_rest() {
+    let mut behind = Behind::new(WritePolicy::Through);
+    write(&mut behind, 1);
+    let first = send(&mut behind, 1);
+    write(&mut behind, 2);
+    let second = send(&mut behind, 2);
+    write(&mut behind, 1);
+    let mut one = wait_for(&mut behind, 1);
+    assert_eq!(behind.log.give_up(&[fid(1)]).len(), 1);
+    behind.waiting.note_set_aside(&behind.log);
+    one.try_recv().unwrap_err();
+    apply(&mut behind, first);
+    one.try_recv().unwrap().unwrap();
+    apply(&mut behind, second);
 }

@@ -81,6 +81,16 @@ impl What {
             What::UpTo(lsn) => log.first_pending().is_some_and(|first| first <= *lsn),
         }
     }
+
+    /// The digest under way that brings the last of it, when nothing of it is pending.
+    fn under_way(&self, log: &Log) -> Option<DigestId> {
+        let last = match self {
+            What::Inodes(wanted) => log.under_way_for(wanted),
+            What::UpTo(lsn) => log.under_way_up_to(*lsn),
+        };
+        // Who finds nothing of his own comes after all there is.
+        last.or_else(|| log.under_way())
+    }
 }
 
 impl Waiters {
@@ -165,7 +175,7 @@ impl Waiters {
     fn add(&mut self, what: What, then: Then, log: &Log) -> oneshot::Receiver<FsResult<()>> {
         let (done, is_done) = oneshot::channel();
         // What is not pending any more is on its way.
-        let last = if what.is_pending(log) { None } else { log.under_way() };
+        let last = if what.is_pending(log) { None } else { what.under_way(log) };
         self.list.push(Waiter { what, then, last, tried: Tried::No, overtaken: 0, done });
         is_done
     }
@@ -204,15 +214,10 @@ impl Waiters {
     /// waits for what is under way and no longer.
     pub(crate) fn note_set_aside(&mut self, log: &Log) {
         let concerned = |waiter: &Waiter| waiter.last.is_none() && !waiter.what.is_pending(log);
-        match log.under_way() {
-            Some(id) => {
-                self.list
-                    .iter_mut()
-                    .filter(|waiter| concerned(waiter))
-                    .for_each(|waiter| waiter.last = Some(id));
-            }
-            None => self.wake(concerned, &Ok(())),
+        for waiter in self.list.iter_mut().filter(|waiter| concerned(waiter)) {
+            waiter.last = waiter.what.under_way(log);
         }
+        self.wake(concerned, &Ok(()));
     }
 
     pub(crate) fn fail_all(&mut self, error: &FsError) {

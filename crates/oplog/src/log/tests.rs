@@ -151,6 +151,34 @@ fn digests_that_are_under_way_together_are_applied_in_order_or_lost_from_one_on(
 }
 
 #[test]
+fn what_is_under_way_is_found_in_the_digest_that_holds_it() {
+    let mut log = two_branches();
+    let (one, two) = (log.take_for(&[fid(3)], ALL).unwrap().id, log.take_for(&[fid(4)], ALL).unwrap().id);
+    let wanted = |ino, up_to| Wanted { fids: vec![fid(ino)], up_to: Lsn(up_to) };
+    let found = [(3, 5), (4, 5), (4, 3), (2, 5), (1, 5), (1, 1), (9, 5)]
+        .map(|(ino, up_to)| log.under_way_for(&wanted(ino, up_to)));
+    assert_eq!(found, [Some(one), Some(two), None, Some(one), Some(two), Some(one), None]);
+    assert_eq!([3, 4].map(|lsn| log.under_way_up_to(Lsn(lsn))), [Some(one), Some(two)]);
+    log.handle_applied(one);
+    assert_eq!((log.under_way_for(&wanted(3, 5)), log.under_way_up_to(Lsn(3))), (None, None));
+}
+
+#[test]
+fn numbers_that_were_given_up_are_nothing_that_a_server_can_have_lost() {
+    let mut log = two_branches();
+    let one = log.take_for(&[fid(3)], ALL).unwrap();
+    log.handle_applied(one.id);
+    let given_up = log.take(ALL).unwrap();
+    log.handle_lost(given_up.id);
+    let under_way = log.take(ALL).unwrap();
+    assert!(log.has_undurable_from(one.id) && !log.has_undurable_from(given_up.id));
+    log.handle_applied(under_way.id);
+    assert!(log.has_undurable_from(given_up.id));
+    log.handle_durable(under_way.id);
+    assert!(!log.has_undurable());
+}
+
+#[test]
 fn what_makes_room_does_not_wait_for_what_needs_room() {
     let mut log = two_branches();
     let unlink = |directory, number, ino| Change::Unlink {

@@ -1,7 +1,7 @@
 //! What somebody waits for.
 
-use super::{Digest, DigestLimits, Log};
-use crate::{Lsn, Object};
+use super::{Digest, DigestId, DigestLimits, Log, Sent, touches};
+use crate::{Lsn, Object, Record};
 use soda_types::Fid;
 use std::collections::BTreeSet;
 
@@ -91,6 +91,22 @@ impl Log {
     pub fn has_pending(&self, wanted: &Wanted) -> bool {
         let first = |fid: &Fid| self.objects.get(&Object::Inode(*fid))?.all.front().copied();
         wanted.fids.iter().filter_map(first).any(|first| first <= wanted.up_to)
+    }
+
+    /// The last digest under way with anything that [`Log::has_pending`] asks for.
+    pub fn under_way_for(&self, wanted: &Wanted) -> Option<DigestId> {
+        let concerns = |record: &Record| wanted.fids.iter().any(|fid| touches(record, *fid));
+        self.last_under_way(|record| record.lsn <= wanted.up_to && concerns(record))
+    }
+
+    /// The last digest under way with a record that is not after this one.
+    pub fn under_way_up_to(&self, lsn: Lsn) -> Option<DigestId> {
+        self.last_under_way(|record| record.lsn <= lsn)
+    }
+
+    fn last_under_way(&self, holds: impl Fn(&Record) -> bool) -> Option<DigestId> {
+        let holds = |sent: &&Sent| sent.records.iter().any(|(_, pending)| holds(&pending.record));
+        self.sent.iter().rev().find(holds).map(|sent| sent.id)
     }
 
     /// Inodes that records after one and up to another touch, of what the server has not applied; each once.
