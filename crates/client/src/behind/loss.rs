@@ -184,7 +184,8 @@ impl State {
     pub(crate) fn restore_log(&mut self, stored: DigestId) -> usize {
         let lacks = DigestId(stored.0 + 1);
         let before = self.behind.log.pending_count();
-        if self.behind.applied_up_to() < lacks {
+        // Numbers that were given up stand for nothing, and what has no answer comes again by itself.
+        if !self.behind.log.has_undurable_from(lacks) {
             return 0;
         }
         self.digests_lost(lacks);
