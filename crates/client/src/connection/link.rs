@@ -1,5 +1,7 @@
 //! Requests without a reply, and the connections they travel on.
 
+mod digests;
+
 use crate::connection::{Generation, SlotGuard, Writer};
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
@@ -9,6 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+pub(crate) use digests::OutOfTurn;
 
 /// Before a request that the server had no room for is sent again.
 const LEAST_PAUSE: Duration = Duration::from_millis(4);
@@ -69,6 +73,8 @@ enum Sent {
     No,
     /// It may be waiting there, or be carried out.
     Perhaps,
+    /// Nothing: the digest that it comes after had not been carried out. It goes again behind that.
+    TooEarly,
 }
 
 /// What becomes of a request that the server did not even begin.
@@ -243,6 +249,7 @@ impl<C> Link<C> {
         let control = table.control.as_ref().map(|(_, writer)| &**writer);
         let Some(pending) = table.pending.get_mut(&tag) else { return };
         pending.send_again(tag, id, &writer, control);
+        table.send_followers(tag);
     }
 
     /// A control connection is there: notes go on it, requests wait until the session is restored.
@@ -253,21 +260,6 @@ impl<C> Link<C> {
         table.control_ready = false;
         table.restoring = None;
         id
-    }
-
-    /// Sends digests that wait, up to this one: each comes after the one before it.
-    pub(crate) fn send_digests(&self, slots: DigestSlots, up_to: u64) {
-        crate::lock(&self.table).send_digests(slots, up_to);
-    }
-
-    /// The session is restored, but only digests are sent, until [`Link::control_ready`].
-    pub(crate) fn control_restoring(&self, id: ConnId, slots: DigestSlots) {
-        let mut table = crate::lock(&self.table);
-        if table.control.as_ref().is_none_or(|(control, _)| *control != id) {
-            return;
-        }
-        table.restoring = Some(slots);
-        table.send_digests(slots, u64::MAX);
     }
 
     /// The session is restored: all requests that wait are sent, in order.
@@ -376,13 +368,6 @@ impl<C> Link<C> {
         lost
     }
 
-    /// Takes the digests out that are under way: they are not sent again.
-    pub(crate) fn take_digests(&self, slots: DigestSlots) -> Vec<Pending<C>> {
-        let mut table = crate::lock(&self.table);
-        let taken = table.pending.extract_if(.., |_, pending| pending.is_in(slots));
-        taken.map(|(_, pending)| pending).collect()
-    }
-
     /// No more requests; takes out all there are.
     pub(crate) fn close(&self) -> Vec<Taken<C>> {
         let mut table = crate::lock(&self.table);
@@ -447,23 +432,6 @@ impl<C> Table<C> {
         }
     }
 
-    /// Under the lock, so that none goes ahead of one before it.
-    fn send_digests(&mut self, slots: DigestSlots, up_to: u64) {
-        let waits = |pending: &Pending<C>| pending.sent_on.is_none() && pending.is_in(slots);
-        let of_them = self.pending.range(..=up_to).filter(|(_, pending)| waits(pending));
-        let tags: Vec<u64> = of_them.map(|(tag, _)| *tag).collect();
-        let Some((id, writer)) =
-            self.control.clone().filter(|_| self.control_ready || self.restoring.is_some())
-        else {
-            return;
-        };
-        for tag in tags {
-            if let Some(pending) = self.pending.get_mut(&tag) {
-                pending.send_again(tag, id, &writer, Some(&writer));
-            }
-        }
-    }
-
     /// Under the lock, so that nothing that is asked later goes first.
     fn send_waiting(&mut self, route: Route, id: ConnId, writer: &Writer) {
         let control_carries_all = self.data_wanted == 0;
@@ -478,10 +446,6 @@ impl<C> Table<C> {
 }
 
 impl<C> Pending<C> {
-    fn is_in(&self, slots: DigestSlots) -> bool {
-        self.slot.as_ref().is_some_and(|guard| slots.has(guard.op.slot))
-    }
-
     /// Who gave it up meanwhile could not tell the server: a lock would be waited for that nobody is there to release.
     fn send_again(&mut self, tag: u64, id: ConnId, writer: &Writer, control: Option<&Writer>) {
         self.sent_on = Some(id);

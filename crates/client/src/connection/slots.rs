@@ -131,6 +131,15 @@ impl Slots {
     }
 }
 
+impl SlotGuard {
+    /// Whether this is of the digest directly before that one.
+    pub(crate) fn is_before(&self, other: &SlotGuard) -> bool {
+        let are_digests = self.pool == Pool::Digests && other.pool == Pool::Digests;
+        let follows = self.op.sequence.0 + 1 == other.op.sequence.0;
+        are_digests && follows && self.generation == other.generation
+    }
+}
+
 impl Drop for SlotGuard {
     fn drop(&mut self) {
         let mut inner = crate::lock(&self.slots.inner);

@@ -1,6 +1,6 @@
 //! What comes from the server: replies, which are applied to the caches, and recalls.
 
-use crate::connection::link::{Cancelled, Undone};
+use crate::connection::link::{Cancelled, OutOfTurn, Undone};
 use crate::inner::{Arrived, Inner, Pending};
 use bytes::Bytes;
 use soda_protocol::{Answer, Covered, Failure, Push, Reply};
@@ -39,6 +39,9 @@ impl Inner {
             Err(Failure::InTheWay) => {
                 self.stats.lease_polls.one();
                 self.undone(tag, self.config.lease_poll);
+            }
+            Err(Failure::OutOfTurn) if self.link.out_of_turn(tag) == OutOfTurn::Again => {
+                tracing::debug!(tag, "a digest goes again behind the one before it");
             }
             result => {
                 let Some(pending) = self.link.take(tag) else {

@@ -73,6 +73,23 @@ async fn a_digest_that_is_refused_takes_those_behind_it_along_and_all_are_told_a
     }
 }
 
+/// It comes again under its number, so those behind it, for which it is not their turn, do, too: given up, a late copy of one of
+/// them could still be applied.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_that_is_turned_away_comes_again_with_those_behind_it() {
+    let cell = Cell::start();
+    let far = Far::before(cell.addr, FAR).await;
+    let a = far_writer(&far, &cell).await;
+    let file = file(&a, "big", "x").await;
+    a.fsync_file(&file).await.unwrap();
+    far.turn_away(12);
+    write_all(&a, &file, 24 << 20).await;
+    assert!(far.has_refused() && far.most_open() >= 2, "{}", far.most_open());
+    assert_eq!(a.stats().count("busy_waits"), 1);
+    assert_eq!((a.stats().count("digests_refused"), a.stats().count("lost_records")), (0, 0));
+    assert_all(&cell, 24 << 20).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn digests_under_way_when_the_connection_breaks_are_applied_once() {
     let cell = Cell::start();

@@ -1,7 +1,7 @@
 //! A server that is far away: what goes to it and what comes from it takes its time, and round trips are counted.
 
 use bytes::{Bytes, BytesMut};
-use soda_protocol::{Call, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN, Reply, Request};
+use soda_protocol::{Call, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN, Lsn, Reply, Request};
 use soda_types::{Errno, FsError};
 use std::collections::HashMap;
 use std::future::Future;
@@ -33,7 +33,23 @@ struct Seen {
     open: u64,
     most_open: u64,
     /// The digest that does not get to the server, counted from here on, and what the client hears instead.
-    refused: Option<(u64, Errno)>,
+    refused: Option<(u64, Refusal)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// Its first record cannot be applied.
+    Record(Errno),
+    Busy,
+}
+
+impl Refusal {
+    fn failure(self, lsn: Lsn) -> Failure {
+        match self {
+            Refusal::Record(errno) => Failure::Digest { lsn, error: FsError::from(errno) },
+            Refusal::Busy => Failure::Busy("much to do".to_owned()),
+        }
+    }
 }
 
 struct Passing {
@@ -94,7 +110,17 @@ impl Far {
 
     /// The digest after so many others does not get to the server: the client is told that it was refused.
     pub(crate) fn refuse(&self, after: u64, errno: Errno) {
-        self.seen.lock().unwrap().refused = Some((after, errno));
+        self.seen.lock().unwrap().refused = Some((after, Refusal::Record(errno)));
+    }
+
+    /// As [`Far::refuse`], but it may come again.
+    pub(crate) fn turn_away(&self, after: u64) {
+        self.seen.lock().unwrap().refused = Some((after, Refusal::Busy));
+    }
+
+    /// Whether the digest that was to be refused or turned away has been.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.seen.lock().unwrap().refused.is_none()
     }
 
     /// Digests without an answer.
@@ -143,15 +169,11 @@ async fn take(
                 let call = whole.message::<Request>().unwrap().call;
                 let digest = matches!(call, Call::Digest { .. });
                 let mut seen = seen.lock().unwrap();
-                if let (Call::Digest { records, .. }, Some((after, errno))) = (&call, &mut seen.refused) {
+                if let (Call::Digest { records, .. }, Some((after, refusal))) = (&call, &mut seen.refused) {
                     if *after == 0 {
-                        let (lsn, error) = (records[0].lsn, FsError::from(*errno));
+                        let result = Err(refusal.failure(records[0].lsn));
                         seen.refused = None;
-                        let reply = Reply {
-                            result: Err(Failure::Digest { lsn, error }),
-                            grants: Vec::new(),
-                            covered: Vec::new(),
-                        };
+                        let reply = Reply { result, grants: Vec::new(), covered: Vec::new() };
                         let reply = Frame::new(FrameKind::Reply, whole.tag, &reply, Bytes::new()).unwrap();
                         let mut frame = BytesMut::new();
                         reply.encode_head(&mut frame);
