@@ -1,5 +1,5 @@
-//! A machine reads a directory that another one has just filled: few recalls, and all caches right. Without deep leases: those are
-//! lowered as a whole (`deep`).
+//! A machine reads a directory that another one has just filled: few recalls, and all caches right. Without deep leases: those
+//! are lowered as a whole (`deep`).
 
 use crate::common::{Cell, Hooks, Told, name, new_node, read, write};
 use soda_client::{Client, NamesLock, OpenFile, OpenMode};

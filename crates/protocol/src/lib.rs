@@ -1,10 +1,10 @@
 //! The wire between a client and a server: frames over a byte stream, messages inside. `docs/PROTOCOL.md` tells the story.
 //!
-//! [`frame`] is the envelope (lengths, tag, check sums), [`message`] what is inside, [`found`] what answers are made of,
-//! [`digest`] what a client did on its own, [`inquiry`] what it is asked about that, [`admin`] what tools ask. Bodies are
-//! postcard-encoded serde enums; file data travels as the frame's raw payload, inside a body only in digests. Enums are only
-//! ever appended to, so that a peer of another minor version fails on single messages it does not know, not on the
-//! connection.
+//! [`frame`] is the envelope (lengths, tag, check sums), [`message`] what is inside, [`session`] how a session begins and goes
+//! on, [`found`] what answers are made of, [`digest`] what a client did on its own, [`inquiry`] what it is asked about that,
+//! [`admin`] what tools ask. Bodies are postcard-encoded serde enums; file data travels as the frame's raw payload, inside a
+//! body only in digests. Enums are only ever appended to, so that a peer of another minor version fails on single messages it
+//! does not know, not on the connection.
 
 pub mod admin;
 pub mod digest;
@@ -13,6 +13,7 @@ pub mod frame;
 pub mod inquiry;
 pub mod locks;
 pub mod message;
+pub mod session;
 
 pub use admin::*;
 pub use digest::{
@@ -23,6 +24,7 @@ pub use frame::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN, MAX_BODY,
 pub use inquiry::*;
 pub use locks::*;
 pub use message::*;
+pub use session::*;
 
 /// The protocol spoken by this build. A server answers [`Hello`] with the highest version both sides know.
 pub const PROTOCOL_VERSION: u16 = 10;

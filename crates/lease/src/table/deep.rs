@@ -130,8 +130,8 @@ impl Table {
         }
     }
 
-    /// An inode is new, right below the parent. In no directory (a temporary file, or one with several names from the start) it is
-    /// in no deep lease: if its place were only not known, it might be in any of the volume's, and each would have a hole for it.
+    /// An inode is new, right below the parent. In no directory (a temporary file, or one with several names from the start) it
+    /// is in no deep lease: if its place were only not known, it might be in any of the volume's, and each would have a hole.
     pub(super) fn place_made(&mut self, object: ObjectId, parent: Option<Fid>) {
         match parent {
             Some(parent) => self.store.place_new(object, parent),
