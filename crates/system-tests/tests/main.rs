@@ -12,7 +12,6 @@ mod damage;
 mod durability;
 mod failures;
 mod guard;
-mod killed_writer;
 mod late_answers;
 mod options;
 mod quota;

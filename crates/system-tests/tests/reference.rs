@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+mod killed_writer;
 mod model_against_local;
 mod two_machines;
