@@ -86,7 +86,7 @@ pub enum Failure {
     /// Too much goes on. Nothing was done; send the same request again, later each time.
     #[error("the server has too much to do: {0}")]
     Busy(String),
-    /// Others have leases that are in the way, and are asked for them. Nothing was done; only to who polls ([`LeaseWait`]).
+    /// Others have leases that are in the way, and are asked for them. Nothing was done; only to who polls.
     #[error("others have leases that are in the way")]
     InTheWay,
     /// The digest that this one comes after was not applied. Nothing was done, and the slot is as if it had never come.

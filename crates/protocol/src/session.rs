@@ -1,6 +1,8 @@
 //! How a session begins, goes on after a lost connection, and what it has claimed after a restart of the server.
 
 use crate::locks::Lock;
+#[cfg(doc)]
+use crate::{Call, Failure};
 use serde::{Deserialize, Serialize};
 use soda_types::{ClientId, Fid, Grant, ObjectTerm, Scope, Sequence, SessionId, Slot, Version};
 use std::time::Duration;
@@ -47,7 +49,7 @@ pub enum LeaseWait {
     /// In the server's queue: first come, first served.
     #[default]
     Notified,
-    /// By asking again, as Strata with leases does: the server keeps no queue for it and answers [`Failure::InTheWay`](crate::Failure::InTheWay).
+    /// By asking again, as Strata with leases does: the server keeps no queue for it and answers [`Failure::InTheWay`].
     Polling,
 }
 
@@ -101,7 +103,7 @@ pub enum Standing {
     New,
     /// The same session, its leases are still in the server's table.
     Resumed,
-    /// The same session, but the server restarted: send [`Call::Reclaim`](crate::Call::Reclaim)s, the last one with [`ReclaimStep::Last`].
+    /// The same session, but the server restarted: send [`Call::Reclaim`]s, the last one with [`ReclaimStep::Last`].
     Reclaim,
 }
 
