@@ -20,6 +20,7 @@ mod space;
 mod storm;
 mod why;
 
+use crate::common::delayed::{make, mkdir};
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::*;
 use soda_client::{
@@ -73,18 +74,6 @@ async fn writer_with(config: ClientConfig) -> Arc<Client> {
     }
     client.sync_all().await.unwrap();
     client
-}
-
-async fn mkdir(client: &Arc<Client>, parent: Fid, text: &str) -> Fid {
-    let entry = client.create(parent, &name(text), new_node(FileKind::Directory)).await.unwrap();
-    entry.node.unwrap().fid
-}
-
-async fn make(client: &Arc<Client>, parent: Fid, text: &str, data: &str) -> Fid {
-    let new = new_node(FileKind::File);
-    let (_, file) = client.create_open(parent, &name(text), new, OpenMode::ReadWrite).await.unwrap();
-    write(client, &file, 0, data.to_owned()).await;
-    file.fid()
 }
 
 async fn find(client: &Arc<Client>, path: &[&str]) -> Option<Fid> {

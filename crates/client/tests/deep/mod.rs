@@ -4,6 +4,7 @@ mod builders;
 mod contention;
 mod scan;
 
+use crate::common::delayed::{make, mkdir};
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::*;
 use soda_client::{Client, ClientConfig, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy};
@@ -11,18 +12,6 @@ use soda_protocol::WriteAt;
 use soda_types::{Fid, FileKind, Mode, Scope, SetAttr};
 use std::sync::Arc;
 use std::time::Duration;
-
-async fn mkdir(client: &Arc<Client>, parent: Fid, text: &str) -> Fid {
-    let entry = client.create(parent, &name(text), new_node(FileKind::Directory)).await.unwrap();
-    entry.node.unwrap().fid
-}
-
-async fn make(client: &Arc<Client>, parent: Fid, text: &str, data: &str) -> Fid {
-    let new = new_node(FileKind::File);
-    let (_, file) = client.create_open(parent, &name(text), new, OpenMode::ReadWrite).await.unwrap();
-    write(client, &file, 0, data.to_owned()).await;
-    file.fid()
-}
 
 async fn find(client: &Arc<Client>, parent: Fid, text: &str) -> Option<Fid> {
     client.lookup(parent, &name(text)).await.unwrap().node.map(|node| node.fid)
