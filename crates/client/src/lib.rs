@@ -65,6 +65,7 @@ mod stats;
 mod validity;
 mod why;
 
+pub use cache::names::Edition;
 pub use client::Client;
 pub use clock::{BootClock, Clock};
 pub use config::{

@@ -10,6 +10,7 @@
 mod errno;
 mod fs;
 mod handles;
+mod kept_listing;
 mod last_bytes;
 mod listings;
 mod mount;

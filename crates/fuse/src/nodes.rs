@@ -1,5 +1,6 @@
 //! The inodes that the kernel knows, and what it was told of them.
 
+use crate::kept_listing::KeptListing;
 use crate::wire::NodeId;
 use soda_types::{Attr, Fid, FileKind, Ino, Version};
 use std::collections::HashMap;
@@ -38,6 +39,8 @@ struct Node {
     shown: u64,
     /// Of a directory: the attributes that were handed out last.
     directory: Option<Box<Attr>>,
+    /// Of a directory: the pages that the kernel has of its listing.
+    listing: Option<Box<KeptListing>>,
     /// Of a directory: where it was handed out last.
     place: Option<Box<Placed>>,
     /// That the directory is gone, to somebody who wanted to change it.
@@ -190,6 +193,16 @@ impl Nodes {
     /// The attributes that the kernel was told last, if it is a directory that the kernel knows.
     pub(crate) fn last_of_directory(&self, fid: Fid) -> Option<Attr> {
         self.with(fid, |node| node.directory.as_deref().copied()).flatten()
+    }
+
+    /// What the kernel keeps of a directory's listing. `None`: it has forgotten the directory.
+    pub(crate) fn listing<R>(&self, dir: Fid, change: impl FnOnce(&mut KeptListing) -> R) -> Option<R> {
+        self.with(dir, |node| change(node.listing.get_or_insert_default()))
+    }
+
+    /// Whether the kernel may use pages of the directory's listing through a handle that is open.
+    pub(crate) fn is_listing_used(&self, dir: Fid) -> bool {
+        self.with(dir, |node| node.listing.as_ref().is_some_and(|listing| listing.is_used())).unwrap_or(false)
     }
 
     /// A directory is about to be handed out at a name.
@@ -390,6 +403,7 @@ impl Node {
             newest: None,
             shown: 0,
             directory: None,
+            listing: None,
             place: None,
             removed: Told::No,
             subdirectories: HashMap::new(),

@@ -13,6 +13,7 @@ mod durability;
 mod failures;
 mod guard;
 mod late_answers;
+mod listings;
 mod options;
 mod quota;
 mod recover;

@@ -30,6 +30,26 @@ pub(crate) struct Listed {
     pub(crate) kind: FileKind,
 }
 
+/// All names of a directory, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Whole {
+    pub(crate) listed: Arc<[Listed]>,
+    pub(crate) edition: Edition,
+}
+
+/// Stands for what a complete directory held when it was listed: two are equal only if no name was made, changed, removed or
+/// forgotten in between.
+#[derive(Clone, Debug, Default)]
+pub struct Edition(Arc<()>);
+
+impl PartialEq for Edition {
+    fn eq(&self, other: &Edition) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Edition {}
+
 /// What is known of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Known {
@@ -67,7 +87,7 @@ pub(crate) struct Directory {
     bytes: u64,
     pub(crate) complete: Complete,
     /// All present names in order, as long as none of them changes.
-    sorted: Option<Arc<[Listed]>>,
+    sorted: Option<Whole>,
     /// The kernel may hold names that are not in the table, until then.
     kernel_all_until: Monotonic,
     /// When names were last dropped: answers to older questions are not entered any more.
@@ -306,13 +326,18 @@ impl Directory {
         self.cleared
     }
 
+    /// As [`Directory::list`], but only what need not be made.
+    pub(crate) fn listed(&self) -> Option<&Whole> {
+        self.sorted.as_ref().filter(|_| self.complete == Complete::Yes)
+    }
+
     /// All present names in order, if they are all known: `None` otherwise.
-    pub(crate) fn list(&mut self) -> Option<Arc<[Listed]>> {
+    pub(crate) fn list(&mut self) -> Option<Whole> {
         if self.complete == Complete::No {
             return None;
         }
         if let Some(sorted) = &self.sorted {
-            return Some(Arc::clone(sorted));
+            return Some(sorted.clone());
         }
         let mut all = Vec::with_capacity(self.names.len());
         for (name, dentry) in &self.names {
@@ -323,9 +348,9 @@ impl Directory {
             }
         }
         all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let sorted: Arc<[Listed]> = all.into();
-        if sorted.len() <= MOST_SORTED {
-            self.sorted = Some(Arc::clone(&sorted));
+        let sorted = Whole { listed: all.into(), edition: Edition::default() };
+        if sorted.listed.len() <= MOST_SORTED {
+            self.sorted = Some(sorted.clone());
         }
         Some(sorted)
     }
@@ -387,10 +412,10 @@ mod tests {
         assert_eq!(dir.find(&name("a"), at(0)), None);
         dir.learn(at(2), at(1), &name("a"), file(7));
         assert_eq!(dir.find(&name("a"), at(0)), Some(file(7)));
-        assert_eq!(dir.list(), None);
+        assert!(dir.list().is_none());
         dir.complete = Complete::Yes;
         assert_eq!(dir.find(&name("b"), at(0)), Some(Known::Absent));
-        assert_eq!(dir.list().unwrap().len(), 1);
+        assert_eq!(dir.list().unwrap().listed.len(), 1);
     }
 
     #[test]
@@ -415,27 +440,29 @@ mod tests {
 
     #[test]
     fn a_listing_is_made_once_and_anew_when_a_name_changes() {
-        let texts = |listed: Arc<[Listed]>| -> Vec<Name> {
-            listed.iter().map(|listed| listed.name.clone()).collect()
-        };
+        let texts =
+            |whole: Whole| -> Vec<Name> { whole.listed.iter().map(|listed| listed.name.clone()).collect() };
         let mut dir = Directory { complete: Complete::Yes, ..Directory::default() };
         dir.learn(at(2), at(1), &name("b"), file(2));
         dir.learn(at(2), at(1), &name("a"), file(1));
         let first = dir.list().unwrap();
         dir.learn(at(4), at(3), &name("a"), file(1));
         dir.given_to_kernel(at(4), &name("absent"), at(9));
-        assert!(Arc::ptr_eq(&first, &dir.list().unwrap()));
-        assert_eq!(texts(first), [name("a"), name("b")]);
+        assert_eq!(dir.listed().map(|whole| &whole.edition), Some(&first.edition));
+        assert_eq!(dir.list().unwrap().edition, first.edition);
+        assert_eq!(texts(first.clone()), [name("a"), name("b")]);
         dir.learn(at(6), at(5), &name("a"), file(7));
-        assert_eq!(dir.list().unwrap()[0].fid.ino, Ino(7));
+        assert!(dir.listed().is_none());
+        assert_eq!(dir.list().unwrap().listed[0].fid.ino, Ino(7));
+        assert_ne!(dir.list().unwrap().edition, first.edition);
         dir.begin_change(at(7), &name("b"));
-        assert_eq!(dir.list(), None);
+        assert!(dir.list().is_none());
         dir.end_change(at(8), &name("b"), Some(Known::Absent));
         assert_eq!(texts(dir.list().unwrap()), [name("a")]);
         dir.learn(at(9), at(8), &name("c"), file(3));
         assert_eq!(texts(dir.list().unwrap()), [name("a"), name("c")]);
         dir.clear();
-        assert_eq!(dir.list(), None);
+        assert!(dir.list().is_none() && dir.listed().is_none());
     }
 
     #[test]
@@ -460,7 +487,7 @@ mod tests {
         dir.end_change(at(2), &name("a"), Some(file(1)));
         assert_eq!(dir.find(&name("a"), at(0)), None);
         dir.end_change(at(3), &name("a"), Some(Known::Absent));
-        assert_eq!(dir.list().map(|all| all.len()), Some(0));
+        assert_eq!(dir.list().map(|all| all.listed.len()), Some(0));
     }
 
     #[test]
@@ -469,7 +496,7 @@ mod tests {
         dir.begin_change(at(1), &name("a"));
         dir.end_change(at(2), &name("a"), None);
         assert_eq!(dir.find(&name("a"), at(0)), None);
-        assert_eq!(dir.list(), None);
+        assert!(dir.list().is_none());
         assert_eq!(dir.find(&name("b"), at(0)), Some(Known::Absent));
     }
 

@@ -1,6 +1,6 @@
 //! Reading directories: from a complete directory in the cache, or page by page from the server.
 
-use crate::cache::names::{Complete, Known, Listed};
+use crate::cache::names::{Complete, Directory, Edition, Known, Listed, Whole};
 use crate::cache::{State, is_directory, present};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
@@ -8,7 +8,7 @@ use crate::config::Consistency;
 use crate::hooks::NamesLock;
 use crate::inner::Inner;
 use crate::ops::Entry;
-use crate::validity::Validity;
+use crate::validity::{Cached, Validity};
 use soda_lease::holder::Holding;
 use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
 use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
@@ -66,7 +66,7 @@ pub enum Detail {
 #[derive(Debug, Default)]
 struct Listing {
     /// The directory as the cache knew it, in the place of all the rest.
-    whole: Option<Arc<[Listed]>>,
+    whole: Option<Whole>,
     /// What was there when it was read, with positions from `first` on. Those of what is gone since are missing.
     window: VecDeque<(usize, Listed)>,
     first: usize,
@@ -153,7 +153,31 @@ impl Client {
     /// # Errors
     /// None so far: whether it is a directory shows when it is read.
     pub async fn open_dir(&self, dir: Fid) -> FsResult<Arc<OpenDir>> {
-        Ok(Arc::new(OpenDir { dir, listing: Mutex::default() }))
+        let listing = self.inner.complete_listing(dir, |names| names.listed().cloned());
+        Ok(Arc::new(OpenDir { dir, listing: Mutex::new(listing.unwrap_or_default()) }))
+    }
+
+    /// Whether the cache has all names of a directory, and which edition of them a directory that is opened now begins with: the
+    /// same positions mean the same names in all listings of one edition. `None`: whoever reads from 0 makes the first.
+    /// [`Validity::NONE`] where not all names are known.
+    pub fn whole(&self, dir: Fid) -> Cached<Option<Edition>> {
+        let unknown = Cached { value: None, valid: Validity::NONE };
+        if self.inner.config.consistency != Consistency::Lease {
+            return unknown;
+        }
+        let (mut state, now) = self.inner.locked();
+        let Some(valid) = state.served(now, dir) else { return unknown };
+        match state.existing(dir).and_then(|inode| inode.dir.as_ref()) {
+            Some(names) if names.complete == Complete::Yes => {
+                Cached { value: names.listed().map(|whole| whole.edition.clone()), valid }
+            }
+            _ => unknown,
+        }
+    }
+
+    /// The edition that `open` goes on in, if it does not ask the server.
+    pub async fn edition(&self, open: &OpenDir) -> Option<Edition> {
+        Some(open.listing.lock().await.whole.as_ref()?.edition.clone())
     }
 
     /// The directory that `..` means.
@@ -192,10 +216,10 @@ impl Client {
         let mut listing = open.listing.lock().await;
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         if from == 0 {
-            *listing = self.inner.complete_listing(open.dir).unwrap_or_default();
+            *listing = self.inner.complete_listing(open.dir, Directory::list).unwrap_or_default();
         }
         if let Some(whole) = &listing.whole {
-            let wanted = whole.iter().enumerate().skip(from).take(max);
+            let wanted = whole.listed.iter().enumerate().skip(from).take(max);
             return Ok(self.inner.dir_entries(open.dir, wanted, detail));
         }
         listing.go_to(from);
@@ -289,7 +313,11 @@ impl Inner {
         });
     }
 
-    fn complete_listing(&self, dir: Fid) -> Option<Listing> {
+    fn complete_listing(
+        &self,
+        dir: Fid,
+        whole: impl FnOnce(&mut Directory) -> Option<Whole>,
+    ) -> Option<Listing> {
         if self.config.consistency != Consistency::Lease {
             return None;
         }
@@ -297,7 +325,7 @@ impl Inner {
         state.served(now, dir)?;
         let names = state.existing(dir)?.dir.as_mut()?;
         let parent = names.parent?;
-        Some(Listing { whole: Some(names.list()?), parent: Some(parent), ..Listing::default() })
+        Some(Listing { whole: Some(whole(names)?), parent: Some(parent), ..Listing::default() })
     }
 
     /// `settled`: with nothing of the directory that the server does not know.

@@ -13,6 +13,7 @@
 mod attrs;
 mod caller;
 mod data;
+mod dirs;
 mod locks;
 mod moved;
 mod names;
@@ -237,7 +238,7 @@ impl Inner {
             Op::ReadDir { handle, offset, len } => {
                 let Some(dir) = fs.dirs.find(handle) else { return reply.error(Errno::BadHandle) };
                 fs.notifier.listings().heard_of(dir.fid, handle);
-                run!(fs, header, async move { fs.readdir(dir, offset, len, reply).await })
+                run!(fs, header, async move { fs.readdir((dir, handle), offset, len, reply).await })
             }
             Op::ReadDirPlus { handle, offset, len } => {
                 let Some(dir) = fs.dirs.find(handle) else { return reply.error(Errno::BadHandle) };
@@ -245,9 +246,7 @@ impl Inner {
                 run!(fs, header, async move { fs.readdirplus((dir, handle), offset, len, reply).await })
             }
             Op::ReleaseDir { handle } => {
-                if let Some(dir) = fs.dirs.remove(handle) {
-                    fs.notifier.listings().heard_of(dir.fid, handle);
-                }
+                fs.release_dir(handle);
                 reply.done();
             }
 
@@ -415,6 +414,9 @@ impl Inner {
     /// Drops the kernel's pages if they are not of this version of the data. To be called before attributes are handed out:
     /// while these are believed, pages are used without a question.
     async fn freshen(&self, fid: Fid, attr: &Attr) {
+        if attr.kind == FileKind::Directory {
+            return self.freshen_listing(fid).await;
+        }
         if self.nodes.announce(fid, attr.data_version, attr.size) == PageState::Outdated {
             self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
         }
@@ -423,7 +425,7 @@ impl Inner {
     /// The same for attributes that the server may never hear of. Data of their version may never come, so they keep no other
     /// data from the kernel; what it has of others goes all the same.
     async fn freshen_for(&self, fid: Fid, attr: Cached<Attr>) {
-        if !attr.valid.is_untold() {
+        if !attr.valid.is_untold() || attr.value.kind == FileKind::Directory {
             return self.freshen(fid, &attr.value).await;
         }
         self.nodes.size_may_be(fid, attr.value.size);

@@ -63,7 +63,7 @@ pub(crate) mod fattr {
 
 pub(crate) mod fopen {
     constants! { u32:
-        DIRECT_IO = 1 << 0, KEEP_CACHE = 1 << 1, PARALLEL_DIRECT_WRITES = 1 << 6,
+        DIRECT_IO = 1 << 0, KEEP_CACHE = 1 << 1, CACHE_DIR = 1 << 3, PARALLEL_DIRECT_WRITES = 1 << 6,
     }
 }
 
