@@ -6,8 +6,8 @@
 //!
 //! - Of the open handles of a directory one at most fills and uses pages. So whoever is in the middle of a listing goes on in the
 //!   pages that it began with, or, where these are gone, in its own snapshot of the same edition.
-//! - Without `FOPEN_KEEP_CACHE` the kernel drops the pages when a handle is opened. It is given only while the client knows the whole
-//!   directory under a lease, and the pages can be of no other edition than that.
+//! - Without `FOPEN_KEEP_CACHE` the kernel drops the pages when a handle is opened. It is given only while the client knows the
+//!   whole directory under a lease, and the pages can be of no other edition than that.
 //! - Who begins anew with a handle that is open makes the kernel look at the directory's attributes (`FUSE_AUTO_INVAL_DATA`). It
 //!   does not have them any more after a recall, or the end of the lease, and before it is told new ones pages of another edition
 //!   are dropped. Changes of this machine it sees by itself (`i_version`).
@@ -28,8 +28,8 @@ enum Pages {
     /// There are none, or the next handle has them dropped.
     #[default]
     None,
-    /// Of one edition, some or all. Until then the kernel knows the names behind them, too: later it would have to ask for each of
-    /// them, where a new listing brings many at once.
+    /// Of one edition, some or all. Until then the kernel knows the names behind them, too: later it would have to ask for each
+    /// of them, where a new listing brings many at once.
     Of(Edition, Instant),
     Mixed,
 }

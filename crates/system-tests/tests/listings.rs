@@ -109,7 +109,11 @@ fn a_repeated_listing_asks_nobody_until_a_name_changes() {
         File::create(dir.join("name-7")).unwrap();
         names.insert("name-7".to_owned());
         for _ in 0..3 {
-            assert_eq!(listed(&here), names, "once from the server, once into the kernel's pages, once from these");
+            assert_eq!(
+                listed(&here),
+                names,
+                "once from the server, once into the kernel's pages, once from these"
+            );
         }
         unchanged(&names);
     }
