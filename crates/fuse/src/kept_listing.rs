@@ -1,8 +1,8 @@
 //! A listing that the kernel keeps.
 //!
-//! With `FOPEN_CACHE_DIR` the kernel keeps the names that READDIR and READDIRPLUS bring in pages of the directory; another listing
-//! takes no request but OPENDIR then (Linux, `fs/fuse/readdir.c`). An offset in them is a position in one edition of the directory
-//! ([`Edition`]). Why no page shows what is not there any more, and no position means two names:
+//! With `FOPEN_CACHE_DIR` the kernel keeps the names that READDIR and READDIRPLUS bring in pages of the directory; another
+//! listing takes no request but OPENDIR then (Linux, `fs/fuse/readdir.c`). An offset in them is a position in one edition of
+//! the directory ([`Edition`]). Why no page shows what is not there any more, and no position means two names:
 //!
 //! - Of the open handles of a directory one at most fills and uses pages. So whoever is in the middle of a listing goes on in the
 //!   pages that it began with, or, where these are gone, in its own snapshot of the same edition.

@@ -48,8 +48,8 @@ impl Inner {
         }
     }
 
-    /// Drops the kernel's pages of a listing that is not the directory's any more. To be called before attributes of the directory
-    /// are handed out: while these are believed, pages are used without a question.
+    /// Drops the kernel's pages of a listing that is not the directory's any more. To be called before attributes of the
+    /// directory are handed out: while these are believed, pages are used without a question.
     pub(super) async fn freshen_listing(&self, dir: Fid) {
         if !self.nodes.is_listing_used(dir) {
             return;
