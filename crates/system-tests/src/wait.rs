@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Between two looks at a condition.
-const POLL: Duration = Duration::from_millis(5);
+pub(crate) const POLL: Duration = Duration::from_millis(5);
 
 /// Begins what a test of any crate says that ended only because its patience did. `scripts/test` gives a second chance to
 /// nothing else, so it must not stand where what was seen is wrong.

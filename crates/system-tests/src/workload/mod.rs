@@ -10,7 +10,7 @@ mod locks;
 mod names;
 
 use crate::linear::History;
-use crate::wait;
+use crate::wait::{self, TIMED_OUT};
 pub(crate) use actor::now;
 use actor::{Actor, Current};
 use soda_model::Rng;
@@ -20,10 +20,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An operation without an answer for so long, with no fault in force, is hung.
 const HUNG: Duration = Duration::from_secs(60);
+/// What takes so many times as long as it may without a break is slow.
+const SLOW: u32 = 5;
 
 /// What the threads do.
 #[derive(Clone, Copy, Debug)]
@@ -104,21 +106,36 @@ impl Progress {
     /// Waits until all threads together have done `count` more operations.
     ///
     /// # Panics
-    /// If that takes longer than `limit`.
+    /// If none was done for `limit`; if it takes [`SLOW`] times as long in all, a slow machine is an excuse.
     pub fn advance(&self, count: u64, limit: Duration) {
-        let before = self.done.load(Ordering::Relaxed);
-        let advanced = wait::until(limit, || self.done.load(Ordering::Relaxed) >= before + count);
-        let done = self.done.load(Ordering::Relaxed) - before;
-        assert!(advanced, "only {done} of {count} operations within {limit:?}");
+        let before = self.done();
+        self.wait(limit, &format!("{count} operations"), || self.done() >= before + count);
     }
 
     /// Waits until every thread has done all its operations.
     ///
     /// # Panics
-    /// If that takes longer than `limit`.
+    /// As [`Progress::advance`].
     pub fn complete(&self, limit: Duration) {
-        let complete = wait::until(limit, || self.running.load(Ordering::Relaxed) == 0);
-        assert!(complete, "not done within {limit:?}");
+        self.wait(limit, "all operations", || self.running.load(Ordering::Relaxed) == 0);
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    fn wait(&self, limit: Duration, what: &str, mut is_done: impl FnMut() -> bool) {
+        let (start, begun) = (self.done(), Instant::now());
+        // Looks, not time: a machine that stood still was not looking.
+        let (mut last, mut looks) = (start, 0);
+        let ended = wait::until(limit * SLOW, || {
+            looks = if last == self.done() { looks + 1 } else { 0 };
+            last = self.done();
+            is_done() || wait::POLL * looks >= limit
+        });
+        let done = last - start;
+        assert!(ended, "{TIMED_OUT}: only {done} of {what} within {:?}", begun.elapsed());
+        assert!(is_done(), "hung: none for {limit:?} after {done} of {what}");
     }
 }
 
@@ -197,5 +214,16 @@ pub fn seed(default: u64) -> u64 {
         Err(_) => default,
         Ok("random") => u64::from(RandomState::new().build_hasher().finish() as u32),
         Ok(text) => text.parse().unwrap_or_else(|error| panic!("SODA_SEED={text}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "hung")]
+    fn threads_that_do_nothing_are_hung() {
+        Progress::default().advance(1, Duration::from_millis(50));
     }
 }
