@@ -512,7 +512,7 @@ fn a_bind_mount_is_unmounted_alone() {
         let bind = Bound::make(&mount.join("sub"), dir.join("part"));
         let began = Instant::now();
         succeeded(&place.soda(&[&["umount", bind.text()], options].concat()));
-        assert!(began.elapsed() < Duration::from_secs(8), "waited for the daemon to end");
+        assert!(began.elapsed() < Duration::from_secs(8), "TIMED OUT: waited for the daemon to end");
         assert!(!bind.is_there() && place.is_mounted());
         fs::write(&file, "still served").unwrap();
         assert_eq!(place.daemon(), daemon);
@@ -522,7 +522,7 @@ fn a_bind_mount_is_unmounted_alone() {
         let umount = format!("{SODA} umount {}{option}", mount.display());
         let began = Instant::now();
         succeeded(&place.run("unshare".as_ref(), &["--mount", "sh", "-c", &umount]));
-        assert!(began.elapsed() < Duration::from_secs(8), "waited for the daemon to end");
+        assert!(began.elapsed() < Duration::from_secs(8), "TIMED OUT: waited for the daemon to end");
         fs::write(&file, "still served").unwrap();
         assert_eq!(place.daemon(), daemon);
     }

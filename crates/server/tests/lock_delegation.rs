@@ -250,7 +250,8 @@ async fn who_is_dead_or_does_not_tell_is_waited_for_no_longer_than_for_a_lease()
         () = renewing => unreachable!(),
     };
     assert!(matches!(answer, Ok(Answer::Delegated(_) | Answer::Done)), "{answer:?}");
-    assert!(asked.elapsed() >= term * 3 && asked.elapsed() < term * 12, "{:?}", asked.elapsed());
+    assert!(asked.elapsed() >= term * 3, "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < term * 12, "TIMED OUT: {:?}", asked.elapsed());
 }
 
 /// Two say that they had a lock alone.

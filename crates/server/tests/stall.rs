@@ -184,14 +184,14 @@ async fn a_store_that_stalls_for_longer_than_a_term_costs_nobody_the_session() {
     let answered = Instant::now();
     holder.answer_recall(&recall, InUse::No).await;
     until("the answer is taken", async || !holders(&tools, held).await.contains(&holder.key().session)).await;
-    assert!(answered.elapsed() < TERM, "that took {:?}", answered.elapsed());
+    assert!(answered.elapsed() < TERM, "TIMED OUT: that took {:?}", answered.elapsed());
 
     let began = Instant::now();
     while began.elapsed() < TERM * 2 + TERM / 2 {
         for client in clients.iter().map(|(client, _)| &**client).chain([&holder]) {
             let asked = Instant::now();
             assert_eq!(client.ask(Call::Renew).await.result, Ok(Answer::Done));
-            assert!(asked.elapsed() < TERM / 2, "a renewal took {:?}", asked.elapsed());
+            assert!(asked.elapsed() < TERM / 2, "TIMED OUT: a renewal took {:?}", asked.elapsed());
         }
         tokio::time::sleep(TERM / 10).await;
     }
