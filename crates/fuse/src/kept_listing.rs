@@ -8,9 +8,14 @@
 //!   pages that it began with, or, where these are gone, in its own snapshot of the same edition.
 //! - Without `FOPEN_KEEP_CACHE` the kernel drops the pages when a handle is opened. It is given only while the client knows the
 //!   whole directory under a lease, and the pages can be of no other edition than that.
-//! - Who begins anew with a handle that is open makes the kernel look at the directory's attributes (`FUSE_AUTO_INVAL_DATA`). It
-//!   does not have them any more after a recall, or the end of the lease, and before it is told new ones pages of another edition
-//!   are dropped. Changes of this machine it sees by itself (`i_version`).
+//! - A recall drops the pages ([`crate::notify`]).
+//! - Who begins anew with a handle that is open makes the kernel look at the time and its own version of the directory
+//!   (`FUSE_AUTO_INVAL_DATA`, `i_version`). The version has moved if this machine has changed a name, or one was taken back;
+//!   the time, which it has to ask for after a recall or the end of the lease, if any machine has. So pages that were taken in
+//!   late, or have outlived the lease, would be used only where somebody set the time back besides.
+//!
+//! Not to be done: dropping pages before attributes of the directory are answered. The kernel throws such an answer away, and
+//! checks permissions by what it knew before.
 
 use soda_client::Edition;
 use std::time::Instant;
@@ -92,22 +97,14 @@ impl KeptListing {
         }
     }
 
-    /// Whether a handle is open that may use pages.
-    pub(crate) fn is_used(&self) -> bool {
-        self.handle.is_some() && !matches!(self.pages, Pages::None)
-    }
-
-    /// Whether pages have to be dropped if the directory is of this edition now. What its handle was told and the kernel has not
-    /// taken in yet may make pages after that: they stay suspect as long as it is open.
-    pub(crate) fn are_outdated(&mut self, now: Option<&Edition>) -> bool {
-        match &self.pages {
-            Pages::None => false,
-            Pages::Of(kept, _) if Some(kept) == now => false,
-            _ => {
-                self.pages = Pages::Mixed;
-                true
-            }
+    /// The directory is taken back. Whether there may be pages, which have to go. What the handle that fills them was told and
+    /// the kernel has not taken in yet makes new ones after that: so they stay suspect until the next handle.
+    pub(crate) fn recalled(&mut self) -> bool {
+        if matches!(self.pages, Pages::None) {
+            return false;
         }
+        self.pages = Pages::Mixed;
+        true
     }
 }
 
@@ -168,7 +165,6 @@ mod tests {
         assert_eq!(world.open(2, &edition), PageUse::Leave);
         world.tell(2, &Edition::default());
         world.listing.closed(2);
-        assert!(!world.listing.are_outdated(Some(&edition)), "nobody told the first one anything else");
         world.listing.closed(1);
         assert_eq!(world.open(3, &edition), PageUse::Keep);
     }
@@ -196,20 +192,15 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_anew_after_a_recall_finds_no_old_pages() {
+    fn after_a_recall_pages_go_and_none_that_come_late_are_kept() {
         let (mut world, edition, newer) = (World::new(), Edition::default(), Edition::default());
         world.open(1, &edition);
-        assert!(!world.listing.is_used(), "nothing was told");
+        assert!(!world.listing.recalled(), "nothing was told");
         world.tell(1, &edition);
-        assert!(world.listing.is_used() && !world.listing.are_outdated(Some(&edition)));
-        assert!(world.listing.are_outdated(None), "no lease");
-        assert!(
-            world.listing.are_outdated(Some(&edition)),
-            "an answer from before may have been taken in since"
-        );
+        assert!(world.listing.recalled());
         world.tell(1, &newer);
-        assert!(world.listing.are_outdated(Some(&newer)));
         world.listing.closed(1);
         assert_eq!(world.open(2, &newer), PageUse::Fill);
+        assert!(!world.listing.recalled());
     }
 }

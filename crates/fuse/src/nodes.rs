@@ -200,9 +200,9 @@ impl Nodes {
         self.with(dir, |node| change(node.listing.get_or_insert_default()))
     }
 
-    /// Whether the kernel may use pages of the directory's listing through a handle that is open.
-    pub(crate) fn is_listing_used(&self, dir: Fid) -> bool {
-        self.with(dir, |node| node.listing.as_ref().is_some_and(|listing| listing.is_used())).unwrap_or(false)
+    /// As [`Nodes::listing`], where there is one.
+    pub(crate) fn kept_listing<R>(&self, dir: Fid, change: impl FnOnce(&mut KeptListing) -> R) -> Option<R> {
+        self.with(dir, |node| node.listing.as_deref_mut().map(change)).flatten()
     }
 
     /// A directory is about to be handed out at a name.

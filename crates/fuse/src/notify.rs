@@ -110,6 +110,15 @@ impl Notifier {
         self.inval_inode(fid, start, len);
     }
 
+    /// Pages of a directory's listing. Whoever reads one holds its lock while it copies names out, to memory that may be
+    /// anywhere: so that is not waited for for long. No page is believed without the attributes.
+    fn listing(self: &Arc<Self>, dir: Fid) {
+        if self.nodes.kept_listing(dir, |kept| kept.recalled()) == Some(true) {
+            let dropped = self.elsewhere(move |notifier| notifier.inval_inode(dir, 0, 0));
+            dropped.wait(PATIENCE);
+        }
+    }
+
     /// As [`Notifier::data`], from a thread that may serve requests.
     pub(crate) async fn data_elsewhere(self: &Arc<Self>, fid: Fid, range: Range<u64>) {
         let (done, is_done) = tokio::sync::oneshot::channel();
@@ -351,6 +360,7 @@ impl Hooks {
 impl KernelHooks for Hooks {
     fn invalidate_attr(&self, fid: Fid) {
         if let Some(notifier) = self.notifier.get() {
+            notifier.listing(fid);
             notifier.attributes(fid);
         }
     }

@@ -4,13 +4,17 @@ use rustix::fs::{CWD, Mode, OFlags, RawDir, SeekFrom, openat, seek};
 use soda_model::Rng;
 use soda_system_tests::cell::{Cell, LONG_TERM, Setting, prerequisites};
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Little, so that many calls make a listing: a few names fit.
 const BUFFER: usize = 128;
+const NOBODY: u32 = 65534;
 
 fn cell() -> Cell {
     // No listing is made anew because time has passed.
@@ -19,6 +23,20 @@ fn cell() -> Cell {
 
 fn listed(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// The inode that a directory's listing has as `..`.
+fn above(dir: &Path) -> u64 {
+    let dir = openat(CWD, dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let mut buffer = [MaybeUninit::uninit(); BUFFER];
+    let mut raw = RawDir::new(&dir, &mut buffer);
+    while let Some(entry) = raw.next() {
+        let entry = entry.unwrap();
+        if entry.file_name() == c".." {
+            return entry.ino();
+        }
+    }
+    panic!("no ..");
 }
 
 /// A directory that is read bit by bit.
@@ -158,6 +176,59 @@ fn who_reads_on_or_begins_anew_with_a_directory_that_is_open_sees_what_is_there(
     }
 }
 
+/// The kernel throws attributes away that are answered while it is told to drop something of the inode.
+///
+/// SEMANTICS 11, 31
+#[test]
+fn a_listing_that_is_open_keeps_no_permissions_from_the_kernel() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = cell();
+    let (here, there) = (cell.root(0).join("d"), cell.root(1).join("d"));
+    fs::create_dir(&here).unwrap();
+    let mut names: BTreeSet<_> = (100..120).map(|number| format!("name-{number}")).collect();
+    names.iter().for_each(|name| drop(File::create(here.join(name)).unwrap()));
+    let may_enter = || {
+        let mut stat = Command::new("stat");
+        stat.arg(here.join("name-119")).uid(NOBODY).gid(NOBODY).stdout(Stdio::null()).stderr(Stdio::null());
+        stat.status().unwrap().success()
+    };
+    (0..3).for_each(|_| assert_eq!(listed(&here), names));
+    let mut reader = Reader::open(&here, &names);
+    for (number, dir) in [&here, &there, &there, &here].into_iter().enumerate() {
+        reader.read_to_the_end();
+        assert!(may_enter());
+        let name = format!("name-{}", 100 + number);
+        fs::remove_file(dir.join(&name)).unwrap();
+        names.remove(&name);
+        reader.rewind(&names);
+        fs::set_permissions(dir, Permissions::from_mode(0o700)).unwrap();
+        assert!(!may_enter(), "{number}");
+        fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
+        assert!(may_enter(), "{number}");
+    }
+}
+
+/// SEMANTICS 11
+#[test]
+fn a_directory_that_was_moved_lists_where_it_is() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = cell();
+    let root = cell.root(0);
+    let ino = |path: &str| fs::metadata(root.join(path)).unwrap().ino();
+    fs::create_dir_all(root.join("a/d")).unwrap();
+    fs::create_dir(root.join("b")).unwrap();
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let before = root.join(from).join("d");
+        (0..3).for_each(|_| assert_eq!(above(&before), ino(from)));
+        fs::rename(&before, root.join(to).join("d")).unwrap();
+        (0..3).for_each(|_| assert_eq!(above(&root.join(to).join("d")), ino(to)));
+    }
+}
+
 /// Linux itself looks whether the directory was changed since, by its time.
 ///
 /// SEMANTICS 11
@@ -223,7 +294,18 @@ fn listings_are_right_whatever_happens_in_between() {
                     readers.iter_mut().for_each(|reader| reader.removed(&name));
                     names.remove(&name);
                 }
-                3 => assert_eq!(listed(&dirs[below(2)]), names),
+                3 if !names.is_empty() => {
+                    let name = names.iter().nth(below(names.len())).unwrap().clone();
+                    let new = format!("{number}{}", "y".repeat(below(100)));
+                    fs::rename(dir.join(&name), dir.join(&new)).unwrap();
+                    for reader in &mut readers {
+                        reader.removed(&name);
+                        reader.made(&new);
+                    }
+                    names.remove(&name);
+                    names.insert(new);
+                }
+                4 if below(3) == 0 => assert_eq!(listed(&dirs[below(2)]), names),
                 4 => {
                     let at = below(readers.len());
                     readers[at].rewind(&names);

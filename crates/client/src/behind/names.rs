@@ -256,7 +256,7 @@ impl State {
             if self.peek(above).is_some_and(|inode| inode.kernel.recalling > 0) {
                 return Err(Why::Recalled.into());
             }
-            let known = self.peek(above).and_then(|inode| inode.dir.as_ref()?.parent);
+            let known = self.peek(above).and_then(|inode| inode.dir.as_ref()?.parent());
             above = known.ok_or(Why::Unknown)?;
         }
         Err(Why::Unknown.into())
@@ -322,7 +322,7 @@ impl State {
             FileKind::Directory => {
                 let names = inode.directory();
                 names.complete = Complete::Yes;
-                names.parent = Some(dir);
+                names.set_parent(dir);
             }
             FileKind::Symlink => self.set_target(now, fid, Bytes::copy_from_slice(&new.target)),
             _ => {}
@@ -351,7 +351,7 @@ impl State {
     fn moved(&mut self, now: Monotonic, (fid, kind): (Fid, FileKind), new_parent: Fid, moment: Moment) {
         self.change_attr(now, fid, |attr| attr.changed(moment));
         match (kind, self.inode(fid).dir.as_mut()) {
-            (FileKind::Directory, Some(dir)) => dir.parent = Some(new_parent),
+            (FileKind::Directory, Some(dir)) => dir.set_parent(new_parent),
             (FileKind::Directory, None) => {}
             _ => self.met(fid, new_parent),
         }

@@ -322,7 +322,7 @@ impl State {
     pub(crate) fn learn_new_directory(&mut self, ticket: Ticket, fid: Fid, parent: Fid) {
         if self.consistency == Consistency::Lease && self.enter(ticket, fid) {
             let dir = self.inode(fid).directory();
-            dir.parent = Some(parent);
+            dir.set_parent(parent);
             if dir.len() == 0 {
                 dir.complete = Complete::Yes;
             }

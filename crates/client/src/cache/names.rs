@@ -37,8 +37,8 @@ pub(crate) struct Whole {
     pub(crate) edition: Edition,
 }
 
-/// Stands for what a complete directory held when it was listed: two are equal only if no name was made, changed, removed or
-/// forgotten in between.
+/// Stands for what a complete directory held when it was listed: two are equal only if no name, `..` included, was made, changed,
+/// removed or forgotten in between.
 #[derive(Clone, Debug, Default)]
 pub struct Edition(Arc<()>);
 
@@ -103,7 +103,7 @@ pub(crate) struct Directory {
     /// Its names have been asked for, or it turned out too large: not again before that.
     pub(crate) learning_until: Monotonic,
     /// For `..`.
-    pub(crate) parent: Option<Fid>,
+    parent: Option<Fid>,
     /// Inodes in it that this machine changed and nobody else has asked for since.
     pub(crate) unseen: Vec<Fid>,
 }
@@ -326,6 +326,23 @@ impl Directory {
         self.cleared
     }
 
+    /// The directory that `..` means.
+    pub(crate) fn parent(&self) -> Option<Fid> {
+        self.parent
+    }
+
+    pub(crate) fn set_parent(&mut self, parent: Fid) {
+        if self.parent != Some(parent) {
+            self.sorted = None;
+            self.parent = Some(parent);
+        }
+    }
+
+    /// Whether a listing of all names is made once for all readers, as long as none changes.
+    pub(crate) fn keeps_listing(&self) -> bool {
+        self.complete == Complete::Yes && self.names.len() <= MOST_SORTED
+    }
+
     /// As [`Directory::list`], but only what need not be made.
     pub(crate) fn listed(&self) -> Option<&Whole> {
         self.sorted.as_ref().filter(|_| self.complete == Complete::Yes)
@@ -455,6 +472,12 @@ mod tests {
         assert!(dir.listed().is_none());
         assert_eq!(dir.list().unwrap().listed[0].fid.ino, Ino(7));
         assert_ne!(dir.list().unwrap().edition, first.edition);
+        let second = dir.list().unwrap();
+        dir.set_parent(Fid::new(VolumeId(1), Ino(5)));
+        assert_ne!(dir.list().unwrap().edition, second.edition, "`..` is another one");
+        let third = dir.list().unwrap();
+        dir.set_parent(Fid::new(VolumeId(1), Ino(5)));
+        assert_eq!(dir.list().unwrap().edition, third.edition);
         dir.begin_change(at(7), &name("b"));
         assert!(dir.list().is_none());
         dir.end_change(at(8), &name("b"), Some(Known::Absent));

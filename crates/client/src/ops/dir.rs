@@ -157,9 +157,8 @@ impl Client {
         Ok(Arc::new(OpenDir { dir, listing: Mutex::new(listing.unwrap_or_default()) }))
     }
 
-    /// Whether the cache has all names of a directory, and which edition of them a directory that is opened now begins with: the
-    /// same positions mean the same names in all listings of one edition. `None`: whoever reads from 0 makes the first.
-    /// [`Validity::NONE`] where not all names are known.
+    /// Which edition the names of a directory are of now: the same positions mean the same names in all listings of one edition.
+    /// `None`: whoever reads from 0 makes the first. [`Validity::NONE`] where not all names are known, or too many.
     pub fn whole(&self, dir: Fid) -> Cached<Option<Edition>> {
         let unknown = Cached { value: None, valid: Validity::NONE };
         if self.inner.config.consistency != Consistency::Lease {
@@ -168,7 +167,7 @@ impl Client {
         let (mut state, now) = self.inner.locked();
         let Some(valid) = state.served(now, dir) else { return unknown };
         match state.existing(dir).and_then(|inode| inode.dir.as_ref()) {
-            Some(names) if names.complete == Complete::Yes => {
+            Some(names) if names.keeps_listing() => {
                 Cached { value: names.listed().map(|whole| whole.edition.clone()), valid }
             }
             _ => unknown,
@@ -324,7 +323,7 @@ impl Inner {
         let (mut state, now) = self.locked();
         state.served(now, dir)?;
         let names = state.existing(dir)?.dir.as_mut()?;
-        let parent = names.parent?;
+        let parent = names.parent()?;
         Some(Listing { whole: Some(whole(names)?), parent: Some(parent), ..Listing::default() })
     }
 
@@ -367,7 +366,7 @@ impl Inner {
                 let names = state.inode(dir).directory();
                 if names.cleared() < began.sent && names.len() <= MOST_COMPLETE {
                     names.complete = Complete::Yes;
-                    names.parent = Some(page.parent);
+                    names.set_parent(page.parent);
                 }
             }
             let entry = |(name, node): (Name, Node)| Listed { name, fid: node.fid, kind: node.attr.kind };

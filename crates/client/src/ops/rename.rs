@@ -90,7 +90,7 @@ impl Client {
             for (fid, parent) in [(Some(moved), new_parent), (other, parent)] {
                 let dir = fid.and_then(|fid| state.existing(fid)).and_then(|inode| inode.dir.as_mut());
                 if let Some(dir) = dir {
-                    dir.parent = Some(parent);
+                    dir.set_parent(parent);
                 }
             }
             Ok(())

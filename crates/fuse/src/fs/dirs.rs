@@ -21,11 +21,13 @@ impl Inner {
     pub(super) async fn opendir(self: Arc<Self>, fid: Fid, reply: Reply) {
         match self.client.open_dir(fid).await {
             Ok(open) => {
+                // What it goes on in, if the kernel's pages are gone when it has read a part of them.
+                let own = self.client.edition(&open).await;
                 let handle = self.dirs.add(DirHandle { fid, open });
                 let whole = self.client.whole(fid);
                 let answering = self.client.answer();
                 let known = !answering.remaining(whole.valid).is_zero();
-                let edition = known.then_some(whole.value.as_ref());
+                let edition = known.then_some(own.as_ref().filter(|_| own == whole.value));
                 let flags = match self.nodes.listing(fid, |kept| kept.opened(handle, edition, Instant::now()))
                 {
                     Some(PageUse::Keep) => fopen::CACHE_DIR | fopen::KEEP_CACHE,
@@ -44,30 +46,18 @@ impl Inner {
     pub(super) fn release_dir(&self, handle: u64) {
         if let Some(dir) = self.dirs.remove(handle) {
             self.notifier.listings().heard_of(dir.fid, handle);
-            self.nodes.listing(dir.fid, |kept| kept.closed(handle));
-        }
-    }
-
-    /// Drops the kernel's pages of a listing that is not the directory's any more. To be called before attributes of the
-    /// directory are handed out: while these are believed, pages are used without a question.
-    pub(super) async fn freshen_listing(&self, dir: Fid) {
-        if !self.nodes.is_listing_used(dir) {
-            return;
-        }
-        let now = self.client.whole(dir).value;
-        if self.nodes.listing(dir, |kept| kept.are_outdated(now.as_ref())) == Some(true) {
-            self.notifier.data_elsewhere(dir, 0..u64::MAX).await;
+            self.nodes.kept_listing(dir.fid, |kept| kept.closed(handle));
         }
     }
 
     /// Names are about to be told to a handle, which may keep them.
     async fn note_told(&self, dir: &DirHandle, handle: u64) {
-        if self.nodes.listing(dir.fid, |kept| kept.is_filled_by(handle)) != Some(true) {
+        if self.nodes.kept_listing(dir.fid, |kept| kept.is_filled_by(handle)) != Some(true) {
             return;
         }
         let edition = self.client.edition(&dir.open).await;
         let valid = self.client.answer().remaining(self.client.whole(dir.fid).valid);
-        self.nodes.listing(dir.fid, |kept| kept.told(handle, edition, Instant::now() + valid / 2));
+        self.nodes.kept_listing(dir.fid, |kept| kept.told(handle, edition, Instant::now() + valid / 2));
     }
 
     pub(super) async fn readdir(

@@ -414,9 +414,6 @@ impl Inner {
     /// Drops the kernel's pages if they are not of this version of the data. To be called before attributes are handed out:
     /// while these are believed, pages are used without a question.
     async fn freshen(&self, fid: Fid, attr: &Attr) {
-        if attr.kind == FileKind::Directory {
-            return self.freshen_listing(fid).await;
-        }
         if self.nodes.announce(fid, attr.data_version, attr.size) == PageState::Outdated {
             self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
         }
@@ -425,7 +422,7 @@ impl Inner {
     /// The same for attributes that the server may never hear of. Data of their version may never come, so they keep no other
     /// data from the kernel; what it has of others goes all the same.
     async fn freshen_for(&self, fid: Fid, attr: Cached<Attr>) {
-        if !attr.valid.is_untold() || attr.value.kind == FileKind::Directory {
+        if !attr.valid.is_untold() {
             return self.freshen(fid, &attr.value).await;
         }
         self.nodes.size_may_be(fid, attr.value.size);
