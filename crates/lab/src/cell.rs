@@ -1,10 +1,12 @@
 //! A real server and real mounts, as processes of this machine, on loopback. All of them end with the value that holds them.
 
 use crate::LabError;
+use crate::experiment::Lab;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,9 +36,10 @@ pub(crate) struct Cell {
 pub(crate) type CrashPoint<'a> = Option<&'a str>;
 
 impl Cell {
-    /// `program` is `soda`; `options` are those of `soda serve`.
-    pub(crate) fn start(program: &Path, options: &[&str]) -> Result<Cell, LabError> {
-        let dir = tempfile::Builder::new().prefix("soda-lab.").tempdir().map_err(LabError::io("/tmp"))?;
+    /// `options` are those of `soda serve`.
+    pub(crate) fn start(lab: &Lab<'_>, options: &[&str]) -> Result<Cell, LabError> {
+        let dir = tempfile::Builder::new().prefix("cell.").tempdir_in(lab.scratch);
+        let (program, dir) = (lab.program, dir.map_err(LabError::io(lab.scratch))?);
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let (server, address) = serve(program, dir.path(), "127.0.0.1:0", &options, None)?;
         Ok(Cell {
@@ -237,7 +240,8 @@ impl Process {
     fn start(command: &mut Command, log: &Path) -> Result<Process, LabError> {
         let out = File::create(log).map_err(LabError::io(log))?;
         let err = out.try_clone().map_err(LabError::io(log))?;
-        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
+        // A Ctrl-C on the terminal is for the lab alone, which then ends them.
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0).spawn();
         let child = child.map_err(LabError::io(command.get_program()))?;
         Ok(Process { child, log: log.to_owned() })
     }

@@ -1,9 +1,12 @@
 //! `soda lab`: what leases cost and save.
 
+mod ground;
+
 use crate::admin::{Admin, server_or_default};
 use crate::commands::{print, print_json};
 use crate::error::CliError;
 use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, ReplayArgs, ReportArgs, RunArgs};
+use ground::Ground;
 use indicatif::ProgressBar;
 use serde_json::json;
 use soda_lab::LabError;
@@ -34,13 +37,22 @@ fn run_experiments(arguments: &RunArgs) -> Result<(), CliError> {
     };
     let program = std::env::current_exe().map_err(CliError::io("this program's own path"))?;
     let extent = if arguments.quick { Extent::Quick } else { Extent::Full };
+    // Nobody wants to hear after half an hour that it was in vain.
+    chosen.iter().try_for_each(Experiment::check)?;
+    Findings::check_writable(&arguments.out)?;
+    let ground = Ground::prepare()?;
     let steps = Steps::new();
     let mut done = Vec::new();
     for (number, experiment) in chosen.iter().enumerate() {
         let head = format!("{} ({} of {})", experiment.name, number + 1, chosen.len());
         let progress = |step: &str| steps.say(&format!("{head}: {step}"));
         progress(experiment.title);
-        let findings = experiment.run(&Lab { program: &program, extent, progress: &progress })?;
+        let findings = experiment.run(&Lab {
+            program: &program,
+            scratch: ground.scratch(),
+            extent,
+            progress: &progress,
+        })?;
         findings.write(&arguments.out)?;
         steps.clear();
         if arguments.json {

@@ -46,7 +46,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             (lab.progress)(&format!("{mode}: {load} machines"));
             let mut sum = [Duration::ZERO; 5];
             for round in 0..rounds {
-                let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+                let mut cell = Cell::start(lab, &["--term", "60s"])?;
                 cell.mount(load, options)?;
                 make_source(&Files::of(&cell.mounts[0].root))?;
                 let before = counters(&cell)?;

@@ -34,7 +34,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         let mut points = Vec::new();
         for &trip in &trips {
             (lab.progress)(&format!("{mode}: {trip} ms away"));
-            let mut cell = Cell::start(lab.program, &["--term", "60s", "--deep-leases", deep])?;
+            let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", deep])?;
             let proxy = Proxy::start(cell.address(), Duration::from_millis(trip))?;
             cell.mount_at(1, &proxy.address(), options)?;
             let times = build.run(&Files::of(&cell.mounts[0].root))?;

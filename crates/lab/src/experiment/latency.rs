@@ -35,7 +35,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         names.iter().map(|name| Series::new(*name, Style::Both, Vec::new())).collect();
     for (size, times) in sizes(lab) {
         (lab.progress)(&format!("files of {}", size_name(size)));
-        let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+        let mut cell = Cell::start(lab, &["--term", "60s"])?;
         cell.mount(2, "sync")?;
         let data = cell.mounts[0].root.join("data");
         write(&data, size)?;
@@ -119,7 +119,7 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut series = Vec::new();
     for (mode, options) in [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")]
     {
-        let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+        let mut cell = Cell::start(lab, &["--term", "60s"])?;
         let mut points = Vec::new();
         for &count in &clients {
             (lab.progress)(&format!("{mode}: {count} clients"));

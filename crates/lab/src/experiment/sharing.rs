@@ -28,7 +28,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut series = Vec::new();
     for (mode, options) in [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")]
     {
-        let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+        let mut cell = Cell::start(lab, &["--term", "60s"])?;
         cell.mount(machines, options)?;
         let path = cell.mounts[0].root.join("shared");
         std::fs::write(&path, vec![1; size]).map_err(LabError::io(&path))?;
@@ -97,7 +97,7 @@ pub(super) fn polling(lab: &Lab<'_>) -> Result<Found, LabError> {
             }
             None => ("is notified".to_owned(), "sync,memory=64M".to_owned()),
         };
-        let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+        let mut cell = Cell::start(lab, &["--term", "60s"])?;
         cell.mount(machines, &options)?;
         let path = cell.mounts[0].root.join("shared");
         for (number, (writers, scenario)) in scenarios.iter().enumerate() {

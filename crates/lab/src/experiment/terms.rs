@@ -98,7 +98,7 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
     let (files, reads, writes) = (10, 2.0, 0.01);
     let length = lab.by_extent(Duration::from_secs(2), Duration::from_secs(20));
     let terms = lab.by_extent(vec![0.0, 2.0, 20.0], vec![0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0]);
-    let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(1, "sync")?;
     fill(&cell.mounts[0].root, files)?;
     let sharing = Sharing::new(f64::from(CLIENTS), reads, writes)?;
@@ -171,7 +171,7 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
 pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
     let length = lab.by_extent(Duration::from_millis(1500), Duration::from_secs(10));
     let rates = lab.by_extent(vec![0.0, 0.3, 0.7], vec![0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]);
-    let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
     let mut reading = Vec::new();
     let mut writing = Vec::new();
     let head = ["mode", "W (1/s)", "mean read (us)", "median read (us)", "mean write (us)"];
@@ -223,7 +223,7 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
 
 pub(super) fn cached_reads(lab: &Lab<'_>) -> Result<Found, LabError> {
     let files = lab.by_extent(200, 2000);
-    let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(1, "sync")?;
     fill(&cell.mounts[0].root, files)?;
     let mut table = Table::new("Median time to read 1 KiB", ["read", "time (us)", "times a cached one"]);

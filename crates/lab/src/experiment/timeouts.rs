@@ -130,7 +130,7 @@ fn measured(lab: &Lab<'_>) -> Result<Table, LabError> {
     for (mode, options) in [("write=through", "sync"), ("write=behind", "write=behind")] {
         for idle in ["100ms", "2s", "10m"] {
             (lab.progress)(&format!("lease-idle={idle}, {mode}, {TRIP} ms away"));
-            let mut cell = Cell::start(lab.program, &["--term", "60s", "--deep-leases", "on"])?;
+            let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", "on"])?;
             let proxy = Proxy::start(cell.address(), Duration::from_millis(TRIP))?;
             cell.mount_at(1, &proxy.address(), &format!("{options},deep-leases=on,lease-idle={idle}"))?;
             let files = Files::of(&cell.mounts[0].root);

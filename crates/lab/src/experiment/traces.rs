@@ -93,7 +93,7 @@ pub(super) fn build(lab: &Lab<'_>) -> Build {
 type Recorded = (Trace, (u64, u64));
 
 fn record_andrew(lab: &Lab<'_>, machines: usize, deep: &str, options: &str) -> Result<Recorded, LabError> {
-    let mut cell = Cell::start(lab.program, &["--term", "60s", "--deep-leases", deep])?;
+    let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", deep])?;
     cell.mount(machines, options)?;
     andrew::make_source(&Files::of(&cell.mounts[0].root))?;
     super::distance::sync(lab.program, &cell.mounts[0].root)?;
@@ -116,7 +116,7 @@ fn record_andrew(lab: &Lab<'_>, machines: usize, deep: &str, options: &str) -> R
 }
 
 fn record_build(lab: &Lab<'_>, build: &Build, deep: &str, options: &str) -> Result<Recorded, LabError> {
-    let mut cell = Cell::start(lab.program, &["--term", "60s", "--deep-leases", deep])?;
+    let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", deep])?;
     cell.mount(2, options)?;
     let before = counters(&cell)?;
     let recording = Recording::start();
