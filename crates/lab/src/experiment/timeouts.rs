@@ -113,7 +113,7 @@ fn watched(trace: &Trace) -> Trace {
     let looks = (1..)
         .map(|number| made + f64::from(number) * LOOKS_EVERY)
         .take_while(|at| *at < trace.length())
-        .map(|at| Step { at, client: 1, does: Does::Read, path: path.to_owned() });
+        .map(|at| Step { at, client: 1, does: Does::Read, path: path.to_owned(), to: None });
     let mut steps: Vec<Step> = trace.steps.iter().cloned().chain(looks).collect();
     steps.sort_by(|one, other| one.at.total_cmp(&other.at));
     Trace { steps }
