@@ -17,8 +17,10 @@ async fn a_short_time_until_a_lease_is_idle_is_kept_to() {
         let top = mkdir(&client, client.root(), &format!("top{round}")).await;
         let file = make(&client, top, "file", "x").await;
         assert_eq!(contents(&client, file).await, "x");
-        eventually("the leases are given back", || deep_leases(&client).is_empty() && client.leases().is_empty())
-            .await;
+        eventually("the leases are given back", || {
+            deep_leases(&client).is_empty() && client.leases().is_empty()
+        })
+        .await;
     }
     // Looked for every ten seconds as leases of ten minutes are, the rounds would take more than a minute.
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
