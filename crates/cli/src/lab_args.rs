@@ -65,6 +65,9 @@ pub(crate) struct ReplayArgs {
 pub(crate) struct AdviseArgs {
     #[command(flatten)]
     pub server: ServerArg,
+    /// Advice for so many of the busiest files and directories that machines contend for, too
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub objects: u32,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

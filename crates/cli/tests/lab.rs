@@ -7,7 +7,7 @@ mod common;
 
 use common::left_behind;
 use rustix::process::{Pid, Signal, kill_process};
-use soda_system_tests::cell::{PATIENCE, prerequisites};
+use soda_system_tests::cell::{Cell, PATIENCE, prerequisites};
 use soda_system_tests::wait;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -62,4 +62,33 @@ fn what_is_wrong_is_said_before_anything_is_measured() {
     refused(&["soda-fig9"], 2, "there is no experiment `soda-fig9`; there are: all, soda-fig2");
     // Rights apart, which come first, this is for who cannot mount, too.
     refused(&["soda-fig2", "--out", in_the_way.to_str().unwrap()], 1, "file/results: Not a directory");
+}
+
+#[test]
+fn advice_names_the_files_that_machines_contend_for() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::writing_through(2);
+    let file = |number: usize, name: &str| cell.root(number).join(name);
+    std::fs::write(file(0, "calm"), "read only").unwrap();
+    for round in 0..100 {
+        for number in 0..2 {
+            std::fs::write(file(number, "busy"), format!("{round} of {number}")).unwrap();
+            assert_eq!(std::fs::read(file(number, "calm")).unwrap(), b"read only");
+        }
+    }
+    let advise = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
+        command.args(["lab", "advise", "--server", &cell.server.address()]).args(more);
+        let output = wait::run(&mut command, PATIENCE).expect_success("soda lab advise");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: serde_json::Value = serde_json::from_str(&advise(&["--json"])).unwrap();
+    let busiest = &json["objects"][0];
+    assert_eq!(busiest["object"], "/busy", "{json}");
+    assert!(busiest["writes_per_s"].as_f64().unwrap() > busiest["reads_per_s"].as_f64().unwrap(), "{json}");
+    assert!(["none", "session"].contains(&busiest["term"].as_str().unwrap()), "{json}");
+    assert!(advise(&[]).contains("/busy"));
+    assert!(!advise(&["--objects", "0"]).contains("/busy"));
 }

@@ -10,7 +10,7 @@ use ground::Ground;
 use indicatif::ProgressBar;
 use serde_json::json;
 use soda_lab::LabError;
-use soda_lab::advise::Observed;
+use soda_lab::advise::{Contended, Observed};
 use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
 use soda_lab::figure::{Figure, Table};
 use soda_lab::model::{self, Parameters, Sweep};
@@ -107,7 +107,19 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     let mut admin = Admin::connect(&server_or_default(arguments.server.server.as_deref())?)?;
     let status = admin.status()?;
     let observed = Observed::of(&admin.stats()?, status.sessions.len(), status.uptime.as_secs_f64())?;
-    let report = observed.advise()?;
+    let mut report = observed.advise()?;
+    if arguments.objects > 0 {
+        for found in admin.busiest(arguments.objects)? {
+            let object = Contended {
+                object: found.path.unwrap_or_else(|| found.fid.to_string()),
+                clients: f64::from(found.clients),
+                reads: found.reads_per_s,
+                writes: found.writes_per_s,
+                leased: found.is_leased,
+            };
+            report.objects.extend(object.advise()?);
+        }
+    }
     if arguments.json {
         return print_json(&report);
     }
@@ -125,6 +137,10 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     );
     for advice in &report.advice {
         text.push_str(&format!("{}: {}\n    {}\n", advice.about, advice.recommended, advice.because));
+    }
+    if !report.objects.is_empty() {
+        let table = report.objects_table();
+        text.push_str(&format!("\n{}\n{table}", table.title));
     }
     print(&text)
 }
