@@ -93,6 +93,8 @@ class Target:
 
     name: str
     roots: list[Path]
+    # Said of one that is not available.
+    why_not = "is not installed: left out (bench/install-peers)"
 
     def __init__(self, base: Path):
         self.base = base
@@ -270,3 +272,16 @@ class SodaThrough(Soda):
     name = "soda-through"
     mount_options = ("write=through",)
     patience = ()
+
+
+class SodaUring(Soda):
+    """The same with the kernel's requests over io_uring, where the kernel has that and it is switched on."""
+
+    name = "soda-uring"
+    mount_options = ("transport=uring",)
+    switch = Path("/sys/module/fuse/parameters/enable_uring")
+    why_not = f"is left out: {switch} is not Y (Linux 6.14 and later, as root: echo Y > {switch})"
+
+    @classmethod
+    def available(cls) -> bool:
+        return cls.switch.exists() and cls.switch.read_text().strip() == "Y"

@@ -7,8 +7,8 @@ use crate::spec::parse_server;
 use bytes::{Bytes, BytesMut};
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Credentials, Failure, Frame, FrameHeader, FrameKind, HEADER_LEN,
-    Hello, LeaseInfo, ObjectRef, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply, Request, Role, ServerStatus,
-    WhyInfo,
+    Hello, LeaseInfo, ObjectRef, ObjectUse, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply, Request, Role,
+    ServerStatus, WhyInfo,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -126,6 +126,14 @@ impl Admin {
     pub(crate) fn why(&mut self, object: ObjectRef) -> Result<WhyInfo, CliError> {
         match self.ask(AdminCall::Why(object))? {
             AdminAnswer::Why(info) => Ok(*info),
+            other => Err(self.nonsense(&other)),
+        }
+    }
+
+    /// Files and directories that clients contend for, the busiest first; at most `limit`.
+    pub(crate) fn busiest(&mut self, limit: u32) -> Result<Vec<ObjectUse>, CliError> {
+        match self.ask(AdminCall::Busiest { limit })? {
+            AdminAnswer::Busiest(objects) => Ok(objects),
             other => Err(self.nonsense(&other)),
         }
     }

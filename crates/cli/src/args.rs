@@ -445,9 +445,6 @@ pub(crate) struct DemoArgs {
     /// Clean up at the end instead of waiting for Ctrl-C
     #[arg(long)]
     pub once: bool,
-    /// The part of the demo that cleans up, also when the rest was killed
-    #[arg(long, value_name = "DIR", hide = true)]
-    pub cleaner: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -46,7 +46,8 @@ pub(crate) struct ReportArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// CSV: seconds,client,call,path; calls are read, write, stat, miss, list, make, remove
+    /// CSV: seconds,client,call,path; calls are read, write, stat, miss, list, make, remove, and rename and
+    /// link with `OLD -> NEW` for path
     #[arg(value_name = "FILE")]
     pub trace: PathBuf,
     /// Milliseconds of a round trip to the server
@@ -64,6 +65,9 @@ pub(crate) struct ReplayArgs {
 pub(crate) struct AdviseArgs {
     #[command(flatten)]
     pub server: ServerArg,
+    /// Advice for so many of the busiest files and directories that machines contend for, too
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub objects: u32,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

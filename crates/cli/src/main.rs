@@ -33,6 +33,9 @@ fn main() -> ExitCode {
     if commands::guard::is_meant(&arguments) {
         return commands::guard::run();
     }
+    if commands::cleaner::is_meant(&arguments) {
+        return commands::cleaner::run(&arguments);
+    }
     let cli = match commands::helper::rewrite(arguments) {
         Ok(arguments) => Cli::parse_from(arguments),
         Err(error) => return fail(&error),

@@ -3,9 +3,11 @@
 // The helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::left_behind;
 use soda_system_tests::cell::{PATIENCE, prerequisites};
 use soda_system_tests::wait;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,19 +17,6 @@ fn demo(scratch: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
     command.arg("demo").env("TMPDIR", scratch).env("SODA_RUNTIME_DIR", scratch.join("run"));
     command
-}
-
-/// Mounts, processes and files of the demo.
-fn left_behind(scratch: &Path) -> Vec<String> {
-    let scratch_text = scratch.display().to_string();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mounts = mounts.lines().filter(|line| line.contains(&scratch_text)).map(str::to_owned);
-    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
-        let words = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
-        Some(String::from_utf8_lossy(&words).into_owned()).filter(|words| words.contains(&scratch_text))
-    });
-    let files = fs::read_dir(scratch).unwrap().map(|entry| entry.unwrap().file_name().display().to_string());
-    mounts.chain(processes).chain(files.filter(|name| name != "run")).collect()
 }
 
 #[test]

@@ -103,7 +103,7 @@ pub struct CacheConfig {
     pub metadata_bytes: u64,
     /// Most inodes that are cached without being in use; the least recently used give their leases back.
     pub max_inodes: usize,
-    /// A lease that was not used for this long is given back.
+    /// A lease that was not used for this long is given back, at most a quarter of it later (10 s, 50 ms at least).
     pub idle: Duration,
 }
 

@@ -102,6 +102,7 @@ impl Client {
             tokio::spawn(crate::behind::digest::keep_log(Arc::clone(&inner)));
             inner.pump();
         }
+        tokio::spawn(session::watch_idle(Arc::clone(&inner)));
         tokio::spawn(session::watch_overruns(Arc::clone(&inner)));
         tokio::spawn(session::watch_suspend(Arc::clone(&inner)));
         let mut restored = joinable.subscribe();

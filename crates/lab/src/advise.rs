@@ -4,6 +4,10 @@
 //! served from their pages, nor of leases that nobody has asked for yet; so the reads are a lower bound, and what leases save is,
 //! too.
 
+mod objects;
+
+pub use objects::{Contended, ObjectAdvice};
+
 use crate::LabError;
 use crate::figure::{Table, digits};
 use serde::Serialize;
@@ -67,6 +71,8 @@ pub struct Report {
     /// Messages per second that leases cost now.
     pub leases: f64,
     pub advice: Vec<Advice>,
+    /// Of single files and directories, the busiest first.
+    pub objects: Vec<ObjectAdvice>,
 }
 
 impl Observed {
@@ -107,7 +113,7 @@ impl Observed {
         let asking = 2.0 * reads;
         let leases = 2.0 * (self.misses + self.recalls);
         let advice = vec![self.term(reads, asking, leases)?, self.mode(), self.granularity()];
-        Ok(Report { observed: *self, asking, leases, advice })
+        Ok(Report { observed: *self, asking, leases, advice, objects: Vec::new() })
     }
 
     fn term(&self, reads: f64, asking: f64, leases: f64) -> Result<Advice, LabError> {
@@ -238,6 +244,11 @@ impl Report {
             table.row([advice.about.to_owned(), advice.recommended.clone(), advice.because.clone()]);
         }
         table
+    }
+
+    /// For people, too.
+    pub fn objects_table(&self) -> Table {
+        ObjectAdvice::table(&self.objects)
     }
 }
 

@@ -1,10 +1,12 @@
 //! A real server and real mounts, as processes of this machine, on loopback. All of them end with the value that holds them.
 
 use crate::LabError;
+use crate::experiment::Lab;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,9 +36,10 @@ pub(crate) struct Cell {
 pub(crate) type CrashPoint<'a> = Option<&'a str>;
 
 impl Cell {
-    /// `program` is `soda`; `options` are those of `soda serve`.
-    pub(crate) fn start(program: &Path, options: &[&str]) -> Result<Cell, LabError> {
-        let dir = tempfile::Builder::new().prefix("soda-lab.").tempdir().map_err(LabError::io("/tmp"))?;
+    /// `options` are those of `soda serve`.
+    pub(crate) fn start(lab: &Lab<'_>, options: &[&str]) -> Result<Cell, LabError> {
+        let dir = tempfile::Builder::new().prefix("cell.").tempdir_in(lab.scratch);
+        let (program, dir) = (lab.program, dir.map_err(LabError::io(lab.scratch))?);
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let (server, address) = serve(program, dir.path(), "127.0.0.1:0", &options, None)?;
         Ok(Cell {
@@ -119,6 +122,12 @@ impl Cell {
         &self.address
     }
 
+    /// What `soda stats` shows of the server.
+    pub(crate) fn server_counters(&self) -> Result<Counters, LabError> {
+        let server = self.address.as_str();
+        patiently(|| counters_of(&self.program, &["--server", server], &format!("server {server}")))
+    }
+
     /// Processor time that the server has used so far.
     pub(crate) fn server_cpu(&self) -> Duration {
         let text =
@@ -179,15 +188,8 @@ pub(crate) struct Mount {
 impl Mount {
     /// What `soda stats` shows of it.
     pub(crate) fn counters(&self) -> Result<Counters, LabError> {
-        // A daemon is asked for two seconds; on a busy machine that may not be enough, once.
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.ask_counters() {
-                Err(error) if Instant::now() < deadline => drop(error),
-                answer => return answer,
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let root = self.root.display().to_string();
+        patiently(|| counters_of(&self.program, &[&root], &root))
     }
 
     /// As the machine would lose its power: `kill -9`.
@@ -199,19 +201,30 @@ impl Mount {
     pub(crate) fn is_dead(&mut self) -> bool {
         !matches!(self.process.child.try_wait(), Ok(None))
     }
+}
 
-    fn ask_counters(&self) -> Result<Counters, LabError> {
-        let output =
-            Command::new(&self.program).arg("stats").arg(&self.root).args(["--once", "--json"]).output();
-        let output = output.map_err(LabError::io(&self.program))?;
-        let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let counters = value.as_object().and_then(|mounts| mounts.values().next()).and_then(Value::as_object);
-        let Some(counters) = counters else {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(LabError::Failed(format!("{} has no counters: {said}", self.root.display())));
-        };
-        Ok(counters.iter().filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect())
+/// Who is asked may take two seconds for the answer; on a busy machine that may not be enough, once.
+fn patiently(ask: impl Fn() -> Result<Counters, LabError>) -> Result<Counters, LabError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match ask() {
+            Err(error) if Instant::now() < deadline => drop(error),
+            answer => return answer,
+        }
+        std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// `soda stats`, and what it says of `who`.
+fn counters_of(program: &Path, arguments: &[&str], who: &str) -> Result<Counters, LabError> {
+    let output = Command::new(program).arg("stats").args(arguments).args(["--once", "--json"]).output();
+    let output = output.map_err(LabError::io(program))?;
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let Some(counters) = value.get(who).and_then(Value::as_object) else {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(LabError::Failed(format!("{who} has no counters: {said}")));
+    };
+    Ok(counters.iter().filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect())
 }
 
 impl Drop for Mount {
@@ -237,7 +250,8 @@ impl Process {
     fn start(command: &mut Command, log: &Path) -> Result<Process, LabError> {
         let out = File::create(log).map_err(LabError::io(log))?;
         let err = out.try_clone().map_err(LabError::io(log))?;
-        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
+        // A Ctrl-C on the terminal is for the lab alone, which then ends them.
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0).spawn();
         let child = child.map_err(LabError::io(command.get_program()))?;
         Ok(Process { child, log: log.to_owned() })
     }
@@ -282,13 +296,60 @@ fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// What consistency cost since `before`: two messages for each request that is no change, and for each recall. Not the
-/// mount's own beginning and end.
-pub(crate) fn consistency_messages(before: &Counters, after: &Counters) -> u64 {
-    const ASKING: [&str; 6] =
-        ["msg_lookup", "msg_getattr", "msg_readlink", "msg_readdir", "msg_getxattrs", "msg_read"];
-    let grown = |name: &str| count(after, name).saturating_sub(count(before, name));
-    2 * (ASKING.iter().map(|name| grown(name)).sum::<u64>() + grown("recalls"))
+/// What is sent without an answer; that to a recall is counted with the recall.
+const NOTES: [&str; 4] = ["msg_recallack", "msg_release", "msg_closed", "msg_inquiryanswer"];
+/// What asks for nothing: sessions, and room that is set aside.
+const ASIDE: [&str; 6] =
+    ["msg_hello", "msg_renew", "msg_reclaim", "msg_reserve", "msg_statfs", "msg_goodbye"];
+const CHANGES: [&str; 13] = [
+    "msg_create",
+    "msg_link",
+    "msg_unlink",
+    "msg_rename",
+    "msg_tmpfile",
+    "msg_setattr",
+    "msg_write",
+    "msg_allocate",
+    "msg_copyrange",
+    "msg_setxattr",
+    "msg_removexattr",
+    "msg_digest",
+    "msg_sync",
+];
+
+/// What a mount and its server have said to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Messages {
+    /// Two for each call and each recall, one for each lease that goes back unasked. Not the mount's own beginning and end.
+    pub(crate) all: u64,
+    /// Of these, what has changes, or makes them durable. The others are what consistency costs.
+    pub(crate) changes: u64,
+}
+
+impl Messages {
+    /// Since `before`, by the counters of one mount.
+    pub(crate) fn between(before: &Counters, after: &Counters) -> Messages {
+        let grown = |name: &str| count(after, name).saturating_sub(count(before, name));
+        let is_call = |name: &&String| {
+            name.starts_with("msg_") && !NOTES.contains(&name.as_str()) && !ASIDE.contains(&name.as_str())
+        };
+        let calls: u64 = after.keys().filter(is_call).map(|name| grown(name)).sum();
+        let changes: u64 = CHANGES.iter().map(|name| grown(name)).sum();
+        Messages { all: 2 * (calls + grown("recalls")) + grown("msg_release"), changes: 2 * changes }
+    }
+
+    pub(crate) fn for_consistency(self) -> u64 {
+        self.all.saturating_sub(self.changes)
+    }
+}
+
+impl std::iter::Sum for Messages {
+    fn sum<I: Iterator<Item = Messages>>(parts: I) -> Messages {
+        parts.fold(Messages::default(), |sum, part| Messages {
+            all: sum.all + part.all,
+            changes: sum.changes + part.changes,
+        })
+    }
 }
 
 pub(crate) fn count(counters: &Counters, name: &str) -> u64 {
@@ -298,6 +359,28 @@ pub(crate) fn count(counters: &Counters, name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recall_and_its_answer_are_two_messages_as_a_call_is() {
+        let counters = |list: &[(&str, u64)]| -> Counters {
+            list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+        };
+        let before = counters(&[("msg_lookup", 5), ("recalls", 1)]);
+        let after = counters(&[
+            ("msg_lookup", 8),
+            ("msg_lookupstat", 1),
+            ("msg_digest", 2),
+            ("recalls", 2),
+            ("msg_recallack", 1),
+            ("msg_release", 3),
+            ("msg_renew", 100),
+            ("op_lookup", 100),
+        ]);
+        let found = Messages::between(&before, &after);
+        // Three look-ups, one with attributes, two digests, a recall; three leases given back.
+        assert_eq!(found, Messages { all: 2 * (3 + 1 + 2 + 1) + 3, changes: 4 });
+        assert_eq!(found.for_consistency(), 13);
+    }
 
     #[test]
     fn half_an_address_is_none() {

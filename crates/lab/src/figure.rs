@@ -34,6 +34,9 @@ pub struct Series {
     pub name: String,
     pub style: Style,
     pub points: Vec<(f64, f64)>,
+    /// Of each point: between what values of y half of the measurements were. Empty where that is not known.
+    #[serde(default)]
+    pub spread: Vec<(f64, f64)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -66,7 +69,7 @@ impl Axis {
 
 impl Series {
     pub fn new(name: impl Into<String>, style: Style, points: Vec<(f64, f64)>) -> Series {
-        Series { name: name.into(), style, points }
+        Series { name: name.into(), style, points, spread: Vec::new() }
     }
 }
 
@@ -75,12 +78,18 @@ impl Figure {
         Figure { name: name.to_owned(), title: title.to_owned(), x, y, series }
     }
 
-    /// A line for each point: series, x, y.
+    /// A line for each point: series, x, y, and from where to where y was measured, if that is known.
     pub fn csv(&self) -> String {
-        let mut out = format!("series,{},{}\n", quoted(&self.x.label), quoted(&self.y.label));
+        let has_spread = self.series.iter().any(|series| !series.spread.is_empty());
+        let more = if has_spread { ",from,to" } else { "" };
+        let mut out = format!("series,{},{}{more}\n", quoted(&self.x.label), quoted(&self.y.label));
         for series in &self.series {
-            for (x, y) in &series.points {
-                let _ = writeln!(out, "{},{x},{y}", quoted(&series.name));
+            for (number, (x, y)) in series.points.iter().enumerate() {
+                let _ = write!(out, "{},{x},{y}", quoted(&series.name));
+                let _ = match series.spread.get(number) {
+                    Some((low, high)) => writeln!(out, ",{low},{high}"),
+                    None => writeln!(out, "{}", if has_spread { ",," } else { "" }),
+                };
             }
         }
         out
@@ -161,6 +170,10 @@ mod tests {
         let series = vec![Series::new("s,t", Style::Line, vec![(1.0, 2.5)])];
         let figure = Figure::new("f", "F", Axis::linear("x (s)"), Axis::linear("y"), series);
         assert_eq!(figure.csv(), "series,x (s),y\n\"s,t\",1,2.5\n");
+        let mut measured = figure;
+        measured.series[0].spread = vec![(2.0, 3.0)];
+        measured.series.push(Series::new("u", Style::Line, vec![(1.0, 2.0)]));
+        assert_eq!(measured.csv(), "series,x (s),y,from,to\n\"s,t\",1,2.5,2,3\nu,1,2,,\n");
     }
 
     #[test]

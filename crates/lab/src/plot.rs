@@ -56,8 +56,10 @@ fn draw<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>) -> Res
         let _ = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
     });
     let failed = |error: &dyn std::fmt::Display| LabError::Plot(figure.name.clone(), error.to_string());
-    let (x, y) =
-        (Range::of(&figure.x, figure, |point| point.0), Range::of(&figure.y, figure, |point| point.1));
+    let all = || figure.series.iter().flat_map(|series| &series.points);
+    let spread = figure.series.iter().flat_map(|series| &series.spread).flat_map(|(low, high)| [*low, *high]);
+    let x = Range::of(&figure.x, all().map(|point| point.0));
+    let y = Range::of(&figure.y, all().map(|point| point.1).chain(spread));
     let (Some(x), Some(y)) = (x, y) else { return Err(failed(&"it has no point to draw")) };
     area.fill(&WHITE).map_err(|error| failed(&error))?;
     let (left, right) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
@@ -89,6 +91,12 @@ fn draw<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>) -> Res
                 .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))
                 .map_err(|error| failed(&error))?;
         }
+        let whiskers = series.points.iter().zip(&series.spread).filter_map(|((x, _), (low, high))| {
+            let x = figure.x.scale.place(*x)?;
+            let (low, high) = (figure.y.scale.place(*low)?, figure.y.scale.place(*high)?);
+            Some(PathElement::new(vec![(x, low), (x, high)], color.stroke_width(1)))
+        });
+        chart.draw_series(whiskers).map_err(|error| failed(&error))?;
         if series.style != Style::Line {
             let (filled, open) = (color.filled(), color.stroke_width(2));
             let points = points.into_iter();
@@ -223,9 +231,8 @@ struct Range {
 
 impl Range {
     /// What the axis has to show; `None`: nothing.
-    fn of(axis: &Axis, figure: &Figure, value: impl Fn(&(f64, f64)) -> f64) -> Option<Range> {
-        let points = figure.series.iter().flat_map(|series| &series.points);
-        let places: Vec<f64> = points.filter_map(|point| axis.scale.place(value(point))).collect();
+    fn of(axis: &Axis, values: impl Iterator<Item = f64>) -> Option<Range> {
+        let places: Vec<f64> = values.filter_map(|value| axis.scale.place(value)).collect();
         let most = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let least = places.iter().copied().fold(f64::INFINITY, f64::min);
         if places.is_empty() {
@@ -302,6 +309,15 @@ mod tests {
             std::fs::metadata(&path).expect("written").len()
         };
         assert!(ink("A long title with many letters in it") > ink(" "), "the title is not drawn");
+    }
+
+    #[test]
+    fn a_spread_is_drawn_and_has_room() {
+        let mut spread = figure(Scale::Linear);
+        spread.series[0].spread = vec![(0.5, 2.0), (5.0, 20.0)];
+        let text = svg(&spread).expect("drawn");
+        assert_eq!(text.matches("stroke=\"#0072B2\" stroke-width=\"1\"").count(), 2);
+        assert!(text.contains("\n20\n"), "the axis ends below what is drawn");
     }
 
     #[test]

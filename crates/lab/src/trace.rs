@@ -1,8 +1,9 @@
 //! What programs asked of a file system, recorded while a real mount answered; a workload of the simulator ([`crate::sim`]).
 //!
-//! A trace is CSV: seconds from the start, client, call (`read`, `write`, `stat`, `miss`, `list`, `make`, `remove`), and path.
-//! `make` and `remove` change the directory that the path is in, `miss` reads it: a name that is not there. `read` and `write`
-//! are all of a file, from open to close.
+//! A trace is CSV: seconds from the start, client, call (`read`, `write`, `stat`, `miss`, `list`, `make`, `remove`, `rename`,
+//! `link`), and path. `make` and `remove` change the directory that the path is in, `miss` reads it: a name that is not there.
+//! `read` and `write` are all of a file, from open to close. `rename` and `link` (a second name of a file) have two paths, ` -> `
+//! between them; a symbolic link is made as a file is, and to read one is a `stat`.
 
 use crate::LabError;
 use crate::sim::workload::{Event, OpenFor, SystemCall};
@@ -23,6 +24,8 @@ pub struct Step {
     pub does: Does,
     /// From the root of the volume, `/` between names.
     pub path: String,
+    /// The new name, of what has two.
+    pub to: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,9 +37,14 @@ pub enum Does {
     List,
     Make,
     Remove,
+    Rename,
+    Link,
 }
 
-const WORDS: [(&str, Does); 7] = [
+/// Between the two names of a rename or a link.
+const ARROW: &str = " -> ";
+
+const WORDS: [(&str, Does); 9] = [
     ("read", Does::Read),
     ("write", Does::Write),
     ("stat", Does::Stat),
@@ -44,6 +52,8 @@ const WORDS: [(&str, Does); 7] = [
     ("list", Does::List),
     ("make", Does::Make),
     ("remove", Does::Remove),
+    ("rename", Does::Rename),
+    ("link", Does::Link),
 ];
 
 /// What was recorded, in order of time.
@@ -68,9 +78,10 @@ pub struct Replay {
 impl Trace {
     pub fn csv(&self) -> String {
         let mut out = format!("{HEAD}\n");
-        for Step { at, client, does, path } in &self.steps {
+        for Step { at, client, does, path, to } in &self.steps {
             let word = WORDS.iter().find(|(_, known)| known == does).map_or("", |(word, _)| *word);
-            let _ = writeln!(out, "{at:.6},{client},{word},{path}");
+            let to = to.as_ref().map(|to| format!("{ARROW}{to}")).unwrap_or_default();
+            let _ = writeln!(out, "{at:.6},{client},{word},{path}{to}");
         }
         out
     }
@@ -99,11 +110,23 @@ impl Trace {
             let does = WORDS.iter().find(|(known, _)| *known == word).map(|(_, does)| *does);
             let known = WORDS.map(|(word, _)| word).join(", ");
             let does = does.ok_or_else(|| wrong(&format!("`{word}` is none of {known}")))?;
+            let (path, to) = match does {
+                Does::Rename | Does::Link => {
+                    let parts = path.split_once(ARROW);
+                    let (path, to) = parts.ok_or_else(|| wrong("expected two paths, `OLD -> NEW`"))?;
+                    (path, Some(to.trim_matches('/')))
+                }
+                _ => (path, None),
+            };
             let path = path.trim_matches('/');
-            if path.is_empty() && does != Does::List && does != Does::Stat {
+            let may_be_root = does == Does::List || does == Does::Stat;
+            if path.is_empty() && !may_be_root || to.is_some_and(str::is_empty) {
                 return Err(wrong("the root can only be listed or asked about"));
             }
-            steps.push(Step { at, client, does, path: path.to_owned() });
+            if to.is_some_and(|to| is_at_or_below(to, path)) {
+                return Err(wrong("nothing can be moved into itself"));
+            }
+            steps.push(Step { at, client, does, path: path.to_owned(), to: to.map(str::to_owned) });
         }
         if steps.is_empty() {
             return Err(LabError::Usage("the trace has no step".to_owned()));
@@ -123,26 +146,41 @@ impl Trace {
         self.steps.last().map_or(0.0, |step| step.at)
     }
 
-    /// For the simulator. A file's directories are objects, too; to make or remove a name is to change its directory.
+    /// For the simulator. A file's directories are objects, too; to make or remove a name is to change its directory, a rename
+    /// from one directory to another changes both, and a link the file as well. What is renamed stays the same object; for deep
+    /// leases it stays in the directory that it comes from.
     pub fn replay(&self) -> Replay {
-        let mut objects: BTreeMap<String, usize> = BTreeMap::from([(String::new(), 0)]);
-        let mut parents = vec![None];
+        let (mut names, mut parents) = (Names::new(), vec![None]);
         let (mut events, mut used, mut born) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for step in &self.steps {
-            let object = object_of(&mut objects, &mut parents, &step.path);
+            let object = object_of(&mut names, &mut parents, &step.path);
             // What was asked for in vain may be made later.
             if step.does != Does::Miss && used.insert(object) && step.does == Does::Make {
                 born.insert(object);
             }
-            let directory = parents[object].unwrap_or(0);
-            let (file, mode, call) = match step.does {
-                Does::Read | Does::Stat | Does::List => (object, OpenFor::Reading, SystemCall::Read),
-                Does::Write => (object, OpenFor::Writing, SystemCall::Write),
-                Does::Miss => (directory, OpenFor::Reading, SystemCall::Read),
-                Does::Make | Does::Remove => (directory, OpenFor::Writing, SystemCall::Write),
+            let directory = object_of(&mut names, &mut parents, above(&step.path));
+            let to = step.to.as_deref().unwrap_or_default();
+            let target = object_of(&mut names, &mut parents, above(to));
+            let (read, changed) = match step.does {
+                Does::Read | Does::Stat | Does::List => (Some(object), vec![]),
+                Does::Miss => (Some(directory), vec![]),
+                Does::Write => (None, vec![object]),
+                Does::Make | Does::Remove => (None, vec![directory]),
+                Does::Rename if target == directory => (None, vec![directory]),
+                Does::Rename => (None, vec![directory, target]),
+                Does::Link => (None, vec![target, object]),
             };
-            let event = |call| Event { at: step.at, client: step.client, file, call };
-            events.extend([SystemCall::Open(mode), call, SystemCall::Close].map(event));
+            match step.does {
+                Does::Rename => rename(&mut names, &step.path, to),
+                Does::Link => drop(names.insert(to.to_owned(), object)),
+                _ => {}
+            }
+            let mut session = |file, mode, call| {
+                let event = |call| Event { at: step.at, client: step.client, file, call };
+                events.extend([SystemCall::Open(mode), call, SystemCall::Close].map(event));
+            };
+            read.into_iter().for_each(|file| session(file, OpenFor::Reading, SystemCall::Read));
+            changed.into_iter().for_each(|file| session(file, OpenFor::Writing, SystemCall::Write));
         }
         let clients = self.steps.iter().map(|step| step.client + 1).max().unwrap_or(1);
         let duration = self.length() + 1.0;
@@ -150,15 +188,39 @@ impl Trace {
     }
 }
 
-fn object_of(objects: &mut BTreeMap<String, usize>, parents: &mut Vec<Option<usize>>, path: &str) -> usize {
-    if let Some(object) = objects.get(path) {
+/// The object of each path but the root's, which is the first.
+type Names = BTreeMap<String, usize>;
+
+fn above(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(above, _)| above)
+}
+
+fn is_at_or_below(path: &str, dir: &str) -> bool {
+    path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn object_of(names: &mut Names, parents: &mut Vec<Option<usize>>, path: &str) -> usize {
+    if path.is_empty() {
+        return 0;
+    }
+    if let Some(object) = names.get(path) {
         return *object;
     }
-    let above = path.rsplit_once('/').map_or("", |(above, _)| above);
-    let parent = object_of(objects, parents, above);
+    let parent = object_of(names, parents, above(path));
     parents.push(Some(parent));
-    objects.insert(path.to_owned(), parents.len() - 1);
+    names.insert(path.to_owned(), parents.len() - 1);
     parents.len() - 1
+}
+
+/// With all that is below it. What had the new name has none any more.
+fn rename(names: &mut Names, from: &str, to: &str) {
+    names.retain(|path, _| !is_at_or_below(path, to));
+    let moved: Vec<String> = names.keys().filter(|path| is_at_or_below(path, from)).cloned().collect();
+    for path in moved {
+        if let Some(object) = names.remove(&path) {
+            names.insert(format!("{to}{}", &path[from.len()..]), object);
+        }
+    }
 }
 
 /// What several clients do at once is recorded in one place.
@@ -199,10 +261,15 @@ impl Files {
     }
 
     fn note(&self, does: Does, path: &str) {
+        self.note_both(does, path, None);
+    }
+
+    fn note_both(&self, does: Does, path: &str, to: Option<&str>) {
         if let Some((recording, client)) = &self.recording {
             let computed = *recording.computed.lock().unwrap_or_else(PoisonError::into_inner);
             let at = (recording.began.elapsed() + computed).as_secs_f64();
-            let step = Step { at, client: *client, does, path: path.to_owned() };
+            let to = to.map(str::to_owned);
+            let step = Step { at, client: *client, does, path: path.to_owned(), to };
             recording.steps.lock().unwrap_or_else(PoisonError::into_inner).push(step);
         }
     }
@@ -253,6 +320,17 @@ impl Files {
         std::fs::remove_file(self.at(path)).map_err(LabError::io(self.at(path)))
     }
 
+    pub(crate) fn rename(&self, path: &str, to: &str) -> Result<(), LabError> {
+        self.note_both(Does::Rename, path, Some(to));
+        std::fs::rename(self.at(path), self.at(to)).map_err(LabError::io(self.at(path)))
+    }
+
+    /// A second name of a file.
+    pub(crate) fn link(&self, path: &str, to: &str) -> Result<(), LabError> {
+        self.note_both(Does::Link, path, Some(to));
+        std::fs::hard_link(self.at(path), self.at(to)).map_err(LabError::io(self.at(path)))
+    }
+
     /// The program computes. A recording is told how long; nobody waits for it.
     pub(crate) fn compute(&self, time: Duration) {
         match &self.recording {
@@ -279,28 +357,54 @@ mod tests {
         assert!(files.exists("a/b") && !files.exists("a/c"));
         assert_eq!(files.list("a").expect("listed"), ["b"]);
         files.remove("a/b").expect("removed");
+        files.create("a/c, d", b"y").expect("made");
+        files.rename("a/c, d", "e").expect("renamed");
+        files.link("e", "a/f").expect("linked");
+        assert_eq!(files.read("a/f").expect("read"), b"y");
         let trace = recording.end();
         let done: Vec<Does> = trace.steps.iter().map(|step| step.does).collect();
-        use Does::{List, Make, Miss, Read, Remove, Stat, Write};
-        assert_eq!(done, [Make, Make, Write, Read, Stat, Miss, List, Remove]);
+        use Does::{Link, List, Make, Miss, Read, Remove, Rename, Stat, Write};
+        let all = [Make, Make, Write, Read, Stat, Miss, List, Remove, Make, Write, Rename, Link, Read];
+        assert_eq!(done, all);
         let again = Trace::parse(&trace.csv()).expect("a trace");
         let same = |one: &Step, other: &Step| {
-            (one.does, &one.path, one.client) == (other.does, &other.path, other.client)
+            (one.does, &one.path, &one.to, one.client) == (other.does, &other.path, &other.to, other.client)
         };
         assert_eq!(again.steps.len(), trace.steps.len());
         assert!(again.steps.iter().zip(&trace.steps).all(|(one, other)| same(one, other)));
 
         let replay = trace.replay();
-        assert_eq!(replay.born, BTreeSet::from([1, 2]));
-        assert_eq!((replay.clients, &replay.parents), (2, &vec![None, Some(0), Some(1), Some(1)]));
+        // a, a/b, a/c (in vain), and what was made as `a/c, d`.
+        assert_eq!(replay.born, BTreeSet::from([1, 2, 4]));
+        assert_eq!((replay.clients, &replay.parents), (2, &vec![None, Some(0), Some(1), Some(1), Some(1)]));
         let written: Vec<usize> = replay
             .events
             .iter()
             .filter(|event| event.call == SystemCall::Write)
             .map(|event| event.file)
             .collect();
-        // The root for `a`, `a` for `b`, `b` itself, `a` for the removal.
-        assert_eq!(written, [0, 1, 2, 1]);
+        // The root for `a`, `a` for `b`, `b` itself, `a` for the removal and the next file, that file; both directories for
+        // its new name, and the other one for the second, which changes the file as well.
+        assert_eq!(written, [0, 1, 2, 1, 1, 4, 1, 0, 1, 4]);
+        assert_eq!(replay.events.last().map(|event| event.file), Some(4), "whatever name it is read by");
+    }
+
+    /// The objects that the steps use, but for directories that are changed.
+    fn used(steps: &str) -> Vec<usize> {
+        let lines: String = steps.lines().map(|step| format!("0,0,{step}\n")).collect();
+        let replay = Trace::parse(&lines).expect("a trace").replay();
+        let reads = replay.events.iter().filter(|event| event.call == SystemCall::Read);
+        reads.map(|event| event.file).collect()
+    }
+
+    #[test]
+    fn names_move_with_all_that_is_below_them_and_objects_stay() {
+        // 1: dir, 2: dir/file, 3: directory, 4: directory/file; what has the old name next is another one.
+        let steps = "read,dir/file\nread,directory/file\nrename,dir -> new\nread,new/file\nread,directory/file\n\
+                     read,dir/file";
+        assert_eq!(used(steps), [2, 4, 2, 4, 6]);
+        // As editors save: what was there is gone.
+        assert_eq!(used("read,file\nread,file.new\nrename,file.new -> file\nread,file"), [1, 2, 2]);
     }
 
     #[test]
@@ -314,6 +418,9 @@ mod tests {
         assert!(refused("0,x,read,a").contains("`x` is no client"));
         assert!(refused("0,0,mount,a").contains("`mount` is none of read, write"));
         assert!(refused("0,0,write,/").contains("root"));
+        assert!(refused("0,0,rename,a").contains("`OLD -> NEW`"));
+        assert!(refused("0,0,link,a -> /").contains("root"));
+        assert!(refused("0,0,rename,a -> a/b").contains("into itself"));
         let missing = Trace::read(Path::new("/nowhere/trace.csv")).expect_err("none").to_string();
         assert!(missing.contains("/nowhere/trace.csv"), "{missing}");
     }

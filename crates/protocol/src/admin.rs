@@ -17,6 +17,10 @@ pub enum AdminCall {
     },
     /// Who holds, who waits, for whom, since when, and why the last lease was refused.
     Why(ObjectRef),
+    /// Objects that clients contend for, by how much they were used lately; at most `limit`.
+    Busiest {
+        limit: u32,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -35,6 +39,21 @@ pub enum AdminAnswer {
     Stats(Vec<(String, u64)>),
     Leases(Vec<LeaseInfo>),
     Why(Box<WhyInfo>),
+    /// The busiest first.
+    Busiest(Vec<ObjectUse>),
+}
+
+/// How an object was used lately: rates as in [`WhyInfo`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ObjectUse {
+    pub fid: Fid,
+    /// `None`: not found in time.
+    pub path: Option<String>,
+    pub reads_per_s: f64,
+    pub writes_per_s: f64,
+    pub clients: u32,
+    /// Whether policy has leases given on it: false with a term of 0, or by equation (8).
+    pub is_leased: bool,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use crate::common::*;
 use bytes::Bytes;
 use soda_protocol::{AdminAnswer, AdminCall, Answer, BacklogReport, Call, Note, ObjectRef, Role};
 use soda_server::{Exposure, Server, StartError};
-use soda_types::{InUse, Mode};
+use soda_types::{InUse, Mode, SetAttr};
 use std::fs;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -61,6 +61,33 @@ async fn tools_see_sessions_leases_and_who_waits_for_whom() {
         (Some(2), Some(1), Some(2))
     );
     assert_eq!((value("calls.getattr"), value("lease.acks")), (Some(1), Some(1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_see_which_files_clients_contend_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let home = one.mkdir(one.root, "home").await.unwrap().fid;
+    let (calm, busy) =
+        (one.create(home, "calm").await.unwrap().fid, one.create(home, "busy").await.unwrap().fid);
+    for _ in 0..20 {
+        for client in [&one, &two] {
+            let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+            client.change(Call::SetAttr { fid: busy, set, owner: None }).await.result.unwrap();
+        }
+    }
+    two.ask(Call::GetAttr { fid: calm }).await.result.unwrap();
+
+    let (admin, _) = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap();
+    let AdminAnswer::Busiest(all) = ask(&admin, AdminCall::Busiest { limit: 100 }).await else { panic!() };
+    let first = &all[0];
+    assert_eq!((first.fid, first.path.as_deref(), first.clients), (busy, Some("/home/busy"), 2), "{all:?}");
+    assert!(!first.is_leased && first.writes_per_s > first.reads_per_s, "{all:?}");
+    let second = all.iter().find(|object| object.fid == calm).unwrap();
+    assert!(second.is_leased && second.writes_per_s < first.writes_per_s, "{all:?}");
+    let AdminAnswer::Busiest(one) = ask(&admin, AdminCall::Busiest { limit: 1 }).await else { panic!() };
+    assert_eq!(one.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

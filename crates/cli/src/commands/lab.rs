@@ -1,13 +1,16 @@
 //! `soda lab`: what leases cost and save.
 
+mod ground;
+
 use crate::admin::{Admin, server_or_default};
 use crate::commands::{print, print_json};
 use crate::error::CliError;
 use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, ReplayArgs, ReportArgs, RunArgs};
+use ground::Ground;
 use indicatif::ProgressBar;
 use serde_json::json;
 use soda_lab::LabError;
-use soda_lab::advise::Observed;
+use soda_lab::advise::{Contended, Observed};
 use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
 use soda_lab::figure::{Figure, Table};
 use soda_lab::model::{self, Parameters, Sweep};
@@ -34,13 +37,22 @@ fn run_experiments(arguments: &RunArgs) -> Result<(), CliError> {
     };
     let program = std::env::current_exe().map_err(CliError::io("this program's own path"))?;
     let extent = if arguments.quick { Extent::Quick } else { Extent::Full };
+    // Nobody wants to hear after half an hour that it was in vain.
+    chosen.iter().try_for_each(Experiment::check)?;
+    Findings::check_writable(&arguments.out)?;
+    let ground = Ground::prepare()?;
     let steps = Steps::new();
     let mut done = Vec::new();
     for (number, experiment) in chosen.iter().enumerate() {
         let head = format!("{} ({} of {})", experiment.name, number + 1, chosen.len());
         let progress = |step: &str| steps.say(&format!("{head}: {step}"));
         progress(experiment.title);
-        let findings = experiment.run(&Lab { program: &program, extent, progress: &progress })?;
+        let findings = experiment.run(&Lab {
+            program: &program,
+            scratch: ground.scratch(),
+            extent,
+            progress: &progress,
+        })?;
         findings.write(&arguments.out)?;
         steps.clear();
         if arguments.json {
@@ -95,7 +107,19 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     let mut admin = Admin::connect(&server_or_default(arguments.server.server.as_deref())?)?;
     let status = admin.status()?;
     let observed = Observed::of(&admin.stats()?, status.sessions.len(), status.uptime.as_secs_f64())?;
-    let report = observed.advise()?;
+    let mut report = observed.advise()?;
+    if arguments.objects > 0 {
+        for found in admin.busiest(arguments.objects)? {
+            let object = Contended {
+                object: found.path.unwrap_or_else(|| found.fid.to_string()),
+                clients: f64::from(found.clients),
+                reads: found.reads_per_s,
+                writes: found.writes_per_s,
+                leased: found.is_leased,
+            };
+            report.objects.extend(object.advise()?);
+        }
+    }
     if arguments.json {
         return print_json(&report);
     }
@@ -113,6 +137,10 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     );
     for advice in &report.advice {
         text.push_str(&format!("{}: {}\n    {}\n", advice.about, advice.recommended, advice.because));
+    }
+    if !report.objects.is_empty() {
+        let table = report.objects_table();
+        text.push_str(&format!("\n{}\n{table}", table.title));
     }
     print(&text)
 }

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod cleaner;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod documents;
@@ -106,10 +107,10 @@ impl EndRequests {
     }
 
     /// Waits for the next one.
-    pub(crate) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) -> SignalKind {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
         }
     }
 }

@@ -227,9 +227,9 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
     }
     let asked = tokio::select! {
         () = mount.ended() => 0,
-        () = requests.next() => tokio::select! {
+        _ = requests.next() => tokio::select! {
             () = end_politely(&mount) => 1,
-            () = requests.next() => 2,
+            _ = requests.next() => 2,
         },
     };
     drop(control);

@@ -29,7 +29,7 @@ async fn serve(config: ServerConfig) -> Result<(), CliError> {
     let starting = tokio::task::spawn_blocking(move || Server::start(config));
     let server = tokio::select! {
         started = starting => started.map_err(|error| CliError::Failed(error.to_string()))??,
-        () = requests.next() => return Ok(()),
+        _ = requests.next() => return Ok(()),
     };
     drop(opening);
     eprintln!("soda: serving {} on {}", server.data_dir().display(), server.local_addr());

@@ -11,7 +11,7 @@ mod tick;
 pub(crate) use data::keep_data_connection;
 pub(crate) use handshake::{Established, HandshakeError, connect, control, hello, open_control};
 pub(crate) use suspend::watch_suspend;
-pub(crate) use tick::{keep_house, watch_overruns};
+pub(crate) use tick::{keep_house, watch_idle, watch_overruns};
 
 use crate::connection::FrameReader;
 use crate::inner::{Inner, Phase};

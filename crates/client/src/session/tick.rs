@@ -12,13 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_secs(1);
-/// Ticks between looking for idle leases.
-const IDLE_EVERY: u32 = 10;
+/// Between two looks for idle leases: a part of the time after which one is idle, but a look goes over all of them, and none is
+/// urgent.
+const LOOKS: u32 = 4;
+const SHORTEST_LOOK: Duration = Duration::from_millis(50);
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
 /// Runs until the client is closed.
 pub(crate) async fn keep_house(inner: Arc<Inner>) {
     let mut phase = inner.phase.subscribe();
-    let mut ticks = 0u32;
     let renewing = Arc::new(AtomicBool::new(false));
     let syncing = Arc::new(AtomicBool::new(false));
     let mut said = None;
@@ -49,13 +51,24 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
             disk.catch_up();
         }
         inner.register_opens();
-        ticks = ticks.wrapping_add(1);
-        if ticks.is_multiple_of(IDLE_EVERY) {
-            inner.release_idle(inner.config.cache.idle);
-        }
         inner.release_idle_reservation();
         inner.return_idle_locks();
     }
+}
+
+/// Runs until the client is closed. Gives leases back that were not used for a while.
+pub(crate) async fn watch_idle(inner: Arc<Inner>) {
+    let mut phase = inner.phase.subscribe();
+    let idle = inner.config.cache.idle;
+    let closed = phase.wait_for(|phase| *phase == Phase::Closed);
+    tokio::pin!(closed);
+    while tokio::time::timeout(look_every(idle), &mut closed).await.is_err() {
+        inner.release_idle(idle);
+    }
+}
+
+fn look_every(idle: Duration) -> Duration {
+    (idle / LOOKS).clamp(SHORTEST_LOOK, LONGEST_LOOK)
 }
 
 /// Runs until the client is closed. A thread that was stopped while it handed an answer on has given the kernel a time-out
@@ -129,5 +142,16 @@ impl Inner {
             done.store(false, Ordering::Release);
             result.map(|_| arrived.state.unsynced.synced(mark))
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_leases_are_looked_for_as_often_as_their_time_needs() {
+        let every = |millis: u64| look_every(Duration::from_millis(millis)).as_millis();
+        assert_eq!([0, 100, 1000, 2000, 600_000].map(every), [50, 50, 250, 500, 10_000]);
     }
 }

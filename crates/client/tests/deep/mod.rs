@@ -2,6 +2,7 @@
 
 mod builders;
 mod contention;
+mod idle;
 mod scan;
 
 use crate::common::delayed::{make, mkdir};

@@ -70,10 +70,10 @@ fn paper() -> Vec<(f64, f64)> {
 
 /// For each size: cold, warm, asking each time, local; median microseconds.
 fn at_distance(lab: &Lab<'_>, sizes: &[usize], files: usize, trip: u64) -> Result<Vec<[f64; 4]>, LabError> {
-    let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
     let proxy = Proxy::start(cell.address(), Duration::from_millis(trip))?;
     cell.mount(1, "sync")?;
-    let local = tempfile::tempdir().map_err(LabError::io("/tmp"))?;
+    let local = tempfile::tempdir_in(lab.scratch).map_err(LabError::io(lab.scratch))?;
     for dir in [local.path(), &cell.mounts[0].root] {
         make_files(dir, sizes, files)?;
     }

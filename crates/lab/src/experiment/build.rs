@@ -76,12 +76,13 @@ impl Build {
             log.extend_from_slice(&[b'l'; 256]);
             files.write("tree/config.log", &log)?;
         }
-        files.create("tree/config.h", &[b'd'; 4096])?;
+        files.create("tree/config.h.new", &[b'd'; 4096])?;
+        files.rename("tree/config.h.new", "tree/config.h")?;
         files.create("tree/Makefile", &[b'm'; 16 << 10])
     }
 
     /// make looks at everything, the compiler reads source and headers (and looks for each beside the source first), the linker
-    /// reads the objects.
+    /// reads the objects. In the end the program has a second name.
     pub(super) fn make(&self, files: &Files) -> Result<(), LabError> {
         files.read("tree/Makefile")?;
         for source in 0..self.sources {
@@ -102,7 +103,8 @@ impl Build {
         for source in 0..self.sources {
             program.extend(files.read(&format!("{}.o", Build::source(source)))?);
         }
-        files.create("tree/program", &program)
+        files.create("tree/program", &program)?;
+        files.link("tree/program", "tree/program-1.0")
     }
 
     /// Exponentially distributed, as sources are short and long: 16 quantiles by turns.
@@ -130,6 +132,7 @@ mod tests {
         assert!(!dir.path().join("tree/conftest.c").exists(), "configure leaves nothing behind");
         let count = |does: Does| recording.end().steps.iter().filter(|step| step.does == does).count();
         assert_eq!(count(Does::Remove), 3 * 2);
+        assert_eq!([Does::Rename, Does::Link].map(count), [1, 1]);
         assert_eq!(count(Does::Make), 6 + 3 + 9 + 1 + 1 + 3 * 2 + 2 + 9 + 1);
     }
 }

@@ -103,7 +103,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut waits = Vec::new();
     for (point, meaning) in &SERVER[..lab.by_extent(3, SERVER.len())] {
         (lab.progress)(&format!("the server dies at {point}"));
-        let seen = server_dies(lab.program, point)?;
+        let seen = server_dies(lab, point)?;
         waits.push((waits.len() as f64 + 1.0, seen.longest.as_secs_f64()));
         server.row([
             (*point).to_owned(),
@@ -133,7 +133,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut read_after = Vec::new();
     for (point, mode, meaning) in &CLIENT[..lab.by_extent(2, CLIENT.len())] {
         (lab.progress)(&format!("a client dies at {point}, {}", mode.name()));
-        let seen = client_dies(lab.program, point, *mode)?;
+        let seen = client_dies(lab, point, *mode)?;
         read_after.push((read_after.len() as f64 + 1.0, seen.read_after.as_secs_f64()));
         client.row([
             (*point).to_owned(),
@@ -181,8 +181,8 @@ struct AfterServer {
     fsck: String,
 }
 
-fn server_dies(program: &Path, point: &str) -> Result<AfterServer, LabError> {
-    let mut cell = Cell::start(program, &["--term", "10s"])?;
+fn server_dies(lab: &Lab<'_>, point: &str) -> Result<AfterServer, LabError> {
+    let mut cell = Cell::start(lab, &["--term", "10s"])?;
     cell.restart(Some(point))?;
     let options = if point.contains("digest") { "write=behind,dirty-age=50ms" } else { "sync" };
     cell.mount(1, options)?;
@@ -258,8 +258,8 @@ struct AfterClient {
 /// Bytes of a file that a client makes.
 const SMALL: usize = 4096;
 
-fn client_dies(program: &Path, point: &str, mode: Mode) -> Result<AfterClient, LabError> {
-    let mut cell = Cell::start(program, &["--term", "3s"])?;
+fn client_dies(lab: &Lab<'_>, point: &str, mode: Mode) -> Result<AfterClient, LabError> {
+    let mut cell = Cell::start(lab, &["--term", "3s"])?;
     let (address, options) = (cell.address().to_owned(), mode.options(&cell, point));
     let dies_at = (point != KILL).then_some(point);
     cell.mount_another(&address, &options, dies_at)?;

@@ -1,9 +1,10 @@
 //! Hierarchical control: what a build costs that is done far from its server.
 
 use super::build::{Build, PHASES};
+use super::openssh::Openssh;
 use super::{Found, Lab};
 use crate::LabError;
-use crate::cell::{Cell, count};
+use crate::cell::{Cell, Counters, Messages, count};
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::proxy::Proxy;
 use crate::trace::Files;
@@ -23,18 +24,14 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let build = lab.by_extent(small, large);
     let trips = lab.by_extent(vec![0, 10], vec![0, 50, 100, 200]);
     let mut series = Vec::new();
-    let mut head = vec!["mode", "round trip (ms)"];
-    head.extend(PHASES);
-    head.extend(["sync", "all (s)", "messages", "leases held"]);
     let title =
         format!("{} sources, {} headers, {} probes; seconds", build.sources, build.headers, build.probes);
-    let head = head.into_iter().map(str::to_owned).collect();
-    let mut table = Table { title, head, rows: Vec::new() };
+    let mut table = empty_table(&title);
     for (mode, deep, options) in MODES {
         let mut points = Vec::new();
         for &trip in &trips {
             (lab.progress)(&format!("{mode}: {trip} ms away"));
-            let mut cell = Cell::start(lab.program, &["--term", "60s", "--deep-leases", deep])?;
+            let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", deep])?;
             let proxy = Proxy::start(cell.address(), Duration::from_millis(trip))?;
             cell.mount_at(1, &proxy.address(), options)?;
             let times = build.run(&Files::of(&cell.mounts[0].root))?;
@@ -43,35 +40,106 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             sync(lab.program, &cell.mounts[0].root)?;
             let synced = start.elapsed();
             let all = (times.iter().sum::<Duration>() + synced).as_secs_f64();
-            let counters = cell.mounts[0].counters()?;
-            let messages: u64 =
-                counters.iter().filter(|(name, _)| name.starts_with("msg_")).map(|(_, count)| count).sum();
             points.push((trip as f64, all));
             let mut row = vec![mode.to_owned(), trip.to_string()];
             row.extend(times.iter().chain([&synced]).map(|time| digits(time.as_secs_f64())));
-            row.extend([digits(all), messages.to_string(), count(&counters, "held_leases").to_string()]);
+            row.push(digits(all));
+            row.extend(costs(&cell)?);
             table.rows.push(row);
             cell.mounts.clear();
         }
         series.push(Series::new(mode, Style::Both, points));
     }
-    let x = Axis::linear("round trip to the server (ms)");
-    let y = Axis::logarithmic("unpack, configure, build, sync (s)");
+    let x = || Axis::linear("round trip to the server (ms)");
+    let time = "unpack, configure, build, sync (s)";
+    let title = "One client, a proxy that delays every byte";
+    let (mut figures, mut tables) =
+        (vec![Figure::new("distance", title, x(), Axis::logarithmic(time), series)], vec![table]);
+    if !lab.is_quick() {
+        let (series, table) = openssh(lab)?;
+        tables.push(table);
+        if !series.is_empty() {
+            let title = "openssh, built on a mount";
+            figures.push(Figure::new("openssh", title, x(), Axis::linear(time), series));
+        }
+    }
     Ok(Found {
         paper: "SSH-Build over wide-area replicas: with locks on single objects the time grows with the round trip, with deep \
                 locks the overhead is negligible at any distance.",
         why: WHY,
-        figures: vec![Figure::new("distance", "One client, a proxy that delays every byte", x, y, series)],
-        tables: vec![table],
+        figures,
+        tables,
         files: Vec::new(),
     })
 }
 
-const WHY: &str = "Distance costs who tells the server of each change (334 messages for 24 sources, 50 s at 200 ms), and hardly \
-                   who delays changes (15 messages, 1.7 s), with deep leases and without: what a machine makes is its own with \
+fn empty_table(title: &str) -> Table {
+    let head = ["mode", "round trip (ms)"].into_iter().chain(PHASES);
+    let head = head.chain(["sync", "all (s)", "messages", "leases at the server"]);
+    Table { title: title.to_owned(), head: head.map(str::to_owned).collect(), rows: Vec::new() }
+}
+
+/// Messages of the only machine, and what the server keeps of it.
+fn costs(cell: &Cell) -> Result<[String; 2], LabError> {
+    let messages = Messages::between(&Counters::new(), &cell.mounts[0].counters()?);
+    Ok([messages.all.to_string(), count(&cell.server_counters()?, "leases").to_string()])
+}
+
+/// Of what is far away, milliseconds; with writes that go through it would take hours.
+const OPENSSH_TRIPS: [u64; 3] = [0, 50, 200];
+const OPENSSH_MODES: [(&str, &str, &str); 2] = [MODES[1], MODES[3]];
+
+/// The same of the real thing, which computes; with delayed writes only.
+fn openssh(lab: &Lab<'_>) -> Result<(Vec<Series>, Table), LabError> {
+    let mut table = empty_table("openssh: unpacked, configured, built (ssh), compilers and all; seconds");
+    let openssh = match Openssh::fetch(lab) {
+        Ok(openssh) => openssh,
+        Err(why) => {
+            table.title = why;
+            return Ok((Vec::new(), table));
+        }
+    };
+    let mut series = Vec::new();
+    let mut row = |mode: &str, trip: &str, times: [Duration; 3], synced: Duration, costs: [String; 2]| {
+        let all = (times.iter().sum::<Duration>() + synced).as_secs_f64();
+        let mut row = vec![mode.to_owned(), trip.to_owned()];
+        row.extend(times.iter().chain([&synced]).map(|time| digits(time.as_secs_f64())));
+        row.push(digits(all));
+        row.extend(costs);
+        table.rows.push(row);
+        all
+    };
+    (lab.progress)("openssh on the local disk");
+    let local = tempfile::tempdir_in(lab.scratch).map_err(LabError::io(lab.scratch))?;
+    let times = openssh.run(lab, local.path())?;
+    let local = row("local disk", "-", times, Duration::ZERO, ["-", "-"].map(str::to_owned));
+    let ends = [OPENSSH_TRIPS[0], OPENSSH_TRIPS[OPENSSH_TRIPS.len() - 1]];
+    series.push(Series::new("local disk", Style::Line, ends.map(|trip| (trip as f64, local)).to_vec()));
+    for (mode, deep, options) in OPENSSH_MODES {
+        let mut points = Vec::new();
+        for trip in OPENSSH_TRIPS {
+            (lab.progress)(&format!("openssh, {mode}: {trip} ms away"));
+            let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", deep])?;
+            let proxy = Proxy::start(cell.address(), Duration::from_millis(trip))?;
+            cell.mount_at(1, &proxy.address(), options)?;
+            let times = openssh.run(lab, &cell.mounts[0].root)?;
+            let start = Instant::now();
+            sync(lab.program, &cell.mounts[0].root)?;
+            let all = row(mode, &trip.to_string(), times, start.elapsed(), costs(&cell)?);
+            points.push((trip as f64, all));
+            cell.mounts.clear();
+        }
+        series.push(Series::new(mode, Style::Both, points));
+    }
+    Ok((series, table))
+}
+
+const WHY: &str = "Distance costs who tells the server of each change (484 messages for 24 sources, 49 s at 200 ms), and hardly \
+                   who delays changes (22 messages, 1.5 s), with deep leases and without: what a machine makes is its own with \
                    the server's reply, so a lease on one object costs no round trip of its own as a lock there does. What deep \
-                   leases save here is leases: 2 in place of 68 to 98. The build is the lab's own, of SSH-Build's shape; no \
-                   compiler runs.";
+                   leases save here is leases, 3 in place of 68. openssh's compilers take so long that distance does not show \
+                   (230 to 320 messages), and the server keeps 2 leases in place of 1,086. The lab's own build has SSH-Build's \
+                   shape; no compiler runs.";
 
 pub(super) fn sync(program: &Path, root: &Path) -> Result<(), LabError> {
     let output =

@@ -1,6 +1,7 @@
 //! CS739's measurements: system calls by size of the file, and small jobs by number of clients.
 
-use super::{Found, Lab, median_micros, micros};
+use super::spread::{self, Spread};
+use super::{Found, Lab, joined, median_micros, micros};
 use crate::LabError;
 use crate::cell::Cell;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
@@ -35,7 +36,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         names.iter().map(|name| Series::new(*name, Style::Both, Vec::new())).collect();
     for (size, times) in sizes(lab) {
         (lab.progress)(&format!("files of {}", size_name(size)));
-        let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+        let mut cell = Cell::start(lab, &["--term", "60s"])?;
         cell.mount(2, "sync")?;
         let data = cell.mounts[0].root.join("data");
         write(&data, size)?;
@@ -113,37 +114,25 @@ fn finish(file: File, begin: Instant, opened: Duration) -> Result<Calls, LabErro
 
 pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
     let clients = lab.by_extent(vec![1, 2, 4], vec![1, 2, 4, 6, 8, 10]);
-    let jobs = lab.by_extent(10, 100);
-    let mut table =
-        Table::new("A job: four files of 5 KiB written, read, removed", ["clients", "mode", "a job (us)"]);
+    let (jobs, rounds) = lab.by_extent((10, 1), (50, 5));
+    let title = "A job: four files of 5 KiB written, read, removed; median of the rounds, and the quartiles";
+    let mut table = Table::new(title, ["clients", "mode", "a job (us)"]);
     let mut series = Vec::new();
     for (mode, options) in [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")]
     {
-        let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+        let mut cell = Cell::start(lab, &["--term", "60s"])?;
         let mut points = Vec::new();
         for &count in &clients {
             (lab.progress)(&format!("{mode}: {count} clients"));
             cell.mount(count, options)?;
-            let start = Instant::now();
-            let threads: Vec<_> = cell
-                .mounts
-                .iter()
-                .enumerate()
-                .map(|(number, mount)| {
-                    let dir = mount.root.join(format!("{mode}-{count}-{number}"));
-                    std::thread::spawn(move || work(&dir, jobs))
-                })
-                .collect();
-            for thread in threads {
-                thread
-                    .join()
-                    .map_err(|_| LabError::Failed("a client of the experiment broke down".into()))??;
+            let round = |round| all_work(&cell, &format!("{mode}-{count}-{round}"), jobs);
+            let times = (0..rounds).map(round).collect::<Result<_, _>>()?;
+            if let Some(time) = Spread::of(times) {
+                points.push((count as f64, time));
+                table.row([count.to_string(), mode.to_owned(), time.to_string()]);
             }
-            let time = micros(start.elapsed()) / jobs as f64;
-            points.push((count as f64, time));
-            table.row([count.to_string(), mode.to_owned(), digits(time)]);
         }
-        series.push(Series::new(mode, Style::Both, points));
+        series.push(spread::series(mode, &points));
     }
     let (x, y) = (Axis::linear("clients at once"), Axis::linear("time of a job, seen by each (us)"));
     Ok(Found {
@@ -157,6 +146,24 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
         tables: vec![table],
         files: Vec::new(),
     })
+}
+
+/// Microseconds of a job.
+fn all_work(cell: &Cell, name: &str, jobs: usize) -> Result<f64, LabError> {
+    let start = Instant::now();
+    let threads: Vec<_> = cell
+        .mounts
+        .iter()
+        .enumerate()
+        .map(|(number, mount)| {
+            let dir = mount.root.join(format!("{name}-{number}"));
+            std::thread::spawn(move || work(&dir, jobs))
+        })
+        .collect();
+    for thread in threads {
+        joined(thread)?;
+    }
+    Ok(micros(start.elapsed()) / jobs as f64)
 }
 
 fn work(dir: &Path, jobs: usize) -> Result<(), LabError> {

@@ -6,9 +6,11 @@ mod build;
 mod crashes;
 mod distance;
 mod latency;
+mod openssh;
 mod papers;
 mod protocols;
 mod sharing;
+mod spread;
 mod terms;
 mod timeouts;
 mod traces;
@@ -31,6 +33,9 @@ pub enum Extent {
 pub struct Lab<'a> {
     /// The program `soda`, for servers and mounts.
     pub program: &'a Path,
+    /// Where servers have their data, and mounts their places. Whoever runs the experiment takes away what is left there, also
+    /// when this process is killed.
+    pub scratch: &'a Path,
     pub extent: Extent,
     /// Hears what is being done.
     pub progress: &'a dyn Fn(&str),
@@ -89,6 +94,7 @@ impl std::fmt::Debug for Lab<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lab")
             .field("program", &self.program)
+            .field("scratch", &self.scratch)
             .field("extent", &self.extent)
             .finish_non_exhaustive()
     }
@@ -221,14 +227,24 @@ impl Experiment {
         })
     }
 
+    /// Whether this machine can do it.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(&self) -> Result<(), LabError> {
+        let has_rights = rustix::process::geteuid().is_root();
+        match self.needs {
+            Needs::Mounts if !(has_rights && Path::new("/dev/fuse").exists()) => {
+                Err(LabError::Failed(format!("{} mounts: it needs root and /dev/fuse", self.name)))
+            }
+            Needs::Mounts | Needs::Nothing => Ok(()),
+        }
+    }
+
     /// # Errors
     /// If this machine cannot do it, or something fails on the way.
     pub fn run(&self, lab: &Lab<'_>) -> Result<Findings, LabError> {
-        if self.needs == Needs::Mounts
-            && !(rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists())
-        {
-            return Err(LabError::Failed(format!("{} mounts: it needs root and /dev/fuse", self.name)));
-        }
+        self.check()?;
         let began = Instant::now();
         let found = (self.run)(lab)?;
         Ok(Findings {
@@ -250,6 +266,15 @@ impl Experiment {
 }
 
 impl Findings {
+    /// Makes the directory, and tries whether a file can be made there.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check_writable(dir: &Path) -> Result<(), LabError> {
+        std::fs::create_dir_all(dir).map_err(LabError::io(dir))?;
+        tempfile::tempfile_in(dir).map(drop).map_err(LabError::io(dir))
+    }
+
     /// Writes NAME.json, and for each figure and table CSV, SVG and PNG. Returns what was written.
     ///
     /// # Errors

@@ -1,9 +1,10 @@
 //! Strata with leases, figures 5 and 6: machines that share one large file.
 
+use super::spread::{self, Spread};
 use super::{Found, Lab, joined};
 use crate::LabError;
 use crate::cell::{Cell, count};
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table};
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -21,6 +22,7 @@ enum Role {
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let (machines, size) = lab.by_extent((4, 4 << 20), (10, 32 << 20));
+    let rounds = lab.by_extent(1, 5);
     let mut table = Table::new(
         &format!("{machines} machines, {} MiB", size >> 20),
         ["writers", "mode", "the last one (ms)"],
@@ -28,18 +30,19 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut series = Vec::new();
     for (mode, options) in [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")]
     {
-        let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+        let mut cell = Cell::start(lab, &["--term", "60s"])?;
         cell.mount(machines, options)?;
-        let path = cell.mounts[0].root.join("shared");
-        std::fs::write(&path, vec![1; size]).map_err(LabError::io(&path))?;
         let mut points = Vec::new();
         for writers in [0, machines / 2, machines] {
             (lab.progress)(&format!("{mode}: {writers} of {machines} machines write"));
-            let millis = last_of(&cell, writers, size, BLOCK)?;
-            points.push((100.0 * writers as f64 / machines as f64, millis));
-            table.row([format!("{writers} of {machines}"), mode.to_owned(), digits(millis)]);
+            let round = |_| anew(&cell, writers, size, BLOCK);
+            let times = (0..rounds).map(round).collect::<Result<_, _>>()?;
+            if let Some(millis) = Spread::of(times) {
+                points.push((100.0 * writers as f64 / machines as f64, millis));
+                table.row([format!("{writers} of {machines}"), mode.to_owned(), millis.to_string()]);
+            }
         }
-        series.push(Series::new(mode, Style::Both, points));
+        series.push(spread::series(mode, &points));
     }
     let (x, y) = (Axis::linear("machines that write (%)"), Axis::linear("until the last one is done (ms)"));
     let title = format!("{machines} machines, each all of one file of {} MiB", size >> 20);
@@ -53,6 +56,13 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         tables: vec![table],
         files: Vec::new(),
     })
+}
+
+/// As [`last_of`], of a file that only the first machine has cached.
+fn anew(cell: &Cell, writers: usize, size: usize, block: usize) -> Result<f64, LabError> {
+    let path = cell.mounts[0].root.join("shared");
+    std::fs::write(&path, vec![1; size]).map_err(LabError::io(&path))?;
+    last_of(cell, writers, size, block)
 }
 
 /// All machines go through the file, so many of them writing. Milliseconds until the last one is done.
@@ -86,8 +96,8 @@ pub(super) fn polling(lab: &Lab<'_>) -> Result<Found, LabError> {
     );
     let all = machines;
     let scenarios = [(all, "all write"), (all / 2, "half write"), (0, "all read")];
-    let mut polled: Vec<Vec<(f64, f64)>> = vec![Vec::new(); scenarios.len()];
-    let mut notified = polled.clone();
+    let mut polled: Vec<Vec<(f64, Spread)>> = vec![Vec::new(); scenarios.len()];
+    let mut notified: Vec<Vec<(f64, f64)>> = vec![Vec::new(); scenarios.len()];
     let modes = std::iter::once(None).chain(waits.iter().map(|wait| Some(*wait)));
     for wait in modes {
         let (mode, options) = match wait {
@@ -97,32 +107,31 @@ pub(super) fn polling(lab: &Lab<'_>) -> Result<Found, LabError> {
             }
             None => ("is notified".to_owned(), "sync,memory=64M".to_owned()),
         };
-        let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+        let mut cell = Cell::start(lab, &["--term", "60s"])?;
         cell.mount(machines, &options)?;
-        let path = cell.mounts[0].root.join("shared");
         for (number, (writers, scenario)) in scenarios.iter().enumerate() {
             (lab.progress)(&format!("{scenario}, who waits {mode}"));
-            let (mut times, before) = (Vec::new(), polls(&cell)?);
-            for _ in 0..rounds {
-                // Nobody's caches have it.
-                std::fs::write(&path, vec![1; size]).map_err(LabError::io(&path))?;
-                times.push(last_of(&cell, *writers, size, SMALL_BLOCK)?);
-            }
-            times.sort_by(f64::total_cmp);
-            let millis = times[times.len() / 2];
+            let before = polls(&cell)?;
+            let round = |_| anew(&cell, *writers, size, SMALL_BLOCK);
+            let times = (0..rounds).map(round).collect::<Result<_, _>>()?;
             let asked = (polls(&cell)? - before) / rounds;
-            table.row([format!("{writers} of {machines}"), mode.clone(), digits(millis), asked.to_string()]);
+            let Some(millis) = Spread::of(times) else { continue };
+            let waiting = [format!("{writers} of {machines}"), mode.clone(), millis.to_string()];
+            table.rows.push(waiting.into_iter().chain([asked.to_string()]).collect());
             match wait {
                 Some(wait) => polled[number].push((wait, millis)),
                 // As wide as the figure.
-                None => notified[number].extend([waits[0], waits[waits.len() - 1]].map(|at| (at, millis))),
+                None => {
+                    let ends = [waits[0], waits[waits.len() - 1]];
+                    notified[number].extend(ends.map(|at| (at, millis.middle)));
+                }
             }
         }
     }
     let mut series = Vec::new();
     for (number, (_, scenario)) in scenarios.iter().enumerate() {
         let name = format!("{scenario}, polling");
-        series.push(Series::new(name, Style::Both, std::mem::take(&mut polled[number])));
+        series.push(spread::series(name, &polled[number]));
     }
     for (number, (_, scenario)) in scenarios.iter().enumerate() {
         let name = format!("{scenario}, notified");

@@ -1,8 +1,9 @@
 //! SODA's figures 5, 6 and 7 and its two ratios, of the real system.
 
+use super::spread::{self, Spread};
 use super::{Found, Lab, median_micros, micros};
 use crate::LabError;
-use crate::cell::{Cell, Counters, consistency_messages};
+use crate::cell::{Cell, Counters, Messages};
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use soda_model::Rng;
 use soda_model::load::{Network, Sharing, Term};
@@ -19,11 +20,11 @@ const MARGIN: f64 = 0.05;
 const CLIENTS: u32 = 3;
 const BLOCK: usize = 1024;
 
-/// What the clients saw.
+/// What the clients saw: when a call came, and how long it took.
 #[derive(Debug, Default)]
 struct Times {
-    reads: Vec<Duration>,
-    writes: Vec<Duration>,
+    reads: Vec<(Duration, Duration)>,
+    writes: Vec<(Duration, Duration)>,
 }
 
 /// Each mount reads and writes its files at random, R and W times a second (of each file), for a while.
@@ -74,10 +75,10 @@ fn client(
         let start = Instant::now();
         if is_read {
             file.read_exact_at(&mut block, 0).map_err(LabError::io(root))?;
-            times.reads.push(start.elapsed());
+            times.reads.push((start - began, start.elapsed()));
         } else {
             file.write_all_at(&block, 0).map_err(LabError::io(root))?;
-            times.writes.push(start.elapsed());
+            times.writes.push((start - began, start.elapsed()));
         }
     }
 }
@@ -98,7 +99,7 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
     let (files, reads, writes) = (10, 2.0, 0.01);
     let length = lab.by_extent(Duration::from_secs(2), Duration::from_secs(20));
     let terms = lab.by_extent(vec![0.0, 2.0, 20.0], vec![0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0]);
-    let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(1, "sync")?;
     fill(&cell.mounts[0].root, files)?;
     let sharing = Sharing::new(f64::from(CLIENTS), reads, writes)?;
@@ -120,8 +121,9 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
         let (before, cpu_before) = (counters(&cell)?, cell.server_cpu());
         let times = share(&cell, files, (reads * FASTER, writes * FASTER), length)?;
         let (after, cpu_after) = (counters(&cell)?, cell.server_cpu());
-        let asked: u64 =
-            before.iter().zip(&after).map(|(before, after)| consistency_messages(before, after)).sum();
+        let pairs = before.iter().zip(&after);
+        let asked = pairs.map(|(before, after)| Messages::between(before, after)).sum::<Messages>();
+        let asked = asked.for_consistency();
         let reads_done = times.reads.len().max(1) as f64;
         let load = micros(cpu_after.saturating_sub(cpu_before)) / reads_done;
         let model = |t: f64| -> Result<f64, LabError> {
@@ -171,11 +173,12 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
 pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
     let length = lab.by_extent(Duration::from_millis(1500), Duration::from_secs(10));
     let rates = lab.by_extent(vec![0.0, 0.3, 0.7], vec![0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]);
-    let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
     let mut reading = Vec::new();
     let mut writing = Vec::new();
     let head = ["mode", "W (1/s)", "mean read (us)", "median read (us)", "mean write (us)"];
-    let mut table = Table::new("Time of one system call", head);
+    let title = "Time of one system call; means: the median of those of nine stretches, and the quartiles";
+    let mut table = Table::new(title, head);
     for (name, options) in
         [("Soda (leases)", "sync"), ("asking at each read (sSPRITE)", "consistency=verify")]
     {
@@ -185,23 +188,16 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
         for w in &rates {
             (lab.progress)(&format!("{name}, W = {w}/s"));
             let times = share(&cell, 1, (FASTER, w * FASTER), length)?;
-            let mean =
-                |times: &[Duration]| micros(times.iter().sum::<Duration>()) / times.len().max(1) as f64;
-            reads.push((*w, mean(&times.reads)));
-            if !times.writes.is_empty() {
-                writes.push((*w, mean(&times.writes)));
-            }
-            let write = if times.writes.is_empty() { "-".to_owned() } else { digits(mean(&times.writes)) };
-            table.row([
-                name.to_owned(),
-                digits(*w),
-                digits(mean(&times.reads)),
-                digits(median_micros(times.reads)),
-                write,
-            ]);
+            let read = Spread::of_means(&times.reads, length);
+            let write = Spread::of_means(&times.writes, length);
+            reads.extend(read.map(|read| (*w, read)));
+            writes.extend(write.map(|write| (*w, write)));
+            let shown = |spread: Option<Spread>| spread.map_or("-".to_owned(), |spread| spread.to_string());
+            let all = times.reads.into_iter().map(|(_, took)| took).collect();
+            table.row([name.to_owned(), digits(*w), shown(read), digits(median_micros(all)), shown(write)]);
         }
-        reading.push(Series::new(name, Style::Both, reads));
-        writing.push(Series::new(name, Style::Both, writes));
+        reading.push(spread::series(name, &reads));
+        writing.push(spread::series(name, &writes));
     }
     let title = "3 clients, one file, R = 1/s each, twenty times as fast";
     let axis = || Axis::linear("W, writes/s of each client");
@@ -223,7 +219,7 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
 
 pub(super) fn cached_reads(lab: &Lab<'_>) -> Result<Found, LabError> {
     let files = lab.by_extent(200, 2000);
-    let mut cell = Cell::start(lab.program, &["--term", "60s"])?;
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(1, "sync")?;
     fill(&cell.mounts[0].root, files)?;
     let mut table = Table::new("Median time to read 1 KiB", ["read", "time (us)", "times a cached one"]);

@@ -3,7 +3,7 @@
 use super::build::Build;
 use super::{Found, Lab, andrew, joined};
 use crate::LabError;
-use crate::cell::{Cell, Counters, count};
+use crate::cell::{Cell, Counters, Messages};
 use crate::figure::{Axis, Figure, Series, Style, Table};
 use crate::sim;
 use crate::sim::compare::{all, changes, systems, under_trace};
@@ -93,7 +93,7 @@ pub(super) fn build(lab: &Lab<'_>) -> Build {
 type Recorded = (Trace, (u64, u64));
 
 fn record_andrew(lab: &Lab<'_>, machines: usize, deep: &str, options: &str) -> Result<Recorded, LabError> {
-    let mut cell = Cell::start(lab.program, &["--term", "60s", "--deep-leases", deep])?;
+    let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", deep])?;
     cell.mount(machines, options)?;
     andrew::make_source(&Files::of(&cell.mounts[0].root))?;
     super::distance::sync(lab.program, &cell.mounts[0].root)?;
@@ -116,7 +116,7 @@ fn record_andrew(lab: &Lab<'_>, machines: usize, deep: &str, options: &str) -> R
 }
 
 fn record_build(lab: &Lab<'_>, build: &Build, deep: &str, options: &str) -> Result<Recorded, LabError> {
-    let mut cell = Cell::start(lab.program, &["--term", "60s", "--deep-leases", deep])?;
+    let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", deep])?;
     cell.mount(2, options)?;
     let before = counters(&cell)?;
     let recording = Recording::start();
@@ -134,31 +134,8 @@ fn counters(cell: &Cell) -> Result<Vec<Counters>, LabError> {
     cell.mounts.iter().map(crate::cell::Mount::counters).collect()
 }
 
-/// Calls and recalls, two messages each; and those of them that change something.
 fn messages(before: &[Counters], after: &[Counters]) -> (u64, u64) {
-    /// What asks for nothing: sessions, and room that is set aside.
-    const ASIDE: [&str; 5] = ["msg_hello", "msg_renew", "msg_reserve", "msg_statfs", "msg_goodbye"];
-    const CHANGES: [&str; 12] = [
-        "msg_create",
-        "msg_link",
-        "msg_unlink",
-        "msg_rename",
-        "msg_tmpfile",
-        "msg_setattr",
-        "msg_write",
-        "msg_allocate",
-        "msg_setxattr",
-        "msg_removexattr",
-        "msg_digest",
-        "msg_sync",
-    ];
-    let grown = |name: &str| {
-        let pairs = before.iter().zip(after);
-        pairs.map(|(before, after)| count(after, name).saturating_sub(count(before, name))).sum::<u64>()
-    };
-    let names = after.iter().flat_map(|counters| counters.keys());
-    let names: std::collections::BTreeSet<&String> = names.filter(|name| name.starts_with("msg_")).collect();
-    let asked = names.iter().filter(|name| !ASIDE.contains(&name.as_str())).map(|name| grown(name));
-    let changes = CHANGES.iter().map(|name| grown(name)).sum::<u64>();
-    (2 * (asked.sum::<u64>() + grown("recalls")), 2 * changes)
+    let pairs = before.iter().zip(after);
+    let sum: Messages = pairs.map(|(before, after)| Messages::between(before, after)).sum();
+    (sum.all, sum.changes)
 }

@@ -238,6 +238,11 @@ impl Store {
         self.objects.len()
     }
 
+    /// All objects, in no order that means anything.
+    pub(super) fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.objects.iter()
+    }
+
     pub(super) fn find(&self, fid: Fid) -> Option<ObjectId> {
         self.index.get(fid)
     }

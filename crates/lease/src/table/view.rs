@@ -241,6 +241,24 @@ impl Table {
         Some(rates.usage(half_life))
     }
 
+    /// How objects have been used lately, the busiest first, at most `limit`: those that a lease had to be recalled of. Looks at
+    /// all objects.
+    pub fn busiest(&self, now: Monotonic, limit: usize) -> Vec<(Fid, Usage)> {
+        let half_life = self.config.equation_8.half_life();
+        let used = self.store.objects().filter_map(|object| {
+            let mut rates = object.rates.as_deref()?.clone();
+            rates.decay(now, half_life);
+            Some((object.fid, rates.usage(half_life)))
+        });
+        let mut used: Vec<(Fid, Usage)> = used.collect();
+        let uses = |usage: &Usage| usage.reads + usage.writes;
+        used.sort_by(|(one, of_one), (other, of_other)| {
+            uses(of_other).total_cmp(&uses(of_one)).then(one.cmp(other))
+        });
+        used.truncate(limit);
+        used
+    }
+
     /// What policy says about the next lease on an object.
     pub fn policy(&self, now: Monotonic, fid: Fid) -> Policy {
         if self.config.term_of(fid.volume) == ObjectTerm::None {

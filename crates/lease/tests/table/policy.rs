@@ -82,6 +82,7 @@ fn one_client_alone_always_gets_leases() {
         assert_eq!(bench.run(1, change(7)).len(), 1);
     }
     assert_eq!(bench.table.rates(bench.now, f(7)), None, "nothing is counted without contention");
+    assert_eq!(bench.table.busiest(bench.now, 10), []);
 }
 
 #[test]
@@ -120,4 +121,24 @@ fn rates_of_cold_objects_are_forgotten() {
         forced(&mut bench, 2, change(1000).without_lease(), 0);
     }
     assert!(bench.table.object_count() < 10, "{} objects", bench.table.object_count());
+}
+
+#[test]
+fn the_busiest_objects_are_told_in_order() {
+    let mut bench = equation_8();
+    for round in 0..6 {
+        for session in 1..=2 {
+            forced(&mut bench, session, change(7), 0);
+            if round < 3 {
+                forced(&mut bench, session, change(8), 20);
+                forced(&mut bench, session, change(9), 0);
+            }
+        }
+    }
+    let fids = |limit| -> Vec<_> {
+        let found = bench.table.busiest(bench.now, limit).into_iter();
+        found.map(|(fid, usage)| (fid, usage.clients)).collect()
+    };
+    assert_eq!(fids(10), [(f(8), 2), (f(7), 2), (f(9), 2)], "reads of caches count");
+    assert_eq!(fids(1), [(f(8), 2)]);
 }

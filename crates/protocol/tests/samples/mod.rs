@@ -103,8 +103,8 @@ variants!(
     Note { RecallAcks, Release, RecallProgress, Closed, Cancel, InquiryAnswers, Backlog }
 );
 variants!(ROLES, role_name, Role { Control, Data, Admin });
-variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why });
-variants!(ADMIN_ANSWERS, admin_answer_name, AdminAnswer { Status, Stats, Leases, Why });
+variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why, Busiest });
+variants!(ADMIN_ANSWERS, admin_answer_name, AdminAnswer { Status, Stats, Leases, Why, Busiest });
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Message {
@@ -273,6 +273,7 @@ fn calls() -> Vec<Call> {
         Call::Admin(AdminCall::Stats),
         Call::Admin(AdminCall::Leases { of: Some(path), limit: 10 }),
         Call::Admin(AdminCall::Why(ObjectRef::Fid(fid))),
+        Call::Admin(AdminCall::Busiest { limit: 10 }),
     ]
 }
 
@@ -491,6 +492,14 @@ fn admin_answers() -> Vec<AdminAnswer> {
             clients: 2,
             policy: "a lease".into(),
         })),
+        AdminAnswer::Busiest(vec![ObjectUse {
+            fid: fid(5),
+            path: Some("/a".into()),
+            reads_per_s: 0.5,
+            writes_per_s: f64::MAX,
+            clients: 2,
+            is_leased: true,
+        }]),
     ]
 }
 

@@ -11,10 +11,10 @@ use crate::respond::{self, Leases};
 use crate::shared::Shared;
 use bytes::Bytes;
 use paths::paths_of;
-use soda_lease::table::{Access, HolderInfo, Intent};
+use soda_lease::table::{Access, HolderInfo, Intent, Policy, Usage};
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, BacklogReport, Call, DelegateInfo, Failure, Frame, FrameKind, HoleInfo,
-    LeaseInfo, ObjectRef, Request, ServerStatus, SessionBacklog, SessionInfo, WaitInfo, WhyInfo,
+    LeaseInfo, ObjectRef, ObjectUse, Request, ServerStatus, SessionBacklog, SessionInfo, WaitInfo, WhyInfo,
 };
 use soda_types::{Errno, Fid, FileKind, FsError, Grant, Mode, Scope, SessionId, Term};
 use std::ops::ControlFlow;
@@ -23,6 +23,9 @@ use std::time::Duration;
 
 /// Most leases in one answer.
 const LEASES_MAX: u32 = 10_000;
+
+/// Most objects in one answer.
+const BUSIEST_MAX: u32 = 1000;
 
 /// Serves a tool's connection to its end.
 pub(crate) async fn serve(shared: Arc<Shared>, connection: Connection) -> ReadError {
@@ -70,6 +73,7 @@ fn answer(shared: &Shared, call: &AdminCall) -> Result<AdminAnswer, FsError> {
         AdminCall::Status => shared.status().map(AdminAnswer::Status),
         AdminCall::Stats => Ok(AdminAnswer::Stats(shared.stats())),
         AdminCall::Leases { of, limit } => shared.leases(of.as_ref(), *limit).map(AdminAnswer::Leases),
+        AdminCall::Busiest { limit } => Ok(AdminAnswer::Busiest(shared.busiest(*limit))),
         AdminCall::Why(object) => shared.why(object).map(|why| AdminAnswer::Why(Box::new(why))),
     }
 }
@@ -215,6 +219,30 @@ impl Shared {
             lease.path = paths.get(&lease.grant.fid).cloned();
         }
         Ok(leases)
+    }
+
+    fn busiest(&self, limit: u32) -> Vec<ObjectUse> {
+        let mut busiest: Vec<ObjectUse> = {
+            let core = self.core();
+            let found = core.table.busiest(core.now, limit.min(BUSIEST_MAX) as usize).into_iter();
+            let object = |(fid, usage): (Fid, Usage)| ObjectUse {
+                fid,
+                path: None,
+                reads_per_s: usage.reads_per_s,
+                writes_per_s: usage.writes_per_s,
+                clients: usage.clients,
+                is_leased: !matches!(
+                    core.table.policy(core.now, fid),
+                    Policy::NoLeases | Policy::TooManyWrites(_)
+                ),
+            };
+            found.map(object).collect()
+        };
+        let paths = paths_of(&self.volume, busiest.iter().map(|object| object.fid));
+        for object in &mut busiest {
+            object.path = paths.get(&object.fid).cloned();
+        }
+        busiest
     }
 
     fn why(&self, object: &ObjectRef) -> Result<WhyInfo, FsError> {

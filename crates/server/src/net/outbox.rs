@@ -120,6 +120,8 @@ impl Outbox {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             };
             if let Err(error) = self.write(&mut wire) {
+                // First: who is woken finds the wire taken, and nobody would write what is left on it.
+                drop(wire);
                 match error.kind() {
                     io::ErrorKind::WouldBlock => {
                         self.blocked.store(true, Ordering::Release);
@@ -239,4 +241,50 @@ fn size(frame: &Frame) -> usize {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soda_protocol::FrameKind;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Wake, Waker};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// Looks whether the wire can be had at the moment in which it is woken.
+    struct Looks(Arc<Outbox>, Mutex<Option<bool>>);
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Looks>) {
+            let is_free = self.0.wire.try_lock().is_ok();
+            *lock(&self.1) = Some(is_free);
+        }
+    }
+
+    /// The connection's task may run before the thread that wakes it goes on. If the wire is taken then it leaves the rest to
+    /// the other thread, which leaves it to the task: a reply would stay half sent until something else is said.
+    #[tokio::test]
+    async fn who_is_to_wait_for_the_socket_is_woken_when_the_wire_is_free() -> io::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let _peer = TcpStream::connect(listener.local_addr()?).await?;
+        let (_read, write) = listener.accept().await?.0.into_split();
+        let outbox = Arc::new(Outbox::new(1, write));
+        let looks = Arc::new(Looks(Arc::clone(&outbox), Mutex::default()));
+        let waker = Waker::from(Arc::clone(&looks));
+        let mut woken = pin!(outbox.woken());
+        assert_eq!(woken.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending);
+        // More than any socket takes while nobody reads.
+        let payload = Bytes::from(vec![0; 1 << 20]);
+        for tag in 0..64 {
+            let body = Bytes::new();
+            outbox.push(Frame { kind: FrameKind::Reply, tag, body, payload: payload.clone() });
+        }
+        // The runtime has to see that the socket takes something first.
+        outbox.writable().await;
+        outbox.flush();
+        assert!(outbox.is_blocked() && outbox.unsent() > 0);
+        assert_eq!(*lock(&looks.1), Some(true), "the wire was taken");
+        Ok(())
+    }
 }

@@ -1,6 +1,6 @@
 //! The processes of the demo.
 
-use super::cleaner::Cleaner;
+use crate::commands::cleaner::{Cleaner, Manner};
 use crate::commands::this_program;
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
@@ -29,18 +29,13 @@ pub(super) struct Cell {
 
 impl Cell {
     pub(super) fn start(data: Option<&Path>) -> Result<Cell, CliError> {
-        let scratch = tempfile::Builder::new().prefix("soda-demo.").tempdir();
-        let scratch = scratch.map_err(CliError::io("a temporary directory"))?;
-        let real = scratch.path().canonicalize().map_err(CliError::io("a temporary directory"))?;
-        // From here on the cleaner removes it.
-        let mut cleaner = Cleaner::start(&real)?;
-        let _ = scratch.keep();
-        let scratch = real;
+        let cleaner = Cleaner::start("soda-demo.", Manner::InOrder)?;
+        let scratch = cleaner.scratch();
         let data = data.map_or_else(|| scratch.join("data"), Path::to_path_buf);
-        let server = Server::start(data, scratch.join("server.log"), &mut cleaner)?;
+        let server = Server::start(data, scratch.join("server.log"))?;
         let machines = [
-            Machine::start("A", scratch.join("a"), &server.address, &mut cleaner)?,
-            Machine::start("B", scratch.join("b"), &server.address, &mut cleaner)?,
+            Machine::start("A", scratch.join("a"), &server.address)?,
+            Machine::start("B", scratch.join("b"), &server.address)?,
         ];
         Ok(Cell { server, machines, cleaner })
     }
@@ -58,7 +53,7 @@ impl Cell {
         let failed = || CliError::io("cannot kill the server");
         self.server.child.kill().map_err(failed())?;
         self.server.child.wait().map_err(failed())?;
-        self.server.child = self.server.spawn(&mut self.cleaner)?;
+        self.server.child = self.server.spawn()?;
         Ok(())
     }
 
@@ -78,8 +73,8 @@ struct Server {
 }
 
 impl Server {
-    fn start(data: PathBuf, log: PathBuf, cleaner: &mut Cleaner) -> Result<Server, CliError> {
-        let child = serve("127.0.0.1:0", &data, &log, cleaner)?;
+    fn start(data: PathBuf, log: PathBuf) -> Result<Server, CliError> {
+        let child = serve("127.0.0.1:0", &data, &log)?;
         let mut server = Server { child, address: String::new(), data, log };
         let deadline = Instant::now() + PATIENCE;
         while server.address.is_empty() {
@@ -95,12 +90,12 @@ impl Server {
         Ok(server)
     }
 
-    fn spawn(&self, cleaner: &mut Cleaner) -> Result<Child, CliError> {
-        serve(&self.address, &self.data, &self.log, cleaner)
+    fn spawn(&self) -> Result<Child, CliError> {
+        serve(&self.address, &self.data, &self.log)
     }
 }
 
-fn serve(listen: &str, data: &Path, log: &Path, cleaner: &mut Cleaner) -> Result<Child, CliError> {
+fn serve(listen: &str, data: &Path, log: &Path) -> Result<Child, CliError> {
     let log_file = File::options().create(true).append(true).open(log);
     let log_file = log_file.map_err(CliError::io(log.display().to_string()))?;
     let mut command = this_program()?;
@@ -108,9 +103,7 @@ fn serve(listen: &str, data: &Path, log: &Path, cleaner: &mut Cleaner) -> Result
     command.arg("--data").arg(data).arg("--log-file").arg(log);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log_file);
     // A Ctrl-C on the terminal is for the demo alone, which then ends them in order.
-    let child = command.process_group(0).spawn().map_err(CliError::io("cannot start the server"))?;
-    cleaner.look_after(child.id());
-    Ok(child)
+    command.process_group(0).spawn().map_err(CliError::io("cannot start the server"))
 }
 
 /// One mount: to the server, another machine.
@@ -130,12 +123,7 @@ enum Standing {
 }
 
 impl Machine {
-    fn start(
-        name: &'static str,
-        dir: PathBuf,
-        server: &str,
-        cleaner: &mut Cleaner,
-    ) -> Result<Machine, CliError> {
+    fn start(name: &'static str, dir: PathBuf, server: &str) -> Result<Machine, CliError> {
         let place = || dir.display().to_string();
         fs::create_dir(&dir).map_err(CliError::io(place()))?;
         let mut command = this_program()?;
@@ -150,7 +138,6 @@ impl Machine {
         let unanswered = || CliError::Failed(format!("the daemon of {} does not answer", place()));
         let socket = control::socket_of(&dir).ok_or_else(unanswered)?;
         let daemon = control::status(&socket).ok_or_else(unanswered)?.pid;
-        cleaner.look_after(daemon);
         Ok(Machine { name, dir, daemon, socket, standing: Standing::Running })
     }
 

@@ -2,7 +2,6 @@
 
 mod act;
 mod cell;
-mod cleaner;
 mod story;
 
 use crate::args::DemoArgs;
@@ -11,9 +10,6 @@ use crate::error::CliError;
 use cell::Cell;
 
 pub(crate) fn run(arguments: DemoArgs) -> Result<(), CliError> {
-    if let Some(scratch) = &arguments.cleaner {
-        return cleaner::run(scratch);
-    }
     let mut cell = Cell::start(arguments.data.as_deref())?;
     let told = introduction(&cell).and_then(|()| story::tell(&mut cell));
     let ended = match (told, arguments.once) {

@@ -1,0 +1,95 @@
+//! `soda lab run` as a process: what is wrong is said before anything is measured, and nothing stays however it ends.
+
+// The helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::left_behind;
+use rustix::process::{Pid, Signal, kill_process};
+use soda_system_tests::cell::{Cell, PATIENCE, prerequisites};
+use soda_system_tests::wait;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn lab(scratch: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
+    command.args(["lab", "run", "--quick"]).args(arguments);
+    command.env("TMPDIR", scratch).env("SODA_RUNTIME_DIR", scratch.join("run"));
+    command
+}
+
+/// Ends an experiment of some machines, on either side of a proxy, while they are at work. Its exit code.
+fn ended_by(signal: Signal, experiment: &str) {
+    let (scratch, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut command = lab(scratch.path(), &[experiment, "--out", out.path().to_str().unwrap()]);
+    let mut lab = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mounts = || left_behind(scratch.path()).iter().filter(|left| left.contains("fuse.soda")).count();
+    wait::in_time(PATIENCE, "nothing is mounted", || mounts() > 0);
+    kill_process(Pid::from_child(&lab), signal).unwrap();
+    let code = lab.wait().unwrap().code();
+    if signal == Signal::KILL {
+        wait::in_time(PATIENCE, "something stays", || left_behind(scratch.path()).is_empty());
+    } else {
+        assert_eq!(code, Some(128 + signal.as_raw()));
+    }
+    assert_eq!(left_behind(scratch.path()), Vec::<String>::new(), "after {signal:?}");
+}
+
+#[test]
+fn a_lab_that_is_ended_or_killed_leaves_nothing_behind() {
+    if !prerequisites() {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+        ended_by(signal, "hierarchical");
+    }
+    ended_by(Signal::KILL, "strata-fig5");
+}
+
+#[test]
+fn what_is_wrong_is_said_before_anything_is_measured() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("file");
+    std::fs::write(&file, "in the way").unwrap();
+    let in_the_way = file.join("results");
+    let refused = |arguments: &[&str], code: i32, words: &str| {
+        let output = wait::run(&mut lab(scratch.path(), arguments), PATIENCE).output("it measures");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(code) && said.contains(words), "{arguments:?}: {said}");
+        assert!(!said.contains("1 of"), "{arguments:?} has begun: {said}");
+    };
+    refused(&["soda-fig9"], 2, "there is no experiment `soda-fig9`; there are: all, soda-fig2");
+    // Rights apart, which come first, this is for who cannot mount, too.
+    refused(&["soda-fig2", "--out", in_the_way.to_str().unwrap()], 1, "file/results: Not a directory");
+}
+
+#[test]
+fn advice_names_the_files_that_machines_contend_for() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::writing_through(2);
+    let file = |number: usize, name: &str| cell.root(number).join(name);
+    std::fs::write(file(0, "calm"), "read only").unwrap();
+    for round in 0..100 {
+        for number in 0..2 {
+            std::fs::write(file(number, "busy"), format!("{round} of {number}")).unwrap();
+            assert_eq!(std::fs::read(file(number, "calm")).unwrap(), b"read only");
+        }
+    }
+    let advise = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
+        command.args(["lab", "advise", "--server", &cell.server.address()]).args(more);
+        let output = wait::run(&mut command, PATIENCE).expect_success("soda lab advise");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: serde_json::Value = serde_json::from_str(&advise(&["--json"])).unwrap();
+    let busiest = &json["objects"][0];
+    assert_eq!(busiest["object"], "/busy", "{json}");
+    assert_eq!(busiest["clients"], 2.0, "{json}");
+    assert!(busiest["writes_per_s"].as_f64().unwrap() > 0.0, "{json}");
+    assert!(["none", "session"].contains(&busiest["term"].as_str().unwrap()), "{json}");
+    assert!(advise(&[]).contains("/busy"));
+    assert!(!advise(&["--objects", "0"]).contains("/busy"));
+}
