@@ -1,5 +1,7 @@
-//! What was done here while the lease on it has run out: the client was cut off for longer than a term, and nobody needed what it
-//! holds, so its session goes on. Until it is told only this machine knows.
+//! What only one machine knows, and who asks holds no lease on.
+//!
+//! The same machine: it was cut off for longer than a term, and nobody needed what it holds, so its session goes on. Another one:
+//! it wants what it does not hold on the server's disk.
 
 use super::*;
 use std::future::Future;
@@ -95,4 +97,58 @@ async fn changes_of_names_after_the_lease_has_run_out_find_what_was_made_here() 
         }
     }
     assert_eq!((a.stats().count("lost_records"), a.stats().count("sessions_lost")), (0, 0));
+}
+
+/// Writes until that is done here: the first time may go through, for the lease.
+async fn write_here(client: &Arc<Client>, file: &soda_client::OpenFile, data: &'static str) {
+    for number in 0.. {
+        let before = client.stats().count("here");
+        write(client, file, 0, data).await;
+        if client.stats().count("here") > before {
+            break;
+        }
+        assert!(number < 100, "{:?}", client.stats());
+    }
+}
+
+// SEMANTICS 18
+#[tokio::test(flavor = "multi_thread")]
+async fn an_fsync_makes_durable_what_another_machine_has_written_and_not_told() {
+    let mut cell = Cell::syncing_when_asked();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let dir = mkdir(&a, a.root(), "d").await;
+    let fid = make(&a, dir, "f", "before").await;
+    a.sync_all().await.unwrap();
+    let theirs = b.open(fid, OpenMode::ReadWrite).await.unwrap();
+    let mine = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    write_here(&a, &mine, "before").await;
+    let before = a.stats().count("here");
+    write(&a, &mine, 0, "after!").await;
+    assert_eq!(a.stats().count("here"), before + 1, "only this machine knows");
+    b.fsync_file(&theirs).await.unwrap();
+    let medium = cell.medium();
+    // Both machines lose their power with the server's.
+    drop((mine, theirs));
+    cell.power_cut_since(medium);
+    drop((a, b));
+    cell.restart();
+    assert_eq!(contents(&cell.client().await, &["d", "f"]).await, "after!");
+}
+
+// SEMANTICS 18
+#[tokio::test(flavor = "multi_thread")]
+async fn an_fsync_of_a_directory_makes_names_durable_that_another_machine_has_not_told() {
+    let mut cell = Cell::syncing_when_asked();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let dir = mkdir(&a, a.root(), "d").await;
+    a.sync_all().await.unwrap();
+    let before = a.stats().count("here");
+    make(&a, dir, "f", "x").await;
+    assert!(a.stats().count("here") > before && a.session().backlog.records > 0);
+    b.fsync(dir).await.unwrap();
+    let medium = cell.medium();
+    cell.power_cut_since(medium);
+    drop((a, b));
+    cell.restart();
+    assert!(find(&cell.client().await, &["d", "f"]).await.is_some());
 }
