@@ -17,6 +17,7 @@ mod kernel_locks;
 mod lock_delegation;
 mod metadata;
 mod neighbours;
+mod next_files;
 mod overtaken;
 mod pace;
 mod reclaim;

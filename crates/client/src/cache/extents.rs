@@ -95,6 +95,11 @@ impl Memory {
         self.bytes
     }
 
+    /// Most bytes.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     pub(crate) fn find(&mut self, fid: Fid, range: Range<u64>) -> Found {
         let Some(file) = self.files.get(&fid) else { return Found::Missing(range) };
         let mut chunks = Vec::new();

@@ -15,6 +15,7 @@ pub(crate) mod inode;
 pub(crate) mod layout;
 pub(crate) mod lru;
 pub(crate) mod names;
+pub(crate) mod next_files;
 mod opens;
 pub(crate) mod readahead;
 mod room;
@@ -32,6 +33,7 @@ use held_locks::HeldLocks;
 use inode::{Inode, Origin, Xattrs};
 use lru::Lru;
 use names::{Complete, Known};
+use next_files::NextFiles;
 use opens::Opens;
 use room::Room;
 use rustc_hash::FxHashMap;
@@ -58,6 +60,7 @@ pub(crate) struct State {
     /// Leases given up by eviction, to be told to the server.
     pub(crate) given_up: Vec<RecallAck>,
     opens: Opens,
+    next_files: NextFiles,
     inodes: FxHashMap<Fid, Inode>,
     /// Inodes that nobody needs, by last use.
     idle: Lru<Fid>,
@@ -96,6 +99,7 @@ impl State {
             behind: Behind::new(write),
             given_up: Vec::new(),
             opens: Opens::default(),
+            next_files: NextFiles::default(),
             inodes: FxHashMap::default(),
             idle: Lru::default(),
             room: Room::new(cache.metadata_bytes),

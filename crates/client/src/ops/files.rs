@@ -11,7 +11,7 @@ use crate::log::disk::OnDisk;
 use crate::ops::Entry;
 use crate::why::Why;
 use soda_protocol::{Call, Note};
-use soda_types::{Errno, Fid, FsError, FsResult, InUse, Monotonic};
+use soda_types::{Errno, Fid, FsError, FsResult, InUse, Mode, Monotonic};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -176,8 +176,8 @@ impl Client {
         Ok(file)
     }
 
-    /// Makes everything durable that was answered before: on the server's disk, not only in its memory; with
-    /// [`Fsync::Local`](crate::config::Fsync::Local) here, where that is enough.
+    /// Makes everything durable that was answered before, to whatever machine: on the server's disk, not only in its memory;
+    /// with [`Fsync::Local`](crate::config::Fsync::Local) here, where that is enough.
     ///
     /// # Errors
     /// EIO if a power cut of the server lost changes of this inode that it had acknowledged, and nobody was told.
@@ -197,9 +197,10 @@ impl Client {
         self.inner.stats.op_fsync.one();
         let check = || unless_lost(has_lost(&mut crate::lock(&self.inner.state)));
         check()?;
-        if self.sync_log_here().await {
+        let alone = !self.may_be_ahead_elsewhere(fid);
+        if alone && self.sync_log_here().await {
             self.inner.stats.fsyncs_local.one();
-        } else if let Err(error) = self.fsync_there(fid).await {
+        } else if let Err(error) = self.fsync_with_others(fid).await {
             // Lost while this was on its way: now it is said.
             if error.errno == Errno::Io {
                 let _ = check();
@@ -207,6 +208,25 @@ impl Client {
             return Err(error);
         }
         check()
+    }
+
+    /// Whether another machine may have changed the inode and not told the server: nothing here keeps it from that.
+    fn may_be_ahead_elsewhere(&self, fid: Fid) -> bool {
+        let (state, now) = self.inner.locked();
+        let here = state.peek(fid).is_some_and(|inode| inode.log.origin == Origin::Here);
+        !here && !state.is_ahead(&[fid]) && state.holder.valid_until(now, fid, Mode::Read).is_none()
+    }
+
+    /// Whoever asks what the inode is like has the server told of it by who has changed it.
+    async fn fsync_with_others(&self, fid: Fid) -> FsResult<()> {
+        if self.may_be_ahead_elsewhere(fid)
+            && let Err(error) = self.inner.ask_attr(fid).result().await
+            // Nobody has it any more.
+            && error.errno != Errno::Stale
+        {
+            return Err(error);
+        }
+        self.fsync_there(fid).await
     }
 
     /// Whether all that the server's disk may lack is in the log, and that is now on the local disk.

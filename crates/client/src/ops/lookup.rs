@@ -2,7 +2,7 @@
 
 use crate::cache::inode::Origin;
 use crate::cache::names::Known;
-use crate::cache::{is_directory, present};
+use crate::cache::{State, is_directory, present};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::inner::Inner;
@@ -41,7 +41,7 @@ impl Client {
         if alone {
             call = Call::LookupStat { parent, name: name.clone() };
         }
-        let (entry, unsaid) = self.inner.ask_name(parent, name, call).result().await?;
+        let (entry, unsaid) = self.inner.ask_name(parent, name, call).await?;
         let Some(fid) = unsaid else { return Ok(entry) };
         let asked = match entry.node {
             // What is known here is newer than what the server said.
@@ -53,7 +53,7 @@ impl Client {
             // Gone meanwhile, and the name with it.
             Err(error) if error.errno == Errno::Stale => {
                 let call = Call::Lookup { parent, name: name.clone() };
-                let (mut entry, unsaid) = self.inner.ask_name(parent, name, call).result().await?;
+                let (mut entry, unsaid) = self.inner.ask_name(parent, name, call).await?;
                 if let (Some(fid), Some(node)) = (unsaid, &mut entry.node) {
                     let now = self.getattr(fid).await?;
                     (node.attr, entry.attr) = (now.value, now.valid);
@@ -211,20 +211,37 @@ impl Inner {
         }
     }
 
+    /// Sees to it that the server's answer about a name is not older than what was done here: names of the directory were changed
+    /// here and not told, and the caches cannot answer, since its lease has run out (the session has not: whoever was cut off
+    /// goes on where nobody needed it), or lack what the name means.
+    async fn tell_names_unheld(self: &Arc<Inner>, dir: Fid, name: &Name) -> FsResult<()> {
+        let would_be_old = {
+            let (mut state, now) = self.locked();
+            let unheld = |state: &mut State| state.served(now, dir).is_none();
+            let changed_here = |state: &mut State| state.peek_name(now, dir, name).is_some();
+            state.is_ahead(&[dir]) && (unheld(&mut state) || changed_here(&mut state))
+        };
+        if would_be_old {
+            drop(self.settled(&[dir]).await?);
+        }
+        Ok(())
+    }
+
     /// Asks the server what a name means. With the answer comes the inode that it means if its attributes have still to be asked
     /// for: the entry's are not to be used then.
-    fn ask_name(
+    async fn ask_name(
         self: &Arc<Inner>,
         parent: Fid,
         name: &Name,
         call: Call,
-    ) -> crate::call::Waiting<(Entry, Option<Fid>)> {
+    ) -> FsResult<(Entry, Option<Fid>)> {
+        self.tell_names_unheld(parent, name).await?;
         let ticket = {
             let (mut state, now) = self.locked();
             state.holder.begin_request(now)
         };
         let name = name.clone();
-        self.send(Order::question(call, ticket), move |arrived, result| {
+        let waiting = self.send(Order::question(call, ticket), move |arrived, result| {
             let (answer, _) = result?;
             let (attr, node, named) = match answer {
                 Answer::Found { parent, node } => (parent, node, None),
@@ -248,7 +265,8 @@ impl Inner {
             }
             let outdated = state.is_outdated(&node).then_some(node.fid);
             Ok((state.entry(now, names, node), outdated))
-        })
+        });
+        waiting.result().await
     }
 
     /// What an inode is like, as the server or the holder of a write lease says.

@@ -9,6 +9,7 @@ mod files;
 mod locks;
 mod lookup;
 mod names;
+mod next_files;
 mod read;
 mod rename;
 mod seek;

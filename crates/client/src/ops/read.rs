@@ -3,6 +3,7 @@
 use crate::cache::State;
 use crate::cache::disk::Extent;
 use crate::cache::extents::{FetchId, Found, Kept};
+use crate::cache::next_files::Had;
 use crate::cache::readahead::{Plan, RANDOM_UNIT, UNIT, unit_end};
 use crate::call::{Order, Waiting, unexpected};
 use crate::client::Client;
@@ -75,14 +76,14 @@ enum Step {
 
 /// Announced in the cache, still to be begun.
 #[derive(Default)]
-struct Orders {
+pub(super) struct Orders {
     server: Vec<(Range<u64>, FetchId, Ticket)>,
     disk: Vec<(Extent, FetchId)>,
 }
 
 /// Under way, whether or not anybody waits for them.
 #[derive(Default)]
-struct Fetches {
+pub(super) struct Fetches {
     server: Vec<Waiting<()>>,
     disk: Vec<JoinHandle<()>>,
 }
@@ -222,17 +223,29 @@ impl Inner {
                 }
             }
         };
+        let had = match &step {
+            Step::Join(_) => Had::UnderWay,
+            Step::Fetch(_) => Had::Nothing,
+            _ => Had::InMemory,
+        };
+        let first = wanted.tries == 0 && !untold;
+        let next_files = match first {
+            true => self.plan_next_files(&mut state, now, (fid, &attr), &range, had),
+            false => Vec::new(),
+        };
         drop(state);
         // What is ahead goes on by itself.
         drop(self.begin(fid, ahead));
-        Ok(match step {
+        let step = match step {
             Step::Fetch(_) => Step::Fetch(self.begin(fid, wanted_now)),
             other => other,
-        })
+        };
+        self.begin_next_files(next_files);
+        Ok(step)
     }
 
     /// Announces what is missing of a range, to be loaded from the local disk or, where that has not got it, fetched.
-    fn plan_fetches(
+    pub(super) fn plan_fetches(
         &self,
         state: &mut State,
         now: Monotonic,
@@ -276,7 +289,7 @@ impl Inner {
     }
 
     /// Not under the lock of the caches.
-    fn begin(self: &Arc<Inner>, fid: Fid, orders: Orders) -> Fetches {
+    pub(super) fn begin(self: &Arc<Inner>, fid: Fid, orders: Orders) -> Fetches {
         let server = orders.server.into_iter().map(|(range, id, ticket)| self.fetch(fid, range, id, ticket));
         let server = server.collect();
         let load =

@@ -18,6 +18,7 @@ mod privileges;
 mod sharing;
 mod space;
 mod storm;
+mod unheld;
 mod why;
 
 use crate::common::delayed::{make, mkdir};

@@ -20,6 +20,8 @@ const MOUNT: &[Group] = &[
             ("sent to the server", Bytes("bytes_sent")),
             ("from the server", Bytes("bytes_received")),
             ("read ahead", Bytes("readahead_bytes")),
+            ("small files fetched ahead", Count("next_files")),
+            ("... and read", Count("next_files_read")),
         ],
     ),
     (
