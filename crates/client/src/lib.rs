@@ -45,6 +45,7 @@ mod client;
 mod clock;
 mod config;
 mod connection;
+pub mod cores;
 pub mod crash;
 mod error;
 mod hooks;

@@ -10,7 +10,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use soda_fuse::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use soda_fuse::wire::device::Device;
 use soda_fuse::wire::{
-    AttrOut, EntryOut, Handler, NodeId, Op, OpenOut, Reply, Request, Serving, Sink, Statfs,
+    AttrOut, Cores, EntryOut, Handler, NodeId, Op, OpenOut, Readers, Reply, Request, Serving, Sink, Statfs,
 };
 use soda_types::{Attr, Errno, FileKind, Ino, Timestamp, Version};
 use std::collections::{HashMap, VecDeque};
@@ -27,6 +27,8 @@ const DIRECT_IO: u32 = 1;
 const ROOT: u64 = 1;
 /// F_UNLCK.
 const UNLOCK: u32 = 2;
+
+const READERS: Readers = Readers { threads: 3, cores: Cores::Follow };
 
 /// Longer than anything takes on the slowest machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -286,7 +288,7 @@ impl NullMount {
         let device = Device::new(fd);
         let fs = NullFs::default();
         let served = Connection::negotiate(&device, choice)
-            .and_then(|connection| connection.serve(3, Arc::new(fs.clone()), runtime));
+            .and_then(|connection| connection.serve(READERS, Arc::new(fs.clone()), runtime));
         match served {
             Ok((serving, transport)) => {
                 let (serving, dir) = (Some(serving), dir.to_owned());
