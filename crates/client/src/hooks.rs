@@ -44,7 +44,8 @@ pub trait KernelHooks: Send + Sync + 'static {
     /// Whatever it keeps: the machine was suspended, and its time-outs stood still meanwhile.
     fn invalidate_everything(&self);
 
-    /// A recall waits for answers that are being handed on ([`crate::Answering`]), for longer than that takes. Must not block.
+    /// A recall is about to wait for answers that are being handed on ([`crate::Answering`]), or does so for longer than that
+    /// takes. Must not block.
     fn hurry(&self) {}
 
     /// Uses of an inode that the client does not know from its open files.

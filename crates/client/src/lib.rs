@@ -45,7 +45,6 @@ mod client;
 mod clock;
 mod config;
 mod connection;
-pub mod cores;
 pub mod crash;
 mod error;
 mod hooks;
@@ -63,6 +62,7 @@ pub mod recover;
 mod replay;
 mod session;
 mod stats;
+pub mod threads;
 mod validity;
 mod why;
 

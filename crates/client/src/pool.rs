@@ -51,7 +51,7 @@ impl Pool {
         }
         let shared = Arc::clone(&self.shared);
         let started = std::thread::Builder::new().name("soda-recall".into()).spawn(move || {
-            crate::cores::run_anywhere();
+            crate::threads::started();
             shared.serve();
         });
         if let Err(error) = started {

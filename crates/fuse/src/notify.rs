@@ -323,7 +323,7 @@ impl NotifyThreads {
 fn notify_thread(first: Job, sender: &Sender<Job>, receiver: &Receiver<Job>, pool: &Mutex<Vec<Sender<Job>>>) {
     const LINGER: Duration = Duration::from_secs(30);
     let mut job = first;
-    soda_client::cores::run_anywhere();
+    soda_client::threads::started();
     loop {
         job();
         pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(sender.clone());

@@ -137,7 +137,6 @@ impl Tasks {
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
             return;
         }
-        crate::wire::hand_over_no_more();
         let task = Arc::new(Task {
             unique,
             tid,

@@ -35,7 +35,7 @@ pub struct MountConfig {
     pub flags: MountFlags,
     /// Threads that take requests from the device.
     pub threads: usize,
-    /// Where these run. The threads of the runtime should begin with `soda_client::cores::run_anywhere`.
+    /// Where these run. With [`Cores::Follow`] the threads of the runtime must begin with `soda_client::threads::started`.
     pub cores: Cores,
     pub transport: TransportChoice,
     /// How to start a process that calls [`guard()`] and does nothing else; it must be a child of this one. It sees to it that

@@ -27,7 +27,7 @@ pub use request::{
 };
 
 pub use escort::Cores;
-pub(crate) use escort::{Escort, hand_over_no_more};
+pub(crate) use escort::Escort;
 pub use serve::{Readers, Serving};
 
 use std::fmt;

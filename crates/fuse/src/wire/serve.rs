@@ -7,7 +7,7 @@ use super::device::Device;
 use super::escort::{Cores, Escort, Seat, escort};
 use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
 use super::uring::Uring;
-use super::{Handler, MalformedRequest, Op, Reply, Request};
+use super::{Handler, MalformedRequest, Op, Reply, Request, Sink};
 use bytes::Bytes;
 use rustix::io::Errno;
 use std::io;
@@ -75,7 +75,6 @@ pub(super) fn serve_device<H: Handler>(
     let (ended, when_ended) = tokio::sync::watch::channel(false);
     let ended = Arc::new(ended);
     let queues = uring.map(Uring::queues).unwrap_or_default();
-    soda_client::cores::remember();
     let mut threads = (0..threads)
         .map(|number| {
             let (device, dispatcher) = (device.clone(), dispatcher.clone());
@@ -84,7 +83,7 @@ pub(super) fn serve_device<H: Handler>(
             let escort = escort.clone();
             thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
                 let _context = runtime.enter();
-                let seat = escort.as_ref().map(|escort| Seat::take(escort, number, &device));
+                let seat = escort.as_ref().map(|escort| Seat::take(escort, number));
                 Worker { device, dispatcher, seat }.run();
                 if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
                     queues.iter().for_each(|queue| queue.end());
@@ -233,9 +232,10 @@ impl<H: Handler> Worker<H> {
                 return buffer;
             }
         };
-        let seat = self.seat.as_ref();
-        let handed_over = seat.and_then(|seat| seat.answers_to(header.tid, header.unique));
-        let sink = handed_over.unwrap_or_else(|| self.device.clone());
+        if let Some(seat) = &self.seat {
+            seat.request(header.tid);
+        }
+        let sink: Arc<dyn Sink> = self.device.clone();
         let reply = Reply::new(header.unique, sink);
         if operation != abi::opcode::WRITE {
             self.dispatcher.request(&buffer[..len], reply);

@@ -10,7 +10,7 @@ const WITHIN: Duration = Duration::from_millis(20);
 /// Who asks for nothing for so long is left: nobody looks at what sleeps.
 const SILENCE: Duration = Duration::from_millis(20);
 /// A caller may move to another core so many times in that time.
-const MOVES: u32 = 8;
+const MOVES: u32 = 32;
 const MOVES_IN: Duration = Duration::from_millis(100);
 
 /// An escort that ended sooner was not worth it.
@@ -57,7 +57,7 @@ impl Run {
 /// Why an escort ends, or does not begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reason {
-    /// Somebody else asks, too.
+    /// Somebody else asks, too, or another machine.
     Company,
     /// The caller has ended, or the mount.
     Gone,
@@ -109,7 +109,7 @@ pub(super) struct Look {
     pub(super) waited: Duration,
     /// Requests of the caller that were read since the escort began.
     pub(super) requests: u64,
-    /// The caller sleeps, and a thread that answers it does not get the core.
+    /// A thread that answers wants to run.
     pub(super) is_held_up: bool,
 }
 

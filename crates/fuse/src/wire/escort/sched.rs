@@ -3,11 +3,11 @@
 
 #![allow(unsafe_code)]
 
-use rustix::thread::{CpuSet, Pid};
-use soda_client::cores;
+use rustix::thread::{CpuSet, Pid, gettid};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How a thread is scheduled.
@@ -19,11 +19,11 @@ pub(super) enum Policy {
     Idle,
 }
 
-/// Of this thread (`None`) or another one.
+/// Changes how a thread is scheduled.
 ///
 /// # Errors
 /// `EPERM`: back from `SCHED_IDLE` without CAP_SYS_NICE. `ESRCH`: the thread has ended.
-pub(super) fn set_policy(thread: Option<Pid>, policy: Policy) -> io::Result<()> {
+pub(super) fn set_policy(thread: Pid, policy: Policy) -> io::Result<()> {
     let policy = match policy {
         Policy::Ordinary => libc::SCHED_OTHER,
         Policy::Idle => libc::SCHED_IDLE,
@@ -32,29 +32,46 @@ pub(super) fn set_policy(thread: Option<Pid>, policy: Policy) -> io::Result<()> 
     let priority: libc::c_int = 0;
     // SAFETY: the call only reads `priority`, which outlives it.
     let result = unsafe {
-        libc::syscall(libc::SYS_sched_setscheduler, Pid::as_raw(thread), policy, &raw const priority)
+        libc::syscall(libc::SYS_sched_setscheduler, thread.as_raw_nonzero().get(), policy, &raw const priority)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// As its number in the kernel.
-fn policy_of_this_thread() -> io::Result<i64> {
+fn policy_of(thread: Pid) -> io::Result<i64> {
     // SAFETY: takes and gives numbers only.
-    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread.as_raw_nonzero().get()) };
     if policy < 0 { Err(io::Error::last_os_error()) } else { Ok(policy) }
 }
 
-/// Whether this machine and what this process may do here allow for an escort. Leaves the calling thread in `SCHED_IDLE` where
+/// The cores of the process.
+static FREE: OnceLock<CpuSet> = OnceLock::new();
+
+/// Takes back what this thread has, or inherited, of an escort. Does nothing in a process that has none.
+pub(super) fn run_as_usual() {
+    let Some(free) = FREE.get() else { return };
+    if policy_of(gettid()).is_ok_and(|policy| policy == i64::from(libc::SCHED_IDLE)) {
+        let _ = set_policy(gettid(), Policy::Ordinary);
+    }
+    if rustix::thread::sched_getaffinity(None).is_ok_and(|cores| cores.count() == 1) {
+        // Fails if the process was moved to other cores since: Linux has seen to its threads then.
+        let _ = rustix::thread::sched_setaffinity(None, free);
+    }
+}
+
+/// Whether this machine and what this process may do here allow for an escort; to be asked by a thread that has what all
+/// threads have. Leaves the calling thread in `SCHED_IDLE` where
 /// it cannot come back from there: it should end then.
 ///
 /// # Errors
 /// Why not.
 pub(super) fn check() -> Result<(), String> {
     let known = |what: &str, error: io::Error| format!("{what}: {error}");
-    if cores::free().is_none_or(|free| free.count() < 2) {
+    let free = rustix::thread::sched_getaffinity(None).map_err(|error| known("its cores", error.into()))?;
+    if free.count() < 2 {
         return Err("there is one core for it".into());
     }
-    if policy_of_this_thread().map_err(|error| known("its policy", error))? != i64::from(libc::SCHED_OTHER) {
+    if policy_of(gettid()).map_err(|error| known("its policy", error))? != i64::from(libc::SCHED_OTHER) {
         return Err("the daemon is not scheduled as usual".into());
     }
     let own = fs::read_link("/proc/self").map_err(|error| known("/proc/self", error))?;
@@ -62,8 +79,11 @@ pub(super) fn check() -> Result<(), String> {
         return Err("/proc is of another PID namespace".into());
     }
     fs::metadata("/proc/self/schedstat").map_err(|error| known("/proc/self/schedstat", error))?;
-    set_policy(None, Policy::Idle).map_err(|error| known("SCHED_IDLE", error))?;
-    set_policy(None, Policy::Ordinary).map_err(|error| known("back from SCHED_IDLE (CAP_SYS_NICE)", error))
+    set_policy(gettid(), Policy::Idle).map_err(|error| known("SCHED_IDLE", error))?;
+    set_policy(gettid(), Policy::Ordinary).map_err(|error| known("back from SCHED_IDLE (CAP_SYS_NICE)", error))?;
+    let _ = FREE.set(free);
+    soda_client::threads::begin_with(run_as_usual);
+    Ok(())
 }
 
 /// # Errors
@@ -148,7 +168,7 @@ mod tests {
         assert_eq!(parse_stat(b"77 (a) R 1 2"), None);
         assert_eq!(parse_schedstat(b"1234 5678 9\n"), Some(Duration::from_nanos(5678)));
         assert_eq!(parse_schedstat(b""), None);
-        let own = rustix::thread::gettid();
+        let own = gettid();
         let seen = Observed::open(own.as_raw_nonzero().get() as u32).unwrap().look().unwrap();
         assert!(seen.is_runnable && cores_of(own).unwrap().is_set(seen.core));
         assert!(Observed::open(u32::MAX).is_err());
@@ -156,11 +176,11 @@ mod tests {
 
     #[test]
     fn a_thread_is_idle_and_comes_back() {
-        let is = |number: libc::c_int| assert_eq!(policy_of_this_thread().unwrap(), i64::from(number));
+        let is = |number: libc::c_int| assert_eq!(policy_of(gettid()).unwrap(), i64::from(number));
         std::thread::spawn(move || {
-            set_policy(None, Policy::Idle).unwrap();
+            set_policy(gettid(), Policy::Idle).unwrap();
             is(libc::SCHED_IDLE);
-            if set_policy(None, Policy::Ordinary).is_ok() {
+            if set_policy(gettid(), Policy::Ordinary).is_ok() {
                 is(libc::SCHED_OTHER);
             } else {
                 println!("SKIPPED: needs CAP_SYS_NICE");

@@ -10,7 +10,7 @@ use std::time::Instant;
 /// Returns when the mount is gone, or at once where an escort is not possible.
 pub(super) fn run(escort: &Escort) {
     if let Err(why) = sched::check() {
-        tracing::debug!(%why, "the threads that answer do not follow who asks");
+        tracing::warn!(%why, "cores=follow is not possible");
         return;
     }
     escort.is_possible.store(true, Ordering::Relaxed);
@@ -46,13 +46,12 @@ fn next_caller(escort: &Escort) -> Option<u32> {
     }
 }
 
-/// One escort. Whatever ends it, it leaves nobody bound and nobody in `SCHED_IDLE`.
+/// One escort. Whatever ends it, it leaves no reader beside anybody.
 struct Duty<'a> {
     escort: &'a Escort,
     caller: u32,
     seen: Observed,
     judge: Judge,
-    core: usize,
     /// Requests of those who were escorted before.
     requests_before: u64,
 }
@@ -62,12 +61,16 @@ impl Duty<'_> {
         let seen = Observed::open(caller)?;
         let first = seen.look()?;
         let judge = Judge::new(first.core, first.waited, Instant::now());
-        let requests_before = requests(escort);
-        let duty = Duty { escort, caller, seen, judge, core: first.core, requests_before };
-        escort.readers.iter().try_for_each(|reader| lock(&reader.place).bind(duty.core))?;
-        escort.caller.store(caller, Ordering::SeqCst);
-        tracing::debug!(caller, core = duty.core, "a caller is escorted");
+        let duty = Duty { escort, caller, seen, judge, requests_before: requests(escort) };
+        // Whoever ends it finds all that is done here, or it is done after that, and taken back within a tick.
+        escort.caller.store(caller, Ordering::Release);
+        duty.bring(first.core)?;
+        tracing::debug!(caller, core = first.core, "a caller is escorted");
         Ok(duty)
+    }
+
+    fn bring(&self, core: usize) -> io::Result<()> {
+        self.escort.readers.iter().try_for_each(|reader| lock(&reader.place).bring(core))
     }
 
     fn run(mut self) -> Reason {
@@ -75,22 +78,19 @@ impl Duty<'_> {
             if has_ended_within_tick(self.escort) {
                 return Reason::Gone;
             }
-            if self.escort.caller.load(Ordering::SeqCst) != self.caller {
+            if self.escort.caller.load(Ordering::Acquire) != self.caller {
                 return Reason::Company;
             }
             let Some(look) = self.look() else { return Reason::Gone };
             match self.judge.look(&look, Instant::now()) {
                 Verdict::Stay => {}
-                Verdict::Follow(core) => self.core = core,
+                Verdict::Follow(core) => {
+                    if let Err(error) = self.bring(core) {
+                        tracing::debug!(%error, core, "the caller cannot be followed");
+                        return Reason::Refused;
+                    }
+                }
                 Verdict::Leave(reason) => return reason,
-            }
-            let mut readers = self.escort.readers.iter();
-            let tended = readers.try_for_each(|reader| {
-                lock(&reader.place).tend(reader.handovers.load(Ordering::SeqCst), self.core)
-            });
-            if let Err(error) = tended {
-                tracing::debug!(%error, core = self.core, "a thread cannot follow its caller");
-                return Reason::Refused;
             }
         }
     }
@@ -99,22 +99,15 @@ impl Duty<'_> {
     fn look(&self) -> Option<Look> {
         let seen = self.seen.look().ok()?;
         let requests = requests(self.escort) - self.requests_before;
-        let may_be_held_up = !seen.is_runnable && !self.judge.has_asked(requests);
-        let is_held_up = may_be_held_up && self.escort.readers.iter().any(is_waiting_for_core);
+        let is_held_up = !self.judge.has_asked(requests) && self.escort.readers.iter().any(wants_to_run);
         Some(Look { core: seen.core, waited: seen.waited, requests, is_held_up })
     }
 }
 
 impl Drop for Duty<'_> {
     fn drop(&mut self) {
-        self.escort.caller.store(0, Ordering::SeqCst);
-        let readers = &self.escort.readers;
-        readers.iter().for_each(Reader::rescue_if_handing_over);
-        readers.iter().for_each(|reader| lock(&reader.place).free());
-        while readers.iter().any(Reader::is_handing_over) {
-            has_ended_within_tick(self.escort);
-            readers.iter().for_each(Reader::rescue_if_handing_over);
-        }
+        self.escort.caller.store(0, Ordering::Release);
+        self.escort.free_all();
     }
 }
 
@@ -122,16 +115,19 @@ fn requests(escort: &Escort) -> u64 {
     escort.readers.iter().map(|reader| reader.requests.load(Ordering::Relaxed)).sum()
 }
 
-fn is_waiting_for_core(reader: &Reader) -> bool {
+fn wants_to_run(reader: &Reader) -> bool {
     let thread = lock(&reader.place).thread;
-    let seen =
-        thread.and_then(|thread| Observed::open(thread.as_raw_nonzero().get() as u32).ok()?.look().ok());
+    let seen = thread.and_then(|thread| Observed::open(thread.as_raw_nonzero().get() as u32).ok()?.look().ok());
     seen.is_some_and(|seen| seen.is_runnable)
 }
 
+/// Waits until it is time to look, or something has happened.
 fn has_ended_within_tick(escort: &Escort) -> bool {
     let orders = lock(&escort.orders);
-    let waited = escort.ordered.wait_timeout_while(orders, TICK, |orders| !orders.has_ended);
+    if orders.has_ended {
+        return true;
+    }
+    let waited = escort.ordered.wait_timeout(orders, TICK);
     let (orders, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
     orders.has_ended
 }
