@@ -198,7 +198,7 @@ impl Escort {
 
     /// Somebody waits for what readers are at: ends the escort, if there is one.
     pub(crate) fn hurry(&self) {
-        if self.caller.swap(0, Ordering::AcqRel) != 0 {
+        if self.caller.load(Ordering::Acquire) != 0 && self.caller.swap(0, Ordering::AcqRel) != 0 {
             self.free_all();
         }
     }

@@ -267,7 +267,7 @@ mod tests {
             let core = (1 + number % 2) as usize;
             assert_eq!(at(number, core, MS * number), Verdict::Follow(core));
         }
-        assert_eq!(at(10, 2, 10 * MS), Verdict::Leave(Reason::Restless));
-        assert_eq!(at(11, 2, MOVES_IN + 12 * MS), Verdict::Follow(2));
+        assert_eq!(at(MOVES + 1, 2, MS * (MOVES + 1)), Verdict::Leave(Reason::Restless));
+        assert_eq!(at(MOVES + 2, 2, MOVES_IN + 2 * MS), Verdict::Follow(2));
     }
 }

@@ -89,6 +89,9 @@ impl Duty<'_> {
                         tracing::debug!(%error, core, "the caller cannot be followed");
                         return Reason::Refused;
                     }
+                    if self.escort.caller.load(Ordering::Acquire) != self.caller {
+                        return Reason::Company;
+                    }
                 }
                 Verdict::Leave(reason) => return reason,
             }
@@ -115,9 +118,10 @@ fn requests(escort: &Escort) -> u64 {
     escort.readers.iter().map(|reader| reader.requests.load(Ordering::Relaxed)).sum()
 }
 
-fn wants_to_run(reader: &Reader) -> bool {
+pub(super) fn wants_to_run(reader: &Reader) -> bool {
     let thread = lock(&reader.place).thread;
-    let seen = thread.and_then(|thread| Observed::open(thread.as_raw_nonzero().get() as u32).ok()?.look().ok());
+    let seen =
+        thread.and_then(|thread| Observed::open(thread.as_raw_nonzero().get() as u32).ok()?.look().ok());
     seen.is_some_and(|seen| seen.is_runnable)
 }
 
