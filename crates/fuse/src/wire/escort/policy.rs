@@ -9,9 +9,6 @@ const WITHIN: Duration = Duration::from_millis(20);
 
 /// Who asks for nothing for so long is left: nobody looks at what sleeps.
 const SILENCE: Duration = Duration::from_millis(20);
-/// A caller may move to another core so many times in that time.
-const MOVES: u32 = 32;
-const MOVES_IN: Duration = Duration::from_millis(100);
 
 /// An escort that ended sooner was not worth it.
 const SHORT: Duration = Duration::from_millis(200);
@@ -65,8 +62,6 @@ pub(super) enum Reason {
     Silence,
     /// Others compute on its core.
     Crowd,
-    /// The caller moves from core to core.
-    Restless,
     /// A thread cannot be bound.
     Refused,
 }
@@ -77,7 +72,7 @@ impl Reason {
         Duration::from_millis(match self {
             Reason::Gone | Reason::Silence => 0,
             Reason::Company => 2,
-            Reason::Crowd | Reason::Restless => 50,
+            Reason::Crowd => 50,
             Reason::Refused => 1000,
         })
     }
@@ -129,13 +124,11 @@ pub(super) struct Judge {
     waited: Duration,
     requests: u64,
     asked_at: Instant,
-    moves: u32,
-    moves_since: Instant,
 }
 
 impl Judge {
     pub(super) fn new(core: usize, waited: Duration, now: Instant) -> Judge {
-        Judge { core, looked_at: now, waited, requests: 0, asked_at: now, moves: 0, moves_since: now }
+        Judge { core, looked_at: now, waited, requests: 0, asked_at: now }
     }
 
     pub(super) fn has_asked(&self, requests: u64) -> bool {
@@ -159,13 +152,6 @@ impl Judge {
         }
         if look.core == self.core {
             return Verdict::Stay;
-        }
-        if now.saturating_duration_since(self.moves_since) > MOVES_IN {
-            (self.moves, self.moves_since) = (0, now);
-        }
-        self.moves += 1;
-        if self.moves > MOVES {
-            return Verdict::Leave(Reason::Restless);
         }
         self.core = look.core;
         Verdict::Follow(look.core)
@@ -257,17 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_moves_is_followed_and_one_that_does_so_all_the_time_is_left() {
+    fn a_caller_that_moves_is_followed() {
         let start = Instant::now();
         let mut judge = Judge::new(1, 5 * MS, start);
-        let mut at = |number: u32, core, after: Duration| {
-            judge.look(&Look { core, ..look(number.into()) }, start + after)
-        };
-        for number in 1..=MOVES {
-            let core = (1 + number % 2) as usize;
-            assert_eq!(at(number, core, MS * number), Verdict::Follow(core));
-        }
-        assert_eq!(at(MOVES + 1, 2, MS * (MOVES + 1)), Verdict::Leave(Reason::Restless));
-        assert_eq!(at(MOVES + 2, 2, MOVES_IN + 2 * MS), Verdict::Follow(2));
+        let mut at =
+            |number: u32, core| judge.look(&Look { core, ..look(number.into()) }, start + MS * number);
+        assert_eq!([at(1, 2), at(2, 2), at(3, 1)], [Verdict::Follow(2), Verdict::Stay, Verdict::Follow(1)]);
     }
 }
