@@ -97,7 +97,7 @@ impl Default for MountOptions {
 pub(crate) const MOUNT_OPTIONS: &str = "hard, soft[=TIME], ro, rw, cache-dir=DIR, cache-size=SIZE, memory=SIZE, \
     metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, lease-term=TIME|infinite|0, lease-idle=TIME, \
     lease-poll=TIME, deep-leases=on|off, locks=delegated|server, write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, \
-    digest-size=SIZE, reserve-idle=TIME, fsync=server|local, transport=auto|dev|uring, cores=follow|free, remount, nosuid, \
+    digest-size=SIZE, reserve-idle=TIME, fsync=server|local, transport=auto|dev|uring, cores=free|follow, remount, nosuid, \
     nodev, noexec, allow_other";
 
 /// Options of fstab(5) and mount(8) that are somebody else's business, or have no meaning here.

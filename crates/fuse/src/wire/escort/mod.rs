@@ -74,7 +74,7 @@ impl FromStr for Cores {
         match text {
             "free" => Ok(Cores::Free),
             "follow" => Ok(Cores::Follow),
-            _ => Err(format!("`{text}` is none of follow, free")),
+            _ => Err(format!("`{text}` is none of free, follow")),
         }
     }
 }
