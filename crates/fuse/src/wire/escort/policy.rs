@@ -62,7 +62,7 @@ pub(super) enum Reason {
     Silence,
     /// Others compute on its core.
     Crowd,
-    /// A thread cannot be bound.
+    /// A thread cannot be bound, or the caller is not to be found.
     Refused,
 }
 
@@ -72,8 +72,7 @@ impl Reason {
         Duration::from_millis(match self {
             Reason::Gone | Reason::Silence => 0,
             Reason::Company => 2,
-            Reason::Crowd => 50,
-            Reason::Refused => 1000,
+            Reason::Crowd | Reason::Refused => 50,
         })
     }
 }
@@ -87,9 +86,10 @@ pub(super) struct Pauses {
 impl Pauses {
     /// How long to wait after an escort that has ended after `lasted`.
     pub(super) fn after(&mut self, reason: Reason, lasted: Duration) -> Duration {
-        self.short_ones = match lasted < SHORT {
-            true => (self.short_ones + 1).min(MOST_DOUBLINGS),
-            false => 0,
+        self.short_ones = match reason {
+            Reason::Gone | Reason::Silence => self.short_ones,
+            _ if lasted < SHORT => (self.short_ones + 1).min(MOST_DOUBLINGS),
+            _ => 0,
         };
         reason.pause() * (1 << self.short_ones)
     }
@@ -208,7 +208,10 @@ mod tests {
         let crowds: Vec<_> = (0..3).map(|_| pauses.after(Reason::Crowd, MS)).collect();
         assert_eq!(crowds, [100 * MS, 200 * MS, 400 * MS]);
         assert_eq!(pauses.after(Reason::Gone, MS), Duration::ZERO);
-        assert!((0..100).all(|_| pauses.after(Reason::Crowd, MS) <= 3200 * MS));
+        assert_eq!(pauses.after(Reason::Crowd, MS), 800 * MS);
+        for reason in [Reason::Company, Reason::Gone, Reason::Silence, Reason::Crowd, Reason::Refused] {
+            assert!((0..100).all(|_| pauses.after(reason, MS) <= 3200 * MS));
+        }
         assert_eq!(pauses.after(Reason::Crowd, SHORT), 50 * MS);
         assert_eq!(pauses.after(Reason::Company, MS), 4 * MS);
     }
