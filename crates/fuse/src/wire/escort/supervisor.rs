@@ -47,7 +47,7 @@ fn next_caller(escort: &Escort) -> Option<u32> {
 }
 
 /// One escort. Whatever ends it, it leaves no reader beside anybody.
-struct Duty<'a> {
+pub(super) struct Duty<'a> {
     escort: &'a Escort,
     caller: u32,
     seen: Observed,
@@ -57,7 +57,7 @@ struct Duty<'a> {
 }
 
 impl Duty<'_> {
-    fn begin(escort: &Escort, caller: u32) -> io::Result<Duty<'_>> {
+    pub(super) fn begin(escort: &Escort, caller: u32) -> io::Result<Duty<'_>> {
         let seen = Observed::open(caller)?;
         let first = seen.look()?;
         let judge = Judge::new(first.core, first.waited, Instant::now());
@@ -73,7 +73,7 @@ impl Duty<'_> {
         self.escort.readers.iter().try_for_each(|reader| lock(&reader.place).bring(core))
     }
 
-    fn run(mut self) -> Reason {
+    pub(super) fn run(mut self) -> Reason {
         loop {
             if has_ended_within_tick(self.escort) {
                 return Reason::Gone;

@@ -3,6 +3,8 @@
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
+use super::policy::Reason;
+use super::supervisor::Duty;
 use super::*;
 use rustix::thread::gettid;
 use std::sync::mpsc::{Sender, channel};
@@ -103,33 +105,66 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn readers_are_beside_who_asks_until_it_falls_silent() {
-    let Some((readers, supervise)) = readers() else { return };
-    assert!(readers.are_free());
-    let supervisor = thread::spawn(supervise);
-    for _ in 0..3 {
-        wait_until("they come", || {
-            readers.ask(own());
-            readers.are_beside()
-        });
-        wait_until("they are free", || readers.are_free());
-    }
+fn an_escort_is_ordered_for_who_asks() {
+    let Some((readers, _)) = readers() else { return };
+    let ordered = || {
+        readers.ask(own());
+        lock(&readers.escort.orders).wanted.take()
+    };
+    assert_eq!(ordered(), None, "there is no supervisor");
+    readers.escort.is_possible.store(true, Ordering::Relaxed);
+    wait_until("it is ordered", || ordered() == Some(own()));
     readers.end();
-    supervisor.join().unwrap();
+}
+
+#[test]
+fn readers_are_beside_who_asks_until_it_falls_silent() {
+    let Some((readers, _)) = readers() else { return };
+    assert!(readers.are_free());
+    let duty = Duty::begin(&readers.escort, own()).unwrap();
+    assert!(readers.are_beside());
+    assert!(matches!(duty.run(), Reason::Silence | Reason::Crowd));
+    assert!(readers.are_free());
+    readers.end();
 }
 
 #[test]
 fn nobody_has_an_escort_who_is_not_alone() {
+    let Some((readers, _)) = readers() else { return };
+    let duty = Duty::begin(&readers.escort, own()).unwrap();
+    readers.ask(own());
+    readers.ask(0);
+    assert_eq!(readers.escort.caller.load(Ordering::Relaxed), own());
+    readers.on(0, |seat| seat.request(u32::MAX));
+    assert_eq!(readers.escort.caller.load(Ordering::Relaxed), 0);
+    assert_eq!(duty.run(), Reason::Company);
+    assert!(readers.are_free());
+    readers.end();
+}
+
+#[test]
+fn who_has_ended_has_no_escort() {
+    let Some((readers, _)) = readers() else { return };
+    let (tell, told) = channel();
+    let (end, ends) = channel::<()>();
+    let caller = thread::spawn(move || {
+        tell.send(own()).unwrap();
+        let _ = ends.recv();
+    });
+    let duty = Duty::begin(&readers.escort, told.recv().unwrap()).unwrap();
+    drop(end);
+    caller.join().unwrap();
+    assert_eq!(duty.run(), Reason::Gone);
+    assert!(readers.are_free());
+    assert!(Duty::begin(&readers.escort, u32::MAX).is_err());
+    readers.end();
+}
+
+#[test]
+fn the_supervisor_ends_with_the_readers() {
     let Some((readers, supervise)) = readers() else { return };
     let supervisor = thread::spawn(supervise);
-    wait_until("they come", || {
-        readers.ask(own());
-        let escorted = readers.escort.caller.load(Ordering::Relaxed);
-        readers.on(0, |seat| seat.request(u32::MAX));
-        assert_eq!(readers.escort.caller.load(Ordering::Relaxed), 0);
-        escorted == own()
-    });
-    wait_until("they are free", || readers.are_free());
+    readers.ask(own());
     readers.end();
     supervisor.join().unwrap();
 }
