@@ -2,7 +2,7 @@
 
 use crate::units::{parse_duration, parse_object_term, parse_size};
 use soda_client::{Access, Consistency, Fsync, Locks, Retry, WriteBehind, WritePolicy};
-use soda_fuse::{MountAccess, MountFlags, TransportChoice};
+use soda_fuse::{Cores, MountAccess, MountFlags, TransportChoice};
 use soda_types::{ObjectTerm, Scope};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,6 +41,8 @@ pub(crate) struct MountOptions {
     pub metadata_memory: Option<u64>,
     /// How the kernel's requests come.
     pub transport: TransportChoice,
+    /// Where the threads run that answer them.
+    pub cores: Cores,
     pub flags: MountFlags,
     pub action: MountAction,
 }
@@ -84,6 +86,7 @@ impl Default for MountOptions {
             memory: None,
             metadata_memory: None,
             transport: TransportChoice::default(),
+            cores: Cores::default(),
             flags: MountFlags::default(),
             action: MountAction::default(),
         }
@@ -94,8 +97,8 @@ impl Default for MountOptions {
 pub(crate) const MOUNT_OPTIONS: &str = "hard, soft[=TIME], ro, rw, cache-dir=DIR, cache-size=SIZE, memory=SIZE, \
     metadata-memory=SIZE, consistency=lease|verify|ttl=SECONDS, lease-term=TIME|infinite|0, lease-idle=TIME, \
     lease-poll=TIME, deep-leases=on|off, locks=delegated|server, write=behind|through, sync, dirty-age=TIME, dirty-size=SIZE, \
-    digest-size=SIZE, reserve-idle=TIME, fsync=server|local, transport=auto|dev|uring, remount, nosuid, nodev, noexec, \
-    allow_other";
+    digest-size=SIZE, reserve-idle=TIME, fsync=server|local, transport=auto|dev|uring, cores=free|follow, remount, nosuid, \
+    nodev, noexec, allow_other";
 
 /// Options of fstab(5) and mount(8) that are somebody else's business, or have no meaning here.
 const IGNORED: &[&str] = &[
@@ -259,6 +262,7 @@ impl MountOptions {
             "deep-leases" => self.widest_lease = parse_deep_leases(need()?)?,
             "locks" => self.locks = parse_locks(need()?)?,
             "transport" => self.transport = need()?.parse()?,
+            "cores" => self.cores = need()?.parse()?,
             "remount" => self.action = MountAction::Remount,
             _ if ACCESS_TIMES.contains(&option) => {
                 return Err(format!(
@@ -358,6 +362,9 @@ impl MountOptions {
         }
         if self.transport != TransportChoice::Auto {
             list.push(format!("transport={}", self.transport));
+        }
+        if self.cores != Cores::default() {
+            list.push(format!("cores={}", self.cores));
         }
         let flags = &self.flags;
         let set = [

@@ -70,6 +70,7 @@ fn differences(is: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         ("memory", memory(is) != memory(wanted)),
         ("metadata-memory", metadata(is) != metadata(wanted)),
         ("transport", is.transport != wanted.transport),
+        ("cores", is.cores != wanted.cores),
     ];
     differ.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
@@ -105,6 +106,7 @@ mod tests {
             ("memory=1G", "memory=2G", "memory"),
             ("metadata-memory=1G", "metadata-memory=2G", "metadata-memory"),
             ("", "transport=dev", "transport"),
+            ("", "cores=follow", "cores"),
             ("ro", "rw", "ro"),
         ] {
             let refused = remount(mounted, given).unwrap_err();

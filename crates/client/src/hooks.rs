@@ -44,6 +44,10 @@ pub trait KernelHooks: Send + Sync + 'static {
     /// Whatever it keeps: the machine was suspended, and its time-outs stood still meanwhile.
     fn invalidate_everything(&self);
 
+    /// A recall is about to wait for answers that are being handed on ([`crate::Answering`]), or does so for longer than that
+    /// takes. Must not block.
+    fn hurry(&self) {}
+
     /// Uses of an inode that the client does not know from its open files.
     fn in_use(&self, _fid: Fid) -> InUse {
         InUse::No

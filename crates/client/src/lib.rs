@@ -62,6 +62,7 @@ pub mod recover;
 mod replay;
 mod session;
 mod stats;
+pub mod threads;
 mod validity;
 mod why;
 

@@ -50,7 +50,10 @@ impl Pool {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        let started = std::thread::Builder::new().name("soda-recall".into()).spawn(move || shared.serve());
+        let started = std::thread::Builder::new().name("soda-recall".into()).spawn(move || {
+            crate::threads::started();
+            shared.serve();
+        });
         if let Err(error) = started {
             tracing::warn!(%error, "no thread for a recall: it waits for another one");
             crate::lock(&self.shared.queue).threads -= 1;

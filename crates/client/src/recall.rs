@@ -227,7 +227,7 @@ impl Inner {
 
     fn answer(self: &Arc<Inner>, mut job: Job) {
         loop {
-            self.answers.wait();
+            self.answers.wait(&*self.hooks);
             if job.needs_kernel() {
                 self.stats.recalls_kernel.one();
                 job.progress.telling.store(true, Ordering::Release);

@@ -6,6 +6,7 @@
 //! sections that started before it (the idea of RCU) before it invalidates anything.
 
 use crate::clock::Clock;
+use crate::hooks::KernelHooks;
 use soda_types::Monotonic;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -82,19 +83,25 @@ impl Answers {
     }
 
     /// Blocks until all sections that have begun before are over.
-    pub(crate) fn wait(&self) {
+    pub(crate) fn wait(&self, hooks: &dyn KernelHooks) {
+        hooks.hurry();
         let _one = crate::lock(&self.waiting);
         let phase = self.phase.load(Ordering::SeqCst);
-        self.wait_for(phase + 1);
+        self.wait_for(phase + 1, hooks);
         self.phase.store(phase + 1, Ordering::SeqCst);
-        self.wait_for(phase);
+        self.wait_for(phase, hooks);
     }
 
-    fn wait_for(&self, phase: usize) {
+    fn wait_for(&self, phase: usize, hooks: &dyn KernelHooks) {
+        const YIELDS: u32 = 64;
+        const SLEEPS_BETWEEN: u32 = 16;
         let mut rounds = 0u32;
         while self.inside[phase % 2].load(Ordering::SeqCst) != 0 {
             // A section lasts one write to /dev/fuse.
-            if rounds < 64 {
+            if rounds >= YIELDS && rounds % SLEEPS_BETWEEN == 0 {
+                hooks.hurry();
+            }
+            if rounds < YIELDS {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(Duration::from_micros(50));
@@ -151,6 +158,9 @@ impl Drop for Answering<'_> {
 mod tests {
     use super::*;
     use crate::clock::BootClock;
+    use crate::hooks::{Names, NoKernel};
+    use soda_types::Fid;
+    use std::ops::Range;
     use std::task::{Context, Waker};
 
     #[test]
@@ -193,20 +203,37 @@ mod tests {
         }
     }
 
+    /// Notes that it was told to hurry.
+    #[derive(Default)]
+    struct Slow(AtomicUsize);
+
+    impl KernelHooks for Slow {
+        fn invalidate_attr(&self, _fid: Fid) {}
+        fn invalidate_data(&self, _fid: Fid, _range: Range<u64>) {}
+        fn invalidate_names(&self, _dir: Fid, _names: &Names) {}
+        fn invalidate_everything(&self) {}
+
+        fn hurry(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     #[test]
     fn a_recall_waits_for_sections_from_before_only() {
-        let answers = Answers::default();
+        let (answers, kernel) = (Answers::default(), Slow::default());
         let section = answers.enter(&BootClock);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| answers.wait());
-            std::thread::sleep(Duration::from_millis(20));
+            let waiter = scope.spawn(|| answers.wait(&kernel));
+            while kernel.0.load(Ordering::Relaxed) < 3 {
+                std::thread::yield_now();
+            }
             assert!(!waiter.is_finished());
             let later = answers.enter(&BootClock);
             drop(section);
             waiter.join().unwrap();
             drop(later);
         });
-        answers.wait();
+        answers.wait(&NoKernel);
         assert!(answers.none_inside());
     }
 }

@@ -24,4 +24,5 @@ pub use mount::{
     MountStats, abort_connection, find_mount, guard, list_mounts, remount, unescape,
 };
 pub use notify::Hooks;
+pub use wire::Cores;
 pub use wire::connection::{Transport, TransportChoice, URING_SWITCH, uring_obstacle};

@@ -12,9 +12,8 @@
 use crate::last_bytes::{MESSAGE_LEN, OnItsWay};
 use crate::listings::Listings;
 use crate::nodes::{NameKind, Nodes};
-use crate::wire::Agreement;
-use crate::wire::Sink;
 use crate::wire::abi::{Record, notify};
+use crate::wire::{Agreement, Escort, Sink};
 use soda_client::{KernelHooks, Names, NamesLock};
 use soda_types::{Fid, Name};
 use std::io;
@@ -45,6 +44,7 @@ pub(crate) struct Notifier {
     listings: Listings,
     threads: NotifyThreads,
     counters: NotifyCounters,
+    escort: OnceLock<Arc<Escort>>,
 }
 
 /// Notifications sent since the start.
@@ -74,11 +74,17 @@ impl Notifier {
             listings: Listings::default(),
             threads: NotifyThreads::default(),
             counters: NotifyCounters::default(),
+            escort: OnceLock::new(),
         }
     }
 
     pub(crate) fn listings(&self) -> &Listings {
         &self.listings
+    }
+
+    /// Who may hold up a recall, and is to be told.
+    pub(crate) fn attach(&self, escort: Arc<Escort>) {
+        let _ = self.escort.set(escort);
     }
 
     pub(crate) fn counters(&self) -> &NotifyCounters {
@@ -326,6 +332,7 @@ impl NotifyThreads {
 fn notify_thread(first: Job, sender: &Sender<Job>, receiver: &Receiver<Job>, pool: &Mutex<Vec<Sender<Job>>>) {
     const LINGER: Duration = Duration::from_secs(30);
     let mut job = first;
+    soda_client::threads::started();
     loop {
         job();
         pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(sender.clone());
@@ -392,6 +399,12 @@ impl KernelHooks for Hooks {
     fn invalidate_everything(&self) {
         if let Some(notifier) = self.notifier.get() {
             notifier.everything();
+        }
+    }
+
+    fn hurry(&self) {
+        if let Some(escort) = self.notifier.get().and_then(|notifier| notifier.escort.get()) {
+            escort.hurry();
         }
     }
 

@@ -118,5 +118,6 @@ impl EndRequests {
 /// The runtime of a command that talks to a server.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.enable_all().thread_name("soda").build().map_err(CliError::io("cannot start threads"))
+    builder.enable_all().thread_name("soda").on_thread_start(soda_client::threads::started);
+    builder.build().map_err(CliError::io("cannot start threads"))
 }

@@ -147,6 +147,7 @@ async fn mount(plan: &Plan, on_grace: impl FnOnce()) -> Result<Mounted, CliError
     }
     let config = MountConfig {
         flags: plan.options.flags,
+        cores: plan.options.cores,
         transport: plan.options.transport,
         guard: Some(guard::command),
         ..MountConfig::new(plan.spec.to_string())

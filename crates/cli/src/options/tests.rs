@@ -41,6 +41,16 @@ fn terms_of_leases_read_back() {
 }
 
 #[test]
+fn cores_read_back() {
+    for name in ["follow", "free"] {
+        let options = parse(&format!("cores={name}")).unwrap();
+        assert_eq!(options.to_list().contains("cores="), name == "follow");
+        assert_eq!(parse(&options.to_list()), Ok(options));
+    }
+    assert!(parse("cores=two").unwrap_err().contains("free, follow"));
+}
+
+#[test]
 fn transports_read_back() {
     for name in ["dev", "uring"] {
         let options = parse(&format!("transport={name}")).unwrap();

@@ -18,7 +18,7 @@ impl Inner {
         if !plans.is_empty() {
             let inner = Arc::clone(self);
             self.recall_pool.run(Box::new(move || {
-                inner.answers.wait();
+                inner.answers.wait(&*inner.hooks);
                 plans.iter().for_each(|(fid, plan)| plan.tell(&*inner.hooks, *fid));
             }));
         }
@@ -46,7 +46,7 @@ impl Inner {
         if !plans.is_empty() {
             let inner = Arc::clone(self);
             self.recall_pool.run(Box::new(move || {
-                inner.answers.wait();
+                inner.answers.wait(&*inner.hooks);
                 plans.iter().for_each(|(fid, plan)| plan.tell(&*inner.hooks, *fid));
                 let _ = done.send(());
             }));

@@ -33,7 +33,7 @@ impl Inner {
             };
             covered.into_iter().map(&mut part).collect::<Vec<Part>>()
         };
-        self.answers.wait();
+        self.answers.wait(&*self.hooks);
         parts.iter().for_each(|part| part.plan.tell(&*self.hooks, part.fid));
         Some(parts)
     }

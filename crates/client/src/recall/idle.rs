@@ -79,7 +79,7 @@ impl Inner {
                 self.answers.bump();
                 Plan::new(&mut state, now, fid, None)
             };
-            self.answers.wait();
+            self.answers.wait(&*self.hooks);
             plan.tell(&*self.hooks, fid);
             let asked_hooks = self.hooks.in_use(fid);
             let mut state = crate::lock(&self.state);

@@ -71,7 +71,7 @@ impl Inner {
 
     fn say(&self, saying: &Saying) {
         let fid = saying.node.fid;
-        self.answers.wait();
+        self.answers.wait(&*self.hooks);
         if saying.plan.needs_kernel() {
             saying.plan.tell(&*self.hooks, fid);
             let mut state = crate::lock(&self.state);

@@ -77,7 +77,7 @@ impl Inner {
             }
             self.answers.bump();
         }
-        self.answers.wait();
+        self.answers.wait(&*self.hooks);
         plans.iter().for_each(|(fid, plan)| plan.tell(&*self.hooks, *fid));
         let mut lowered = Vec::with_capacity(plans.len());
         {

@@ -11,9 +11,9 @@ pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape}
 use crate::fs::FileSystem;
 use crate::nodes::Nodes;
 use crate::notify::{Hooks, Notifier};
-use crate::wire::Serving;
 use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use crate::wire::device::Device;
+use crate::wire::{Cores, Readers, Serving};
 use guard::Guarded;
 use serde::Serialize;
 use soda_client::Client;
@@ -35,6 +35,8 @@ pub struct MountConfig {
     pub flags: MountFlags,
     /// Threads that take requests from the device.
     pub threads: usize,
+    /// Where these run. With [`Cores::Follow`] the threads of the runtime must begin with `soda_client::threads::started`.
+    pub cores: Cores,
     pub transport: TransportChoice,
     /// How to start a process that calls [`guard()`] and does nothing else; it must be a child of this one. It sees to it that
     /// those who wait for the mount get an error if this process is killed, even where Linux keeps a thread of it alive. Without
@@ -49,6 +51,7 @@ impl MountConfig {
             source: source.into(),
             flags: MountFlags::default(),
             threads: cores.clamp(2, 8) + 1,
+            cores: Cores::default(),
             transport: TransportChoice::default(),
             guard: None,
         }
@@ -120,16 +123,18 @@ impl Mount {
         let fs = FileSystem::new(
             client,
             nodes,
-            notifier,
+            notifier.clone(),
             agreement,
             connection.answers(),
             runtime.clone(),
             dir.clone(),
         );
         let guarded = Guarded::new(fs.clone(), &dir, config.guard);
+        let readers = Readers { threads: config.threads, cores: config.cores };
         let (serving, transport) = connection
-            .serve(config.threads, Arc::new(guarded), &runtime)
+            .serve(readers, Arc::new(guarded), &runtime)
             .map_err(|error| MountError::of(error, MountError::Threads))?;
+        serving.escort().into_iter().for_each(|escort| notifier.attach(escort));
         tracing::info!(%transport, "the mount answers the kernel");
         if transport == Transport::Uring {
             fs.inner().tasks.start_looking_around();

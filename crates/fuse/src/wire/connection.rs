@@ -3,7 +3,8 @@
 use super::abi::init;
 use super::agreement::Agreement;
 use super::device::{Device, Hello};
-use super::serve::{Dispatcher, Serving, serve_device};
+use super::escort::Cores;
+use super::serve::{Dispatcher, Readers, Serving, serve_device};
 use super::uring::{AnyQueue, Uring};
 use super::{Handler, Sink};
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use tokio::runtime::Handle;
 /// The switch of the kernel's module.
 pub const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// With io_uring the device brings little: FORGET, INTERRUPT, the end.
-const THREADS_BESIDE_URING: usize = 1;
+const READERS_BESIDE_URING: Readers = Readers { threads: 1, cores: Cores::Free };
 
 /// What requests travel on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -124,21 +125,21 @@ impl Connection {
         self.answers.clone()
     }
 
-    /// Starts the threads; `threads` is for a connection without io_uring.
+    /// Starts the threads; `readers` are those of a connection without io_uring.
     ///
     /// # Errors
     /// No thread could be started; no io_uring although it was asked for.
     pub fn serve<H: Handler>(
         self,
-        threads: usize,
+        readers: Readers,
         handler: Arc<H>,
         runtime: &Handle,
     ) -> Result<(Serving, Transport), ConnectError> {
         let dispatcher = Dispatcher::new(handler, &self.agreement);
         let device =
-            |threads, uring: Option<&Uring>| serve_device(&self.device, threads, &dispatcher, uring, runtime);
-        let Some(uring) = self.uring else { return Ok((device(threads, None)?, Transport::Dev)) };
-        let mut serving = device(THREADS_BESIDE_URING, Some(&uring))?;
+            |readers, uring: Option<&Uring>| serve_device(&self.device, readers, &dispatcher, uring, runtime);
+        let Some(uring) = self.uring else { return Ok((device(readers, None)?, Transport::Dev)) };
+        let mut serving = device(READERS_BESIDE_URING, Some(&uring))?;
         match uring.start(&dispatcher, runtime) {
             Ok(queues) => {
                 serving.add(queues);
@@ -149,7 +150,7 @@ impl Connection {
             }
             Err(error) => {
                 tracing::info!(%error, "requests come over /dev/fuse: the kernel refuses queues of io_uring");
-                serving.join_later(device(threads, None)?);
+                serving.join_later(device(readers, None)?);
                 Ok((serving, Transport::Dev))
             }
         }

@@ -12,6 +12,7 @@ mod agreement;
 mod buffers;
 pub mod connection;
 pub mod device;
+mod escort;
 mod reply;
 mod request;
 mod serve;
@@ -25,7 +26,9 @@ pub use request::{
     Header, Interest, LockRequest, LockSpan, MalformedRequest, Op, OpenRequest, Request, SetAttrRequest,
 };
 
-pub use serve::Serving;
+pub use escort::Cores;
+pub(crate) use escort::Escort;
+pub use serve::{Readers, Serving};
 
 use std::fmt;
 use std::fs::File;

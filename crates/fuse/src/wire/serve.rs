@@ -4,6 +4,7 @@ use super::abi;
 use super::agreement::Agreement;
 use super::buffers::BufferPool;
 use super::device::Device;
+use super::escort::{Cores, Escort, Seat, escort};
 use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
 use super::uring::Uring;
 use super::{Handler, MalformedRequest, Op, Reply, Request, Sink};
@@ -20,6 +21,14 @@ use tokio::runtime::Handle;
 pub struct Serving {
     threads: Vec<JoinHandle<()>>,
     ended: tokio::sync::watch::Receiver<bool>,
+    escort: Option<Arc<Escort>>,
+}
+
+/// The threads that read the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Readers {
+    pub threads: usize,
+    pub cores: Cores,
 }
 
 impl Serving {
@@ -45,43 +54,63 @@ impl Serving {
     }
 }
 
-/// Starts `threads` that read the device until the mount is gone; then the queues of `uring`, if there are any, end too.
+/// Starts threads that read the device until the mount is gone; then the queues of `uring`, if there are any, end too.
 ///
 /// # Errors
 /// No thread could be started.
 pub(super) fn serve_device<H: Handler>(
     device: &Arc<Device>,
-    threads: usize,
+    readers: Readers,
     dispatcher: &Dispatcher<H>,
     uring: Option<&Uring>,
     runtime: &Handle,
 ) -> io::Result<Serving> {
+    let Readers { threads, cores } = readers;
+    let (escort, supervise) = match cores {
+        Cores::Follow => Some(escort(threads)),
+        Cores::Free => None,
+    }
+    .unzip();
     let alive = Arc::new(AtomicUsize::new(threads));
     let (ended, when_ended) = tokio::sync::watch::channel(false);
     let ended = Arc::new(ended);
     let queues = uring.map(Uring::queues).unwrap_or_default();
-    let threads = (0..threads)
+    let mut threads = (0..threads)
         .map(|number| {
-            let worker = Worker { device: device.clone(), dispatcher: dispatcher.clone() };
+            let (device, dispatcher) = (device.clone(), dispatcher.clone());
             let (runtime, alive, ended, queues) =
                 (runtime.clone(), alive.clone(), ended.clone(), queues.clone());
+            let escort = escort.clone();
             thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
                 let _context = runtime.enter();
-                worker.run();
+                let seat = escort.as_ref().map(|escort| Seat::take(escort, number));
+                Worker { device, dispatcher, seat }.run();
                 if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
                     queues.iter().for_each(|queue| queue.end());
+                    escort.inspect(|escort| escort.end());
                     ended.send_replace(true);
                 }
             })
         })
         .collect::<io::Result<Vec<_>>>()?;
-    Ok(Serving { threads, ended: when_ended })
+    if let Some(supervise) = supervise {
+        match thread::Builder::new().name("fuse-escort".into()).spawn(supervise) {
+            Ok(supervisor) => threads.push(supervisor),
+            Err(error) => tracing::debug!(%error, "the threads that answer do not follow who asks"),
+        }
+    }
+    Ok(Serving { threads, ended: when_ended, escort })
 }
 
 impl Serving {
     /// Other threads that read the same device. They end when these end.
     pub(super) fn join_later(&mut self, other: Serving) {
         self.threads.extend(other.threads);
+        self.escort = self.escort.take().or(other.escort);
+    }
+
+    pub(crate) fn escort(&self) -> Option<Arc<Escort>> {
+        self.escort.clone()
     }
 
     pub(super) fn add(&mut self, threads: Vec<JoinHandle<()>>) {
@@ -175,6 +204,7 @@ fn refuse(operation: u32, error: MalformedRequest, reply: Reply) {
 struct Worker<H> {
     device: Arc<Device>,
     dispatcher: Dispatcher<H>,
+    seat: Option<Seat>,
 }
 
 impl<H: Handler> Worker<H> {
@@ -202,6 +232,9 @@ impl<H: Handler> Worker<H> {
                 return buffer;
             }
         };
+        if let Some(seat) = &self.seat {
+            seat.request(header.tid);
+        }
         let sink: Arc<dyn Sink> = self.device.clone();
         let reply = Reply::new(header.unique, sink);
         if operation != abi::opcode::WRITE {

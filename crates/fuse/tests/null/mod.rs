@@ -10,7 +10,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use soda_fuse::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use soda_fuse::wire::device::Device;
 use soda_fuse::wire::{
-    AttrOut, EntryOut, Handler, NodeId, Op, OpenOut, Reply, Request, Serving, Sink, Statfs,
+    AttrOut, Cores, EntryOut, Handler, NodeId, Op, OpenOut, Readers, Reply, Request, Serving, Sink, Statfs,
 };
 use soda_types::{Attr, Errno, FileKind, Ino, Timestamp, Version};
 use std::collections::{HashMap, VecDeque};
@@ -247,6 +247,12 @@ impl Handler for NullFs {
     }
 }
 
+/// `SODA_TEST_CORES=follow` has them go beside who asks.
+fn readers() -> Readers {
+    let cores = std::env::var("SODA_TEST_CORES").map_or(Cores::Free, |cores| cores.parse().unwrap());
+    Readers { threads: 3, cores }
+}
+
 /// A mount of it.
 #[derive(Debug)]
 pub(crate) struct NullMount {
@@ -286,7 +292,7 @@ impl NullMount {
         let device = Device::new(fd);
         let fs = NullFs::default();
         let served = Connection::negotiate(&device, choice)
-            .and_then(|connection| connection.serve(3, Arc::new(fs.clone()), runtime));
+            .and_then(|connection| connection.serve(readers(), Arc::new(fs.clone()), runtime));
         match served {
             Ok((serving, transport)) => {
                 let (serving, dir) = (Some(serving), dir.to_owned());

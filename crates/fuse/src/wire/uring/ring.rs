@@ -1,4 +1,5 @@
-//! The ring of one queue and the memory that it shares with the kernel. The only unsafe code of this crate.
+//! The ring of one queue and the memory that it shares with the kernel. With `escort/sched.rs` the only unsafe
+//! code of this crate.
 //!
 //! An [`Entry`] is room for one request. It is either here, as a value that somebody owns, or in [`Ring::with_kernel`]: it
 //! is moved there when it is submitted and comes back out with its completion. The kernel touches its memory only in

@@ -1,0 +1,188 @@
+//! What Linux's scheduler is asked and told (sched(7), sched_setscheduler(2), proc_pid_stat(5)). The other unsafe module of this
+//! crate: rustix lacks sched_setscheduler(2), and the C library's is a stub in musl.
+
+#![allow(unsafe_code)]
+
+use rustix::thread::{CpuSet, Pid, gettid};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// How a thread is scheduled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Policy {
+    /// `SCHED_OTHER`.
+    Ordinary,
+    /// `SCHED_IDLE`.
+    Idle,
+}
+
+/// Changes how a thread is scheduled.
+///
+/// # Errors
+/// `EPERM`: back from `SCHED_IDLE` without CAP_SYS_NICE. `ESRCH`: the thread has ended.
+pub(super) fn set_policy(thread: Pid, policy: Policy) -> io::Result<()> {
+    let policy = match policy {
+        Policy::Ordinary => libc::SCHED_OTHER,
+        Policy::Idle => libc::SCHED_IDLE,
+    };
+    // The kernel's `struct sched_param`: one number, 0 with these policies.
+    let priority: libc::c_int = 0;
+    // SAFETY: the call only reads `priority`, which outlives it.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            thread.as_raw_nonzero().get(),
+            policy,
+            &raw const priority,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// # Errors
+/// `ESRCH`: the thread has ended. `Unsupported`: it is neither of the two.
+pub(super) fn policy_of(thread: Pid) -> io::Result<Policy> {
+    // SAFETY: takes and gives numbers only.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread.as_raw_nonzero().get()) };
+    match policy {
+        ..0 => Err(io::Error::last_os_error()),
+        policy if policy == i64::from(libc::SCHED_OTHER) => Ok(Policy::Ordinary),
+        policy if policy == i64::from(libc::SCHED_IDLE) => Ok(Policy::Idle),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// The cores of the process.
+static FREE: OnceLock<CpuSet> = OnceLock::new();
+
+/// Takes back what this thread has, or inherited, of an escort. Does nothing in a process that has none.
+pub(super) fn run_as_usual() {
+    let Some(free) = FREE.get() else { return };
+    if policy_of(gettid()).is_ok_and(|policy| policy == Policy::Idle) {
+        let _ = set_policy(gettid(), Policy::Ordinary);
+    }
+    if rustix::thread::sched_getaffinity(None).is_ok_and(|cores| cores.count() == 1) {
+        // Fails if the process was moved to other cores since: Linux has seen to its threads then.
+        let _ = rustix::thread::sched_setaffinity(None, free);
+    }
+}
+
+/// Whether this machine and what this process may do here allow for an escort; to be asked by a thread that has what all
+/// threads have. Leaves the calling thread in `SCHED_IDLE` where
+/// it cannot come back from there: it should end then.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check() -> Result<(), String> {
+    let known = |what: &str, error: io::Error| format!("{what}: {error}");
+    let free = rustix::thread::sched_getaffinity(None).map_err(|error| known("its cores", error.into()))?;
+    if free.count() < 2 {
+        return Err("there is one core for it".into());
+    }
+    if policy_of(gettid()).map_err(|error| known("its policy", error))? != Policy::Ordinary {
+        return Err("the daemon is not scheduled as usual".into());
+    }
+    let own = fs::read_link("/proc/self").map_err(|error| known("/proc/self", error))?;
+    if own.to_str() != Some(&std::process::id().to_string()) {
+        return Err("/proc is of another PID namespace".into());
+    }
+    fs::metadata("/proc/self/schedstat").map_err(|error| known("/proc/self/schedstat", error))?;
+    set_policy(gettid(), Policy::Idle).map_err(|error| known("SCHED_IDLE", error))?;
+    set_policy(gettid(), Policy::Ordinary)
+        .map_err(|error| known("back from SCHED_IDLE (CAP_SYS_NICE)", error))?;
+    let _ = FREE.set(free);
+    soda_client::threads::begin_with(run_as_usual);
+    Ok(())
+}
+
+/// # Errors
+/// `EINVAL`: not in this process's cpuset, or not there. `ESRCH`: the thread has ended.
+pub(super) fn set_cores(thread: Pid, cores: &CpuSet) -> io::Result<()> {
+    Ok(rustix::thread::sched_setaffinity(Some(thread), cores)?)
+}
+
+/// # Errors
+/// `ESRCH`: the thread has ended.
+pub(super) fn cores_of(thread: Pid) -> io::Result<CpuSet> {
+    Ok(rustix::thread::sched_getaffinity(Some(thread))?)
+}
+
+/// A thread of any process, as /proc shows it.
+#[derive(Debug)]
+pub(super) struct Observed {
+    stat: File,
+    schedstat: File,
+}
+
+/// What a thread is at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Seen {
+    /// It computes, or waits for its core.
+    pub(super) is_runnable: bool,
+    /// The core that it runs on, or ran on last.
+    pub(super) core: usize,
+    /// For how long it has been runnable and not running, since it began.
+    pub(super) waited: Duration,
+}
+
+impl Observed {
+    /// # Errors
+    /// There is none, as of another PID namespace.
+    pub(super) fn open(tid: u32) -> io::Result<Observed> {
+        let open = |file: &str| File::open(format!("/proc/{tid}/task/{tid}/{file}"));
+        Ok(Observed { stat: open("stat")?, schedstat: open("schedstat")? })
+    }
+
+    /// # Errors
+    /// `ESRCH`: the thread has ended.
+    pub(super) fn look(&self) -> io::Result<Seen> {
+        let mut buffer = [0; 1024];
+        let len = self.stat.read_at(&mut buffer, 0)?;
+        let (is_runnable, core) = parse_stat(&buffer[..len]).ok_or(io::ErrorKind::InvalidData)?;
+        let len = self.schedstat.read_at(&mut buffer, 0)?;
+        let waited = parse_schedstat(&buffer[..len]).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Seen { is_runnable, core, waited })
+    }
+}
+
+/// State and core. A program may have named itself with brackets and blanks.
+fn parse_stat(stat: &[u8]) -> Option<(bool, usize)> {
+    const CORE_AFTER_STATE: usize = 36;
+    let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = std::str::from_utf8(&stat[name_ends + 1..]).ok()?.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    Some((state == "R", fields.nth(CORE_AFTER_STATE - 1)?.parse().ok()?))
+}
+
+/// The second number, nanoseconds.
+fn parse_schedstat(schedstat: &[u8]) -> Option<Duration> {
+    let waited = std::str::from_utf8(schedstat).ok()?.split_ascii_whitespace().nth(1)?;
+    Some(Duration::from_nanos(waited.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_proc_says_of_a_thread_is_read() {
+        let fields = (4..=38).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        let stat = |state: &str| format!("77 (a) R (b) {state} {fields} 5 0 0 0\n");
+        assert_eq!(parse_stat(stat("R").as_bytes()), Some((true, 5)));
+        assert_eq!(parse_stat(stat("S").as_bytes()), Some((false, 5)));
+        assert_eq!(parse_stat(stat("Z").as_bytes()), None);
+        assert_eq!(parse_stat(b"77 (a) R 1 2"), None);
+        assert_eq!(parse_schedstat(b"1234 5678 9\n"), Some(Duration::from_nanos(5678)));
+        assert_eq!(parse_schedstat(b""), None);
+        let own = gettid();
+        let seen = Observed::open(own.as_raw_nonzero().get() as u32).unwrap().look().unwrap();
+        assert!(seen.is_runnable && cores_of(own).unwrap().is_set(seen.core));
+        assert!(Observed::open(u32::MAX).is_err());
+    }
+}
