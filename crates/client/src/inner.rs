@@ -11,7 +11,7 @@ use crate::stats::Stats;
 use crate::validity::Answers;
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
-use soda_protocol::{Answer, Note};
+use soda_protocol::{Answer, Note, Push, SessionKey};
 use soda_types::{Fid, FsResult, InUse, Monotonic, RecallAck};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -47,6 +47,53 @@ pub(crate) struct Inner {
     /// Held by who has the server given back what it keeps for what is done here.
     pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) phase: watch::Sender<Phase>,
+    /// The session that is gone on with.
+    pub(crate) key: Mutex<Option<SessionKey>>,
+    /// While another process has the session: nothing is connected.
+    pub(crate) away: watch::Sender<bool>,
+    pub(crate) gate: Gate,
+}
+
+/// What the server asks for waits here until the kernel holds nothing that another process was promised. A client that took a
+/// session over knows none of it: it would say at once that it has nothing.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// `None`: open.
+    waiting: Mutex<Option<Vec<Push>>>,
+    is_open: watch::Sender<bool>,
+}
+
+impl Gate {
+    pub(crate) fn open() -> Gate {
+        Gate { waiting: Mutex::new(None), is_open: watch::Sender::new(true) }
+    }
+
+    pub(crate) fn shut() -> Gate {
+        Gate { waiting: Mutex::new(Some(Vec::new())), is_open: watch::Sender::new(false) }
+    }
+
+    /// What may go on now, if it may.
+    pub(crate) fn pass(&self, push: Push) -> Option<Push> {
+        match &mut *crate::lock(&self.waiting) {
+            Some(waiting) => {
+                waiting.push(push);
+                None
+            }
+            None => Some(push),
+        }
+    }
+
+    /// From now on nothing waits. Returns what did.
+    pub(crate) fn let_through(&self) -> Vec<Push> {
+        let waited = crate::lock(&self.waiting).take().unwrap_or_default();
+        self.is_open.send_replace(true);
+        waited
+    }
+
+    pub(crate) async fn opened(&self) {
+        // The sender is here.
+        let _ = self.is_open.subscribe().wait_for(|is_open| *is_open).await;
+    }
 }
 
 /// How the client stands with its server.
@@ -107,6 +154,15 @@ impl Inner {
 
     pub(crate) fn is_closed(&self) -> bool {
         *self.phase.borrow() == Phase::Closed
+    }
+
+    /// Waits while another process has the session, or until the client is closed.
+    pub(crate) async fn until_at_home(&self) {
+        let (mut phase, mut away) = (self.phase.subscribe(), self.away.subscribe());
+        tokio::select! {
+            _ = away.wait_for(|away| !away) => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
+        }
     }
 
     pub(crate) fn closed(&self, fids: Vec<Fid>) {

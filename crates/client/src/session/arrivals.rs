@@ -111,7 +111,8 @@ impl Inner {
         });
     }
 
-    pub(super) fn handle_push(self: &Arc<Inner>, push: Push) {
+    pub(crate) fn handle_push(self: &Arc<Inner>, push: Push) {
+        let Some(push) = self.gate.pass(push) else { return };
         match push {
             Push::Recalls(recalls) => self.handle_recalls(&recalls),
             Push::Inquiries(inquiries) => self.handle_inquiries(&inquiries),

@@ -13,6 +13,7 @@
 mod attrs;
 mod caller;
 mod data;
+mod leaving;
 mod locks;
 mod moved;
 mod names;
@@ -22,6 +23,8 @@ mod removed;
 mod xattrs;
 
 use crate::errno::{errno_of, errno_of_name};
+pub(crate) use leaving::HandedFiles;
+
 use crate::handles::{DirHandle, Durability, FileHandle, Handles, Placement};
 use crate::last_bytes::LastBytes;
 use crate::nodes::{Nodes, PageState, TakenIn};
@@ -51,6 +54,7 @@ pub(crate) struct Inner {
     pub(crate) files: Handles<FileHandle>,
     pub(crate) dirs: Handles<DirHandle>,
     record_owners: locks::RecordOwners,
+    pub(crate) leaving: leaving::Leaving,
     pub(crate) requests: AtomicU64,
     moved: moved::Moved,
     agreement: Agreement,
@@ -108,6 +112,7 @@ impl FileSystem {
             files: Handles::new(),
             dirs: Handles::new(),
             record_owners: locks::RecordOwners::default(),
+            leaving: leaving::Leaving::default(),
             requests: AtomicU64::new(0),
             moved: moved::Moved::new(mount_point),
             agreement,
@@ -372,7 +377,7 @@ impl Inner {
                         let (tasks, signal) = (fs.tasks.clone(), Arc::<Notify>::default());
                         let how = Interruptible::AnySignal(signal.clone());
                         tasks.run(header.unique, header.tid, how, async move {
-                            fs.lock_wait(file, lock, signal, reply).await
+                            fs.lock_wait(header, file, lock, signal, reply).await
                         });
                     }
                     false => run!(fs, header, async move { fs.lock_set(file, lock, reply).await }),

@@ -12,6 +12,7 @@ mod agreement;
 mod buffers;
 pub mod connection;
 pub mod device;
+mod pause;
 mod reply;
 mod request;
 mod serve;

@@ -4,6 +4,7 @@ use super::abi;
 use super::agreement::Agreement;
 use super::buffers::BufferPool;
 use super::device::Device;
+use super::pause::Pause;
 use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
 use super::uring::Uring;
 use super::{Handler, MalformedRequest, Op, Reply, Request, Sink};
@@ -13,6 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// The threads of a mount.
@@ -20,6 +22,7 @@ use tokio::runtime::Handle;
 pub struct Serving {
     threads: Vec<JoinHandle<()>>,
     ended: tokio::sync::watch::Receiver<bool>,
+    pauses: Vec<Arc<Pause>>,
 }
 
 impl Serving {
@@ -34,6 +37,20 @@ impl Serving {
 
     pub fn has_ended(&self) -> bool {
         *self.ended.borrow()
+    }
+
+    /// From now on each thread that has handed a request on reads no other.
+    pub(crate) fn begin_pause(&self) {
+        self.pauses.iter().for_each(|pause| pause.begin());
+    }
+
+    /// Threads that still wait for a request, after this time at the most.
+    pub(crate) fn reading(&self, at_most: Duration) -> usize {
+        self.pauses.iter().map(|pause| pause.reading(at_most)).sum()
+    }
+
+    pub(crate) fn end_pause(&self) {
+        self.pauses.iter().for_each(|pause| pause.end());
     }
 
     pub fn join(self) {
@@ -57,12 +74,14 @@ pub(super) fn serve_device<H: Handler>(
     runtime: &Handle,
 ) -> io::Result<Serving> {
     let alive = Arc::new(AtomicUsize::new(threads));
+    let pause = Arc::new(Pause::new(alive.clone()));
     let (ended, when_ended) = tokio::sync::watch::channel(false);
     let ended = Arc::new(ended);
     let queues = uring.map(Uring::queues).unwrap_or_default();
     let threads = (0..threads)
         .map(|number| {
-            let worker = Worker { device: device.clone(), dispatcher: dispatcher.clone() };
+            let worker =
+                Worker { device: device.clone(), dispatcher: dispatcher.clone(), pause: pause.clone() };
             let (runtime, alive, ended, queues) =
                 (runtime.clone(), alive.clone(), ended.clone(), queues.clone());
             thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
@@ -75,13 +94,14 @@ pub(super) fn serve_device<H: Handler>(
             })
         })
         .collect::<io::Result<Vec<_>>>()?;
-    Ok(Serving { threads, ended: when_ended })
+    Ok(Serving { threads, ended: when_ended, pauses: vec![pause] })
 }
 
 impl Serving {
     /// Other threads that read the same device. They end when these end.
     pub(super) fn join_later(&mut self, other: Serving) {
         self.threads.extend(other.threads);
+        self.pauses.extend(other.pauses);
     }
 
     pub(super) fn add(&mut self, threads: Vec<JoinHandle<()>>) {
@@ -175,12 +195,14 @@ fn refuse(operation: u32, error: MalformedRequest, reply: Reply) {
 struct Worker<H> {
     device: Arc<Device>,
     dispatcher: Dispatcher<H>,
+    pause: Arc<Pause>,
 }
 
 impl<H: Handler> Worker<H> {
     fn run(self) {
         let mut buffer = self.dispatcher.pool.take();
         loop {
+            self.pause.keep();
             match self.device.receive(&mut buffer) {
                 Ok(Some(len)) => buffer = self.dispatch(buffer, len),
                 Ok(None) => return,
