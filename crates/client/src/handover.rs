@@ -16,6 +16,7 @@ use crate::client::Client;
 use crate::clock::BootClock;
 use crate::config::ClientConfig;
 use crate::connection::TcpTransport;
+use crate::crash;
 use crate::error::ConnectError;
 use crate::hooks::KernelHooks;
 use crate::inner::{Gate, Inner, Phase};
@@ -92,6 +93,7 @@ impl Client {
             }
         };
         let _ = tokio::time::timeout(CLOSING, closed).await;
+        crash::point_of_handover("client.let-go");
         self.to_pass_on()
     }
 
@@ -206,6 +208,7 @@ impl Successor {
         let opened = open_control(&inner, Some(handed.key)).await;
         let mut first = opened.map_err(|error| refused(&inner, error))?;
         if first.welcome.standing == Standing::Resumed {
+            crash::point_of_handover("client.heir-connected");
             return Ok(Successor { inner, first, handed, locks });
         }
         if first.welcome.standing == Standing::New {
@@ -237,6 +240,7 @@ impl Successor {
             handed.locks_lost.into_iter().for_each(|(fid, loss)| state.note_lost_locks(fid, loss));
         }
         inner.begin_disk_log(&first.welcome);
+        crash::point_of_handover("client.heir-begun");
         if let Some((dir, lock)) = log {
             // It is empty; but as long as it is there, who finds it ends the session that it names.
             Place::taken_over(dir, lock).remove();
