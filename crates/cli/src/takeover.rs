@@ -14,7 +14,8 @@ use crate::error::CliError;
 use crate::options::MountOptions;
 use rustix::fs::MemfdFlags;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use serde::{Deserialize, Serialize};
 use soda_fuse::{HANDOVER_FORMAT, Leaving, Mount};
@@ -217,7 +218,8 @@ impl Daemon {
     /// # Errors
     /// The daemon's reason why it is not.
     pub(crate) fn estate(&mut self) -> Result<(Estate, Vec<u8>, Vec<OwnedFd>), CliError> {
-        let unheard = |error: io::Error| CliError::Failed(format!("the running daemon does not answer: {error}"));
+        let unheard =
+            |error: io::Error| CliError::Failed(format!("the running daemon does not answer: {error}"));
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut first = [0; 1];
@@ -236,7 +238,9 @@ impl Daemon {
         BufReader::new(heard).read_line(&mut line).map_err(unheard)?;
         let estate = match serde_json::from_str(&line) {
             Ok(Word::Estate(estate)) => estate,
-            Ok(Word::Stays(why)) => return Err(CliError::Failed(format!("the running daemon goes on: {why}"))),
+            Ok(Word::Stays(why)) => {
+                return Err(CliError::Failed(format!("the running daemon goes on: {why}")));
+            }
             // A daemon of an older version answers that it does not understand.
             _ if line.contains("error") => {
                 let why = "the running daemon is of a version that cannot hand its mount over: unmount, and mount again";

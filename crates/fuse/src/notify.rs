@@ -12,8 +12,8 @@
 use crate::last_bytes::{MESSAGE_LEN, OnItsWay};
 use crate::listings::Listings;
 use crate::nodes::{NameKind, Nodes};
-use crate::wire::{Agreement, NodeId, Sink};
 use crate::wire::abi::{Record, notify};
+use crate::wire::{Agreement, NodeId, Sink};
 use soda_client::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock};
 use soda_types::{Fid, Name};
 use std::collections::BTreeSet;

@@ -18,5 +18,6 @@ mod quota;
 mod recover;
 mod semantics;
 mod storm;
+mod takeover;
 mod users;
 mod workload_on_local;

@@ -60,11 +60,7 @@ impl ReadyHeir {
     ///
     /// # Errors
     /// [`MountError::Threads`]: nobody serves the mount any more.
-    pub async fn begin(
-        self,
-        dir: &Path,
-        config: &MountConfig,
-    ) -> Result<(Arc<Client>, Mount), MountError> {
+    pub async fn begin(self, dir: &Path, config: &MountConfig) -> Result<(Arc<Client>, Mount), MountError> {
         let ReadyHeir { agreement, files, device, successor, hooks } = self;
         let client = successor.begin().await;
         let device = Device::new(device);

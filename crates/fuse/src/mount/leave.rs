@@ -1,7 +1,7 @@
 //! The process that served a mount lets it go: see [`super::handover`].
 
 use super::Mount;
-use super::handover::{Handed, HandOverError};
+use super::handover::{HandOverError, Handed};
 use crate::wire::Serving;
 use crate::wire::connection::Transport;
 use rustix::io::fcntl_dupfd_cloexec;
@@ -29,13 +29,17 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Why the mount is not let go.
 #[derive(Debug, thiserror::Error)]
 pub enum StayError {
-    #[error("over io_uring a mount cannot be taken over: its queues end with the process that made them. Unmount, and mount again")]
+    #[error(
+        "over io_uring a mount cannot be taken over: its queues end with the process that made them. Unmount, and mount again"
+    )]
     Uring,
     #[error("the server has not been told everything: {0}")]
     Untold(FsError),
     #[error("the server does not take what it has not been told in {TELLING:?}")]
     Slow,
-    #[error("its threads do not come to rest: {0} still wait for requests. Is something else mounted over it?")]
+    #[error(
+        "its threads do not come to rest: {0} still wait for requests. Is something else mounted over it?"
+    )]
     Restless(usize),
     #[error("{0} requests are under way and do not end; is the server there?")]
     UnderWay(usize),
@@ -78,7 +82,8 @@ impl Mount {
         let let_go = tokio::time::timeout(LETTING_GO, fs.client.let_go()).await;
         let (client, locks) = let_go.map_err(|_| StayError::Silent)?.map_err(StayError::Untold)?;
         let handed = Handed::new(self.agreement, client, fs.hand_over().await);
-        let device = fcntl_dupfd_cloexec(&*self.device, 3).map_err(|error| StayError::Device(error.into()))?;
+        let device =
+            fcntl_dupfd_cloexec(&*self.device, 3).map_err(|error| StayError::Device(error.into()))?;
         leaving.state = handed.encode()?;
         leaving.descriptors = std::iter::once(device).chain(locks).collect();
         tracing::info!(took = ?leaving.since.elapsed(), bytes = leaving.state.len(), "ready to be taken over");

@@ -17,9 +17,9 @@ pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape}
 use crate::fs::FileSystem;
 use crate::nodes::Nodes;
 use crate::notify::{Hooks, Notifier};
-use crate::wire::{Agreement, Serving};
 use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use crate::wire::device::Device;
+use crate::wire::{Agreement, Serving};
 use guard::Guarded;
 use serde::Serialize;
 use soda_client::Client;

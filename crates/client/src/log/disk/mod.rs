@@ -268,9 +268,7 @@ impl DiskLog {
     /// Where it lies, for a process that takes it over; `None`: there are no files.
     pub(crate) fn to_pass_on(&self) -> std::io::Result<Option<(PathBuf, File)>> {
         match &*lock(&self.files) {
-            Stage::Begun(files) => {
-                Ok(Some((files.place.dir().to_owned(), files.place.lock_to_pass_on()?)))
-            }
+            Stage::Begun(files) => Ok(Some((files.place.dir().to_owned(), files.place.lock_to_pass_on()?))),
             Stage::NothingYet | Stage::Ended => Ok(None),
         }
     }
