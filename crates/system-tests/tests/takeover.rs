@@ -2,8 +2,8 @@
 
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
-use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites, soda_binary};
-use soda_system_tests::story::Story;
+use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites, skip, soda_binary};
+use soda_system_tests::story::{OldKernel, Story};
 use soda_system_tests::wait::{self, Finish};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 /// No program waits longer for a take-over, by the bounds in `mount/leave.rs` and `takeover.rs`: 3 s to come to rest, 5 s for the
 /// server, 10 s for the heir, 2 s for the guard. As a rule it is some hundredths of a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+/// The switch of the kernel's module.
+const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// In which a lock that is not to be had is not had.
 const STILL: Duration = Duration::from_millis(300);
 
@@ -179,6 +181,33 @@ fn a_history_with_take_overs_of_mounts_that_log_is_one_of_one_copy() {
             stage.take_over(client);
         }
     });
+}
+
+/// Names run out there; they cannot be dropped at once.
+// SEMANTICS 57
+#[test]
+fn a_history_with_take_overs_on_an_older_kernel_is_one_of_one_copy() {
+    Story::of(2).on_kernel(OldKernel::Linux6_15).with_seed(83).disturbed(|stage| {
+        for client in [0, 1] {
+            stage.take_over(client);
+        }
+    });
+}
+
+// SEMANTICS 57
+#[test]
+fn over_io_uring_a_mount_is_not_handed_over() {
+    if !prerequisites() {
+        return;
+    }
+    if fs::read_to_string(URING_SWITCH).ok().as_deref().map(str::trim) != Some("Y") {
+        return skip("FUSE over io_uring is not there, or switched off");
+    }
+    let mount_options = ["-o", "transport=uring"];
+    let cell = Cell::assemble(1, &Setting { mount_options: &mount_options, ..Setting::default() });
+    let (_, said) = failure(cell.mounts[0].try_to_take_over(&[]));
+    assert!(said.contains("over io_uring a mount cannot be taken over"), "{said}");
+    fs::write(cell.root(0).join("file"), b"it goes on").unwrap();
 }
 
 // SEMANTICS 57
