@@ -1,4 +1,5 @@
-//! A mount passes from the daemon that serves it to another process: what both say to each other, over the daemon's control socket.
+//! A mount passes from the daemon that serves it to another process: what both say to each other, over the daemon's control
+//! socket.
 //!
 //! | the new process says | the daemon says |
 //! | --- | --- |

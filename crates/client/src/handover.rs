@@ -1,13 +1,14 @@
 //! A session that passes from this process to another one, of a newer version of the program, say.
 //!
-//! What passes is what nobody could ask the server for: who the client is, the secret of its session, how far sequences and digests
-//! have been counted, which file locks and files programs hold, and what they were not told yet that is lost. What was done here is
-//! told first, and is on the server's disk: the log is empty. Caches and leases do not pass: the server goes on to count the
-//! session's leases, and the new client learns of each when it asks for the object. Until the kernel has dropped what it was promised
-//! by the old one, the new one answers no recall ([`Client::kernel_has_forgotten`]), so that nothing stale is seen meanwhile.
+//! What passes is what nobody could ask the server for: who the client is, the secret of its session, how far sequences and
+//! digests have been counted, which file locks and files programs hold, and what they were not told yet that is lost. What was
+//! done here is told first, and is on the server's disk: the log is empty. Caches and leases do not pass: the server goes on to
+//! count the session's leases, and the new client learns of each when it asks for the object. Until the kernel has dropped what
+//! it was promised by the old one, the new one answers no recall ([`Client::kernel_has_forgotten`]), so that nothing stale is
+//! seen meanwhile.
 //!
-//! Two steps: the new client connects while the old one only rests ([`Client::let_go`]), and if that fails, or is given up, the old
-//! one goes on with the session ([`Client::go_on`]) as after a connection that broke.
+//! Two steps: the new client connects while the old one only rests ([`Client::let_go`]), and if that fails, or is given up, the
+//! old one goes on with the session ([`Client::go_on`]) as after a connection that broke.
 
 use crate::cache::disk::DiskCache;
 use crate::cache::unsynced::Losses;
@@ -56,8 +57,8 @@ pub struct HandedClient {
     log_place: Option<Vec<u8>>,
 }
 
-/// The locks of the directories on the local disk, as far as [`HandedClient::descriptors`] says that there are any, in this order:
-/// of file data, of the log.
+/// The locks of the directories on the local disk, as far as [`HandedClient::descriptors`] says that there are any, in this
+/// order: of file data, of the log.
 pub type HandedLocks = Vec<OwnedFd>;
 
 impl HandedClient {

@@ -98,6 +98,8 @@ async fn a_session_that_has_ended_is_not_taken_over() {
     let old = cell.client().await;
     let (handed, locks) = old.let_go().await.unwrap();
     old.go_on();
+    // When it is back.
+    old.fsync(old.root()).await.unwrap();
     old.shutdown().await;
     let refused = Successor::connect(cell.client_config(), Box::new(NoKernel), handed, locks).await;
     assert!(refused.unwrap_err().to_string().contains("the session has ended"));

@@ -42,6 +42,24 @@ fn logging_cell(mounts: usize) -> (tempfile::TempDir, Cell) {
     (logs, cell)
 }
 
+fn socket_of(process: u32) -> Option<PathBuf> {
+    let start = format!("mount-{process}-");
+    let runtime = std::env::var_os("SODA_RUNTIME_DIR").map_or("/run/soda".into(), PathBuf::from);
+    let mut sockets = fs::read_dir(runtime).unwrap().map(|entry| entry.unwrap());
+    let ours = sockets.find(|socket| socket.file_name().to_string_lossy().starts_with(&start));
+    ours.map(|socket| socket.path())
+}
+
+/// What a daemon says to a line.
+fn ask(process: u32, line: &str) -> String {
+    let mut daemon = UnixStream::connect(socket_of(process).expect("a control socket")).unwrap();
+    daemon.set_read_timeout(Some(PATIENCE)).unwrap();
+    daemon.write_all(format!("{line}\n").as_bytes()).unwrap();
+    let mut said = String::new();
+    BufReader::new(daemon).read_line(&mut said).unwrap();
+    said
+}
+
 fn failure(finish: Finish) -> (Option<i32>, String) {
     let output = finish.output("who tries to take the mount over");
     assert!(!output.status.success(), "{output:?}");
@@ -78,12 +96,10 @@ fn open_files_go_on_also_without_a_name() {
     let nameless_too = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&nameless)));
     nameless_too.unwrap().read_exact_at(&mut rest, 0).unwrap();
     assert_eq!(&rest, b"still here\0\0\0\0\0\0\0\0\0\0three ");
-    let mut status = Command::new(soda_binary());
-    let output = wait::run(status.args(["status", "--json"]), PATIENCE).expect_success("status");
-    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let mounts = status["mounts"].as_array().unwrap();
-    let ours = mounts.iter().find(|mount| mount["dir"] == cell.root(0).display().to_string().as_str());
-    assert_eq!(ours.unwrap()["pid"], cell.mounts[0].process());
+    let daemon = cell.mounts[0].process();
+    let status: serde_json::Value = serde_json::from_str(&ask(daemon, "\"status\"")).unwrap();
+    assert_eq!(status["pid"], daemon);
+    assert!(socket_of(first).is_none(), "who served before answers no more");
     drop((appending, nameless, reading));
     cell.mounts[0].unmount();
 }
@@ -95,17 +111,20 @@ fn a_directory_that_is_half_read_is_read_on() {
     if !prerequisites() {
         return;
     }
-    let mut cell = Cell::unhurried(1);
+    let mut cell = Cell::unhurried(2);
     let dir = cell.root(0).join("dir");
     fs::create_dir(&dir).unwrap();
     let names: BTreeSet<String> = (0..NAMES).map(|number| format!("a name that is long {number}")).collect();
     names.iter().for_each(|name| drop(File::create(dir.join(name)).unwrap()));
     let mut listing = fs::read_dir(&dir).unwrap();
     let mut seen = Vec::new();
-    for _ in 0..3 {
+    for part in 0..3 {
         // Each time more than the C library has asked for in advance.
         seen.extend(listing.by_ref().take(NAMES / 4).map(|entry| entry.unwrap().file_name()));
         cell.mounts[0].take_over();
+        // A place in the listing stays what it is.
+        let read = &seen[part * NAMES / 4..][..100];
+        read.iter().for_each(|name| fs::remove_file(cell.root(1).join("dir").join(name)).unwrap());
     }
     seen.extend(listing.map(|entry| entry.unwrap().file_name()));
     let seen: Vec<String> = seen.into_iter().map(|name| name.into_string().unwrap()).collect();
@@ -298,25 +317,14 @@ fn an_heir_that_dies_too_late_is_as_any_crash() {
     assert_eq!(fs::read_to_string(cell.root(0).join("file")).unwrap(), "more");
 }
 
-fn socket_of(process: u32) -> PathBuf {
-    let start = format!("mount-{process}-");
-    let runtime = std::env::var_os("SODA_RUNTIME_DIR").map_or("/run/soda".into(), PathBuf::from);
-    let mut sockets = fs::read_dir(runtime).unwrap().map(|entry| entry.unwrap());
-    let ours = sockets.find(|socket| socket.file_name().to_string_lossy().starts_with(&start));
-    ours.expect("a control socket").path()
-}
-
 #[test]
 fn who_does_not_understand_what_is_handed_over_is_refused() {
     if !prerequisites() {
         return;
     }
     let cell = Cell::unhurried(1);
-    let mut daemon = UnixStream::connect(socket_of(cell.mounts[0].process())).unwrap();
-    daemon.set_read_timeout(Some(PATIENCE)).unwrap();
-    daemon.write_all(b"{\"take_over\":{\"format\":4000000000,\"version\":\"9.9\"}}\n").unwrap();
-    let mut said = String::new();
-    BufReader::new(daemon).read_line(&mut said).unwrap();
+    let claim = "{\"take_over\":{\"format\":4000000000,\"version\":\"9.9\"}}";
+    let said = ask(cell.mounts[0].process(), claim);
     assert!(said.contains("stays") && said.contains("soda 9.9 understands format 4000000000"), "{said}");
     fs::write(cell.root(0).join("file"), b"it goes on").unwrap();
 }

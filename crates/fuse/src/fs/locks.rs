@@ -144,8 +144,8 @@ impl Inner {
         self.finish("setlk", result, reply);
     }
 
-    /// F_SETLKW. After a signal the answer is EINTR, and nothing is held, or the lock was granted just then. If the mount is being
-    /// handed over there is no answer: whoever serves it next asks for the lock again.
+    /// F_SETLKW. After a signal the answer is EINTR, and nothing is held, or the lock was granted just then. If the mount is
+    /// being handed over there is no answer: whoever serves it next asks for the lock again.
     pub(super) async fn lock_wait(
         self: Arc<Self>,
         header: Header,

@@ -181,8 +181,8 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// Processes that ask for the mount's free space, each of which is a request that wakes a thread. Processes, for a thread of this one
-/// that waits for an answer of its own could not be killed.
+/// Processes that ask for the mount's free space, each of which is a request that wakes a thread. Processes, for a thread of
+/// this one that waits for an answer of its own could not be killed.
 #[derive(Debug)]
 struct Wakers {
     dir: PathBuf,
