@@ -165,9 +165,13 @@ impl Client {
 
     /// The kernel holds nothing any more of what the process before this one had told it: recalls that came since are answered.
     pub fn kernel_has_forgotten(&self) {
-        for push in self.inner.gate.let_through() {
-            self.inner.handle_push(push);
-        }
+        self.inner.handle_passed(self.inner.gate.let_through());
+    }
+
+    /// The kernel uses no name any more of those that it was told then. To be called before
+    /// [`Client::kernel_has_forgotten`]: recalls are answered from now on as soon as it has dropped the inode in question.
+    pub fn kernel_has_no_names(&self) {
+        self.inner.handle_passed(self.inner.gate.names_are_gone());
     }
 }
 

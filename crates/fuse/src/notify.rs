@@ -243,13 +243,19 @@ impl Notifier {
     ///
     /// Not one inode after the other as elsewhere: one that the kernel has forgotten, which it says with a request that is not
     /// read yet, looks as one that it has not taken in, and each would be waited for.
-    pub(crate) fn everything_from_before(self: &Arc<Self>) {
+    pub(crate) fn everything_from_before(self: &Arc<Self>, names_are_gone: impl FnOnce() + Send + 'static) {
         let start = Instant::now();
-        if self.agreement.has_inc_epoch() {
+        if !self.agreement.has_inc_epoch() {
+            self.threads.run(Box::new(|| {
+                thread::sleep(NAMES_RUN_OUT);
+                names_are_gone();
+            }));
+        } else {
             let dirs: BTreeSet<Fid> = self.listings.all().into_iter().map(|(dir, _)| dir).collect();
             let passed = self.elsewhere(move |notifier| dirs.iter().for_each(|dir| notifier.pass_lock(*dir)));
             passed.wait(LISTING_PATIENCE);
             self.all_names();
+            names_are_gone();
         }
         let mut left = self.nodes.all();
         loop {

@@ -19,7 +19,7 @@ use crate::wire::device::MAX_WRITE;
 use serde::{Deserialize, Serialize};
 use soda_client::handover::HandedClient;
 
-/// Of what passes. Another number is not understood: it changes with every change of [`Handed`] and of what that consists of.
+/// Of what passes. Another number is not understood: it changes with every change of what is handed over.
 pub const HANDOVER_FORMAT: u32 = 1;
 
 /// Why what another process handed over cannot be used.

@@ -73,7 +73,8 @@ impl ReadyHeir {
         let runtime = tokio::runtime::Handle::current();
         let forget = move || {
             let _context = runtime.enter();
-            notifier.everything_from_before();
+            let names = forgotten.clone();
+            notifier.everything_from_before(move || names.kernel_has_no_names());
             forgotten.kernel_has_forgotten();
         };
         std::thread::Builder::new().name("fuse-forget".into()).spawn(forget).map_err(MountError::Threads)?;
