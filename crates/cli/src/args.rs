@@ -80,6 +80,12 @@ twice; `soda umount` fails if anything is lost by that. They are told after dirt
 and make whoever writes wait when dirty-size bytes have not been told (default 64M). `soda status` shows how much it is, `soda \
 lease why PATH` why a file is not written so.
 
+--takeover DIR: this program goes on with a mount that is there, with its options, its session, its open files and \
+locks, and the daemon that served it until then ends. Programs that use the mount wait meanwhile, as a rule for some \
+hundredths of a second. If it cannot be done (the server is away, the running daemon is too old, the mount is over io_uring), \
+the old daemon goes on. For the supervisor of a service that runs `soda mount --foreground` the service ends: with such, \
+restart the service.
+
 If this machine crashes (also `kill -9` of the mount), what was not told is lost, as with a local disk; \
 with a cache-dir it is in a log there, and told when the volume is mounted again with the same cache-dir. If \
 this machine cannot reach the server for longer than the session's lease, or is not back by then, and \
@@ -256,11 +262,14 @@ pub(crate) enum SwitchArg {
 #[command(after_long_help = format!("{MOUNT_OPTIONS_HELP}\n\n{MOUNT_HELP}"))]
 pub(crate) struct MountArgs {
     /// What to mount
-    #[arg(value_name = "HOST:PORT/VOLUME")]
-    pub spec: Spec,
+    #[arg(value_name = "HOST:PORT/VOLUME", required_unless_present = "takeover")]
+    pub spec: Option<Spec>,
     /// Where
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present = "takeover")]
+    pub dir: Option<PathBuf>,
+    /// Serve the mount on DIR in the place of the daemon that does: an upgrade that nobody who uses the mount notices, see below
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["spec", "dir", "options", "cache_dir"])]
+    pub takeover: Option<PathBuf>,
     #[arg(
         short = 'o',
         value_name = "OPTIONS",

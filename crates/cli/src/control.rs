@@ -3,6 +3,7 @@
 use crate::binds;
 use crate::ending::{self, LastWords, Listeners};
 use crate::error::CliError;
+use crate::takeover::{self, Claims};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use soda_client::{ChangesView, Client, ClientStanding, SessionView};
@@ -38,6 +39,8 @@ pub(crate) enum Question {
     Sync,
     /// How the mount ends: answered when it has.
     Ending,
+    /// Hand the mount over to who asks: see [`crate::takeover`].
+    TakeOver(takeover::Claim),
 }
 
 /// How a sync that a daemon was asked for ended.
@@ -220,6 +223,7 @@ pub(crate) struct Answers {
     pub client: Arc<Client>,
     pub monitor: Monitor,
     pub ending: Listeners,
+    pub claims: Claims,
 }
 
 impl Answers {
@@ -237,6 +241,7 @@ impl Answers {
                 serde_json::to_value(done.map_or_else(SyncAnswer::from, |()| SyncAnswer::Synced))
             }
             Ok(Question::Ending) => return self.ending.clone().tell(&mut write).await,
+            Ok(Question::TakeOver(claim)) => return self.claims.hand_on(claim, stream).await,
             Err(error) => Err(error),
         };
         let answer = answer.unwrap_or_else(|error| serde_json::json!({ "error": error.to_string() }));
@@ -402,7 +407,7 @@ fn ask(socket: &Path, question: Question, patience: Option<Duration>) -> Option<
 }
 
 /// Where the answer comes. `None`: nobody is there. A socket that nobody listens on any more is removed.
-fn asked(socket: &Path, question: &Question, patience: Option<Duration>) -> Option<UnixStream> {
+pub(crate) fn asked(socket: &Path, question: &Question, patience: Option<Duration>) -> Option<UnixStream> {
     let stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {

@@ -19,6 +19,7 @@ mod remount;
 mod scratch;
 mod spec;
 mod table;
+mod takeover;
 mod units;
 mod within;
 

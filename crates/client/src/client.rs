@@ -35,6 +35,13 @@ impl Client {
         state.repin(fid);
     }
 
+    /// The kernel has so many references that another process gave it, whose session this client took over.
+    pub fn remember_handed(&self, fid: Fid, count: u64) {
+        let mut state = crate::lock(&self.inner.state);
+        state.inode(fid).kernel.refs += count;
+        state.repin(fid);
+    }
+
     /// The kernel gave `count` references back.
     pub fn forget(&self, fid: Fid, count: u64) {
         let mut state = crate::lock(&self.inner.state);

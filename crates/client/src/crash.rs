@@ -16,6 +16,14 @@ pub const ALL: &[&str] = &[
     "client.replay-over",
 ];
 
+/// Those of a session that passes to another process.
+pub const OF_HANDOVER: &[&str] = &["client.let-go", "client.heir-connected", "client.heir-begun"];
+
+/// Passes one of these.
+pub(crate) fn point_of_handover(name: &'static str) {
+    soda_crash::point(OF_HANDOVER, name);
+}
+
 /// Passes a crash point.
 pub(crate) fn point(name: &'static str) {
     soda_crash::point(ALL, name);

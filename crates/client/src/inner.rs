@@ -11,8 +11,8 @@ use crate::stats::Stats;
 use crate::validity::Answers;
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
-use soda_protocol::{Answer, Note};
-use soda_types::{Fid, FsResult, InUse, Monotonic, RecallAck};
+use soda_protocol::{Answer, Note, SessionKey};
+use soda_types::{Fid, FsResult, InUse, Monotonic, Recall, RecallAck};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -47,6 +47,96 @@ pub(crate) struct Inner {
     /// Held by who has the server given back what it keeps for what is done here.
     pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) phase: watch::Sender<Phase>,
+    /// The session that is gone on with.
+    pub(crate) key: Mutex<Option<SessionKey>>,
+    /// While another process has the session: nothing is connected.
+    pub(crate) away: watch::Sender<bool>,
+    pub(crate) gate: Gate,
+}
+
+/// What the server asks back waits here until the kernel holds nothing that another process was promised. A client that took a
+/// session over knows none of it: it would say at once that it has nothing.
+///
+/// Not for all of it: a page that the kernel waits for may come from the server only after what waits there for another inode's
+/// recall. So once names are gone, which are of many inodes, each recall waits for its own inode only.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// `None`: open.
+    shut: Mutex<Option<Shut>>,
+    is_open: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Shut {
+    names: NamesAtKernel,
+    waiting: Vec<Recall>,
+}
+
+/// Whether the kernel may have names of before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NamesAtKernel {
+    Perhaps,
+    Gone,
+}
+
+/// Recalls that have come.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    pub(crate) free: Vec<Recall>,
+    /// Those that are to be answered when the kernel has dropped the inode.
+    pub(crate) to_drop: Vec<Recall>,
+}
+
+impl Gate {
+    pub(crate) fn open() -> Gate {
+        Gate { shut: Mutex::new(None), is_open: watch::Sender::new(true) }
+    }
+
+    pub(crate) fn shut() -> Gate {
+        let shut = Shut { names: NamesAtKernel::Perhaps, waiting: Vec::new() };
+        Gate { shut: Mutex::new(Some(shut)), is_open: watch::Sender::new(false) }
+    }
+
+    /// What may go on now; the rest waits.
+    pub(crate) fn pass(&self, recalls: Vec<Recall>) -> Passed {
+        match &mut *crate::lock(&self.shut) {
+            None => Passed { free: recalls, to_drop: Vec::new() },
+            Some(shut) => {
+                shut.waiting.extend(recalls);
+                Passed { free: Vec::new(), to_drop: shut.take_nodes() }
+            }
+        }
+    }
+
+    /// From now on only the inode that is asked for matters. Returns what waited for that.
+    pub(crate) fn names_are_gone(&self) -> Passed {
+        let mut guard = crate::lock(&self.shut);
+        let Some(shut) = &mut *guard else { return Passed::default() };
+        shut.names = NamesAtKernel::Gone;
+        Passed { free: Vec::new(), to_drop: shut.take_nodes() }
+    }
+
+    /// From now on nothing waits. Returns what did.
+    pub(crate) fn let_through(&self) -> Passed {
+        let shut = crate::lock(&self.shut).take();
+        self.is_open.send_replace(true);
+        Passed { free: shut.map(|shut| shut.waiting).unwrap_or_default(), to_drop: Vec::new() }
+    }
+
+    pub(crate) async fn opened(&self) {
+        // The sender is here.
+        let _ = self.is_open.subscribe().wait_for(|is_open| *is_open).await;
+    }
+}
+
+impl Shut {
+    /// A deep lease's recall is about more than one inode.
+    fn take_nodes(&mut self) -> Vec<Recall> {
+        match self.names {
+            NamesAtKernel::Perhaps => Vec::new(),
+            NamesAtKernel::Gone => self.waiting.extract_if(.., |recall| recall.object.is_none()).collect(),
+        }
+    }
 }
 
 /// How the client stands with its server.
@@ -107,6 +197,15 @@ impl Inner {
 
     pub(crate) fn is_closed(&self) -> bool {
         *self.phase.borrow() == Phase::Closed
+    }
+
+    /// Waits while another process has the session, or until the client is closed.
+    pub(crate) async fn until_at_home(&self) {
+        let (mut phase, mut away) = (self.phase.subscribe(), self.away.subscribe());
+        tokio::select! {
+            _ = away.wait_for(|away| !away) => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
+        }
     }
 
     pub(crate) fn closed(&self, fids: Vec<Fid>) {

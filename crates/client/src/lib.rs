@@ -47,6 +47,7 @@ mod config;
 mod connection;
 pub mod crash;
 mod error;
+pub mod handover;
 mod hooks;
 mod inner;
 mod interface;
@@ -80,7 +81,7 @@ pub use introspect::{
     BacklogView, ChangesView, ClientStanding, HeldLease, LocksView, OwnLease, SessionView, Told,
 };
 pub use life::Untold;
-pub use ops::{Detail, DirEntry, OpenDir, OpenFile, OpenMode, ReadData};
+pub use ops::{Detail, DirEntry, HandedDir, HandedFile, OpenDir, OpenFile, OpenMode, ReadData};
 /// The wire's words that operations take and give, for users that see nothing else of the protocol.
 pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, SetXattr, Whence, WriteAt};
 pub use stats::StatsSnapshot;

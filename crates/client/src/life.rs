@@ -8,9 +8,9 @@ use crate::config::ClientConfig;
 use crate::connection::{Slots, TcpTransport, Transport};
 use crate::error::ConnectError;
 use crate::hooks::KernelHooks;
-use crate::inner::{Inner, Link, Phase};
+use crate::inner::{Gate, Inner, Link, Phase};
 use crate::log::disk::OnDisk;
-use crate::session::{self, HandshakeError};
+use crate::session::{self, Established, HandshakeError};
 use crate::stats::Stats;
 use crate::validity::Answers;
 use bytes::Bytes;
@@ -34,6 +34,75 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// How long a new client waits for its data connections before it goes on without.
 const DATA_CONNECTIONS: Duration = Duration::from_secs(2);
 
+impl Inner {
+    pub(crate) fn new(
+        config: ClientConfig,
+        hooks: Arc<dyn KernelHooks>,
+        clock: Arc<dyn Clock>,
+        transport: Box<dyn Transport>,
+        gate: Gate,
+    ) -> Arc<Inner> {
+        let answers = Arc::new(Answers::default());
+        let state = State::new(
+            &config.cache,
+            config.consistency,
+            config.write_policy(),
+            Arc::clone(&answers),
+            Arc::clone(&hooks),
+        );
+        Arc::new(Inner {
+            link: Link::new(config.data_connections),
+            clock,
+            hooks,
+            transport,
+            state: Mutex::new(state),
+            slots: Arc::new(Slots::default()),
+            answers,
+            stats: Stats::default(),
+            runtime: Handle::current(),
+            recall_pool: crate::pool::Pool::default(),
+            disk: OnceLock::new(),
+            root: OnceLock::new(),
+            max_io: AtomicU32::new(soda_protocol::MAX_IO),
+            losses: AtomicU64::new(0),
+            holding: AtomicBool::new(false),
+            session_ended: Notify::new(),
+            making_room: tokio::sync::Mutex::default(),
+            phase: watch::Sender::new(Phase::Connected),
+            key: Mutex::new(None),
+            away: watch::Sender::new(false),
+            gate,
+            config,
+        })
+    }
+
+    /// Starts all that a client does by itself; returns when requests can be sent.
+    pub(crate) async fn start(self: &Arc<Inner>, first: Established) {
+        let inner = self;
+        let root = first.welcome.root;
+        let _ = inner.root.set(root);
+        // Whoever keeps names keeps the root, and never says so.
+        crate::lock(&inner.state).inode(root).kernel.refs += 1;
+        crate::lock(&inner.state).repin(root);
+        let joinable = watch::Sender::new(None);
+        for _ in 0..inner.config.data_connections {
+            tokio::spawn(session::keep_data_connection(Arc::clone(inner), joinable.subscribe()));
+        }
+        tokio::spawn(session::keep_house(Arc::clone(inner)));
+        if inner.writes_behind() {
+            tokio::spawn(crate::behind::digest::keep_log(Arc::clone(inner)));
+            inner.pump();
+        }
+        tokio::spawn(session::watch_idle(Arc::clone(inner)));
+        tokio::spawn(session::watch_overruns(Arc::clone(inner)));
+        tokio::spawn(session::watch_suspend(Arc::clone(inner)));
+        let mut restored = joinable.subscribe();
+        tokio::spawn(session::supervise(Arc::clone(inner), first, joinable));
+        // Leases that come with answers to questions from before the session's start would be refused.
+        let _ = restored.wait_for(Option::is_some).await;
+    }
+}
+
 impl Client {
     /// Connects and opens a session. Call it inside a multi-threaded tokio runtime, which then also runs the client's tasks.
     ///
@@ -56,59 +125,10 @@ impl Client {
         clock: Arc<dyn Clock>,
         transport: Box<dyn Transport>,
     ) -> Result<Arc<Client>, ConnectError> {
-        let answers = Arc::new(Answers::default());
-        let hooks: Arc<dyn KernelHooks> = Arc::from(hooks);
-        let state = State::new(
-            &config.cache,
-            config.consistency,
-            config.write_policy(),
-            Arc::clone(&answers),
-            Arc::clone(&hooks),
-        );
-        let inner = Arc::new(Inner {
-            link: Link::new(config.data_connections),
-            clock,
-            hooks,
-            transport,
-            state: Mutex::new(state),
-            slots: Arc::new(Slots::default()),
-            answers,
-            stats: Stats::default(),
-            runtime: Handle::current(),
-            recall_pool: crate::pool::Pool::default(),
-            disk: OnceLock::new(),
-            root: OnceLock::new(),
-            max_io: AtomicU32::new(soda_protocol::MAX_IO),
-            losses: AtomicU64::new(0),
-            holding: AtomicBool::new(false),
-            session_ended: Notify::new(),
-            making_room: tokio::sync::Mutex::default(),
-            phase: watch::Sender::new(Phase::Connected),
-            config,
-        });
+        let inner = Inner::new(config, Arc::from(hooks), clock, transport, Gate::open());
         let replayed = crate::replay::replay_left(&inner).await?;
         let first = session::open_control(&inner, None).await.map_err(|error| refused(&inner, error))?;
-        let root = first.welcome.root;
-        let _ = inner.root.set(root);
-        // Whoever keeps names keeps the root, and never says so.
-        crate::lock(&inner.state).inode(root).kernel.refs += 1;
-        crate::lock(&inner.state).repin(root);
-        let joinable = watch::Sender::new(None);
-        for _ in 0..inner.config.data_connections {
-            tokio::spawn(session::keep_data_connection(Arc::clone(&inner), joinable.subscribe()));
-        }
-        tokio::spawn(session::keep_house(Arc::clone(&inner)));
-        if inner.writes_behind() {
-            tokio::spawn(crate::behind::digest::keep_log(Arc::clone(&inner)));
-            inner.pump();
-        }
-        tokio::spawn(session::watch_idle(Arc::clone(&inner)));
-        tokio::spawn(session::watch_overruns(Arc::clone(&inner)));
-        tokio::spawn(session::watch_suspend(Arc::clone(&inner)));
-        let mut restored = joinable.subscribe();
-        tokio::spawn(session::supervise(Arc::clone(&inner), first, joinable));
-        // Leases that come with answers to questions from before the session's start would be refused.
-        let _ = restored.wait_for(Option::is_some).await;
+        inner.start(first).await;
         let client = Arc::new(Client { inner });
         client.open_disk_cache(replayed).await?;
         client.wait_for_data_connections().await;
@@ -243,7 +263,7 @@ impl Client {
     }
 
     /// So that the first reads do not wait for a handshake.
-    async fn wait_for_data_connections(&self) {
+    pub(crate) async fn wait_for_data_connections(&self) {
         let all = self.inner.config.data_connections + 1;
         let up = async {
             while self.inner.link.connections() < all {
@@ -304,7 +324,7 @@ async fn while_it_gets_on<T, P: Future<Output = ()>>(
     None
 }
 
-fn refused(inner: &Inner, error: HandshakeError) -> ConnectError {
+pub(crate) fn refused(inner: &Inner, error: HandshakeError) -> ConnectError {
     let server = inner.config.server.clone();
     match error {
         HandshakeError::Io(cause) => ConnectError::Unreachable { server, cause },

@@ -30,7 +30,7 @@ mod whole;
 
 use crate::cache::State;
 use crate::cache::inode::Origin;
-use crate::inner::{Inner, said_open};
+use crate::inner::{Inner, Passed, said_open};
 use crate::kernel::Plan;
 use soda_lease::holder::{RecallStep, Scan};
 use soda_protocol::Note;
@@ -93,7 +93,20 @@ struct Progress {
 }
 
 impl Inner {
-    pub(crate) fn handle_recalls(self: &Arc<Inner>, recalls: &[Recall]) {
+    pub(crate) fn handle_passed(self: &Arc<Inner>, passed: Passed) {
+        if !passed.free.is_empty() {
+            self.handle_recalls(&passed.free);
+        }
+        for recall in passed.to_drop {
+            let inner = Arc::clone(self);
+            self.recall_pool.run(Box::new(move || {
+                inner.hooks.invalidate_data(recall.fid, 0..u64::MAX);
+                inner.handle_recalls(&[recall]);
+            }));
+        }
+    }
+
+    fn handle_recalls(self: &Arc<Inner>, recalls: &[Recall]) {
         recalls.iter().for_each(|recall| self.stats.recalled(&recall.cause));
         self.work_on_recalls(recalls);
     }

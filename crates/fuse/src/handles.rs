@@ -1,5 +1,6 @@
 //! Open files and directories, by the numbers the kernel knows them by.
 
+use serde::{Deserialize, Serialize};
 use soda_client::{OpenDir, OpenFile};
 use soda_types::Fid;
 use std::collections::HashMap;
@@ -30,6 +31,29 @@ impl<T> Handles<T> {
         handle
     }
 
+    /// Under the number that another process has given it.
+    pub(crate) fn add_at(&self, handle: u64, value: T) {
+        self.next.fetch_max(handle + 1, Ordering::Relaxed);
+        self.shard(handle).insert(handle, Arc::new(value));
+    }
+
+    /// The number of the next one: also those of handles that are gone are not used again.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn go_on_from(&self, next: u64) {
+        self.next.fetch_max(next, Ordering::Relaxed);
+    }
+
+    pub(crate) fn all(&self) -> Vec<(u64, Arc<T>)> {
+        let of_shard = |shard: &Mutex<HashMap<u64, Arc<T>>>| {
+            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            shard.iter().map(|(handle, value)| (*handle, value.clone())).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
     pub(crate) fn find(&self, handle: u64) -> Option<Arc<T>> {
         self.shard(handle).get(&handle).cloned()
     }
@@ -51,7 +75,7 @@ impl<T> Handles<T> {
 }
 
 /// How reads and writes of a handle reach us.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Path {
     /// Each as it is called.
     Direct,
@@ -67,7 +91,7 @@ pub(crate) struct FileHandle {
 }
 
 /// When a change has to be on the server's disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Durability {
     /// At the next fsync, or when the server syncs by itself.
     Later,

@@ -17,18 +17,21 @@
 //! Not to be done: dropping pages before attributes of the directory are answered. The kernel throws such an answer away, and
 //! checks permissions by what it knew before.
 
+use serde::{Deserialize, Serialize};
 use soda_client::Edition;
 use std::time::Instant;
 
 /// Of one directory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct KeptListing {
     /// The one that fills and uses pages.
     handle: Option<u64>,
+    /// Editions mean nothing to another process.
+    #[serde(skip, default = "Pages::suspect")]
     pages: Pages,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Pages {
     /// There are none, or the next handle has them dropped.
     #[default]
@@ -37,6 +40,12 @@ enum Pages {
     /// of them, where a new listing brings many at once.
     Of(Edition, Instant),
     Mixed,
+}
+
+impl Pages {
+    fn suspect() -> Pages {
+        Pages::Mixed
+    }
 }
 
 /// What an open handle is to do with pages.
@@ -189,6 +198,19 @@ mod tests {
         world.listing.closed(1);
         world.now += Duration::from_secs(5);
         assert_eq!(world.open(2, &edition), PageUse::Fill);
+    }
+
+    #[test]
+    fn another_process_does_not_know_what_the_pages_are() {
+        let (mut world, edition) = (World::new(), Edition::default());
+        world.open(1, &edition);
+        world.tell(1, &edition);
+        let handed = postcard::to_stdvec(&world.listing).unwrap();
+        world.listing = postcard::from_bytes(&handed).unwrap();
+        assert_eq!(world.open(2, &edition), PageUse::Leave);
+        world.tell(1, &edition);
+        world.listing.closed(1);
+        assert_eq!(world.open(3, &edition), PageUse::Fill);
     }
 
     #[test]

@@ -20,8 +20,9 @@ mod task;
 pub mod wire;
 
 pub use mount::{
-    FILE_SYSTEM_TYPE, Monitor, Mount, MountAccess, MountConfig, MountEntry, MountError, MountFlags,
-    MountStats, abort_connection, find_mount, guard, list_mounts, remount, unescape,
+    FILE_SYSTEM_TYPE, HANDOVER_FORMAT, HandOverError, Heir, Leaving, Monitor, Mount, MountAccess,
+    MountConfig, MountEntry, MountError, MountFlags, MountStats, ReadyHeir, StayError, abort_connection,
+    find_mount, guard, list_mounts, remount, unescape,
 };
 pub use notify::Hooks;
 pub use wire::Cores;

@@ -45,6 +45,15 @@ impl Listings {
         }
     }
 
+    /// All handles that were given names and have not been heard of since.
+    pub(crate) fn all(&self) -> Vec<(Fid, u64)> {
+        let given = self.given();
+        let of_dir = |(dir, handles): (&Fid, &HashSet<u64>)| {
+            handles.iter().map(|handle| (*dir, *handle)).collect::<Vec<_>>()
+        };
+        given.iter().flat_map(of_dir).collect()
+    }
+
     /// Whether the kernel may still be taking in names of `dir`.
     pub(crate) fn are_out(&self, dir: Fid) -> bool {
         self.handles.load(Ordering::SeqCst) > 0 && self.given().contains_key(&dir)

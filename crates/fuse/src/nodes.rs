@@ -2,6 +2,7 @@
 
 use crate::kept_listing::KeptListing;
 use crate::wire::NodeId;
+use serde::{Deserialize, Serialize};
 use soda_types::{Attr, Fid, FileKind, Ino, Version};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -25,7 +26,7 @@ pub(crate) struct Nodes {
     shards: Vec<Mutex<HashMap<NodeId, Node>>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Node {
     fid: Fid,
     /// Look-ups that the kernel has not forgotten.
@@ -46,11 +47,43 @@ struct Node {
     /// That the directory is gone, to somebody who wanted to change it.
     removed: Told,
     /// Names of directories below this one that were handed out with a time-out, and when that was last the answer to a look-up.
+    #[serde(with = "names_only")]
     subdirectories: HashMap<Box<[u8]>, Option<Instant>>,
 }
 
+/// An inode that the kernel knows, on its way to another process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HandedNode(Node);
+
+impl HandedNode {
+    pub(crate) fn fid(&self) -> Fid {
+        self.0.fid
+    }
+
+    pub(crate) fn lookups(&self) -> u64 {
+        self.0.lookups
+    }
+}
+
+/// When a name was told says nothing to another process: it may have been just now.
+mod names_only {
+    use super::{HashMap, Instant};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    type Names = HashMap<Box<[u8]>, Option<Instant>>;
+
+    pub(super) fn serialize<S: Serializer>(names: &Names, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(names.keys())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Names, D::Error> {
+        let names = Vec::<Box<[u8]>>::deserialize(from)?;
+        Ok(names.into_iter().map(|name| (name, Some(Instant::now()))).collect())
+    }
+}
+
 /// A name in a directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) dir: Fid,
     pub(crate) name: Box<[u8]>,
@@ -62,28 +95,28 @@ impl Place {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Placed {
     at: Place,
     taken: Taken,
 }
 
 /// Whether the kernel has a directory where it was told that it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Taken {
     Surely,
     /// It had it below another one before, and cannot always move it ([`crate::fs`], `moved`).
     Maybe,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
     No,
     Yes,
 }
 
 /// What the kernel's page cache of an inode may hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Pages {
     None,
     /// Pages of this version of the data, whole or in part.
@@ -360,6 +393,20 @@ impl Nodes {
 
     pub(crate) fn pages_dropped(&self, fid: Fid) {
         self.with(fid, |node| node.pages = Pages::None);
+    }
+
+    /// For a process that takes the mount over.
+    pub(crate) fn hand_over(&self) -> Vec<HandedNode> {
+        let of_shard = |shard: &Mutex<HashMap<NodeId, Node>>| {
+            let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            shard.values().cloned().map(HandedNode).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
+    pub(crate) fn take_over(&self, HandedNode(node): HandedNode) {
+        let number = self.node_of(node.fid);
+        self.shard(number).insert(number, node);
     }
 
     /// Every inode that may have attributes or pages in the kernel.

@@ -113,6 +113,11 @@ impl Tasks {
         &self.runtime
     }
 
+    /// Where a request is answered that is begun once more.
+    pub(crate) fn sink(&self) -> Arc<dyn Sink> {
+        self.sink.clone()
+    }
+
     /// Number of requests that wait.
     pub(crate) fn len(&self) -> usize {
         self.waiting().tasks.len()

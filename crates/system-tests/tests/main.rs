@@ -19,5 +19,6 @@ mod quota;
 mod recover;
 mod semantics;
 mod storm;
+mod takeover;
 mod users;
 mod workload_on_local;

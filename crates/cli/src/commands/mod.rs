@@ -15,6 +15,7 @@ pub(crate) mod serve;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod sync;
+pub(crate) mod takeover;
 pub(crate) mod umount;
 
 use crate::error::CliError;

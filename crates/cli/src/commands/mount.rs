@@ -2,7 +2,7 @@
 
 use crate::admin::Admin;
 use crate::args::{LogArgs, LogFormat, MountArgs};
-use crate::commands::{EndRequests, guard, runtime, this_program};
+use crate::commands::{EndRequests, guard, runtime, takeover, this_program};
 use crate::control::{self, Answers, ControlServer};
 use crate::ending::{Ending, all_told};
 use crate::error::CliError;
@@ -10,12 +10,13 @@ use crate::options::{MountAction, MountOptions};
 use crate::progress::Waiting;
 use crate::remount;
 use crate::spec::Spec;
+use crate::takeover::{Claims, Handed};
 use soda_client::{CacheConfig, Client, ClientConfig};
 use soda_fuse::{Hooks, Mount, MountConfig, MountEntry, MountError};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,13 +32,16 @@ const LAST_ORDERS: Duration = Duration::from_secs(10);
 
 /// A mount as it was asked for, all paths absolute.
 #[derive(Clone, Debug)]
-struct Plan {
-    spec: Spec,
-    dir: PathBuf,
-    options: MountOptions,
+pub(crate) struct Plan {
+    pub spec: Spec,
+    pub dir: PathBuf,
+    pub options: MountOptions,
 }
 
 pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
+    if let Some(dir) = &arguments.takeover {
+        return takeover::run(dir, &arguments, log);
+    }
     let plan = plan(&arguments)?;
     if plan.options.action == MountAction::Remount {
         return remount(&plan, &arguments);
@@ -96,14 +100,17 @@ fn plan(arguments: &MountArgs) -> Result<Plan, CliError> {
     if let Some(dir) = options.cache_dir.take() {
         options.cache_dir = Some(absolute(&dir)?);
     }
-    Ok(Plan { spec: arguments.spec.clone(), dir: absolute(&arguments.dir)?, options })
+    // The command line has both, where there is nothing to take over.
+    let missing = || CliError::Usage("what is to be mounted, and where?".into());
+    let spec = arguments.spec.clone().ok_or_else(missing)?;
+    Ok(Plan { spec, dir: absolute(arguments.dir.as_deref().ok_or_else(missing)?)?, options })
 }
 
 /// A connected client with its mount.
 #[derive(Debug)]
-struct Mounted {
-    client: Arc<Client>,
-    mount: Mount,
+pub(crate) struct Mounted {
+    pub client: Arc<Client>,
+    pub mount: Mount,
 }
 
 /// Waits until the server answers: one that has restarted keeps everybody waiting until those whom it knew are back, or their
@@ -145,14 +152,7 @@ async fn mount(plan: &Plan, on_grace: impl FnOnce()) -> Result<Mounted, CliError
     {
         tracing::warn!(%error, "the cache directory could not be noted: `soda recover` needs --cache-dir for it");
     }
-    let config = MountConfig {
-        flags: plan.options.flags,
-        cores: plan.options.cores,
-        transport: plan.options.transport,
-        guard: Some(guard::command),
-        ..MountConfig::new(plan.spec.to_string())
-    };
-    match Mount::start(client.clone(), &hooks, &plan.dir, &config) {
+    match Mount::start(client.clone(), &hooks, &plan.dir, &mount_config(plan)) {
         Ok(mount) => Ok(Mounted { client, mount }),
         Err(error) => {
             client.shutdown().await;
@@ -161,7 +161,17 @@ async fn mount(plan: &Plan, on_grace: impl FnOnce()) -> Result<Mounted, CliError
     }
 }
 
-fn client_config(plan: &Plan) -> ClientConfig {
+pub(crate) fn mount_config(plan: &Plan) -> MountConfig {
+    MountConfig {
+        flags: plan.options.flags,
+        cores: plan.options.cores,
+        transport: plan.options.transport,
+        guard: Some(guard::command),
+        ..MountConfig::new(plan.spec.to_string())
+    }
+}
+
+pub(crate) fn client_config(plan: &Plan) -> ClientConfig {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let options = &plan.options;
     let mut config = ClientConfig::new(&plan.spec.server, &plan.spec.volume);
@@ -208,8 +218,14 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         }
         Err(error) => return Err(error),
     };
+    attend(mounted, plan, is_daemon).await
+}
+
+/// Looks after a mount that is served, until its end. Whoever started this process hears that it is there.
+pub(crate) async fn attend(mounted: Mounted, plan: Plan, is_daemon: bool) -> Result<(), CliError> {
     let Mounted { client, mount } = mounted;
     let (ending, listeners) = Ending::new();
+    let (claims, mut claimants) = Claims::new();
     let control = ControlServer::start(Answers {
         dir: mount.dir().to_path_buf(),
         source: plan.spec.to_string(),
@@ -219,6 +235,7 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         client: client.clone(),
         monitor: mount.monitor(),
         ending: listeners,
+        claims,
     })?;
     // Before anybody hears that it is there, and asks it to end.
     let mut requests = EndRequests::listen()?;
@@ -226,12 +243,22 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         true => say_ready(),
         false => eprintln!("soda: {} is mounted on {}", plan.spec, plan.dir.display()),
     }
-    let asked = tokio::select! {
-        () = mount.ended() => 0,
-        _ = requests.next() => tokio::select! {
-            () = end_politely(&mount) => 1,
-            _ = requests.next() => 2,
-        },
+    let asked = loop {
+        tokio::select! {
+            () = mount.ended() => break 0,
+            _ = requests.next() => break tokio::select! {
+                () = end_politely(&mount) => 1,
+                _ = requests.next() => 2,
+            },
+            claimant = claimants.next() => {
+                if claimant.hand_over(&mount, &plan).await == Handed::Over {
+                    drop(control);
+                    tracing::info!(dir = %plan.dir.display(), "another process serves the mount");
+                    // Nothing that is left here is to be cleaned up.
+                    std::process::exit(0);
+                }
+            }
+        }
     };
     drop(control);
     let untold = client.shutdown_unless(enough(&mut requests, asked)).await;
@@ -273,20 +300,34 @@ fn say_ready() {
 }
 
 fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
-    let log_path = match &log.file {
-        Some(path) => path.clone(),
-        None => control::log_path(&plan.dir)?,
-    };
-    let log_file = File::options().create(true).append(true).open(&log_path);
-    let log_file = log_file.map_err(CliError::io(format!("the log {}", log_path.display())))?;
     let mut command = this_program()?;
-    command.arg("mount").arg(plan.spec.to_string()).arg(&plan.dir).args(["--foreground", "--daemon"]);
+    command.arg("mount").arg(plan.spec.to_string()).arg(&plan.dir);
     // Apart from the list, which is text: a path need not be.
     let mut options = plan.options.clone();
     if let Some(dir) = options.cache_dir.take() {
         command.arg("--cache-dir").arg(dir);
     }
     command.arg("-o").arg(options.to_list());
+    let waiting = Waiting::new(format!("the server {} to answer", plan.spec.server));
+    let grace = || Waiting::new(grace_of(&plan.spec.server));
+    await_daemon(command, log, &plan.dir, waiting, grace)
+}
+
+/// Starts the process that serves a mount, and waits until it does. `grace`: what is waited for if the server has restarted.
+pub(crate) fn await_daemon(
+    mut command: Command,
+    log: &LogArgs,
+    dir: &Path,
+    waiting: Waiting,
+    grace: impl Fn() -> Waiting,
+) -> Result<(), CliError> {
+    let log_path = match &log.file {
+        Some(path) => path.clone(),
+        None => control::log_path(dir)?,
+    };
+    let log_file = File::options().create(true).append(true).open(&log_path);
+    let log_file = log_file.map_err(CliError::io(format!("the log {}", log_path.display())))?;
+    command.args(["--foreground", "--daemon"]);
     if let Some(filter) = &log.filter {
         command.args(["--log", filter]);
     }
@@ -297,14 +338,13 @@ fn start_daemon(plan: &Plan, log: &LogArgs) -> Result<(), CliError> {
     // What is not the log's, such as the words of a panic, goes there, too.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let mut daemon = command.spawn().map_err(CliError::io("cannot start the mount's daemon"))?;
-    let mut waiting = Waiting::new(format!("the server {} to answer", plan.spec.server));
-    let mut said = String::new();
+    let (mut waiting, mut said) = (waiting, String::new());
     for line in daemon.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
         said = line.map_err(CliError::io("the mount's daemon"))?;
         if said != GRACE {
             break;
         }
-        drop(std::mem::replace(&mut waiting, Waiting::new(grace_of(&plan.spec.server))));
+        drop(std::mem::replace(&mut waiting, grace()));
     }
     drop(waiting);
     match said.as_str() {

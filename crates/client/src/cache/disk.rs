@@ -103,6 +103,23 @@ impl DiskCache {
     pub(crate) fn open(dir: &Path, root: Fid, birth: Timestamp, limit: u64) -> io::Result<DiskCache> {
         let volume = format!("volume-{}-{}-{}.{}", root.volume.0, root.generation, birth.secs, birth.nanos);
         let (dir, lock) = take_place(dir, &volume)?;
+        DiskCache::open_locked(dir, lock, limit)
+    }
+
+    /// Where it lies, for a process that takes it over.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub(crate) fn to_pass_on(&self) -> io::Result<Option<(PathBuf, fs::File)>> {
+        let lock = crate::lock(&self.lock);
+        lock.as_ref().map(|lock| Ok((self.dir.clone(), lock.try_clone()?))).transpose()
+    }
+
+    /// Opens what nobody else uses, as the lock says. Blocks.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub(crate) fn open_locked(dir: PathBuf, lock: fs::File, limit: u64) -> io::Result<DiskCache> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&dir)? {
             let entry = entry?;

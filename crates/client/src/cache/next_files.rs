@@ -322,7 +322,7 @@ impl State {
         let read = next_files.note((dir, fid, attr.size), had, || {
             self.served(now, dir)?;
             let names = self.existing(dir)?.dir.as_mut().filter(|names| names.len() <= MOST_NAMES)?;
-            Some(Orders::of(&names.list()?))
+            Some(Orders::of(&names.list()?.listed))
         });
         let most_bytes = MOST_BYTES.min(self.memory.limit() / 8);
         let mut found = Vec::new();

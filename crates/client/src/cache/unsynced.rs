@@ -6,6 +6,7 @@
 //! changes that were done are noted here, so an answer that the server does not store can never look like a loss.
 
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use soda_protocol::{Lsn, OpId};
 use soda_types::{Fid, Sequence, Slot};
 
@@ -25,21 +26,28 @@ pub(crate) struct Unsynced {
 
 /// Changes of an inode were lost. Each open file that there was says so once; so does the first that is opened after it, if
 /// nobody has heard of it by then (as errseq_t of Linux).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Loss {
     number: u64,
     told: Told,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Told {
     Nobody,
     Somebody,
 }
 
 /// Up to which loss a program has heard.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Heard(u64);
+
+/// All that was lost, for a process that takes over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Losses {
+    count: u64,
+    lost: Vec<(Fid, Loss)>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Change {
@@ -156,6 +164,14 @@ impl Unsynced {
     pub(crate) fn take_lost(&mut self, fid: Fid) -> bool {
         let mut heard = self.heard(fid);
         self.take_lost_since(fid, &mut heard)
+    }
+
+    pub(crate) fn losses(&self) -> Losses {
+        Losses { count: self.losses, lost: self.lost.iter().map(|(fid, loss)| (*fid, *loss)).collect() }
+    }
+
+    pub(crate) fn take_over(&mut self, losses: Losses) {
+        (self.losses, self.lost) = (losses.count, losses.lost.into_iter().collect());
     }
 
     fn keep(&mut self, keep: impl Fn(&Change) -> bool) {

@@ -59,6 +59,16 @@ impl Slots {
         generation
     }
 
+    /// The sequence of the next operation.
+    pub(crate) fn next(&self) -> u64 {
+        crate::lock(&self.inner).next
+    }
+
+    /// Sequences go on from here: those before were used by another process.
+    pub(crate) fn go_on_from(&self, next: u64) {
+        crate::lock(&self.inner).next = next;
+    }
+
     /// `None` when all are in use.
     pub(crate) fn try_acquire(self: &Arc<Slots>) -> Option<SlotGuard> {
         let mut inner = crate::lock(&self.inner);

@@ -9,6 +9,7 @@ use crate::hooks::NamesLock;
 use crate::inner::Inner;
 use crate::ops::Entry;
 use crate::validity::{Cached, Validity};
+use serde::{Deserialize, Serialize};
 use soda_lease::holder::Holding;
 use soda_protocol::{Answer, Call, Node, Rest, XattrSummary};
 use soda_types::{Fid, FileKind, FsResult, Monotonic, Name};
@@ -37,6 +38,36 @@ pub struct OpenDir {
 impl OpenDir {
     pub fn fid(&self) -> Fid {
         self.dir
+    }
+}
+
+/// An open directory on its way to another process: its listing as far as it was read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HandedDir {
+    dir: Fid,
+    names: SortedNames,
+    parent: Option<Fid>,
+}
+
+impl OpenDir {
+    /// For the process that takes the client's session over. To be called when nobody reads it.
+    pub async fn hand_over(&self) -> HandedDir {
+        let listing = self.listing.lock().await;
+        let mut names = listing.names.clone();
+        for listed in listing.whole.iter().flat_map(|whole| whole.listed.iter()) {
+            // Sorted, so each is behind all others.
+            let _ = names.place(listed.name.as_bytes());
+        }
+        HandedDir { dir: self.dir, names, parent: listing.parent }
+    }
+
+    /// What another process had open: positions mean what they meant there.
+    pub fn handed(handed: HandedDir) -> OpenDir {
+        let HandedDir { dir, names, parent } = handed;
+        let last = names.len().checked_sub(1).and_then(|last| names.get(last));
+        let after = last.and_then(|name| Name::new(name).ok());
+        let listing = Listing { first: names.len(), after, names, parent, ..Listing::default() };
+        OpenDir { dir, listing: Mutex::new(listing) }
     }
 }
 
@@ -81,7 +112,7 @@ struct Listing {
 }
 
 /// Names in their order, one after the other in memory: a million of 12 bytes take 16 MB.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct SortedNames {
     bytes: Vec<u8>,
     ends: Vec<u32>,

@@ -10,12 +10,13 @@ use crate::inner::{Arrived, Inner};
 use crate::log::disk::OnDisk;
 use crate::ops::Entry;
 use crate::why::Why;
+use serde::{Deserialize, Serialize};
 use soda_protocol::{Call, Note};
 use soda_types::{Errno, Fid, FsError, FsResult, InUse, Mode, Monotonic};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OpenMode {
     Read,
     Write,
@@ -35,7 +36,24 @@ pub struct OpenFile {
     pub(super) sequence: Mutex<Sequence>,
 }
 
+/// An open file on its way to another process.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct HandedFile {
+    fid: Fid,
+    mode: OpenMode,
+    losses: u64,
+    heard: Heard,
+    at_server: InUse,
+}
+
 impl OpenFile {
+    /// For the process that takes the client's session over ([`Client::let_go`]).
+    pub fn hand_over(&self) -> HandedFile {
+        let OpenFile { fid, mode, losses, .. } = *self;
+        let at_server = crate::lock(&self.inner.state).inode(fid).uses.open_at_server;
+        HandedFile { fid, mode, losses, heard: *crate::lock(&self.heard), at_server }
+    }
+
     pub fn fid(&self) -> Fid {
         self.fid
     }
@@ -130,6 +148,19 @@ impl Drop for OpenFile {
 }
 
 impl Client {
+    /// What another process had open in the session that this client took over.
+    pub fn open_handed(&self, handed: HandedFile) -> Arc<OpenFile> {
+        let HandedFile { fid, mode, losses, heard, at_server } = handed;
+        {
+            let mut state = crate::lock(&self.inner.state);
+            state.begin_open(fid);
+            // What is not known there is registered soon; until then the server asks before it removes anything.
+            state.inode(fid).uses.open_at_server = at_server;
+        }
+        let (inner, heard) = (Arc::clone(&self.inner), Mutex::new(heard));
+        Arc::new(OpenFile { inner, fid, mode, losses, heard, sequence: Mutex::default() })
+    }
+
     /// Opens an inode: from now on it stays until it is closed, whatever happens to its names. Access rights are not
     /// checked here.
     ///

@@ -17,8 +17,8 @@ mod write;
 mod xattr;
 
 pub use crate::interface::{Entry, KillPriv, RenameHow, Written};
-pub use dir::{Detail, DirEntry, OpenDir};
-pub use files::{OpenFile, OpenMode};
+pub use dir::{Detail, DirEntry, HandedDir, OpenDir};
+pub use files::{HandedFile, OpenFile, OpenMode};
 pub use read::ReadData;
 
 use crate::cache::State;

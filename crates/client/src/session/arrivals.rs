@@ -113,7 +113,7 @@ impl Inner {
 
     pub(super) fn handle_push(self: &Arc<Inner>, push: Push) {
         match push {
-            Push::Recalls(recalls) => self.handle_recalls(&recalls),
+            Push::Recalls(recalls) => self.handle_passed(self.gate.pass(recalls)),
             Push::Inquiries(inquiries) => self.handle_inquiries(&inquiries),
             Push::RecallLocks(recalls) => self.handle_lock_recalls(&recalls),
             Push::Stopping => tracing::info!(server = self.config.server, "the server is stopping"),

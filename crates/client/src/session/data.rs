@@ -9,7 +9,7 @@ use tokio::sync::watch;
 /// Keeps one data connection up until the client is closed.
 pub(crate) async fn keep_data_connection(inner: Arc<Inner>, mut joinable: watch::Receiver<Joinable>) {
     let mut pause = Backoff::default();
-    let mut phase = inner.phase.subscribe();
+    let (mut phase, mut away) = (inner.phase.subscribe(), inner.away.subscribe());
     loop {
         // While the server is gone the control connection finds out when it is back.
         let Ok(up) = phase.wait_for(|phase| *phase != Phase::Disconnected).await.map(|phase| *phase) else {
@@ -18,6 +18,7 @@ pub(crate) async fn keep_data_connection(inner: Arc<Inner>, mut joinable: watch:
         if up == Phase::Closed {
             return;
         }
+        inner.until_at_home().await;
         let Some(key) = *joinable.borrow_and_update() else {
             if joinable.changed().await.is_err() {
                 return;
@@ -42,6 +43,7 @@ pub(crate) async fn keep_data_connection(inner: Arc<Inner>, mut joinable: watch:
             () = read_all(&inner, Channel::Data, &mut reader) => {}
             _ = joinable.wait_for(|other| *other != Some(key)) => {}
             _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
+            _ = away.wait_for(|away| *away) => {}
         }
         writer.close();
         inner.link.connection_lost(id);

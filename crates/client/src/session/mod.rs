@@ -9,7 +9,7 @@ mod suspend;
 mod tick;
 
 pub(crate) use data::keep_data_connection;
-pub(crate) use handshake::{Established, HandshakeError, connect, control, hello, open_control};
+pub(crate) use handshake::{Established, HandshakeError, connect, control, exchange, hello, open_control};
 pub(crate) use suspend::watch_suspend;
 pub(crate) use tick::{keep_house, watch_idle, watch_overruns};
 
@@ -38,8 +38,10 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
     let mut restarted_meanwhile = Restarted::No;
     let mut pause = Backoff::default();
     while !inner.is_closed() {
+        inner.until_at_home().await;
         let established = match next.take() {
             Some(established) => established,
+            None if inner.is_closed() => return,
             None => match open_control(&inner, key).await {
                 Ok(established) => established,
                 Err(error) => {
@@ -56,6 +58,7 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
             restarted_meanwhile = Restarted::Yes;
         }
         key = Some(welcome.key);
+        *crate::lock(&inner.key) = key;
         let restored = resume::restore(&inner, &mut reader, &writer, &welcome, sent_at, restarted).await;
         match restored {
             Ok(()) => {
@@ -84,13 +87,14 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
 
 /// Reads until the connection breaks, the server says that the session has ended, or the client is closed.
 async fn serve_control(inner: &Arc<Inner>, reader: &mut FrameReader) {
-    let mut phase = inner.phase.subscribe();
+    let (mut phase, mut away) = (inner.phase.subscribe(), inner.away.subscribe());
     // Said about the connection before: not about this one.
     let _ = tokio::time::timeout(Duration::ZERO, inner.session_ended.notified()).await;
     tokio::select! {
         () = read_all(inner, Channel::Control, reader) => {}
         () = inner.session_ended.notified() => tracing::warn!("the server has ended the session"),
         _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
+        _ = away.wait_for(|away| *away) => {}
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) async fn restore(
             }
         }
         Standing::Reclaim => {
+            // What is not claimed others get, and the kernel may have it still.
+            let _ = tokio::time::timeout(KERNEL_PATIENCE, inner.gate.opened()).await;
             crate::lock(&inner.state).holder.start_session(
                 inner.now(),
                 sent_at,

@@ -6,14 +6,16 @@
 //! handle's end releases only the record locks that were last set through it.
 
 use super::Inner;
+use super::leaving::Wait;
 use crate::handles::FileHandle;
 use crate::wire::abi::lock as abi_lock;
-use crate::wire::{LockRequest, Reply};
+use crate::wire::{Header, LockRequest, Reply};
 use soda_client::LockWait;
 use soda_types::{Errno, Fid, FsResult, Lock, LockFamily, LockMode, LockOwner};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
@@ -61,6 +63,21 @@ impl RecordOwners {
             // Nothing is ever sent: the error says that it is over.
             let _ = over.changed().await;
         }
+    }
+
+    /// For a process that takes the mount over: no handle is being released.
+    pub(super) fn hand_over(&self) -> Vec<(Fid, LockOwner, u64)> {
+        let all = self.locked();
+        let through = |((fid, owner), through): (&(Fid, LockOwner), &Through)| match through {
+            Through::Handle(handle) => Some((*fid, *owner, *handle)),
+            Through::Ending(_) => None,
+        };
+        all.iter().filter_map(through).collect()
+    }
+
+    pub(super) fn take_over(&self, owners: Vec<(Fid, LockOwner, u64)>) {
+        let through = |(fid, owner, handle)| ((fid, owner), Through::Handle(handle));
+        self.locked().extend(owners.into_iter().map(through));
     }
 
     fn flushed(&self, fid: Fid, owner: LockOwner) {
@@ -127,9 +144,11 @@ impl Inner {
         self.finish("setlk", result, reply);
     }
 
-    /// F_SETLKW. After a signal the answer is EINTR, and nothing is held, or the lock was granted just then.
+    /// F_SETLKW. After a signal the answer is EINTR, and nothing is held, or the lock was granted just then. If the mount is
+    /// being handed over there is no answer: whoever serves it next asks for the lock again.
     pub(super) async fn lock_wait(
         self: Arc<Self>,
+        header: Header,
         file: Arc<FileHandle>,
         request: LockRequest,
         signal: Arc<Notify>,
@@ -139,7 +158,14 @@ impl Inner {
             let result = self.unlock(&file, &request).await;
             return self.finish("setlkw", result, reply);
         };
-        let mut interrupted = pin!(signal.notified());
+        let is_left = AtomicBool::new(false);
+        let mut interrupted = pin!(async {
+            tokio::select! {
+                biased;
+                () = signal.notified() => {}
+                () = self.leaving.begun() => is_left.store(true, Ordering::Relaxed),
+            }
+        });
         let result = tokio::select! {
             biased;
             () = self.note_record_owner(&file, &request, &lock) => {
@@ -147,6 +173,11 @@ impl Inner {
             }
             () = &mut interrupted => Err(Errno::Interrupted.into()),
         };
+        let is_interrupted = matches!(&result, Err(error) if error.errno == Errno::Interrupted);
+        if is_interrupted && is_left.load(Ordering::Relaxed) {
+            self.leaving.note(Wait { header, request });
+            return reply.none();
+        }
         self.finish("setlkw", result, reply);
     }
 

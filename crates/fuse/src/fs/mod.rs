@@ -14,6 +14,7 @@ mod attrs;
 mod caller;
 mod data;
 mod dirs;
+mod leaving;
 mod locks;
 mod moved;
 mod names;
@@ -23,6 +24,8 @@ mod removed;
 mod xattrs;
 
 use crate::errno::{errno_of, errno_of_name};
+pub(crate) use leaving::HandedFiles;
+
 use crate::handles::{DirHandle, Durability, FileHandle, Handles, Placement};
 use crate::last_bytes::LastBytes;
 use crate::nodes::{Nodes, PageState, TakenIn};
@@ -52,6 +55,7 @@ pub(crate) struct Inner {
     pub(crate) files: Handles<FileHandle>,
     pub(crate) dirs: Handles<DirHandle>,
     record_owners: locks::RecordOwners,
+    pub(crate) leaving: leaving::Leaving,
     pub(crate) requests: AtomicU64,
     moved: moved::Moved,
     agreement: Agreement,
@@ -109,6 +113,7 @@ impl FileSystem {
             files: Handles::new(),
             dirs: Handles::new(),
             record_owners: locks::RecordOwners::default(),
+            leaving: leaving::Leaving::default(),
             requests: AtomicU64::new(0),
             moved: moved::Moved::new(mount_point),
             agreement,
@@ -371,7 +376,7 @@ impl Inner {
                         let (tasks, signal) = (fs.tasks.clone(), Arc::<Notify>::default());
                         let how = Interruptible::AnySignal(signal.clone());
                         tasks.run(header.unique, header.tid, how, async move {
-                            fs.lock_wait(file, lock, signal, reply).await
+                            fs.lock_wait(header, file, lock, signal, reply).await
                         });
                     }
                     false => run!(fs, header, async move { fs.lock_set(file, lock, reply).await }),

@@ -25,10 +25,11 @@ use rustix::process::Signal;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Weak};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long those who wait for a dead daemon wait at most, and what it costs to look: 20 microseconds in each of these. No event
@@ -38,23 +39,54 @@ const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const NAME: &std::ffi::CStr = c"fuse-guard";
 
 /// Answers requests, and keeps the guard until nobody does so any more.
+/// Answers requests, with a guard beside it.
+#[derive(Debug)]
 pub(super) struct Guarded {
     fs: FileSystem,
-    _lifeline: Option<Lifeline>,
+    dir: PathBuf,
+    program: Option<fn() -> Command>,
+    lifeline: Mutex<Option<Lifeline>>,
 }
 
 impl Guarded {
     /// Starts the guard of the mount on `dir`. Without it the mount works, too.
     pub(super) fn new(fs: FileSystem, dir: &Path, program: Option<fn() -> Command>) -> Guarded {
-        let started = program.map(|program| Lifeline::start(dir, program()));
-        let lifeline = started.and_then(|started| match started {
+        let guarded = Guarded { fs, dir: dir.to_path_buf(), program, lifeline: Mutex::default() };
+        guarded.start();
+        guarded
+    }
+
+    /// Starts a guard, if there is none.
+    pub(super) fn start(&self) {
+        let mut lifeline = self.lifeline();
+        if lifeline.is_some() {
+            return;
+        }
+        let started = self.program.map(|program| Lifeline::start(&self.dir, program()));
+        *lifeline = started.and_then(|started| match started {
             Ok(lifeline) => Some(lifeline),
             Err(error) => {
-                tracing::warn!(%error, "{} has no guard: {WITHOUT}", dir.display());
+                tracing::warn!(%error, "{} has no guard: {WITHOUT}", self.dir.display());
                 None
             }
         });
-        Guarded { fs, _lifeline: lifeline }
+    }
+
+    /// Ends the guard: another process is going to serve the mount, with a guard of its own. Says whether it has ended, after
+    /// this time at the most; one that is left would take the end of this process for the mount's.
+    pub(super) fn end(&self, at_most: Duration) -> bool {
+        let Some(Lifeline { wanted, pipe, awaited }) = self.lifeline().take() else { return true };
+        drop(wanted);
+        drop(pipe);
+        let deadline = Instant::now() + at_most;
+        while !awaited.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        awaited.is_finished()
+    }
+
+    fn lifeline(&self) -> MutexGuard<'_, Option<Lifeline>> {
+        self.lifeline.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -71,8 +103,9 @@ impl Handler for Guarded {
 #[derive(Debug)]
 struct Lifeline {
     /// Gone before the guard ends for its sake.
-    _wanted: Arc<()>,
-    _pipe: ChildStdout,
+    wanted: Arc<()>,
+    pipe: ChildStdout,
+    awaited: JoinHandle<()>,
 }
 
 impl Lifeline {
@@ -84,8 +117,9 @@ impl Lifeline {
         let wanted = Arc::new(());
         let is_wanted = Arc::downgrade(&wanted);
         let dir = dir.to_path_buf();
-        thread::Builder::new().name("guard".into()).spawn(move || await_end(guard, &is_wanted, &dir))?;
-        Ok(Lifeline { _wanted: wanted, _pipe: pipe })
+        let thread = thread::Builder::new().name("guard".into());
+        let awaited = thread.spawn(move || await_end(guard, &is_wanted, &dir))?;
+        Ok(Lifeline { wanted, pipe, awaited })
     }
 }
 

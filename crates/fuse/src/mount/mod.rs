@@ -1,11 +1,17 @@
 //! A mounted volume: from mount(2) to umount(2).
 
 mod guard;
+mod handover;
+mod heir;
 mod kernel;
+mod leave;
 mod table;
 
 pub use guard::guard;
+pub use handover::{HANDOVER_FORMAT, HandOverError};
+pub use heir::{Heir, ReadyHeir};
 pub use kernel::{MountAccess, MountFlags, remount};
+pub use leave::{Leaving, StayError};
 pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape};
 
 use crate::fs::FileSystem;
@@ -13,7 +19,7 @@ use crate::nodes::Nodes;
 use crate::notify::{Hooks, Notifier};
 use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use crate::wire::device::Device;
-use crate::wire::{Cores, Readers, Serving};
+use crate::wire::{Agreement, Cores, Readers, Serving};
 use guard::Guarded;
 use serde::Serialize;
 use soda_client::Client;
@@ -94,6 +100,9 @@ pub struct Mount {
     fs: FileSystem,
     serving: Option<Serving>,
     transport: Transport,
+    device: Arc<Device>,
+    agreement: Agreement,
+    guarded: Arc<Guarded>,
 }
 
 impl Mount {
@@ -108,42 +117,42 @@ impl Mount {
         dir: &Path,
         config: &MountConfig,
     ) -> Result<Mount, MountError> {
-        let runtime = tokio::runtime::Handle::current();
         let dir = kernel::check_mount_point(dir)?;
         let fd = kernel::mount(&config.source, &dir, &config.flags)?;
         let undo = DetachOnDrop(Some(dir.clone()));
         let device = Device::new(fd);
         let connection = Connection::negotiate(&device, config.transport)
             .map_err(|error| MountError::of(error, MountError::Negotiation))?;
-        let agreement = connection.agreement();
-        tracing::debug!(?agreement, "agreed with the kernel");
-        let nodes = Arc::new(Nodes::new(client.root()));
-        let notifier = Arc::new(Notifier::new(device, agreement, nodes.clone()));
-        hooks.attach(notifier.clone());
-        let fs = FileSystem::new(
-            client,
-            nodes,
-            notifier.clone(),
-            agreement,
-            connection.answers(),
-            runtime.clone(),
-            dir.clone(),
-        );
-        let guarded = Guarded::new(fs.clone(), &dir, config.guard);
-        let readers = Readers { threads: config.threads, cores: config.cores };
-        let (serving, transport) = connection
-            .serve(readers, Arc::new(guarded), &runtime)
-            .map_err(|error| MountError::of(error, MountError::Threads))?;
-        serving.escort().into_iter().for_each(|escort| notifier.attach(escort));
-        tracing::info!(%transport, "the mount answers the kernel");
-        if transport == Transport::Uring {
-            fs.inner().tasks.start_looking_around();
+        tracing::debug!(agreement = ?connection.agreement(), "agreed with the kernel");
+        let fs = file_system(client, hooks, &device, &connection, &dir);
+        let mount = Mount::serve(fs, device, connection, dir.clone(), config)?;
+        if mount.transport == Transport::Uring {
+            mount.fs.inner().tasks.start_looking_around();
         }
         if let Err(error) = table::set_read_ahead(&dir, READ_AHEAD_KIB) {
             tracing::info!(%error, "read-ahead stays at the kernel's default");
         }
         undo.keep();
-        Ok(Mount { dir, fs, serving: Some(serving), transport })
+        Ok(mount)
+    }
+
+    /// Starts to read requests.
+    fn serve(
+        fs: FileSystem,
+        device: Arc<Device>,
+        connection: Connection,
+        dir: PathBuf,
+        config: &MountConfig,
+    ) -> Result<Mount, MountError> {
+        let agreement = connection.agreement();
+        let guarded = Arc::new(Guarded::new(fs.clone(), &dir, config.guard));
+        let readers = Readers { threads: config.threads, cores: config.cores };
+        let (serving, transport) = connection
+            .serve(readers, guarded.clone(), &tokio::runtime::Handle::current())
+            .map_err(|error| MountError::of(error, MountError::Threads))?;
+        serving.escort().into_iter().for_each(|escort| fs.inner().notifier.attach(escort));
+        tracing::info!(%transport, "the mount answers the kernel");
+        Ok(Mount { dir, fs, serving: Some(serving), transport, device, agreement, guarded })
     }
 
     pub fn dir(&self) -> &Path {
@@ -196,6 +205,21 @@ impl Drop for Mount {
             self.fs.inner().clear();
         }
     }
+}
+
+fn file_system(
+    client: Arc<Client>,
+    hooks: &Hooks,
+    device: &Arc<Device>,
+    connection: &Connection,
+    dir: &Path,
+) -> FileSystem {
+    let agreement = connection.agreement();
+    let nodes = Arc::new(Nodes::new(client.root()));
+    let notifier = Arc::new(Notifier::new(device.clone(), agreement, nodes.clone()));
+    hooks.attach(notifier.clone());
+    let runtime = tokio::runtime::Handle::current();
+    FileSystem::new(client, nodes, notifier, agreement, connection.answers(), runtime, dir.to_path_buf())
 }
 
 /// Removes a mount that could not be put to use.

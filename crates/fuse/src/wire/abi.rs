@@ -1,7 +1,9 @@
 //! Numbers and layouts of the protocol. Integers are the machine's own byte order; every structure is padded to 8 bytes.
 
+use serde::{Deserialize, Serialize};
+
 /// The kernel's number of an inode: what an entry of ours told it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct NodeId(pub u64);
 
 impl NodeId {

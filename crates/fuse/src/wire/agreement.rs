@@ -2,9 +2,10 @@
 
 use super::abi::{self, init};
 use super::request::SetXattrForm;
+use serde::{Deserialize, Serialize};
 
 /// What was agreed on with the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement {
     /// Minor version of the kernel's protocol.
     pub kernel_minor: u32,

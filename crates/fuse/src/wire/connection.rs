@@ -116,6 +116,12 @@ impl Connection {
         Ok(Connection { device: device.clone(), agreement, choice, uring, answers })
     }
 
+    /// Of a mount that another process has served over the device until now.
+    pub(crate) fn go_on(device: &Arc<Device>, agreement: Agreement) -> Connection {
+        let choice = TransportChoice::Only(Transport::Dev);
+        Connection { device: device.clone(), agreement, choice, uring: None, answers: device.clone() }
+    }
+
     pub fn agreement(&self) -> Agreement {
         self.agreement
     }

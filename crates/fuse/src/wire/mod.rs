@@ -13,6 +13,7 @@ mod buffers;
 pub mod connection;
 pub mod device;
 mod escort;
+mod pause;
 mod reply;
 mod request;
 mod serve;

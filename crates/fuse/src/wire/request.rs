@@ -3,10 +3,11 @@
 use super::Unique;
 use super::abi::{self, Fields, NodeId, fattr, flag, opcode};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use soda_types::{SetAttr, SetTime, Timestamp};
 
 /// Who asks, and about what.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Header {
     pub unique: Unique,
     pub node: NodeId,
@@ -53,7 +54,7 @@ pub struct SetAttrRequest {
     pub set: SetAttr,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LockSpan {
     pub start: u64,
     /// Inclusive, the kernel's OFFSET_MAX for "to the end".
@@ -63,7 +64,7 @@ pub struct LockSpan {
     pub pid: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LockRequest {
     pub handle: u64,
     pub owner: u64,

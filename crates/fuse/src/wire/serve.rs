@@ -5,6 +5,7 @@ use super::agreement::Agreement;
 use super::buffers::BufferPool;
 use super::device::Device;
 use super::escort::{Cores, Escort, Seat, escort};
+use super::pause::Pause;
 use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
 use super::uring::Uring;
 use super::{Handler, MalformedRequest, Op, Reply, Request, Sink};
@@ -14,6 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// The threads of a mount.
@@ -22,6 +24,7 @@ pub struct Serving {
     threads: Vec<JoinHandle<()>>,
     ended: tokio::sync::watch::Receiver<bool>,
     escort: Option<Arc<Escort>>,
+    pauses: Vec<Arc<Pause>>,
 }
 
 /// The threads that read the device.
@@ -43,6 +46,20 @@ impl Serving {
 
     pub fn has_ended(&self) -> bool {
         *self.ended.borrow()
+    }
+
+    /// From now on each thread that has handed a request on reads no other.
+    pub(crate) fn begin_pause(&self) {
+        self.pauses.iter().for_each(|pause| pause.begin());
+    }
+
+    /// Threads that still wait for a request, after this time at the most.
+    pub(crate) fn reading(&self, at_most: Duration) -> usize {
+        self.pauses.iter().map(|pause| pause.reading(at_most)).sum()
+    }
+
+    pub(crate) fn end_pause(&self) {
+        self.pauses.iter().for_each(|pause| pause.end());
     }
 
     pub fn join(self) {
@@ -72,19 +89,20 @@ pub(super) fn serve_device<H: Handler>(
     }
     .unzip();
     let alive = Arc::new(AtomicUsize::new(threads));
+    let pause = Arc::new(Pause::new(alive.clone()));
     let (ended, when_ended) = tokio::sync::watch::channel(false);
     let ended = Arc::new(ended);
     let queues = uring.map(Uring::queues).unwrap_or_default();
     let mut threads = (0..threads)
         .map(|number| {
-            let (device, dispatcher) = (device.clone(), dispatcher.clone());
+            let (device, dispatcher, pause) = (device.clone(), dispatcher.clone(), pause.clone());
             let (runtime, alive, ended, queues) =
                 (runtime.clone(), alive.clone(), ended.clone(), queues.clone());
             let escort = escort.clone();
             thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
                 let _context = runtime.enter();
                 let seat = escort.as_ref().map(|escort| Seat::take(escort, number));
-                Worker { device, dispatcher, seat }.run();
+                Worker { device, dispatcher, seat, pause }.run();
                 if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
                     queues.iter().for_each(|queue| queue.end());
                     escort.inspect(|escort| escort.end());
@@ -99,13 +117,14 @@ pub(super) fn serve_device<H: Handler>(
             Err(error) => tracing::debug!(%error, "the threads that answer do not follow who asks"),
         }
     }
-    Ok(Serving { threads, ended: when_ended, escort })
+    Ok(Serving { threads, ended: when_ended, escort, pauses: vec![pause] })
 }
 
 impl Serving {
     /// Other threads that read the same device. They end when these end.
     pub(super) fn join_later(&mut self, other: Serving) {
         self.threads.extend(other.threads);
+        self.pauses.extend(other.pauses);
         self.escort = self.escort.take().or(other.escort);
     }
 
@@ -205,12 +224,14 @@ struct Worker<H> {
     device: Arc<Device>,
     dispatcher: Dispatcher<H>,
     seat: Option<Seat>,
+    pause: Arc<Pause>,
 }
 
 impl<H: Handler> Worker<H> {
     fn run(self) {
         let mut buffer = self.dispatcher.pool.take();
         loop {
+            self.pause.keep();
             match self.device.receive(&mut buffer) {
                 Ok(Some(len)) => buffer = self.dispatch(buffer, len),
                 Ok(None) => return,

@@ -110,6 +110,74 @@ impl Mount {
         wait::run(Command::new("stat").arg(&self.root), PATIENCE).expect_success("the new mount");
     }
 
+    /// `soda mount --takeover`: another process serves from now on.
+    ///
+    /// # Panics
+    /// If it does not, or the process before it does not end well.
+    pub fn take_over(&mut self) {
+        self.take_over_with(&[]);
+    }
+
+    /// As [`Mount::take_over`], by a process with these variables in its environment, as `NAME=value`.
+    ///
+    /// # Panics
+    /// As [`Mount::take_over`].
+    pub fn take_over_with(&mut self, environment: &[&str]) {
+        let heir = spawn(&self.heir(environment), &self.log);
+        let mut before = self.child.replace(heir);
+        let before = before.as_mut().unwrap_or_else(|| panic!("{} is not mounted", self.root.display()));
+        let mut status = None;
+        let ended = wait::until(PATIENCE * 3, || {
+            status = before.try_wait().ok().flatten();
+            status.is_some() || self.has_ended()
+        });
+        let (failed, root, log) = (self.has_ended(), self.root.display(), tail(&self.log, 40));
+        assert!(ended, "{}: {root} was not taken over\n{log}", wait::TIMED_OUT);
+        assert!(!failed, "{root} was not taken over: {:?}\n{log}", self.child.as_mut().map(Child::try_wait));
+        assert!(status.is_some_and(|status| status.success()), "who had {root}: {status:?}\n{log}");
+        wait::run(Command::new("stat").arg(&self.root), PATIENCE).expect_success("the mount");
+    }
+
+    /// As [`Mount::take_over`], where a daemon that is nobody's child has served since.
+    ///
+    /// # Panics
+    /// If it is not served by a process of the test's then.
+    pub fn take_over_from_daemon(&mut self) {
+        // What was this test's child has ended.
+        self.child.take().map(|mut child| child.wait());
+        self.child = Some(spawn(&self.heir(&[]), &self.log));
+        let socket = format!("mount-{}-", self.process());
+        let runtime = std::env::var_os("SODA_RUNTIME_DIR").map_or("/run/soda".into(), PathBuf::from);
+        let is_there = || {
+            let sockets = std::fs::read_dir(&runtime).into_iter().flatten().flatten();
+            sockets.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&socket))
+        };
+        let there = wait::until(PATIENCE * 3, is_there);
+        assert!(
+            there,
+            "{}: {} was not taken over\n{}",
+            wait::TIMED_OUT,
+            self.root.display(),
+            tail(&self.log, 40)
+        );
+    }
+
+    /// Has a process try to take the mount over, and waits for its end.
+    pub fn try_to_take_over(&self, environment: &[&str]) -> wait::Finish {
+        let words = self.heir(environment);
+        wait::run(Command::new(&words[0]).args(&words[1..]), PATIENCE * 3)
+    }
+
+    fn heir(&self, environment: &[&str]) -> Vec<String> {
+        let soda = soda_binary().display().to_string();
+        let mut words: Vec<String> = vec!["env".to_owned()];
+        words.extend(environment.iter().map(|variable| (*variable).to_owned()));
+        words.extend(self.words.iter().take_while(|word| **word != soda).cloned());
+        words.extend([soda, "mount".to_owned(), "--takeover".to_owned()]);
+        words.extend([self.root.display().to_string(), "--foreground".to_owned()]);
+        words
+    }
+
     /// `soda umount`.
     ///
     /// # Panics

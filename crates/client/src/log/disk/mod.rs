@@ -265,6 +265,14 @@ impl DiskLog {
         Ok(Files { place, segments, taken: 0 })
     }
 
+    /// Where it lies, for a process that takes it over; `None`: there are no files.
+    pub(crate) fn to_pass_on(&self) -> std::io::Result<Option<(PathBuf, File)>> {
+        match &*lock(&self.files) {
+            Stage::Begun(files) => Ok(Some((files.place.dir().to_owned(), files.place.lock_to_pass_on()?))),
+            Stage::NothingYet | Stage::Ended => Ok(None),
+        }
+    }
+
     /// Nothing of it is needed any more. It is not written to afterwards.
     pub(crate) fn remove(&self) {
         if let Some(files) = self.end() {

@@ -29,7 +29,7 @@ const MOST: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Place {
     dir: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 /// Why a log is kept.
@@ -83,6 +83,15 @@ impl Place {
         Ok(left)
     }
 
+    /// Of another process, which has passed its lock on.
+    pub(crate) fn taken_over(dir: PathBuf, lock: File) -> Place {
+        Place { dir, lock }
+    }
+
+    pub(crate) fn lock_to_pass_on(&self) -> io::Result<File> {
+        self.lock.try_clone()
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -125,7 +134,7 @@ impl Place {
         // It may have been removed or kept in between.
         let there = fs::metadata(&path).ok().map(|found| found.ino());
         let same = there == Some(lock.metadata()?.ino());
-        Ok(same.then(|| Place { dir: dir.to_owned(), _lock: lock }))
+        Ok(same.then(|| Place { dir: dir.to_owned(), lock }))
     }
 }
 

@@ -1,0 +1,119 @@
+//! What the kernel was told of a mount and counts on, for a process that serves it next ([`crate::mount::leave`]).
+
+use super::Inner;
+use crate::handles::{DirHandle, Durability, FileHandle, Path};
+use crate::nodes::HandedNode;
+use crate::wire::{Header, LockRequest, Op, Reply};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use soda_client::{HandedDir, HandedFile, OpenDir};
+use soda_types::{Fid, LockOwner};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::watch;
+
+/// Waits for locks that are given up, and begun once more by whoever serves the mount next.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    begun: watch::Sender<bool>,
+    waits: Mutex<Vec<Wait>>,
+}
+
+/// A request for a lock, unanswered.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Wait {
+    pub(super) header: Header,
+    pub(super) request: LockRequest,
+}
+
+impl Leaving {
+    fn waits(&self) -> MutexGuard<'_, Vec<Wait>> {
+        self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(super) async fn begun(&self) {
+        // The sender is here.
+        let _ = self.begun.subscribe().wait_for(|begun| *begun).await;
+    }
+
+    pub(super) fn note(&self, wait: Wait) {
+        self.waits().push(wait);
+    }
+}
+
+/// All of it. Requests that are under way are not part of it, but for the waits for locks.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct HandedFiles {
+    nodes: Vec<HandedNode>,
+    files: Vec<(u64, HandedFile, Path, Durability)>,
+    next_file: u64,
+    dirs: Vec<(u64, HandedDir)>,
+    next_dir: u64,
+    record_owners: Vec<(Fid, LockOwner, u64)>,
+    /// Handles of directories whose names the kernel may be taking in.
+    listings: Vec<(Fid, u64)>,
+    waits: Vec<Wait>,
+    requests: u64,
+}
+
+impl Inner {
+    /// From now on nobody waits for a lock: who does is to be asked for again.
+    pub(crate) fn give_up_waits(&self) {
+        self.leaving.begun.send_replace(true);
+    }
+
+    /// Asks for all locks again that were waited for.
+    pub(crate) fn take_up_waits(self: &Arc<Self>) {
+        self.leaving.begun.send_replace(false);
+        let waits = std::mem::take(&mut *self.leaving.waits());
+        for Wait { header, request } in waits {
+            let reply = Reply::new(header.unique, self.tasks.sink());
+            let op = Op::SetLock { lock: request, wait: true };
+            self.clone().start_on_file(header, op, Bytes::new(), reply);
+        }
+    }
+
+    /// To be called when nothing is under way.
+    pub(crate) async fn hand_over(&self) -> HandedFiles {
+        let file = |(handle, file): (u64, Arc<FileHandle>)| {
+            (handle, file.open.hand_over(), file.path, file.durability)
+        };
+        let mut dirs = Vec::new();
+        for (handle, dir) in self.dirs.all() {
+            dirs.push((handle, dir.open.hand_over().await));
+        }
+        HandedFiles {
+            nodes: self.nodes.hand_over(),
+            files: self.files.all().into_iter().map(file).collect(),
+            next_file: self.files.next(),
+            dirs,
+            next_dir: self.dirs.next(),
+            record_owners: self.record_owners.hand_over(),
+            listings: self.notifier.listings().all(),
+            waits: self.leaving.waits().clone(),
+            requests: self.requests.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Before the first request.
+    pub(crate) fn take_over(&self, handed: HandedFiles) {
+        for node in handed.nodes {
+            self.client.remember_handed(node.fid(), node.lookups());
+            self.nodes.take_over(node);
+        }
+        for (handle, file, path, durability) in handed.files {
+            let open = self.client.open_handed(file);
+            self.files.add_at(handle, FileHandle { open, path, durability });
+        }
+        self.files.go_on_from(handed.next_file);
+        for (handle, dir) in handed.dirs {
+            let open = Arc::new(OpenDir::handed(dir));
+            self.dirs.add_at(handle, DirHandle { fid: open.fid(), open });
+        }
+        self.dirs.go_on_from(handed.next_dir);
+        self.record_owners.take_over(handed.record_owners);
+        handed.listings.into_iter().for_each(|(dir, handle)| self.notifier.listings().give(dir, handle));
+        *self.leaving.waits() = handed.waits;
+        self.requests.store(handed.requests, Ordering::Relaxed);
+    }
+}

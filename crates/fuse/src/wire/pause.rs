@@ -1,0 +1,90 @@
+//! A pause of the threads that read the device, while somebody else may read it.
+//!
+//! A thread that waits in read(2) for a request stays there: no signal can be sent to one thread without unsafe code, and to poll
+//! first would cost a system call for each request. So it notices with the next request, which it still hands on; who wants the
+//! pause sees to it that some come.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(super) struct Pause {
+    wanted: AtomicBool,
+    resting: Mutex<usize>,
+    changed: Condvar,
+    /// Threads that have not ended.
+    alive: Arc<AtomicUsize>,
+}
+
+impl Pause {
+    pub(super) fn new(alive: Arc<AtomicUsize>) -> Pause {
+        Pause { wanted: AtomicBool::new(false), resting: Mutex::new(0), changed: Condvar::new(), alive }
+    }
+
+    /// To be called before each read: returns when there is no pause.
+    pub(super) fn keep(&self) {
+        if !self.wanted.load(Ordering::Acquire) {
+            return;
+        }
+        let mut resting = self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *resting += 1;
+        self.changed.notify_all();
+        while self.wanted.load(Ordering::Acquire) {
+            resting = self.changed.wait(resting).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        *resting -= 1;
+    }
+
+    pub(super) fn begin(&self) {
+        self.wanted.store(true, Ordering::Release);
+    }
+
+    pub(super) fn end(&self) {
+        let _resting = self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.wanted.store(false, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Threads that may still read. Waits for a change for so long, unless there are none.
+    pub(super) fn reading(&self, at_most: Duration) -> usize {
+        let resting = self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let reading = |resting: usize| self.alive.load(Ordering::Acquire).saturating_sub(resting);
+        let is_same = |now: &mut usize| reading(*now) > 0;
+        let waited = self.changed.wait_timeout_while(resting, at_most, is_same);
+        let (resting, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        reading(*resting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    #[test]
+    fn who_reads_rests_before_the_next_and_goes_on_after_the_pause() {
+        let pause = Arc::new(Pause::new(Arc::new(AtomicUsize::new(2))));
+        let (tell, told) = channel();
+        let (ask, asked) = channel::<()>();
+        let (reader, other) = (pause.clone(), pause.clone());
+        thread::spawn(move || {
+            for _ in 0..2 {
+                reader.keep();
+                tell.send(()).unwrap();
+                asked.recv().unwrap();
+            }
+        });
+        told.recv().unwrap();
+        pause.begin();
+        assert_eq!(pause.reading(Duration::ZERO), 2, "both are in the middle of something");
+        thread::spawn(move || other.keep());
+        ask.send(()).unwrap();
+        assert_eq!(pause.reading(Duration::from_secs(60)), 0);
+        assert!(told.try_recv().is_err());
+        pause.end();
+        told.recv_timeout(Duration::from_secs(60)).unwrap();
+        pause.keep();
+    }
+}
