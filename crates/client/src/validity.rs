@@ -98,7 +98,7 @@ impl Answers {
         let mut rounds = 0u32;
         while self.inside[phase % 2].load(Ordering::SeqCst) != 0 {
             // A section lasts one write to /dev/fuse.
-            if rounds >= YIELDS && rounds % SLEEPS_BETWEEN == 0 {
+            if rounds >= YIELDS && rounds.is_multiple_of(SLEEPS_BETWEEN) {
                 hooks.hurry();
             }
             if rounds < YIELDS {
