@@ -24,6 +24,7 @@ use crate::inner::{Gate, Inner, Phase};
 use crate::life::refused;
 use crate::log::disk::place::Place;
 use crate::session::{Established, exchange, open_control};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use soda_oplog::{DigestId, Log};
 use soda_protocol::{Call, Lock, SessionKey, Standing};
@@ -60,6 +61,25 @@ pub struct HandedClient {
 /// The locks of the directories on the local disk, as far as [`HandedClient::descriptors`] says that there are any, in this
 /// order: of file data, of the log.
 pub type HandedLocks = Vec<OwnedFd>;
+
+/// What was handed over has another form.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreadable(#[from] postcard::Error);
+
+/// A part of what is handed over, as bytes.
+///
+/// # Errors
+/// It cannot be written down.
+pub fn encode<T: Serialize>(part: &T) -> Result<Vec<u8>, Unreadable> {
+    Ok(postcard::to_stdvec(part)?)
+}
+
+/// # Errors
+/// Another version has written it.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
+    Ok(postcard::from_bytes(bytes)?)
+}
 
 impl HandedClient {
     /// How many descriptors belong to it.

@@ -205,8 +205,8 @@ mod tests {
         let (mut world, edition) = (World::new(), Edition::default());
         world.open(1, &edition);
         world.tell(1, &edition);
-        let handed = postcard::to_stdvec(&world.listing).unwrap();
-        world.listing = postcard::from_bytes(&handed).unwrap();
+        let handed = soda_client::handover::encode(&world.listing).unwrap();
+        world.listing = soda_client::handover::decode(&handed).unwrap();
         assert_eq!(world.open(2, &edition), PageUse::Leave);
         world.tell(1, &edition);
         world.listing.closed(1);

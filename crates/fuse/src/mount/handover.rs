@@ -17,7 +17,7 @@ use crate::fs::HandedFiles;
 use crate::wire::Agreement;
 use crate::wire::device::MAX_WRITE;
 use serde::{Deserialize, Serialize};
-use soda_client::handover::HandedClient;
+use soda_client::handover::{self, HandedClient, Unreadable};
 
 /// Of what passes. Another number is not understood: it changes with every change of what is handed over.
 pub const HANDOVER_FORMAT: u32 = 1;
@@ -26,7 +26,7 @@ pub const HANDOVER_FORMAT: u32 = 1;
 #[derive(Debug, thiserror::Error)]
 pub enum HandOverError {
     #[error("what was handed over cannot be read: {0}")]
-    Unreadable(#[from] postcard::Error),
+    Unreadable(#[from] Unreadable),
     #[error("{expected} descriptors belong to what was handed over, and {found} came with it")]
     Descriptors { expected: usize, found: usize },
     #[error("the kernel may send {0} bytes in one write, more than this program takes")]
@@ -47,11 +47,11 @@ impl Handed {
     }
 
     pub(super) fn encode(&self) -> Result<Vec<u8>, HandOverError> {
-        Ok(postcard::to_stdvec(self)?)
+        Ok(handover::encode(self)?)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Handed, HandOverError> {
-        let handed: Handed = postcard::from_bytes(bytes)?;
+        let handed: Handed = handover::decode(bytes)?;
         match handed.max_write > MAX_WRITE {
             true => Err(HandOverError::MaxWrite(handed.max_write)),
             false => Ok(handed),
