@@ -273,5 +273,5 @@ impl Inner {
 
 /// What the acknowledgements say is in use.
 pub(crate) fn said_open(acks: &[RecallAck]) -> Vec<Fid> {
-    acks.iter().filter(|ack| ack.in_use == InUse::Yes).map(|ack| ack.object.unwrap_or(ack.fid)).collect()
+    acks.iter().filter(|ack| ack.in_use == InUse::Yes).map(|ack| ack.asked()).collect()
 }

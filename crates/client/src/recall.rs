@@ -34,7 +34,7 @@ use crate::inner::{Inner, Passed, said_open};
 use crate::kernel::Plan;
 use soda_lease::holder::{RecallStep, Scan};
 use soda_protocol::Note;
-use soda_types::{Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck};
+use soda_types::{Epoch, Fid, InUse, LeasePart, Mode, Monotonic, Recall, RecallAck};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -114,7 +114,7 @@ impl Inner {
     fn work_on_recalls(self: &Arc<Inner>, recalls: &[Recall]) {
         let mut acks = Vec::new();
         for recall in recalls {
-            if recall.object.is_some() && self.defer(recall) {
+            if recall.part.is_some() && self.defer(recall) {
                 continue;
             }
             match self.begin_recall(recall) {
@@ -162,19 +162,19 @@ impl Inner {
 
     fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
         let now = self.now();
-        let asked = recall.object.unwrap_or(recall.fid);
+        let asked = recall.asked();
         let mut state = crate::lock(&self.state);
         match state.peek(asked).map(|inode| inode.log.origin) {
             // The answer to the digest that made it is on its way, with the lease that is meant. The server asks again.
             Some(Origin::Here) => return Begun::Running,
-            Some(Origin::Told) if recall.object.is_none() => state.adopt_lease(now, recall),
+            Some(Origin::Told) if recall.part.is_none() => state.adopt_lease(now, recall),
             _ => {}
         }
         let step = state.holder.handle_recall(now, recall);
         let in_use = state.in_use(asked, InUse::No);
         let (of, keep, inside) = match step {
             RecallStep::AlreadyGone(mut ack) => {
-                if recall.object.is_some() {
+                if recall.part.is_some() {
                     let uncovered = state.uncovered_ahead();
                     if !uncovered.is_empty() {
                         return Begun::Uncovered(uncovered);
@@ -362,5 +362,12 @@ impl State {
 /// Beside the answer about a directory: a file below it is open here, and nothing will be asked for it any more. No epoch: it
 /// answers nothing.
 fn said_in_use(asked: Fid, fid: Fid) -> RecallAck {
-    RecallAck { fid: asked, epoch: Epoch(0), kept: None, in_use: InUse::Yes, uses: 0, object: Some(fid) }
+    RecallAck {
+        fid: asked,
+        epoch: Epoch(0),
+        kept: None,
+        in_use: InUse::Yes,
+        uses: 0,
+        part: Some(LeasePart::object(fid)),
+    }
 }

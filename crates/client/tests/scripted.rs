@@ -6,8 +6,8 @@ use bytes::Bytes;
 use soda_client::{KillPriv, NamesLock, NoKernel, OpenMode};
 use soda_protocol::*;
 use soda_types::{
-    Cause, Epoch, Errno, Fid, FileKind, FsError, Grant, Ino, LockOwner, Mode, Recall, Sequence, SetAttr,
-    Version, VolumeId,
+    Cause, Epoch, Errno, Fid, FileKind, FsError, Grant, Ino, LeasePart, LockOwner, Mode, Recall, Sequence,
+    SetAttr, Version, VolumeId,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +91,8 @@ async fn what_nothing_covers_is_told_before_a_question_about_a_lease_that_is_not
                     written.await.unwrap();
                     control.answer(tag, Answer::Digested { attrs }, &[]).await;
                     let (epoch, cause) = (Epoch(1 << 30), Cause::Data);
-                    let recall = Recall { fid: LEASE, epoch, to: None, cause, object: Some(file) };
+                    let recall =
+                        Recall { fid: LEASE, epoch, to: None, cause, part: Some(LeasePart::object(file)) };
                     control.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
                 }
                 None => {
@@ -122,7 +123,10 @@ async fn what_nothing_covers_is_told_before_a_question_about_a_lease_that_is_not
     go_on.send(()).unwrap();
     let (second, acks) = server.await.unwrap();
     assert!(second, "answered before the server has heard of the write");
-    assert!(acks.len() == 1 && acks[0].kept.is_none() && acks[0].object == Some(LEASE), "{acks:?}");
+    assert!(
+        acks.len() == 1 && acks[0].kept.is_none() && acks[0].part == Some(LeasePart::tree(LEASE)),
+        "{acks:?}"
+    );
     drop(syncing);
 }
 

@@ -16,13 +16,17 @@
 //! both sides, and why hard-linked files, which have several chains of ancestors, are never covered by a deep lease.
 //!
 //! # Deep leases in the table and the holder
-//! `table/ancestry.rs` is the ancestry table, `table/deep.rs` says what a deep lease covers and who gets one, `table/parts.rs`
-//! asks for single objects, `holder/deep.rs` is the client's side. The stories `testdata/D_*` and `E_*` tell it, and
-//! `tests/deep` holds the table against these rules on trees that change. What was chosen:
+//! `table/ancestry.rs` is the ancestry table, `table/deep.rs` says what a deep lease covers, `table/holes.rs` what not,
+//! `table/offers.rs` who gets one, `table/parts.rs` asks for parts, `holder/deep.rs` is the client's side. The stories
+//! `testdata/D_*` and `E_*` tell it, and `tests/deep` holds the table against these rules on trees that change.
+//! What was chosen:
 //!
-//! * *A hole that keeps nothing is the object and all below it.* Whoever may change a directory's names may move things in
-//!   and out of it without another word; so what is below is covered no longer, and both ends of a rename are holes before it
-//!   is made. A hole that keeps reading is that object alone: its names stay, so what is below stays below.
+//! * *A hole is one object.* A directory that another session uses, to change its names say, leaves what is below it covered.
+//!   That user may move things in and out of it without another word; a directory that it moves takes along what others were
+//!   told of below it: in that step the table gives each of them a deep lease on the directory, in the place of the one above,
+//!   and asks for all of it. They never hear of that lease but by the question.
+//! * *A hole with all below it* is where another session has a deep lease or has made a directory, where too many holes are in
+//!   one directory, and where the place of an object was not known.
 //! * *Covered is what the server has said so of*, with the answers (`Covered`), object by object. So the client need not know
 //!   the holes, hard links need no word of their own, and holes heal in the table alone.
 //! * *Each question has an epoch of its own.* A deep lease keeps its epoch unless it gets another mode; questions have theirs.

@@ -159,8 +159,7 @@ impl Watched {
             Event::Release { session, ino } => {
                 if let Some(lease) = self.table.lease(SessionId(session), fid(ino)) {
                     let (epoch, in_use) = (lease.epoch, InUse::No);
-                    let release =
-                        RecallAck { fid: fid(ino), epoch, kept: None, in_use, uses: 1, object: None };
+                    let release = RecallAck { fid: fid(ino), epoch, kept: None, in_use, uses: 1, part: None };
                     self.table.handle_release(now, SessionId(session), &[release]);
                 }
             }
@@ -210,7 +209,7 @@ impl Watched {
             kept,
             in_use: InUse::No,
             uses: 2,
-            object: recall.object,
+            part: recall.part,
         };
         self.table.handle_acks(self.now, session, &[ack]);
     }

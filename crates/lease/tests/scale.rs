@@ -160,7 +160,7 @@ fn a_million_leases_of_a_thousand_sessions() {
             kept: None,
             in_use: Default::default(),
             uses: 0,
-            object: None,
+            part: None,
         };
         driver.table.handle_acks(at(3), session, &[ack]);
     }

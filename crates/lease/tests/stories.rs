@@ -6,13 +6,13 @@
 //! commit it.
 
 use soda_lease::table::{
-    Access, BackOff, Created, DeepLeases, Equation8, Moved, ObjectTerm, OpKey, Outcome, Output, Table,
+    Access, BackOff, Created, DeepLeases, Equation8, Hole, Moved, ObjectTerm, OpKey, Outcome, Output, Table,
     TableConfig, TreeChanges,
 };
 use soda_lease::{DriftMargin, Holder, HolderConfig, RecallStep, Ticket};
 use soda_types::{
-    Cause, Coverage, Epoch, Fid, FileKind, Grant, InUse, Ino, Mode, Monotonic, Recall, RecallAck, SessionId,
-    VolumeId,
+    Cause, Coverage, Epoch, Fid, FileKind, Grant, InUse, Ino, LeasePart, Mode, Monotonic, Recall, RecallAck,
+    Scope, SessionId, VolumeId,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -108,11 +108,20 @@ fn keeps(mode: Option<Mode>) -> &'static str {
     }
 }
 
-fn named(lease: Fid, epoch: Epoch, object: Option<Fid>) -> String {
-    match object {
+fn hole_in_words(hole: Hole) -> &'static str {
+    match hole {
+        Hole::KeepsReading => "keeps reading",
+        Hole::Object => "keeps nothing",
+        Hole::Tree => "and all below it keep nothing",
+    }
+}
+
+fn named(lease: Fid, epoch: Epoch, part: Option<LeasePart>) -> String {
+    match part {
         None => format!("{lease} {epoch}"),
-        Some(object) if object == lease => format!("deep {lease} ({epoch})"),
-        Some(object) => format!("{object} out of deep {lease} ({epoch})"),
+        Some(part) if part == LeasePart::tree(lease) => format!("deep {lease} ({epoch})"),
+        Some(LeasePart { fid, scope: Scope::Node }) => format!("{fid} out of deep {lease} ({epoch})"),
+        Some(LeasePart { fid, .. }) => format!("all below {fid} out of deep {lease} ({epoch})"),
     }
 }
 
@@ -171,7 +180,7 @@ impl Cell {
             ["holes", who, what] => {
                 let holes = self.table.holes(SessionId(session(who)), fid(what));
                 let list: Vec<String> =
-                    holes.iter().map(|(fid, kept)| format!("{fid} keeps {}", keeps(*kept))).collect();
+                    holes.iter().map(|(fid, hole)| format!("{fid} {}", hole_in_words(*hole))).collect();
                 self.say(format!("server: {who}'s deep lease on {} has {list:?}", fid(what)));
             }
             ["open", sessions @ ..] => {
@@ -304,7 +313,7 @@ impl Cell {
         let now = self.now;
         match self.holder(number).handle_recall(now, &recall) {
             RecallStep::AlreadyGone(ack) => {
-                let what = named(ack.fid, ack.epoch, ack.object);
+                let what = named(ack.fid, ack.epoch, ack.part);
                 self.say(format!("s{number}: {what} is gone already, keeps {}", keeps(ack.kept)));
                 self.table.handle_acks(now, SessionId(number), &[ack]);
             }
@@ -329,7 +338,7 @@ impl Cell {
                 self.holder(number).finish_recall(now, fid(what), epoch, InUse::No)
             }
         };
-        let asked = named(ack.fid, ack.epoch, ack.object);
+        let asked = named(ack.fid, ack.epoch, ack.part);
         self.say(format!("s{number}: answers {asked}, keeps {}", keeps(ack.kept)));
         self.acks.insert(key, ack);
     }
@@ -377,9 +386,9 @@ impl Cell {
                 Output::Admit(op) => format!("op{} runs", op.0),
                 Output::Refuse(op, refusal) => format!("op{} is refused: {refusal}", op.0),
                 Output::Recall { session, recall } => {
-                    let what = named(recall.fid, recall.epoch, recall.object);
+                    let what = named(recall.fid, recall.epoch, recall.part);
                     let line = format!("asks s{} for {what}, to keep {}", session.0, keeps(recall.to));
-                    let object = recall.object.unwrap_or(recall.fid);
+                    let object = recall.asked();
                     self.recalls.insert((session.0, object.ino.0), recall);
                     line
                 }

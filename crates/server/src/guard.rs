@@ -12,7 +12,7 @@ use crate::respond::Leases;
 use crate::shared::Shared;
 use soda_lease::table::{Access, Covered, Granted, OpKey, Output, Refusal};
 use soda_protocol::{Frame, FrameKind, Inquiry, InquiryAnswer, Node, OpId, Push};
-use soda_types::{Fid, InUse, Monotonic, Recall, RecallAck, SessionId};
+use soda_types::{Fid, InUse, LeasePart, Monotonic, Recall, RecallAck, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -196,13 +196,13 @@ impl<'s> CoreGuard<'s> {
         if let Some(grant) = self.table.lease(session, fid) {
             let now = self.now;
             let given_up =
-                RecallAck { fid, epoch: grant.epoch, kept: None, in_use: InUse::No, uses: 0, object: None };
+                RecallAck { fid, epoch: grant.epoch, kept: None, in_use: InUse::No, uses: 0, part: None };
             self.table.handle_release(now, session, &[given_up]);
         }
         if let Some(grant) = self.table.deep_lease(session, fid) {
             let now = self.now;
-            let (epoch, object) = (grant.epoch, Some(fid));
-            let given_up = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object };
+            let (epoch, part) = (grant.epoch, Some(LeasePart::tree(fid)));
+            let given_up = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, part };
             self.table.handle_release(now, session, &[given_up]);
         }
     }

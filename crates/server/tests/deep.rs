@@ -9,7 +9,7 @@ use soda_protocol::{
     Place, Reclaim, ReclaimStep, Rename, Reply, Role, Unlink, WriteAt,
 };
 use soda_server::{DeepLeases, RunningServer, Server};
-use soda_types::{Fid, FileKind, Grant, InUse, Mode, Recall, Scope, SetAttr};
+use soda_types::{Fid, FileKind, Grant, InUse, LeasePart, Mode, Recall, Scope, SetAttr};
 use std::path::Path;
 
 fn start_deep(dir: &Path) -> RunningServer {
@@ -66,7 +66,7 @@ async fn touch(client: &Client, fid: Fid) -> Reply {
 async fn asked_for(client: &Client, fid: Fid) -> Recall {
     loop {
         let recall = client.next_recall().await;
-        if recall.object.unwrap_or(recall.fid) == fid {
+        if recall.asked() == fid {
             return recall;
         }
     }
@@ -94,7 +94,7 @@ async fn a_new_directory_is_its_makers_with_all_that_comes_into_it() {
     // One object is asked for, the rest stays.
     node(touch(&other, file).await).unwrap();
     let recall = asked_for(&maker, file).await;
-    assert_eq!((recall.fid, recall.object, recall.to), (home, Some(file), None));
+    assert_eq!((recall.fid, recall.part, recall.to), (home, Some(LeasePart::object(file)), None));
     let reply = touch(&maker, inner).await;
     assert_eq!((reply.grants.len(), covered(&reply, inner)), (0, Some(Mode::Write)));
 
@@ -170,7 +170,7 @@ async fn a_scan_costs_a_lease_for_each_subtree() {
     let writer = Client::connect(&server).await;
     touch(&writer, file).await;
     for client in [&reader, &second] {
-        assert_eq!(asked_for(client, file).await.object, Some(file));
+        assert_eq!(asked_for(client, file).await.part, Some(LeasePart::object(file)));
     }
 }
 
@@ -283,11 +283,11 @@ async fn names_that_move_across_the_edge_in_a_digest_take_a_lease_along() {
     let other = connect(&server).await;
     for fid in [out, linked, open] {
         touch(&other, fid).await;
-        assert_eq!(asked_for(&teller.client, fid).await.object, None);
+        assert_eq!(asked_for(&teller.client, fid).await.part, None);
     }
     touch(&other, inside).await;
     let recall = asked_for(&teller.client, inside).await;
-    assert_eq!((recall.fid, recall.object), (home, Some(inside)));
+    assert_eq!((recall.fid, recall.part), (home, Some(LeasePart::object(inside))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -357,5 +357,5 @@ async fn after_a_restart_what_was_covered_is_reclaimed_lease_by_lease() {
     let other = connect(&server).await;
     let reply = getattr(&other, file).await;
     assert!(reply.result.is_ok());
-    assert_eq!(asked_for(&holder, file).await.object, None);
+    assert_eq!(asked_for(&holder, file).await.part, None);
 }

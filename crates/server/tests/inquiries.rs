@@ -76,7 +76,7 @@ impl Holder {
     async fn lower(&self) {
         let Recall { fid, epoch, to, .. } = self.recall().await;
         assert_eq!((fid, epoch, to), (self.node.fid, self.lease.epoch, Some(Mode::Read)));
-        let ack = RecallAck { fid, epoch, kept: to, in_use: InUse::No, uses: 0, object: None };
+        let ack = RecallAck { fid, epoch, kept: to, in_use: InUse::No, uses: 0, part: None };
         self.connection.note(&Note::RecallAcks(vec![ack])).await;
     }
 }

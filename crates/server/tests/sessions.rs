@@ -223,7 +223,7 @@ async fn released_leases_are_not_recalled() {
         kept: None,
         in_use: InUse::No,
         uses: 0,
-        object: None,
+        part: None,
     };
     holder.note(Note::Release(reply.grants.iter().map(give_back).collect())).await;
     assert_eq!(holder.ask(Call::Renew).await.result, Ok(Answer::Done));

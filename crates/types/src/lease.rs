@@ -75,10 +75,41 @@ pub struct Recall {
     pub to: Option<Mode>,
     pub cause: Cause,
     /// `None`: the node lease on `fid`. Else what is asked for is part of the deep lease on `fid`, and `epoch` names the
-    /// question, not the lease: there can be many at a time. To keep reading: this object alone. To keep nothing: the object
-    /// and all below it, because who may change a directory's names may move things in and out. With the directory of the
-    /// lease itself, that is the whole lease.
-    pub object: Option<Fid>,
+    /// question, not the lease: there can be many at a time. To keep nothing of the directory of the lease itself with all
+    /// below: that is the whole lease.
+    pub part: Option<LeasePart>,
+}
+
+/// Part of a deep lease: one object, or a directory and all below it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeasePart {
+    pub fid: Fid,
+    pub scope: Scope,
+}
+
+impl LeasePart {
+    pub fn object(fid: Fid) -> LeasePart {
+        LeasePart { fid, scope: Scope::Node }
+    }
+
+    /// The directory and all below it. Of the lease's own directory: all of the lease.
+    pub fn tree(fid: Fid) -> LeasePart {
+        LeasePart { fid, scope: Scope::Subtree }
+    }
+}
+
+impl Recall {
+    /// The object that is asked for.
+    pub fn asked(&self) -> Fid {
+        self.part.map_or(self.fid, |part| part.fid)
+    }
+}
+
+impl RecallAck {
+    /// The object that was asked for.
+    pub fn asked(&self) -> Fid {
+        self.part.map_or(self.fid, |part| part.fid)
+    }
 }
 
 /// Why a lease is recalled: what the waiting operation is about to do. A hint; the lease goes all the same.
@@ -109,8 +140,9 @@ pub struct RecallAck {
     pub in_use: InUse,
     /// How often the cache was used under this lease, for the server's rates (equation 8 of the SODA paper).
     pub uses: u32,
-    /// As in the [`Recall`]. A deep lease that is given back unasked names itself: `fid` again, under its own epoch.
-    pub object: Option<Fid>,
+    /// As in the [`Recall`]. A deep lease that is given back, or lowered, unasked names itself: `fid` again with all below,
+    /// under its own epoch.
+    pub part: Option<LeasePart>,
 }
 
 /// Beside an answer about an object: the deep lease of the session on `root` covers it. Deep leases cover only what the

@@ -16,7 +16,7 @@ mod time;
 pub use attr::{Attr, Creds, FileKind, FsStats, SetAttr, SetTime, mode};
 pub use error::{Errno, FsError, FsResult};
 pub use id::{ClientId, Epoch, Fid, Ino, LockOwner, Sequence, SessionId, Slot, Version, VolumeId};
-pub use lease::{Cause, Coverage, Grant, InUse, Mode, ObjectTerm, Recall, RecallAck, Scope, Term};
+pub use lease::{Cause, Coverage, Grant, InUse, LeasePart, Mode, ObjectTerm, Recall, RecallAck, Scope, Term};
 pub use lock::{Lock, LockFamily, LockMode};
 pub use name::{
     NAME_MAX, Name, NameError, SYMLINK_MAX, XATTR_ACCESS_LIST, XATTR_CAPABILITY, XATTR_DEFAULT_LIST,

@@ -40,7 +40,7 @@ impl Inner {
         self.runtime.spawn(async move {
             let part = |fid: Fid| Part { fid, keep: None, plan: Plan::default() };
             let parts: Vec<Part> = fids.into_iter().map(part).collect();
-            inner.flush_for_recall(recall.object.unwrap_or(recall.fid), &parts).await;
+            inner.flush_for_recall(recall.asked(), &parts).await;
             inner.work_on_recalls(&[recall]);
         });
     }

@@ -75,7 +75,7 @@ impl Wire {
                 FrameKind::Push => {
                     match frame.message() {
                         Ok(Push::Recalls(recalls)) => {
-                            let asked = recalls.iter().map(|recall| recall.object.unwrap_or(recall.fid));
+                            let asked = recalls.iter().map(|recall| recall.asked());
                             self.recalled.extend(asked);
                         }
                         Ok(Push::RecallLocks(recalls)) => {

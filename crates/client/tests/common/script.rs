@@ -157,7 +157,7 @@ impl Peer {
     }
 
     pub(crate) async fn recall(&mut self, fid: Fid, epoch: u64, to: Option<Mode>) {
-        let recall = Recall { fid, epoch: Epoch(epoch), to, cause: Cause::Data, object: None };
+        let recall = Recall { fid, epoch: Epoch(epoch), to, cause: Cause::Data, part: None };
         self.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
     }
 

@@ -11,7 +11,7 @@ use crate::common::*;
 use soda_client::{BootClock, Client, Fsync, NoKernel, OpenMode, RenameHow};
 use soda_oplog::segments;
 use soda_protocol::{Call, FrameKind, Note, Push, Standing};
-use soda_types::{Cause, Epoch, Fid, Grant, Ino, Recall, Scope, VolumeId};
+use soda_types::{Cause, Epoch, Fid, Grant, Ino, LeasePart, Recall, Scope, VolumeId};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -558,7 +558,7 @@ async fn who_waits_for_part_of_a_deep_lease_hears_of_a_replay() {
     let (_, request) = control.request().await;
     assert!(matches!(request.call, Call::Digest { .. }), "{request:?}");
     let (epoch, cause) = (Epoch(9), Cause::Data);
-    let recall = Recall { fid: ROOT, epoch, to: None, cause, object: Some(ASKED) };
+    let recall = Recall { fid: ROOT, epoch, to: None, cause, part: Some(LeasePart::object(ASKED)) };
     control.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), bytes::Bytes::new()).await;
     let note = control.next().await;
     assert!(matches!(&note, Message::Note(Note::RecallProgress(fids)) if fids[..] == [ASKED]), "{note:?}");

@@ -2,8 +2,12 @@
 //!
 //! A deep lease covers what the server has said so of ([`Coverage`]), and what this client has made below it
 //! ([`Holder::adopt_new`]): its *members*. So a question about an object costs one look-up, however deep it lies, and with node
-//! leases alone nothing. The directories between a member and its lease are kept as links; a recall that keeps nothing of a
-//! directory takes what is linked below it, and costs as many steps as there is to drop.
+//! leases alone nothing. The directories between a member and its lease are kept as links; a recall of a directory and all below
+//! it takes what is linked below it, and costs as many steps as there is to drop.
+//!
+//! Who is given a directory alone may move it without another word. Then the server asks for all below it, as of a deep lease on
+//! that directory that this client has never heard of. Until that comes what is below may lie elsewhere than it is linked: it
+//! is found by its own name and by that of its directory, and is taken for certain nowhere.
 //!
 //! Own renames: see [`Holder::begin_move`].
 
@@ -17,7 +21,7 @@ use super::leases::{Held, Holding};
 use super::{Holder, RecallStep, Ticket};
 use links::Links;
 use over::Over;
-use soda_types::{Coverage, Epoch, Fid, Grant, InUse, Mode, Monotonic, Recall, RecallAck, Scope};
+use soda_types::{Coverage, Epoch, Fid, Grant, InUse, LeasePart, Mode, Monotonic, Recall, RecallAck, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use whole::Questions;
@@ -44,6 +48,8 @@ pub(super) struct Deep {
     bound_for: BTreeSet<(Fid, u64, Fid)>,
     /// What own requests have moved, as long as there are links to it or from it: these may be old.
     displaced: BTreeSet<Fid>,
+    /// What others have asked for and may have moved since, as long as there are links to it or from it.
+    strayed: BTreeSet<Fid>,
     /// Grants that came with the answer that is being taken in: what they raise.
     raising: Vec<Grant>,
 }
@@ -106,14 +112,22 @@ impl Deep {
         Some(member)
     }
 
-    /// Members that do more than may be kept, sorted: with nothing the object and all below it, by whatever lease: what was
-    /// moved may be asked for under another one than it was said to be covered by.
-    fn lowered_by(&self, object: Fid, to: Option<Mode>) -> Vec<Fid> {
+    /// Members of the part that do more than may be kept, sorted, by whatever lease: what was moved may be asked for under
+    /// another one than it was said to be covered by.
+    fn lowered_by(&self, part: LeasePart, to: Option<Mode>) -> Vec<Fid> {
         let lowered = |fid: &Fid| self.members.get(fid).is_some_and(|member| Some(member.mode) > to);
-        match to {
-            None => self.certainly_or_perhaps_below(object).into_iter().filter(lowered).collect(),
-            Some(_) => Some(object).filter(lowered).into_iter().collect(),
+        match part.scope {
+            Scope::Subtree => self.certainly_or_perhaps_below(part.fid).into_iter().filter(lowered).collect(),
+            Scope::Node => Some(part.fid).filter(lowered).into_iter().collect(),
         }
+    }
+
+    /// Members to be brought down for a question.
+    fn concerned(&self, part: LeasePart, to: Option<Mode>) -> Vec<Fid> {
+        let inside = self.lowered_by(part, to);
+        // The server takes it for written: an own change may be on the way that the caches have to show.
+        let is_alone = inside.is_empty() && part.scope == Scope::Node && self.members.contains_key(&part.fid);
+        if is_alone { vec![part.fid] } else { inside }
     }
 
     fn certainly_or_perhaps_below(&self, object: Fid) -> BTreeSet<Fid> {
@@ -142,7 +156,7 @@ impl Deep {
         members
     }
 
-    fn bar(&mut self, fid: Fid, until: u64, scope: Scope) {
+    pub(super) fn bar(&mut self, fid: Fid, until: u64, scope: Scope) {
         let bar = self.bars.entry(fid).or_default();
         bar.until = bar.until.max(until);
         if scope == Scope::Subtree {
@@ -198,7 +212,7 @@ impl Deep {
 
     /// What recalls are being worked on for.
     pub(super) fn recalling(&self) -> impl Iterator<Item = Fid> {
-        self.work.values().filter_map(|work| work.answer.object.or(Some(work.answer.fid)))
+        self.work.values().map(|work| work.answer.asked())
     }
 }
 
@@ -305,8 +319,10 @@ impl Holder {
     }
 
     /// A node lease on it was lowered, or is gone with `None`. It may have been all that stood behind what a deep lease had been
-    /// said to cover (after a move), so no more is done under that.
+    /// said to cover (after a move), so no more is done under that; nor is what was said before, and has not come yet, believed.
     pub(super) fn lower_member(&mut self, fid: Fid, kept: Option<Mode>) {
+        let until = self.clock;
+        self.deep.bar(fid, until, Scope::Node);
         match (self.deep.members.get_mut(&fid), kept) {
             (None, _) => {}
             (Some(member), Some(mode)) => member.mode = member.mode.min(mode),
@@ -326,7 +342,7 @@ impl Holder {
         let members = std::mem::take(&mut self.deep.members);
         let roots = std::mem::take(&mut self.deep.roots);
         (self.deep.links, self.deep.work) = Default::default();
-        (self.deep.adrift, self.deep.unmoored) = Default::default();
+        (self.deep.adrift, self.deep.unmoored, self.deep.strayed) = Default::default();
         // What is on the way still says where things were.
         self.deep.displaced = self.deep.moving.values().flatten().copied().collect();
         for (fid, member) in members {
@@ -342,32 +358,43 @@ impl Holder {
     }
 
     /// The server asks for part of a deep lease, or all of it.
-    pub(super) fn handle_part_recall(&mut self, now: Monotonic, recall: &Recall, object: Fid) -> RecallStep {
+    pub(super) fn handle_part_recall(
+        &mut self,
+        now: Monotonic,
+        recall: &Recall,
+        part: LeasePart,
+    ) -> RecallStep {
         let Recall { fid: lease, epoch, to, .. } = *recall;
-        let answer =
-            RecallAck { fid: lease, epoch, kept: to, in_use: InUse::No, uses: 0, object: Some(object) };
+        let answer = RecallAck { fid: lease, epoch, kept: to, in_use: InUse::No, uses: 0, part: Some(part) };
         if self.deep.work.contains_key(&epoch) {
             return RecallStep::Working;
         }
         let until = self.clock;
-        let scope = if to.is_none() { Scope::Subtree } else { Scope::Node };
-        self.deep.bar(object, until, scope);
+        self.deep.bar(part.fid, until, part.scope);
+        if to.is_none() {
+            self.deep.strayed.insert(part.fid);
+        }
+        let all_of_it = part == LeasePart::tree(lease) && to.is_none();
         let Some(root) = self.deep.roots.get_mut(&lease) else {
-            let inside = self.deep.lowered_by(object, to);
+            let inside = self.deep.concerned(part, to);
             if !inside.is_empty() {
                 // It moved, and the server speaks of the lease that it gave with the move.
                 return self.start_work(epoch, Work { answer, inside, whole: None });
             }
-            if !self.deep.lowered_by(lease, None).is_empty() {
+            if !self.deep.lowered_by(LeasePart::tree(lease), None).is_empty() {
                 // Other things are, that it may be all that stands behind.
                 return RecallStep::AlreadyGone(answer);
             }
             // Perhaps its grant is on the way: refuse it when it comes, and say so.
             self.deep.bar(lease, until, Scope::Subtree);
             self.deep.over.add(lease, epoch);
-            return RecallStep::AlreadyGone(RecallAck { kept: None, object: Some(lease), ..answer });
+            return RecallStep::AlreadyGone(RecallAck {
+                kept: None,
+                part: Some(LeasePart::tree(lease)),
+                ..answer
+            });
         };
-        let whole = (object == lease && to.is_none() && epoch > root.grant.epoch).then_some(root.began);
+        let whole = (all_of_it && epoch > root.grant.epoch).then_some(root.began);
         root.is_asked |= whole.is_some();
         if whole.is_some()
             && let Some(bar) = self.deep.bars.get_mut(&lease)
@@ -377,11 +404,7 @@ impl Holder {
         if to.is_some() {
             root.questions.note(now);
         }
-        let mut inside = self.deep.lowered_by(object, to);
-        // The server takes it for written: an own change may be on the way that the caches have to show.
-        if to.is_some() && inside.is_empty() && self.deep.members.contains_key(&object) {
-            inside.push(object);
-        }
+        let mut inside = self.deep.concerned(part, to);
         if whole.is_some() {
             inside.extend(self.deep.members_of(lease));
             inside.sort_unstable();
@@ -404,7 +427,7 @@ impl Holder {
         if self.deep.work.contains_key(&epoch) {
             return Some(RecallStep::Working);
         }
-        let answer = RecallAck { fid, epoch, kept: to, in_use: InUse::No, uses: 0, object: None };
+        let answer = RecallAck { fid, epoch, kept: to, in_use: InUse::No, uses: 0, part: None };
         let until = self.clock;
         self.deep.bar(fid, until, Scope::Node);
         Some(self.start_work(epoch, Work { answer, inside: vec![fid], whole: None }))
@@ -427,7 +450,14 @@ impl Holder {
         let began = self.tick();
         let Some(work) = self.deep.work.remove(&epoch) else {
             // Of a session before this one.
-            return RecallAck { fid: lease, epoch, kept: None, in_use, uses: 0, object: Some(lease) };
+            return RecallAck {
+                fid: lease,
+                epoch,
+                kept: None,
+                in_use,
+                uses: 0,
+                part: Some(LeasePart::tree(lease)),
+            };
         };
         let mut uses = 0_u32;
         for fid in &work.inside {
@@ -439,6 +469,10 @@ impl Holder {
                 Some(mode) => (member.mode, member.began) = (member.mode.min(mode), began),
                 None => drop(self.deep.remove_member(*fid)),
             }
+        }
+        if let (Some(LeasePart { fid, scope: Scope::Subtree }), None) = (work.answer.part, work.answer.kept) {
+            // Nothing of it is left here, and where it lies is said anew with what is.
+            self.deep.links.cut(fid);
         }
         let ends = self.deep.roots.get(&lease).is_some_and(|root| work.whole == Some(root.began));
         if ends {
@@ -466,7 +500,14 @@ impl Holder {
         self.deep.over.add(lease, epoch);
         let members = self.deep.standing_on(lease);
         self.deep.remove_root(lease, members);
-        Some(RecallAck { fid: lease, epoch, kept: None, in_use: InUse::No, uses: 0, object: Some(lease) })
+        Some(RecallAck {
+            fid: lease,
+            epoch,
+            kept: None,
+            in_use: InUse::No,
+            uses: 0,
+            part: Some(LeasePart::tree(lease)),
+        })
     }
 
     /// Deep leases of which nothing was used for so long. Candidates for [`Holder::release_deep`].

@@ -189,14 +189,7 @@ impl Holder {
         let held = self.leases.remove(&fid)?;
         self.bar(fid, held.epoch);
         self.lower_member(fid, None);
-        Some(RecallAck {
-            fid,
-            epoch: held.epoch,
-            kept: None,
-            in_use: InUse::No,
-            uses: held.uses,
-            object: None,
-        })
+        Some(RecallAck { fid, epoch: held.epoch, kept: None, in_use: InUse::No, uses: held.uses, part: None })
     }
 
     /// The server has lost the object, and with it the lease: nothing is to be given back.
@@ -236,7 +229,7 @@ impl Holder {
         held.began = began;
         let (uses, epoch) = (std::mem::take(&mut held.uses), held.epoch);
         self.lower_member(fid, Some(Mode::Read));
-        Some(RecallAck { fid, epoch, kept: Some(Mode::Read), in_use: InUse::No, uses, object: None })
+        Some(RecallAck { fid, epoch, kept: Some(Mode::Read), in_use: InUse::No, uses, part: None })
     }
 
     /// Leases not used for so long, the least recently used first. Candidates for [`Holder::release`].
@@ -371,9 +364,11 @@ impl Holder {
         self.leases.insert(grant.fid, held);
     }
 
-    /// Refuses grants up to the epoch for as long as one can be on the way.
+    /// Refuses grants up to the epoch for as long as one can be on the way, and what was said before of deep leases on the
+    /// object: the lease may have come in their place.
     pub(super) fn bar(&mut self, fid: Fid, epoch: Epoch) {
         let until = self.clock;
+        self.deep.bar(fid, until, Scope::Node);
         let bar = self.bars.entry(fid).or_default();
         bar.epoch = bar.epoch.max(epoch);
         bar.until = until;

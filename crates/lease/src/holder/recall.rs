@@ -23,8 +23,8 @@ pub enum RecallStep {
 impl Holder {
     /// The server asks for a lease. Recalls may come twice, late, and before the grant they mean.
     pub fn handle_recall(&mut self, now: Monotonic, recall: &Recall) -> RecallStep {
-        if let Some(object) = recall.object {
-            return self.handle_part_recall(now, recall, object);
+        if let Some(part) = recall.part {
+            return self.handle_part_recall(now, recall, part);
         }
         if !self.leases.contains_key(&recall.fid)
             && let Some(step) = self.handle_recall_of_member(recall)
@@ -33,7 +33,7 @@ impl Holder {
             return step;
         }
         let Recall { fid, epoch, to, .. } = *recall;
-        let gone = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object: None };
+        let gone = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, part: None };
         let Some(held) = self.leases.get_mut(&fid) else {
             // Perhaps its grant is on the way: refuse it when it comes.
             self.bar(fid, epoch);
@@ -84,7 +84,7 @@ impl Holder {
 
     fn finish_node_recall(&mut self, fid: Fid, epoch: Epoch, in_use: InUse) -> RecallAck {
         let began = self.tick();
-        let gone = RecallAck { fid, epoch, kept: None, in_use, uses: 0, object: None };
+        let gone = RecallAck { fid, epoch, kept: None, in_use, uses: 0, part: None };
         let Some(held) = self.leases.get_mut(&fid) else { return gone };
         let Some(asked) = held.recall.filter(|asked| asked.first <= epoch) else {
             // Replaced by a newer lease: the recall was of the one before.

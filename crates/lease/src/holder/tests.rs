@@ -23,11 +23,11 @@ fn grant(mode: Mode, ino: u64, epoch: u64) -> Grant {
 }
 
 fn recall(ino: u64, epoch: u64, to: Option<Mode>) -> Recall {
-    Recall { fid: f(ino), epoch: Epoch(epoch), to, cause: Cause::Data, object: None }
+    Recall { fid: f(ino), epoch: Epoch(epoch), to, cause: Cause::Data, part: None }
 }
 
 fn ack(ino: u64, epoch: u64, kept: Option<Mode>) -> RecallAck {
-    RecallAck { fid: f(ino), epoch: Epoch(epoch), kept, in_use: InUse::No, uses: 0, object: None }
+    RecallAck { fid: f(ino), epoch: Epoch(epoch), kept, in_use: InUse::No, uses: 0, part: None }
 }
 
 fn drop_to(ino: u64, epoch: u64, keep: Option<Mode>) -> RecallStep {

@@ -138,6 +138,7 @@ impl Table {
 
     /// Lets every queue move as far as it can.
     pub(super) fn settle(&mut self, now: Monotonic) {
+        self.relieve_crowds(now);
         while let Some(object) = self.unsettled.pop_front() {
             self.settle_object(now, object);
             self.retire_rates(now, object);

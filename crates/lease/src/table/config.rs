@@ -62,6 +62,14 @@ impl TableConfig {
         }
     }
 
+    /// With more holes in one directory than this, that is asked for with all below it: others work there.
+    pub(super) fn crowd(&self) -> usize {
+        match self.deep_leases {
+            DeepLeases::Off => usize::MAX,
+            DeepLeases::On { max_holes, .. } => CROWD.min(max_holes - max_holes / 4),
+        }
+    }
+
     pub(super) fn term_of(&self, volume: VolumeId) -> ObjectTerm {
         if self.volume_terms.is_empty() {
             return self.object_term;
@@ -93,6 +101,9 @@ pub enum DeepLeases {
         max_holes: usize,
     },
 }
+
+/// See [`TableConfig::crowd`].
+const CROWD: usize = 64;
 
 impl DeepLeases {
     pub const DEFAULT_ON: DeepLeases = DeepLeases::On { after: 16, max_holes: 1024 };

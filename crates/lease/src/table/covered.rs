@@ -145,13 +145,12 @@ impl Table {
         let for_writing = |covered: &Coverage| covered.mode == Mode::Write;
         let mut covered = self.covered(session, object).filter(for_writing);
         let directory = kind == FileKind::Directory && self.store.nearest_branch(object).is_some();
-        if covered.is_none()
-            && directory
-            && self.store.as_branch(object).is_some()
-            && let Some(deep) = self.grant_deep(now, session, object, Mode::Write)
-        {
-            granted.leases.push(deep);
-            covered = self.covered(session, object).filter(for_writing);
+        if covered.is_none() && directory && self.store.as_branch(object).is_some() {
+            self.leave_out_new(object, session, kind);
+            if let Some(deep) = self.grant_deep(now, session, object, Mode::Write) {
+                granted.leases.push(deep);
+                covered = self.covered(session, object).filter(for_writing);
+            }
         }
         match covered {
             Some(covered) => granted.covered.push(covered),

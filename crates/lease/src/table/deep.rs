@@ -4,9 +4,12 @@
 //! session holds write leases on single objects. It is given by policy only, when nothing conflicts, so nobody is ever
 //! asked for the sake of one; and it keeps its epoch with its mode, it is not given again.
 //!
-//! * *Holes.* Who needs an object inside asks for that object alone. A hole that keeps reading is that object; a hole that
-//!   keeps nothing is the object and all below it: its new user may change its names, that is, move things in and out
-//!   without another word. So both ends of a rename by another session are holes, and so is what it moves.
+//! * *Holes* ([`Hole`]). Who needs an object inside asks for that object alone. What is below a directory stays covered though
+//!   its new user may change its names, that is, move things in and out without another word: see the next point. A hole with all
+//!   below is where another session has a deep lease, or has made a directory, or where there are too many holes.
+//! * *Moved by others* (`leave_behind`). A directory that another session moves may leave the reach of the lease with all that
+//!   its holder has been told of below it. In the same step the holder gets a deep lease on the directory, in the place of
+//!   those above it, and is asked for all of it. It never heard of that lease; it drops what it has below the directory.
 //! * *Said object by object.* A session believes to be covered what it has been told of ([`Coverage`], with the answer of an
 //!   operation that was admitted for the object), so it need not know the holes; they heal in the table alone, when the
 //!   session comes by and contention there has ended. What comes to lie in the reach of a lease otherwise (a rename, a link
@@ -16,77 +19,15 @@
 //!   [`crate::Holder::begin_move`].)
 
 use super::admission::Operation;
-use super::ancestry::Position;
+use super::holes::{Hole, Holes};
 use super::index::ObjectId;
 use super::output::{Access, Ancestors, Moved, TreeChanges, TreeVersion};
 use super::placing::Reaching;
 use super::store::{LeaseId, Running};
 use super::{Intent, Table};
 use crate::conflict::{Concession, Place, Reach, concession};
-use soda_types::{Cause, Coverage, Epoch, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
-use std::collections::BTreeMap;
-
-/// What a session may still do with single objects, or with a directory and all below it.
-type Holes = BTreeMap<Fid, Option<Mode>>;
-
-/// What a deep lease has beside what every lease has.
-#[derive(Debug, Default)]
-pub(super) struct Deep {
-    /// What its session may still do there.
-    holes: Holes,
-    /// Questions that are not answered: the epoch that names each, and what may be kept.
-    asked: BTreeMap<Fid, (Epoch, Option<Mode>)>,
-}
-
-impl Deep {
-    /// What a lease of this mode allows on the first object of the path, whose other elements are the directories above it up
-    /// to the lease's own.
-    pub(super) fn allows(&self, mode: Mode, path: &[Fid]) -> Option<Mode> {
-        let (object, above) = path.split_first()?;
-        if above.iter().any(|directory| self.holes.get(directory) == Some(&None)) {
-            return None;
-        }
-        self.holes.get(object).map_or(Some(mode), |kept| kept.map(|kept| kept.min(mode)))
-    }
-
-    /// The questions whose answers may change what is allowed on the first object of the path.
-    pub(super) fn owed<'a>(&'a self, path: &'a [Fid]) -> impl Iterator<Item = Epoch> + 'a {
-        path.iter().enumerate().filter_map(|(at, fid)| {
-            let (epoch, to) = self.asked.get(fid)?;
-            (at == 0 || to.is_none()).then_some(*epoch)
-        })
-    }
-
-    pub(super) fn asked(&self, fid: Fid) -> Option<(Epoch, Option<Mode>)> {
-        self.asked.get(&fid).copied()
-    }
-
-    pub(super) fn questions(&self) -> impl Iterator<Item = Epoch> {
-        self.asked.values().map(|(epoch, _)| *epoch)
-    }
-
-    pub(super) fn ask(&mut self, fid: Fid, epoch: Epoch, to: Option<Mode>) {
-        self.asked.insert(fid, (epoch, to));
-    }
-
-    pub(super) fn forget_question(&mut self, fid: Fid) {
-        self.asked.remove(&fid);
-    }
-
-    pub(super) fn add_hole(&mut self, fid: Fid, kept: Option<Mode>) {
-        let hole = self.holes.entry(fid).or_insert(kept);
-        *hole = kept.min(*hole);
-    }
-
-    /// Holes that say no less than the lease does.
-    pub(super) fn forget_holes_that_keep(&mut self, mode: Mode) {
-        self.holes.retain(|_, kept| *kept < Some(mode));
-    }
-
-    pub(super) fn holes(&self) -> &Holes {
-        &self.holes
-    }
-}
+use soda_types::{Cause, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
+use std::collections::BTreeSet;
 
 impl Table {
     /// Names the state of the tree that the table has heard of. Take it before a plan looks at the volume.
@@ -153,8 +94,10 @@ impl Table {
         }
         let mut leases = Vec::new();
         for Moved { fid, kind, above } in &changes.moved {
-            let moved = |table: &mut Table, object| table.move_object(object, above);
+            let left = if *kind == FileKind::Directory { self.told_below(*fid, session) } else { Vec::new() };
+            let moved = |table: &mut Table, object| table.move_object(object, *kind, above);
             leases.extend(self.take_along(now, session, (*fid, *kind), moved));
+            self.leave_behind(now, *fid, left);
         }
         for fid in &changes.relinked {
             let relinked = |table: &mut Table, object| table.store.place_several(object);
@@ -176,14 +119,11 @@ impl Table {
         let is_directory = kind == FileKind::Directory;
         // With its holes: it may come to lie in one.
         let reached = |table: &Table| {
-            let own = |scope: Scope| {
-                let all = table.store.reaching_into(object, scope).into_iter();
-                all.filter(|reach| reach.session == session).collect::<Vec<Reaching>>()
+            let own = |all: Vec<Reaching>| -> Vec<Reaching> {
+                all.into_iter().filter(|reach| reach.session == session).collect()
             };
-            // Of an unknown place, below any of them.
-            let unknown = table.store.nearest_branch(object).is_none();
-            let below = if unknown { Scope::Node } else { Scope::Subtree };
-            (own(Scope::Node), if is_directory { own(below) } else { Vec::new() })
+            let below = if is_directory { table.store.reaching_below(object) } else { Vec::new() };
+            (own(table.store.reaching(object)), own(below))
         };
         let placed = self.store.nearest_branch(object).is_some();
         let before = reached(self);
@@ -214,21 +154,47 @@ impl Table {
         node.into_iter().chain(deep).collect()
     }
 
+    /// Other sessions that may have been told of what is below the directory by deep leases above it, with what these allow.
+    /// Where its place is not known nobody has been told anything: see [`Table::hole_at`].
+    fn told_below(&self, fid: Fid, mover: SessionId) -> Vec<(SessionId, (Mode, Holes))> {
+        let Some(object) = self.store.find(fid).filter(|_| self.store.deep_count() > 0) else {
+            return Vec::new();
+        };
+        let is_above = |reach: &Reaching| {
+            let on = self.store.lease(reach.lease).map(|lease| lease.object);
+            reach.session != mover && on != Some(object)
+        };
+        let above = self.store.reaching_into(object, Scope::Subtree).into_iter().filter(is_above);
+        let sessions: BTreeSet<SessionId> = above.map(|reach| reach.session).collect();
+        let below = |session| Some((session, self.reach_below(object, session)?));
+        sessions.into_iter().filter_map(below).collect()
+    }
+
+    /// The directory has been moved by another session than these, which goes on without another word: what they have been told
+    /// of below it is asked for, as of a deep lease that they have on it from now on.
+    fn leave_behind(&mut self, now: Monotonic, fid: Fid, left: Vec<(SessionId, (Mode, Holes))>) {
+        let Some(object) = self.store.find(fid) else { return };
+        for (session, below) in left {
+            if self.insert_deep(now, session, object, below).is_none() {
+                continue;
+            }
+            self.leave_holes_inside(object, session);
+            if let Some(id) = self.store.deep_lease_of(object, session) {
+                self.recall_part(now, id, object, Hole::Tree, Cause::Reclaim);
+            }
+        }
+    }
+
     /// What the session's deep leases allow below a directory, together: the strongest mode, and its holes. Those in whose holes
     /// the directory lies allow nothing there.
     fn reach_below(&self, object: ObjectId, session: SessionId) -> Option<(Mode, Holes)> {
-        let reaching = match self.store.nearest_branch(object) {
-            Some(_) => self.store.reaching_into(object, Scope::Subtree),
-            // It may be in any of them.
-            None => self.store.reaching(object),
-        };
-        let own = reaching.into_iter().filter(|reach| reach.session == session);
+        let own = self.store.reaching_below(object).into_iter().filter(|reach| reach.session == session);
         let leases = &own.map(|reach| reach.lease).collect::<Vec<LeaseId>>()[..];
         let mode = leases.iter().filter_map(|id| Some(self.store.lease(*id)?.mode)).max()?;
         if let [lease] = leases {
-            return Some((mode, self.store.deep(*lease)?.holes.clone()));
+            return Some((mode, self.store.deep(*lease)?.holes().clone()));
         }
-        let all = leases.iter().filter_map(|id| self.store.deep(*id)).flat_map(|deep| deep.holes.keys());
+        let all = leases.iter().filter_map(|id| self.store.deep(*id)).flat_map(|deep| deep.holes().keys());
         // Of what the table does not know, nobody has anything.
         let known = all.filter_map(|fid| Some((*fid, self.store.find(*fid)?)));
         let directory = self.store.object(object)?.fid;
@@ -236,21 +202,31 @@ impl Table {
             let path = self.store.path(inside);
             if self.store.nearest_branch(inside).is_none() {
                 // It may be there.
-                let each = leases
-                    .iter()
-                    .filter_map(|id| self.store.deep(*id)?.allows(self.store.lease(*id)?.mode, &path));
-                return Some(each.max());
+                let each = leases.iter().map(|id| self.allowed_at(*id, &path));
+                return Some(strongest(each));
             }
             path.contains(&directory).then_some(())?;
             let each = leases.iter().filter_map(|id| {
                 let root = self.store.object(self.store.lease(*id)?.object)?.fid;
                 let end = path.iter().position(|fid| *fid == root)?;
-                self.store.deep(*id)?.allows(self.store.lease(*id)?.mode, &path[..=end])
+                Some(self.allowed_at(*id, &path[..=end]))
             });
-            Some(each.max())
+            Some(strongest(each))
         };
-        let holes = known.filter_map(|(fid, inside)| Some((fid, allowed(inside)?)));
-        Some((mode, holes.filter(|(_, allowed)| *allowed < Some(mode)).collect()))
+        let hole = |(here, below): (Option<Mode>, Option<Mode>)| match here {
+            Some(_) => (here < Some(mode)).then_some(Hole::KeepsReading),
+            None => Some(if below.is_some() { Hole::Object } else { Hole::Tree }),
+        };
+        let holes = known.filter_map(|(fid, inside)| Some((fid, hole(allowed(inside)?)?)));
+        Some((mode, holes.collect()))
+    }
+
+    /// What the lease allows on the first object of the path, and on what is below that.
+    fn allowed_at(&self, lease: LeaseId, path: &[Fid]) -> (Option<Mode>, Option<Mode>) {
+        let Some((held, deep)) = self.store.lease(lease).zip(self.store.deep(lease)) else {
+            return (None, None);
+        };
+        (deep.allows(held.mode, path), deep.allows_below(held.mode, path))
     }
 
     fn insert_deep(
@@ -272,7 +248,7 @@ impl Table {
                 self.store.deep_lease_of(object, session)?
             }
         };
-        self.store.deep_mut(id)?.holes = holes;
+        self.store.deep_mut(id)?.set_holes(holes);
         self.store.lease(id).map(|lease| self.grant_of(lease))
     }
 
@@ -281,7 +257,7 @@ impl Table {
     fn rename_for(&mut self, id: LeaseId, mode: Mode) -> Option<()> {
         let lease = self.store.lease(id)?;
         let (fid, old) = (self.store.object(lease.object)?.fid, lease.mode);
-        let ends = self.store.deep(id)?.asked(fid).is_some_and(|(_, to)| to.is_none());
+        let ends = self.store.deep(id)?.asked(fid).is_some_and(|(_, hole)| hole == Hole::Tree);
         if old != mode && !ends {
             self.store.lease_mut(id)?.epoch = self.take_epoch();
         }
@@ -346,37 +322,23 @@ impl Table {
         Some(Coverage { fid: path[0], root, mode, above: path[1..=end].to_vec() })
     }
 
-    /// Leases of others on the object are none of the business of whose deep lease reaches it: it has not been told of it.
-    pub(super) fn leave_holes_for(&mut self, object: ObjectId) {
-        if self.store.deep_count() == 0 {
-            return;
-        }
-        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
-        for reach in self.store.reaching(object) {
-            let here = self.store.held_on_by_others(object, reach.session);
-            let kept = if here.writes > 0 { None } else { Some(Mode::Read) };
-            if here.conflicts(reach.allows)
-                && let Some(deep) = self.store.deep_mut(reach.lease)
-            {
-                deep.add_hole(fid, kept);
-            }
-        }
-    }
-
     /// The object moves with what others hold on it and below: whose deep lease did not reach it before has not been told of
     /// any of it.
-    fn move_object(&mut self, object: ObjectId, chain: &[Fid]) {
+    fn move_object(&mut self, object: ObjectId, kind: FileKind, chain: &[Fid]) {
         let before = self.store.reaching_into(object, Scope::Subtree);
         self.store.move_object(object, chain);
+        if kind == FileKind::Directory {
+            // Nobody else moves a directory at the same time, so this is where it lies.
+            self.store.place(object, chain).into_iter().for_each(|leased| self.leave_holes_for(leased));
+        }
         self.leave_holes_for(object);
         let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
         for reach in self.store.reaching_into(object, Scope::Subtree) {
             let is_new = before.iter().all(|old| old.lease != reach.lease);
-            if is_new
-                && self.store.below_of_others(object, reach.session).conflicts(reach.allows)
-                && let Some(deep) = self.store.deep_mut(reach.lease)
-            {
-                deep.add_hole(fid, None);
+            let taken = self.store.below_of_others(object, reach.session).conflicts(reach.allows)
+                || self.is_deep_for_others(object, reach.session, reach.allows);
+            if is_new && taken {
+                self.make_hole(reach.lease, object, fid, Hole::Tree);
             }
         }
     }
@@ -386,92 +348,6 @@ impl Table {
         self.store
             .deep_on(object)
             .any(|lease| lease.session != session && (mode == Mode::Write || lease.mode == Mode::Write))
-    }
-
-    /// The session's deep lease on the directory was held when the leases that others have inside were: so it had holes there,
-    /// and those above it had one here.
-    pub(super) fn leave_holes_inside(&mut self, object: ObjectId, session: SessionId) {
-        let Some(id) = self.store.deep_lease_of(object, session) else { return };
-        let Some((fid, mode)) =
-            self.store.object(object).and_then(|found| Some((found.fid, self.store.lease(id)?.mode)))
-        else {
-            return;
-        };
-        for reach in self.store.reaching_into(object, Scope::Subtree) {
-            let conflicts = mode == Mode::Write || reach.allows == Mode::Write;
-            if reach.session != session
-                && conflicts
-                && let Some(deep) = self.store.deep_mut(reach.lease)
-            {
-                deep.add_hole(fid, None);
-            }
-        }
-        let here = self.store.held_on_by_others(object, session).conflicts(mode);
-        if !here
-            && !self.store.below_of_others(object, session).conflicts(mode)
-            && !self.store.unplaced_of_others(fid.volume, session).conflicts(mode)
-        {
-            return;
-        }
-        let inside = |other: ObjectId| {
-            let path = self.store.path(other);
-            let unknown = self.store.position(other) == Position::Unknown;
-            path.contains(&fid) || (unknown && path.first().is_some_and(|found| found.volume == fid.volume))
-        };
-        let theirs = self.store.leases().filter(|lease| lease.session != session && inside(lease.object));
-        let holes: Vec<(Fid, Option<Mode>)> = theirs
-            .filter(|lease| mode == Mode::Write || lease.mode == Mode::Write)
-            .filter_map(|lease| {
-                let alone = lease.mode == Mode::Read && lease.scope == Scope::Node;
-                Some((self.store.object(lease.object)?.fid, alone.then_some(Mode::Read)))
-            })
-            .collect();
-        for (fid, kept) in holes {
-            if let Some(deep) = self.store.deep_mut(id) {
-                deep.add_hole(fid, kept);
-            }
-        }
-    }
-
-    /// Holes of the session's deep leases that keep it from the object are closed where contention has ended.
-    pub(super) fn heal(&mut self, now: Monotonic, session: SessionId, object: ObjectId) {
-        // In a grace period not everybody has said what it holds.
-        let known = self.grace.is_none() && self.store.nearest_branch(object).is_some();
-        if self.store.deep_count() == 0 || !known {
-            return;
-        }
-        let path = self.store.path(object);
-        for lease in self.store.deep_on_path(object, session) {
-            // From the top: what is in a hole cannot heal before it.
-            for (at, fid) in path.iter().enumerate().rev() {
-                let hole = self.store.deep(lease).and_then(|deep| deep.holes.get(fid).copied());
-                let Some(kept) = hole.filter(|kept| at == 0 || kept.is_none()) else { continue };
-                if !self.has_healed(now, session, lease, *fid, kept) {
-                    break;
-                }
-                if let Some(deep) = self.store.deep_mut(lease) {
-                    deep.holes.remove(fid);
-                    self.counters.holes_healed += 1;
-                }
-            }
-        }
-    }
-
-    fn has_healed(
-        &self,
-        now: Monotonic,
-        session: SessionId,
-        lease: LeaseId,
-        fid: Fid,
-        kept: Option<Mode>,
-    ) -> bool {
-        let Some(mode) = self.store.lease(lease).map(|lease| lease.mode) else { return false };
-        let asked = self.store.deep(lease).is_some_and(|deep| deep.asked.contains_key(&fid));
-        let Some(object) = self.store.find(fid) else {
-            return !asked && !self.store.unplaced_of_others(fid.volume, session).conflicts(mode);
-        };
-        let scope = if kept.is_none() { Scope::Subtree } else { Scope::Node };
-        !asked && self.nobody_minds(now, session, object, scope, mode)
     }
 
     /// The session may cover the object, or all below it, without asking anybody.
@@ -522,4 +398,8 @@ impl Table {
             pairs.any(|(used, access)| access.intent >= least && inside(*used))
         })
     }
+}
+
+fn strongest(each: impl Iterator<Item = (Option<Mode>, Option<Mode>)>) -> (Option<Mode>, Option<Mode>) {
+    each.fold((None, None), |one, other| (one.0.max(other.0), one.1.max(other.1)))
 }

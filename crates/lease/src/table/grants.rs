@@ -106,6 +106,7 @@ impl Table {
         object: ObjectId,
         created: &Created,
     ) -> Option<Grant> {
+        self.leave_out_new(object, session, created.kind);
         let made = Access::change(created.fid, Cause::Data);
         let covered = self.own_reach(object, session) == Some(Mode::Write);
         if created.kind == FileKind::Directory && !covered && self.store.as_branch(object).is_some() {

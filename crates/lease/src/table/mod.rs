@@ -36,6 +36,7 @@ mod covered;
 mod deep;
 mod grace;
 mod grants;
+mod holes;
 mod index;
 mod inquiries;
 mod moves;
@@ -55,6 +56,7 @@ mod view;
 pub use config::{DeepLeases, TableConfig, WriteLeases};
 pub use counters::Counters;
 pub use grants::Granted;
+pub use holes::Hole;
 pub use output::{
     Access, Ancestors, Covered, Created, FenceReason, Moved, OpKey, Outcome, Output, Refusal, SessionEnded,
     TreeChanges, TreeVersion, Want,
@@ -71,9 +73,9 @@ use inquiries::Inquiries;
 use moves::Moves;
 use recalls::Recalls;
 use sessions::Session;
-use soda_types::{Epoch, Monotonic, SessionId};
+use soda_types::{Epoch, Fid, Monotonic, SessionId};
 use std::collections::{BTreeMap, VecDeque};
-use store::Store;
+use store::{LeaseId, Store};
 
 /// See the [module](self). Calls come with the server's lease clock, which never goes back.
 ///
@@ -97,6 +99,8 @@ pub struct Table {
     unsettled: VecDeque<ObjectId>,
     /// Objects kept for their rates only; looked through when there is work anyway.
     cold: VecDeque<ObjectId>,
+    /// Deep leases, and the directories in which they have too many holes.
+    crowded: Vec<(LeaseId, Fid)>,
     outputs: VecDeque<Output>,
     counters: Counters,
 }
@@ -121,6 +125,7 @@ impl Table {
             moves: Moves::default(),
             unsettled: VecDeque::new(),
             cold: VecDeque::new(),
+            crowded: Vec::new(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
         }

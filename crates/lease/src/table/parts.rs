@@ -1,19 +1,21 @@
-//! Recalls of part of a deep lease: one object, or one object and all below it. There can be many for one lease, so each is a
+//! Recalls of part of a deep lease: one object, or a directory and all below it. There can be many for one lease, so each is a
 //! question with an epoch of its own as its name, and is never altered: a question for more is a new one.
 
 use super::admission::mode_for;
 use super::config::DeepLeases;
+use super::holes::Hole;
 use super::index::ObjectId;
 use super::recalls::{Blocked, Outstanding};
 use super::store::LeaseId;
 use super::{Intent, OpKey, Table};
-use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, RecallAck, SessionId};
+use soda_types::{Cause, Epoch, Fid, InUse, LeasePart, Mode, Monotonic, RecallAck, SessionId};
 
 /// Which part of a deep lease is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DeepPart {
     pub(super) object: ObjectId,
     pub(super) fid: Fid,
+    pub(super) hole: Hole,
 }
 
 impl Table {
@@ -32,20 +34,20 @@ impl Table {
         for reach in in_the_way {
             if self.still_holds(now, reach.lease, object) {
                 let cause = self.cause_of(asker);
-                self.recall_part(now, reach.lease, object, keep, cause);
+                self.recall_part(now, reach.lease, object, self.hole_at(object, keep), cause);
                 blocked = Blocked::Yes;
             }
         }
         blocked
     }
 
-    /// Asks for an object out of a deep lease, or for the whole lease if it is the lease's own and nothing may be kept.
+    /// Asks for an object out of a deep lease, or for a directory with all below it: if it is the lease's own, that is all of it.
     pub(super) fn recall_part(
         &mut self,
         now: Monotonic,
         id: LeaseId,
         object: ObjectId,
-        to: Option<Mode>,
+        hole: Hole,
         cause: Cause,
     ) {
         let Some(lease) = self.store.lease(id) else { return };
@@ -53,8 +55,8 @@ impl Table {
         let root = self.store.object(root).map(|found| found.fid).unwrap_or_default();
         let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
         if let Some((epoch, asked)) = self.store.deep(id).and_then(|deep| deep.asked(fid)) {
-            if asked > to {
-                self.ask_for(now, epoch, to, cause);
+            if asked < hole {
+                self.ask_for(now, epoch, hole, cause);
                 self.look_again_for(session, object);
             }
             return;
@@ -64,7 +66,7 @@ impl Table {
         }
         let epoch = self.take_epoch();
         if let Some(deep) = self.store.deep_mut(id) {
-            deep.ask(fid, epoch, to);
+            deep.ask(fid, epoch, hole);
         }
         self.counters.recalls += 1;
         self.counters.recalls_inside += 1;
@@ -72,21 +74,22 @@ impl Table {
             now,
             session,
             epoch,
-            Outstanding::of_part(now, id, root, to, cause, DeepPart { object, fid }),
+            Outstanding::of_part(now, id, root, cause, DeepPart { object, fid, hole }),
         );
         self.look_again_for(session, object);
         self.note_contention(now, object, session, mode);
     }
 
     /// Puts a question in another's place: answers to that one do not count any more.
-    fn ask_for(&mut self, now: Monotonic, old: Epoch, to: Option<Mode>, cause: Cause) {
+    fn ask_for(&mut self, now: Monotonic, old: Epoch, hole: Hole, cause: Cause) {
         let Some(mut outstanding) = self.recalls.remove(old) else { return };
         let Some(session) = self.store.lease(outstanding.lease).map(|lease| lease.session) else { return };
         let epoch = self.take_epoch();
-        if let (Some(part), Some(deep)) = (outstanding.part, self.store.deep_mut(outstanding.lease)) {
-            deep.ask(part.fid, epoch, to);
+        if let (Some(part), Some(deep)) = (&mut outstanding.part, self.store.deep_mut(outstanding.lease)) {
+            deep.ask(part.fid, epoch, hole);
+            part.hole = hole;
         }
-        outstanding.to = to;
+        outstanding.to = hole.kept();
         outstanding.cause = cause;
         self.recalls.insert(epoch, outstanding);
         self.resend(now, session, epoch);
@@ -101,9 +104,9 @@ impl Table {
         let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
         for lease in self.store.deep_on_path(object, session) {
             let asked = self.store.deep(lease).and_then(|deep| deep.asked(fid));
-            if let Some((epoch, Some(to))) = asked {
+            if let Some((epoch, hole @ Hole::KeepsReading)) = asked {
                 let cause = self.recalls.get(epoch).map_or(Cause::Reclaim, |asked| asked.cause.clone());
-                self.ask_for(now, epoch, Some(to), cause);
+                self.ask_for(now, epoch, hole, cause);
             }
         }
     }
@@ -129,24 +132,25 @@ impl Table {
         now: Monotonic,
         session: SessionId,
         ack: &RecallAck,
-        fid: Fid,
+        told: LeasePart,
     ) {
+        let fid = told.fid;
         if ack.in_use == InUse::Yes && self.sessions.contains_key(&session) {
             self.outputs.push_back(super::Output::SessionInUse { session, fid });
         }
-        let all_of_it = fid == ack.fid && ack.kept.is_none();
+        let all_of_it = told == LeasePart::tree(ack.fid) && ack.kept.is_none();
         let asked = self.recalls.get(ack.epoch).and_then(|asked| {
             let held_by = self.store.lease(asked.lease).map(|lease| lease.session);
-            (held_by == Some(session)).then_some((asked.lease, asked.part?, asked.to))
+            (held_by == Some(session)).then_some((asked.lease, asked.part?))
         });
-        let Some((lease, part, to)) = asked else {
+        let Some((lease, part)) = asked else {
             let held = self.store.find(ack.fid).and_then(|object| self.store.deep_lease_of(object, session));
             match held.filter(|id| self.store.lease(*id).is_some_and(|lease| lease.epoch == ack.epoch)) {
                 Some(id) if all_of_it => {
                     self.counters.releases += 1;
                     self.end_lease(id);
                 }
-                Some(id) if fid == ack.fid => self.lower_whole(now, id, ack.kept),
+                Some(id) if told == LeasePart::tree(ack.fid) => self.lower_whole(now, id, ack.kept),
                 _ => self.counters.stale_acks += 1,
             }
             return;
@@ -156,7 +160,8 @@ impl Table {
             self.end_lease(lease);
             return;
         }
-        if part.fid != fid || ack.kept > to {
+        let hole = Hole::new(ack.kept, told.scope);
+        if part.fid != fid || hole < part.hole {
             self.counters.stale_acks += 1;
             return;
         }
@@ -167,13 +172,18 @@ impl Table {
         }
         self.recalls.remove(ack.epoch);
         let mode = self.store.lease(lease).map(|lease| lease.mode);
+        let directory = self.store.parent(part.object);
         let Some(deep) = self.store.deep_mut(lease) else { return };
         deep.forget_question(fid);
         if ack.kept < mode {
-            deep.add_hole(fid, ack.kept);
+            deep.add_hole(fid, hole, directory);
             self.counters.holes += 1;
         }
-        let holes = deep.holes().len();
+        if hole == Hole::Tree {
+            self.close_below(lease, fid);
+        }
+        let holes = self.store.deep(lease).map_or(0, |deep| deep.holes().len());
+        self.crowded.extend(directory.map(|directory| (lease, directory)));
         self.one_answer(part.object);
         self.give_up_if_too_full(now, lease, holes);
     }
@@ -195,12 +205,12 @@ impl Table {
         self.note_contention(now, root, session, mode);
     }
 
-    fn give_up_if_too_full(&mut self, now: Monotonic, lease: LeaseId, holes: usize) {
+    pub(super) fn give_up_if_too_full(&mut self, now: Monotonic, lease: LeaseId, holes: usize) {
         if let DeepLeases::On { max_holes, .. } = self.config.deep_leases
             && holes > max_holes
             && let Some(root) = self.store.lease(lease).map(|lease| lease.object)
         {
-            self.recall_part(now, lease, root, None, Cause::Reclaim);
+            self.recall_part(now, lease, root, Hole::Tree, Cause::Reclaim);
         }
     }
 

@@ -290,19 +290,39 @@ impl Store {
             return self.reaching(object);
         }
         let mut found = Vec::new();
-        // A hole that keeps reading on the object itself says nothing of what is below: as if something unknown were there.
-        let path: Vec<Fid> = std::iter::once(Fid::default()).chain(self.path(object)).collect();
+        let path = self.path(object);
         for (_, branch) in
             self.ancestry().into_iter().flat_map(|all| all.up_from(self.nearest_branch(object)))
         {
             let Some(end) = path.iter().position(|fid| *fid == branch.fid) else { continue };
             found.extend(branch.deep.iter().filter_map(|id| {
                 let (held, deep) = (self.lease(*id)?, self.deep(*id)?);
-                let allows = deep.allows(held.mode, &path[..=end])?;
+                let allows = deep.allows_below(held.mode, &path[..=end])?;
                 Some(Reaching { lease: *id, session: held.session, allows })
             }));
         }
         found
+    }
+
+    /// Deep leases that reach, or may reach, what is below a directory.
+    pub(super) fn reaching_below(&self, object: ObjectId) -> Vec<Reaching> {
+        if self.position(object) != Position::Unknown {
+            return self.reaching_into(object, Scope::Subtree);
+        }
+        // It may be below any of them.
+        let Some(fid) = self.object(object).map(|found| found.fid) else { return Vec::new() };
+        let all = self.deep_leases().filter(|(_, root)| root.volume == fid.volume);
+        let reach = |lease: LeaseId| {
+            let (held, deep) = (self.lease(lease)?, self.deep(lease)?);
+            let allows = deep.allows_below(held.mode, &[fid])?;
+            Some(Reaching { lease, session: held.session, allows })
+        };
+        all.filter_map(|(lease, _)| reach(lease)).collect()
+    }
+
+    /// The directory right above it, if that is known.
+    pub(super) fn parent(&self, object: ObjectId) -> Option<Fid> {
+        self.path(object).get(1).copied()
     }
 
     /// The session's deep leases on the object's path; of an unknown place, all that it has in the volume.

@@ -1,12 +1,13 @@
 //! Leases that somebody asked for: sent, sent again, answered, or waited out.
 
+use super::holes::Hole;
 use super::index::ObjectId;
 use super::output::{FenceReason, Output};
 use super::parts::DeepPart;
 use super::sessions::SessionStanding;
 use super::store::{Lease, LeaseId, RecallState};
 use super::{Intent, Table};
-use soda_types::{Cause, Epoch, Fid, InUse, Mode, Monotonic, Recall, RecallAck, Scope, SessionId};
+use soda_types::{Cause, Epoch, Fid, InUse, LeasePart, Mode, Monotonic, Recall, RecallAck, Scope, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -46,16 +47,15 @@ impl Outstanding {
         now: Monotonic,
         lease: LeaseId,
         fid: Fid,
-        to: Option<Mode>,
         cause: Cause,
         part: DeepPart,
     ) -> Outstanding {
-        Outstanding { part: Some(part), ..Outstanding::new(now, lease, fid, to, cause) }
+        Outstanding { part: Some(part), ..Outstanding::new(now, lease, fid, part.hole.kept(), cause) }
     }
 
     fn message(&self, epoch: Epoch) -> Recall {
-        let object = self.part.map(|part| part.fid);
-        Recall { fid: self.fid, epoch, to: self.to, cause: self.cause.clone(), object }
+        let part = self.part.map(|part| LeasePart { fid: part.fid, scope: part.hole.scope() });
+        Recall { fid: self.fid, epoch, to: self.to, cause: self.cause.clone(), part }
     }
 }
 
@@ -157,8 +157,8 @@ impl Table {
     }
 
     fn handle_given_back(&mut self, now: Monotonic, session: SessionId, ack: &RecallAck) {
-        if let Some(object) = ack.object {
-            return self.handle_part_given_back(now, session, ack, object);
+        if let Some(part) = ack.part {
+            return self.handle_part_given_back(now, session, ack, part);
         }
         let object = self.store.find(ack.fid);
         if ack.in_use == InUse::Yes && self.sessions.contains_key(&session) {
@@ -211,7 +211,7 @@ impl Table {
         let Some(lease) = self.store.lease_mut(id) else { return };
         let (session, epoch, object, mode) = (lease.session, lease.epoch, lease.object, lease.mode);
         if lease.scope == Scope::Subtree {
-            return self.recall_part(now, id, object, to, cause);
+            return self.recall_part(now, id, object, Hole::new(to, Scope::Subtree), cause);
         }
         if let Some(outstanding) = self.recalls.by_epoch.get_mut(&epoch) {
             if outstanding.to <= to {

@@ -1,7 +1,7 @@
 //! Objects and the leases on them: the part of the table that is large, so every byte counts here.
 
 use super::ancestry::{Ancestry, By, PackedPosition, Position, Tally};
-use super::deep::Deep;
+use super::holes::Deep;
 use super::index::{FidIndex, ObjectId};
 use super::rates::Rates;
 use super::slab::Slab;

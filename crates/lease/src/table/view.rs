@@ -1,5 +1,6 @@
 //! Getters for tools: who holds what, who waits for whom and how long, and what policy says.
 
+use super::holes::Hole;
 use super::output::Access;
 use super::placing::Reaching;
 use super::rates::{Equation8, Intent, Usage};
@@ -191,11 +192,11 @@ impl Table {
         on_path.filter_map(info).collect()
     }
 
-    /// Objects taken out of a session's deep lease on a directory, and what it may still do with each.
-    pub fn holes(&self, session: SessionId, fid: Fid) -> Vec<(Fid, Option<Mode>)> {
+    /// Objects, and directories with all below them, taken out of a session's deep lease on a directory.
+    pub fn holes(&self, session: SessionId, fid: Fid) -> Vec<(Fid, Hole)> {
         let lease = self.store.find(fid).and_then(|object| self.store.deep_lease_of(object, session));
         let deep = lease.and_then(|id| self.store.deep(id));
-        deep.into_iter().flat_map(|deep| deep.holes().iter().map(|(fid, kept)| (*fid, *kept))).collect()
+        deep.into_iter().flat_map(|deep| deep.holes().iter().map(|(fid, hole)| (*fid, *hole))).collect()
     }
 
     /// The directories above an object, from its parent to the root, if the table knows the object and where it lies.

@@ -1,7 +1,7 @@
 //! What must hold of the table at any time, and a restart of the server.
 
 use crate::world::{Op, SESSIONS, World, s};
-use soda_lease::table::{Access, Table};
+use soda_lease::table::{Access, Hole, Table};
 use soda_types::{Epoch, Fid, Mode};
 use std::collections::BTreeMap;
 
@@ -29,6 +29,13 @@ impl World {
                 self.client(op.session).cache.remove(&access.fid);
             }
             self.client(op.session).holder.fail_request(op.ticket);
+        }
+        for client in self.clients.values_mut() {
+            // Never made, or made and not heard of.
+            let moves = std::mem::take(&mut client.moves);
+            let telling = std::mem::take(&mut client.telling).into_iter().map(|(_, number)| number);
+            let numbers = moves.into_iter().map(|moved| moved.number).chain(telling);
+            numbers.for_each(|number| client.holder.end_own_move(number));
         }
         let now = self.now;
         let mut order: Vec<u64> = (1..=SESSIONS).collect();
@@ -70,12 +77,11 @@ impl World {
         path.extend(self.chain(fid));
         let deep = path.iter().enumerate().filter_map(|(at, root)| {
             let lease = self.table.deep_lease(s(session), *root)?;
-            let holes: BTreeMap<Fid, Option<Mode>> =
-                self.table.holes(s(session), *root).into_iter().collect();
-            if path[1..=at].iter().any(|dir| holes.get(dir) == Some(&None)) {
+            let holes: BTreeMap<Fid, Hole> = self.table.holes(s(session), *root).into_iter().collect();
+            if path[1..=at].iter().any(|dir| holes.get(dir) == Some(&Hole::Tree)) {
                 return None;
             }
-            holes.get(&fid).map_or(Some(lease.mode), |kept| *kept).map(|kept| kept.min(lease.mode))
+            holes.get(&fid).map_or(Some(lease.mode), |hole| hole.kept()).map(|kept| kept.min(lease.mode))
         });
         node.max(deep.max())
     }

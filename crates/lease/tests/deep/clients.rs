@@ -51,6 +51,9 @@ impl World {
             _ => None,
         };
         // What it has done on its own comes before.
+        if !self.tell_moves(session) {
+            return;
+        }
         self.flush_all(session);
         let ticket = self.client(session).holder.begin_request(now);
         if let Some((fid, to)) = moves
@@ -91,6 +94,9 @@ impl World {
         let now = self.now;
         let client = self.clients.get_mut(&op.session).expect("a session");
         client.holder.handle_reply_covered(now, op.ticket, &grants, &covered);
+        if let Some(at) = client.telling.iter().position(|(ticket, _)| *ticket == op.ticket) {
+            client.holder.end_own_move(client.telling.swap_remove(at).1);
+        }
         for (fid, version) in &op.seen {
             let newest = client.newest.entry(*fid).or_default();
             *newest = (*newest).max(*version);
@@ -120,13 +126,14 @@ impl World {
         }
         let now = self.now;
         match self.client(session).holder.handle_recall(now, &recall) {
-            RecallStep::AlreadyGone(ack) => self.acks.push((session, ack)),
+            RecallStep::AlreadyGone(ack) if self.may_answer(session) => self.acks.push((session, ack)),
+            RecallStep::AlreadyGone(_) => {}
             RecallStep::Working => {}
             step => {
                 if self.mistake == Mistake::AnswersEarly {
-                    let Recall { fid, epoch, to: kept, object, .. } = recall;
+                    let Recall { fid, epoch, to: kept, part, .. } = recall;
                     self.acks
-                        .push((session, RecallAck { fid, epoch, kept, in_use: InUse::No, uses: 0, object }));
+                        .push((session, RecallAck { fid, epoch, kept, in_use: InUse::No, uses: 0, part }));
                 }
                 self.client(session).dropping.push(step);
             }
@@ -138,6 +145,9 @@ impl World {
         let busy: Vec<u64> = self.clients.iter().filter_map(busy).collect();
         let Some(session) = self.random.pick(&busy) else { return };
         let at = self.random.below(self.clients[&session].dropping.len());
+        if !self.may_answer(session) {
+            return;
+        }
         let step = self.client(session).dropping.swap_remove(at);
         let now = self.now;
         let ack = match step {
@@ -215,6 +225,9 @@ impl World {
     pub(crate) fn give_back(&mut self) {
         let session = 1 + self.random.below(SESSIONS as usize) as u64;
         let now = self.now;
+        if !self.tell_moves(session) {
+            return;
+        }
         self.flush_all(session);
         let client = self.client(session);
         let roots = client.holder.idle_deep(now, Duration::from_millis(20));
@@ -246,6 +259,9 @@ impl World {
         let Some((session, root)) = self.random.pick(&roots) else { return };
         let changes = |op: &Op| op.session == session && !matches!(op.does, Does::Read(_));
         if self.all_in_flight().any(changes) && self.mistake != Mistake::LowersAtWork {
+            return;
+        }
+        if !self.tell_moves(session) {
             return;
         }
         if self.mistake != Mistake::LowersUnflushed {

@@ -2,6 +2,7 @@
 
 mod checks;
 mod clients;
+mod moves;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +23,7 @@ fn nobody_reads_what_is_old_and_nobody_waits_for_ever() {
     let first = number("SEED");
     let seeds = first.map_or(0..number("SEEDS").unwrap_or(100), |seed| seed..seed + 1);
     let (mut reads, mut writes, mut deep, mut holes, mut healed, mut lowered) = (0, 0, 0, 0, 0, 0);
+    let (mut told, mut refused) = (0, 0);
     for seed in seeds {
         let done = catch_unwind(AssertUnwindSafe(|| run(seed, Mistake::None)));
         let world = done.unwrap_or_else(|_| panic!("SEED={seed} cargo test -p soda-lease --test deep"));
@@ -31,13 +33,16 @@ fn nobody_reads_what_is_old_and_nobody_waits_for_ever() {
         holes += world.holes;
         healed += world.healed;
         lowered += world.lowered;
+        told += world.told;
+        refused += world.refused;
     }
     println!(
         "{reads} reads from caches, {writes} local writes, {deep} deep leases, {holes} holes, {healed} healed, \
-         {lowered} lowered"
+         {lowered} lowered, {told} moves told, {refused} refused"
     );
     if first.is_none() {
         assert!(reads > 1000 && writes > 1000 && deep > 300 && holes > 300 && healed > 20 && lowered > 100);
+        assert!(told > 50 && refused == 0);
     }
 }
 

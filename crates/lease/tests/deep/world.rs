@@ -33,6 +33,8 @@ pub(crate) enum Mistake {
     LowersUnflushed,
     /// And while a change of its own is on the way.
     LowersAtWork,
+    /// It answers before its moves are told.
+    AnswersUntold,
 }
 
 pub(crate) fn f(ino: u64) -> Fid {
@@ -118,6 +120,19 @@ pub(crate) struct Client {
     /// The newest version that an answer has shown.
     pub(crate) newest: BTreeMap<Fid, u64>,
     pub(crate) dropping: Vec<RecallStep>,
+    /// What it has moved and not told.
+    pub(crate) moves: Vec<OwnMove>,
+    /// Requests that tell moves, and have not been answered.
+    pub(crate) telling: Vec<(Ticket, u64)>,
+}
+
+/// Made by a client under write leases, told later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnMove {
+    pub(crate) number: u64,
+    pub(crate) fid: Fid,
+    pub(crate) from: Fid,
+    pub(crate) to: Fid,
 }
 
 pub(crate) struct World {
@@ -149,6 +164,8 @@ pub(crate) struct World {
     pub(crate) holes: u64,
     pub(crate) healed: u64,
     pub(crate) lowered: u64,
+    pub(crate) told: u64,
+    pub(crate) refused: u64,
 }
 
 impl World {
@@ -193,6 +210,8 @@ impl World {
             holes: 0,
             healed: 0,
             lowered: 0,
+            told: 0,
+            refused: 0,
         };
         // The root, a corner for each session with a directory in it, and files everywhere.
         for (ino, parent) in [(1, 0), (2, 1), (3, 1), (4, 1), (5, 2), (6, 3), (7, 4)] {
@@ -205,7 +224,14 @@ impl World {
             holder.start_session(now, now, s(session), TERM);
             world.table.open_session(now, s(session));
             let (cache, newest) = (BTreeMap::new(), BTreeMap::new());
-            let client = Client { holder, cache, newest, dropping: Vec::new() };
+            let client = Client {
+                holder,
+                cache,
+                newest,
+                dropping: Vec::new(),
+                moves: Vec::new(),
+                telling: Vec::new(),
+            };
             world.clients.insert(session, client);
         }
         world
@@ -240,8 +266,9 @@ impl World {
             73..=78 => self.hear_recall(),
             79..=83 => self.drop_caches(),
             84..=89 => self.hear_ack(),
-            90..=95 => self.use_cache(),
-            96..=97 => self.lower(),
+            90..=94 => self.use_cache(),
+            95 => self.lower(),
+            96..=97 => self.move_at_home(),
             98 => self.give_back(),
             _ => {
                 if self.random.below(60) == 0 {
@@ -366,8 +393,7 @@ impl World {
                     parents.retain(|parent| parent != from);
                     parents.push(*to);
                     if parents.len() == 1 && self.mistake != Mistake::MovesUntold {
-                        let kind = if self.tree[fid].is_dir { FileKind::Directory } else { FileKind::File };
-                        changes.moved.push(Moved { fid: *fid, kind, above: self.chain(*fid) });
+                        changes.moved.push(self.moved(*fid));
                     }
                 }
                 fine
@@ -407,6 +433,11 @@ impl World {
         running.result = Some((outcome, changes));
     }
 
+    pub(crate) fn moved(&self, fid: Fid) -> Moved {
+        let kind = if self.tree[&fid].is_dir { FileKind::Directory } else { FileKind::File };
+        Moved { fid, kind, above: self.chain(fid) }
+    }
+
     pub(crate) fn finish(&mut self) {
         let done: Vec<usize> =
             (0..self.running.len()).filter(|at| self.running[*at].1.result.is_some()).collect();
@@ -436,20 +467,24 @@ impl World {
             .filter(|wake| *wake <= self.now)
             .map(|_| self.table.handle_timeout(self.now));
         while let Some(output) = self.table.poll_output() {
-            match output {
-                Output::Admit(key) => {
-                    let op = self.waiting.remove(&key).expect("waits");
-                    self.running.push((key, op));
-                }
-                Output::Recall { session, recall } => self.recalls.push((session.0, recall)),
-                other => panic!("{other:?}"),
-            }
+            self.output(output);
         }
         let counters = self.table.counters();
         self.deep_grants = self.deep_grants.max(counters.deep_grants);
         self.holes = self.holes.max(counters.holes);
         self.healed = self.healed.max(counters.holes_healed);
         self.lowered = self.lowered.max(counters.deep_lowered);
+    }
+
+    pub(crate) fn output(&mut self, output: Output) {
+        match output {
+            Output::Admit(key) => {
+                let op = self.waiting.remove(&key).expect("waits");
+                self.running.push((key, op));
+            }
+            Output::Recall { session, recall } => self.recalls.push((session.0, recall)),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Everybody answers, everything is carried out: then nobody waits.
@@ -463,6 +498,7 @@ impl World {
             self.hear_recall();
             (0..SESSIONS).for_each(|_| self.drop_caches());
             self.hear_ack();
+            (1..=SESSIONS).for_each(|session| _ = self.tell_moves(session));
             self.outputs();
             if self.all_in_flight().next().is_none() {
                 break;

@@ -273,7 +273,7 @@ fn an_answer_to_keep_reading_does_not_count_when_all_is_wanted() {
         epoch: e(1),
         to: None,
         cause: soda_types::Cause::Reclaim,
-        object: None,
+        part: None,
     };
     let reclaim = soda_lease::Output::Recall { session: s(1), recall: reclaim };
     assert_eq!(bench.finish(2), (vec![], vec![reclaim]));

@@ -57,19 +57,19 @@ pub(crate) fn expired(session: u64, ino: u64) -> Output {
 
 /// For a writer.
 pub(crate) fn recall(session: u64, ino: u64, epoch: u64) -> Output {
-    let recall = Recall { fid: f(ino), epoch: e(epoch), to: None, cause: Cause::Data, object: None };
+    let recall = Recall { fid: f(ino), epoch: e(epoch), to: None, cause: Cause::Data, part: None };
     Output::Recall { session: s(session), recall }
 }
 
 /// For a reader.
 pub(crate) fn lower(session: u64, ino: u64, epoch: u64) -> Output {
     let recall =
-        Recall { fid: f(ino), epoch: e(epoch), to: Some(Mode::Read), cause: Cause::Read, object: None };
+        Recall { fid: f(ino), epoch: e(epoch), to: Some(Mode::Read), cause: Cause::Read, part: None };
     Output::Recall { session: s(session), recall }
 }
 
 pub(crate) fn gone(ino: u64, epoch: u64) -> RecallAck {
-    RecallAck { fid: f(ino), epoch: e(epoch), kept: None, in_use: InUse::No, uses: 0, object: None }
+    RecallAck { fid: f(ino), epoch: e(epoch), kept: None, in_use: InUse::No, uses: 0, part: None }
 }
 
 pub(crate) fn kept(ino: u64, epoch: u64) -> RecallAck {

@@ -198,7 +198,7 @@ pub(crate) fn samples() -> Vec<Message> {
         kept: Some(Mode::Read),
         in_use: InUse::Yes,
         uses: 5,
-        object: None,
+        part: Some(LeasePart::tree(fid(1))),
     }];
     let notes = [
         Note::RecallAcks(acks.clone()),
@@ -532,7 +532,7 @@ fn recalls() -> Vec<Recall> {
         Cause::Reclaim,
     ];
     causes
-        .map(|cause| Recall { fid: fid(3), epoch: Epoch(2), to: Some(Mode::Read), cause, object: None })
+        .map(|cause| Recall { fid: fid(3), epoch: Epoch(2), to: Some(Mode::Read), cause, part: None })
         .into()
 }
 

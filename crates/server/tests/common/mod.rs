@@ -231,7 +231,7 @@ impl Client {
                 kept: recall.to,
                 in_use: if opened.lock().unwrap().contains(&recall.fid) { InUse::Yes } else { InUse::No },
                 uses: 0,
-                object: recall.object,
+                part: recall.part,
             };
             if recalls == Recalls::Answer {
                 let _ = acks.send(list.iter().map(ack_of).collect());
@@ -379,7 +379,7 @@ impl Client {
             kept: recall.to,
             in_use,
             uses: 0,
-            object: recall.object,
+            part: recall.part,
         };
         self.note(Note::RecallAcks(vec![ack])).await;
     }

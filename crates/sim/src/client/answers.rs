@@ -34,12 +34,12 @@ impl Client {
         let now = self.clock.read(context.now);
         if context.config.sabotage == Sabotage::NoBarForLateGrants && self.holder.mode(recall.fid).is_none() {
             let Recall { fid, epoch, .. } = *recall;
-            let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object: None };
+            let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, part: None };
             self.tell(context, ToServer::Acks(vec![ack]));
             return;
         }
         let dropping = match self.holder.handle_recall(now, recall) {
-            RecallStep::AlreadyGone(ack) if ack.object.is_some() => {
+            RecallStep::AlreadyGone(ack) if ack.part.is_some() => {
                 return self.nothing_covered(context, ack);
             }
             RecallStep::AlreadyGone(ack) => return self.nothing_held(context, ack),
@@ -55,7 +55,7 @@ impl Client {
                 let mut parts: Vec<(Fid, Option<Mode>)> =
                     inside.into_iter().map(kept).filter(lowered).collect();
                 if context.config.sabotage == Sabotage::KeepBelow {
-                    parts.retain(|(fid, _)| Some(*fid) == recall.object);
+                    parts.retain(|(fid, _)| *fid == recall.asked());
                 }
                 Dropping { of: Of::Deep(lease), epoch, parts }
             }

@@ -502,7 +502,7 @@ impl Server {
                             kept: recall.to,
                             in_use: InUse::No,
                             uses: 0,
-                            object: recall.object,
+                            part: recall.part,
                         };
                         running.table.handle_acks(now, session, &[ack]);
                     }

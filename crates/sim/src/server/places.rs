@@ -9,7 +9,7 @@ use crate::layout::{Home, Layout, Tree, is_directory};
 use crate::message::{Call, Leases, Object, TREE, fid_of, object_of};
 use crate::network::Kind;
 use soda_lease::table::{Access, Ancestors, Created, Granted, Moved, TreeChanges, TreeVersion};
-use soda_types::{Cause, Coverage, Fid, FileKind, InUse, Monotonic, RecallAck, SessionId};
+use soda_types::{Cause, Coverage, Fid, FileKind, InUse, LeasePart, Monotonic, RecallAck, SessionId};
 
 /// Deeper is no tree.
 const DEEPEST: usize = 100;
@@ -110,10 +110,11 @@ impl Running {
 
     /// Forgets a session's leases on an inode that does not exist any more.
     pub(super) fn give_up_lease(&mut self, now: Monotonic, session: SessionId, fid: Fid) {
-        let all = [(self.table.lease(session, fid), None), (self.table.deep_lease(session, fid), Some(fid))];
-        for (grant, object) in all {
+        let deep = self.table.deep_lease(session, fid);
+        let all = [(self.table.lease(session, fid), None), (deep, Some(LeasePart::tree(fid)))];
+        for (grant, part) in all {
             let Some(epoch) = grant.map(|grant| grant.epoch) else { continue };
-            let given_up = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, object };
+            let given_up = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, part };
             self.table.handle_release(now, session, &[given_up]);
         }
     }

@@ -39,6 +39,14 @@ impl Links {
         found
     }
 
+    /// Forgets what it lies in.
+    pub(super) fn cut(&mut self, fid: Fid) {
+        for directory in Links::of(&self.up, fid).collect::<Vec<_>>() {
+            self.up.remove(&(fid, directory));
+            self.down.remove(&(directory, fid));
+        }
+    }
+
     /// Forgets how to get to what nobody wants to get to.
     pub(super) fn prune(&mut self, fid: Fid, wanted: impl Fn(Fid) -> bool) {
         let mut next = vec![fid];

@@ -62,12 +62,14 @@ impl Deep {
         }
     }
 
-    /// A lease on a directory stands behind what is below it. Links to what this client has moved itself may be old.
+    /// A lease on a directory stands behind what is below it. Links to what this client has moved
+    /// itself, or others may have moved, may be old.
     pub(super) fn moor_below(&mut self, directory: Fid) {
         let mut next = if self.unmoored.is_empty() { Vec::new() } else { vec![directory] };
         while let Some(fid) = next.pop() {
             self.unmoored.remove(&fid);
-            next.extend(Links::of(&self.links.down, fid).filter(|child| !self.displaced.contains(child)));
+            let elsewhere = |fid: &Fid| self.displaced.contains(fid) || self.strayed.contains(fid);
+            next.extend(Links::of(&self.links.down, fid).filter(|child| !elsewhere(child)));
         }
     }
 

@@ -4,7 +4,7 @@
 //! And the word may be lost with its connection: then the server takes the lease for held, and what is made below it for covered.
 
 use super::Holder;
-use soda_types::{Epoch, Fid, Grant, InUse, Mode, RecallAck};
+use soda_types::{Epoch, Fid, Grant, InUse, LeasePart, Mode, RecallAck};
 use std::collections::BTreeMap;
 
 /// What was given back.
@@ -42,7 +42,7 @@ impl Holder {
             kept,
             in_use: InUse::No,
             uses: 0,
-            object: Some(fid),
+            part: Some(LeasePart::tree(fid)),
         };
         let over = self.deep.over.each.iter().map(|(fid, epoch)| word(*fid, *epoch, None));
         let lowered = self.deep.roots.values().filter(|root| root.lowered).map(|root| root.grant);

@@ -2,8 +2,9 @@
 //!
 //! The server gives that only if nobody else has anything below; and nobody else has moved what this client has read there all
 //! the time, since that would have been asked for. So it is where it was when it was said to be covered, unless this client
-//! has moved it, or a directory between, itself: that is left out. What has a lease of its own keeps to that one; what is below
-//! is not left out for it. A lease that this client got because it has moved the directory has holes.
+//! has moved it, or a directory between, itself, or that was asked for alone: that is left out. What has a lease of its own
+//! keeps to that one; what is below is not left out for it. A lease that this client got because it has moved the
+//! directory has holes.
 
 use super::links::Links;
 use super::{Deep, Holder, Ticket};
@@ -23,7 +24,9 @@ impl Deep {
             for child in Links::of(&self.links.down, fid) {
                 let known = self.members.get(&child).is_some_and(|member| member.recalls == 0);
                 let asked = bar(&child).is_some_and(|bar| ticket.number <= bar.until.max(bar.moved_until));
-                let elsewhere = self.displaced.contains(&child) || self.adrift.contains(&child);
+                let elsewhere = self.displaced.contains(&child)
+                    || self.strayed.contains(&child)
+                    || self.adrift.contains(&child);
                 if known && !asked && !elsewhere {
                     found.push(child);
                     next.push(child);
@@ -40,6 +43,7 @@ impl Deep {
             let on_the_way = self.moving.values().any(|moved| moved.contains(&fid));
             if !on_the_way {
                 self.displaced.remove(&fid);
+                self.strayed.remove(&fid);
             }
         }
     }

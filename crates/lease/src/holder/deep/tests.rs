@@ -1,5 +1,7 @@
 //! Directory 1 with 2 and 3 in it, 4 in 3; session 1 has a deep lease on 1.
 
+mod alone;
+
 use super::*;
 use crate::{DriftMargin, HolderConfig};
 use soda_types::{Cause, Ino, SessionId, Term, VolumeId};
@@ -35,11 +37,23 @@ fn node(mode: Mode, ino: u64, epoch: u64) -> Grant {
 }
 
 fn question(ino: u64, epoch: u64, to: Option<Mode>) -> Recall {
-    Recall { fid: f(1), epoch: Epoch(epoch), to, cause: Cause::Data, object: Some(f(ino)) }
+    Recall { fid: f(1), epoch: Epoch(epoch), to, cause: Cause::Data, part: Some(part(ino, to)) }
+}
+
+/// To keep nothing: of all below, too.
+fn part(ino: u64, kept: Option<Mode>) -> LeasePart {
+    if kept.is_none() { LeasePart::tree(f(ino)) } else { LeasePart::object(f(ino)) }
 }
 
 fn answer(ino: u64, epoch: u64, kept: Option<Mode>) -> RecallAck {
-    RecallAck { fid: f(1), epoch: Epoch(epoch), kept, in_use: InUse::No, uses: 0, object: Some(f(ino)) }
+    RecallAck {
+        fid: f(1),
+        epoch: Epoch(epoch),
+        kept,
+        in_use: InUse::No,
+        uses: 0,
+        part: Some(part(ino, kept)),
+    }
 }
 
 fn drop_part(epoch: u64, keep: Option<Mode>, inside: &[u64]) -> RecallStep {
@@ -163,7 +177,7 @@ fn what_moves_out_of_a_lease_is_covered_and_asked_for_under_another_name() {
     assert_eq!(may(&holder, 4), R);
     // Beside what is left of the move, the object has a node lease now: with that one it goes.
     holder.handle_reply(secs(0), moving, &[node(Mode::Write, 3, 10)]);
-    let recall = Recall { fid: f(3), object: None, ..question(3, 10, None) };
+    let recall = Recall { fid: f(3), part: None, ..question(3, 10, None) };
     let step = RecallStep::Drop { fid: f(3), epoch: Epoch(10), keep: None };
     assert_eq!(holder.handle_recall(secs(1), &recall), step);
     holder.finish_recall(secs(1), f(3), Epoch(10), InUse::No);
@@ -253,14 +267,14 @@ fn a_node_lease_beside_keeps_the_holding() {
 #[test]
 fn a_recall_of_a_node_lease_that_was_not_heard_of_drops_what_is_covered() {
     let mut holder = holder();
-    let recall = Recall { object: None, ..question(2, 9, R) };
+    let recall = Recall { part: None, ..question(2, 9, R) };
     let recall = Recall { fid: f(2), ..recall };
     let RecallStep::DropPart { lease, epoch, keep, inside } = holder.handle_recall(secs(1), &recall) else {
         panic!("not dropped")
     };
     assert_eq!((lease, epoch, keep, inside), (f(2), Epoch(9), R, vec![f(2)]));
     let ack = holder.finish_part(f(2), Epoch(9), InUse::No);
-    assert_eq!((ack.fid, ack.object, ack.kept), (f(2), None, R));
+    assert_eq!((ack.fid, ack.part, ack.kept), (f(2), None, R));
 }
 
 #[test]
@@ -369,7 +383,8 @@ fn a_whole_lease_is_lowered_unasked() {
     let moving = holder.begin_own_move(f(4), Some(f(1)));
     assert_eq!(holder.lower_deep(f(1)), None, "the server has not heard of a move");
     holder.end_own_move(moving);
-    assert_eq!(holder.lower_deep(f(1)), Some(answer(1, 5, R)));
+    let lowered = RecallAck { part: Some(LeasePart::tree(f(1))), ..answer(1, 5, R) };
+    assert_eq!(holder.lower_deep(f(1)), Some(lowered));
     assert_eq!(all(&holder), [R; 4]);
     // What was said before of what this client may write.
     holder.handle_reply_covered(secs(1), late, &[deep(Mode::Write, 5)], &[covered(Mode::Write, 5)]);
@@ -378,8 +393,8 @@ fn a_whole_lease_is_lowered_unasked() {
     // The server has not heard of it, and asks: the answer still waits for the caches.
     assert_eq!(holder.handle_recall(secs(1), &question(3, 9, R)), drop_part(9, R, &[3]));
     assert_eq!(holder.finish_part(f(1), Epoch(9), InUse::No), answer(3, 9, R));
-    assert_eq!(holder.lower_deep(f(1)), Some(answer(1, 5, R)), "said again");
-    assert_eq!(holder.given_back(), [answer(1, 5, R)], "and on the next connection");
+    assert_eq!(holder.lower_deep(f(1)), Some(lowered), "said again");
+    assert_eq!(holder.given_back(), [lowered], "and on the next connection");
     // A new lease to write is one.
     get(&mut holder, &[deep(Mode::Write, 12)], &[covered(Mode::Write, 2)]);
     assert_eq!((may(&holder, 2), holder.given_back()), (W, vec![]));

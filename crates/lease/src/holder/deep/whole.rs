@@ -13,7 +13,7 @@
 //! the answers are those of a lease that was not lowered.
 
 use super::{Holder, Root};
-use soda_types::{Fid, InUse, Mode, Monotonic, RecallAck};
+use soda_types::{Fid, InUse, LeasePart, Mode, Monotonic, RecallAck};
 use std::time::Duration;
 
 /// So many questions for single objects, to read them, make a scan.
@@ -131,6 +131,13 @@ impl Holder {
             }
         }
         let kept = Some(Mode::Read);
-        Some(RecallAck { fid: lease, epoch, kept, in_use: InUse::No, uses: 0, object: Some(lease) })
+        Some(RecallAck {
+            fid: lease,
+            epoch,
+            kept,
+            in_use: InUse::No,
+            uses: 0,
+            part: Some(LeasePart::tree(lease)),
+        })
     }
 }

@@ -14,7 +14,7 @@ fn change_inside(bench: &mut Bench, ino: u64) -> Granted {
     let access = bench.here(change(ino));
     let asks = bench.request(2, op, &[access]);
     let [Output::Recall { session, recall }] = &asks[..] else { panic!("{asks:?}") };
-    assert_eq!((*session, recall.object), (s(1), Some(f(ino))));
+    assert_eq!((*session, recall.part), (s(1), Some(LeasePart::object(f(ino)))));
     assert_eq!(bench.ack(1, answer(ino, recall.epoch.0, None)), [admit(op)]);
     bench.end(op, &TreeChanges::default())
 }
@@ -49,7 +49,7 @@ fn a_hole_heals_when_its_user_has_given_it_back_and_no_sooner() {
         let op = bench.here(change(10));
         let asks = bench.request(2, 2, &[op]);
         assert!(
-            matches!(&asks[..], [Output::Recall { recall, .. }] if recall.object == Some(f(10))),
+            matches!(&asks[..], [Output::Recall { recall, .. }] if recall.part == Some(LeasePart::object(f(10)))),
             "{asks:?}"
         );
     }
@@ -73,7 +73,7 @@ fn a_hole_that_keeps_reading_heals_to_writing_when_nobody_reads_there() {
     assert_eq!(bench.ack(1, answer(10, 4, Some(Mode::Read))), [admit(1)]);
     bench.end(1, &TreeChanges::default());
     assert_eq!(comes_by(&mut bench, read(10)), (0, Some(Mode::Read)), "as far as the hole lets it");
-    assert_eq!(bench.table.holes(s(1), f(3)), [(f(10), Some(Mode::Read))]);
+    assert_eq!(bench.table.holes(s(1), f(3)), [(f(10), Hole::KeepsReading)]);
     bench.ack(2, gone(10, 5));
     assert_eq!(comes_by(&mut bench, change(10)), (0, Some(Mode::Write)));
     assert_eq!(holes(&bench), []);
@@ -105,7 +105,7 @@ fn a_hole_in_place_of_a_directory_heals_when_nobody_has_anything_below_and_from_
     let inside = |bench: &Bench, access: Access| {
         access.below(bench.table.tree_version(), vec![f(20), f(3), f(2), f(1)])
     };
-    let epoch = take_out(&mut bench, 20);
+    let epoch = bench.take_out_tree(20).leases[0].epoch.0;
     let access = inside(&bench, change(30));
     assert_eq!(bench.request(2, 1, &[access]), [admit(1)]);
     let below = bench.end(1, &TreeChanges::default()).leases[0].epoch.0;

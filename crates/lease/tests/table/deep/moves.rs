@@ -31,10 +31,7 @@ fn a_directory_that_moves_out_of_a_hole_takes_no_deep_lease_along() {
     let below = |bench: &Bench, access: Access| {
         access.below(bench.table.tree_version(), vec![f(10), f(3), f(2), f(1)])
     };
-    let names = bench.here(change(10));
-    assert_eq!(bench.request(2, 1, &[names]), [asked(10, 4, None)]);
-    assert_eq!(bench.ack(1, answer(10, 4, None)), [admit(1)]);
-    bench.end(1, &TreeChanges::default());
+    bench.take_out_tree(10);
     let made = below(&bench, change(20));
     assert_eq!(bench.request(2, 2, &[made]), [admit(2)]);
     assert_eq!(bench.end(2, &TreeChanges::default()).leases.len(), 1);
@@ -54,10 +51,7 @@ fn what_its_holder_moves_into_a_hole_it_takes_along() {
     bench.go(1, change(12));
     assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
     // Session 2 takes directory 20 out of it, with all that will be below.
-    let theirs = bench.here(change(20));
-    assert_eq!(bench.request(2, 1, &[theirs]), [asked(20, 4, None)]);
-    assert_eq!(bench.ack(1, answer(20, 4, None)), [admit(1)]);
-    bench.end(1, &TreeChanges::default());
+    bench.take_out_tree(20);
     // Session 1 moves directory 10 there.
     let (own, to) = (bench.here(change(10)), bench.here(change(20)));
     let [Output::Recall { recall, .. }] = &bench.request(1, 2, &[own, to])[..] else { panic!("2 is asked") };
@@ -75,8 +69,7 @@ fn what_its_holder_moves_into_what_is_being_asked_for_it_takes_along() {
     let mut bench = deep(2);
     bench.go(1, change(12));
     assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
-    let theirs = bench.here(change(20));
-    assert_eq!(bench.request(2, 1, &[theirs]), [asked(20, 4, None)]);
+    assert_eq!(bench.request(2, 1, &[change(20)]), [asked_tree(20, 4)]);
     // Session 1 moves directory 10 into 21, which is in 20.
     let above = vec![f(21), f(20), f(3), f(2), f(1)];
     let (own, to) =
@@ -84,7 +77,7 @@ fn what_its_holder_moves_into_what_is_being_asked_for_it_takes_along() {
     assert_eq!(bench.request(1, 2, &[own, to]), [admit(2)]);
     let moved = vec![Moved { fid: f(10), kind: FileKind::Directory, above }];
     bench.end(2, &TreeChanges { moved, ..TreeChanges::default() });
-    assert_eq!(bench.ack(1, answer(20, 4, None)), [admit(1)]);
+    assert_eq!(bench.ack(1, answer_tree(20, 4)), [admit(1)]);
     assert_eq!(bench.table.lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
     assert_eq!(bench.table.deep_lease(s(1), f(10)).map(|grant| grant.mode), Some(Mode::Write));
 }
@@ -153,10 +146,7 @@ fn a_directory_of_unknown_place_that_its_holder_moves_it_takes_along_with_all_be
 #[test]
 fn what_its_holder_moves_from_an_unknown_place_into_a_hole_it_takes_along() {
     let mut bench = Bench::with_deep(Mode::Write);
-    let theirs = bench.here(change(20));
-    assert_eq!(bench.request(2, 1, &[theirs]), [asked(20, 4, None)]);
-    assert_eq!(bench.ack(1, answer(20, 4, None)), [admit(1)]);
-    bench.end(1, &TreeChanges::default());
+    bench.take_out_tree(20);
     let lease = bench.table.lease(s(2), f(20)).unwrap();
     bench.ack(2, gone(20, lease.epoch.0));
     // What keeps the hole: somebody reads something there.
@@ -193,4 +183,86 @@ fn who_moves_a_directory_out_is_told_of_the_deep_lease_that_it_has_there() {
         assert_eq!(deep, bench.table.deep_lease(s(1), f(20)), "read before: {read_before}");
         assert!(deep.is_some_and(|deep| deep.mode == Mode::Write && deep.epoch > e(3)));
     }
+}
+
+/// Its mover goes on without another word, so what its holder knows below it is asked for, under another name.
+#[test]
+fn what_another_session_moves_is_asked_for_with_all_below() {
+    for mode in [Mode::Read, Mode::Write] {
+        let mut bench = Bench::with_deep(mode);
+        let inside = read(30).below(bench.table.tree_version(), vec![f(20), f(3), f(2), f(1)]);
+        assert_eq!(bench.request(1, 1, &[inside]), [admit(1)]);
+        assert_eq!(bench.end(1, &TreeChanges::default()).covered[0].above, [f(20), f(3)]);
+        // Session 2 moves directory 20 out of 3. Both are asked for alone.
+        let theirs = [bench.here(change(3)), bench.here(change(20)), bench.here(change(2))];
+        let asks = bench.request(2, 2, &theirs);
+        let asked: Vec<Recall> = asks
+            .into_iter()
+            .map(|ask| if let Output::Recall { recall, .. } = ask { recall } else { panic!("{ask:?}") })
+            .collect();
+        let alone = [3, 20].map(|ino| Some(LeasePart::object(f(ino))));
+        assert_eq!(asked.iter().map(|recall| recall.part).collect::<Vec<_>>(), alone);
+        for Recall { fid, epoch, part, .. } in asked {
+            let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, part };
+            bench.ack(1, ack);
+        }
+        let moved = vec![Moved { fid: f(20), kind: FileKind::Directory, above: vec![f(2), f(1)] }];
+        let changes = TreeChanges { moved, ..TreeChanges::default() };
+        bench.table.finish_tree(bench.now, OpKey(2), Outcome::Applied, &changes);
+        let [Output::Recall { session, recall }] = &bench.outputs()[..] else { panic!("not asked") };
+        let all = (s(1), f(20), None, Some(LeasePart::tree(f(20))));
+        assert_eq!((*session, recall.fid, recall.to, recall.part), all);
+        let deep = bench.table.deep_lease(s(1), f(20)).map(|grant| grant.mode);
+        assert_eq!(
+            (deep, bench.table.deep_lease(s(1), f(3)).map(|grant| grant.mode)),
+            (Some(mode), Some(mode))
+        );
+        // Until it has answered, who changes something there has it asked for that, too.
+        let inside = change(30).below(bench.table.tree_version(), vec![f(20), f(2), f(1)]);
+        assert!(matches!(&bench.request(2, 3, &[inside])[..], [Output::Recall { recall, .. }]
+            if recall.fid == f(20) && recall.part == Some(LeasePart::object(f(30)))));
+        let Recall { fid, epoch, part, .. } = *recall;
+        let ack = RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, part };
+        assert_eq!(bench.ack(1, ack), [admit(3)]);
+        assert_eq!(bench.table.deep_lease(s(1), f(20)), None);
+    }
+}
+
+/// Nobody has told its holder of them.
+#[test]
+fn a_directory_that_another_session_makes_is_a_hole_with_all_below() {
+    let mut bench = Bench::with_deep(Mode::Read);
+    let theirs = bench.here(change(3));
+    assert_eq!(bench.request(2, 1, &[theirs]), [asked(3, 4, None)]);
+    let alone = RecallAck { part: Some(LeasePart::object(f(3))), ..answer(3, 4, None) };
+    assert_eq!(bench.ack(1, alone), [admit(1)]);
+    let created = vec![Created { fid: f(20), kind: FileKind::Directory, parent: Some(f(3)) }];
+    let granted = bench.end(1, &TreeChanges { created, ..TreeChanges::default() });
+    assert!(granted.leases.iter().any(|grant| (grant.fid, grant.scope) == (f(20), Scope::Subtree)));
+    assert_eq!(bench.table.holes(s(1), f(3)), [(f(3), Hole::Object), (f(20), Hole::Tree)]);
+}
+
+/// What another session makes is a hole each.
+#[test]
+fn a_directory_with_many_holes_is_asked_for_with_all_below() {
+    let deep_leases = DeepLeases::On { after: 2, max_holes: 1000 };
+    let mut bench = Bench::with(TableConfig { deep_leases, ..plain() });
+    bench.go(1, read(12));
+    assert_eq!(bench.go(1, read(13)).leases[1], subtree(Mode::Read, 3, 3));
+    let theirs = bench.here(change(20));
+    assert!(matches!(&bench.request(2, 1, &[theirs])[..], [Output::Recall { .. }]));
+    let epoch = bench.table.last_epoch();
+    assert_eq!(bench.ack(1, answer(20, epoch.0, None)), [admit(1)]);
+    let file = |ino| Created { fid: f(ino), kind: FileKind::File, parent: Some(f(20)) };
+    let created = (100..164).map(file).collect();
+    bench.end(1, &TreeChanges { created, ..TreeChanges::default() });
+    assert_eq!(bench.table.holes(s(1), f(3)).len(), 65);
+    let more = bench.here(change(20));
+    assert_eq!(bench.request(2, 2, &[more]), [admit(2)]);
+    let changes = TreeChanges { created: vec![file(164)], ..TreeChanges::default() };
+    bench.table.finish_tree(bench.now, OpKey(2), Outcome::Applied, &changes);
+    let [Output::Recall { recall, .. }] = &bench.outputs()[..] else { panic!("not asked") };
+    assert_eq!((recall.fid, recall.part), (f(3), Some(LeasePart::tree(f(20)))));
+    bench.ack(1, answer_tree(20, recall.epoch.0));
+    assert_eq!(bench.table.holes(s(1), f(3)), [(f(20), Hole::Tree)]);
 }

@@ -57,7 +57,7 @@ impl Client {
     /// and the server believe that the deep lease covers what the digest made.
     pub(in crate::client) fn defers(&mut self, recall: &Recall) -> bool {
         let sending = self.is_sending();
-        let Some(delayed) = self.delayed.as_mut().filter(|_| sending && recall.object.is_some()) else {
+        let Some(delayed) = self.delayed.as_mut().filter(|_| sending && recall.part.is_some()) else {
             return false;
         };
         if !delayed.deferred.contains(recall) {
