@@ -134,7 +134,7 @@ impl Shut {
     fn take_nodes(&mut self) -> Vec<Recall> {
         match self.names {
             NamesAtKernel::Perhaps => Vec::new(),
-            NamesAtKernel::Gone => self.waiting.extract_if(.., |recall| recall.object.is_none()).collect(),
+            NamesAtKernel::Gone => self.waiting.extract_if(.., |recall| recall.part.is_none()).collect(),
         }
     }
 }

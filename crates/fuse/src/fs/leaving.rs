@@ -1,4 +1,4 @@
-//! What the kernel was told of a mount and counts on, for a process that serves it next ([`crate::mount::leave`]).
+//! What the kernel was told of a mount and counts on, for a process that serves it next (`mount/leave.rs`).
 
 use super::Inner;
 use crate::handles::{DirHandle, Durability, FileHandle, Path};
