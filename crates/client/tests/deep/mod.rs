@@ -186,7 +186,7 @@ async fn a_scan_of_what_another_machine_has_just_written_costs_it_a_few_recalls(
     assert_eq!(contents(&a, files[9]).await, "new");
 }
 
-/// Who has looked at it keeps none of it: each directory is asked of him once, or all of it.
+/// Who has looked at it keeps none of it: each directory is asked of him a few times, or all of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tree_that_another_machine_has_looked_at_is_removed_without_a_message_for_each_file() {
     for (dirs, files, reads) in [(50, 20, false), (50, 20, true), (4, 250, true)] {
@@ -226,7 +226,9 @@ async fn a_tree_that_another_machine_has_looked_at_is_removed_without_a_message_
         a.sync_all().await.unwrap();
         let all = sent() - before;
         assert_eq!(list(&b, home).await, 0);
-        assert!(all < 100, "{dirs} directories of {files}: {all} messages: {:?}", a.stats());
+        // Some files are asked for one by one, until there are so many holes that the whole directory is.
+        let few = (5 * dirs + files / 2) as u64;
+        assert!(all < few, "{dirs} directories of {files}: {all} messages: {:?}", a.stats());
     }
 }
 

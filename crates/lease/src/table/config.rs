@@ -103,7 +103,7 @@ pub enum DeepLeases {
 }
 
 /// See [`TableConfig::crowd`].
-const CROWD: usize = 64;
+const CROWD: usize = 8;
 
 impl DeepLeases {
     pub const DEFAULT_ON: DeepLeases = DeepLeases::On { after: 16, max_holes: 1024 };
