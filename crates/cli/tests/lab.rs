@@ -27,7 +27,12 @@ fn ended_by(signal: Signal, experiment: &str) {
     let mounts = || left_behind(scratch.path()).iter().filter(|left| left.contains("fuse.soda")).count();
     wait::in_time(PATIENCE, "nothing is mounted", || mounts() > 0);
     kill_process(Pid::from_child(&lab), signal).unwrap();
-    let code = lab.wait().unwrap().code();
+    let mut ended = None;
+    wait::in_time(PATIENCE * 3, "the lab goes on", || {
+        ended = lab.try_wait().unwrap();
+        ended.is_some()
+    });
+    let code = ended.unwrap().code();
     if signal == Signal::KILL {
         wait::in_time(PATIENCE, "something stays", || left_behind(scratch.path()).is_empty());
     } else {

@@ -3,9 +3,9 @@
 //! What passes is what nobody could ask the server for: who the client is, the secret of its session, how far sequences and
 //! digests have been counted, which file locks and files programs hold, and what they were not told yet that is lost. What was
 //! done here is told first, and is on the server's disk: the log is empty. Caches and leases do not pass: the server goes on to
-//! count the session's leases, and the new client learns of each when it asks for the object. Until the kernel has dropped what
-//! it was promised by the old one, the new one answers no recall ([`Client::kernel_has_forgotten`]), so that nothing stale is
-//! seen meanwhile.
+//! count the session's leases, and the new client learns of each when it asks for the object. The new one answers no recall
+//! before the kernel has dropped what the old one told it: all names, and the inode that is asked for, or all inodes where a
+//! deep lease is ([`Client::kernel_has_forgotten`]). So nothing stale is seen meanwhile.
 //!
 //! Two steps: the new client connects while the old one only rests ([`Client::let_go`]), and if that fails, or is given up, the
 //! old one goes on with the session ([`Client::go_on`]) as after a connection that broke.
@@ -78,7 +78,11 @@ pub fn encode<T: Serialize>(part: &T) -> Result<Vec<u8>, Unreadable> {
 /// # Errors
 /// Another version has written it.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
-    Ok(postcard::from_bytes(bytes)?)
+    match postcard::take_from_bytes(bytes)? {
+        (part, []) => Ok(part),
+        // Longer than what it was taken for.
+        _ => Err(postcard::Error::DeserializeBadEncoding.into()),
+    }
 }
 
 impl HandedClient {

@@ -30,7 +30,7 @@ fn flock(owner: u64) -> Lock {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_server_asks_for_waits_until_the_kernel_has_forgotten() {
-    let cell = Cell::start();
+    let cell = Cell::with_term(Duration::from_secs(60));
     let (old, other) = (cell.client().await, cell.client().await);
     let f = file(&old, "f", "old").await;
     assert_eq!(read(&old, &f).await, "old");

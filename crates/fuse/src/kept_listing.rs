@@ -8,7 +8,7 @@
 //!   pages that it began with, or, where these are gone, in its own snapshot of the same edition.
 //! - Without `FOPEN_KEEP_CACHE` the kernel drops the pages when a handle is opened. It is given only while the client knows the
 //!   whole directory under a lease, and the pages can be of no other edition than that.
-//! - A recall drops the pages ([`crate::notify`]).
+//! - A recall that takes attributes back drops the pages, too ([`crate::notify`]).
 //! - Who begins anew with a handle that is open makes the kernel look at the time and its own version of the directory
 //!   (`FUSE_AUTO_INVAL_DATA`, `i_version`). The version has moved if this machine has changed a name, or one was taken back;
 //!   the time, which it has to ask for after a recall or the end of the lease, if any machine has. So pages that were taken in

@@ -128,7 +128,7 @@ fn clean_up(scratch: &Path, manner: Manner) -> Result<(), CliError> {
         // Whoever is only asked to end may have started something meanwhile.
         match is_free && processes_in(scratch)?.is_empty() && !scratch.exists() {
             true => return Ok(()),
-            false if Instant::now() < deadline => {}
+            false if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
             false => {
                 let scratch = scratch.display();
                 return Err(CliError::Failed(format!("cannot take away what is below {scratch}")));

@@ -218,11 +218,17 @@ async fn serve(plan: Plan, is_daemon: bool) -> Result<(), CliError> {
         }
         Err(error) => return Err(error),
     };
-    attend(mounted, plan, is_daemon).await
+    attend(mounted, plan, is_daemon, EndRequests::listen()?).await
 }
 
-/// Looks after a mount that is served, until its end. Whoever started this process hears that it is there.
-pub(crate) async fn attend(mounted: Mounted, plan: Plan, is_daemon: bool) -> Result<(), CliError> {
+/// Looks after a mount that is served, until its end. Whoever started this process hears that it is there; before that it listens
+/// to `requests` to end.
+pub(crate) async fn attend(
+    mounted: Mounted,
+    plan: Plan,
+    is_daemon: bool,
+    mut requests: EndRequests,
+) -> Result<(), CliError> {
     let Mounted { client, mount } = mounted;
     let (ending, listeners) = Ending::new();
     let (claims, mut claimants) = Claims::new();
@@ -237,8 +243,6 @@ pub(crate) async fn attend(mounted: Mounted, plan: Plan, is_daemon: bool) -> Res
         ending: listeners,
         claims,
     })?;
-    // Before anybody hears that it is there, and asks it to end.
-    let mut requests = EndRequests::listen()?;
     match is_daemon {
         true => say_ready(),
         false => eprintln!("soda: {} is mounted on {}", plan.spec, plan.dir.display()),

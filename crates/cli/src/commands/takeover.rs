@@ -2,7 +2,7 @@
 
 use crate::args::{LogArgs, MountArgs};
 use crate::commands::mount::{self, Mounted, Plan};
-use crate::commands::{runtime, this_program};
+use crate::commands::{EndRequests, runtime, this_program};
 use crate::control::{self, Question};
 use crate::error::CliError;
 use crate::progress::Waiting;
@@ -35,6 +35,8 @@ async fn take_over(socket: &Path, entry: &MountEntry, is_daemon: bool) -> Result
         let _ = rustix::process::setsid();
     }
     let _ = rustix::process::chdir("/");
+    // From the moment on in which the mount is this process's.
+    let requests = EndRequests::listen()?;
     let (mounted, plan) = match inherit(socket, entry).await {
         Ok(inherited) => inherited,
         Err(error) => {
@@ -44,7 +46,7 @@ async fn take_over(socket: &Path, entry: &MountEntry, is_daemon: bool) -> Result
             return Err(error);
         }
     };
-    mount::attend(mounted, plan, is_daemon).await
+    mount::attend(mounted, plan, is_daemon, requests).await
 }
 
 async fn inherit(socket: &Path, entry: &MountEntry) -> Result<(Mounted, Plan), CliError> {

@@ -62,6 +62,11 @@ pub(crate) async fn watch_idle(inner: Arc<Inner>) {
     let idle = inner.config.cache.idle;
     let closed = phase.wait_for(|phase| *phase == Phase::Closed);
     tokio::pin!(closed);
+    // What the kernel was told before a take-over this client does not know: it cannot give it back.
+    tokio::select! {
+        () = inner.gate.opened() => {}
+        _ = &mut closed => return,
+    }
     while tokio::time::timeout(look_every(idle), &mut closed).await.is_err() {
         inner.release_idle(idle);
     }

@@ -38,7 +38,6 @@ const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Apart from the daemon's, so that `pkill -9 NAME` does not end both at once. At most 15 bytes.
 const NAME: &std::ffi::CStr = c"fuse-guard";
 
-/// Answers requests, and keeps the guard until nobody does so any more.
 /// Answers requests, with a guard beside it.
 #[derive(Debug)]
 pub(super) struct Guarded {

@@ -7,7 +7,7 @@
 //!          state, /dev/fuse, locks  ───────────────────────────▶  Heir::read, connect: the same session
 //!          the guard ends           ◀──────────────── ready ────
 //!          ends, unmounts nothing   ──────────────── yours ────▶  begin: serves, and has the kernel drop all that
-//!                                                                 it was told before; then recalls are answered
+//!                                                                 it was told before; recalls wait for that
 //! ```
 //!
 //! Until it says *yours* the old process can go on as if nothing had been ([`Leaving`](super::Leaving) dropped). What the kernel

@@ -1,7 +1,7 @@
 //! What an administrator or an experiment can choose.
 
 use super::rates::{BackOff, Equation8};
-use soda_types::{ObjectTerm, VolumeId};
+use soda_types::{Mode, ObjectTerm, VolumeId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -62,11 +62,16 @@ impl TableConfig {
         }
     }
 
-    /// With more holes in one directory than this, that is asked for with all below it: others work there.
-    pub(super) fn crowd(&self) -> usize {
+    /// With more holes in one directory of a deep lease of this mode than this, it is asked for with all below it: others work
+    /// there. Who only reads has nothing to tell for that.
+    pub(super) fn crowd(&self, mode: Mode) -> usize {
+        let crowd = match mode {
+            Mode::Read => CROWD_OF_READER,
+            Mode::Write => CROWD_OF_WRITER,
+        };
         match self.deep_leases {
             DeepLeases::Off => usize::MAX,
-            DeepLeases::On { max_holes, .. } => CROWD.min(max_holes - max_holes / 4),
+            DeepLeases::On { max_holes, .. } => crowd.min(max_holes - max_holes / 4),
         }
     }
 
@@ -103,7 +108,8 @@ pub enum DeepLeases {
 }
 
 /// See [`TableConfig::crowd`].
-const CROWD: usize = 8;
+const CROWD_OF_READER: usize = 8;
+const CROWD_OF_WRITER: usize = 64;
 
 impl DeepLeases {
     pub const DEFAULT_ON: DeepLeases = DeepLeases::On { after: 16, max_holes: 1024 };

@@ -172,9 +172,10 @@ impl Table {
     /// The lease's session does not hear of it.
     pub(super) fn make_hole(&mut self, lease: LeaseId, object: ObjectId, fid: Fid, hole: Hole) {
         let directory = self.store.parent(object);
+        let most = self.store.lease(lease).map_or(usize::MAX, |lease| self.config.crowd(lease.mode));
         let Some(deep) = self.store.deep_mut(lease) else { return };
         deep.add_hole(fid, hole, directory);
-        let crowded = directory.is_some_and(|directory| deep.crowd_in(directory) > self.config.crowd());
+        let crowded = directory.is_some_and(|directory| deep.crowd_in(directory) > most);
         if hole == Hole::Tree {
             self.close_below(lease, fid);
         } else if crowded {
@@ -202,10 +203,12 @@ impl Table {
     /// Directories with too many holes are asked for with all below them, leases with too many are given up.
     pub(super) fn relieve_crowds(&mut self, now: Monotonic) {
         for (lease, directory) in std::mem::take(&mut self.crowded) {
-            let Some(deep) = self.store.deep(lease) else { continue };
+            let (Some(held), Some(deep)) = (self.store.lease(lease), self.store.deep(lease)) else {
+                continue;
+            };
             let (holes, crowd) = (deep.holes.len(), deep.crowd_in(directory));
             let out = deep.holes.get(&directory) == Some(&Hole::Tree);
-            if crowd > self.config.crowd()
+            if crowd > self.config.crowd(held.mode)
                 && !out
                 && let Some(object) = self.store.find(directory)
             {

@@ -135,7 +135,7 @@ impl Mount {
         assert!(ended, "{}: {root} was not taken over\n{log}", wait::TIMED_OUT);
         assert!(!failed, "{root} was not taken over: {:?}\n{log}", self.child.as_mut().map(Child::try_wait));
         assert!(status.is_some_and(|status| status.success()), "who had {root}: {status:?}\n{log}");
-        wait::run(Command::new("stat").arg(&self.root), PATIENCE).expect_success("the mount");
+        self.await_control();
     }
 
     /// As [`Mount::take_over`], where a daemon that is nobody's child has served since.
@@ -146,20 +146,20 @@ impl Mount {
         // What was this test's child has ended.
         self.child.take().map(|mut child| child.wait());
         self.child = Some(spawn(&self.heir(&[]), &self.log));
+        self.await_control();
+    }
+
+    /// Until the process that takes the mount over can be asked something.
+    fn await_control(&self) {
         let socket = format!("mount-{}-", self.process());
         let runtime = std::env::var_os("SODA_RUNTIME_DIR").map_or("/run/soda".into(), PathBuf::from);
         let is_there = || {
             let sockets = std::fs::read_dir(&runtime).into_iter().flatten().flatten();
             sockets.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&socket))
         };
-        let there = wait::until(PATIENCE * 3, is_there);
-        assert!(
-            there,
-            "{}: {} was not taken over\n{}",
-            wait::TIMED_OUT,
-            self.root.display(),
-            tail(&self.log, 40)
-        );
+        let (there, root) = (wait::until(PATIENCE * 3, is_there), self.root.display());
+        assert!(there, "{}: {root} was not taken over\n{}", wait::TIMED_OUT, tail(&self.log, 40));
+        wait::run(Command::new("stat").arg(&self.root), PATIENCE).expect_success("the mount");
     }
 
     /// Has a process try to take the mount over, and waits for its end.
