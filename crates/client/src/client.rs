@@ -28,15 +28,8 @@ impl Client {
         self.inner.answers.enter(&*self.inner.clock)
     }
 
-    /// The kernel was given one more reference to the inode. Call it before it can give it back.
-    pub fn remember(&self, fid: Fid) {
-        let mut state = crate::lock(&self.inner.state);
-        state.inode(fid).kernel.refs += 1;
-        state.repin(fid);
-    }
-
-    /// The kernel has so many references that another process gave it, whose session this client took over.
-    pub fn remember_handed(&self, fid: Fid, count: u64) {
+    /// The kernel was given `count` more references to the inode. Call it before it can give them back.
+    pub fn remember(&self, fid: Fid, count: u64) {
         let mut state = crate::lock(&self.inner.state);
         state.inode(fid).kernel.refs += count;
         state.repin(fid);

@@ -372,7 +372,7 @@ async fn idle_leases_and_surplus_inodes_are_given_back() {
         assert_eq!(read(&a, &*open(&a, &format!("f{at}")).await).await, "x");
     }
     let fid = open(&a, "f7").await.fid();
-    a.remember(fid);
+    a.remember(fid, 1);
     for at in 100..300 {
         drop(open(&a, &format!("f{at}")).await);
     }

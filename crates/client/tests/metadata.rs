@@ -57,7 +57,7 @@ async fn of_inodes_in_use_the_attributes_stay() {
     for (number, fid) in fids.iter().enumerate() {
         let found = a.lookup(a.root(), &name(&long(number))).await.unwrap();
         assert_eq!(found.node.unwrap().fid, *fid);
-        a.remember(*fid);
+        a.remember(*fid, 1);
         assert_eq!(a.getxattr(*fid, b"user.large").await.unwrap(), value(number));
         assert!(a.session().metadata_bytes <= MOST + JUST_COME, "{:?} after {number}", a.session());
     }

@@ -98,7 +98,7 @@ impl Inner {
     /// Before the first request.
     pub(crate) fn take_over(&self, handed: HandedFiles) {
         for node in handed.nodes {
-            self.client.remember_handed(node.fid(), node.lookups());
+            self.client.remember(node.fid(), node.lookups());
             self.nodes.take_over(node);
         }
         for (handle, file, path, durability) in handed.files {

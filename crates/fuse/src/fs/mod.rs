@@ -492,7 +492,7 @@ impl Inner {
         if attr.kind == FileKind::Directory {
             self.nodes.tell_place(fid, dir, name.as_bytes());
         }
-        self.client.remember(fid);
+        self.client.remember(fid, 1);
         if !attributes.is_zero() {
             self.nodes.tell_attr(fid);
         }

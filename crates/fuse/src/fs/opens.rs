@@ -163,7 +163,7 @@ impl Inner {
         self.freshen(node.fid, &node.attr).await;
         // Known before the handle, which notes what the kernel caches of it.
         self.nodes.remember(node.fid);
-        self.client.remember(node.fid);
+        self.client.remember(node.fid, 1);
         let cached = Cached { value: node.attr, valid: entry.attr };
         let (handle, out) = self.add_handle(open, request.flags, &cached);
         let answering = self.client.answer();
