@@ -1,7 +1,7 @@
 //! Deep leases (Zhang & Honeyman, "Hierarchical Replication Control"; Soda's subtree leases): one for a directory and all
 //! below it, in place of one for each object.
 
-use super::exact::{fraction, lasting};
+use super::exact::{fraction, lasting, missing};
 use super::variants::some;
 use super::{ModelError, Term, amount};
 
@@ -17,7 +17,7 @@ impl Subtree {
     /// k objects; each is used u times a second by the client at work, and needed c times a second by others.
     ///
     /// # Errors
-    /// If there is no object, or a rate is negative or no number.
+    /// If there is no object, a rate is negative, or something no number or too large.
     pub fn new(objects: f64, uses: f64, conflicts: f64) -> Result<Subtree, ModelError> {
         Ok(Subtree {
             objects: some("k", objects)?,
@@ -32,8 +32,11 @@ impl Subtree {
     }
 
     /// Messages to begin with if the server gives a deep lease after `after` node leases.
-    pub fn first_deep_cost(&self, after: f64) -> f64 {
-        2.0 * self.objects.min(after + 1.0)
+    ///
+    /// # Errors
+    /// If `after` is negative or no number.
+    pub fn first_deep_cost(&self, after: f64) -> Result<f64, ModelError> {
+        Ok(2.0 * self.objects.min(amount("after", after)? + 1.0))
     }
 
     /// Node leases, messages per second: each object on its own alternates between a lease, of length
@@ -50,12 +53,12 @@ impl Subtree {
     }
 
     /// Deep leases with holes: a conflict takes one object, which is asked for again when it is next used; the deep lease is
-    /// renewed with each term and never lost. 2/t + k 4uc / (u + c).
+    /// renewed with each term and never lost, so it costs 2 / (t + 1/(ku)); each object on its own changes hands like a lease
+    /// of infinite term. 2 / (t + 1/(ku)) + k 4uc / (u + c). Soda's deep leases are like that, with an infinite t: they hang on
+    /// the session.
     pub fn deep_with_holes_cost(&self, term: Term) -> f64 {
-        if self.uses == 0.0 {
-            return 0.0;
-        }
-        let renewal = 2.0 / (term.secs() + 1.0 / (self.objects * self.uses));
+        let all = self.objects * self.uses;
+        let renewal = 2.0 * all * missing(term.secs(), all);
         renewal + self.objects * alternating(self.uses, self.conflicts, Term::INFINITE)
     }
 
@@ -68,21 +71,16 @@ impl Subtree {
     }
 }
 
+/// Messages per second of one object that is used and needed by others so often: 2u / (1 + uE(L)) for grants, and 2c for each
+/// conflict that meets a lease.
 fn alternating(uses: f64, conflicts: f64, term: Term) -> f64 {
-    if uses == 0.0 {
-        return 0.0;
-    }
-    if conflicts == 0.0 && term == Term::INFINITE {
-        return 0.0;
-    }
     let length = lasting(conflicts, term.secs());
-    let leased = fraction(length, uses);
-    2.0 / (length + 1.0 / uses) + 2.0 * conflicts * leased
+    2.0 * uses * missing(length, uses) + 2.0 * conflicts * fraction(length, uses)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::{batches, exponential, uniform};
+    use super::super::trial::{self, batches, exponential, uniform};
     use super::*;
     use crate::rng::Rng;
     use proptest::prelude::*;
@@ -156,7 +154,8 @@ mod tests {
     #[test]
     fn the_gain_is_in_beginning_and_in_renewal_the_loss_in_false_sharing() {
         let alone = subtree(1000, 0.1, 0.0);
-        assert_eq!((alone.first_node_cost(), alone.first_deep_cost(16.0)), (2000.0, 34.0));
+        assert_eq!((alone.first_node_cost(), alone.first_deep_cost(16.0)), (2000.0, Ok(34.0)));
+        assert!(alone.first_deep_cost(-1.0).is_err() && alone.first_deep_cost(f64::NAN).is_err());
         assert!(alone.deep_cost(Term(10.0)) < 0.01 * alone.node_cost(Term(10.0)));
         let (node, deep) = subtree(1000, 0.1, 0.001).covered(Term(100.0));
         assert!(node > 0.85 && deep > 0.98, "{node} {deep}");
@@ -166,14 +165,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_object_is_no_tree(u in 0.0..9.0_f64, c in 0.0..2.0_f64, t in 0.01..100.0_f64) {
+        fn one_object_is_no_tree(u in trial::rates(9.0), c in trial::rates(2.0), t in trial::times(100.0)) {
             let tree = subtree(1, u, c);
             prop_assert!((tree.node_cost(Term(t)) - tree.deep_cost(Term(t))).abs() < 1e-9);
         }
 
         #[test]
         fn deep_leases_cost_fewer_messages_where_the_client_at_work_needs_the_objects_more_often_than_others(
-            k in 1_u32..5000, u in 0.001..9.0_f64, c in 0.0..2.0_f64, t in 0.01..1e4_f64, often in prop::bool::ANY,
+            k in 1_u32..5000, u in 0.001..9.0_f64, c in trial::rates(2.0), t in trial::times(1e4), often in prop::bool::ANY,
         ) {
             // As many with conflicts that are more frequent than uses as without.
             let (u, t) = if often { (u * c / 9.0, t / 1e3) } else { (u.max(c), t) };
