@@ -130,7 +130,9 @@ mod tests {
 
     #[test]
     fn the_benefit_factor_tells_where_leases_cost_as_much_as_asking() {
-        for (sharers, network) in [2.0, 5.0, 10.0, 20.0].into_iter().flat_map(|s| [(s, Multicast), (s, Unicast)]) {
+        for (sharers, network) in
+            [2.0, 5.0, 10.0, 20.0].into_iter().flat_map(|s| [(s, Multicast), (s, Unicast)])
+        {
             let model = v_system(sharers);
             let even = term(model.break_even_term(network).expect("alpha > 1"));
             let (leases, asking) = (model.cost(even, network), model.cost(Term::ZERO, network));

@@ -25,7 +25,7 @@ pub mod variants;
 
 use exact::{fraction, missing};
 pub use gray_cheriton::GrayCheriton;
-pub use subtree::Subtree;
+pub use subtree::{Covered, Subtree};
 
 /// The most that a number of things, a rate, or a time that is not infinite may be: more than anybody has, and so little that
 /// products of some of them are far from infinite.
@@ -44,7 +44,9 @@ pub enum ModelError {
     NotAPart { name: &'static str, value: f64 },
     #[error("{writers} of {clients} clients write: they have to be from none to all")]
     Writers { writers: f64, clients: f64 },
-    #[error("S is {sharers} of N = {clients} clients: of those that share the file, one to all have it in their caches")]
+    #[error(
+        "S is {sharers} of N = {clients} clients: of those that share the file, one to all have it in their caches"
+    )]
     Sharers { sharers: f64, clients: f64 },
     #[error("{name} is {value}: there has to be at least one")]
     None { name: &'static str, value: f64 },
@@ -95,7 +97,15 @@ impl Term {
     /// # Errors
     /// If it is negative or no number, or more than [`LARGEST`] and not infinite.
     pub fn new(secs: f64) -> Result<Term, ModelError> {
-        time("t", secs).map(Term)
+        Term::named("t", secs)
+    }
+
+    /// The same of another lease's term, which errors call by that name.
+    ///
+    /// # Errors
+    /// As [`Term::new`].
+    pub fn named(name: &'static str, secs: f64) -> Result<Term, ModelError> {
+        time(name, secs).map(Term)
     }
 
     /// Seconds; infinite for a callback.

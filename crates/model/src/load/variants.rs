@@ -86,8 +86,9 @@ impl Sharing {
         }
         let others = (n - 1.0) * (r + w);
         let of_writers = 4.0 * others + 2.0 * w / (1.0 + w * lasting(others, age));
-        let readers = 2.0 + (n - 2.0) * r / (r + n * w);
-        let of_readers = 2.0 * r * (n - readers) + 2.0 * w * (n + (n - 1.0) * readers);
+        // N - M: they do not read before the next write.
+        let outside = (n - 2.0) * n * w / (r + n * w);
+        let of_readers = 2.0 * r * outside + 2.0 * w * (n + (n - 1.0) * (n - outside));
         let written = n * w / (n * w + (n - 1.0) * r);
         let read = (n - 1.0) * r / (n * w + (n - 1.0) * r);
         Ok(written * of_writers + read * of_readers)
