@@ -89,9 +89,9 @@ pub(crate) struct ModelArgs {
     /// t: the lease's term in seconds; `inf` is a callback
     #[arg(long, default_value_t = 10.0, allow_negative_numbers = true)]
     pub t: f64,
-    /// T: a session's term in seconds, for leases that last as long as a session [default: t]
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
-    pub session: Option<f64>,
+    /// T: a session's term in seconds, for leases that last as long as a session
+    #[arg(long, default_value_t = 10.0, value_name = "T", allow_negative_numbers = true)]
+    pub session: f64,
     /// How many of the clients write [default: all]
     #[arg(long, value_name = "M", allow_negative_numbers = true)]
     pub writers: Option<f64>,
@@ -128,6 +128,9 @@ pub(crate) struct ModelArgs {
     /// A row for each value: PARAM is one of n, r, w, t, session, writers, sharers, k, u, c, f, price, age
     #[arg(long, value_name = "PARAM=FROM..TO")]
     pub sweep: Option<String>,
+    /// Each value of the sweep so many times the one before, and drawn so
+    #[arg(long, requires = "sweep")]
+    pub log: bool,
     /// Only these quantities, by the names that are printed: NAME,NAME
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub show: Vec<String>,

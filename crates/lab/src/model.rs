@@ -25,8 +25,8 @@ pub struct Parameters {
     pub writes: f64,
     /// t, seconds; infinite for a callback.
     pub term: f64,
-    /// T, seconds: term of a session, on which leases hang. None: t.
-    pub session: Option<f64>,
+    /// T, seconds: term of a session, for leases that last as long as one.
+    pub session: f64,
     /// M: how many of the N write. None: all.
     pub writers: Option<f64>,
     /// S of Gray and Cheriton: caches that have the file when it is written. None: all.
@@ -52,14 +52,14 @@ pub struct Parameters {
 }
 
 impl Default for Parameters {
-    /// Figure 2 of the SODA paper.
+    /// Figure 2 of the SODA paper; sessions as `soda serve` has them.
     fn default() -> Parameters {
         Parameters {
             clients: 5.0,
             reads: 2.0,
             writes: 0.1,
             term: 10.0,
-            session: None,
+            session: 10.0,
             writers: None,
             sharers: None,
             propagation: 0.0,
@@ -233,7 +233,7 @@ impl Case<'_> {
             parameters,
             sharing,
             term,
-            session: Term::named("T, the session's term,", parameters.session.unwrap_or(term.secs()))?,
+            session: Term::named("T, the session's term,", parameters.session)?,
             writers: parameters.writers.unwrap_or(clients),
             gray: gray.with_times(parameters.propagation, parameters.processing, parameters.uncertainty)?,
             tree: Subtree::new(

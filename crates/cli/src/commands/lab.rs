@@ -12,7 +12,7 @@ use serde_json::json;
 use soda_lab::LabError;
 use soda_lab::advise::{Contended, Observed};
 use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
-use soda_lab::figure::Figure;
+use soda_lab::figure::{Figure, Scale};
 use soda_lab::model::{self, Parameters, Sweep};
 use soda_lab::trace::Trace;
 use std::io::IsTerminal;
@@ -200,7 +200,8 @@ fn run_model(arguments: &ModelArgs) -> Result<(), CliError> {
             false => print(&if for_people { answer.to_string() } else { answer.table().csv() }),
         };
     };
-    let sweep = Sweep::parse(sweep)?;
+    let scale = if arguments.log { Scale::Logarithmic } else { Scale::Linear };
+    let sweep = Sweep::parse(sweep, scale)?;
     for path in &arguments.plot {
         draw(&sweep.figure(&parameters, show)?, path)?;
     }

@@ -10,6 +10,8 @@ pub struct Sweep {
     parameter: Parameter,
     from: f64,
     to: f64,
+    /// Logarithmic: each value is so many times the one before.
+    scale: Scale,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,8 +75,8 @@ impl Sweep {
     /// `t=0..60`, `n=1..80`.
     ///
     /// # Errors
-    /// If it says something else, or nothing is in between.
-    pub fn parse(text: &str) -> Result<Sweep, LabError> {
+    /// If it says something else, or nothing is in between, or a logarithmic one does not begin above 0.
+    pub fn parse(text: &str, scale: Scale) -> Result<Sweep, LabError> {
         let wrong = || {
             let names = PARAMETERS.map(|(name, ..)| name).join(", ");
             LabError::Usage(format!("`{text}` is no sweep: say, such as t=0..60, one of {names}"))
@@ -87,7 +89,11 @@ impl Sweep {
         if from >= to {
             return Err(LabError::Usage(format!("`{text}`: a sweep goes from a number to a larger one")));
         }
-        let sweep = Sweep { parameter, from, to };
+        if scale == Scale::Logarithmic && from <= 0.0 {
+            let what = format!("`{text}`: a logarithmic sweep begins above 0, such as t=0.1..1000");
+            return Err(LabError::Usage(what));
+        }
+        let sweep = Sweep { parameter, from, to, scale };
         if sweep.values().is_empty() {
             return Err(LabError::Usage(format!("`{text}`: there is no whole number in between")));
         }
@@ -114,13 +120,22 @@ impl Sweep {
     /// Of counts of people: whole numbers, each if they are not too many.
     pub(super) fn values(&self) -> Vec<f64> {
         let is_count = matches!(self.parameter, Parameter::Clients | Parameter::Writers | Parameter::Sharers);
-        if is_count && self.to - self.from < f64::from(STEPS) * 4.0 {
+        if is_count && self.scale == Scale::Linear && self.to - self.from < f64::from(STEPS) * 4.0 {
             let first = self.from.ceil();
             let all = (0..=STEPS * 4).map(|step| first + f64::from(step));
             return all.take_while(|value| *value <= self.to).collect();
         }
-        let at = |step| self.from + (self.to - self.from) * f64::from(step) / f64::from(STEPS);
-        (0..=STEPS).map(|step| if is_count { at(step).round() } else { at(step) }).collect()
+        let at = |step| match self.scale {
+            _ if step == STEPS => self.to,
+            Scale::Linear => self.from + (self.to - self.from) * f64::from(step) / f64::from(STEPS),
+            Scale::Logarithmic => self.from * (self.to / self.from).powf(f64::from(step) / f64::from(STEPS)),
+        };
+        let mut all: Vec<f64> = (0..=STEPS).map(at).collect();
+        if is_count {
+            all = all.into_iter().map(f64::round).collect();
+            all.dedup();
+        }
+        all
     }
 
     fn label(&self) -> &'static str {
@@ -134,7 +149,7 @@ impl Sweep {
             Parameter::Reads => at.reads = value,
             Parameter::Writes => at.writes = value,
             Parameter::Term => at.term = value,
-            Parameter::Session => at.session = Some(value),
+            Parameter::Session => at.session = value,
             Parameter::Writers => at.writers = Some(value),
             Parameter::Sharers => at.sharers = Some(value),
             Parameter::Files => at.files = value,
@@ -196,7 +211,7 @@ impl Sweep {
                 series[number].points.push((value, height));
             }
         }
-        let x = Axis { label: self.label().to_owned(), scale: Scale::Linear };
+        let x = Axis { label: self.label().to_owned(), scale: self.scale };
         let y = Axis::linear(first.map_or("", |quantity| unit(quantity.unit)));
         Ok(Figure::new("sweep", &self.title(base), x, y, series))
     }

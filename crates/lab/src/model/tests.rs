@@ -1,4 +1,5 @@
 use super::*;
+use crate::figure::Scale::{Linear, Logarithmic};
 use proptest::prelude::*;
 use soda_model::load::LARGEST;
 
@@ -92,7 +93,7 @@ fn what_has_no_meaning_is_refused_in_words() {
         (Parameters { sharers: Some(9.0), ..good }, "S is 9 of N = 5 clients"),
         (Parameters { writers: Some(6.0), ..good }, "6 of 5 clients write"),
         (Parameters { clients: 1e300, ..good }, "N is 1e300: the model computes with 1e12 at most"),
-        (Parameters { session: Some(-1.0), ..good }, "T, the session's term, is -1"),
+        (Parameters { session: -1.0, ..good }, "T, the session's term, is -1"),
         (Parameters { files: 0.0, ..good }, "k is 0: there has to be at least one"),
         (Parameters { price: f64::NAN, ..good }, "price is NaN"),
         (Parameters { processing: -1.0, ..good }, "m_proc is -1"),
@@ -115,15 +116,20 @@ fn some_can_be_chosen() {
 
 #[test]
 fn sweeps_are_read() {
-    let sweep = Sweep::parse("n=1..5").expect("right");
+    let sweep = Sweep::parse("n=1..5", Linear).expect("right");
     assert_eq!(sweep.values(), [1.0, 2.0, 3.0, 4.0, 5.0]);
     for wrong in ["t", "t=1", "x=1..2", "t=5..1", "t=a..b", "t=0..inf", "n=1..1", "n=1.2..1.8"] {
-        assert!(Sweep::parse(wrong).is_err(), "{wrong}");
+        assert!(Sweep::parse(wrong, Linear).is_err(), "{wrong}");
     }
-    let zero = Sweep::parse("n=0..3").expect("right").table(&Parameters::default(), &[]);
+    let zero = Sweep::parse("n=0..3", Linear).expect("right").table(&Parameters::default(), &[]);
     assert!(zero.is_err_and(|error| error.to_string().contains("at least one client")));
-    let many = Sweep::parse("n=1..1e6").expect("right").values();
+    let many = Sweep::parse("n=1..1e6", Linear).expect("right").values();
     assert!(many.len() == 61 && many.iter().all(|n| n.fract() == 0.0), "{many:?}");
+    let wide = Sweep::parse("t=0.1..1000", Logarithmic).expect("right").values();
+    assert!((wide[15] - 1.0).abs() < 1e-9 && wide[60] == 1000.0 && wide.len() == 61, "{wide:?}");
+    let crowds = Sweep::parse("n=1..1000", Logarithmic).expect("right").values();
+    assert!(crowds.windows(2).all(|pair| pair[0] < pair[1] && pair[1].fract() == 0.0), "{crowds:?}");
+    assert!(Sweep::parse("t=0..10", Logarithmic).is_err());
 }
 
 #[test]
@@ -143,7 +149,7 @@ fn every_parameter_can_be_swept_shown_and_drawn() {
         ("price=0..100", 1),
         ("age=0..30", 3),
     ] {
-        let sweep = Sweep::parse(range).expect("right");
+        let sweep = Sweep::parse(range, Linear).expect("right");
         // Few points: what counts is that there is something, and that the parameter changes it.
         let base = Parameters { dead: 0.1, files: 10.0, ..Parameters::default() };
         let table = sweep.table(&base, &[]).expect("right");
@@ -161,11 +167,15 @@ fn every_parameter_can_be_swept_shown_and_drawn() {
 
 #[test]
 fn a_figure_has_one_unit_and_does_not_name_what_changes() {
-    let sweep = Sweep::parse("t=0..60").expect("right");
+    let sweep = Sweep::parse("t=0..60", Linear).expect("right");
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let figure = |shown: &[&str]| sweep.figure(&Parameters::default(), &names(shown));
     assert_eq!(figure(&["holders", "exact_holders"]).expect("right").y.label, "clients");
-    let title = figure(&[]).expect("right").title;
+    let usual = figure(&[]).expect("right");
+    // Session leases do not depend on t.
+    let session = usual.series.iter().find(|series| series.name == "session leases").expect("drawn");
+    assert_eq!(session.points[0].1, session.points[60].1);
+    let title = usual.title;
     assert!(title.contains("N = 5") && !title.contains("t ="), "{title}");
     for (shown, words) in [
         (&["exact", "write_delay"][..], "exact is in messages/s, write_delay in seconds"),
@@ -200,7 +210,7 @@ fn parts() -> impl Strategy<Value = f64> {
 prop_compose! {
     fn valid()(
         clients in counts(), reads in amounts(), writes in amounts(), term in times(),
-        session in prop::option::of(times()), files in counts(), uses in amounts(), conflicts in amounts(),
+        session in times(), files in counts(), uses in amounts(), conflicts in amounts(),
         (sharing, writing) in (parts(), parts()), dead in parts(), price in amounts(), age in times(),
         (propagation, processing, uncertainty) in (amounts(), amounts(), amounts()),
     ) -> Parameters {

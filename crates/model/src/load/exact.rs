@@ -8,9 +8,9 @@
 //! or expiry alone decide (NWt near 0 or large). Equation (8) does not depend on how long leases last, so it is exact.
 //!
 //! C_total by unicast is 2NR (1 + beta g) / (1 + rho g) with rho = R/NW, beta = (N-1)/N and g = NW E(L): 1 - exp(-x), x = NWt,
-//! where the paper has x / (1 + x). So the paper's is too high exactly where leases pay (rho > beta, equation (8)), by up to 29.8 %
-//! for one client, 21.2 % for two and 16.6 % for many (R far above NW), and too low where they do not, by up to 7.0 % for two and
-//! 10.7 % for many (R far below NW); NWt is 1.4 to 2.3 there.
+//! where the paper has x / (1 + x). So the paper's is too high exactly where leases pay (rho > beta, equation (8)), by up to
+//! 29.8 % for one client, 21.2 % for two and 16.6 % for many (R far above NW), and too low where they do not, by up to 7.0 % for
+//! two and 10.7 % for many (R far below NW); NWt is 1.4 to 2.3 there.
 
 use super::{Network, Sharing, Term};
 
@@ -50,8 +50,8 @@ impl Sharing {
         self.read_cost_at(length) + self.write_cost_at(length, network)
     }
 
-    /// Whether leases cost less than asking at each read, with the exact E(L); compare [`Sharing::leases_pay`]. By unicast both say
-    /// the same.
+    /// Whether leases cost less than asking at each read, with the exact E(L); compare [`Sharing::leases_pay`]. By unicast both
+    /// say the same.
     pub fn exact_leases_pay(&self, term: Term, network: Network) -> bool {
         match network {
             Network::Unicast => self.leases_pay(term, network),
@@ -95,8 +95,8 @@ pub(crate) fn fraction(length: f64, reads: f64) -> f64 {
     if hits.is_infinite() { 1.0 } else { hits / (1.0 + hits) }
 }
 
-/// What is left of [`fraction`], 1 / (1 + R E(L)), also the part of all reads that finds no lease: digits are not lost where it is
-/// small.
+/// What is left of [`fraction`], 1 / (1 + R E(L)), also the part of all reads that finds no lease: digits are not lost where
+/// it is small.
 pub(crate) fn missing(length: f64, reads: f64) -> f64 {
     if reads == 0.0 { 1.0 } else { 1.0 / (1.0 + reads * length) }
 }

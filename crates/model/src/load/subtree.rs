@@ -86,8 +86,8 @@ pub struct Covered {
     pub node: f64,
     /// By a deep lease that goes as a whole: the same with ku and kc.
     pub deep: f64,
-    /// By a deep lease, and no hole: kut / (1 + kut) times u / (u + c), as if one had nothing to do with the other. (A use renews the
-    /// lease and fills a hole at once: of few objects a little more is covered.)
+    /// By a deep lease, and no hole: kut / (1 + kut) times u / (u + c), as if one had nothing to do with the other. (A use renews
+    /// the lease and fills a hole at once: of few objects a little more is covered.)
     pub holes: f64,
 }
 

@@ -19,8 +19,8 @@ impl Sharing {
         Ok(self.term_leasing(wanted))
     }
 
-    /// The term from which on leases cost less than asking each time, with the exact E(L); `None`: no term does. By unicast it does
-    /// not depend on the term (equation (8)). By multicast p must be more than W / (2R - (N-1)W): this is
+    /// The term from which on leases cost less than asking each time, with the exact E(L); `None`: no term does. By unicast it
+    /// does not depend on the term (equation (8)). By multicast p must be more than W / (2R - (N-1)W): this is
     /// [`Sharing::exact_leases_pay`], solved for t.
     pub fn break_even_term(&self, network: Network) -> Option<Term> {
         match network {

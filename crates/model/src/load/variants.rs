@@ -69,9 +69,9 @@ impl Sharing {
     /// included: compare with [`Sharing::write_through_cost`].
     /// `age`: seconds after which what was written is told anyway.
     ///
-    /// One writer has the file, or some read it. Of the time, NW / (NW + (N-1)R) belongs to a writer, until somebody else reads or
-    /// writes; then it is asked for (2 messages), and who wanted it is answered (2). Before that it has told its changes, by
-    /// age or because it was asked, W / (1 + W L) times a second, L = (1 - exp(-oa)) / o with o = (N-1)(R+W) others. The
+    /// One writer has the file, or some read it. Of the time, NW / (NW + (N-1)R) belongs to a writer, until somebody else reads
+    /// or writes; then it is asked for (2 messages), and who wanted it is answered (2). Before that it has told its changes,
+    /// by age or because it was asked, W / (1 + W L) times a second, L = (1 - exp(-oa)) / o with o = (N-1)(R+W) others. The
     /// rest belongs to readers, two at first, and everybody who reads joins them until the next write, so there are
     /// M = 2 + (N-2) R / (R + NW) on average. A reader who joins costs 2, a write 2 and 2 for each other reader:
     /// 2R (N-M) + 2W (N + (N-1) M) a second.

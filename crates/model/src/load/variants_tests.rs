@@ -156,8 +156,8 @@ fn delaying(rng: &mut Rng, n: usize, (r, w): (f64, f64), age: f64) -> f64 {
     messages / now
 }
 
-/// The states of delayed writes one by one: a writer, then 2, 3, ... readers, then a writer. In the long run as much flows into each
-/// as out of it.
+/// The states of delayed writes one by one: a writer, then 2, 3, ... readers, then a writer. In the long run as much flows
+/// into each as out of it.
 fn chain(n: u32, (r, w): (f64, f64), age: f64) -> f64 {
     let clients = f64::from(n);
     let others = (clients - 1.0) * (r + w);
