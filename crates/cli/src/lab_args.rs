@@ -130,7 +130,7 @@ pub(crate) struct ModelArgs {
     pub sweep: Option<String>,
     /// Each value of the sweep so many times the one before, and drawn so
     #[arg(long, requires = "sweep")]
-    pub log: bool,
+    pub log_scale: bool,
     /// Only these quantities, by the names that are printed: NAME,NAME
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub show: Vec<String>,

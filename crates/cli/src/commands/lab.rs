@@ -200,17 +200,16 @@ fn run_model(arguments: &ModelArgs) -> Result<(), CliError> {
             false => print(&if for_people { answer.to_string() } else { answer.table().csv() }),
         };
     };
-    let scale = if arguments.log { Scale::Logarithmic } else { Scale::Linear };
+    let scale = if arguments.log_scale { Scale::Logarithmic } else { Scale::Linear };
     let sweep = Sweep::parse(sweep, scale)?;
     for path in &arguments.plot {
         draw(&sweep.figure(&parameters, show)?, path)?;
     }
-    let usual = sweep.usual();
-    let table = sweep.table(&parameters, if for_people && show.is_empty() { &usual } else { show })?;
-    match arguments.json {
-        true => print_json(&table),
-        false => print(&if for_people { table.to_string() } else { table.csv() }),
+    if for_people {
+        return print(&sweep.short_table(&parameters, show)?.to_string());
     }
+    let table = sweep.table(&parameters, show)?;
+    if arguments.json { print_json(&table) } else { print(&table.csv()) }
 }
 
 fn draw(figure: &Figure, path: &Path) -> Result<(), CliError> {

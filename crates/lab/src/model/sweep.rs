@@ -101,7 +101,7 @@ impl Sweep {
     }
 
     /// What is worth showing of everything along it, if nobody says what.
-    pub fn usual(&self) -> Vec<String> {
+    fn usual(&self) -> Vec<String> {
         let names: &[&str] = match self.parameter {
             Parameter::Clients | Parameter::Reads | Parameter::Writes | Parameter::Term => {
                 &["asking", "paper", "exact", "multicast", "gray_cheriton", "session"]
@@ -162,11 +162,29 @@ impl Sweep {
         at
     }
 
-    /// A row for each value; these quantities of it, all if there is none.
+    /// A row for each value; these quantities of it, all if there is none. For programs: with all digits.
     ///
     /// # Errors
     /// As [`quantities`], for the first value that has no meaning; if there is no such quantity.
     pub fn table(&self, base: &Parameters, show: &[String]) -> Result<Table, LabError> {
+        self.rows(base, show, |value| value.to_string())
+    }
+
+    /// The same for people: with those that are usual if there is none, in three digits.
+    ///
+    /// # Errors
+    /// As [`Sweep::table`].
+    pub fn short_table(&self, base: &Parameters, show: &[String]) -> Result<Table, LabError> {
+        let usual = self.usual();
+        self.rows(base, if show.is_empty() { &usual } else { show }, Value::rounded)
+    }
+
+    fn rows(
+        &self,
+        base: &Parameters,
+        show: &[String],
+        written: fn(Value) -> String,
+    ) -> Result<Table, LabError> {
         let mut head = vec![self.label().to_owned()];
         let mut rows = Vec::new();
         for value in self.values() {
@@ -175,7 +193,7 @@ impl Sweep {
                 head.extend(shown.iter().map(|quantity| quantity.name.to_owned()));
             }
             let cells = shown.iter().map(|quantity| quantity.value);
-            rows.push([Value::Number(value)].into_iter().chain(cells).map(|cell| cell.to_string()).collect());
+            rows.push([Value::Number(value)].into_iter().chain(cells).map(written).collect());
         }
         Ok(Table { title: "What the model says".to_owned(), head, rows })
     }

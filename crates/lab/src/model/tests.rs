@@ -160,8 +160,9 @@ fn every_parameter_can_be_swept_shown_and_drawn() {
         let figure = sweep.figure(&base, &[]).expect("right");
         assert_eq!(figure.series.len(), curves, "{range}");
         assert!(figure.series.iter().all(|series| series.points.len() == table.rows.len()), "{range}");
-        let narrow = sweep.table(&base, &sweep.usual()).expect("right");
-        assert_eq!(narrow.head.len(), curves + 1, "{range}");
+        let short = sweep.short_table(&base, &[]).expect("right");
+        assert_eq!((short.head.len(), short.rows.len()), (curves + 1, table.rows.len()), "{range}");
+        assert!(short.rows.iter().flatten().all(|cell| cell.len() <= 8), "{range}: {short}");
     }
 }
 
