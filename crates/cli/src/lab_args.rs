@@ -128,7 +128,7 @@ pub(crate) struct ModelArgs {
     /// A row for each value: PARAM is one of n, r, w, t, session, writers, sharers, k, u, c, f, price, age
     #[arg(long, value_name = "PARAM=FROM..TO")]
     pub sweep: Option<String>,
-    /// Each value of the sweep so many times the one before, and drawn so
+    /// Each value of the sweep so many times the one before, and both axes drawn so
     #[arg(long, requires = "sweep")]
     pub log_scale: bool,
     /// Only these quantities, by the names that are printed: NAME,NAME

@@ -68,8 +68,10 @@ const LABELS: [(&str, &str); 16] = [
     ("write_delay_session", "write_delay, sessions"),
 ];
 
-/// Points of a sweep.
-const STEPS: u32 = 60;
+/// Rows of a table.
+const ROWS: u32 = 60;
+/// Points of a curve, which bends where nobody would look for a row.
+const POINTS: u32 = 300;
 
 impl Sweep {
     /// `t=0..60`, `n=1..80`.
@@ -94,7 +96,7 @@ impl Sweep {
             return Err(LabError::Usage(what));
         }
         let sweep = Sweep { parameter, from, to, scale };
-        if sweep.values().is_empty() {
+        if sweep.values(ROWS).is_empty() {
             return Err(LabError::Usage(format!("`{text}`: there is no whole number in between")));
         }
         Ok(sweep)
@@ -118,19 +120,19 @@ impl Sweep {
     }
 
     /// Of counts of people: whole numbers, each if they are not too many.
-    pub(super) fn values(&self) -> Vec<f64> {
+    pub(super) fn values(&self, steps: u32) -> Vec<f64> {
         let is_count = matches!(self.parameter, Parameter::Clients | Parameter::Writers | Parameter::Sharers);
-        if is_count && self.scale == Scale::Linear && self.to - self.from < f64::from(STEPS) * 4.0 {
+        if is_count && self.scale == Scale::Linear && self.to - self.from < f64::from(ROWS) * 4.0 {
             let first = self.from.ceil();
-            let all = (0..=STEPS * 4).map(|step| first + f64::from(step));
+            let all = (0..=ROWS * 4).map(|step| first + f64::from(step));
             return all.take_while(|value| *value <= self.to).collect();
         }
         let at = |step| match self.scale {
-            _ if step == STEPS => self.to,
-            Scale::Linear => self.from + (self.to - self.from) * f64::from(step) / f64::from(STEPS),
-            Scale::Logarithmic => self.from * (self.to / self.from).powf(f64::from(step) / f64::from(STEPS)),
+            _ if step == steps => self.to,
+            Scale::Linear => self.from + (self.to - self.from) * f64::from(step) / f64::from(steps),
+            Scale::Logarithmic => self.from * (self.to / self.from).powf(f64::from(step) / f64::from(steps)),
         };
-        let mut all: Vec<f64> = (0..=STEPS).map(at).collect();
+        let mut all: Vec<f64> = (0..=steps).map(at).collect();
         if is_count {
             all = all.into_iter().map(f64::round).collect();
             all.dedup();
@@ -187,7 +189,7 @@ impl Sweep {
     ) -> Result<Table, LabError> {
         let mut head = vec![self.label().to_owned()];
         let mut rows = Vec::new();
-        for value in self.values() {
+        for value in self.values(ROWS) {
             let shown = shown(base, self, value, show)?;
             if rows.is_empty() {
                 head.extend(shown.iter().map(|quantity| quantity.name.to_owned()));
@@ -207,7 +209,7 @@ impl Sweep {
         let show = if show.is_empty() { &usual } else { show };
         let mut series: Vec<Series> = Vec::new();
         let mut first: Option<Quantity> = None;
-        for value in self.values() {
+        for value in self.values(POINTS) {
             for (number, quantity) in shown(base, self, value, show)?.into_iter().enumerate() {
                 let Value::Number(height) = quantity.value else {
                     let what = format!("{} is yes or no: that is no curve", quantity.name);
@@ -230,7 +232,8 @@ impl Sweep {
             }
         }
         let x = Axis { label: self.label().to_owned(), scale: self.scale };
-        let y = Axis::linear(first.map_or("", |quantity| unit(quantity.unit)));
+        let y =
+            Axis { label: first.map_or("", |quantity| unit(quantity.unit)).to_owned(), scale: self.scale };
         Ok(Figure::new("sweep", &self.title(base), x, y, series))
     }
 
