@@ -193,6 +193,15 @@ mod tests {
             if saved.abs() > 1e-9 * sharing.sprite_cost() {
                 prop_assert_eq!(sharing.exact_leases_pay(Term(t), Multicast), saved > 0.0);
             }
+            // Just above and just below what it says.
+            let edge = sharing.exact_multicast_break_even(Term(t));
+            if edge > 0.0 && edge.is_finite() {
+                for factor in [1.0 - 1e-4, 1.0 + 1e-4] {
+                    let there = Sharing::new(f64::from(n), edge * factor, w).expect("right");
+                    let saved = there.sprite_cost() - there.exact_lease_cost(Term(t), Multicast);
+                    prop_assert_eq!(saved > 0.0, factor > 1.0, "R {} of {}: saved {}", there.reads(), edge, saved);
+                }
+            }
             let (exact, paper) = (sharing.exact_multicast_break_even(Term(t)), sharing.multicast_break_even(Term(t)));
             prop_assert!(exact <= paper * (1.0 + 1e-12), "{exact} {paper}");
             // As long as one lease lasts until somebody writes, it is as the shortest term that pays says.

@@ -145,6 +145,13 @@ mod tests {
     }
 
     #[test]
+    fn an_approval_is_as_many_messages_as_there_are() {
+        // With an infinite term nothing else costs. S = 5: one out and four back; or four out and four back.
+        let cost = |network| v_system(5.0).cost(Term::INFINITE, network) / (20.0 * 0.040);
+        assert!((cost(Multicast) - 5.0).abs() < 1e-9 && (cost(Unicast) - 8.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn who_asks_nobody_gains_by_any_term_and_who_reads_nothing_by_none() {
         for network in [Multicast, Unicast] {
             assert_eq!(v_system(1.0).benefit_factor(network), f64::INFINITY);
