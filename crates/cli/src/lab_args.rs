@@ -5,7 +5,8 @@ use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 const MODEL_HELP: &str = "N clients share a file; each reads it R times and writes it W times a second; a lease lasts t. \
-Without options: figure 2 of the SODA paper. docs/LAB.md has the formulas.";
+Without options: figure 2 of the SODA paper. docs/LAB.md has the formula of each quantity. A sweep prints those that are usual \
+for its parameter, with --csv or --json all, or what --show names.";
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum LabCommand {
@@ -88,24 +89,51 @@ pub(crate) struct ModelArgs {
     /// t: the lease's term in seconds; `inf` is a callback
     #[arg(long, default_value_t = 10.0, allow_negative_numbers = true)]
     pub t: f64,
+    /// T: a session's term in seconds, for leases that last as long as a session
+    #[arg(long, default_value_t = 10.0, value_name = "T", allow_negative_numbers = true)]
+    pub session: f64,
     /// How many of the clients write [default: all]
     #[arg(long, value_name = "M", allow_negative_numbers = true)]
     pub writers: Option<f64>,
     /// S of Gray and Cheriton: caches that have the file when it is written [default: all]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub sharers: Option<f64>,
-    /// k: files like this one
+    /// m_prop of Gray and Cheriton: seconds of a message on the wire
+    #[arg(long, default_value_t = 0.0, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub m_prop: f64,
+    /// m_proc of Gray and Cheriton: seconds to send or receive a message
+    #[arg(long, default_value_t = 0.0, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub m_proc: f64,
+    /// epsilon of Gray and Cheriton: seconds by which clocks may differ
+    #[arg(long, default_value_t = 0.0, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub epsilon: f64,
+    /// k: files like this one, or objects in a directory
     #[arg(long, default_value_t = 1.0, value_name = "K", allow_negative_numbers = true)]
     pub files: f64,
+    /// u: uses per second of each object by the one client at work in a directory [default: R]
+    #[arg(long, value_name = "U", allow_negative_numbers = true)]
+    pub uses: Option<f64>,
+    /// c: how often a second others need an object of that directory [default: (N-1)W]
+    #[arg(long, value_name = "C", allow_negative_numbers = true)]
+    pub conflicts: Option<f64>,
     /// f: the chance that a holder that is asked is dead, 0 to 1
     #[arg(long, default_value_t = 0.0, value_name = "F", allow_negative_numbers = true)]
     pub dead: f64,
+    /// Messages that a second is worth for which a write waits for the dead
+    #[arg(long, default_value_t = 0.0, value_name = "MESSAGES", allow_negative_numbers = true)]
+    pub price: f64,
     /// Seconds after which delayed writes are told
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS", allow_negative_numbers = true)]
     pub age: f64,
-    /// A row for each value: PARAM is one of n, r, w, t, k, f
+    /// A row for each value: PARAM is one of n, r, w, t, session, writers, sharers, k, u, c, f, price, age
     #[arg(long, value_name = "PARAM=FROM..TO")]
     pub sweep: Option<String>,
+    /// Each value of the sweep so many times the one before, and both axes drawn so
+    #[arg(long, requires = "sweep")]
+    pub log_scale: bool,
+    /// Only these quantities, by the names that are printed: NAME,NAME
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub show: Vec<String>,
     /// Draw the sweep: FILE.svg or FILE.png
     #[arg(long, value_name = "FILE", requires = "sweep")]
     pub plot: Vec<PathBuf>,

@@ -12,7 +12,7 @@ use serde_json::json;
 use soda_lab::LabError;
 use soda_lab::advise::{Contended, Observed};
 use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
-use soda_lab::figure::{Figure, Table};
+use soda_lab::figure::{Figure, Scale};
 use soda_lab::model::{self, Parameters, Sweep};
 use soda_lab::trace::Trace;
 use std::io::IsTerminal;
@@ -177,32 +177,39 @@ fn run_model(arguments: &ModelArgs) -> Result<(), CliError> {
         reads: arguments.r,
         writes: arguments.w,
         term: arguments.t,
+        session: arguments.session,
         writers: arguments.writers,
         sharers: arguments.sharers,
+        propagation: arguments.m_prop,
+        processing: arguments.m_proc,
+        uncertainty: arguments.epsilon,
         files: arguments.files,
+        uses: arguments.uses,
+        conflicts: arguments.conflicts,
         dead: arguments.dead,
+        price: arguments.price,
         age: arguments.age,
     };
+    let show = &arguments.show;
+    let for_people = !arguments.json && !arguments.csv;
     let Some(sweep) = &arguments.sweep else {
-        let quantities = model::quantities(&parameters)?;
+        let answer = model::answer(&parameters)?;
+        let answer = if show.is_empty() { answer } else { answer.only(show)? };
         return match arguments.json {
-            true => print_json(&quantities),
-            false => print_table(&model::table(&parameters)?, arguments),
+            true => print_json(&answer),
+            false => print(&if for_people { answer.to_string() } else { answer.table().csv() }),
         };
     };
-    let sweep = Sweep::parse(sweep)?;
+    let scale = if arguments.log_scale { Scale::Logarithmic } else { Scale::Linear };
+    let sweep = Sweep::parse(sweep, scale)?;
     for path in &arguments.plot {
-        draw(&model::sweep_figure(&parameters, &sweep)?, path)?;
+        draw(&sweep.figure(&parameters, show)?, path)?;
     }
-    let table = model::sweep(&parameters, &sweep)?;
-    match arguments.json {
-        true => print_json(&table),
-        false => print_table(&table, arguments),
+    if for_people {
+        return print(&sweep.short_table(&parameters, show)?.to_string());
     }
-}
-
-fn print_table(table: &Table, arguments: &ModelArgs) -> Result<(), CliError> {
-    print(&if arguments.csv { table.csv() } else { table.to_string() })
+    let table = sweep.table(&parameters, show)?;
+    if arguments.json { print_json(&table) } else { print(&table.csv()) }
 }
 
 fn draw(figure: &Figure, path: &Path) -> Result<(), CliError> {

@@ -45,7 +45,11 @@ impl Sharing {
         if most.is_infinite() {
             return Ok(f64::INFINITY);
         }
-        let value = |at: f64| 1.0 - (1.0 - reached * longer(at)).powf(self.clients - 1.0);
+        // 1 - (1 - q)^(N-1), also of a q that is lost beside 1.
+        let value = |at: f64| {
+            let one = (reached * longer(at)).clamp(0.0, 1.0);
+            -((self.clients - 1.0) * (-one).ln_1p()).exp_m1()
+        };
         let step = most / f64::from(STEPS);
         let inner: f64 =
             (1..STEPS).map(|at| if at % 2 == 1 { 4.0 } else { 2.0 } * value(f64::from(at) * step)).sum();
@@ -119,6 +123,10 @@ mod tests {
         for dead in [-0.1, 1.1, f64::NAN] {
             assert!(sharing.write_delay(Term(1.0), dead).is_err(), "{dead}");
         }
+        // A very small f is not lost among many: next to nobody dies, so it is in proportion to f.
+        let crowd = Sharing::new(1e6, 1.0, 0.0).expect("right");
+        let delay = |dead| crowd.write_delay(Term(10.0), dead).expect("right");
+        assert!((delay(1e-18) / delay(1e-12) - 1e-6).abs() < 1e-9);
         let longer = sharing.write_delay(Term(20.0), 0.1).expect("right");
         assert!(longer > sharing.write_delay(Term(10.0), 0.1).expect("right") && longer < 20.0);
     }

@@ -4,6 +4,7 @@
 //! What is different: a lease always lasts its whole term (a write ends none, as far as reads are concerned), the number S of
 //! caches that share a file is a parameter of its own, and who writes always has a lease, so S - 1 are asked.
 
+use super::exact::missing;
 use super::{ModelError, Network, Sharing, Term, amount};
 
 /// The parameters of their Table 1.
@@ -24,7 +25,7 @@ impl GrayCheriton {
     /// If S is less than 1 or more than N.
     pub fn new(sharing: Sharing, sharers: f64) -> Result<GrayCheriton, ModelError> {
         if !(1.0..=sharing.clients).contains(&sharers) {
-            return Err(ModelError::None { name: "S (of N)", value: sharers });
+            return Err(ModelError::Sharers { sharers, clients: sharing.clients });
         }
         Ok(GrayCheriton { sharing, sharers, propagation: 0.0, processing: 0.0, uncertainty: 0.0 })
     }
@@ -47,20 +48,16 @@ impl GrayCheriton {
         (term.0 - (self.propagation + 2.0 * self.processing) - self.uncertainty).max(0.0)
     }
 
-    /// Formula (1): messages per second that consistency costs, 2NR / (1 + R t_c) + NSW. S messages for an approval by
-    /// multicast (one out, S - 1 replies); by unicast 2 (S - 1). With term 0 there is nobody to ask.
+    /// Formula (1): messages per second that consistency costs, 2NR / (1 + R t_c) + NaW with a messages for an approval: S by
+    /// multicast (one out, S - 1 replies), which is what they print; 2 (S - 1) by unicast. With term 0 there is nobody to ask.
     pub fn cost(&self, term: Term, network: Network) -> f64 {
         let Sharing { clients, reads, writes } = self.sharing;
-        let approvals = match (network, self.sharers > 1.0 && term.0 > 0.0) {
-            (_, false) => 0.0,
-            (Network::Multicast, true) => self.sharers,
-            (Network::Unicast, true) => 2.0 * (self.sharers - 1.0),
-        };
+        let approvals = if term > Term::ZERO { self.approval(network) } else { 0.0 };
         2.0 * clients * reads * self.miss(term) + clients * writes * approvals
     }
 
     /// Formula (2): seconds that consistency adds to an operation on average: a read that has to extend its lease waits for a
-    /// round trip, 2 m_prop + 4 m_proc; a write for approval, 2 m_prop + (S + 2) m_proc.
+    /// round trip, 2 m_prop + 4 m_proc; a write for approval by multicast, 2 m_prop + (S + 2) m_proc.
     pub fn delay(&self, term: Term) -> f64 {
         let Sharing { reads, writes, .. } = self.sharing;
         if reads + writes == 0.0 {
@@ -73,20 +70,32 @@ impl GrayCheriton {
         (reads * extension * self.miss(term) + writes * approval) / (reads + writes)
     }
 
-    /// alpha = 2R / SW, the benefit factor: leases can pay (by multicast) if it is larger than 1.
-    pub fn benefit_factor(&self) -> f64 {
-        2.0 * self.sharing.reads / (self.sharers * self.sharing.writes)
+    /// alpha, the benefit factor: leases can pay if it is larger than 1. 2R / SW by multicast, as they print it; R / (S-1)W by
+    /// unicast. Infinite if a write asks nobody.
+    pub fn benefit_factor(&self, network: Network) -> f64 {
+        let Sharing { reads, writes, .. } = self.sharing;
+        // Of nothing there is no benefit, either.
+        if reads == 0.0 { 0.0 } else { 2.0 * reads / (self.approval(network) * writes) }
     }
 
     /// 1 / (R (alpha - 1)), seconds: a t_c that is longer costs less than asking each time. `None`: no term does.
-    pub fn break_even_term(&self) -> Option<f64> {
-        let over = self.benefit_factor() - 1.0;
+    pub fn break_even_term(&self, network: Network) -> Option<f64> {
+        let over = self.benefit_factor(network) - 1.0;
         (over > 0.0).then(|| 1.0 / (self.sharing.reads * over))
+    }
+
+    /// Messages for an approval: nobody is asked if only the writer has the file.
+    fn approval(&self, network: Network) -> f64 {
+        match network {
+            _ if self.sharers <= 1.0 => 0.0,
+            Network::Multicast => self.sharers,
+            Network::Unicast => 2.0 * (self.sharers - 1.0),
+        }
     }
 
     /// The part of reads that finds no valid lease, 1 / (1 + R t_c).
     fn miss(&self, term: Term) -> f64 {
-        1.0 / (1.0 + self.sharing.reads * self.client_term(term))
+        missing(self.client_term(term), self.sharing.reads)
     }
 }
 
@@ -121,15 +130,37 @@ mod tests {
 
     #[test]
     fn the_benefit_factor_tells_where_leases_cost_as_much_as_asking() {
-        for sharers in [2.0, 5.0, 10.0, 20.0] {
+        for (sharers, network) in
+            [2.0, 5.0, 10.0, 20.0].into_iter().flat_map(|s| [(s, Multicast), (s, Unicast)])
+        {
             let model = v_system(sharers);
-            let even = term(model.break_even_term().expect("alpha > 1"));
-            let (leases, asking) = (model.cost(even, Multicast), model.cost(Term::ZERO, Multicast));
-            assert!((leases / asking - 1.0).abs() < 1e-9, "S = {sharers}: {leases} {asking}");
-            assert!(model.cost(term(even.secs() * 2.0), Multicast) < asking);
+            let even = term(model.break_even_term(network).expect("alpha > 1"));
+            let (leases, asking) = (model.cost(even, network), model.cost(Term::ZERO, network));
+            assert!((leases / asking - 1.0).abs() < 1e-9, "S = {sharers} {network:?}: {leases} {asking}");
+            assert!(model.cost(term(even.secs() * 2.0), network) < asking);
         }
         let hopeless = Sharing::new(50.0, 1.0, 0.05).expect("right");
-        assert_eq!(GrayCheriton::new(hopeless, 50.0).expect("right").break_even_term(), None);
+        let hopeless = GrayCheriton::new(hopeless, 50.0).expect("right");
+        assert_eq!([Multicast, Unicast].map(|network| hopeless.break_even_term(network)), [None, None]);
+    }
+
+    #[test]
+    fn an_approval_is_as_many_messages_as_there_are() {
+        // With an infinite term nothing else costs. S = 5: one out and four back; or four out and four back.
+        let cost = |network| v_system(5.0).cost(Term::INFINITE, network) / (20.0 * 0.040);
+        assert!((cost(Multicast) - 5.0).abs() < 1e-9 && (cost(Unicast) - 8.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn who_asks_nobody_gains_by_any_term_and_who_reads_nothing_by_none() {
+        for network in [Multicast, Unicast] {
+            assert_eq!(v_system(1.0).benefit_factor(network), f64::INFINITY);
+            assert_eq!(v_system(1.0).break_even_term(network), Some(0.0));
+            let idle = Sharing::new(3.0, 0.0, 0.0).expect("right");
+            let idle = GrayCheriton::new(idle, 2.0).expect("right");
+            assert_eq!((idle.benefit_factor(network), idle.break_even_term(network)), (0.0, None));
+            assert_eq!(idle.cost(Term::INFINITE, network), 0.0);
+        }
     }
 
     #[test]
@@ -156,7 +187,8 @@ mod tests {
     fn wrong_numbers_are_refused() {
         let sharing = Sharing::new(3.0, 1.0, 1.0).expect("right");
         for sharers in [0.0, 4.0, f64::NAN] {
-            assert!(GrayCheriton::new(sharing, sharers).is_err(), "{sharers}");
+            let refused = GrayCheriton::new(sharing, sharers).expect_err("S is from 1 to N").to_string();
+            assert!(refused.starts_with(&format!("S is {sharers} of N = 3 clients")), "{refused}");
         }
         let model = GrayCheriton::new(sharing, 2.0).expect("right");
         assert!(model.with_times(-1.0, 0.0, 0.0).is_err() && model.with_times(0.0, 0.0, f64::NAN).is_err());

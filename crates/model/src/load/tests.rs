@@ -68,9 +68,16 @@ fn term_zero_is_sprite_and_infinite_is_a_callback() {
     assert_eq!(FIGURE_2.holders(Term::ZERO), 0.0);
     // t -> infinite: S = NR / (R + NW).
     close(FIGURE_2.holders(Term::INFINITE), 5.0 * 2.0 / 2.5);
+    for network in [Unicast, Multicast] {
+        assert!(!FIGURE_2.leases_pay(Term::ZERO, network) && !FIGURE_2.exact_leases_pay(Term::ZERO, network));
+    }
     let never_written = Sharing { writes: 0.0, ..FIGURE_2 };
     close(never_written.holders(Term::INFINITE), 5.0);
     close(never_written.lease_cost(Term::INFINITE, Unicast), 0.0);
+    close(never_written.multicast_break_even(Term::INFINITE), 0.0);
+    let idle = Sharing { reads: 0.0, writes: 0.0, ..FIGURE_2 };
+    assert_eq!(idle.break_even_clients(), f64::INFINITY);
+    assert!(!idle.leases_pay(Term::INFINITE, Unicast) && !idle.leases_pay(Term::INFINITE, Multicast));
     let never_read = Sharing { reads: 0.0, ..FIGURE_2 };
     close(never_read.lease_cost(Term::INFINITE, Unicast), 0.0);
 }

@@ -1,7 +1,18 @@
 //! A small Monte Carlo of what the formulas speak of, event by event, with nothing of the production protocol in it.
 
-use super::Network;
+use super::{LARGEST, Network};
 use crate::rng::Rng;
+use proptest::prelude::*;
+
+/// Rates per second, 0 and next to nothing among them.
+pub(super) fn rates(most: f64) -> impl Strategy<Value = f64> {
+    prop_oneof![1 => Just(0.0), 1 => Just(1e-9), 6 => 0.0..most]
+}
+
+/// Seconds; nothing, for ever, and the longest that is not, among them.
+pub(super) fn times(most: f64) -> impl Strategy<Value = f64> {
+    prop_oneof![1 => Just(0.0), 1 => Just(f64::INFINITY), 1 => Just(LARGEST), 6 => 0.0..most]
+}
 
 /// A rate that was measured, with the standard error of its mean.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Each formula that is in no paper, against a small Monte Carlo of what it speaks of.
 
-use super::super::trial::{self, batches, exponential, uniform};
+use super::super::trial::{self, batches, exponential, rates, times, uniform};
 use super::*;
 use crate::rng::Rng;
 use Network::{Multicast, Unicast};
@@ -156,6 +156,35 @@ fn delaying(rng: &mut Rng, n: usize, (r, w): (f64, f64), age: f64) -> f64 {
     messages / now
 }
 
+/// The states of delayed writes one by one: a writer, then 2, 3, ... readers, then a writer. In the long run as much flows
+/// into each as out of it.
+fn chain(n: u32, (r, w): (f64, f64), age: f64) -> f64 {
+    let clients = f64::from(n);
+    let others = (clients - 1.0) * (r + w);
+    // While one has it: told by age, or asked for while it is dirty. It is clean at first.
+    let (early, again) = ((-others * age).exp(), w / (w + others));
+    let by_age = again * early / (1.0 - early * again);
+    let dirty = again * (1.0 - early) / (1.0 - early * again);
+    let mut per_second = others * (4.0 + 2.0 * (by_age + dirty));
+    let (mut all, mut inflow) = (1.0, (clients - 1.0) * r);
+    for m in (2..=n).map(f64::from) {
+        let weight = inflow / ((clients - m) * r + clients * w);
+        inflow = weight * (clients - m) * r;
+        all += weight;
+        per_second += weight * (clients - m) * r * 2.0;
+        per_second += weight * m * w * (2.0 + 2.0 * (m - 1.0));
+        per_second += weight * (clients - m) * w * (2.0 + 2.0 * m);
+    }
+    per_second / all
+}
+
+#[test]
+fn as_many_clients_as_there_may_be_are_counted_at_once() {
+    let crowd = Sharing::new(super::super::LARGEST, 1.0, 1.0).expect("right");
+    let cost = crowd.delayed_write_cost(1.0).expect("right");
+    assert!(cost.is_finite() && cost > 0.0, "{cost}");
+}
+
 #[test]
 fn alone_delayed_writes_are_almost_free_and_shared_ones_are_not() {
     let alone = sharing(1, 10.0, 10.0);
@@ -172,16 +201,26 @@ fn wrong_numbers_are_refused() {
     assert!(file.subset_cost(4.0, Term(1.0), Unicast).is_err() && file.subset_leases_pay(f64::NAN).is_err());
     assert!(file.session_lease_cost(0.0, Term(1.0), Unicast).is_err());
     assert!(file.delayed_write_cost(-1.0).is_err() && file.delayed_write_cost(f64::NAN).is_err());
-    for (n, r, w) in [(0.0, 1.0, 1.0), (f64::NAN, 1.0, 1.0), (2.0, -1.0, 1.0), (2.0, 1.0, f64::INFINITY)] {
-        assert!(Sharing::new(n, r, w).is_err(), "{n} {r} {w}");
+    for (n, r, w, said) in [
+        (0.0, 1.0, 1.0, "N is 0: it has to be a number, and at least one"),
+        (f64::NAN, 1.0, 1.0, "N is NaN: it has to be a number, and at least one"),
+        (1e300, 1.0, 1.0, "N is 1e300: the model computes with 1e12 at most"),
+        (2.0, -1.0, 1.0, "R is -1: it has to be a number that is not negative"),
+        (2.0, 1.0, f64::INFINITY, "W is inf: the model computes with 1e12 at most"),
+    ] {
+        let error = Sharing::new(n, r, w).expect_err("wrong").to_string();
+        assert!(error.starts_with(said), "{n} {r} {w}: {error}");
     }
-    assert!(Term::new(-0.1).is_err() && Term::new(f64::NAN).is_err());
+    for secs in [-0.1, f64::NAN, 1e13] {
+        assert!(Term::new(secs).is_err() && file.delayed_write_cost(secs).is_err(), "{secs}");
+    }
+    assert!(file.session_lease_cost(f64::INFINITY, Term(1.0), Unicast).is_err());
     assert_eq!(Term::new(f64::INFINITY), Ok(Term::INFINITE));
 }
 
 proptest! {
     #[test]
-    fn all_writers_are_the_papers_case(n in 1_u32..50, r in 0.0..9.0_f64, w in 0.0..2.0_f64, t in 0.0..100.0_f64) {
+    fn all_writers_are_the_papers_case(n in 1_u32..50, r in rates(9.0), w in rates(2.0), t in times(100.0)) {
         let file = sharing(n, r, w);
         for network in [Unicast, Multicast] {
             let all = file.subset_cost(f64::from(n), Term(t), network).expect("right");
@@ -191,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn renewal_never_lets_more_reads_wait(n in 1_u32..20, r in 0.0..9.0_f64, w in 0.0..2.0_f64, t in 0.0..100.0_f64) {
+    fn renewal_never_lets_more_reads_wait(n in 1_u32..20, r in rates(9.0), w in rates(2.0), t in times(100.0)) {
         let file = sharing(n, r, w);
         let renewed = file.renewed_on_use(Term(t));
         prop_assert!(renewed.waiting_reads <= 1.0 - file.exact_leased_fraction(Term(t)) + 1e-9);
@@ -199,9 +238,33 @@ proptest! {
     }
 
     #[test]
-    fn a_longer_age_never_costs_more(n in 1_u32..20, r in 0.0..5.0_f64, w in 0.001..5.0_f64, age in 0.0..50.0_f64) {
+    fn a_longer_age_never_costs_more(n in 1_u32..20, r in rates(5.0), w in rates(5.0), age in 0.0..50.0_f64) {
         let file = sharing(n, r, w);
-        let (sooner, later) = (file.delayed_write_cost(age), file.delayed_write_cost(age * 2.0));
-        prop_assert!(later.expect("right") <= sooner.expect("right") + 1e-9);
+        let ages = [age, age * 2.0, f64::INFINITY].map(|age| file.delayed_write_cost(age).expect("right"));
+        prop_assert!(ages[0] + 1e-9 >= ages[1] && ages[1] + 1e-9 >= ages[2], "{ages:?}");
+    }
+
+    #[test]
+    fn the_closed_formula_of_delayed_writes_is_the_chain(
+        n in 2_u32..60, r in rates(5.0), w in 0.001..5.0_f64, age in 0.0..50.0_f64
+    ) {
+        let (closed, states) = (sharing(n, r, w).delayed_write_cost(age).expect("right"), chain(n, (r, w), age));
+        prop_assert!((closed / states - 1.0).abs() < 1e-9, "{closed} {states}");
+    }
+
+    #[test]
+    fn renewal_of_what_nobody_writes_costs_a_grant_a_term(n in 1_u32..20, r in 1.0..9.0_f64, t in 1000.0..1e9_f64) {
+        // It never ends: c is 1 to the last digit, which once gave NaN.
+        let renewed = sharing(n, r, 0.0).renewed_on_use(Term(t));
+        let grants = 2.0 * f64::from(n) / t;
+        prop_assert!((renewed.cost / grants - 1.0).abs() < 1e-9 && renewed.waiting_reads < 1e-9, "{renewed:?}");
+    }
+
+    #[test]
+    fn sessions_that_never_end_send_no_heartbeats(n in 1_u32..20, r in rates(9.0), w in rates(2.0), k in 1_u32..100) {
+        let file = sharing(n, r, w);
+        let files = f64::from(k);
+        let cost = file.session_lease_cost(files, Term::INFINITE, Unicast).expect("right");
+        prop_assert_eq!(cost, files * file.exact_lease_cost(Term::INFINITE, Unicast));
     }
 }
