@@ -1,7 +1,7 @@
 //! `soda lab model`: the formulas, for one set of parameters or along a sweep of one of them.
 
 use crate::LabError;
-use crate::figure::{Axis, Figure, Scale, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use serde::Serialize;
 use soda_model::load::{GrayCheriton, Network, Sharing, Subtree, Term};
 
@@ -329,7 +329,7 @@ pub fn sweep_figure(base: &Parameters, sweep: &Sweep) -> Result<Figure, LabError
         plain(base.writes),
         plain(base.term)
     );
-    let x = Axis { label: sweep.label().to_owned(), scale: Scale::Linear };
+    let x = Axis::linear(sweep.label());
     Ok(Figure::new("sweep", &title, x, Axis::linear(unit), series))
 }
 
