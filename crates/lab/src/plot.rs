@@ -96,6 +96,8 @@ impl Look {
         let look = |(number, series): (usize, &Series)| {
             let (color, marker) = series.look.unwrap_or((number, number));
             let dashes = match series.style {
+                // Beside a curve of the same colour.
+                Style::Line if series.look.is_some() => DASHES[1],
                 Style::Line => lines.next().flatten(),
                 Style::Paper => Some(PAPER_DASHES),
                 Style::Points | Style::Both => None,
