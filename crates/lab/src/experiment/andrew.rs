@@ -180,14 +180,17 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             points.iter().map(|(load, all)| (*load, all.scaled(100.0 / first.middle))).collect();
         last.extend(parts.last().map(|(_, part)| format!("{} {:.0} %", mode.name, part.middle)));
         if mode.paper.is_some() {
-            relative.push(spread::series(mode.name, &parts));
+            // Colours are protocols.
+            let (color, marker) = (color_of(mode.paper), if mode.computes.is_zero() { 2 } else { 3 });
+            relative.push(spread::series(mode.name, &parts).looking(color, marker));
         }
         absolute.push(spread::series(mode.name, &points));
     }
     hits.row(["AFS v1 in 1988", "-", "82", "81"].map(str::to_owned));
-    relative.extend(
-        [Paper::V1, Paper::V2].map(|paper| Series::new(paper.name(), Style::Paper, paper.relative())),
-    );
+    relative.extend([Paper::V1, Paper::V2].map(|paper| {
+        let series = Series::new(paper.name(), Style::Paper, paper.relative());
+        series.looking(color_of(Some(paper)), 0)
+    }));
     let most = loads.last().copied().unwrap_or_default();
     let x = || Axis::linear("load units (machines at once)");
     Ok(Found {
@@ -214,6 +217,10 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         tables: vec![times, paper_times(), calls, hits],
         files: Vec::new(),
     })
+}
+
+fn color_of(paper: Option<Paper>) -> usize {
+    usize::from(paper == Some(Paper::V2))
 }
 
 const RELATIVE: &str = "time of the benchmark (% of that at load 1)";

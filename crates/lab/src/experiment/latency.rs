@@ -83,9 +83,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
 }
 
 pub(super) const WHY: &str = "Opens do not grow with the size, as data is fetched when it is read and not at open; nobody asks again \
-                              under a lease, and a close has nothing left to store. What is written large gains nothing by \
-                              write=behind: it goes through the client's log and memory on its way, and past a bound the \
-                              writer waits for the server.";
+                              under a lease, and a close has nothing left to store. What is large gains nothing by \
+                              write=behind, as all of it has to be told in the end.";
 
 /// Of each of [`TESTS`], the times of its calls.
 fn measure(lab: &Lab<'_>, size: usize, times: usize, firsts: usize) -> Result<[Vec<Calls>; 4], LabError> {

@@ -15,7 +15,7 @@ mod terms;
 mod timeouts;
 mod traces;
 
-use crate::figure::{self, Figure, Table};
+use crate::figure::{Figure, Table};
 use crate::machine::Machine;
 use crate::{LabError, plot};
 use serde::{Deserialize, Serialize};
@@ -349,7 +349,12 @@ impl Lab<'_> {
 
 /// How many times as much, for a sentence.
 pub(crate) fn times(more: f64, less: f64) -> String {
-    format!("{} times", figure::digits(more / less))
+    let ratio = more / less;
+    match ratio {
+        10.0.. => format!("{ratio:.0} times"),
+        1.0.. => format!("{ratio:.1} times"),
+        _ => format!("{ratio:.2} times"),
+    }
 }
 
 /// What a thread of an experiment has found.
@@ -370,6 +375,14 @@ pub(crate) fn micros(time: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ratios_have_no_digits_that_say_nothing() {
+        assert_eq!(
+            [times(115.3, 1.0), times(1.534, 1.0), times(0.5793, 1.0)],
+            ["115 times", "1.5 times", "0.58 times"]
+        );
+    }
 
     #[test]
     fn fixed_texts_have_no_figures_of_some_day() {
