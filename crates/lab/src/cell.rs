@@ -33,7 +33,7 @@ pub(crate) struct Cell {
     dir: TempDir,
 }
 
-/// Where a process dies by itself (`SODA_CRASH_POINT`), as if killed there: what the kernel has in its pages stays; `None`: nowhere.
+/// Where a process dies by itself (`SODA_CRASH_POINT`), as if killed: what the kernel has in its pages stays. `None`: nowhere.
 pub(crate) type CrashPoint<'a> = Option<&'a str>;
 
 impl Cell {

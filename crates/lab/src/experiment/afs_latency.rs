@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Bytes; the paper's, and two that were large then.
 const SIZES: [usize; 7] = [3, 1113, 4334, 10_278, 24_576, 262_144, 4 << 20];
 
-/// What the paper's AFS took, milliseconds: cold by size. It has the others for the smallest file, NFS (15.9) for the largest, too.
+/// What the paper's AFS took, milliseconds: cold by size. It has the others for the smallest file only.
 const PAPER_COLD: [f64; 5] = [160.0, 148.0, 202.9, 310.0, 515.0];
 const PAPER_WARM: f64 = 16.1;
 const PAPER_NFS: f64 = 15.7;
@@ -80,9 +80,9 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY: &str = "AFS fetches the whole file at the open, so its cold time grows with the size; here data is fetched \
-                              when it is read, with a bounded read-ahead, and warm asks nobody at any distance, as with AFS's \
-                              callbacks.";
+pub(super) const WHY: &str = "AFS fetches the whole file at the open, so its cold time grows with the size; \
+    here data is fetched when it is read, with a bounded read-ahead, and warm asks nobody at any distance, as with \
+    AFS's callbacks.";
 
 /// From the least to the greatest of all sizes.
 fn span(points: &[(f64, f64)]) -> String {

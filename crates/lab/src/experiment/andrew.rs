@@ -231,11 +231,11 @@ fn figure(name: &str, title: &str, x: Axis, y: &str, series: Vec<Series>) -> Fig
     Figure { whiskers, ..Figure::new(name, title, x, Axis::logarithmic(y), series) }
 }
 
-pub(super) const WHY: &str = "All machines and the server share the processors of one computer, where in the paper each had its \
-                              own and only the server was shared, so times grow faster here; where the compiler computes (it \
-                              sleeps, which needs no processor), the relative times mean what the paper's do. A file that is \
-                              open under a lease that may run out is registered with the server (opened), which a callback \
-                              spares. Hits are those of the daemon: what the kernel answers by itself nobody counts.";
+pub(super) const WHY: &str = "All machines and the server share the processors of one computer, where in the \
+    paper each had its own and only the server was shared, so times grow faster here; where the compiler computes \
+    (it sleeps, which needs no processor), the relative times mean what the paper's do. A file that is open under a \
+    lease that may run out is registered with the server (opened), which a callback spares. Hits are those of the \
+    daemon: what the kernel answers by itself nobody counts.";
 
 /// As the paper has it.
 fn paper_times() -> Table {

@@ -52,7 +52,7 @@ const CLIENT: [(&str, Mode, &str); 9] = [
     ("client.record-written:30", Mode::Log, "it is in the log, the program has not heard of it"),
     ("client.digest-noted:3", Mode::Log, "changes are about to be told"),
     ("client.digest-applied:3", Mode::Log, "told changes are taken from the log"),
-    ("client.durable:1", Mode::Log, "the server has made changes durable"),
+    ("client.durable:2", Mode::Log, "the server has made changes durable"),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,12 +173,12 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY: &str = "No program sees an error when the server dies, whatever it was doing: the client sends again what was \
-                              not answered, and the server does it once, where CS739's repeated requests may fail. What fsync \
-                              has vouched for is there after every crash; what a client wrote and had not told is lost only \
-                              without a log on its disk. Others wait for a dead client until its session's term has passed, or \
-                              until its machine is back and has told what its log has. A point ends the process, as a kill \
-                              does: what the kernel had in its pages stays (power cuts are in the tests).";
+pub(super) const WHY: &str = "No program sees an error when the server dies, whatever it was doing: the \
+    client sends again what was not answered, and the server does it once, where CS739's repeated requests may fail. \
+    What fsync has vouched for is there after every crash; what a client wrote and had not told is lost only without \
+    a log on its disk. Others wait for a dead client until its session's term has passed, or until its machine is \
+    back and has told what its log has. A point ends the process, as a kill does: what the kernel had in its pages \
+    stays (power cuts are in the tests).";
 
 /// What was found after a crash of the server.
 #[derive(Debug)]

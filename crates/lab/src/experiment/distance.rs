@@ -162,11 +162,11 @@ fn openssh(lab: &Lab<'_>) -> Result<(Vec<Series>, Table), LabError> {
     Ok((series, table))
 }
 
-pub(super) const WHY: &str = "Distance costs who tells the server of each change, and hardly who delays changes, with deep leases \
-                              and without: what a machine makes is its own with the server's reply, so a lease on one object \
-                              costs no round trip of its own as a lock there does, and what deep leases save here is leases. \
-                              The lab's own build has SSH-Build's shape, and no compiler runs; where one does, it takes so long \
-                              that distance hardly shows.";
+pub(super) const WHY: &str = "Distance costs who tells the server of each change, and hardly who delays \
+    changes, with deep leases and without: what a machine makes is its own with the server's reply, so a lease on \
+    one object costs no round trip of its own as a lock there does, and what deep leases save here is leases. The \
+    lab's own build has SSH-Build's shape, and no compiler runs; where one does, it takes so long that distance \
+    hardly shows.";
 
 pub(super) fn sync(program: &Path, root: &Path) -> Result<(), LabError> {
     let output =

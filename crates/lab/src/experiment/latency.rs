@@ -82,9 +82,9 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY: &str = "Opens do not grow with the size, as data is fetched when it is read and not at open; nobody asks again \
-                              under a lease, and a close has nothing left to store. What is large gains nothing by \
-                              write=behind, as all of it has to be told in the end.";
+pub(super) const WHY: &str = "Opens do not grow with the size, as data is fetched when it is read and not at \
+    open; nobody asks again under a lease, and a close has nothing left to store. What is large gains nothing by \
+    write=behind, as all of it has to be told in the end.";
 
 /// Of each of [`TESTS`], the times of its calls.
 fn measure(lab: &Lab<'_>, size: usize, times: usize, firsts: usize) -> Result<[Vec<Calls>; 4], LabError> {
@@ -187,9 +187,9 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY_SCALABILITY: &str = "All clients and the server share the processors of one computer here as there, so a job takes \
-                                          longer with each client; no compiler runs here, so what is measured is the file \
-                                          system alone.";
+pub(super) const WHY_SCALABILITY: &str = "All clients and the server share the processors of one computer \
+    here as there, so a job takes longer with each client; no compiler runs here, so what is measured is the file \
+    system alone.";
 
 /// Milliseconds of a job.
 fn all_work(cell: &Cell, name: &str, jobs: usize) -> Result<f64, LabError> {

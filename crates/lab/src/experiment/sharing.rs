@@ -67,9 +67,9 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
 /// Milliseconds.
 const PAPER_ALL_WRITE: f64 = 680.0;
 
-pub(super) const WHY: &str = "Strata's processes write to a log in non-volatile memory of one machine and may leave it undigested \
-                              between writers, so that mixing is worst; here every byte goes to a server, through a socket, so \
-                              who writes waits for that in any mix, and whoever reads has the writer asked first.";
+pub(super) const WHY: &str = "Strata's processes write to a log in non-volatile memory of one machine and \
+    may leave it undigested between writers, so that mixing is worst; here every byte goes to a server, through a \
+    socket, so who writes waits for that in any mix, and whoever reads has the writer asked first.";
 
 /// `all read 202, half write 289, all write 397 ms`.
 fn slowest_last(points: &[(f64, Spread)]) -> String {
@@ -192,10 +192,10 @@ pub(super) fn polling(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY_POLLING: &str = "The same, where the interval is long: below, what is waited for between two questions drowns in \
-                                      the rest, and short intervals cost questions in vain instead; and Strata acquires and \
-                                      releases a lease for each operation, where here it stays until somebody asks for it, and \
-                                      the server gives none on a file as contended as this one (equation 8).";
+pub(super) const WHY_POLLING: &str = "The same, where the interval is long: below, what is waited for \
+    between two questions drowns in the rest, and short intervals cost questions in vain instead; and Strata \
+    acquires and releases a lease for each operation, where here it stays until somebody asks for it, and the server \
+    gives none on a file as contended as this one (equation 8).";
 
 /// How often all the mounts have asked again.
 fn polls(cell: &Cell) -> Result<u64, LabError> {

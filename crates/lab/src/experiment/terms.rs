@@ -220,10 +220,10 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY_5: &str = "The same shape, with more messages than the formula has: clients give a lease up a moment early, for \
-                                clocks that drift, which is a large part of a short term; and who writes has the file for itself \
-                                then, which the next reader has lowered, two messages more for each write. Everything happens \
-                                faster than in the paper, which does not change the number of messages for each read.";
+pub(super) const WHY_5: &str = "The same shape, with more messages than the formula has: clients give a \
+    lease up a moment early, for clocks that drift, which is a large part of a short term; and who writes has the \
+    file for itself then, which the next reader has lowered, two messages more for each write. Everything happens \
+    faster than in the paper, which does not change the number of messages for each read.";
 
 pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
     let length = lab.by_extent(Duration::from_millis(1500), Duration::from_secs(10));
@@ -292,10 +292,10 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY_6_7: &str = "The same directions: what is cached never leaves the kernel, and a write waits until each reader has \
-                                  given its lease up. Where all write nearly as often as they read Soda gives no leases (equation 8), \
-                                  which the paper recommends and did not build; so reads ask, and writes have nobody to recall \
-                                  and get faster as W grows.";
+pub(super) const WHY_6_7: &str = "The same directions: what is cached never leaves the kernel, and a write \
+    waits until each reader has given its lease up. Where all write nearly as often as they read Soda gives no \
+    leases (equation 8), which the paper recommends and did not build; so reads ask, and writes have nobody to \
+    recall and get faster as W grows.";
 
 pub(super) fn cached_reads(lab: &Lab<'_>) -> Result<Found, LabError> {
     let files = lab.by_extent(200, 2000);
@@ -355,9 +355,9 @@ pub(super) fn cached_reads(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY_CACHED: &str = "Cached reads never leave the kernel here, so the factor is larger even on loopback, where the \
-                                     network costs next to nothing; for the same reason what a lease adds at both ends is a \
-                                     part of a read that can be seen.";
+pub(super) const WHY_CACHED: &str = "Cached reads never leave the kernel here, so the factor is larger even \
+    on loopback, where the network costs next to nothing; for the same reason what a lease adds at both ends is a \
+    part of a read that can be seen.";
 
 #[cfg(test)]
 mod tests {

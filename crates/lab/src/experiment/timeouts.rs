@@ -111,11 +111,10 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY: &str = "The same: where the time-out is longer than the compiler computes, the lease lasts through the \
-                              build; where it is shorter, what only the deep lease covered is asked for again and again, and \
-                              with write=behind that is most of what a build costs at all, because changes go through where \
-                              there is no lease. Who never gives the lease back pays for it with a recall when the other \
-                              machine looks.";
+pub(super) const WHY: &str = "The same: where the time-out is longer than the compiler computes, the lease \
+    lasts through the build; where it is shorter, what only the deep lease covered is asked for again and again, and \
+    with write=behind that is most of what a build costs at all, because changes go through where there is no lease. \
+    Who never gives the lease back pays for it with a recall when the other machine looks.";
 
 /// What each time-out cost, in words.
 fn by_timeout(points: &[(f64, f64)]) -> String {

@@ -81,10 +81,10 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-pub(super) const WHY: &str = "AFS v1 asks at each open and AFS v2 does not, as in the paper, and only delayed writes spare what AFS, \
-                              NFS and write=through send for each change; for a file that it has not seen the real client asks \
-                              twice, for its name with attributes and for its data, where the simulation counts one exchange \
-                              for all that a lease covers.";
+pub(super) const WHY: &str = "AFS v1 asks at each open and AFS v2 does not, as in the paper, and only \
+    delayed writes spare what AFS, NFS and write=through send for each change; for a file that it has not seen the \
+    real client asks twice, for its name with attributes and for its data, where the simulation counts one exchange \
+    for all that a lease covers.";
 
 /// Seconds.
 const ROUND_TRIP: f64 = 0.0005;
