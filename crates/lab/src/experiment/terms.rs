@@ -9,7 +9,8 @@ use soda_model::Rng;
 use soda_model::load::{Network, Sharing, Term};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How much faster than in the paper everything happens: rates times this, terms by this. Costs of an operation stay the same,
@@ -31,15 +32,47 @@ struct Times {
     writes: Vec<(Duration, Duration)>,
 }
 
+/// The files of a mount, open as long as they are measured: opening is no part of it.
+#[derive(Debug)]
+struct Handles {
+    root: PathBuf,
+    /// What is open for reading and writing would be read through the daemon each time, cached or not.
+    read: Vec<File>,
+    written: Vec<File>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    None,
+    Some,
+}
+
+/// Opens so many files on each mount.
+fn open(cell: &Cell, files: u32, writes: Writes) -> Result<Vec<Arc<Handles>>, LabError> {
+    let all = |root: &Path, options: &OpenOptions| -> Result<Vec<File>, LabError> {
+        let path = |number: u32| root.join(format!("shared{number}"));
+        (0..files).map(|number| options.open(path(number)).map_err(LabError::io(path(number)))).collect()
+    };
+    let of = |mount: &crate::cell::Mount| {
+        let root = mount.root.as_path();
+        let read = all(root, OpenOptions::new().read(true))?;
+        let written = match writes {
+            Writes::Some => all(root, OpenOptions::new().write(true))?,
+            Writes::None => Vec::new(),
+        };
+        Ok(Arc::new(Handles { root: root.to_owned(), read, written }))
+    };
+    cell.mounts.iter().map(of).collect()
+}
+
 /// Each mount reads and writes its files at random, R and W times a second (of each file), for a while.
-fn share(cell: &Cell, files: u32, (reads, writes): (f64, f64), length: Duration) -> Result<Times, LabError> {
-    let workers: Vec<_> = cell
-        .mounts
+fn share(mounts: &[Arc<Handles>], (reads, writes): (f64, f64), length: Duration) -> Result<Times, LabError> {
+    let workers: Vec<_> = mounts
         .iter()
         .enumerate()
-        .map(|(number, mount)| {
-            let root = mount.root.clone();
-            std::thread::spawn(move || client(&root, number as u64, files, (reads, writes), length))
+        .map(|(number, handles)| {
+            let handles = Arc::clone(handles);
+            std::thread::spawn(move || client(&handles, number as u64, (reads, writes), length))
         })
         .collect();
     let mut all = Times::default();
@@ -53,24 +86,14 @@ fn share(cell: &Cell, files: u32, (reads, writes): (f64, f64), length: Duration)
 }
 
 fn client(
-    root: &Path,
+    handles: &Handles,
     seed: u64,
-    files: u32,
     (reads, writes): (f64, f64),
     length: Duration,
 ) -> Result<Times, LabError> {
-    // What is open for reading and writing would be read through the daemon each time, cached or not.
-    let open = |number: u32, options: &OpenOptions| {
-        let path = root.join(format!("shared{number}"));
-        options.open(&path).map_err(LabError::io(&path))
-    };
-    let files_of = |options: &OpenOptions| -> Result<Vec<File>, LabError> {
-        (0..files).map(|number| open(number, options)).collect()
-    };
-    let read = files_of(OpenOptions::new().read(true))?;
-    let written = if writes > 0.0 { files_of(OpenOptions::new().write(true))? } else { Vec::new() };
+    let Handles { root, read, written } = handles;
     let mut rng = Rng::new(seed);
-    let rate = (reads + writes) * f64::from(files);
+    let rate = (reads + writes) * read.len() as f64;
     let (began, mut due, mut times) = (Instant::now(), 0.0, Times::default());
     let mut block = [7; BLOCK];
     loop {
@@ -79,7 +102,7 @@ fn client(
             return Ok(times);
         }
         std::thread::sleep((began + Duration::from_secs_f64(due)).saturating_duration_since(Instant::now()));
-        let number = rng.below(u64::from(files)) as usize;
+        let number = rng.below(read.len() as u64) as usize;
         let is_read = rng.below(1 << 40) as f64 / (1_u64 << 40) as f64 <= reads / (reads + writes);
         let start = Instant::now();
         if is_read {
@@ -160,9 +183,10 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
         let faster = faster(t);
         cell.mount(CLIENTS as usize, &format!("sync,lease-term={}", t / faster))?;
         // Everybody has looked at everything before it counts.
-        share(&cell, files, (reads * faster, 0.0), length / 4)?;
+        let handles = open(&cell, files, Writes::Some)?;
+        share(&handles, (reads * faster, 0.0), length / 4)?;
         let (before, cpu_before) = (counters(&cell)?, cell.server_cpu());
-        let times = share(&cell, files, (reads * faster, writes * faster), length)?;
+        let times = share(&handles, (reads * faster, writes * faster), length)?;
         let cpu_after = cell.server_cpu();
         let after = counters(&cell)?;
         let pairs = before.iter().zip(&after);
@@ -242,7 +266,8 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for w in &rates {
             (lab.progress)(&format!("{name}, W = {w}/s"));
-            let times = share(&cell, 1, (FASTER, w * FASTER), length)?;
+            let handles = open(&cell, 1, if *w > 0.0 { Writes::Some } else { Writes::None })?;
+            let times = share(&handles, (FASTER, w * FASTER), length)?;
             let read = Spread::of_means(&times.reads, length);
             let write = Spread::of_means(&times.writes, length);
             reads.extend(read.map(|read| (*w, read)));
