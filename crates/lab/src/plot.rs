@@ -268,7 +268,7 @@ fn legend<B: DrawingBackend>(area: &DrawingArea<B, Shift>, figure: &Figure, k: u
             match look.dashes {
                 None => area.draw(&PathElement::new(ends, pen))?,
                 Some((length, gap)) => {
-                    area.draw(&DashedPathElement::new(ends.into_iter(), length * k, gap * k, pen))?;
+                    area.draw(&DashedPathElement::new(ends, length * k, gap * k, pen))?;
                 }
             }
         }

@@ -279,11 +279,15 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
         reading.push(spread::series(name, &reads));
         writing.push(spread::series(name, &writes));
     }
-    let ends = |series: &[Series], at: fn(&[(f64, f64)]) -> Option<&(f64, f64)>| {
-        series.iter().map(|series| at(&series.points).map_or(f64::NAN, |point| point.1)).collect::<Vec<_>>()
+    let first = |of: &Series| of.points.first().map_or(f64::NAN, |point| point.1);
+    let last = |of: &Series| of.points.last().map_or(f64::NAN, |point| point.1);
+    // Of leases by asking.
+    let compared = |series: &[Series], at: &dyn Fn(&Series) -> f64| match series {
+        [leases, asking] => (at(leases), at(asking)),
+        _ => (f64::NAN, f64::NAN),
     };
-    let (low, high) = (ends(&reading, <[_]>::first), ends(&reading, <[_]>::last));
-    let (first, last) = (ends(&writing, <[_]>::first), ends(&writing, <[_]>::last));
+    let (low, high) = (compared(&reading, &first), compared(&reading, &last));
+    let (rare, most) = (compared(&writing, &first), compared(&writing, &last));
     let axis = || Axis::linear("W, writes/s of each client");
     Ok(Found {
         paper: "Reads: SODA is many times faster than sSPRITE while W is low, and both tend to the same as W grows. Writes: \
@@ -291,10 +295,10 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
         why: format!(
             "{WHY_6_7} Here reads under leases are {} as fast as asking where nobody writes, {} where all write most; \
              writes take {} as long where they are rare, {} where they are most.",
-            times(low[1], low[0]),
-            times(high[1], high[0]),
-            times(first[0], first[1]),
-            times(last[0], last[1])
+            times(low.1, low.0),
+            times(high.1, high.0),
+            times(rare.0, rare.1),
+            times(most.0, most.1)
         ),
         figures: vec![
             Figure::new(
