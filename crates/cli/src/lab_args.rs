@@ -1,8 +1,10 @@
 //! The command line of `soda lab`.
 
 use crate::args::ServerArg;
+use crate::units::parse_duration;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const MODEL_HELP: &str = "N clients share a file; each reads it R times and writes it W times a second; a lease lasts t. \
 Without options: figure 2 of the SODA paper. docs/LAB.md has the formula of each quantity. A sweep prints those that are usual \
@@ -69,6 +71,9 @@ pub(crate) struct AdviseArgs {
     /// Advice for so many of the busiest files and directories that machines contend for, too
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub objects: u32,
+    /// Go by what happens in the next TIME, such as 30s, in place of all since the server's start, idle nights included
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub interval: Option<Duration>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

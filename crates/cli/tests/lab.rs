@@ -7,7 +7,7 @@ mod common;
 
 use common::left_behind;
 use rustix::process::{Pid, Signal, kill_process};
-use soda_system_tests::cell::{Cell, PATIENCE, prerequisites};
+use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites};
 use soda_system_tests::wait;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -97,4 +97,50 @@ fn advice_names_the_files_that_machines_contend_for() {
     assert!(["none", "session"].contains(&busiest["term"].as_str().unwrap()), "{json}");
     assert!(advise(&[]).contains("/busy"));
     assert!(!advise(&["--objects", "0"]).contains("/busy"));
+}
+
+#[test]
+fn advice_and_stats_know_changes_that_are_told_later() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start_with(Network::Loopback, 2, &["-o", "write=behind"]);
+    let server = cell.server.address();
+    let soda = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
+        command.args(arguments);
+        wait::run(&mut command, PATIENCE).output("soda")
+    };
+    let text = |arguments: &[&str]| {
+        let output = soda(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for number in 0..200 {
+        std::fs::write(cell.root(0).join(format!("file{number}")), "made here").unwrap();
+    }
+    text(&["sync", cell.root(0).to_str().unwrap()]);
+    for number in 0..200 {
+        std::fs::metadata(cell.root(1).join(format!("file{number}"))).unwrap();
+    }
+    let json = |arguments: &[&str]| -> serde_json::Value { serde_json::from_str(&text(arguments)).unwrap() };
+    let counted = json(&["stats", "--once", "--json", "--server", &server]);
+    let counted = |name: &str| counted[format!("server {server}")][name].as_f64().unwrap_or(0.0);
+    let advice = json(&["lab", "advise", "--json", "--server", &server]);
+    let observed = &advice["observed"];
+    let seen =
+        |name: &str| (observed[name].as_f64().unwrap() * observed["seconds"].as_f64().unwrap()).round();
+    // A mount makes its files by itself, and asks for names with their attributes.
+    assert!(counted("digest_records") >= 200.0 && counted("calls.lookupstat") > 0.0, "{advice}");
+    assert_eq!(seen("told"), counted("digest_records"), "{advice}");
+    assert!(seen("misses") >= counted("calls.lookupstat"), "{advice}");
+    let mode = &advice["advice"][1];
+    assert!(mode["recommended"].as_str().unwrap().starts_with("write=behind"), "{advice}");
+    assert!(mode["saved_messages_per_s"].as_f64().unwrap() > 0.0, "{advice}");
+    let stats = text(&["stats", "--once", "--server", &server]);
+    assert!(stats.contains("MESSAGES FOR CONSISTENCY"), "{stats}");
+    // Nobody does anything now.
+    let idle = soda(&["lab", "advise", "--interval", "50ms", "--server", &server]);
+    let said = String::from_utf8_lossy(&idle.stderr);
+    assert!(!idle.status.success() && said.contains("too little to advise on"), "{said}");
 }

@@ -3,7 +3,7 @@
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use soda_oplog::Needed;
-use soda_protocol::{Call, Note};
+use soda_protocol::{Call, CallKind, Note};
 use soda_types::Cause;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,11 +46,15 @@ counters! {
 
 /// Messages sent, by kind.
 #[derive(Debug)]
-struct Messages([Counter; CALLS.len()]);
+struct Messages {
+    calls: [Counter; CallKind::ALL.len()],
+    notes: [Counter; NOTES.len()],
+}
 
 impl Default for Messages {
     fn default() -> Messages {
-        Messages(std::array::from_fn(|_| Counter::default()))
+        let zero = |_| Counter::default();
+        Messages { calls: std::array::from_fn(zero), notes: std::array::from_fn(zero) }
     }
 }
 
@@ -83,106 +87,25 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-const CALLS: [&str; 40] = [
-    "hello",
-    "renew",
-    "reclaim",
-    "goodbye",
-    "lookup",
-    "getattr",
-    "readlink",
-    "readdir",
-    "getxattrs",
-    "getxattr",
-    "read",
-    "seek",
-    "statfs",
-    "create",
-    "link",
-    "unlink",
-    "rename",
-    "tmpfile",
-    "setattr",
-    "write",
-    "allocate",
-    "copyrange",
-    "setxattr",
-    "removexattr",
-    "sync",
-    "opened",
-    "locktest",
-    "lockset",
-    "lockrelease",
-    "admin",
-    "recallack",
-    "release",
-    "closed",
-    "digest",
-    "reserve",
-    "layout",
-    "stat",
-    "lookupstat",
-    "inquiryanswer",
-    "lockreturn",
-];
-
-fn index(call: &Call) -> usize {
-    match call {
-        Call::Hello(_) => 0,
-        Call::Renew => 1,
-        Call::Reclaim(_) => 2,
-        Call::Goodbye => 3,
-        Call::Lookup { .. } => 4,
-        Call::GetAttr { .. } => 5,
-        Call::ReadLink { .. } => 6,
-        Call::ReadDir { .. } => 7,
-        Call::GetXattrs { .. } => 8,
-        Call::GetXattr { .. } => 9,
-        Call::Read { .. } => 10,
-        Call::Seek { .. } => 11,
-        Call::StatFs { .. } => 12,
-        Call::Create { .. } => 13,
-        Call::Link { .. } => 14,
-        Call::Unlink { .. } => 15,
-        Call::Rename { .. } => 16,
-        Call::TmpFile { .. } => 17,
-        Call::SetAttr { .. } => 18,
-        Call::Write { .. } => 19,
-        Call::Allocate { .. } => 20,
-        Call::CopyRange { .. } => 21,
-        Call::SetXattr { .. } => 22,
-        Call::RemoveXattr { .. } => 23,
-        Call::Sync { .. } => 24,
-        Call::Opened { .. } => 25,
-        Call::LockTest { .. } => 26,
-        Call::LockSet { .. } => 27,
-        Call::LockRelease { .. } => 28,
-        Call::Admin(_) => 29,
-        Call::Digest { .. } => 33,
-        Call::Reserve { .. } => 34,
-        Call::Layout { .. } => 35,
-        Call::Stat { .. } => 36,
-        Call::LookupStat { .. } => 37,
-        Call::LockReturn { .. } => 39,
-    }
-}
+/// What is sent without an answer, as it is counted.
+const NOTES: [&str; 4] = ["recallack", "release", "closed", "inquiryanswer"];
 
 impl Stats {
     pub(crate) fn sent(&self, call: &Call, payload: usize) {
-        self.messages.0[index(call)].one();
+        self.messages.calls[CallKind::from(call) as usize].one();
         self.bytes_sent.add(payload as u64);
     }
 
     pub(crate) fn noted(&self, note: &Note) {
         self.notes_sent.one();
         let (at, count) = match note {
-            Note::RecallAcks(acks) => (30, acks.len()),
-            Note::Release(acks) => (31, acks.len()),
-            Note::Closed(fids) => (32, fids.len()),
-            Note::InquiryAnswers(answers) => (38, answers.len()),
+            Note::RecallAcks(acks) => (0, acks.len()),
+            Note::Release(acks) => (1, acks.len()),
+            Note::Closed(fids) => (2, fids.len()),
+            Note::InquiryAnswers(answers) => (3, answers.len()),
             Note::RecallProgress(_) | Note::Cancel(_) | Note::Backlog(_) => return,
         };
-        self.messages.0[at].add(count as u64);
+        self.messages.notes[at].add(count as u64);
     }
 
     /// A change went to the server at once that might have been made here.
@@ -232,8 +155,9 @@ impl Stats {
     }
 
     pub(crate) fn snapshot(&self) -> StatsSnapshot {
-        let messages =
-            CALLS.iter().zip(&self.messages.0).map(|(name, counter)| (format!("msg_{name}"), counter.get()));
+        let calls = CallKind::ALL.iter().map(|kind| kind.name()).zip(&self.messages.calls);
+        let sent = calls.chain(NOTES.into_iter().zip(&self.messages.notes));
+        let messages = sent.map(|(name, counter)| (format!("msg_{name}"), counter.get()));
         let plain = self.plain().map(|(name, value)| (name.to_owned(), value));
         StatsSnapshot { counters: plain.chain(messages).collect() }
     }

@@ -4,6 +4,7 @@ use crate::LabError;
 use crate::experiment::Lab;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use soda_protocol::{CallKind, Purpose};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -32,7 +33,7 @@ pub(crate) struct Cell {
     dir: TempDir,
 }
 
-/// Where a process dies by itself (`SODA_CRASH_POINT`), as at a power cut; `None`: nowhere.
+/// Where a process dies by itself (`SODA_CRASH_POINT`), as if killed: what the kernel has in its pages stays. `None`: nowhere.
 pub(crate) type CrashPoint<'a> = Option<&'a str>;
 
 impl Cell {
@@ -128,8 +129,20 @@ impl Cell {
         patiently(|| counters_of(&self.program, &["--server", server], &format!("server {server}")))
     }
 
-    /// Processor time that the server has used so far.
+    /// Processor time that the server's threads have used so far (proc(5), schedstat). What threads used that have ended is not
+    /// in it: for a stretch of time in which nobody connects or goes.
     pub(crate) fn server_cpu(&self) -> Duration {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.server.child.id()));
+        let of = |thread: std::io::Result<std::fs::DirEntry>| {
+            let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        };
+        let nanos: u64 = threads.into_iter().flatten().filter_map(of).sum();
+        // A kernel without it has clock ticks.
+        if nanos > 0 { Duration::from_nanos(nanos) } else { self.server_ticks() }
+    }
+
+    fn server_ticks(&self) -> Duration {
         let text =
             std::fs::read_to_string(format!("/proc/{}/stat", self.server.child.id())).unwrap_or_default();
         // After the name in parentheses: state is field 3, utime and stime 14 and 15, in ticks.
@@ -296,27 +309,6 @@ fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// What is sent without an answer; that to a recall is counted with the recall.
-const NOTES: [&str; 4] = ["msg_recallack", "msg_release", "msg_closed", "msg_inquiryanswer"];
-/// What asks for nothing: sessions, and room that is set aside.
-const ASIDE: [&str; 6] =
-    ["msg_hello", "msg_renew", "msg_reclaim", "msg_reserve", "msg_statfs", "msg_goodbye"];
-const CHANGES: [&str; 13] = [
-    "msg_create",
-    "msg_link",
-    "msg_unlink",
-    "msg_rename",
-    "msg_tmpfile",
-    "msg_setattr",
-    "msg_write",
-    "msg_allocate",
-    "msg_copyrange",
-    "msg_setxattr",
-    "msg_removexattr",
-    "msg_digest",
-    "msg_sync",
-];
-
 /// What a mount and its server have said to each other.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Messages {
@@ -330,11 +322,13 @@ impl Messages {
     /// Since `before`, by the counters of one mount.
     pub(crate) fn between(before: &Counters, after: &Counters) -> Messages {
         let grown = |name: &str| count(after, name).saturating_sub(count(before, name));
-        let is_call = |name: &&String| {
-            name.starts_with("msg_") && !NOTES.contains(&name.as_str()) && !ASIDE.contains(&name.as_str())
+        let of = |counts: fn(Purpose) -> bool| -> u64 {
+            let kinds = CallKind::ALL.iter().filter(|kind| counts(kind.purpose()));
+            kinds.map(|kind| grown(&format!("msg_{}", kind.name()))).sum()
         };
-        let calls: u64 = after.keys().filter(is_call).map(|name| grown(name)).sum();
-        let changes: u64 = CHANGES.iter().map(|name| grown(name)).sum();
+        // Notes have no answer; that to a recall is counted with the recall.
+        let calls = of(|purpose| purpose != Purpose::Upkeep);
+        let changes = of(|purpose| matches!(purpose, Purpose::Change | Purpose::Digest | Purpose::Sync));
         Messages { all: 2 * (calls + grown("recalls")) + grown("msg_release"), changes: 2 * changes }
     }
 

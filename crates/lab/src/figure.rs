@@ -12,6 +12,9 @@ pub struct Figure {
     pub x: Axis,
     pub y: Axis,
     pub series: Vec<Series>,
+    /// What the whiskers are, as the legend says it. Empty: quartiles.
+    #[serde(default)]
+    pub whiskers: String,
 }
 
 /// One axis, with its unit in the label.
@@ -19,6 +22,9 @@ pub struct Figure {
 pub struct Axis {
     pub label: String,
     pub scale: Scale,
+    /// Of x: what 1, 2, 3, ... stand for. There is a bar for each, then, as long as y says.
+    #[serde(default)]
+    pub names: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -27,6 +33,8 @@ pub enum Scale {
     Linear,
     /// Values of zero and below have no place on it.
     Logarithmic,
+    /// As `Logarithmic`, of sizes: B, KiB, MiB, GiB.
+    Bytes,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -37,6 +45,9 @@ pub struct Series {
     /// Of each point: between what values of y half of the measurements were. Empty where that is not known.
     #[serde(default)]
     pub spread: Vec<(f64, f64)>,
+    /// Numbers of its colour and its marker, where these mean something. `None`: those that are next.
+    #[serde(default)]
+    pub look: Option<(usize, usize)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -47,6 +58,8 @@ pub enum Style {
     Points,
     /// Measured, with lines to lead the eye.
     Both,
+    /// What a paper found.
+    Paper,
 }
 
 /// Rows of text and figures.
@@ -59,23 +72,39 @@ pub struct Table {
 
 impl Axis {
     pub fn linear(label: &str) -> Axis {
-        Axis { label: label.to_owned(), scale: Scale::Linear }
+        Axis { label: label.to_owned(), scale: Scale::Linear, names: Vec::new() }
     }
 
     pub fn logarithmic(label: &str) -> Axis {
-        Axis { label: label.to_owned(), scale: Scale::Logarithmic }
+        Axis { scale: Scale::Logarithmic, ..Axis::linear(label) }
+    }
+
+    /// Sizes.
+    pub fn bytes(label: &str) -> Axis {
+        Axis { scale: Scale::Bytes, ..Axis::linear(label) }
+    }
+
+    /// One place for each name: 1, 2, 3, ...
+    pub fn named(label: &str, names: impl IntoIterator<Item = impl Into<String>>) -> Axis {
+        Axis { names: names.into_iter().map(Into::into).collect(), ..Axis::linear(label) }
     }
 }
 
 impl Series {
     pub fn new(name: impl Into<String>, style: Style, points: Vec<(f64, f64)>) -> Series {
-        Series { name: name.into(), style, points, spread: Vec::new() }
+        Series { name: name.into(), style, points, spread: Vec::new(), look: None }
+    }
+
+    /// With the colour and the marker of these numbers.
+    pub fn looking(self, color: usize, marker: usize) -> Series {
+        Series { look: Some((color, marker)), ..self }
     }
 }
 
 impl Figure {
     pub fn new(name: &str, title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Figure {
-        Figure { name: name.to_owned(), title: title.to_owned(), x, y, series }
+        let whiskers = String::new();
+        Figure { name: name.to_owned(), title: title.to_owned(), x, y, series, whiskers }
     }
 
     /// A line for each point: series, x, y, and from where to where y was measured, if that is known.
@@ -144,6 +173,15 @@ fn quoted(cell: &str) -> String {
     }
 }
 
+/// `64 B`, `4 KiB`, `1 GiB`.
+pub fn size(bytes: f64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let fitting = units.into_iter().find(|(power, _)| bytes >= f64::from(1_u32 << power));
+    let (power, unit) = fitting.unwrap_or((0, "B"));
+    let amount = bytes / f64::from(1_u32 << power);
+    format!("{} {unit}", (amount * 10.0).round() / 10.0)
+}
+
 /// A number with three digits that say something.
 pub fn digits(value: f64) -> String {
     let size = value.abs();
@@ -174,6 +212,20 @@ mod tests {
         measured.series[0].spread = vec![(2.0, 3.0)];
         measured.series.push(Series::new("u", Style::Line, vec![(1.0, 2.0)]));
         assert_eq!(measured.csv(), "series,x (s),y,from,to\n\"s,t\",1,2.5,2,3\nu,1,2,,\n");
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let sizes = [3.0, 1113.0, 4096.0, 262_144.0, 4_194_304.0, 1_073_741_824.0].map(size);
+        assert_eq!(sizes, ["3 B", "1.1 KiB", "4 KiB", "256 KiB", "4 MiB", "1 GiB"]);
+    }
+
+    #[test]
+    fn results_of_an_older_lab_can_be_read() {
+        let old = r#"{"name":"f","title":"F","x":{"label":"x","scale":"Linear"},"y":{"label":"y","scale":"Logarithmic"},
+            "series":[{"name":"s","style":"Both","points":[[1.0,2.0]]}]}"#;
+        let figure: Figure = serde_json::from_str(old).expect("read");
+        assert_eq!((figure.whiskers.as_str(), figure.x.names.len(), figure.series[0].look), ("", 0, None));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Draws figures as SVG and PNG. The font is part of the program: nothing has to be installed.
 
+mod axis;
+
 use crate::LabError;
-use crate::figure::{Axis, Figure, Scale, Series, Style};
+use crate::figure::{Figure, Series, Style, digits};
+use axis::{Marked, Range, TICKS};
 use plotters::backend::DrawingBackend;
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::{KeyPointHint, KeyPointWeight, NoDefaultFormatting, ValueFormatter};
-use plotters::coord::types::RangedCoordf64;
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use std::path::Path;
@@ -13,8 +15,13 @@ use std::sync::Once;
 
 const SIZE: (u32, u32) = (960, 520);
 /// Beside the axes, so that it hides no point.
-const LEGEND_WIDTH: u32 = 250;
+const LEGEND_WIDTH: u32 = 260;
+/// Left of bars.
+const NAMES_WIDTH: u32 = 250;
 const FONT: &str = "sans-serif";
+/// Images are drawn so much larger, and made smaller then, which smooths lines.
+const FINER: u32 = 3;
+const GRID: RGBColor = RGBColor(222, 222, 222);
 
 /// Okabe and Ito's colours, which colour-blind people can tell apart, and two more. Markers differ, too.
 const PALETTE: [RGBColor; 9] = [
@@ -28,6 +35,9 @@ const PALETTE: [RGBColor; 9] = [
     RGBColor(120, 120, 120),
     RGBColor(102, 51, 0),
 ];
+/// Of formulas, by turns: length and gap.
+const DASHES: [Option<(u32, u32)>; 3] = [None, Some((14, 6)), Some((4, 4))];
+const PAPER_DASHES: (u32, u32) = (8, 5);
 
 /// The figure as an SVG document.
 ///
@@ -35,7 +45,7 @@ const PALETTE: [RGBColor; 9] = [
 /// If the figure has no point, or the library fails.
 pub fn svg(figure: &Figure) -> Result<String, LabError> {
     let mut text = String::new();
-    draw(figure, &SVGBackend::with_string(&mut text, SIZE).into_drawing_area())?;
+    draw(figure, &SVGBackend::with_string(&mut text, SIZE).into_drawing_area(), 1)?;
     Ok(text)
 }
 
@@ -46,10 +56,60 @@ pub fn svg(figure: &Figure) -> Result<String, LabError> {
 pub fn png(figure: &Figure, path: &Path) -> Result<(), LabError> {
     // What the library says of a missing directory nobody understands.
     std::fs::File::create(path).map_err(LabError::io(path))?;
-    draw(figure, &BitMapBackend::new(path, SIZE).into_drawing_area())
+    let (width, height) = (SIZE.0 * FINER, SIZE.1 * FINER);
+    let mut large = vec![0; (width * height * 3) as usize];
+    draw(figure, &BitMapBackend::with_buffer(&mut large, (width, height)).into_drawing_area(), FINER)?;
+    let failed = |error: &dyn std::fmt::Display| LabError::Plot(figure.name.clone(), error.to_string());
+    let mut image = BitMapBackend::new(path, SIZE);
+    image.blit_bitmap((0, 0), SIZE, &smaller(&large, width as usize)).map_err(|error| failed(&error))?;
+    image.present().map_err(|error| failed(&error))
 }
 
-fn draw<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>) -> Result<(), LabError> {
+/// Each pixel is the mean of those that it stands for.
+fn smaller(large: &[u8], width: usize) -> Vec<u8> {
+    let finer = FINER as usize;
+    let rows = large.chunks_exact(width * 3 * finer);
+    let pixels = rows.flat_map(|rows| {
+        (0..width / finer * 3).map(move |at| {
+            let (column, color) = (at / 3 * finer, at % 3);
+            let parts = (0..finer * finer).map(|part| {
+                let (down, right) = (part / finer, part % finer);
+                u32::from(rows[(down * width + column + right) * 3 + color])
+            });
+            (parts.sum::<u32>() / (FINER * FINER)) as u8
+        })
+    });
+    pixels.collect()
+}
+
+/// How a series is drawn.
+#[derive(Clone, Copy)]
+struct Look {
+    color: RGBColor,
+    marker: usize,
+    dashes: Option<(u32, u32)>,
+}
+
+impl Look {
+    fn all(series: &[Series]) -> Vec<Look> {
+        let mut lines = DASHES.into_iter().cycle();
+        let look = |(number, series): (usize, &Series)| {
+            let (color, marker) = series.look.unwrap_or((number, number));
+            let dashes = match series.style {
+                // Beside a curve of the same colour.
+                Style::Line if series.look.is_some() => DASHES[1],
+                Style::Line => lines.next().flatten(),
+                Style::Paper => Some(PAPER_DASHES),
+                Style::Points | Style::Both => None,
+            };
+            Look { color: PALETTE[color % PALETTE.len()], marker, dashes }
+        };
+        series.iter().enumerate().map(look).collect()
+    }
+}
+
+/// `k`: pixels for each of [`SIZE`].
+fn draw<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>, k: u32) -> Result<(), LabError> {
     static REGISTER: Once = Once::new();
     REGISTER.call_once(|| {
         // It is part of the program and was tried by the tests: it cannot be damaged.
@@ -61,230 +121,191 @@ fn draw<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>) -> Res
     let x = Range::of(&figure.x, all().map(|point| point.0));
     let y = Range::of(&figure.y, all().map(|point| point.1).chain(spread));
     let (Some(x), Some(y)) = (x, y) else { return Err(failed(&"it has no point to draw")) };
-    area.fill(&WHITE).map_err(|error| failed(&error))?;
-    let (left, right) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
+    let drawn = match figure.x.names.is_empty() {
+        true => curves(figure, area, (&x.with_room(), &y), k),
+        false => bars(figure, area, y, k),
+    };
+    drawn.and_then(|()| area.present()).map_err(|error| failed(&error))
+}
+
+type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
+
+fn curves<B: DrawingBackend>(
+    figure: &Figure,
+    area: &DrawingArea<B, Shift>,
+    (x, y): (&Range, &Range),
+    k: u32,
+) -> Drawn<B> {
+    area.fill(&WHITE)?;
+    let (left, right) = area.split_horizontally((SIZE.0 - LEGEND_WIDTH) * k);
+    let (margin, labels) = (12, 72);
     let mut chart = ChartBuilder::on(&left)
-        .caption(&figure.title, (FONT, 19))
-        .margin(12)
-        .x_label_area_size(48)
-        .y_label_area_size(72)
-        .build_cartesian_2d(Marked::of(&x, figure.x.scale), Marked::of(&y, figure.y.scale))
-        .map_err(|error| failed(&error))?;
+        .caption(&figure.title, (FONT, 18 * k))
+        .margin(margin * k)
+        .x_label_area_size(48 * k)
+        .y_label_area_size(labels * k)
+        .build_cartesian_2d(Marked::of(x, figure.x.scale), Marked::of(y, figure.y.scale))?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)
+        .bold_line_style(GRID.stroke_width(k))
+        .axis_style(BLACK.stroke_width(k))
+        .set_all_tick_mark_size(5 * k)
         .x_desc(&figure.x.label)
         .y_desc(&figure.y.label)
         .x_labels(TICKS)
         .y_labels(TICKS)
-        .axis_desc_style((FONT, 16))
-        .label_style((FONT, 14))
-        .draw()
-        .map_err(|error| failed(&error))?;
-    for (number, series) in figure.series.iter().enumerate() {
-        let color = PALETTE[number % PALETTE.len()];
-        let place =
-            |point: &(f64, f64)| Some((figure.x.scale.place(point.0)?, figure.y.scale.place(point.1)?));
+        .axis_desc_style((FONT, 16 * k))
+        .label_style((FONT, 14 * k))
+        .draw()?;
+    let pixel = (x.to - x.from) / f64::from(SIZE.0 - LEGEND_WIDTH - 2 * margin - labels);
+    let with_spread = figure.series.iter().filter(|series| !series.spread.is_empty()).count();
+    let mut beside = (0..with_spread).map(|number| (number as f64 - (with_spread as f64 - 1.0) / 2.0) * 4.0);
+    for (series, look) in figure.series.iter().zip(Look::all(&figure.series)) {
+        // Whiskers at the same place would cover each other.
+        let shift = if series.spread.is_empty() { 0.0 } else { beside.next().unwrap_or(0.0) * pixel };
+        let place = |point: &(f64, f64)| {
+            Some((figure.x.scale.place(point.0)? + shift, figure.y.scale.place(point.1)?))
+        };
         let points: Vec<(f64, f64)> = series.points.iter().filter_map(place).collect();
+        let pen = look.color.stroke_width(2 * k);
         if series.style != Style::Points {
-            chart
-                .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))
-                .map_err(|error| failed(&error))?;
+            match look.dashes {
+                None => chart.draw_series(LineSeries::new(points.iter().copied(), pen)).map(drop)?,
+                Some((length, gap)) => {
+                    let dashed = DashedLineSeries::new(points.iter().copied(), length * k, gap * k, pen);
+                    chart.draw_series(dashed).map(drop)?;
+                }
+            }
         }
         let whiskers = series.points.iter().zip(&series.spread).filter_map(|((x, _), (low, high))| {
-            let x = figure.x.scale.place(*x)?;
+            let x = figure.x.scale.place(*x)? + shift;
             let (low, high) = (figure.y.scale.place(*low)?, figure.y.scale.place(*high)?);
-            Some(PathElement::new(vec![(x, low), (x, high)], color.stroke_width(1)))
+            let cap = 3.0 * pixel;
+            let lines =
+                [[(x, low), (x, high)], [(x - cap, low), (x + cap, low)], [(x - cap, high), (x + cap, high)]];
+            Some(lines.map(|line| PathElement::new(line.to_vec(), look.color.stroke_width(k))))
         });
-        chart.draw_series(whiskers).map_err(|error| failed(&error))?;
+        chart.draw_series(whiskers.flatten())?;
         if series.style != Style::Line {
-            let (filled, open) = (color.filled(), color.stroke_width(2));
+            let (filled, open) = (look.color.filled(), look.color.stroke_width(2 * k));
             let points = points.into_iter();
             // By turns, for who cannot tell colours at all.
-            match number % 4 {
-                0 => chart.draw_series(points.map(|at| Circle::new(at, 4, filled))),
-                1 => chart.draw_series(points.map(|at| TriangleMarker::new(at, 6, filled))),
-                2 => chart.draw_series(points.map(|at| Cross::new(at, 5, open))),
-                _ => chart.draw_series(points.map(|at| Circle::new(at, 5, open))),
-            }
-            .map_err(|error| failed(&error))?;
+            match look.marker % 4 {
+                0 => chart.draw_series(points.map(|at| Circle::new(at, 4 * k, filled))),
+                1 => chart.draw_series(points.map(|at| TriangleMarker::new(at, 6 * k, filled))),
+                2 => chart.draw_series(points.map(|at| Cross::new(at, 5 * k, open))),
+                _ => chart.draw_series(points.map(|at| Circle::new(at, 5 * k, open))),
+            }?;
         }
     }
-    legend(&right, &figure.series).map_err(|error| failed(&error))?;
-    area.present().map_err(|error| failed(&error))
+    legend(&right, figure, k)
 }
 
-fn legend<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
-    series: &[Series],
-) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-    for (number, series) in series.iter().enumerate() {
-        let color = PALETTE[number % PALETTE.len()];
-        let y = 60 + 24 * i32::try_from(number).unwrap_or(0);
-        if series.style != Style::Points {
-            area.draw(&PathElement::new(vec![(4, y), (32, y)], color.stroke_width(2)))?;
+/// A bar for each name, the first on top.
+fn bars<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>, mut y: Range, k: u32) -> Drawn<B> {
+    area.fill(&WHITE)?;
+    let (left, right) = area.split_horizontally((SIZE.0 - LEGEND_WIDTH) * k);
+    let names = &figure.x.names;
+    // For the figure at the end of the longest.
+    y.to += 0.1 * (y.to - y.from);
+    let name_of = |place: &f64| {
+        let number = (names.len() as f64 - place).round().max(0.0) as usize;
+        names.get(number).cloned().unwrap_or_default()
+    };
+    let mut chart = ChartBuilder::on(&left)
+        .caption(&figure.title, (FONT, 18 * k))
+        .margin(12 * k)
+        .x_label_area_size(48 * k)
+        .y_label_area_size(NAMES_WIDTH * k)
+        .build_cartesian_2d(Marked::of(&y, figure.y.scale), Marked::places(names.len()))?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .light_line_style(WHITE)
+        .bold_line_style(GRID.stroke_width(k))
+        .axis_style(BLACK.stroke_width(k))
+        .x_desc(&figure.y.label)
+        .x_labels(TICKS)
+        .y_labels(names.len())
+        .y_label_formatter(&name_of)
+        .axis_desc_style((FONT, 16 * k))
+        .label_style((FONT, 12 * k))
+        .draw()?;
+    let looks = Look::all(&figure.series);
+    for name in 1..=names.len() {
+        let of = |series: &Series| series.points.iter().find(|(x, _)| *x == name as f64).map(|(_, y)| *y);
+        let here: Vec<(f64, Look)> = figure
+            .series
+            .iter()
+            .zip(&looks)
+            .filter_map(|(series, look)| Some((of(series)?, *look)))
+            .collect();
+        let height = 0.8 / here.len().max(1) as f64;
+        for (number, (value, look)) in here.into_iter().enumerate() {
+            let Some(end) = figure.y.scale.place(value) else { continue };
+            let top = (names.len() - name) as f64 + 1.4 - number as f64 * height;
+            let bar = Rectangle::new([(y.from, top - height), (end, top)], look.color.filled());
+            chart.draw_series(std::iter::once(bar))?;
+            let text = Text::new(format!(" {}", digits(value)), (end, top - 0.2 * height), (FONT, 11 * k));
+            chart.draw_series(std::iter::once(text))?;
         }
-        if series.style != Style::Line {
-            let (at, filled, open) = ((18, y), color.filled(), color.stroke_width(2));
-            match number % 4 {
-                0 => area.draw(&Circle::new(at, 4, filled))?,
-                1 => area.draw(&TriangleMarker::new(at, 6, filled))?,
-                2 => area.draw(&Cross::new(at, 5, open))?,
-                _ => area.draw(&Circle::new(at, 5, open))?,
+    }
+    legend(&right, figure, k)
+}
+
+fn legend<B: DrawingBackend>(area: &DrawingArea<B, Shift>, figure: &Figure, k: u32) -> Drawn<B> {
+    let px = |pixels: i32| pixels * i32::try_from(k).unwrap_or(1);
+    let row = |number: usize| px(60 + 24 * i32::try_from(number).unwrap_or(0));
+    let are_bars = !figure.x.names.is_empty();
+    for ((number, series), look) in figure.series.iter().enumerate().zip(Look::all(&figure.series)) {
+        let y = row(number);
+        let pen = look.color.stroke_width(2 * k);
+        let ends = vec![(px(4), y), (px(32), y)];
+        if are_bars {
+            area.draw(&Rectangle::new([(px(8), y - px(6)), (px(28), y + px(6))], look.color.filled()))?;
+        } else if series.style != Style::Points {
+            match look.dashes {
+                None => area.draw(&PathElement::new(ends, pen))?,
+                Some((length, gap)) => {
+                    area.draw(&DashedPathElement::new(ends, length * k, gap * k, pen))?;
+                }
             }
         }
-        area.draw(&Text::new(series.name.clone(), (40, y - 7), (FONT, 14)))?;
+        if !are_bars && series.style != Style::Line {
+            let (at, filled) = ((px(18), y), look.color.filled());
+            match look.marker % 4 {
+                0 => area.draw(&Circle::new(at, 4 * k, filled))?,
+                1 => area.draw(&TriangleMarker::new(at, 6 * k, filled))?,
+                2 => area.draw(&Cross::new(at, 5 * k, pen))?,
+                _ => area.draw(&Circle::new(at, 5 * k, pen))?,
+            }
+        }
+        area.draw(&Text::new(series.name.clone(), (px(40), y - px(7)), (FONT, 14 * k)))?;
+    }
+    if figure.series.iter().any(|series| !series.spread.is_empty()) {
+        let whiskers = if figure.whiskers.is_empty() { "quartiles" } else { &figure.whiskers };
+        let (y, pen) = (row(figure.series.len()), BLACK.stroke_width(k));
+        for line in [
+            [(px(18), y - px(7)), (px(18), y + px(7))],
+            [(px(15), y - px(7)), (px(21), y - px(7))],
+            [(px(15), y + px(7)), (px(21), y + px(7))],
+        ] {
+            area.draw(&PathElement::new(line.to_vec(), pen))?;
+        }
+        area.draw(&Text::new(whiskers.to_owned(), (px(40), y - px(7)), (FONT, 13 * k)))?;
     }
     Ok(())
 }
 
-impl Scale {
-    /// Where a value is drawn.
-    fn place(self, value: f64) -> Option<f64> {
-        match self {
-            Scale::Linear => value.is_finite().then_some(value),
-            Scale::Logarithmic => (value.is_finite() && value > 0.0).then(|| value.log10()),
-        }
-    }
-
-    fn label(self, place: f64) -> String {
-        match self {
-            Scale::Linear => short(place),
-            Scale::Logarithmic => short(10_f64.powf(place)),
-        }
-    }
-}
-
-/// As few characters as say it: `0.05`, `20`, `3.2M`.
-fn short(value: f64) -> String {
-    let size = value.abs();
-    match size {
-        _ if size < 1e-12 => "0".to_owned(),
-        _ if size >= 999_950.0 => format!("{}M", short(value / 1e6)),
-        _ if size >= 10_000.0 => format!("{}k", short(value / 1e3)),
-        _ if size >= 99.95 => format!("{value:.0}"),
-        _ => {
-            // Two digits that say something, without the zeros at the end.
-            let places = (1.0 - size.log10().floor()).clamp(0.0, 9.0) as usize;
-            let text = format!("{value:.places$}");
-            if text.contains('.') {
-                text.trim_end_matches('0').trim_end_matches('.').to_owned()
-            } else {
-                text
-            }
-        }
-    }
-}
-
-/// An axis whose marks are chosen here.
-struct Marked {
-    range: RangedCoordf64,
-    marks: Vec<f64>,
-    scale: Scale,
-}
-
-impl Marked {
-    fn of(range: &Range, scale: Scale) -> Marked {
-        Marked { range: (range.from..range.to).into(), marks: range.ticks(scale), scale }
-    }
-}
-
-impl Ranged for Marked {
-    type FormatOption = NoDefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        self.range.map(value, limit)
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        match hint.weight() {
-            KeyPointWeight::Bold => self.marks.clone(),
-            KeyPointWeight::Any => Vec::new(),
-        }
-    }
-
-    fn range(&self) -> std::ops::Range<f64> {
-        self.range.range()
-    }
-}
-
-impl ValueFormatter<f64> for Marked {
-    fn format(value: &f64) -> String {
-        short(*value)
-    }
-
-    fn format_ext(&self, value: &f64) -> String {
-        self.scale.label(*value)
-    }
-}
-
-/// On an axis, at most.
-const TICKS: usize = 12;
-
-struct Range {
-    from: f64,
-    to: f64,
-    /// Whether all values are whole numbers: so are the marks then.
-    is_whole: bool,
-}
-
-impl Range {
-    /// What the axis has to show; `None`: nothing.
-    fn of(axis: &Axis, values: impl Iterator<Item = f64>) -> Option<Range> {
-        let places: Vec<f64> = values.filter_map(|value| axis.scale.place(value)).collect();
-        let most = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let least = places.iter().copied().fold(f64::INFINITY, f64::min);
-        if places.is_empty() {
-            return None;
-        }
-        let is_whole = places.iter().all(|place| place.fract() == 0.0);
-        Some(match axis.scale {
-            Scale::Linear => {
-                let to = if most > 0.0 { most * 1.05 } else { 1.0 };
-                Range { from: least.min(0.0), to, is_whole }
-            }
-            Scale::Logarithmic => {
-                let room = ((most - least) * 0.04).max(0.1);
-                Range { from: least - room, to: most + room, is_whole }
-            }
-        })
-    }
-
-    /// Where marks and grid lines are: 1, 2 and 5 times powers of ten. On a logarithmic axis powers of ten only, if there are
-    /// enough.
-    fn ticks(&self, scale: Scale) -> Vec<f64> {
-        match scale {
-            Scale::Linear => {
-                let rough = (self.to - self.from) / 8.0;
-                let power = 10_f64.powf(rough.log10().floor());
-                let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power);
-                let step = step.into_iter().find(|step| *step >= rough).unwrap_or(rough);
-                let step = if self.is_whole { step.max(1.0) } else { step };
-                let (first, last) = ((self.from / step).ceil() as i64, (self.to / step).floor() as i64);
-                (first..=last).map(|number| number as f64 * step).collect()
-            }
-            Scale::Logarithmic => {
-                let decades = self.from.floor() as i32..=self.to.ceil() as i32;
-                let factors: &[f64] = match self.to - self.from {
-                    wide if wide > 6.0 => &[1.0],
-                    wide if wide > 3.0 => &[1.0, 3.0],
-                    _ => &[1.0, 2.0, 5.0],
-                };
-                let all = decades
-                    .flat_map(|decade| factors.iter().map(move |factor| f64::from(decade) + factor.log10()));
-                all.filter(|at| (self.from..=self.to).contains(at)).collect()
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::axis::short;
     use super::*;
+    use crate::figure::{Axis, Scale};
 
     fn figure(scale: Scale) -> Figure {
-        let axis = |label: &str| Axis { label: label.to_owned(), scale };
+        let axis = |label: &str| Axis { scale, ..Axis::linear(label) };
         let series = vec![
             Series::new("model", Style::Line, vec![(1.0, 1.0), (100.0, 7.0)]),
             Series::new("simulated", Style::Points, vec![(10.0, 3.0), (0.0, 0.0)]),
@@ -316,8 +337,42 @@ mod tests {
         let mut spread = figure(Scale::Linear);
         spread.series[0].spread = vec![(0.5, 2.0), (5.0, 20.0)];
         let text = svg(&spread).expect("drawn");
-        assert_eq!(text.matches("stroke=\"#0072B2\" stroke-width=\"1\"").count(), 2);
+        // Two, each with a cap at both ends.
+        assert_eq!(text.matches("stroke=\"#0072B2\" stroke-width=\"1\"").count(), 2 * 3);
+        assert!(text.contains("quartiles"), "the legend does not say what they are");
         assert!(text.contains("\n20\n"), "the axis ends below what is drawn");
+    }
+
+    #[test]
+    fn formulas_differ_by_dashes_and_papers_are_dashed() {
+        let lines = |style| {
+            let series = |name| Series::new(name, style, vec![(1.0, 1.0), (2.0, 2.0)]);
+            let dashes =
+                Look::all(&[series("a"), series("b"), series("c")]).into_iter().map(|look| look.dashes);
+            dashes.collect::<Vec<_>>()
+        };
+        assert_eq!(lines(Style::Line), DASHES);
+        assert_eq!(lines(Style::Paper), [Some(PAPER_DASHES); 3]);
+        assert_eq!(lines(Style::Both), [None; 3]);
+    }
+
+    #[test]
+    fn bars_have_names_and_figures() {
+        let series = vec![Series::new("waits", Style::Points, vec![(1.0, 0.5), (2.0, 3.25)])];
+        let x = Axis::named("", ["the server dies", "a client dies"]);
+        let text = svg(&Figure::new("f", "Crashes", x, Axis::linear("wait (s)"), series)).expect("drawn");
+        for word in ["the server dies", "a client dies", "wait (s)", "3.25", "waits"] {
+            assert!(text.contains(word), "{word}");
+        }
+        assert!(text.find("the server dies") > text.find("a client dies"), "the first is on top, drawn last");
+    }
+
+    #[test]
+    fn what_is_drawn_larger_becomes_the_mean() {
+        let finer = FINER as usize;
+        // Two pixels: the left one is white, of the right one a column is.
+        let row: Vec<u8> = (0..2 * finer).flat_map(|x| [if x <= finer { 255 } else { 0 }; 3]).collect();
+        assert_eq!(smaller(&row.repeat(finer), 2 * finer), [[255; 3], [85; 3]].concat());
     }
 
     #[test]
@@ -347,6 +402,7 @@ mod tests {
         );
         assert_eq!(shown(range(-0.1, 1.4, false), Scale::Logarithmic), ["1", "2", "5", "10", "20"]);
         assert_eq!(shown(range(0.0, 4.0, false), Scale::Logarithmic).len(), 9);
+        assert_eq!(shown(range(5.0, 31.0, false), Scale::Bytes)[..3], ["256 B", "4 KiB", "64 KiB"]);
     }
 
     #[test]

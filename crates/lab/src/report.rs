@@ -57,7 +57,9 @@ fn section(page: &mut String, found: &Findings) -> Result<(), LabError> {
     for table in &found.tables {
         html_table(page, table);
     }
-    let _ = writeln!(page, "<p><small>{} run, {:.1} s</small></p>", escape(&found.extent), found.took);
+    let machine = found.machine.as_ref().map_or("machine not known".to_owned(), ToString::to_string);
+    let (extent, machine) = (escape(&found.extent), escape(&machine));
+    let _ = writeln!(page, "<p><small>{extent} run, {:.1} s; {machine}</small></p>", found.took);
     Ok(())
 }
 
@@ -82,6 +84,7 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::figure::{Axis, Figure, Series, Style};
+    use crate::machine::Machine;
 
     #[test]
     fn the_page_has_everything_and_needs_nothing() {
@@ -99,9 +102,20 @@ mod tests {
             files: Vec::new(),
             extent: "quick".into(),
             took: 1.0,
+            machine: Some(Machine { kernel: "6.18".into(), cores: 2, ..Machine::default() }),
         };
         let page = html(&[found]).expect("written");
-        for word in ["A title", "Why?", "13 times", "another machine", "<svg", "a&lt;b", "1 &amp; 2"] {
+        for word in [
+            "A title",
+            "Why?",
+            "13 times",
+            "another machine",
+            "<svg",
+            "a&lt;b",
+            "1 &amp; 2",
+            "Linux 6.18",
+            "2 cores",
+        ] {
             assert!(page.contains(word), "{word}");
         }
         assert!(!page.contains("src=") && !page.contains("<link"), "it asks for another file");

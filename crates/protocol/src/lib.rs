@@ -2,15 +2,16 @@
 //!
 //! [`frame`] is the envelope (lengths, tag, check sums), [`message`] what is inside, [`session`] how a session begins and goes
 //! on, [`found`] what answers are made of, [`digest`] what a client did on its own, [`inquiry`] what it is asked about that,
-//! [`admin`] what tools ask. Bodies are postcard-encoded serde enums; file data travels as the frame's raw payload, inside a
-//! body only in digests. Enums are only ever appended to, so that a peer of another minor version fails on single messages it
-//! does not know, not on the connection.
+//! [`admin`] what tools ask, [`kind`] the kinds of calls, for who counts them. Bodies are postcard-encoded serde enums; file
+//! data travels as the frame's raw payload, inside a body only in digests. Enums are only ever appended to, so that a peer of
+//! another minor version fails on single messages it does not know, not on the connection.
 
 pub mod admin;
 pub mod digest;
 pub mod found;
 pub mod frame;
 pub mod inquiry;
+pub mod kind;
 pub mod locks;
 pub mod message;
 pub mod session;
@@ -22,6 +23,7 @@ pub use digest::{
 pub use found::*;
 pub use frame::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN, MAX_BODY, MAX_PAYLOAD};
 pub use inquiry::*;
+pub use kind::{CallKind, Purpose};
 pub use locks::*;
 pub use message::*;
 pub use session::*;

@@ -3,9 +3,11 @@
 mod ground;
 
 use crate::admin::{Admin, server_or_default};
+use crate::commands::stats::{Counters, since};
 use crate::commands::{print, print_json};
 use crate::error::CliError;
 use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, ReplayArgs, ReportArgs, RunArgs};
+use crate::progress::Waiting;
 use ground::Ground;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -17,7 +19,7 @@ use soda_lab::model::{self, Parameters, Sweep};
 use soda_lab::trace::Trace;
 use std::io::IsTerminal;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) fn run(command: &LabCommand) -> Result<(), CliError> {
     match command {
@@ -42,29 +44,53 @@ fn run_experiments(arguments: &RunArgs) -> Result<(), CliError> {
     Findings::check_writable(&arguments.out)?;
     let ground = Ground::prepare()?;
     let steps = Steps::new();
-    let mut done = Vec::new();
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
     for (number, experiment) in chosen.iter().enumerate() {
         let head = format!("{} ({} of {})", experiment.name, number + 1, chosen.len());
         let progress = |step: &str| steps.say(&format!("{head}: {step}"));
         progress(experiment.title);
-        let findings = experiment.run(&Lab {
-            program: &program,
-            scratch: ground.scratch(),
-            extent,
-            progress: &progress,
-        })?;
-        findings.write(&arguments.out)?;
+        let lab = Lab { program: &program, scratch: ground.scratch(), extent, progress: &progress };
+        let found = experiment.run(&lab).and_then(|found| found.write(&arguments.out).map(|_| found.took));
         steps.clear();
-        if arguments.json {
-            done.push(json!({ "name": experiment.name, "took": findings.took }));
-        } else {
-            print(&format!("{}: {:.1} s\n", experiment.name, findings.took))?;
+        let (entry, line) = match &found {
+            Ok(took) => (
+                json!({ "name": experiment.name, "took": took }),
+                format!("{}: {took:.1} s\n", experiment.name),
+            ),
+            // What comes next may be well, and has been waited for.
+            Err(error) => (
+                json!({ "name": experiment.name, "error": error.to_string() }),
+                format!("{}: failed: {error}\n", experiment.name),
+            ),
+        };
+        failed.extend(found.err().map(|error| (experiment.name, error)));
+        match arguments.json {
+            true => done.push(entry),
+            false => print(&line)?,
         }
     }
-    if arguments.json {
-        return print_json(&json!({ "out": arguments.out, "experiments": done }));
+    match arguments.json {
+        true => print_json(&json!({ "out": arguments.out, "experiments": done }))?,
+        false => print(&format!(
+            "results are in {}; `soda lab report` makes a page of them\n",
+            arguments.out.display()
+        ))?,
     }
-    print(&format!("results are in {}; `soda lab report` makes a page of them\n", arguments.out.display()))
+    ended(chosen.len(), failed)
+}
+
+/// Whether all went well; where one was asked for, its own error.
+fn ended(asked: usize, mut failed: Vec<(&str, LabError)>) -> Result<(), CliError> {
+    if asked == 1
+        && let Some((_, error)) = failed.pop()
+    {
+        return Err(error.into());
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
+    Err(CliError::Failed(format!("{} of {asked} experiments failed: {}", names.len(), names.join(", "))))
 }
 
 fn list(arguments: &RunArgs) -> Result<(), CliError> {
@@ -105,8 +131,9 @@ fn replay(arguments: &ReplayArgs) -> Result<(), CliError> {
 
 fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     let mut admin = Admin::connect(&server_or_default(arguments.server.server.as_deref())?)?;
+    let (counters, seconds) = counted(&mut admin, arguments.interval)?;
     let status = admin.status()?;
-    let observed = Observed::of(&admin.stats()?, status.sessions.len(), status.uptime.as_secs_f64())?;
+    let observed = Observed::of(&counters, status.sessions.len(), seconds)?;
     let mut report = observed.advise()?;
     if arguments.objects > 0 {
         for found in admin.busiest(arguments.objects)? {
@@ -126,23 +153,40 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     let digits = soda_lab::figure::digits;
     let volumes: Vec<&str> = status.volumes.iter().map(|(name, _)| name.as_str()).collect();
     let mut text = format!(
-        "volume {}, {} clients; per second: {} reads at the server, {} more from caches that holders told of, \
+        "volume {}, {} clients, {} s; per second: {} reads at the server, {} more from caches that holders told of, \
          {} changes, {} recalls\n\n",
         volumes.join(", "),
         digits(observed.clients),
+        digits(observed.seconds),
         digits(observed.misses),
         digits(observed.hits),
         digits(observed.changes),
         digits(observed.recalls),
     );
     for advice in &report.advice {
+        let saved = digits(advice.saved_messages_per_s);
         text.push_str(&format!("{}: {}\n    {}\n", advice.about, advice.recommended, advice.because));
+        text.push_str(&format!("    saves {saved} messages/s against the other choice, by the model\n"));
     }
     if !report.objects.is_empty() {
         let table = report.objects_table();
         text.push_str(&format!("\n{}\n{table}", table.title));
     }
     print(&text)
+}
+
+/// By how much the server's counters have grown, and in how many seconds: since its start, or from now on for a while.
+fn counted(admin: &mut Admin, interval: Option<Duration>) -> Result<(Counters, f64), CliError> {
+    let Some(interval) = interval else {
+        return Ok((admin.stats()?, admin.status()?.uptime.as_secs_f64()));
+    };
+    let (begin, before) = (Instant::now(), admin.stats()?);
+    {
+        let _waiting = Waiting::new("what clients ask of the server");
+        std::thread::sleep(interval);
+    }
+    let (after, seconds) = (admin.stats()?, begin.elapsed().as_secs_f64());
+    Ok((since(&before, &after), seconds))
 }
 
 /// What is being done: a line that changes on a terminal, a line each elsewhere.
@@ -223,6 +267,15 @@ fn draw(figure: &Figure, path: &Path) -> Result<(), CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn experiments_that_fail_are_named_in_the_end() {
+        let failed = |name| (name, LabError::Failed(format!("{name} broke")));
+        assert!(ended(3, Vec::new()).is_ok());
+        let said = |asked, failed| ended(asked, failed).unwrap_err().to_string();
+        assert_eq!(said(3, vec![failed("a"), failed("b")]), "2 of 3 experiments failed: a, b");
+        assert_eq!(said(1, vec![failed("a")]), "a broke");
+    }
 
     #[test]
     fn a_trace_that_cannot_be_replayed_is_refused_in_words() {

@@ -1,13 +1,13 @@
 //! Advice for single files and directories: those that a lease had to be recalled of, for which the server keeps rates.
 
-use super::SELDOM;
+use super::AGE;
 use crate::LabError;
 use crate::figure::{Table, digits};
 use serde::Serialize;
 use soda_model::load::{Network, Sharing, Term};
 
-/// Seconds after which a client with `write=behind` tells what it has changed, unless it is told otherwise.
-const AGE: f64 = 1.0;
+/// Fewer recalls for each use: a deep lease on the directory can cover the object.
+const SELDOM: f64 = 0.2;
 
 /// How clients have used an object lately.
 #[derive(Clone, PartialEq, Debug)]

@@ -4,9 +4,9 @@ use super::spread::{self, Spread};
 use super::{Found, Lab, joined};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Mount, count};
-use crate::figure::{Axis, Figure, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::trace::Files;
-use std::collections::BTreeMap;
+use soda_protocol::{CallKind, Purpose};
 use std::time::{Duration, Instant};
 
 const DIRS: usize = 10;
@@ -17,18 +17,115 @@ const HEADERS: usize = 10;
 
 const PHASES: [&str; 5] = ["MakeDir", "Copy", "ScanDir", "ReadAll", "Make"];
 
-/// The modes, and what the paper would call them.
-const MODES: [(&str, &str); 4] = [
-    ("asking (as AFS v1)", "consistency=verify,memory=32M"),
-    ("leases of 10 s", "sync,lease-term=10s,memory=32M"),
-    ("callbacks (as AFS v2)", "sync,lease-term=infinite,memory=32M"),
-    ("callbacks, write=behind", "write=behind,memory=32M"),
+/// A mode, and whose it is in the paper.
+#[derive(Clone, Copy)]
+struct Mode {
+    name: &'static str,
+    options: &'static str,
+    paper: Option<Paper>,
+    /// How long each compilation computes, while it asks for nothing.
+    computes: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Paper {
+    V1,
+    V2,
+}
+
+const ASKING: &str = "consistency=verify,memory=32M";
+const CALLBACKS: &str = "sync,lease-term=infinite,memory=32M";
+/// So that most of the time at load 1 is computing, as in the paper.
+const COMPUTING: Duration = Duration::from_millis(10);
+
+const MODES: [Mode; 6] = [
+    Mode { name: "asking (as AFS v1)", options: ASKING, paper: Some(Paper::V1), computes: Duration::ZERO },
+    Mode {
+        name: "leases of 10 s",
+        options: "sync,lease-term=10s,memory=32M",
+        paper: None,
+        computes: Duration::ZERO,
+    },
+    Mode {
+        name: "callbacks (as AFS v2)",
+        options: CALLBACKS,
+        paper: Some(Paper::V2),
+        computes: Duration::ZERO,
+    },
+    Mode {
+        name: "callbacks, write=behind",
+        options: "write=behind,memory=32M",
+        paper: None,
+        computes: Duration::ZERO,
+    },
+    Mode { name: "asking, compiler computes", options: ASKING, paper: Some(Paper::V1), computes: COMPUTING },
+    Mode {
+        name: "callbacks, compiler computes",
+        options: CALLBACKS,
+        paper: Some(Paper::V2),
+        computes: COMPUTING,
+    },
 ];
+
+/// Seconds of the paper's benchmark by load units: its tables III and VI.
+const PAPER_V1: [(u32, f64); 5] = [(1, 1789.0), (2, 1894.0), (5, 2747.0), (8, 5129.0), (10, 7326.0)];
+const PAPER_V2: [(u32, f64, [u32; 5]); 7] = [
+    (1, 949.0, [14, 85, 64, 179, 608]),
+    (2, 948.0, [14, 82, 65, 176, 611]),
+    (5, 1050.0, [17, 125, 86, 186, 637]),
+    (8, 1107.0, [22, 159, 78, 206, 641]),
+    (10, 1293.0, [34, 209, 76, 200, 775]),
+    (15, 1518.0, [45, 304, 81, 192, 896]),
+    (20, 1823.0, [58, 433, 77, 192, 1063]),
+];
+
+/// The calls of its table II, and the part that each was of AFS v1's, %.
+const PAPER_CALLS: [(&str, f64); 7] = [
+    ("TestAuth", 61.7),
+    ("GetFileStat", 26.8),
+    ("Fetch", 4.0),
+    ("Store", 2.1),
+    ("SetFileStat", 1.8),
+    ("ListDir", 1.8),
+    ("all others", 1.7),
+];
+
+/// Where a call stands in [`PAPER_CALLS`].
+fn paper_call(kind: CallKind) -> usize {
+    match kind {
+        // Is what is cached still so?
+        CallKind::GetAttr => 0,
+        CallKind::Lookup | CallKind::LookupStat | CallKind::Stat => 1,
+        CallKind::Read => 2,
+        CallKind::Write | CallKind::Allocate | CallKind::CopyRange | CallKind::Digest => 3,
+        CallKind::SetAttr => 4,
+        CallKind::ReadDir => 5,
+        _ => 6,
+    }
+}
+
+impl Paper {
+    /// Relative time at a load, %.
+    fn relative(self) -> Vec<(f64, f64)> {
+        let times: Vec<(u32, f64)> = match self {
+            Paper::V1 => PAPER_V1.to_vec(),
+            Paper::V2 => PAPER_V2.iter().map(|(load, all, _)| (*load, *all)).collect(),
+        };
+        times.iter().map(|(load, all)| (f64::from(*load), 100.0 * all / times[0].1)).collect()
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Paper::V1 => "AFS v1 in 1988",
+            Paper::V2 => "AFS v2 in 1988",
+        }
+    }
+}
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let loads = lab.by_extent(vec![1, 2], vec![1, 2, 5, 8, 10, 15, 20]);
     let rounds = lab.by_extent(1, 3);
-    let mut head = vec!["mode", "load units", "all (ms)", "relative"];
+    let mut head = vec!["mode", "load units", "all (ms)", "relative, %", "the paper's, %"];
     head.extend(PHASES);
     let mut times = Table {
         title: "Time of the benchmark, mean over the machines, median of the rounds (least to greatest), ms"
@@ -36,61 +133,137 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         head: head.into_iter().map(str::to_owned).collect(),
         rows: Vec::new(),
     };
-    let mut calls = Table::new("Calls to the server at one load unit", ["mode", "call", "count", "%"]);
+    let mut calls = Table::new(
+        "Calls to the server at one load unit, by the paper's table II",
+        ["mode", "the paper's word", "calls here", "count", "%", "the paper's, %"],
+    );
     let mut hits = Table::new(
         "Hits of the daemon's caches at one load unit, %",
         ["mode", "names", "attributes", "file data"],
     );
-    let mut series = Vec::new();
-    for (mode, options) in MODES {
+    let (mut absolute, mut relative, mut last) = (Vec::new(), Vec::new(), Vec::new());
+    for mode in MODES {
         let mut points: Vec<(f64, Spread)> = Vec::new();
+        let paper = mode.paper.map(Paper::relative).unwrap_or_default();
         for &load in &loads {
-            (lab.progress)(&format!("{mode}: {load} machines"));
+            (lab.progress)(&format!("{}: {load} machines", mode.name));
             let mut found: Vec<[Duration; 5]> = Vec::new();
             for round in 0..rounds {
-                let mut cell = Cell::start(lab, &["--term", "60s"])?;
-                cell.mount(load, options)?;
-                make_source(&Files::of(&cell.mounts[0].root))?;
+                let cell = with_source(lab, load, &mode)?;
                 let before = counters(&cell)?;
-                found.push(all_at_once(&cell)?);
-                if load == 1 && round == 0 {
+                found.push(all_at_once(&cell, mode.computes)?);
+                if load == 1 && round == 0 && mode.computes.is_zero() {
+                    // What is not told yet is a call, too.
+                    super::distance::sync(lab.program, &cell.mounts[0].root)?;
                     let after = counters(&cell)?;
-                    add_calls(&mut calls, mode, &before, &after);
+                    add_calls(&mut calls, &mode, &before, &after);
                     let ratio = |kind: &str| hit_ratio(&before, &after, kind);
-                    hits.row([mode.to_owned(), ratio("name"), ratio("attr"), ratio("data")]);
+                    hits.row([mode.name.to_owned(), ratio("name"), ratio("attr"), ratio("data")]);
                 }
             }
             let millis = |time: Duration| time.as_secs_f64() * 1e3;
             let sums = found.iter().map(|phases| millis(phases.iter().sum())).collect();
             let Some(all) = Spread::of(sums) else { continue };
             points.push((load as f64, all));
-            let relative = 100.0 * all.middle / points[0].1.middle;
-            let mut row =
-                vec![mode.to_owned(), load.to_string(), all.to_string(), format!("{relative:.0} %")];
+            let theirs = paper.iter().find(|(at, _)| *at == load as f64);
+            let theirs = theirs.map_or("-".to_owned(), |(_, relative)| format!("{relative:.0}"));
+            let ours = format!("{:.0}", 100.0 * all.middle / points[0].1.middle);
+            let mut row = vec![mode.name.to_owned(), load.to_string(), all.to_string(), ours, theirs];
             for phase in 0..PHASES.len() {
                 let phase = Spread::of(found.iter().map(|phases| millis(phases[phase])).collect());
                 row.extend(phase.map(|phase| digits(phase.middle)));
             }
             times.rows.push(row);
         }
-        series.push(spread::series(mode, &points));
+        let Some((_, first)) = points.first().copied() else { continue };
+        let parts: Vec<(f64, Spread)> =
+            points.iter().map(|(load, all)| (*load, all.scaled(100.0 / first.middle))).collect();
+        last.extend(parts.last().map(|(_, part)| format!("{} {:.0} %", mode.name, part.middle)));
+        if mode.paper.is_some() {
+            // Colours are protocols.
+            let (color, marker) = (color_of(mode.paper), if mode.computes.is_zero() { 2 } else { 3 });
+            relative.push(spread::series(mode.name, &parts).looking(color, marker));
+        }
+        absolute.push(spread::series(mode.name, &points));
     }
-    let (x, y) = (Axis::linear("load units (machines at once)"), Axis::linear("benchmark, all phases (ms)"));
+    hits.row(["AFS v1 in 1988", "-", "82", "81"].map(str::to_owned));
+    relative.extend([Paper::V1, Paper::V2].map(|paper| {
+        let series = Series::new(paper.name(), Style::Paper, paper.relative());
+        series.looking(color_of(Some(paper)), 0)
+    }));
+    let most = loads.last().copied().unwrap_or_default();
+    let x = || Axis::linear("load units (machines at once)");
     Ok(Found {
         paper: "AFS v1: 1789 s at load 1 (100 %), 106 % at 2, 154 % at 5, 287 % at 8, 410 % at 10. AFS v2: 949 s, 100 \
                 %, 111 %, 117 %, 136 %, 160 % at 15 and 192 % at 20. TestAuth is 61.7 % of AFS v1's calls, GetFileStat \
                 26.8 %; its caches hit in 81 % (files) and 82 % (status).",
-        why: "All machines and the server share the processors of one computer here, and nobody computes: at load 20 the \
-              benchmark is twenty times the work for the same processors, so every mode takes several times as long, up to \
-              ten, and more where each call asks the server. In the paper each machine has a processor of its own, most of \
-              the time is compiling, and only the server is shared: 192 % says how busy that was, here the figure says how \
-              busy the whole computer is. What can be compared is the order of the modes. Make reads and writes what a \
-              compiler would, and computes nothing. With write=behind nothing may have been told yet when the calls \
-              are counted. Hits are those of the daemon: what the kernel answers by itself nobody counts.",
-        figures: vec![Figure::new("load", "70 files, 200 KB, a copy for each machine", x, y, series)],
-        tables: vec![times, calls, hits],
+        why: format!("{WHY} At {most} load units: {}, of their time at one.", last.join(", ")),
+        figures: vec![
+            figure(
+                "relative",
+                "AFS, tables III and VI: time by load, relative to load 1",
+                x(),
+                RELATIVE,
+                relative,
+            ),
+            figure(
+                "load",
+                "The Andrew benchmark: 70 files, 200 KB, a copy for each machine",
+                x(),
+                TIME,
+                absolute,
+            ),
+        ],
+        tables: vec![times, paper_times(), calls, hits],
         files: Vec::new(),
     })
+}
+
+fn color_of(paper: Option<Paper>) -> usize {
+    usize::from(paper == Some(Paper::V2))
+}
+
+const RELATIVE: &str = "time of the benchmark (% of that at load 1)";
+const TIME: &str = "benchmark, all phases (ms)";
+
+fn figure(name: &str, title: &str, x: Axis, y: &str, series: Vec<Series>) -> Figure {
+    let whiskers = "least to greatest".to_owned();
+    Figure { whiskers, ..Figure::new(name, title, x, Axis::logarithmic(y), series) }
+}
+
+pub(super) const WHY: &str = "All machines and the server share the processors of one computer, where in the \
+    paper each had its own and only the server was shared, so times grow faster here; where the compiler computes \
+    (it sleeps, which needs no processor), the relative times mean what the paper's do. A file that is open under a \
+    lease that may run out is registered with the server (opened), which a callback spares. Hits are those of the \
+    daemon: what the kernel answers by itself nobody counts.";
+
+/// As the paper has it.
+fn paper_times() -> Table {
+    let head = ["system", "load units", "all"].into_iter().chain(PHASES);
+    let mut table = Table {
+        title: "The paper's times, s".to_owned(),
+        head: head.map(str::to_owned).collect(),
+        rows: Vec::new(),
+    };
+    for (load, all) in PAPER_V1 {
+        let row = [Paper::V1.name().to_owned(), load.to_string(), format!("{all:.0}")];
+        table.rows.push(row.into_iter().chain(PHASES.map(|_| "-".to_owned())).collect());
+    }
+    for (load, all, phases) in PAPER_V2 {
+        let row = [Paper::V2.name().to_owned(), load.to_string(), format!("{all:.0}")];
+        table.rows.push(row.into_iter().chain(phases.map(|phase| phase.to_string())).collect());
+    }
+    table
+}
+
+/// A cell in which a machine that is gone has made the source: who made it would have it cached.
+fn with_source(lab: &Lab<'_>, load: usize, mode: &Mode) -> Result<Cell, LabError> {
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
+    cell.mount(1, mode.options)?;
+    make_source(&Files::of(&cell.mounts[0].root))?;
+    super::distance::sync(lab.program, &cell.mounts[0].root)?;
+    cell.mount(load, mode.options)?;
+    Ok(cell)
 }
 
 fn counters(cell: &Cell) -> Result<Counters, LabError> {
@@ -107,23 +280,32 @@ fn hit_ratio(before: &Counters, after: &Counters, kind: &str) -> String {
     if hits + misses == 0.0 { "-".to_owned() } else { format!("{:.0}", 100.0 * hits / (hits + misses)) }
 }
 
-fn add_calls(table: &mut Table, mode: &str, before: &Counters, after: &Counters) {
-    let grown: BTreeMap<&str, u64> = after
+fn add_calls(table: &mut Table, mode: &Mode, before: &Counters, after: &Counters) {
+    let grown = |kind: CallKind| {
+        let name = format!("msg_{}", kind.name());
+        count(after, &name).saturating_sub(count(before, &name))
+    };
+    // Sessions, and what has no answer, are no calls of programs.
+    let counted: Vec<(CallKind, u64)> = CallKind::ALL
         .iter()
-        .filter_map(|(name, count)| {
-            let kind = name.strip_prefix("msg_")?;
-            Some((kind, count - before.get(name).copied().unwrap_or(0)))
-        })
+        .filter(|kind| kind.purpose() != Purpose::Upkeep)
+        .map(|kind| (*kind, grown(*kind)))
         .filter(|(_, count)| *count > 0)
         .collect();
-    let all: u64 = grown.values().sum();
-    let mut sorted: Vec<_> = grown.into_iter().collect();
-    sorted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    for (kind, count) in sorted {
-        let share = 100.0 * count as f64 / all as f64;
-        table.row([mode.to_owned(), kind.to_owned(), count.to_string(), format!("{share:.1}")]);
+    let all: u64 = counted.iter().map(|(_, count)| count).sum();
+    let percent = |count: u64| format!("{:.1}", 100.0 * count as f64 / all.max(1) as f64);
+    for (place, (word, theirs)) in PAPER_CALLS.into_iter().enumerate() {
+        let mut here: Vec<_> = counted.iter().filter(|(kind, _)| paper_call(*kind) == place).collect();
+        here.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let names: Vec<String> =
+            here.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
+        let sum: u64 = here.iter().map(|(_, count)| count).sum();
+        let theirs = if mode.paper == Some(Paper::V1) { format!("{theirs:.1}") } else { "-".to_owned() };
+        let names = if names.is_empty() { "-".to_owned() } else { names.join(", ") };
+        table.row([mode.name.to_owned(), word.to_owned(), names, sum.to_string(), percent(sum), theirs]);
     }
-    table.row([mode.to_owned(), "all".to_owned(), all.to_string(), "100".to_owned()]);
+    let row = [mode.name, "all", "", &all.to_string(), &percent(all), ""];
+    table.row(row.map(str::to_owned));
 }
 
 fn name(number: usize) -> String {
@@ -139,10 +321,10 @@ pub(super) fn make_source(files: &Files) -> Result<(), LabError> {
 }
 
 /// The phases' times, the mean over the machines.
-fn all_at_once(cell: &Cell) -> Result<[Duration; 5], LabError> {
+fn all_at_once(cell: &Cell, computes: Duration) -> Result<[Duration; 5], LabError> {
     let start = |(number, mount): (usize, &Mount)| {
         let files = Files::of(&mount.root);
-        std::thread::spawn(move || one_machine(&files, number))
+        std::thread::spawn(move || one_machine(&files, number, computes))
     };
     let threads: Vec<_> = cell.mounts.iter().enumerate().map(start).collect();
     let count = u32::try_from(threads.len()).unwrap_or(1).max(1);
@@ -155,8 +337,12 @@ fn all_at_once(cell: &Cell) -> Result<[Duration; 5], LabError> {
     Ok(sum.map(|time| time / count))
 }
 
-/// The five phases, on a target of the machine's own.
-pub(super) fn one_machine(files: &Files, machine: usize) -> Result<[Duration; 5], LabError> {
+/// The five phases, on a target of the machine's own; a compilation computes for a while.
+pub(super) fn one_machine(
+    files: &Files,
+    machine: usize,
+    computes: Duration,
+) -> Result<[Duration; 5], LabError> {
     let target = format!("target{machine}");
     let file = |number: usize| format!("{target}/{}", name(number));
     let object = |number: usize| format!("{target}/dir{}/file{number}.o", number % DIRS);
@@ -192,6 +378,9 @@ pub(super) fn one_machine(files: &Files, machine: usize) -> Result<[Duration; 5]
             for header in 0..HEADERS {
                 made.extend(&files.read(&file(header))?[..16]);
             }
+            if !computes.is_zero() {
+                files.compute(computes);
+            }
             files.create(&object(number), &made)?;
         }
         for number in 0..FILES {
@@ -216,11 +405,38 @@ mod tests {
     }
 
     #[test]
+    fn calls_are_sorted_as_in_the_paper_and_notes_are_none() {
+        let after = [
+            ("msg_getattr", 60),
+            ("msg_lookup", 20),
+            ("msg_lookupstat", 10),
+            ("msg_read", 5),
+            ("msg_create", 5),
+        ];
+        let notes = [("msg_closed", 1000), ("msg_renew", 1000)];
+        let after = after.into_iter().chain(notes).map(|(name, count)| (name.to_owned(), count)).collect();
+        let mut table = Table::new("t", ["mode", "word", "calls", "count", "%", "paper"]);
+        add_calls(&mut table, &MODES[0], &[("msg_read".to_owned(), 1)].into(), &after);
+        let column = |at: usize| table.rows.iter().map(|row| row[at].as_str()).collect::<Vec<_>>();
+        assert_eq!(column(3), ["60", "30", "4", "0", "0", "0", "5", "99"]);
+        assert_eq!(column(2)[..3], ["getattr 60", "lookup 20, lookupstat 10", "read 4"]);
+        assert_eq!(column(5)[..2], ["61.7", "26.8"]);
+    }
+
+    #[test]
+    fn the_papers_relative_times_are_those_of_its_tables() {
+        let percent =
+            |paper: Paper| paper.relative().into_iter().map(|(_, part)| part.round()).collect::<Vec<_>>();
+        assert_eq!(percent(Paper::V1), [100.0, 106.0, 154.0, 287.0, 410.0]);
+        assert_eq!(percent(Paper::V2), [100.0, 100.0, 111.0, 117.0, 136.0, 160.0, 192.0]);
+    }
+
+    #[test]
     fn all_five_phases_are_done_on_a_copy_of_the_source() {
         let dir = tempfile::tempdir().expect("a directory");
         let files = Files::of(dir.path());
         make_source(&files).expect("made");
-        one_machine(&files, 3).expect("done");
+        one_machine(&files, 3, Duration::ZERO).expect("done");
         let program = std::fs::metadata(dir.path().join("target3/program")).expect("linked");
         assert_eq!(program.len(), (FILES * (FILE_SIZE + HEADERS * 16)) as u64);
     }

@@ -110,9 +110,17 @@ impl Build {
     /// Exponentially distributed, as sources are short and long: 16 quantiles by turns.
     fn compute(&self, files: &Files, number: usize) {
         if !self.thinks.is_zero() {
-            let quantile = ((number * 7 % 16) as f64 + 0.5) / 16.0;
-            files.compute(self.thinks.mul_f64(-(1.0 - quantile).ln()));
+            files.compute(self.quantile(number * 7 % 16));
         }
+    }
+
+    fn quantile(&self, number: usize) -> Duration {
+        self.thinks.mul_f64(-(1.0 - (number as f64 + 0.5) / 16.0).ln())
+    }
+
+    /// The longest that the compiler computes at a time.
+    pub(super) fn longest(&self) -> Duration {
+        self.quantile(15)
     }
 }
 
@@ -120,6 +128,15 @@ impl Build {
 mod tests {
     use super::*;
     use crate::trace::{Does, Recording};
+
+    #[test]
+    fn compilations_take_on_average_what_they_should() {
+        let thinks = Duration::from_millis(500);
+        let build = Build { sources: 1, headers: 1, probes: 0, thinks };
+        let mean = (0..16).map(|number| build.quantile(number).as_secs_f64()).sum::<f64>() / 16.0;
+        assert!((0.48..0.5).contains(&mean), "{mean}");
+        assert!(build.longest() > 3 * thinks && build.longest() < 4 * thinks);
+    }
 
     #[test]
     fn a_build_makes_an_object_for_each_source_and_a_program_of_all() {

@@ -1,10 +1,10 @@
 //! CS739's measurements: system calls by size of the file, and small jobs by number of clients.
 
 use super::spread::{self, Spread};
-use super::{Found, Lab, joined, median_micros, micros};
+use super::{Found, Lab, joined};
 use crate::LabError;
 use crate::cell::Cell;
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{self, Axis, Figure, Table, digits};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -13,69 +13,102 @@ use std::time::{Duration, Instant};
 /// open, read or write all, close.
 type Calls = [Duration; 3];
 
-fn sizes(lab: &Lab<'_>) -> Vec<(usize, usize)> {
-    let small = vec![(64, 10), (4 << 10, 10), (256 << 10, 10)];
-    let large = vec![(64, 100), (4 << 10, 100), (256 << 10, 100), (16 << 20, 20), (1 << 30, 3)];
+/// Bytes of a file, how often it is read and written, and how many files are read for the first time.
+fn sizes(lab: &Lab<'_>) -> Vec<(usize, usize, usize)> {
+    let small = vec![(64, 10, 3), (4 << 10, 10, 3), (256 << 10, 10, 3)];
+    let large =
+        vec![(64, 100, 20), (4 << 10, 100, 20), (256 << 10, 100, 20), (16 << 20, 20, 5), (1 << 30, 3, 1)];
     lab.by_extent(small, large)
 }
 
-fn size_name(size: usize) -> String {
-    match size {
-        0..1024 => format!("{size} B"),
-        0x400..0x10_0000 => format!("{} KiB", size >> 10),
-        0x10_0000..0x4000_0000 => format!("{} MiB", size >> 20),
-        _ => format!("{} GiB", size >> 30),
-    }
-}
+/// What is measured, and the colour of its curve.
+const TESTS: [&str; 4] = ["read, first time", "read again", "write=through", "write=behind"];
+/// The calls of [`Calls`], and which of [`TESTS`] have a curve there.
+const CALLS: [(&str, &str, &[usize]); 4] = [
+    ("open", "open", &[0, 1, 2, 3]),
+    ("read", "read all", &[0, 1]),
+    ("write", "write all", &[2, 3]),
+    ("close", "close", &[0, 1, 2, 3]),
+];
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
-    let head = ["size", "test", "open (us)", "read or write (us)", "close (us)"];
-    let mut table = Table::new("Time of the calls", head);
-    let names = ["read, first time", "read, median", "write=through, median", "write=behind, median"];
-    let mut series: Vec<Series> =
-        names.iter().map(|name| Series::new(*name, Style::Both, Vec::new())).collect();
-    for (size, times) in sizes(lab) {
-        (lab.progress)(&format!("files of {}", size_name(size)));
-        let mut cell = Cell::start(lab, &["--term", "60s"])?;
-        cell.mount(2, "sync")?;
-        let data = cell.mounts[0].root.join("data");
-        write(&data, size)?;
-        let mut found = Vec::new();
-        // The other machine has not seen it.
-        let reader = cell.mounts[1].root.join("data");
-        found.push((names[0], vec![read(&reader, size)?]));
-        found.push((names[1], (0..times).map(|_| read(&reader, size)).collect::<Result<_, _>>()?));
-        let fresh =
-            |cell: &Cell, number: usize| write(&cell.mounts[0].root.join(format!("new{number}")), size);
-        let few = times.min(if size >= 1 << 30 { 1 } else { times });
-        found.push((names[2], (0..few).map(|number| fresh(&cell, number)).collect::<Result<_, _>>()?));
-        cell.mount(1, "write=behind")?;
-        found.push((names[3], (0..few).map(|number| fresh(&cell, number + few)).collect::<Result<_, _>>()?));
-        for ((name, calls), series) in found.into_iter().zip(&mut series) {
-            let calls: Vec<Calls> = calls;
-            let median = |at: usize| median_micros(calls.iter().map(|calls| calls[at]).collect());
-            let all = median_micros(calls.iter().map(|calls| calls.iter().sum()).collect());
-            series.points.push((size as f64, all));
-            table.row([
-                size_name(size),
-                name.to_owned(),
-                digits(median(0)),
-                digits(median(1)),
-                digits(median(2)),
-            ]);
+    let head = ["size", "test", "files", "open (ms)", "read or write (ms)", "close (ms)"];
+    let mut table = Table::new("Time of the calls: median (quartiles)", head);
+    // Of each test: by call and size.
+    let mut points: [[Vec<(f64, Spread)>; 3]; 4] = Default::default();
+    for (size, times, firsts) in sizes(lab) {
+        (lab.progress)(&format!("files of {}", figure::size(size as f64)));
+        for (test, calls) in measure(lab, size, times, firsts)?.into_iter().enumerate() {
+            let of =
+                |call: usize| Spread::of(calls.iter().map(|calls| calls[call].as_secs_f64() * 1e3).collect());
+            let spreads = [0, 1, 2].map(of);
+            for (points, spread) in points[test].iter_mut().zip(&spreads) {
+                points.extend(spread.map(|spread| (size as f64, spread)));
+            }
+            let shown = spreads.map(|spread| spread.map_or("-".to_owned(), |spread| spread.to_string()));
+            let row = [figure::size(size as f64), TESTS[test].to_owned(), calls.len().to_string()];
+            table.rows.push(row.into_iter().chain(shown).collect());
         }
     }
-    let (x, y) = (Axis::logarithmic("size of the file (bytes)"), Axis::logarithmic("open to close (us)"));
+    let figures = CALLS.map(|(name, label, tests)| {
+        let call = match name {
+            "open" => 0,
+            "close" => 2,
+            _ => 1,
+        };
+        let curve = |test: &usize| spread::series(TESTS[*test], &points[*test][call]).looking(*test, *test);
+        let title = format!("CS739: {label}, by the size of the file");
+        let (x, y) = (Axis::bytes("size of the file"), Axis::logarithmic(&format!("{label} (ms)")));
+        Figure::new(name, &title, x, y, tests.iter().map(curve).collect())
+    });
+    let last = |test: usize, call: usize| points[test][call].last().map_or(f64::NAN, |(_, time)| time.middle);
+    let largest = points[0][0].last().map_or(f64::NAN, |(size, _)| *size);
     Ok(Found {
-        paper: "The first open fetches the file and takes in proportion to its size; the next ones only ask whether \
-                it has changed. \
-                Its basic version cannot transfer 16 MiB at all.",
-        why: "Opens do not grow with the size, as data is fetched when it is read and not at open; nobody asks again under a \
-              lease, and a close has nothing left to store.",
-        figures: vec![Figure::new("calls", "open, read or write, close", x, y, series)],
+        paper: "The first open fetches the file and takes in proportion to its size; the next ones only ask whether it has \
+                changed. Its basic version cannot transfer 16 MiB at all.",
+        why: format!(
+            "{WHY} Of {} the first open took {} ms, reading it then {} ms, and again {} ms; writing it {} ms with \
+             write=through, {} ms with write=behind.",
+            figure::size(largest),
+            digits(last(0, 0)),
+            digits(last(0, 1)),
+            digits(last(1, 1)),
+            digits(last(2, 1)),
+            digits(last(3, 1))
+        ),
+        figures: figures.to_vec(),
         tables: vec![table],
         files: Vec::new(),
     })
+}
+
+pub(super) const WHY: &str = "Opens do not grow with the size, as data is fetched when it is read and not at \
+    open; nobody asks again under a lease, and a close has nothing left to store. What is large gains nothing by \
+    write=behind, as all of it has to be told in the end.";
+
+/// Of each of [`TESTS`], the times of its calls.
+fn measure(lab: &Lab<'_>, size: usize, times: usize, firsts: usize) -> Result<[Vec<Calls>; 4], LabError> {
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
+    cell.mount(2, "sync")?;
+    let data =
+        |cell: &Cell, mount: usize, number: usize| cell.mounts[mount].root.join(format!("data{number}"));
+    (0..firsts).try_for_each(|number| write(&data(&cell, 0, number), size).map(drop))?;
+    // The other machine has not seen them.
+    let first = (0..firsts).map(|number| read(&data(&cell, 1, number), size)).collect::<Result<_, _>>()?;
+    let again = (0..times).map(|_| read(&data(&cell, 1, 0), size)).collect::<Result<_, _>>()?;
+    let fresh = |cell: &Cell| {
+        let fresh = |number: usize| {
+            let path = cell.mounts[0].root.join(format!("new{number}"));
+            let calls = write(&path, size)?;
+            // Gigabytes would pile up.
+            std::fs::remove_file(&path).map_err(LabError::io(&path))?;
+            Ok(calls)
+        };
+        (0..times).map(fresh).collect::<Result<_, LabError>>()
+    };
+    let through = fresh(&cell)?;
+    cell.mount(1, "write=behind")?;
+    Ok([first, again, through, fresh(&cell)?])
 }
 
 fn read(path: &Path, size: usize) -> Result<Calls, LabError> {
@@ -116,8 +149,8 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
     let clients = lab.by_extent(vec![1, 2, 4], vec![1, 2, 4, 6, 8, 10]);
     let (jobs, rounds) = lab.by_extent((10, 1), (50, 5));
     let title = "A job: four files of 5 KiB written, read, removed; median of the rounds, and the quartiles";
-    let mut table = Table::new(title, ["clients", "mode", "a job (us)"]);
-    let mut series = Vec::new();
+    let mut table = Table::new(title, ["clients", "mode", "a job (ms)"]);
+    let (mut series, mut grows) = (Vec::new(), Vec::new());
     for (mode, options) in [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")]
     {
         let mut cell = Cell::start(lab, &["--term", "60s"])?;
@@ -132,23 +165,33 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
                 table.row([count.to_string(), mode.to_owned(), time.to_string()]);
             }
         }
+        if let (Some((_, first)), Some((_, last))) = (points.first(), points.last()) {
+            grows.push(format!("{mode} {} to {} ms", digits(first.middle), digits(last.middle)));
+        }
         series.push(spread::series(mode, &points));
     }
-    let (x, y) = (Axis::linear("clients at once"), Axis::linear("time of a job, seen by each (us)"));
+    let (x, y) = (Axis::linear("clients at once"), Axis::logarithmic("time of a job, seen by each (ms)"));
+    let title = "CS739: a job by the number of clients, each in a directory of its own";
     Ok(Found {
-        paper: "A job of four source files copied and made, 100 times; clients are processes of one machine, and time \
-                grows with \
-                their number.",
-        why: "All clients and the server share two processors here as there, so a job takes longer with each client; \
-              no compiler \
-              runs here, so what is measured is the file system alone.",
-        figures: vec![Figure::new("jobs", "Each client in a directory of its own", x, y, series)],
+        paper: "A job of four source files copied and made, 100 times; clients are processes of one machine, and time grows \
+                with their number.",
+        why: format!(
+            "{WHY_SCALABILITY} From {} to {} clients: {}.",
+            clients[0],
+            clients[clients.len() - 1],
+            grows.join(", ")
+        ),
+        figures: vec![Figure::new("jobs", title, x, y, series)],
         tables: vec![table],
         files: Vec::new(),
     })
 }
 
-/// Microseconds of a job.
+pub(super) const WHY_SCALABILITY: &str = "All clients and the server share the processors of one computer \
+    here as there, so a job takes longer with each client; no compiler runs here, so what is measured is the file \
+    system alone.";
+
+/// Milliseconds of a job.
 fn all_work(cell: &Cell, name: &str, jobs: usize) -> Result<f64, LabError> {
     let start = Instant::now();
     let threads: Vec<_> = cell
@@ -163,7 +206,7 @@ fn all_work(cell: &Cell, name: &str, jobs: usize) -> Result<f64, LabError> {
     for thread in threads {
         joined(thread)?;
     }
-    Ok(micros(start.elapsed()) / jobs as f64)
+    Ok(start.elapsed().as_secs_f64() * 1e3 / jobs as f64)
 }
 
 fn work(dir: &Path, jobs: usize) -> Result<(), LabError> {

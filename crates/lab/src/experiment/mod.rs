@@ -16,6 +16,7 @@ mod timeouts;
 mod traces;
 
 use crate::figure::{Figure, Table};
+use crate::machine::Machine;
 use crate::{LabError, plot};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -60,13 +61,17 @@ pub struct Findings {
     pub extent: String,
     /// Seconds that it took.
     pub took: f64,
+    /// When and where; `None`: of a lab that did not say.
+    #[serde(default)]
+    pub machine: Option<Machine>,
 }
 
 /// What an experiment itself says.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) paper: &'static str,
-    pub(crate) why: &'static str,
+    /// Figures in it are of this run.
+    pub(crate) why: String,
     pub(crate) figures: Vec<Figure>,
     pub(crate) tables: Vec<Table>,
     /// Files beside these: the ends of their names, and what is in them.
@@ -245,14 +250,14 @@ impl Experiment {
     /// If this machine cannot do it, or something fails on the way.
     pub fn run(&self, lab: &Lab<'_>) -> Result<Findings, LabError> {
         self.check()?;
-        let began = Instant::now();
+        let (began, machine) = (Instant::now(), Machine::now());
         let found = (self.run)(lab)?;
         Ok(Findings {
             name: self.name.to_owned(),
             title: self.title.to_owned(),
             question: self.question.to_owned(),
             paper: found.paper.to_owned(),
-            why: found.why.to_owned(),
+            why: found.why,
             figures: found.figures,
             tables: found.tables,
             files: found.files.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
@@ -261,6 +266,7 @@ impl Experiment {
                 Extent::Full => "full".to_owned(),
             },
             took: began.elapsed().as_secs_f64(),
+            machine: Some(machine),
         })
     }
 }
@@ -341,6 +347,16 @@ impl Lab<'_> {
     }
 }
 
+/// How many times as much, for a sentence.
+pub(crate) fn times(more: f64, less: f64) -> String {
+    let ratio = more / less;
+    match ratio {
+        10.0.. => format!("{ratio:.0} times"),
+        1.0.. => format!("{ratio:.1} times"),
+        _ => format!("{ratio:.2} times"),
+    }
+}
+
 /// What a thread of an experiment has found.
 pub(crate) fn joined<T>(thread: std::thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
     thread.join().map_err(|_| LabError::Failed("a machine of the experiment broke down".into()))?
@@ -354,4 +370,43 @@ pub(crate) fn median_micros(mut times: Vec<Duration>) -> f64 {
 
 pub(crate) fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_have_no_digits_that_say_nothing() {
+        assert_eq!(
+            [times(115.3, 1.0), times(1.534, 1.0), times(0.5793, 1.0)],
+            ["115 times", "1.5 times", "0.58 times"]
+        );
+    }
+
+    #[test]
+    fn fixed_texts_have_no_figures_of_some_day() {
+        let fixed = [
+            afs_latency::WHY,
+            andrew::WHY,
+            crashes::WHY,
+            distance::WHY,
+            latency::WHY,
+            latency::WHY_SCALABILITY,
+            sharing::WHY,
+            sharing::WHY_POLLING,
+            terms::WHY_5,
+            terms::WHY_6_7,
+            terms::WHY_CACHED,
+            timeouts::WHY,
+            traces::WHY,
+        ];
+        for why in fixed {
+            // Versions and formulas are none.
+            let said = ["v1", "v2", "CS739", "equation 8"]
+                .into_iter()
+                .fold(why.to_owned(), |said, name| said.replace(name, ""));
+            assert!(!said.contains(|letter: char| letter.is_ascii_digit()), "{why}");
+        }
+    }
 }

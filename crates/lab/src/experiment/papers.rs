@@ -45,7 +45,7 @@ pub(super) fn figure_2(lab: &Lab<'_>) -> Result<Found, LabError> {
         paper: "No optimal term: the longer, the fewer messages; 60 s gain little over 20 s.",
         why: "The same shape, lower between: the paper lets terms end at random (a Poisson event of rate 1/t), real \
               ones last \
-              exactly t, so a lease lives longer; the simulated core follows the exact formula.",
+              exactly t, so a lease lives longer; the simulated core follows the exact formula.".to_owned(),
         figures: vec![Figure::new("messages", title, x, y, series)],
         tables: vec![table],
         files: Vec::new(),
@@ -81,7 +81,7 @@ pub(super) fn figure_3(lab: &Lab<'_>) -> Result<Found, LabError> {
         paper: "Leases pay while N < (R + W) / W = 41, whatever the term.",
         why: "The same: that condition does not depend on how long leases last, so it is exact, and the simulated \
               core crosses \
-              1 at 41 as well.",
+              1 at 41 as well.".to_owned(),
         figures: vec![Figure::new("ratio", title, x, y, series)],
         tables: vec![table],
         files: Vec::new(),

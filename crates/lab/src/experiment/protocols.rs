@@ -80,7 +80,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
                 because AFS v1 asked the server 61.7 % of the time whether its caches were right.",
         why: "Sprite pays two messages for each open and close and loses its cache where files are shared; AFS and \
               NFS send few \
-              messages and read stale data, which is counted; leases send few and are never stale.",
+              messages and read stale data, which is counted; leases send few and are never stale.".to_owned(),
         figures: vec![Figure::new("load", title, x, y, series)],
         tables,
         files: Vec::new(),

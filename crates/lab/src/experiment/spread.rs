@@ -20,6 +20,11 @@ impl Spread {
         Some(Spread { middle, low: values[last / 4], high: values[(3 * last).div_ceil(4)] })
     }
 
+    /// In another unit.
+    pub(super) fn scaled(self, factor: f64) -> Spread {
+        Spread { middle: self.middle * factor, low: self.low * factor, high: self.high * factor }
+    }
+
     /// Of the means of equal stretches of time, microseconds. A burst of other work spoils the stretches that it falls into, and
     /// with them the mean of all, but not their median; what is rare and slow by itself is in all of them.
     pub(super) fn of_means(calls: &[(Duration, Duration)], length: Duration) -> Option<Spread> {

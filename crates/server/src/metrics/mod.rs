@@ -6,45 +6,11 @@ mod text;
 
 pub(crate) use histogram::Histogram;
 pub(crate) use http::serve;
+pub(crate) use soda_protocol::CallKind;
 pub(crate) use text::Text;
 
-use soda_protocol::Call;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-macro_rules! call_kinds {
-    ($($name:ident => $text:literal),* $(,)?) => {
-        /// The calls of the protocol, as they are counted and logged.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub(crate) enum CallKind { $($name),* }
-
-        impl CallKind {
-            pub(crate) const ALL: &'static [CallKind] = &[$(CallKind::$name),*];
-
-            pub(crate) fn name(self) -> &'static str {
-                match self { $(CallKind::$name => $text),* }
-            }
-        }
-
-        impl From<&Call> for CallKind {
-            fn from(call: &Call) -> CallKind {
-                match call { $(Call::$name { .. } => CallKind::$name),* }
-            }
-        }
-    };
-}
-
-call_kinds! {
-    Hello => "hello", Renew => "renew", Reclaim => "reclaim", Goodbye => "goodbye",
-    Lookup => "lookup", GetAttr => "getattr", ReadLink => "readlink", ReadDir => "readdir",
-    GetXattrs => "getxattrs", GetXattr => "getxattr", Read => "read", Seek => "seek", StatFs => "statfs",
-    Create => "create", Link => "link", Unlink => "unlink", Rename => "rename", TmpFile => "tmpfile",
-    SetAttr => "setattr", Write => "write", Allocate => "allocate", CopyRange => "copyrange",
-    SetXattr => "setxattr", RemoveXattr => "removexattr", Sync => "sync", Opened => "opened",
-    Digest => "digest", Reserve => "reserve", LockTest => "locktest", LockSet => "lockset",
-    LockRelease => "lockrelease", Admin => "admin", Layout => "layout",
-    Stat => "stat", LookupStat => "lookupstat", LockReturn => "lockreturn",
-}
 
 /// A number that only grows.
 #[derive(Debug, Default)]

@@ -19,6 +19,12 @@ use std::time::{Duration, Instant};
 
 pub(crate) type Counters = BTreeMap<String, u64>;
 
+/// By how much each has grown.
+pub(crate) fn since(before: &Counters, after: &Counters) -> Counters {
+    let before = |name: &str| before.get(name).copied().unwrap_or(0);
+    after.iter().map(|(name, count)| (name.clone(), count.saturating_sub(before(name)))).collect()
+}
+
 /// Counters at one moment, by who counts: `server HOST:PORT`, or a mount's directory.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Sample(BTreeMap<String, Counters>);

@@ -10,12 +10,9 @@ pub(super) fn of_server(reading: Reading<'_>) -> Table {
     let mut table = reading.headed(["messages for consistency", "since start"]);
     let clients = reading.total("sessions");
     let Some(all) = Consistency::of(reading.counters, clients) else { return table };
-    let lately = reading.earlier.and_then(|(_, earlier)| {
-        let grown = reading.counters.iter().map(|(name, count)| {
-            (name.clone(), count.saturating_sub(earlier.get(name).copied().unwrap_or(0)))
-        });
-        Consistency::of(&grown.collect(), clients)
-    });
+    let lately = reading
+        .earlier
+        .and_then(|(_, earlier)| Consistency::of(&super::since(earlier, reading.counters), clients));
     let titles = ["measured", "model: all share all, callbacks", "model: all uses ask"];
     let figures = |of: &Consistency| {
         [of.measured, of.shared, of.asking].map(|figure| show_count(figure.round() as u64))
