@@ -49,8 +49,8 @@ pub(crate) struct ReportArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// CSV: seconds,client,call,path; calls are read, write, stat, miss, list, make, remove, and rename and
-    /// link with `OLD -> NEW` for path
+    /// CSV: seconds,client,call,bytes,path with that line first, or without bytes; calls are read, write, stat,
+    /// miss, list, make, remove, and rename and link with `OLD -> NEW` for path
     #[arg(value_name = "FILE")]
     pub trace: PathBuf,
     /// Milliseconds of a round trip to the server

@@ -42,7 +42,8 @@ pub struct Series {
     pub name: String,
     pub style: Style,
     pub points: Vec<(f64, f64)>,
-    /// Of each point: between what values of y half of the measurements were. Empty where that is not known.
+    /// Of each point: between what values of y half of the measurements were, or a simulation's confidence interval. Empty where
+    /// that is not known.
     #[serde(default)]
     pub spread: Vec<(f64, f64)>,
     /// Numbers of its colour and its marker, where these mean something. `None`: those that are next.

@@ -1,19 +1,22 @@
 //! What programs asked of a file system, recorded while a real mount answered; a workload of the simulator ([`crate::sim`]).
 //!
 //! A trace is CSV: seconds from the start, client, call (`read`, `write`, `stat`, `miss`, `list`, `make`, `remove`, `rename`,
-//! `link`), and path. `make` and `remove` change the directory that the path is in, `miss` reads it: a name that is not there.
-//! `read` and `write` are all of a file, from open to close. `rename` and `link` (a second name of a file) have two paths, ` -> `
-//! between them; a symbolic link is made as a file is, and to read one is a `stat`.
+//! `link`), bytes that are read or written (nothing: a block of 4 KiB), and path. `make` and `remove` change the directory
+//! that the path is in, `miss` reads it: a name that is not there. `read` and `write` are all of a file, from open to close.
+//! `rename` and `link` (a second name of a file) have two paths, ` -> ` between them; a symbolic link is made as a file is,
+//! and to read one is a `stat`.
 
 use crate::LabError;
-use crate::sim::workload::{Event, OpenFor, SystemCall};
+use crate::sim::workload::{BLOCK, Event, OpenFor, SystemCall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-const HEAD: &str = "seconds,client,call,path";
+const HEAD: &str = "seconds,client,call,bytes,path";
+/// So a trace may begin, too.
+const WITHOUT_BYTES: &str = "seconds,client,call,path";
 
 /// One call of a program.
 #[derive(Clone, PartialEq, Debug)]
@@ -22,6 +25,8 @@ pub struct Step {
     pub at: f64,
     pub client: usize,
     pub does: Does,
+    /// All that is read or written, if that is known.
+    pub bytes: Option<u64>,
     /// From the root of the volume, `/` between names.
     pub path: String,
     /// The new name, of what has two.
@@ -78,10 +83,11 @@ pub struct Replay {
 impl Trace {
     pub fn csv(&self) -> String {
         let mut out = format!("{HEAD}\n");
-        for Step { at, client, does, path, to } in &self.steps {
+        for Step { at, client, does, bytes, path, to } in &self.steps {
             let word = WORDS.iter().find(|(_, known)| known == does).map_or("", |(word, _)| *word);
             let to = to.as_ref().map(|to| format!("{ARROW}{to}")).unwrap_or_default();
-            let _ = writeln!(out, "{at:.6},{client},{word},{path}{to}");
+            let bytes = bytes.map(|bytes| bytes.to_string()).unwrap_or_default();
+            let _ = writeln!(out, "{at:.6},{client},{word},{bytes},{path}{to}");
         }
         out
     }
@@ -90,14 +96,23 @@ impl Trace {
     /// The line that is no step, and why.
     pub fn parse(text: &str) -> Result<Trace, LabError> {
         let mut steps: Vec<Step> = Vec::new();
+        let has_bytes = text.lines().next() == Some(HEAD);
+        let columns = if has_bytes { HEAD } else { WITHOUT_BYTES };
         for (number, line) in text.lines().enumerate() {
-            if number == 0 && line == HEAD || line.trim().is_empty() {
+            if number == 0 && line == columns || line.trim().is_empty() {
                 continue;
             }
             let wrong = |what: &str| LabError::Usage(format!("line {} of the trace: {what}", number + 1));
-            let mut parts = line.splitn(4, ',');
-            let mut part = || parts.next().ok_or_else(|| wrong(&format!("expected {HEAD}")));
-            let (at, client, word, path) = (part()?, part()?, part()?, part()?);
+            let mut parts = line.splitn(if has_bytes { 5 } else { 4 }, ',');
+            let mut part = || parts.next().ok_or_else(|| wrong(&format!("expected {columns}")));
+            let (at, client, word) = (part()?, part()?, part()?);
+            let (bytes, path) = (if has_bytes { part()? } else { "" }, part()?);
+            let bytes = match bytes {
+                "" => None,
+                number => {
+                    Some(number.parse().map_err(|_| wrong(&format!("`{number}` is no number of bytes")))?)
+                }
+            };
             let at: f64 = at.parse().map_err(|_| wrong(&format!("`{at}` is no number of seconds")))?;
             if !at.is_finite() || at < 0.0 || steps.last().is_some_and(|last| last.at > at) {
                 return Err(wrong("times are seconds from the start, in order"));
@@ -126,7 +141,7 @@ impl Trace {
             if to.is_some_and(|to| is_at_or_below(to, path)) {
                 return Err(wrong("nothing can be moved into itself"));
             }
-            steps.push(Step { at, client, does, path: path.to_owned(), to: to.map(str::to_owned) });
+            steps.push(Step { at, client, does, bytes, path: path.to_owned(), to: to.map(str::to_owned) });
         }
         if steps.is_empty() {
             return Err(LabError::Usage("the trace has no step".to_owned()));
@@ -161,26 +176,44 @@ impl Trace {
             let directory = object_of(&mut names, &mut parents, above(&step.path));
             let to = step.to.as_deref().unwrap_or_default();
             let target = object_of(&mut names, &mut parents, above(to));
-            let (read, changed) = match step.does {
-                Does::Read | Does::Stat | Does::List => (Some(object), vec![]),
-                Does::Miss => (Some(directory), vec![]),
-                Does::Write => (None, vec![object]),
-                Does::Make | Does::Remove => (None, vec![directory]),
-                Does::Rename if target == directory => (None, vec![directory]),
-                Does::Rename => (None, vec![directory, target]),
-                Does::Link => (None, vec![target, object]),
+            let changed = match step.does {
+                Does::Rename if target == directory => vec![directory],
+                Does::Rename => vec![directory, target],
+                _ => vec![target, object],
             };
             match step.does {
                 Does::Rename => rename(&mut names, &step.path, to),
                 Does::Link => drop(names.insert(to.to_owned(), object)),
                 _ => {}
             }
-            let mut session = |file, mode, call| {
-                let event = |call| Event { at: step.at, client: step.client, file, call };
-                events.extend([SystemCall::Open(mode), call, SystemCall::Close].map(event));
+            let bytes = step.bytes.unwrap_or(BLOCK);
+            let mut does = |file: usize, calls: &[SystemCall], bytes: u64| {
+                let event = |call: &SystemCall| Event {
+                    at: step.at,
+                    client: step.client,
+                    file,
+                    call: *call,
+                    size: bytes,
+                    part: bytes,
+                };
+                events.extend(calls.iter().map(event));
             };
-            read.into_iter().for_each(|file| session(file, OpenFor::Reading, SystemCall::Read));
-            changed.into_iter().for_each(|file| session(file, OpenFor::Writing, SystemCall::Write));
+            match step.does {
+                Does::Read | Does::Write => {
+                    let (mode, call) = match step.does {
+                        Does::Read => (OpenFor::Reading, SystemCall::Read),
+                        _ => (OpenFor::Replacing, SystemCall::Write),
+                    };
+                    does(object, &[SystemCall::Open(mode), call, SystemCall::Close], bytes);
+                }
+                Does::List => does(object, &[SystemCall::Look], bytes),
+                Does::Stat => does(object, &[SystemCall::Look], 0),
+                Does::Miss => does(directory, &[SystemCall::Look], 0),
+                Does::Make | Does::Remove => does(directory, &[SystemCall::Change], 0),
+                Does::Rename | Does::Link => {
+                    changed.iter().for_each(|object| does(*object, &[SystemCall::Change], 0));
+                }
+            }
         }
         let clients = self.steps.iter().map(|step| step.client + 1).max().unwrap_or(1);
         let duration = self.length() + 1.0;
@@ -261,15 +294,20 @@ impl Files {
     }
 
     fn note(&self, does: Does, path: &str) {
-        self.note_both(does, path, None);
+        self.note_all(self.moment(), does, path, None, None);
     }
 
-    fn note_both(&self, does: Does, path: &str, to: Option<&str>) {
+    /// Seconds from the start of the recording.
+    fn moment(&self) -> f64 {
+        let Some((recording, _)) = &self.recording else { return 0.0 };
+        let computed = *recording.computed.lock().unwrap_or_else(PoisonError::into_inner);
+        (recording.began.elapsed() + computed).as_secs_f64()
+    }
+
+    fn note_all(&self, at: f64, does: Does, path: &str, bytes: Option<usize>, to: Option<&str>) {
         if let Some((recording, client)) = &self.recording {
-            let computed = *recording.computed.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = (recording.began.elapsed() + computed).as_secs_f64();
-            let to = to.map(str::to_owned);
-            let step = Step { at, client: *client, does, path: path.to_owned(), to };
+            let (bytes, to) = (bytes.map(|bytes| bytes as u64), to.map(str::to_owned));
+            let step = Step { at, client: *client, does, bytes, path: path.to_owned(), to };
             recording.steps.lock().unwrap_or_else(PoisonError::into_inner).push(step);
         }
     }
@@ -279,8 +317,11 @@ impl Files {
     }
 
     pub(crate) fn read(&self, path: &str) -> Result<Vec<u8>, LabError> {
-        self.note(Does::Read, path);
-        std::fs::read(self.at(path)).map_err(LabError::io(self.at(path)))
+        // It has begun before its size is known.
+        let began = self.moment();
+        let bytes = std::fs::read(self.at(path)).map_err(LabError::io(self.at(path)))?;
+        self.note_all(began, Does::Read, path, Some(bytes.len()), None);
+        Ok(bytes)
     }
 
     /// A new file.
@@ -290,7 +331,7 @@ impl Files {
     }
 
     pub(crate) fn write(&self, path: &str, bytes: &[u8]) -> Result<(), LabError> {
-        self.note(Does::Write, path);
+        self.note_all(self.moment(), Does::Write, path, Some(bytes.len()), None);
         std::fs::write(self.at(path), bytes).map_err(LabError::io(self.at(path)))
     }
 
@@ -321,13 +362,13 @@ impl Files {
     }
 
     pub(crate) fn rename(&self, path: &str, to: &str) -> Result<(), LabError> {
-        self.note_both(Does::Rename, path, Some(to));
+        self.note_all(self.moment(), Does::Rename, path, None, Some(to));
         std::fs::rename(self.at(path), self.at(to)).map_err(LabError::io(self.at(path)))
     }
 
     /// A second name of a file.
     pub(crate) fn link(&self, path: &str, to: &str) -> Result<(), LabError> {
-        self.note_both(Does::Link, path, Some(to));
+        self.note_all(self.moment(), Does::Link, path, None, Some(to));
         std::fs::hard_link(self.at(path), self.at(to)).map_err(LabError::io(self.at(path)))
     }
 
@@ -368,7 +409,8 @@ mod tests {
         assert_eq!(done, all);
         let again = Trace::parse(&trace.csv()).expect("a trace");
         let same = |one: &Step, other: &Step| {
-            (one.does, &one.path, &one.to, one.client) == (other.does, &other.path, &other.to, other.client)
+            let of = |step: &Step| (step.does, step.path.clone(), step.to.clone(), step.client, step.bytes);
+            of(one) == of(other)
         };
         assert_eq!(again.steps.len(), trace.steps.len());
         assert!(again.steps.iter().zip(&trace.steps).all(|(one, other)| same(one, other)));
@@ -377,16 +419,38 @@ mod tests {
         // a, a/b, a/c (in vain), and what was made as `a/c, d`.
         assert_eq!(replay.born, BTreeSet::from([1, 2, 4]));
         assert_eq!((replay.clients, &replay.parents), (2, &vec![None, Some(0), Some(1), Some(1), Some(1)]));
-        let written: Vec<usize> = replay
-            .events
-            .iter()
-            .filter(|event| event.call == SystemCall::Write)
-            .map(|event| event.file)
-            .collect();
+        let written: Vec<usize> =
+            replay.events.iter().filter(|event| event.call.is_change()).map(|event| event.file).collect();
         // The root for `a`, `a` for `b`, `b` itself, `a` for the removal and the next file, that file; both directories for
         // its new name, and the other one for the second, which changes the file as well.
         assert_eq!(written, [0, 1, 2, 1, 1, 4, 1, 0, 1, 4]);
         assert_eq!(replay.events.last().map(|event| event.file), Some(4), "whatever name it is read by");
+        // Writes of one byte each, and reads of as much.
+        let moved = |call| {
+            let events = replay.events.iter().filter(move |event| event.call == call);
+            events.map(|event| (event.size, event.part)).collect::<Vec<_>>()
+        };
+        assert_eq!([moved(SystemCall::Read), moved(SystemCall::Write)], [[(1, 1); 2], [(1, 1); 2]]);
+    }
+
+    #[test]
+    fn a_trace_may_say_how_much_is_read_and_written_or_not() {
+        let sizes = |text: &str| {
+            let events = Trace::parse(text).expect("a trace").replay().events;
+            let data =
+                events.iter().filter(|event| matches!(event.call, SystemCall::Read | SystemCall::Write));
+            data.map(|event| event.size).collect::<Vec<_>>()
+        };
+        let head = "seconds,client,call,bytes,path\n";
+        assert_eq!(sizes(&format!("{head}0,0,read,70000,a\n1,0,write,,b, c\n")), [70_000, 4096]);
+        assert_eq!(sizes("seconds,client,call,path\n0,0,read,7,a\n"), [4096], "the file's name is `7,a`");
+        let refused = Trace::parse(&format!("{head}0,0,read,a\n")).expect_err("no path").to_string();
+        assert!(
+            refused.contains("line 2 of the trace: expected seconds,client,call,bytes,path"),
+            "{refused}"
+        );
+        let refused = Trace::parse(&format!("{head}0,0,read,-1,a\n")).expect_err("negative").to_string();
+        assert!(refused.contains("`-1` is no number of bytes"), "{refused}");
     }
 
     /// The objects that the steps use, but for directories that are changed.

@@ -118,15 +118,19 @@ fn replay(arguments: &ReplayArgs) -> Result<(), CliError> {
         )));
     }
     let trace = Trace::read(&arguments.trace)?;
-    let table = soda_lab::sim::compare::under_trace(
+    let compared = soda_lab::sim::compare::under_trace(
         &arguments.trace.display().to_string(),
         &trace,
         arguments.rtt / 1e3,
     );
-    match arguments.json {
-        true => print_json(&table),
-        false => print(&if arguments.csv { table.csv() } else { table.to_string() }),
+    if arguments.json {
+        return print_json(&compared.whole());
     }
+    if arguments.csv {
+        return print(&compared.whole().csv());
+    }
+    let [sums, kinds] = compared.totals();
+    print(&format!("{sums}\nmessages by kind\n{kinds}"))
 }
 
 fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {

@@ -9,7 +9,7 @@ use crate::cell::{Cell, Counters, Messages, count};
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::proxy::Proxy;
 use crate::sim::leases::{Setting, Use};
-use crate::sim::{self, Kind, Outcome, System};
+use crate::sim::{self, Kind, System};
 use crate::trace::{Does, Files, Step, Trace};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -54,14 +54,14 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         let kind = |kind| outcome.messages.get(&kind).copied().unwrap_or(0);
         table.row([
             name,
-            total(&outcome).to_string(),
+            outcome.all().to_string(),
             kind(Kind::Release).to_string(),
             (kind(Kind::Recall) / 2).to_string(),
             waited(0.0),
             waited(0.05),
             waited(0.2),
         ]);
-        total(&outcome) as f64
+        outcome.all() as f64
     };
     for (points, usage) in points.iter_mut().zip([Use::Through, Use::Behind { age: 1.0 }]) {
         for timeout in TIMEOUTS {
@@ -122,10 +122,6 @@ fn by_timeout(points: &[(f64, f64)]) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-fn total(outcome: &Outcome) -> u64 {
-    outcome.messages.values().sum()
-}
-
 /// The same with a second machine that looks at what configure has written.
 fn watched(trace: &Trace) -> Trace {
     let path = LOG;
@@ -133,7 +129,7 @@ fn watched(trace: &Trace) -> Trace {
     let looks = (1..)
         .map(|number| made + f64::from(number) * LOOKS_EVERY)
         .take_while(|at| *at < trace.length())
-        .map(|at| Step { at, client: 1, does: Does::Read, path: path.to_owned(), to: None });
+        .map(|at| Step { at, client: 1, does: Does::Read, bytes: None, path: path.to_owned(), to: None });
     let mut steps: Vec<Step> = trace.steps.iter().cloned().chain(looks).collect();
     steps.sort_by(|one, other| one.at.total_cmp(&other.at));
     Trace { steps }

@@ -6,7 +6,7 @@ use crate::LabError;
 use crate::cell::{Cell, Counters, Messages};
 use crate::figure::{Axis, Figure, Series, Style, Table};
 use crate::sim;
-use crate::sim::compare::{all, changes, systems, under_trace};
+use crate::sim::compare::{systems, under_trace};
 use crate::trace::{Files, Recording, Trace};
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         ];
         for (kind, (trace, counted)) in recorded {
             let outcome = sim::replay(system, &trace.replay(), 0.0);
-            let simulated = (all(&outcome), changes(&outcome));
+            let simulated = (outcome.all(), outcome.changes());
             let row = [kind, mode].map(str::to_owned);
             let counts = [counted.0, counted.1, simulated.0, simulated.1].map(|count| count.to_string());
             measured.rows.push(row.into_iter().chain(counts).collect());
@@ -50,7 +50,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             if kind == "Andrew" && at == 0 {
                 let title =
                     format!("Andrew, {machines} machines, one source: {} calls; 0.5 ms", trace.steps.len());
-                tables.push(under_trace(&title, &trace, ROUND_TRIP));
+                tables.extend(under_trace(&title, &trace, ROUND_TRIP).totals());
                 files.push(("andrew.csv", trace.csv()));
             }
         }
@@ -59,7 +59,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let trace = recorded_build(lab, &build(lab))?;
     let title =
         format!("A build of {:.0} s by one machine: {} calls; 0.5 ms", trace.length(), trace.steps.len());
-    tables.push(under_trace(&title, &trace, ROUND_TRIP));
+    tables.extend(under_trace(&title, &trace, ROUND_TRIP).totals());
     files.push(("build.csv", trace.csv()));
     let series =
         points.iter().map(|(name, points)| Series::new(*name, Style::Points, points.clone())).collect();

@@ -11,54 +11,156 @@ pub(crate) fn systems() -> Vec<(&'static str, System)> {
     let behind = Use::Behind { age: 1.0 };
     vec![
         ("leases of 10 s (paper)", System::Leases(Setting::paper(10.0, Network::Unicast))),
+        ("leases, by multicast", System::Leases(Setting::paper(10.0, Network::Multicast))),
         ("Soda, write=through", System::Leases(Setting::soda(Use::Through))),
         ("Soda, write=behind", System::Leases(Setting::soda(behind))),
+        ("Soda, through, no eq. 8", System::Leases(Setting::soda(Use::Through).without_policy())),
+        ("Soda, behind, no eq. 8", System::Leases(Setting::soda(behind).without_policy())),
         ("Soda, behind, deep leases", System::Leases(Setting::soda(behind).deep(f64::INFINITY))),
         ("Sprite", System::Sprite),
         ("asking at each read", System::CheckEachRead),
         ("AFS v1", System::AfsV1),
         ("AFS v2", System::AfsV2),
-        ("NFS, 3 s", System::Nfs { attributes: 3.0 }),
+        // Linux's acregmin and acdirmin.
+        ("NFS, 3 s, names 30 s", System::Nfs { files: 3.0, directories: 30.0 }),
     ]
 }
 
+/// What each protocol has counted under one workload.
+#[derive(Debug)]
+pub struct Compared {
+    title: String,
+    rows: Vec<(&'static str, Outcome)>,
+}
+
 /// All protocols under a trace, with so many seconds of a round trip.
-pub fn under_trace(title: &str, trace: &Trace, round_trip: f64) -> Table {
-    let head = [
-        "protocol",
-        "messages",
-        "for consistency",
-        "writes and digests",
-        "hits %",
-        "waited (s)",
-        "stale reads",
-        "of reads",
-    ];
-    let mut table = Table::new(title, head);
+pub fn under_trace(title: &str, trace: &Trace, round_trip: f64) -> Compared {
     let recorded = trace.replay();
-    for (name, system) in systems() {
-        let outcome = replay(system, &recorded, round_trip);
-        table.row([
-            name.to_owned(),
-            all(&outcome).to_string(),
-            (all(&outcome) - changes(&outcome)).to_string(),
-            changes(&outcome).to_string(),
-            digits(100.0 * outcome.hit_ratio()),
-            digits(outcome.read_delay + outcome.write_delay),
-            outcome.stale_reads.to_string(),
-            outcome.reads.to_string(),
-        ]);
+    let outcome = |(name, system)| (name, replay(system, &recorded, round_trip));
+    Compared { title: title.to_owned(), rows: systems().into_iter().map(outcome).collect() }
+}
+
+impl Compared {
+    pub(crate) fn new(title: &str, rows: Vec<(&'static str, Outcome)>) -> Compared {
+        Compared { title: title.to_owned(), rows }
     }
-    table
+
+    /// Sums of all, and messages by kind.
+    pub fn totals(&self) -> [Table; 2] {
+        [self.sums(), self.kinds(&self.title, |_| 1.0)]
+    }
+
+    /// The same in one table, for programs.
+    pub fn whole(&self) -> Table {
+        let [mut whole, kinds] = self.totals();
+        whole.head.extend(kinds.head.into_iter().skip(1));
+        for (row, more) in whole.rows.iter_mut().zip(kinds.rows) {
+            row.extend(more.into_iter().skip(1));
+        }
+        whole
+    }
+
+    /// Per second, and messages by kind.
+    pub(crate) fn rates(&self) -> [Table; 2] {
+        let head = [
+            "protocol",
+            "messages/s",
+            "+- (99 %)",
+            "kB/s",
+            "hits %",
+            "open, close (us)",
+            "read (us)",
+            "write (us)",
+            "stale reads",
+            "of reads",
+        ];
+        let mut table = Table::new(&self.title, head);
+        for (name, outcome) in &self.rows {
+            let (load, margin) = outcome.server_load();
+            table.row([
+                (*name).to_owned(),
+                digits(load),
+                digits(margin),
+                digits(outcome.bytes as f64 / outcome.duration / 1000.0),
+                digits(100.0 * outcome.hit_ratio()),
+                digits(1e6 * outcome.mean_open_delay()),
+                digits(1e6 * outcome.mean_read_delay()),
+                digits(1e6 * outcome.mean_write_delay()),
+                outcome.stale_reads.to_string(),
+                outcome.reads.to_string(),
+            ]);
+        }
+        [table, self.kinds(&format!("{}: messages/s by kind", self.title), |outcome| outcome.duration)]
+    }
+
+    fn sums(&self) -> Table {
+        let head = [
+            "protocol",
+            "messages",
+            "for consistency",
+            "writes and digests",
+            "kB",
+            "hits %",
+            "waited (s)",
+            "stale reads",
+            "of reads",
+        ];
+        let mut table = Table::new(&self.title, head);
+        for (name, outcome) in &self.rows {
+            table.row([
+                (*name).to_owned(),
+                outcome.all().to_string(),
+                (outcome.all() - outcome.changes()).to_string(),
+                outcome.changes().to_string(),
+                digits(outcome.bytes as f64 / 1000.0),
+                digits(100.0 * outcome.hit_ratio()),
+                digits(outcome.read_delay + outcome.write_delay + outcome.open_delay),
+                outcome.stale_reads.to_string(),
+                outcome.reads.to_string(),
+            ]);
+        }
+        table
+    }
+
+    /// Messages of each kind, divided by something; only kinds that somebody sent.
+    fn kinds(&self, title: &str, by: impl Fn(&Outcome) -> f64) -> Table {
+        let sent = |kind: &Kind| self.rows.iter().any(|(_, outcome)| outcome.messages.contains_key(kind));
+        let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(sent).collect();
+        let mut table = Table::new(title, ["protocol"]);
+        table.head.extend(kinds.iter().map(|kind| kind.name().to_owned()));
+        for (name, outcome) in &self.rows {
+            let count = |kind| outcome.messages.get(kind).copied().unwrap_or(0) as f64 / by(outcome);
+            let cells = kinds.iter().map(|kind| number(count(kind)));
+            table.rows.push(std::iter::once((*name).to_owned()).chain(cells).collect());
+        }
+        table
+    }
 }
 
-/// Messages of all kinds.
-pub(crate) fn all(outcome: &Outcome) -> u64 {
-    outcome.messages.values().sum()
+/// Whole numbers as such.
+fn number(count: f64) -> String {
+    if count.fract() == 0.0 { format!("{count:.0}") } else { digits(count) }
 }
 
-/// Of these, those that carry changes and would be there without any cache.
-pub(crate) fn changes(outcome: &Outcome) -> u64 {
-    let kinds = outcome.messages.iter();
-    kinds.filter(|(kind, _)| !Kind::is_for_consistency(**kind)).map(|(_, count)| count).sum()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_add_up_to_all_messages_and_stand_beside_them_for_programs() {
+        let trace =
+            Trace::parse("0,0,write,a\n1,1,read,a\n2,0,write,a\n3,1,stat,a\n4,1,read,a").expect("a trace");
+        let compared = under_trace("t", &trace, 0.0);
+        let [sums, kinds] = compared.totals();
+        let whole = compared.whole();
+        assert_eq!(sums.rows.len(), systems().len());
+        for ((sums, kinds), whole) in sums.rows.iter().zip(&kinds.rows).zip(&whole.rows) {
+            let counts: u64 = kinds[1..].iter().map(|cell| cell.parse::<u64>().expect("a count")).sum();
+            assert_eq!((counts.to_string(), &kinds[0]), (sums[1].clone(), &sums[0]));
+            assert!(counts > 0, "{sums:?}");
+            assert_eq!(whole[..], [&sums[..], &kinds[1..]].concat());
+        }
+        assert_eq!(whole.head.len(), whole.rows[0].len());
+        assert!(kinds.head.contains(&"validate".to_owned()) && !kinds.head.contains(&"heartbeat".to_owned()));
+    }
 }

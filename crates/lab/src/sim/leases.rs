@@ -1,19 +1,20 @@
 //! Production leases under simulation: [`soda_lease::Table`] at the server, a [`soda_lease::Holder`] at each client.
 
 use super::workload::{Event, SystemCall, Workload};
-use super::{Book, Kind, Protocol, Tree};
+use super::{Book, Kind, Protocol, Source, Tree};
 use soda_lease::holder::RecallStep;
 use soda_lease::table::{BackOff, Covered, Created, DeepLeases, Equation8, Granted, TreeChanges};
 use soda_lease::{Access, DriftMargin, Holder, HolderConfig, OpKey, Outcome, Output, Table, TableConfig};
 use soda_model::Rng;
 use soda_model::load::Network;
 use soda_types::{
-    Cause, Epoch, Fid, FileKind, InUse, Ino, Mode, Monotonic, ObjectTerm, Recall, Scope, SessionId, VolumeId,
+    Cause, Epoch, Fid, FileKind, InUse, Ino, Mode, Monotonic, ObjectTerm, Recall, RecallAck, Scope,
+    SessionId, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Longer than any run: sessions neither end nor need renewal, so that leases alone are counted.
+/// Longer than any run.
 const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 
 /// How leases are used.
@@ -23,27 +24,31 @@ pub struct Setting {
     pub term: f64,
     pub usage: Use,
     pub network: Network,
-    /// Whether equation (8) may withhold leases.
+    /// Whether the server may withhold leases.
     pub policy: Policy,
+    /// Seconds that a session lasts unless something is sent; infinite: it needs no renewal, and leases alone are counted.
+    pub session: f64,
     /// Chance that a holder that is asked is dead: then its lease has to run out.
     pub dead: f64,
     pub granularity: Granularity,
+    /// What was not used for so many seconds goes back (infinite: nothing does): the mount's `lease-idle`.
+    pub idle: f64,
 }
 
 /// What a lease may cover.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Granularity {
     Nodes,
-    /// Whole subtrees, too. Who has not used one for so many seconds gives it back (infinite: never).
-    Deep {
-        idle: f64,
-    },
+    /// Whole subtrees, too.
+    Deep,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
+    /// As the papers, and `soda serve --equation-8 off`.
     AlwaysGrant,
-    Equation8,
+    /// Production's defaults: equation (8), and write leases that back off while they are recalled.
+    Production,
 }
 
 /// What writers do with their leases.
@@ -65,27 +70,45 @@ impl Setting {
             usage: Use::Paper,
             network,
             policy: Policy::AlwaysGrant,
+            session: f64::INFINITY,
             dead: 0.0,
             granularity: Granularity::Nodes,
+            idle: f64::INFINITY,
         }
     }
 
-    /// Soda's, with leases as long as the session.
+    /// Soda's, with leases as long as the session, whose renewal is not counted.
     pub fn soda(usage: Use) -> Setting {
         Setting {
             term: f64::INFINITY,
             usage,
             network: Network::Unicast,
-            policy: Policy::Equation8,
+            policy: Policy::Production,
+            session: f64::INFINITY,
             dead: 0.0,
             granularity: Granularity::Nodes,
+            idle: f64::INFINITY,
         }
     }
 
-    /// The same with deep leases that are given back after so many seconds without use.
-    pub fn deep(self, idle: f64) -> Setting {
-        Setting { granularity: Granularity::Deep { idle }, ..self }
+    /// The same with leases always given.
+    pub fn without_policy(self) -> Setting {
+        Setting { policy: Policy::AlwaysGrant, ..self }
     }
+
+    /// The same with deep leases; they and others are given back after so many seconds without use.
+    pub fn deep(self, idle: f64) -> Setting {
+        Setting { granularity: Granularity::Deep, idle, ..self }
+    }
+}
+
+/// What a client or the server does by itself when its time has come.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Table,
+    /// When exactly, seconds, and whose delayed writes.
+    Digest(f64, usize),
+    Heartbeat(usize),
 }
 
 /// An operation that the table has not admitted yet.
@@ -97,12 +120,27 @@ struct Pending {
     asked: bool,
 }
 
+/// What is written at a client and not told.
+#[derive(Clone, Copy, Debug)]
+struct Dirty {
+    since: f64,
+    bytes: u64,
+}
+
+/// What a digest on the way tells.
+#[derive(Debug)]
+struct Told {
+    made: BTreeSet<usize>,
+    /// Files and the versions that they have from then on.
+    versions: Vec<(usize, u64)>,
+}
+
 struct Client {
     holder: Holder,
     /// Version of what is cached of each file.
     cached: Vec<u64>,
-    /// Since when the file has writes that were not told.
-    dirty: BTreeMap<usize, f64>,
+    /// Files with writes that were not told.
+    dirty: BTreeMap<usize, Dirty>,
     /// Those of them that the server does not know yet.
     made: BTreeSet<usize>,
 }
@@ -112,13 +150,16 @@ pub(super) struct Leases {
     tree: Tree,
     table: Table,
     clients: Vec<Client>,
+    /// What the server has of each file.
+    stored: Vec<u64>,
     pending: BTreeMap<OpKey, Pending>,
-    /// What digests on the way have made.
-    told: BTreeMap<OpKey, BTreeSet<usize>>,
+    told: BTreeMap<OpKey, Told>,
     next_op: u64,
     /// Recalls that their dead holder will never answer.
     unheard: BTreeSet<Epoch>,
     chance: Rng,
+    /// When clients last looked for leases that they do not use, seconds.
+    looked: f64,
 }
 
 impl Leases {
@@ -128,22 +169,27 @@ impl Leases {
             term if term.is_infinite() => ObjectTerm::Session,
             term => ObjectTerm::For(Duration::from_secs_f64(term)),
         };
-        let equation_8 = match setting.policy {
-            Policy::AlwaysGrant => Equation8::Off,
-            Policy::Equation8 => Equation8::On { half_life: Duration::from_secs(10), min_writes: 8 },
+        let production = TableConfig::default();
+        let (equation_8, back_off) = match setting.policy {
+            Policy::AlwaysGrant => (Equation8::Off, BackOff::Off),
+            Policy::Production => (production.equation_8, production.back_off),
         };
         let (deep_leases, widest) = match setting.granularity {
             Granularity::Nodes => (DeepLeases::Off, Scope::Node),
-            Granularity::Deep { .. } => (DeepLeases::DEFAULT_ON, Scope::Subtree),
+            Granularity::Deep => (DeepLeases::DEFAULT_ON, Scope::Subtree),
+        };
+        let session_term = match setting.session {
+            term if term.is_infinite() => FOREVER,
+            term => Duration::from_secs_f64(term),
         };
         let config = TableConfig {
             object_term,
             equation_8,
-            back_off: BackOff::Off,
+            back_off,
             deep_leases,
             recall_resend: FOREVER,
             recall_deadline: FOREVER,
-            ..TableConfig::with_term(FOREVER)
+            ..TableConfig::with_term(session_term)
         };
         let mut table = Table::new(config, Epoch(1), Monotonic::ZERO);
         let mut clients = Vec::new();
@@ -152,47 +198,72 @@ impl Leases {
             table.open_session(Monotonic::ZERO, session);
             table.set_widest(session, widest);
             let mut holder = Holder::new(HolderConfig { drift_margin: DriftMargin::NONE });
-            let lost = holder.start_session(Monotonic::ZERO, Monotonic::ZERO, session, FOREVER);
+            let lost = holder.start_session(Monotonic::ZERO, Monotonic::ZERO, session, session_term);
             debug_assert!(lost.is_empty());
             let cached = vec![0; workload.files as usize];
             clients.push(Client { holder, cached, dirty: BTreeMap::new(), made: BTreeSet::new() });
         }
-        let (pending, told, unheard) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Leases { setting, tree, table, clients, pending, told, next_op: 1, unheard, chance: Rng::new(0xdead) }
+        Leases {
+            setting,
+            tree,
+            table,
+            clients,
+            stored: vec![0; workload.files as usize],
+            pending: BTreeMap::new(),
+            told: BTreeMap::new(),
+            next_op: 1,
+            unheard: BTreeSet::new(),
+            chance: Rng::new(0xdead),
+            looked: 0.0,
+        }
     }
 
-    /// Time passes: leases run out whose holders are dead, and dirty files come of age.
+    /// Time passes: leases run out whose holders are dead, dirty files come of age, silent clients renew their sessions.
     fn advance(&mut self, book: &mut Book, until: f64) {
         loop {
-            let wake = self.table.poll_timeout().filter(|wake| *wake <= clock(until));
-            let due = self.oldest_dirty().filter(|(at, ..)| *at <= until);
-            match (wake, due) {
-                (Some(wake), due) if due.is_none_or(|(at, ..)| wake <= clock(at)) => {
-                    let now = seconds(wake).min(until);
-                    book.at(now);
-                    // Not by way of seconds, which are rounded: before its time it would do nothing, again and again.
-                    self.table.handle_timeout(wake);
-                    self.drain(book, now);
-                }
-                (_, Some((at, client))) => {
-                    book.at(at);
-                    self.flush(book, at, client);
-                    self.drain(book, at);
-                }
-                _ => break,
+            let wake = self.table.poll_timeout().map(|wake| (wake, Due::Table));
+            let tell = self.oldest_dirty().map(|(at, client)| (clock(at), Due::Digest(at, client)));
+            let renew = self.first_to_renew().map(|(at, client)| (at, Due::Heartbeat(client)));
+            let first = [wake, tell, renew].into_iter().flatten().min_by_key(|(at, _)| *at);
+            let Some((at, due)) = first.filter(|(at, _)| *at <= clock(until)) else { break };
+            let now = seconds(at).min(until);
+            book.at(now);
+            match due {
+                // Not by way of seconds, which are rounded: before its time it would do nothing, again and again.
+                Due::Table => self.table.handle_timeout(at),
+                Due::Digest(at, client) => self.flush(book, at.min(until), client),
+                Due::Heartbeat(client) => self.renew(book, at, client),
             }
+            self.drain(book, now);
         }
         book.at(until);
+    }
+
+    /// Who has sent nothing for a third of a session's term.
+    fn first_to_renew(&self) -> Option<(Monotonic, usize)> {
+        if self.setting.session.is_infinite() {
+            return None;
+        }
+        let all = self.clients.iter().enumerate();
+        all.map(|(number, client)| (client.holder.renew_at(), number)).min()
+    }
+
+    fn renew(&mut self, book: &mut Book, now: Monotonic, client: usize) {
+        book.messages(Kind::Heartbeat, 2);
+        let holder = &mut self.clients[client].holder;
+        let ticket = holder.begin_request(now);
+        let heard = self.table.handle_traffic(now, session(client));
+        debug_assert!(heard.is_ok(), "it renews in time");
+        holder.handle_reply(now, ticket, &[]);
     }
 
     /// When the oldest delayed write has to be told, and whose it is.
     fn oldest_dirty(&self) -> Option<(f64, usize)> {
         let Use::Behind { age } = self.setting.usage else { return None };
-        let all = self
-            .clients
-            .iter()
-            .enumerate()
-            .flat_map(|(client, state)| state.dirty.values().map(move |since| (since + age, client)));
+        let all =
+            self.clients.iter().enumerate().flat_map(|(client, state)| {
+                state.dirty.values().map(move |dirty| (dirty.since + age, client))
+            });
         all.filter(|(at, _)| at.is_finite()).min_by(|one, other| one.0.total_cmp(&other.0))
     }
 
@@ -203,11 +274,12 @@ impl Leases {
         if dirty.is_empty() {
             return;
         }
-        book.exchange_with_data(Kind::Flush);
+        book.exchange_with_data(Kind::Flush, dirty.values().map(|dirty| dirty.bytes).sum());
+        let versions = dirty.keys().map(|file| (*file, self.clients[client].cached[*file])).collect();
         let held: Vec<usize> = dirty.into_keys().filter(|file| !made.contains(file)).collect();
         let ancestors = match self.setting.granularity {
             Granularity::Nodes => Vec::new(),
-            Granularity::Deep { .. } => {
+            Granularity::Deep => {
                 held.iter().map(|file| (fid(*file), self.place(Access::read(fid(*file))).ancestors)).collect()
             }
         };
@@ -215,9 +287,11 @@ impl Leases {
         let covered =
             Covered { held, made: made.iter().copied().map(fid).collect(), ancestors, alone: Vec::new() };
         let op = self.take_op();
-        let event = Event { at: now, client, file: 0, call: SystemCall::Write };
+        let event = Event { at: now, client, file: 0, call: SystemCall::Write, size: 0, part: 0 };
         self.pending.insert(op, Pending { event, is_flush: true, asked: false });
-        self.told.insert(op, made);
+        self.told.insert(op, Told { made, versions });
+        let heard = self.table.handle_traffic(clock(now), session(client));
+        debug_assert!(heard.is_ok(), "it renews in time");
         self.table.request_covered(clock(now), session(client), op, covered);
     }
 
@@ -231,14 +305,29 @@ impl Leases {
         access.below(self.table.tree_version(), chain)
     }
 
-    /// Deep leases that were not used go back. Asked before each event: nobody else could notice any earlier.
-    fn release_idle(&mut self, book: &mut Book, now: f64) {
-        let Granularity::Deep { idle } = self.setting.granularity else { return };
-        if !idle.is_finite() {
-            return;
+    /// The last time before that at which clients looked for leases that they do not use: each quarter of the time after which
+    /// those go back, at most every 50 ms. Earlier looks would have found no others.
+    fn last_look(&mut self, before: f64) -> Option<f64> {
+        if self.setting.idle.is_infinite() {
+            return None;
         }
+        let every = (self.setting.idle / 4.0).max(0.05);
+        let look = (before / every).floor() * every;
+        (look > std::mem::replace(&mut self.looked, look)).then_some(look)
+    }
+
+    /// Leases that were not used go back, but for those of files with changes that are not told.
+    fn release_idle(&mut self, book: &mut Book, now: f64) {
+        let older_than = Duration::from_secs_f64(self.setting.idle);
         for number in 0..self.clients.len() {
-            let older_than = Duration::from_secs_f64(idle);
+            let client = &mut self.clients[number];
+            let is_dirty = |fid: &Fid| client.dirty.contains_key(&(fid.ino.0 as usize));
+            let idle: Vec<Fid> =
+                client.holder.idle(clock(now), older_than).into_iter().filter(|fid| !is_dirty(fid)).collect();
+            let acks: Vec<RecallAck> =
+                idle.into_iter().filter_map(|fid| client.holder.release(clock(now), fid)).collect();
+            book.messages(Kind::Release, acks.len() as u64);
+            self.table.handle_release(clock(now), session(number), &acks);
             for root in self.clients[number].holder.idle_deep(clock(now), older_than) {
                 self.flush(book, now, number);
                 self.drain(book, now);
@@ -247,6 +336,7 @@ impl Leases {
                     self.table.handle_release(clock(now), session(number), &[ack]);
                 }
             }
+            self.drain(book, now);
         }
     }
 
@@ -260,11 +350,13 @@ impl Leases {
         self.pending.insert(op, Pending { event: *event, is_flush: false, asked: false });
         let recalls = self.table.counters().recalls;
         let access = self.place(access);
+        let heard = self.table.handle_traffic(clock(event.at), session(event.client));
+        debug_assert!(heard.is_ok(), "it renews in time");
         self.table.request(clock(event.at), session(event.client), op, vec![access]);
         if let Some(pending) = self.pending.get_mut(&op) {
             pending.asked = self.table.counters().recalls > recalls;
         }
-        let is_write = event.call == SystemCall::Write;
+        let is_write = event.call.is_change();
         if self.setting.network == Network::Multicast && is_write {
             // Equation (4): one message to all, whoever there is.
             book.messages(Kind::Recall, 1);
@@ -298,21 +390,24 @@ impl Leases {
         client.holder.handle_reply_covered(clock(now), ticket, &granted.leases, &granted.covered);
         let exchanges = if asked { 2 } else { 1 };
         let waited = now - event.at;
-        if event.call == SystemCall::Write {
-            book.exchange_with_data(Kind::Write);
-            client.cached[event.file] = book.write(event.file, exchanges, waited);
+        let stored = &mut self.stored[event.file];
+        if event.call.is_change() {
+            book.exchange_with_data(Kind::Write, event.part);
+            *stored = book.write(event.file, exchanges, waited);
+            client.cached[event.file] = *stored;
             return;
         }
         let kind = if granted == Granted::default() { Kind::Read } else { Kind::Grant };
-        book.exchange_with_data(kind);
-        client.cached[event.file] = book.version(event.file);
-        book.read(event.file, book.version(event.file), exchanges, waited);
+        book.exchange_with_data(kind, event.part);
+        client.cached[event.file] = *stored;
+        book.read(event.file, *stored, Source::Server, exchanges, waited);
     }
 
-    /// A digest is done: what it made is known from now on.
+    /// A digest is done: what it made and wrote is known from now on.
     fn told(&mut self, now: f64, op: OpKey, client: usize) {
-        let made = self.told.remove(&op).unwrap_or_default();
-        let directories: BTreeSet<usize> = self.tree.parents.iter().flatten().copied().collect();
+        let Some(Told { made, versions }) = self.told.remove(&op) else { return };
+        versions.into_iter().for_each(|(file, version)| self.stored[file] = version);
+        let directories = self.tree.directories();
         let created = made.iter().map(|file| Created {
             fid: fid(*file),
             kind: if directories.contains(file) { FileKind::Directory } else { FileKind::File },
@@ -380,34 +475,38 @@ impl Leases {
             return false;
         }
         client.cached[event.file] = book.write(event.file, 0, 0.0);
-        client.dirty.entry(event.file).or_insert(event.at);
+        let dirty = client.dirty.entry(event.file).or_insert(Dirty { since: event.at, bytes: 0 });
+        dirty.bytes = dirty.bytes.max(event.part);
         true
     }
 }
 
 impl Protocol for Leases {
     fn event(&mut self, book: &mut Book, event: &Event) {
+        if let Some(look) = self.last_look(event.at) {
+            self.advance(book, look);
+            self.release_idle(book, look);
+        }
         self.advance(book, event.at);
-        self.release_idle(book, event.at);
         let (now, object) = (clock(event.at), fid(event.file));
         let client = &mut self.clients[event.client];
-        if let (Granularity::Deep { .. }, Some(parent)) =
-            (self.setting.granularity, self.tree.parents[event.file])
-        {
+        if let (Granularity::Deep, Some(parent)) = (self.setting.granularity, self.tree.parents[event.file]) {
             // The name is looked up, which is a use of the lease that covers its directory.
             client.holder.touch(now, fid(parent));
         }
         match event.call {
             // What an open needs to know the same lease covers.
-            SystemCall::Open(_) | SystemCall::Close => {}
-            SystemCall::Read => match client.holder.touch(now, object) {
-                Some(_) => book.read(event.file, client.cached[event.file], 0, 0.0),
-                None if client.made.contains(&event.file) => {
-                    book.read(event.file, client.cached[event.file], 0, 0.0);
+            SystemCall::Open(_) => book.opened(0),
+            SystemCall::Close => book.closed(0),
+            SystemCall::Read | SystemCall::Look => {
+                let is_covered = client.holder.touch(now, object).is_some();
+                if is_covered || client.made.contains(&event.file) {
+                    book.read(event.file, client.cached[event.file], Source::Cache, 0, 0.0);
+                } else {
+                    self.ask(book, event, Access::read(object));
                 }
-                None => self.ask(book, event, Access::read(object)),
-            },
-            SystemCall::Write => match self.setting.usage {
+            }
+            SystemCall::Write | SystemCall::Change => match self.setting.usage {
                 Use::Paper => {
                     // The lease goes back with the write.
                     if let Some(ack) = client.holder.release(now, object) {

@@ -5,24 +5,27 @@
 //! are those of a network whose round trips are short beside the times between operations, as in the models.
 //!
 //! Leases are those of production: [`leases`] drives [`soda_lease::Table`] and [`soda_lease::Holder`]. The others are models of
-//! what the papers say of them ([`rivals`]). What the network, restarts and clocks do to the lease core is not asked here but in
-//! `soda-sim`.
+//! what the papers say of them ([`rivals`], [`sprite`]). What the network, restarts and clocks do to the lease core is not asked
+//! here but in `soda-sim`.
 
 pub mod compare;
 pub mod leases;
 pub mod rivals;
+pub mod sprite;
 pub mod workload;
 
+use crate::LabError;
 use crate::trace::Replay;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use workload::{Event, OpenFor, SystemCall, Workload};
+use workload::{Event, Workload};
 
 /// Stretches of equal length of which counts are taken apart, for confidence intervals.
 pub const BATCHES: usize = 20;
-/// Bytes of a message without file data, and of one with a file or a block.
+/// Student's t with 19 degrees of freedom: between this and its negative 99 % of the time.
+const STUDENT: f64 = 2.861;
+/// Bytes of a message beside the file data in it.
 const SMALL: u64 = 128;
-const LARGE: u64 = SMALL + 4096;
 
 /// What a message is for. An exchange counts as two messages of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -36,19 +39,50 @@ pub enum Kind {
     Recall,
     /// A write goes through.
     Write,
-    /// Delayed writes are told.
+    /// Delayed writes are told; AFS stores a whole file.
     Flush,
     /// A file is opened or closed at the server.
     OpenClose,
-    /// "Is what I have still right?" (AFS v1's TestAuth, NFS's GETATTR).
+    /// "Is what I have still right?", and attributes that are asked for (AFS's TestAuth and GetFileStat, NFS's GETATTR).
     Validate,
-    /// A whole file is fetched or stored.
+    /// A whole file is fetched.
     Transfer,
     /// A lease goes back unasked, because it was not used.
     Release,
+    /// A session is renewed, because its client had nothing else to send.
+    Heartbeat,
 }
 
 impl Kind {
+    pub const ALL: [Kind; 10] = [
+        Kind::Grant,
+        Kind::Read,
+        Kind::Recall,
+        Kind::Write,
+        Kind::Flush,
+        Kind::OpenClose,
+        Kind::Validate,
+        Kind::Transfer,
+        Kind::Release,
+        Kind::Heartbeat,
+    ];
+
+    /// In tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Grant => "grant",
+            Kind::Read => "read",
+            Kind::Recall => "recall",
+            Kind::Write => "write",
+            Kind::Flush => "flush",
+            Kind::OpenClose => "open, close",
+            Kind::Validate => "validate",
+            Kind::Transfer => "transfer",
+            Kind::Release => "release",
+            Kind::Heartbeat => "heartbeat",
+        }
+    }
+
     /// The models count what only consistency needs: not the writes, nor a whole file's way to the server.
     pub fn is_for_consistency(self) -> bool {
         !matches!(self, Kind::Write | Kind::Flush)
@@ -59,17 +93,21 @@ impl Kind {
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Outcome {
     pub reads: u64,
+    /// System calls, whenever the server hears of them.
     pub writes: u64,
-    /// Reads that needed no server.
+    pub opens: u64,
+    /// Reads of what the cache had, though the server may have been asked whether it was right. Who fetches a file when it is
+    /// opened has not had it for the first read of it.
     pub hits: u64,
     /// Messages by kind, both ways.
     pub messages: BTreeMap<Kind, u64>,
     pub bytes: u64,
-    /// Reads that returned something older than the last write that had returned.
+    /// Reads that returned something older than the last write (as a system call) that had returned.
     pub stale_reads: u64,
-    /// Sums, in seconds.
+    /// Sums, in seconds; of opens with their closes.
     pub read_delay: f64,
     pub write_delay: f64,
+    pub open_delay: f64,
     /// Seconds simulated.
     pub duration: f64,
     /// Messages for consistency in each of [`BATCHES`] stretches.
@@ -79,8 +117,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Messages for consistency per second, and half the width of a 99 % confidence interval (batch means, t with 19 degrees
-    /// of freedom).
+    /// Messages for consistency per second, and half the width of a 99 % confidence interval (batch means).
     pub fn consistency_rate(&self) -> (f64, f64) {
         self.rate_of(&self.batches)
     }
@@ -95,7 +132,7 @@ impl Outcome {
         let rates: Vec<f64> = batches.iter().map(|count| *count as f64 / length).collect();
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
         let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (rates.len() - 1) as f64;
-        (mean, 2.861 * (variance / rates.len() as f64).sqrt())
+        (mean, STUDENT * (variance / rates.len() as f64).sqrt())
     }
 
     pub fn hit_ratio(&self) -> f64 {
@@ -110,6 +147,29 @@ impl Outcome {
     pub fn mean_write_delay(&self) -> f64 {
         if self.writes == 0 { 0.0 } else { self.write_delay / self.writes as f64 }
     }
+
+    /// Seconds that an open and its close took on average.
+    pub fn mean_open_delay(&self) -> f64 {
+        if self.opens == 0 { 0.0 } else { self.open_delay / self.opens as f64 }
+    }
+
+    /// Messages of all kinds.
+    pub fn all(&self) -> u64 {
+        self.messages.values().sum()
+    }
+
+    /// Of these, those that carry changes and would be there without any cache.
+    pub fn changes(&self) -> u64 {
+        let kinds = self.messages.iter();
+        kinds.filter(|(kind, _)| !kind.is_for_consistency()).map(|(_, count)| count).sum()
+    }
+}
+
+/// Where a read has its data from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    Cache,
+    Server,
 }
 
 /// What every protocol writes down.
@@ -117,7 +177,8 @@ impl Outcome {
 pub(crate) struct Book {
     out: Outcome,
     now: f64,
-    /// Completed writes of each file: its true version.
+    /// Writes of each file that have returned, wherever what they wrote is: its true version. What the server has of it each
+    /// protocol knows itself, so that one which forgets to bring it there is found out.
     versions: Vec<u64>,
     /// Seconds of a round trip.
     round_trip: f64,
@@ -140,6 +201,9 @@ impl Book {
 
     /// So many messages of a kind, without file data.
     pub(crate) fn messages(&mut self, kind: Kind, count: u64) {
+        if count == 0 {
+            return;
+        }
         *self.out.messages.entry(kind).or_default() += count;
         self.out.bytes += count * SMALL;
         let batch = ((self.now / self.out.duration * BATCHES as f64) as usize).min(BATCHES - 1);
@@ -149,21 +213,31 @@ impl Book {
         }
     }
 
-    /// A request and its answer, one of which has file data.
-    pub(crate) fn exchange_with_data(&mut self, kind: Kind) {
+    /// A request and its answer, one of which has so many bytes of file data.
+    pub(crate) fn exchange_with_data(&mut self, kind: Kind, bytes: u64) {
         self.messages(kind, 2);
-        self.out.bytes += LARGE - SMALL;
+        self.out.bytes += bytes;
+    }
+
+    /// A file was opened, or closed.
+    pub(crate) fn opened(&mut self, exchanges: u32) {
+        self.out.opens += 1;
+        self.out.open_delay += f64::from(exchanges) * self.round_trip;
+    }
+
+    pub(crate) fn closed(&mut self, exchanges: u32) {
+        self.out.open_delay += f64::from(exchanges) * self.round_trip;
     }
 
     /// A read that returned `version` after `exchanges` round trips and another wait.
-    pub(crate) fn read(&mut self, file: usize, version: u64, exchanges: u32, waited: f64) {
+    pub(crate) fn read(&mut self, file: usize, version: u64, source: Source, exchanges: u32, waited: f64) {
         self.out.reads += 1;
-        self.out.hits += u64::from(exchanges == 0 && waited == 0.0);
+        self.out.hits += u64::from(source == Source::Cache);
         self.out.stale_reads += u64::from(version < self.versions[file]);
         self.out.read_delay += f64::from(exchanges) * self.round_trip + waited;
     }
 
-    /// A write has returned.
+    /// A write has returned. What it wrote is the version that is returned here.
     pub(crate) fn write(&mut self, file: usize, exchanges: u32, waited: f64) -> u64 {
         self.out.writes += 1;
         self.out.write_delay += f64::from(exchanges) * self.round_trip + waited;
@@ -200,26 +274,17 @@ pub enum System {
     AfsV1,
     /// AFS v2: callbacks, whole files, store at close.
     AfsV2,
-    /// NFS: attributes are believed for so many seconds, and checked at open.
-    Nfs { attributes: f64 },
+    /// NFS: attributes of files and of directories are believed for so many seconds, and a file's are checked at open.
+    Nfs { files: f64, directories: f64 },
 }
 
 /// Runs a system under a workload. Repeats exactly for a seed.
-pub fn run(system: System, workload: &Workload, round_trip: f64, seed: u64) -> Outcome {
-    let wrap = !matches!(workload.arrivals, workload::Arrivals::Sessions { .. });
-    let mut events = Vec::new();
-    for event in workload.events(seed) {
-        // A read or write that is not part of a session is one of its own.
-        let mode = if event.call == SystemCall::Write { OpenFor::Writing } else { OpenFor::Reading };
-        if wrap {
-            let session = [SystemCall::Open(mode), event.call, SystemCall::Close];
-            events.extend(session.map(|call| Event { call, ..event }));
-        } else {
-            events.push(event);
-        }
-    }
+///
+/// # Errors
+/// As [`Workload::events`].
+pub fn run(system: System, workload: &Workload, round_trip: f64, seed: u64) -> Result<Outcome, LabError> {
     let protocol = protocol(system, workload, &Tree::flat(workload.files as usize));
-    carry_out(protocol, workload, &events, round_trip)
+    Ok(carry_out(protocol, workload, &workload.events(seed)?, round_trip))
 }
 
 /// Runs a system under what was recorded.
@@ -232,6 +297,7 @@ pub fn replay(system: System, replay: &Replay, round_trip: f64) -> Outcome {
         duration: replay.duration,
         arrivals: workload::Arrivals::Poisson,
         popularity: workload::Popularity::Uniform,
+        sizes: workload::Sizes::Block,
     };
     let tree = Tree { parents: replay.parents.clone(), born: replay.born.clone() };
     carry_out(protocol(system, &workload, &tree), &workload, &replay.events, round_trip)
@@ -240,12 +306,15 @@ pub fn replay(system: System, replay: &Replay, round_trip: f64) -> Outcome {
 fn protocol(system: System, workload: &Workload, tree: &Tree) -> Box<dyn Protocol> {
     match system {
         System::Leases(setting) => Box::new(leases::Leases::new(workload, tree.clone(), setting)),
-        System::Sprite => Box::new(rivals::Sprite::new(workload)),
-        System::CheckEachRead => Box::new(rivals::Checking::new(workload, rivals::Believed::For(0.0))),
+        System::Sprite => Box::new(sprite::Sprite::new(workload)),
+        System::CheckEachRead => Box::new(rivals::CheckEachRead::new(workload)),
         System::AfsV1 => Box::new(rivals::WholeFiles::new(workload, rivals::Validity::TestAuth)),
         System::AfsV2 => Box::new(rivals::WholeFiles::new(workload, rivals::Validity::Callback)),
-        System::Nfs { attributes } => {
-            Box::new(rivals::Checking::new(workload, rivals::Believed::CloseToOpen(attributes)))
+        System::Nfs { files, directories } => {
+            let are_directories = tree.directories();
+            let believed = |object| if are_directories.contains(&object) { directories } else { files };
+            let believed = (0..workload.files as usize).map(believed).collect();
+            Box::new(rivals::Nfs::new(workload, believed))
         }
     }
 }
@@ -281,7 +350,14 @@ impl Tree {
         let parents = (0..files).map(|_| Some(files)).chain([None]).collect();
         Tree { parents, born: BTreeSet::new() }
     }
+
+    /// Those that something is in.
+    pub(crate) fn directories(&self) -> BTreeSet<usize> {
+        self.parents.iter().flatten().copied().collect()
+    }
 }
 
+#[cfg(test)]
+mod stories;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,11 @@
 //! The same workloads for every protocol: made from a seed, before the first message is sent.
 
+use crate::LabError;
 use soda_model::Rng;
 use std::collections::BinaryHeap;
+
+/// What a call moves of a file that is not read or written as a whole, bytes.
+pub(crate) const BLOCK: u64 = 4096;
 
 /// What clients do, and how often.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -15,17 +19,30 @@ pub struct Workload {
     pub duration: f64,
     pub arrivals: Arrivals,
     pub popularity: Popularity,
+    pub sizes: Sizes,
 }
 
 /// When operations come.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Arrivals {
-    /// Independent of each other, as the models have it.
+    /// Independent of each other, as the models have it. Each is a session of its own: open, read or write, close.
     Poisson,
+    /// As independent, of files that every client has open all the time: the SODA paper's concurrent write sharing (section 3.4).
+    Held,
     /// Each client works and rests by turns, exponential times of these means (seconds); the rates are those over both.
     Bursty { work: f64, rest: f64 },
-    /// open, reads and writes, close: this many operations a session on average, this many seconds apart on average.
+    /// open, reads and writes, close: this many operations a session on average, this many seconds apart on average. A client's
+    /// sessions follow each other, with as much time between them as makes the rates.
     Sessions { operations: f64, gap: f64 },
+}
+
+/// How large files are. One operation reads or writes the first [`BLOCK`] of one, or all of a smaller one.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Sizes {
+    /// All as large as a block.
+    Block,
+    /// As many in each power of two between these numbers of bytes, whatever their popularity.
+    Between { least: f64, most: f64 },
 }
 
 /// Which file is used.
@@ -46,6 +63,9 @@ pub struct Event {
     pub client: usize,
     pub file: usize,
     pub call: SystemCall,
+    /// Bytes of the whole file, and those that the call reads or writes.
+    pub size: u64,
+    pub part: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,26 +74,58 @@ pub enum SystemCall {
     Read,
     Write,
     Close,
+    /// Attributes or names are read, without an open.
+    Look,
+    /// Names are changed, without an open.
+    Change,
+}
+
+impl SystemCall {
+    pub(crate) fn is_change(self) -> bool {
+        matches!(self, SystemCall::Write | SystemCall::Change)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenFor {
     Reading,
+    /// Reads as well.
     Writing,
+    /// Writes all of it, and needs nothing of what was there.
+    Replacing,
 }
 
 impl Workload {
     /// All events, in order of time; the same for the same seed.
-    pub fn events(&self, seed: u64) -> Vec<Event> {
+    ///
+    /// # Errors
+    /// If sessions take longer than the rates leave them.
+    pub fn events(&self, seed: u64) -> Result<Vec<Event>, LabError> {
         let mut rng = Rng::new(seed);
         let ranks = self.ranks();
         let mut all = BinaryHeap::new();
         for client in 0..self.clients as usize {
             let mut own = rng.fork();
-            let mut add = |event: Event| all.push(Ordered(event, all.len()));
+            let mut put = |event: Event| all.push(Ordered(event, all.len()));
+            // A read or write that is not part of a session is one of its own.
+            let mut add = |event: Event| match self.arrivals {
+                Arrivals::Poisson | Arrivals::Bursty { .. } => {
+                    let mode = if event.call.is_change() { OpenFor::Writing } else { OpenFor::Reading };
+                    let session = [SystemCall::Open(mode), event.call, SystemCall::Close];
+                    session.into_iter().for_each(|call| put(Event { call, ..event }));
+                }
+                Arrivals::Held | Arrivals::Sessions { .. } => put(event),
+            };
             match self.arrivals {
                 Arrivals::Poisson => {
-                    self.steady(&mut own, client, &ranks, (0.0, self.duration), 1.0, &mut add)
+                    self.steady(&mut own, client, &ranks, (0.0, self.duration), 1.0, &mut add);
+                }
+                Arrivals::Held => {
+                    let mode = if self.writes > 0.0 { OpenFor::Writing } else { OpenFor::Reading };
+                    for file in 0..self.files as usize {
+                        add(self.event(0.0, client, file, SystemCall::Open(mode)));
+                    }
+                    self.steady(&mut own, client, &ranks, (0.0, self.duration), 1.0, &mut add);
                 }
                 Arrivals::Bursty { work, rest } => {
                     let mut now = 0.0;
@@ -84,11 +136,39 @@ impl Workload {
                     }
                 }
                 Arrivals::Sessions { operations, gap } => {
-                    self.sessions(&mut own, client, &ranks, (operations, gap), &mut add);
+                    let pause = self.pause(operations, gap)?;
+                    self.sessions(&mut own, client, &ranks, (operations, gap, pause), &mut add);
                 }
             }
         }
-        all.into_sorted_vec().into_iter().map(|ordered| ordered.0).collect()
+        Ok(all.into_sorted_vec().into_iter().map(|ordered| ordered.0).collect())
+    }
+
+    /// Seconds from the end of a session to the beginning of the next, on average.
+    fn pause(&self, operations: f64, gap: f64) -> Result<f64, LabError> {
+        let each = operations / (self.reads + self.writes);
+        // One gap before each operation, and one before close.
+        let takes = (operations + 1.0) * gap;
+        if each > takes {
+            return Ok(each - takes);
+        }
+        Err(LabError::Usage(format!(
+            "sessions of {operations} operations {gap} s apart take {takes} s; {} reads and {} writes a second leave {each} s \
+             for each",
+            self.reads, self.writes
+        )))
+    }
+
+    fn event(&self, at: f64, client: usize, file: usize, call: SystemCall) -> Event {
+        let size = match self.sizes {
+            Sizes::Block => BLOCK,
+            Sizes::Between { least, most } => {
+                // Multiples of the golden ratio fill an interval evenly, however many there are.
+                let place = (0.5 + file as f64 * 0.618_033_988_749_895).fract();
+                (least * (most / least).powf(place)) as u64
+            }
+        };
+        Event { at, client, file, call, size, part: size.min(BLOCK) }
     }
 
     /// Reads and writes between two times, `factor` times as often.
@@ -108,7 +188,7 @@ impl Workload {
         let mut at = from + exponential(rng, rate);
         while at < to {
             let (file, call) = (choose(rng, ranks), self.call(rng));
-            add(Event { at, client, file, call });
+            add(self.event(at, client, file, call));
             at += exponential(rng, rate);
         }
     }
@@ -118,36 +198,32 @@ impl Workload {
         rng: &mut Rng,
         client: usize,
         ranks: &[f64],
-        (operations, gap): (f64, f64),
+        (operations, gap, pause): (f64, f64, f64),
         add: &mut impl FnMut(Event),
     ) {
-        let rate = (self.reads + self.writes) / operations;
-        if rate <= 0.0 {
-            return;
-        }
         // Writers open for writing from the start; only they write. So writing sessions are as many as make W.
         let writes = self.writes / (self.reads + self.writes);
-        let mut at = exponential(rng, rate);
+        let mut at = exponential(rng, 1.0 / pause);
         while at < self.duration {
             let file = choose(rng, ranks);
             let mode =
                 if uniform(rng) <= (2.0 * writes).min(1.0) { OpenFor::Writing } else { OpenFor::Reading };
             let mut now = at;
-            add(Event { at: now, client, file, call: SystemCall::Open(mode) });
+            add(self.event(now, client, file, SystemCall::Open(mode)));
             loop {
                 now += exponential(rng, 1.0 / gap);
                 let half = uniform(rng) <= 0.5_f64.max(writes);
                 let call =
                     if mode == OpenFor::Writing && half { SystemCall::Write } else { SystemCall::Read };
-                add(Event { at: now, client, file, call });
+                add(self.event(now, client, file, call));
                 if uniform(rng) <= 1.0 / operations {
                     break;
                 }
             }
             now += exponential(rng, 1.0 / gap);
-            add(Event { at: now, client, file, call: SystemCall::Close });
+            add(self.event(now, client, file, SystemCall::Close));
             // One after the other.
-            at = now + exponential(rng, rate);
+            at = now + exponential(rng, 1.0 / pause);
         }
     }
 
@@ -216,13 +292,17 @@ mod tests {
             duration: 2000.0,
             arrivals,
             popularity: Popularity::Zipf { exponent: 1.0 },
+            sizes: Sizes::Block,
         }
     }
 
     #[test]
     fn rates_are_what_was_asked_for() {
-        for arrivals in [Arrivals::Poisson, Arrivals::Bursty { work: 5.0, rest: 15.0 }] {
-            let events = workload(arrivals).events(3);
+        let sessions = Arrivals::Sessions { operations: 10.0, gap: 0.2 };
+        for arrivals in
+            [Arrivals::Poisson, Arrivals::Held, Arrivals::Bursty { work: 5.0, rest: 15.0 }, sessions]
+        {
+            let events = workload(arrivals).events(3).expect("right");
             let rate = |call| events.iter().filter(|event| event.call == call).count() as f64 / 2000.0 / 4.0;
             assert!(
                 (rate(SystemCall::Read) / 2.0 - 1.0).abs() < 0.1,
@@ -239,8 +319,31 @@ mod tests {
     }
 
     #[test]
+    fn sessions_that_do_not_fit_into_the_rates_are_refused() {
+        // 2.5 operations a second are 4 s for ten; eleven gaps of 0.37 s are longer.
+        let refused =
+            workload(Arrivals::Sessions { operations: 10.0, gap: 0.37 }).events(3).expect_err("too long");
+        assert!(refused.to_string().contains("take 4.07 s"), "{refused}");
+        assert!(workload(Arrivals::Sessions { operations: 10.0, gap: 0.36 }).events(3).is_ok());
+    }
+
+    #[test]
+    fn sizes_are_spread_evenly_over_powers_of_two() {
+        let sizes = Sizes::Between { least: 1024.0, most: 1_048_576.0 };
+        let workload = Workload { files: 1000, sizes, ..workload(Arrivals::Poisson) };
+        let sizes: Vec<u64> =
+            (0..1000).map(|file| workload.event(0.0, 0, file, SystemCall::Read).size).collect();
+        for power in 10..20 {
+            let count = sizes.iter().filter(|size| (1 << power..2 << power).contains(*size)).count();
+            assert!((98..=102).contains(&count), "{count} of 2^{power} and more");
+        }
+        let parts = (0..1000).map(|file| workload.event(0.0, 0, file, SystemCall::Read).part);
+        assert!(parts.zip(&sizes).all(|(part, size)| part == *size.min(&BLOCK)));
+    }
+
+    #[test]
     fn the_first_file_is_the_most_popular() {
-        let events = workload(Arrivals::Poisson).events(4);
+        let events = workload(Arrivals::Poisson).events(4).expect("right");
         let share = events.iter().filter(|event| event.file == 0).count() as f64 / events.len() as f64;
         // 1 / (1 + 1/2 + ... + 1/10).
         assert!((share - 0.341).abs() < 0.02, "{share}");
@@ -248,7 +351,7 @@ mod tests {
 
     #[test]
     fn sessions_open_and_close() {
-        let events = workload(Arrivals::Sessions { operations: 10.0, gap: 0.02 }).events(5);
+        let events = workload(Arrivals::Sessions { operations: 10.0, gap: 0.02 }).events(5).expect("right");
         for client in 0..4 {
             let mut open = None;
             for event in events.iter().filter(|event| event.client == client) {
@@ -257,6 +360,7 @@ mod tests {
                     SystemCall::Close => assert_eq!(open.take().map(|(file, _)| file), Some(event.file)),
                     SystemCall::Write => assert_eq!(open, Some((event.file, OpenFor::Writing))),
                     SystemCall::Read => assert_eq!(open.map(|(file, _)| file), Some(event.file)),
+                    SystemCall::Look | SystemCall::Change => panic!("{event:?} is of traces"),
                 }
             }
         }
