@@ -5,7 +5,7 @@ use crate::LabError;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::sim::leases::Setting;
 use crate::sim::workload::{Arrivals, Popularity, Sizes, Workload};
-use crate::sim::{Outcome, System, run};
+use crate::sim::{INTERVAL, Outcome, System, run};
 use soda_model::load::{Network, Sharing, Term};
 
 const UNICAST: Network = Network::Unicast;
@@ -67,7 +67,7 @@ pub(super) fn figure_2(lab: &Lab<'_>) -> Result<Found, LabError> {
         why: "The same shape, lower between: the paper lets terms end at random (a Poisson event of rate 1/t), real \
               ones last \
               exactly t, so a lease lives longer; the simulated core follows the exact formula.".to_owned(),
-        figures: vec![Figure::new("messages", title, x, y, series)],
+        figures: vec![Figure { whiskers: INTERVAL.to_owned(), ..Figure::new("messages", title, x, y, series) }],
         tables: vec![table],
         files: Vec::new(),
     })
@@ -110,7 +110,7 @@ pub(super) fn figure_3(lab: &Lab<'_>) -> Result<Found, LabError> {
         why: "The same: that condition does not depend on how long leases last, so it is exact, and the simulated \
               core crosses \
               1 at 41 as well.".to_owned(),
-        figures: vec![Figure::new("ratio", title, x, y, series)],
+        figures: vec![Figure { whiskers: INTERVAL.to_owned(), ..Figure::new("ratio", title, x, y, series) }],
         tables: vec![table],
         files: Vec::new(),
     })

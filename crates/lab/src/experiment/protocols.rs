@@ -6,7 +6,7 @@ use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::sim::compare::{Compared, systems};
 use crate::sim::leases::{Setting, Use};
 use crate::sim::workload::{Arrivals, Popularity, Sizes, Workload};
-use crate::sim::{System, run as simulate};
+use crate::sim::{INTERVAL, System, run as simulate};
 use soda_model::load::Network;
 
 /// Seconds; a local network.
@@ -67,7 +67,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         paper: "SODA's future work: Sprite with its opens and closes \"would present an ultimate comparison\"; AFS v2 exists \
                 because AFS v1 asked the server 61.7 % of the time whether its caches were right.",
         why: WHY.to_owned(),
-        figures: vec![Figure::new("load", title, x, y, series)],
+        figures: vec![Figure { whiskers: INTERVAL.to_owned(), ..Figure::new("load", title, x, y, series) }],
         tables,
         files: Vec::new(),
     })

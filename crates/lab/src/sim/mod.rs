@@ -20,6 +20,9 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use workload::{Event, Workload};
 
+/// What [`Outcome::load`] has beside its mean, in words.
+pub(crate) const INTERVAL: &str = "99 % confidence";
+
 /// Stretches of equal length of which counts are taken apart, for confidence intervals.
 pub const BATCHES: usize = 20;
 /// Student's t with 19 degrees of freedom: between this and its negative 99 % of the time.
