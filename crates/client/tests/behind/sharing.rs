@@ -137,7 +137,7 @@ async fn what_a_recall_costs_is_counted() {
     assert!(count("fsync_flush_nanos") > 0);
     make(&a, e, "third", "z").await;
     let large = a.open(find(&a, &["e", "third"]).await.unwrap(), OpenMode::ReadWrite).await.unwrap();
-    a.write(&large, WriteAt::End, vec![1; 1 << 20].into(), KillPriv::Keep).await.unwrap();
+    a.write(&large, WriteAt::End, vec![1; PAST_THE_LOG].into(), KillPriv::Keep).await.unwrap();
     assert!(count("through_flush_nanos") > 0 && count("through_large") == 1, "{:?}", a.stats());
 }
 
