@@ -1,5 +1,5 @@
-//! Who looks up several names of a directory has the others brought: far from the server that saves a round trip for each. What was
-//! brought is as good as what is asked for.
+//! Who looks up several names of a directory has the others brought: far from the server that saves a round trip for each. What
+//! was brought is as good as what is asked for.
 
 use crate::common::delayed::{make, mkdir};
 use crate::common::far::Far;

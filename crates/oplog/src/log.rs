@@ -226,8 +226,8 @@ impl Log {
         self.pending_weight
     }
 
-    /// Bytes of data, names and values in what is pending, without writes that a later one replaces: more is not told, if all goes
-    /// in one digest.
+    /// Bytes of data, names and values in what is pending, without writes that a later one replaces: more is not told, if all
+    /// goes in one digest.
     pub fn pending_data(&self) -> u64 {
         self.pending_weight - self.pending.len() as u64 * Change::RECORD_WEIGHT - self.pending_replaced
     }
@@ -346,8 +346,8 @@ impl Log {
         self.take_these(lsns.into_iter().collect())
     }
 
-    /// The beginning of a list that makes a digest within the limits: if the list is closed under dependencies and ascending, so is
-    /// that.
+    /// The beginning of a list that makes a digest within the limits: if the list is closed under dependencies and ascending, so
+    /// is that.
     fn within(&self, mut lsns: Vec<Lsn>, limits: DigestLimits) -> Vec<Lsn> {
         let mut told = Told::default();
         let mut fits = |lsn: &Lsn| {

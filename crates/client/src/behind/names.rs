@@ -235,8 +235,8 @@ impl State {
         self.log_change(now, moment, change);
     }
 
-    /// A directory, the name of which is in `from`, must not come to lie in itself. The paths up from where it is and from where it
-    /// comes meet, if not below then at the root: what lies below where they meet is not above it.
+    /// A directory, the name of which is in `from`, must not come to lie in itself. The paths up from where it is and from
+    /// where it comes meet, if not below then at the root: what lies below where they meet is not above it.
     fn not_into_itself(
         &mut self,
         now: Monotonic,

@@ -2,9 +2,9 @@
 //! from the server each would cost a round trip (`git status`, `git grep`, a compiler's search for headers); all names and their
 //! attributes together, as a listing brings them, cost one or a few.
 //!
-//! *When?* From the fourth name on that the server is asked for, under a lease on the directory, which says how many names it has:
-//! no more than [`FOR_EACH`] are listed for each that was asked for. So in a large directory it takes more, and in one of more
-//! than [`MOST_NAMES`], or than the room for metadata is large for, it is never done.
+//! *When?* From the fourth name on that the server is asked for, under a lease on the directory, which says how many names it
+//! has: no more than [`FOR_EACH`] are listed for each that was asked for. So in a large directory it takes more, and in one of
+//! more than [`MOST_NAMES`], or than the room for metadata is large for, it is never done.
 //!
 //! *In the next directory?* Who goes through a tree would begin anew in each. So names that are found in such a listing give
 //! credit, with which the first look-up in another directory is enough; listings that nobody needed use it up.

@@ -42,8 +42,8 @@ impl Streams {
 }
 
 impl Behind {
-    /// Whether a write of so many bytes goes to the server at once, since it has not been told of as much as that. Not where fsync
-    /// is content with the log: then the log is what nobody wants to be kept waiting beyond.
+    /// Whether a write of so many bytes goes to the server at once, since that has not been told of too much. Not where fsync is
+    /// content with the log: then nobody wants to be kept waiting for the server.
     pub(crate) fn streams_past(&mut self, now: Monotonic, fid: Fid, len: usize) -> bool {
         let WritePolicy::Behind(WriteBehind { max_bytes, .. }) = self.policy else { return false };
         if len <= SMALL || self.syncs_here() {
