@@ -161,7 +161,8 @@ pub struct WriteBehind {
     /// When so many bytes wait, or one change for each KiB of them, the server is told without anybody asking. Later means that
     /// more of what is soon overwritten or removed is never told; earlier, that it is told while programs go on.
     pub digest_bytes: u64,
-    /// Larger writes go to the server at once, beside the log, bytes.
+    /// Larger writes go to the server at once, beside the log, bytes. One of up to 1 MiB is one record of the log, and so seen
+    /// whole whatever becomes of the log.
     pub largest_write: usize,
     pub fsync: Fsync,
     /// What the server set aside for what waits is given back when nothing was done for so long.
@@ -194,7 +195,7 @@ impl Default for WriteBehind {
             max_bytes: 64 << 20,
             max_records: 100_000,
             digest_bytes: 1 << 20,
-            largest_write: 256 << 10,
+            largest_write: 1 << 20,
             fsync: Fsync::default(),
             reserve_idle: Duration::from_secs(30),
         }

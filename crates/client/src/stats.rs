@@ -28,7 +28,7 @@ counters! {
     op_readdir, op_xattr, op_seek, op_allocate, op_copy, op_fsync, op_statfs, op_lock,
     name_hits, name_misses, attr_hits, attr_misses, data_hits, data_misses, disk_hits, xattr_hits, xattr_misses,
     bytes_read, bytes_written, bytes_sent, bytes_received, readahead_bytes,
-    next_files, next_files_read,
+    next_files, next_files_read, directories_ahead,
     notes_sent, replies, grace_waits, busy_waits, lease_polls,
     recalls, recalls_for_reading, recalls_for_names, recalls_for_attributes, recalls_for_data, recalls_for_reclaim,
     recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, recalls_run_out,

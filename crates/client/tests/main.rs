@@ -17,6 +17,7 @@ mod in_doubt;
 mod kernel_locks;
 mod lock_delegation;
 mod metadata;
+mod names_ahead;
 mod neighbours;
 mod next_files;
 mod overtaken;

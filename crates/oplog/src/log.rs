@@ -1,13 +1,14 @@
 //! What is pending: dependencies, digests, and what the server is known to have. Sans-IO.
 
+mod told;
 mod wanted;
 
 use crate::coalesce::coalesce;
 use crate::{Change, Lsn, Object, Record, Touch};
-use soda_protocol::Fate;
 use soda_types::{Fid, Monotonic, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
+use told::{Told, Writes};
 
 pub use wanted::{Needed, Wanted};
 
@@ -34,7 +35,8 @@ pub struct Digest {
 pub struct DigestLimits {
     /// Those of a digest that nobody waits for are counted without what cancels out.
     pub records: usize,
-    /// Bytes, as [`Change::weight`] counts them. One record alone may be more.
+    /// Bytes, as [`Change::weight`] counts them, without writes that a later one of the digest replaces. One record alone may be
+    /// more.
     pub bytes: u64,
 }
 
@@ -68,6 +70,8 @@ pub struct Log {
     pending: BTreeMap<Lsn, Pending>,
     pending_weight: u64,
     pending_space: u64,
+    /// Bytes of pending writes that later ones, pending, too, replace.
+    pending_replaced: u64,
     objects: HashMap<Object, Uses>,
     /// Digests under way, in their order.
     sent: VecDeque<Sent>,
@@ -90,6 +94,10 @@ struct Uses {
     shared: BTreeSet<Lsn>,
     /// All of them.
     all: VecDeque<Lsn>,
+    /// Of a file.
+    writes: Writes,
+    /// Bytes of these that others of them replace.
+    replaced: u64,
 }
 
 #[derive(Debug)]
@@ -98,6 +106,8 @@ struct Sent {
     records: Vec<(Lsn, Pending)>,
     /// Bytes.
     weight: u64,
+    /// Bytes that are left of that without what cancels out.
+    told: u64,
     /// Bytes, as [`Change::space`] counts them.
     space: u64,
 }
@@ -167,6 +177,9 @@ impl Log {
                     }
                     after.append(&mut uses.shared);
                     uses.exclusive = Some(lsn);
+                    let replaced = uses.writes.note(&record.change);
+                    uses.replaced += replaced;
+                    self.pending_replaced += replaced;
                 }
             }
         }
@@ -213,6 +226,12 @@ impl Log {
         self.pending_weight
     }
 
+    /// Bytes of data, names and values in what is pending, without writes that a later one replaces: more is not told, if all
+    /// goes in one digest.
+    pub fn pending_data(&self) -> u64 {
+        self.pending_weight - self.pending.len() as u64 * Change::RECORD_WEIGHT - self.pending_replaced
+    }
+
     /// Records of one digest that is under way, with those that cancelled out.
     pub fn records_of(&self, id: DigestId) -> impl Iterator<Item = &Record> {
         let sent = self.sent.iter().filter(move |sent| sent.id == id);
@@ -222,6 +241,11 @@ impl Log {
     /// Bytes that the digests under way weigh.
     pub fn under_way_bytes(&self) -> u64 {
         self.sent.iter().map(|sent| sent.weight).sum()
+    }
+
+    /// Bytes that the digests under way tell, without what cancelled out.
+    pub fn under_way_told(&self) -> u64 {
+        self.sent.iter().map(|sent| sent.told).sum()
     }
 
     /// Bytes that the server's disk may need for what is pending and under way, as [`Change::space`] counts them.
@@ -288,41 +312,16 @@ impl Log {
     /// The next digest in the order of the log: as many records as the limits allow. `None` if there are none.
     pub fn take(&mut self, limits: DigestLimits) -> Option<Digest> {
         let window = self.window(limits);
-        let lsns = self.pending.keys().copied().take(window).collect();
-        self.take_these(lsns, DigestLimits { records: window, bytes: u64::MAX })
+        self.take_these(self.pending.keys().copied().take(window).collect())
     }
 
     /// How many of the first pending records make a digest within the limits, not counting what is made and removed again among
     /// them: that makes room for what comes after it.
     fn window(&self, limits: DigestLimits) -> usize {
-        let (mut records, mut bytes) = (0, 0);
-        let mut of_new: HashMap<Fid, (usize, u64)> = HashMap::new();
-        let mut window = 1;
+        let (mut told, mut window) = (Told::default(), 1);
         for (so_far, pending) in (1..).zip(self.pending.values().take(WIDEST)) {
-            let change = &pending.record.change;
-            let weight = change.weight();
-            records += 1;
-            bytes += weight;
-            match change {
-                Change::Create { fid, .. } | Change::TmpFile { fid, .. } => {
-                    of_new.insert(*fid, (1, weight));
-                }
-                Change::Unlink { fid, then: Fate::Gone, .. } | Change::RemoveDirectory { fid, .. } => {
-                    if let Some((others, their_bytes)) = of_new.remove(fid) {
-                        records -= others + 1;
-                        bytes -= their_bytes + weight;
-                    }
-                }
-                _ => {
-                    if let [(Object::Inode(fid), _)] = change.touches()[..]
-                        && let Some((others, their_bytes)) = of_new.get_mut(&fid)
-                    {
-                        *others += 1;
-                        *their_bytes += weight;
-                    }
-                }
-            }
-            if records <= limits.records && bytes <= limits.bytes {
+            told.add(&pending.record.change);
+            if told.records <= limits.records && told.fits(limits.bytes) {
                 window = so_far;
             }
         }
@@ -344,38 +343,44 @@ impl Log {
             }
         }
         // Of data nothing is left.
-        self.take_these(lsns.into_iter().collect(), DigestLimits { records: usize::MAX, bytes: u64::MAX })
+        self.take_these(lsns.into_iter().collect())
     }
 
-    fn take_these(&mut self, lsns: Vec<Lsn>, limits: DigestLimits) -> Option<Digest> {
+    /// The beginning of a list that makes a digest within the limits: if the list is closed under dependencies and ascending, so
+    /// is that.
+    fn within(&self, mut lsns: Vec<Lsn>, limits: DigestLimits) -> Vec<Lsn> {
+        let mut told = Told::default();
+        let mut fits = |lsn: &Lsn| {
+            self.pending.get(lsn).into_iter().for_each(|pending| told.add(&pending.record.change));
+            told.fits(limits.bytes)
+        };
+        let most = lsns.iter().take(limits.records).take_while(|lsn| fits(lsn)).count();
+        lsns.truncate(most.max(1));
+        lsns
+    }
+
+    fn take_these(&mut self, lsns: Vec<Lsn>) -> Option<Digest> {
         if lsns.is_empty() {
             return None;
         }
-        let mut taken: Vec<(Lsn, Pending)> = Vec::new();
-        let mut bytes = 0;
-        // A beginning of a list that is closed under dependencies and ascending is closed, too.
-        for lsn in lsns {
-            let Some(pending) = self.pending.get(&lsn) else { continue };
-            bytes += pending.record.change.weight();
-            let full = taken.len() >= limits.records || bytes > limits.bytes;
-            if full && !taken.is_empty() {
-                break;
-            }
-            taken.extend(self.pending.remove(&lsn).map(|pending| (lsn, pending)));
-        }
+        let taken = lsns.into_iter().filter_map(|lsn| Some((lsn, self.pending.remove(&lsn)?)));
+        let taken: Vec<(Lsn, Pending)> = taken.collect();
         let (mut weight, mut space) = (0, 0);
+        let mut written = BTreeSet::new();
         for (lsn, pending) in &taken {
             weight += pending.record.change.weight();
             space += pending.record.change.space();
-            self.forget_uses(*lsn, &pending.record.change);
+            written.extend(self.forget_uses(*lsn, &pending.record.change));
         }
+        written.into_iter().for_each(|fid| self.count_replaced(fid));
         self.pending_weight -= weight;
         self.pending_space -= space;
         self.last_digest += 1;
         let id = DigestId(self.last_digest);
         let lsns = taken.iter().map(|(lsn, _)| *lsn).collect();
         let records = coalesce(taken.iter().map(|(_, pending)| pending.record.clone()).collect());
-        self.sent.push_back(Sent { id, records: taken, weight, space });
+        let told = records.iter().map(|record| record.change.weight()).sum();
+        self.sent.push_back(Sent { id, records: taken, weight, told, space });
         Some(Digest { id, lsns, records })
     }
 
@@ -469,7 +474,7 @@ impl Log {
 
     fn enter_anew(&mut self, pending: BTreeMap<Lsn, Pending>) {
         self.objects.clear();
-        (self.pending_weight, self.pending_space) = (0, 0);
+        (self.pending_weight, self.pending_space, self.pending_replaced) = (0, 0, 0);
         for pending in pending.into_values() {
             self.enter(pending.record, pending.since);
         }
@@ -532,13 +537,22 @@ impl Log {
         applied.chain(sent).chain(pending).min().copied().unwrap_or(Lsn(self.last_lsn + 1))
     }
 
-    fn forget_uses(&mut self, lsn: Lsn, change: &Change) {
+    /// Returns the file whose writes are to be counted anew, if some are left of it.
+    fn forget_uses(&mut self, lsn: Lsn, change: &Change) -> Option<Fid> {
+        let mut written = None;
         for (object, _) in change.touches() {
             if let Some(uses) = self.objects.get_mut(&object) {
                 if uses.exclusive == Some(lsn) {
                     uses.exclusive = None;
                 }
                 uses.shared.remove(&lsn);
+                // What is left of a file's writes replaces nothing of these.
+                self.pending_replaced -= std::mem::take(&mut uses.replaced);
+                if let Object::Inode(fid) = object
+                    && !std::mem::take(&mut uses.writes).is_empty()
+                {
+                    written = Some(fid);
+                }
                 if let Ok(place) = uses.all.binary_search(&lsn) {
                     uses.all.remove(place);
                 }
@@ -547,6 +561,15 @@ impl Log {
                 }
             }
         }
+        written
+    }
+
+    fn count_replaced(&mut self, fid: Fid) {
+        let Some(uses) = self.objects.get_mut(&Object::Inode(fid)) else { return };
+        for pending in uses.all.iter().take(WIDEST).filter_map(|lsn| self.pending.get(lsn)) {
+            uses.replaced += uses.writes.note(&pending.record.change);
+        }
+        self.pending_replaced += uses.replaced;
     }
 }
 

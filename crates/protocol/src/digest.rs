@@ -274,16 +274,18 @@ impl Change {
         touches
     }
 
+    /// What [`Change::weight`] counts beside data, names and values.
+    pub const RECORD_WEIGHT: u64 = 200;
+
     /// Bytes of memory that the change is worth, about.
     pub fn weight(&self) -> u64 {
-        const RECORD: u64 = 200;
         let extra = match self {
             Change::Write { data, .. } => data.len(),
             Change::SetXattr { name, value, .. } => name.len() + value.len(),
             Change::Create { place, new, .. } => place.name.as_bytes().len() + new.target.len(),
             _ => 0,
         };
-        RECORD + extra as u64
+        Change::RECORD_WEIGHT + extra as u64
     }
 
     /// Bytes that the server's disk may need for it at most, about: what a client has to have reserved before it makes the

@@ -6,6 +6,7 @@ use crate::cache::extents::Found;
 use crate::cache::inode::Keeping;
 use crate::config::WritePolicy;
 use crate::interface::{KillPriv, Written};
+use crate::log::streams::SMALL;
 use crate::validity::Cached;
 use crate::why::Why;
 use bytes::Bytes;
@@ -40,6 +41,9 @@ impl State {
         };
         let len = data.len() as u64;
         let end = semantics::checked_end(offset, len).map_err(NotHere::Fails)?;
+        if self.behind.streams_past(now, fid, data.len()) {
+            return Err(Why::Large.into());
+        }
         self.room_here(now, data.len())?;
         let moment = self.moment(calendar, &[&attr]);
         let gap = attr.size..offset;
@@ -122,7 +126,8 @@ impl State {
         kill: KillPriv,
     ) -> Here<u64> {
         let WritePolicy::Behind(policy) = &self.behind.policy else { return Err(Why::Policy.into()) };
-        let most = policy.largest_write as u64;
+        // More is copied within the server: none of it travels.
+        let most = policy.largest_write.min(SMALL) as u64;
         let source = self.peek_attr(now, from).ok_or(Why::Unknown)?;
         let len = len.min(source.size.saturating_sub(offset));
         if len > most {

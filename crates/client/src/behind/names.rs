@@ -13,7 +13,9 @@ use soda_oplog::{Change, Fate, Moved, Place};
 use soda_protocol::{IfExists, NewNode, Node, XattrSummary};
 use soda_types::acl::Inherited;
 use soda_types::semantics::{self, Moment, Names, Newborn};
-use soda_types::{Attr, Errno, Fid, FileKind, InUse, Monotonic, Name, Timestamp, XATTR_DEFAULT_LIST, mode};
+use soda_types::{
+    Attr, Errno, Fid, FileKind, InUse, Ino, Monotonic, Name, Timestamp, XATTR_DEFAULT_LIST, mode,
+};
 use std::sync::Arc;
 
 /// A path from a directory to the root is not followed further than this.
@@ -174,8 +176,8 @@ impl State {
             // Two names of one inode stay as they are; a directory over itself is the same.
             (_, Some((fid, _))) if fid == source.0 => Ok(()),
             (RenameHow::Exchange, Some(target)) => {
-                self.not_into_itself(now, source, to.dir)?;
-                self.not_into_itself(now, target, from.dir)?;
+                self.not_into_itself(now, source, from.dir, to.dir)?;
+                self.not_into_itself(now, target, to.dir, from.dir)?;
                 let moment = self.moment(calendar, &touched);
                 self.exchange_here(now, (from, source), (to, target), moment);
                 Ok(())
@@ -184,7 +186,7 @@ impl State {
                 if let Some(other) = &other {
                     semantics::check_replace(moved.kind, other).map_err(NotHere::Fails)?;
                 }
-                self.not_into_itself(now, source, to.dir)?;
+                self.not_into_itself(now, source, from.dir, to.dir)?;
                 let moment = self.moment(calendar, &touched);
                 self.move_here(now, (from, source), (to, target), in_use, moment);
                 Ok(())
@@ -233,33 +235,60 @@ impl State {
         self.log_change(now, moment, change);
     }
 
-    /// A directory must not come to lie in itself.
-    fn not_into_itself(&mut self, now: Monotonic, moved: (Fid, FileKind), new_parent: Fid) -> Here<()> {
-        if moved.1 != FileKind::Directory {
+    /// A directory, the name of which is in `from`, must not come to lie in itself. The paths up from where it is and from
+    /// where it comes meet, if not below then at the root: what lies below where they meet is not above it.
+    fn not_into_itself(
+        &mut self,
+        now: Monotonic,
+        (moved, kind): (Fid, FileKind),
+        from: Fid,
+        new_parent: Fid,
+    ) -> Here<()> {
+        if kind != FileKind::Directory {
             return Ok(());
         }
-        let mut above = new_parent;
-        for _ in 0..DEEPEST {
-            if above == moved.0 {
-                return Err(Errno::Invalid.into());
-            }
-            if above.ino == soda_types::Ino::ROOT {
-                return Ok(());
-            }
-            // Where a directory lies is told by the lease on it: who moves it changes it.
-            self.served(now, above).ok_or(Why::Unknown)?;
-            // And it is to be heard before the server is told what is done here, not to run out.
-            let at_server = self.peek(above).is_some_and(|inode| inode.log.origin == Origin::AtServer);
-            if at_server && !self.holder.lasts_until_recalled(now, above) {
-                return Err(Why::NoLease.into());
-            }
-            if self.peek(above).is_some_and(|inode| inode.kernel.recalling > 0) {
-                return Err(Why::Recalled.into());
-            }
-            let known = self.peek(above).and_then(|inode| inode.dir.as_ref()?.parent());
-            above = known.ok_or(Why::Unknown)?;
+        let above = self.path_up(now, new_parent, |_| false);
+        if above.contains(&moved) {
+            return Err(Errno::Invalid.into());
+        }
+        let beside = self.path_up(now, from, |dir| above.contains(&dir));
+        if beside.last().is_some_and(|last| above.contains(last)) {
+            return Ok(());
+        }
+        // One of them ends where it is not certain how it goes on.
+        let ends = [above.last(), beside.last()].into_iter().flatten().filter(|end| end.ino != Ino::ROOT);
+        for end in ends {
+            self.parent_here(now, *end)?;
         }
         Err(Why::Unknown.into())
+    }
+
+    /// A directory and those above it, up to the first that is `enough`, to the root, or as far as it is certain.
+    fn path_up(&mut self, now: Monotonic, dir: Fid, enough: impl Fn(Fid) -> bool) -> Vec<Fid> {
+        let mut path = vec![dir];
+        while let Some(last) = path.last().copied().filter(|last| !enough(*last) && path.len() < DEEPEST) {
+            match self.parent_here(now, last) {
+                Ok(parent) if last.ino != Ino::ROOT => path.push(parent),
+                _ => break,
+            }
+        }
+        path
+    }
+
+    /// Where a directory lies, and will until the server has been told what is done here.
+    fn parent_here(&mut self, now: Monotonic, dir: Fid) -> Here<Fid> {
+        // That is told by the lease on it: who moves it changes it.
+        self.served(now, dir).ok_or(Why::Unknown)?;
+        // And it is to be heard before the server is told what is done here, not to run out.
+        let at_server = self.peek(dir).is_some_and(|inode| inode.log.origin == Origin::AtServer);
+        if at_server && !self.holder.lasts_until_recalled(now, dir) {
+            return Err(Why::NoLease.into());
+        }
+        if self.peek(dir).is_some_and(|inode| inode.kernel.recalling > 0) {
+            return Err(Why::Recalled.into());
+        }
+        let known = self.peek(dir).and_then(|inode| inode.dir.as_ref()?.parent());
+        Ok(known.ok_or(Why::Unknown)?)
     }
 
     /// Permissions and access lists of what is made in a directory.

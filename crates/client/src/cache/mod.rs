@@ -15,6 +15,7 @@ pub(crate) mod inode;
 pub(crate) mod layout;
 pub(crate) mod lru;
 pub(crate) mod names;
+pub(crate) mod names_ahead;
 pub(crate) mod next_files;
 mod opens;
 pub(crate) mod readahead;
@@ -33,6 +34,7 @@ use held_locks::HeldLocks;
 use inode::{Inode, Origin, Xattrs};
 use lru::Lru;
 use names::{Complete, Known};
+use names_ahead::NamesAhead;
 use next_files::NextFiles;
 use opens::Opens;
 use room::Room;
@@ -60,6 +62,7 @@ pub(crate) struct State {
     /// Leases given up by eviction, to be told to the server.
     pub(crate) given_up: Vec<RecallAck>,
     opens: Opens,
+    names_ahead: NamesAhead,
     next_files: NextFiles,
     inodes: FxHashMap<Fid, Inode>,
     /// Inodes that nobody needs, by last use.
@@ -99,6 +102,7 @@ impl State {
             behind: Behind::new(write),
             given_up: Vec::new(),
             opens: Opens::default(),
+            names_ahead: NamesAhead::default(),
             next_files: NextFiles::default(),
             inodes: FxHashMap::default(),
             idle: Lru::default(),

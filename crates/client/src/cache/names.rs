@@ -1,5 +1,6 @@
 //! Names of one directory, present and absent, as known under its lease.
 
+use super::names_ahead::Asked;
 use crate::hooks::{KERNEL_LAG, Names, NamesLock};
 use soda_types::{Fid, FileKind, Mode, Monotonic, Name};
 use std::collections::HashMap;
@@ -102,6 +103,7 @@ pub(crate) struct Directory {
     subdirectory_given: Monotonic,
     /// Its names have been asked for, or it turned out too large: not again before that.
     pub(crate) learning_until: Monotonic,
+    pub(super) asked: Asked,
     /// For `..`.
     parent: Option<Fid>,
     /// Inodes in it that this machine changed and nobody else has asked for since.
@@ -303,6 +305,7 @@ impl Directory {
     /// Nothing is known any more, except what the kernel may hold and which names are in flight.
     pub(crate) fn clear(&mut self) {
         self.times_cleared += 1;
+        self.forget_asked();
         self.complete = Complete::No;
         self.parent = None;
         self.sorted = None;

@@ -30,6 +30,12 @@ impl Room {
         Room { most, known: 0, drop_above: most / 2 }
     }
 
+    /// Whether so many inodes, and a name of each, take a small part of it.
+    pub(super) fn is_large_for(&self, inodes: u64) -> bool {
+        const NAMED: u64 = INODE_BYTES + 400;
+        inodes.saturating_mul(NAMED) <= self.most / 8
+    }
+
     /// What is known of one inode took so much, and takes so much now.
     pub(super) fn changed(&mut self, before: u64, after: u64) {
         self.known = (self.known + after).saturating_sub(before);

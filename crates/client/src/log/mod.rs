@@ -5,6 +5,7 @@
 pub(crate) mod disk;
 pub(crate) mod next;
 pub(crate) mod reserve;
+pub(crate) mod streams;
 pub(crate) mod waiting;
 mod window;
 
@@ -17,6 +18,7 @@ use soda_protocol::Lsn;
 use soda_types::{Fid, Monotonic, Timestamp, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use streams::Streams;
 use tokio::sync::Notify;
 use waiting::Waiters;
 use window::Window;
@@ -34,6 +36,7 @@ pub(crate) struct Behind {
     /// Digests that were sent and have no answer: those under way, and those that are counted as lost with one before them.
     pub(crate) unanswered: BTreeSet<DigestId>,
     pub(crate) window: Window,
+    streams: Streams,
     pub(crate) waiting: Waiters,
     /// For digests that the server's disk may not have: the versions that it had before each of them.
     pub(crate) before: BTreeMap<DigestId, Vec<(Fid, Version)>>,
@@ -75,6 +78,7 @@ impl Behind {
             under_way: VecDeque::new(),
             unanswered: BTreeSet::new(),
             window: Window::default(),
+            streams: Streams::default(),
             waiting: Waiters::default(),
             before: BTreeMap::new(),
             durable: DigestId::default(),
@@ -116,9 +120,9 @@ impl Behind {
         Some(due.max(self.stalled_until))
     }
 
-    /// So much is pending that the server can as well begin.
+    /// So much is pending that the server can as well begin. One of the largest writes is not: what replaces it may come.
     fn is_long(&self, bytes: u64) -> bool {
-        self.log.pending_count() as u64 >= bytes >> 10 || self.log.pending_bytes() >= bytes
+        self.log.pending_count() as u64 >= bytes >> 10 || self.log.pending_data() > bytes
     }
 
     /// Whether as much is pending as may be, with a change for which the server needs so many bytes.

@@ -9,10 +9,14 @@ use soda_protocol::{DigestSlots, Lsn};
 use soda_types::{Fid, Monotonic, Sequence};
 use std::time::Duration;
 
+/// Bytes of data that fill a digest: the largest write that is logged.
+const FULL: u64 = 1 << 20;
+/// The same with what records weigh besides, so that what replaces such a write fits in beside it.
+const WITH_RECORDS: u64 = FULL + (64 << 10);
 /// Most of one digest: some milliseconds of the server's time, so that who waits for another one is not kept long.
-pub(crate) const LIMITS: DigestLimits = DigestLimits { records: 1000, bytes: 1 << 20 };
+pub(crate) const LIMITS: DigestLimits = DigestLimits { records: 1000, bytes: WITH_RECORDS };
 /// Most of a digest that nobody asked for: who asks while it is under way waits for its end.
-const UNASKED: DigestLimits = DigestLimits { records: 500, bytes: 1 << 20 };
+const UNASKED: DigestLimits = DigestLimits { records: 500, bytes: WITH_RECORDS };
 /// The same while others are asking. Smaller ones cost more each.
 const UNASKED_AMONG_OTHERS: DigestLimits = DigestLimits { records: 128, bytes: 256 << 10 };
 /// So long after somebody asked others are expected to.
@@ -90,14 +94,14 @@ impl Behind {
         let goes_on = last.filled == Filled::Full
             || self.under_way.iter().all(|under_way| under_way.chosen == Chosen::InOrder);
         self.log.pending_count() >= UNASKED.records
-            || self.log.pending_bytes() >= UNASKED.bytes
+            || self.log.pending_data() > FULL
             || (goes_on && self.waiting.has_unserved())
     }
 
     /// How full a digest is.
     pub(crate) fn filled(&self, digest: &Digest) -> Filled {
         let weight: u64 = digest.records.iter().map(|record| record.change.weight()).sum();
-        let full = digest.lsns.len() >= UNASKED.records / 2 || weight >= UNASKED.bytes / 2;
+        let full = digest.lsns.len() >= UNASKED.records / 2 || weight >= FULL / 2;
         if full { Filled::Full } else { Filled::InPart }
     }
 

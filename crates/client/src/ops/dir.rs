@@ -1,6 +1,7 @@
 //! Reading directories: from a complete directory in the cache, or page by page from the server.
 
 use crate::cache::names::{Complete, Directory, Edition, Known, Listed, Whole};
+use crate::cache::names_ahead::List;
 use crate::cache::{State, is_directory, present};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
@@ -324,23 +325,40 @@ impl Inner {
         }
         let inner = Arc::clone(self);
         self.runtime.spawn(async move {
-            if inner.ask_attr(dir).result().await.is_err() {
-                return;
-            }
-            let (mut after, mut began) = (None, None);
-            for _ in 0..MOST_LEARNED {
-                let Ok(known) = inner.settled(&[dir]).await else { return };
-                let Ok(page) = inner.ask_page(known, dir, after, began).result().await else { return };
-                began = Some(page.began);
-                after = page.entries.last().map(|last| last.name.clone());
-                if page.end == End::Reached {
-                    // If it was changed while it was read, the next change asks again.
-                    let (mut state, now) = inner.locked();
-                    state.inode(dir).directory().learning_until = now;
-                    return;
-                }
+            if inner.ask_attr(dir).result().await.is_ok() {
+                inner.read_names(dir).await;
             }
         });
+    }
+
+    /// A name of the directory is about to be asked for. If more of them will be, all are, behind it.
+    pub(super) fn list_ahead(self: &Arc<Inner>, dir: Fid) {
+        {
+            let (mut state, now) = self.locked();
+            if state.note_name_asked(now, dir, now + LEARN_AGAIN) == List::NotNow {
+                return;
+            }
+        }
+        self.stats.directories_ahead.one();
+        let inner = Arc::clone(self);
+        self.runtime.spawn(async move { inner.read_names(dir).await });
+    }
+
+    /// Enters all names, if there are not too many of them.
+    async fn read_names(self: &Arc<Inner>, dir: Fid) {
+        let (mut after, mut began) = (None, None);
+        for _ in 0..MOST_LEARNED {
+            let Ok(known) = self.settled(&[dir]).await else { return };
+            let Ok(page) = self.ask_page(known, dir, after, began).result().await else { return };
+            began = Some(page.began);
+            after = page.entries.last().map(|last| last.name.clone());
+            if page.end == End::Reached {
+                // If it was changed while it was read, the next one who needs it asks again.
+                let (mut state, now) = self.locked();
+                state.inode(dir).directory().learning_until = now;
+                return;
+            }
+        }
     }
 
     fn complete_listing(

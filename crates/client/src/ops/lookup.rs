@@ -29,6 +29,7 @@ impl Client {
         if self.inner.writes_behind() {
             self.inner.learn_names(parent);
         }
+        self.inner.list_ahead(parent);
         let alone = self.inner.attributes_alone();
         if alone && let Some((fid, names)) = self.inner.known_file(parent, name) {
             match self.inner.stat(fid).await {
@@ -169,6 +170,7 @@ impl Inner {
     fn cached_entry(&self, parent: Fid, name: &Name) -> Option<Entry> {
         let (mut state, now) = self.locked();
         let known = state.name(now, parent, name)?;
+        state.note_name_found(parent);
         match known.value {
             Known::Absent => Some(Entry { node: None, names: known.valid, attr: Validity::NONE }),
             Known::Present { fid, .. } => {

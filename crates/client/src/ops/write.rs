@@ -1,5 +1,5 @@
-//! Changes of data: write, append, fallocate, copy. Small writes are made here, under the write lease ([`crate::behind`]);
-//! the rest goes through to the server.
+//! Changes of data: write, append, fallocate, copy. Writes are made here, under the write lease ([`crate::behind`]), unless they
+//! are too large or come too fast; the rest goes through to the server.
 
 use crate::behind::here::NotHere;
 use crate::behind::reserve::MadeRoom;
@@ -7,10 +7,11 @@ use crate::cache::extents::{WriteId, WriteOutcome};
 use crate::cache::{OwnChange, State};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
-use crate::config::{Consistency, WritePolicy};
+use crate::config::Consistency;
 use crate::connection::Route;
 use crate::inner::Arrived;
 use crate::interface::{KillPriv, Written};
+use crate::log::streams::SMALL;
 use crate::ops::OpenFile;
 use crate::validity::Cached;
 use bytes::Bytes;
@@ -127,10 +128,11 @@ impl Client {
         data: &Bytes,
         kill: KillPriv,
     ) -> FsResult<Option<Written>> {
-        let WritePolicy::Behind(policy) = self.inner.config.write_policy() else { return Ok(None) };
+        if !self.inner.writes_behind() {
+            return Ok(None);
+        }
         // As it came it may be a small part of a large buffer.
-        let small = data.len() <= policy.largest_write;
-        let data = if small { Bytes::copy_from_slice(data) } else { data.clone() };
+        let data = if data.len() <= SMALL { Bytes::copy_from_slice(data) } else { data.clone() };
         let written = self.inner.here(file.fid(), |state, now, today| {
             file.check_locks(state).map_err(NotHere::Fails)?;
             state.write_here(now, today, file.fid(), at, &data, kill)

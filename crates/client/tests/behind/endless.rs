@@ -32,7 +32,7 @@ async fn a_sync_waits_for_what_was_there_and_not_for_a_writer_that_never_stops()
     assert!(writers.iter().all(|writer| !writer.is_finished()), "nobody was writing any more");
     writers.iter().for_each(|writer| writer.abort());
     // The last that the medium got: that is what the power cut takes.
-    make(&a, a.root(), "through", &"x".repeat(1 << 20)).await;
+    make(&a, a.root(), "through", &"x".repeat(PAST_THE_LOG)).await;
     drop(a);
     cell.power_cut();
     cell.restart();

@@ -9,6 +9,7 @@ mod full;
 mod group;
 mod inquiries;
 mod kinds;
+mod large;
 mod lists;
 mod lost;
 mod nameless;
@@ -21,7 +22,7 @@ mod storm;
 mod unheld;
 mod why;
 
-use crate::common::delayed::{make, mkdir};
+use crate::common::delayed::{PAST_THE_LOG, make, mkdir};
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::*;
 use soda_client::{
@@ -273,7 +274,7 @@ async fn a_power_cut_of_the_server_takes_nothing_from_a_client_that_is_alive() {
     let fid = make(&a, dir, "f", "told, not durable").await;
     assert_eq!(contents(&cell.client().await, &["d", "f"]).await, "told, not durable");
     // Past the log, and the last that the medium got: that is what the power cut takes.
-    make(&a, dir, "through", &"x".repeat(1 << 20)).await;
+    make(&a, dir, "through", &"x".repeat(PAST_THE_LOG)).await;
     make(&a, dir, "g", "not told").await;
     cell.power_cut();
     cell.restart();

@@ -58,7 +58,7 @@ async fn nothing_is_left_of_what_went_through_and_was_lost() {
         // Through, after records of the same inodes.
         let large = vec![b'y'; 5000];
         a.setxattr(cut.dir, b"user.large", &large, SetXattr::Either, KillPriv::Keep).await.unwrap();
-        write(a, &file, 0, "x".repeat(1 << 20)).await;
+        write(a, &file, 0, "x".repeat(PAST_THE_LOG)).await;
         cut.cell.stop();
         let session = a.session();
         if session.backlog.not_durable >= 2 && session.unsynced >= 2 {

@@ -137,7 +137,7 @@ async fn what_a_recall_costs_is_counted() {
     assert!(count("fsync_flush_nanos") > 0);
     make(&a, e, "third", "z").await;
     let large = a.open(find(&a, &["e", "third"]).await.unwrap(), OpenMode::ReadWrite).await.unwrap();
-    a.write(&large, WriteAt::End, vec![1; 1 << 20].into(), KillPriv::Keep).await.unwrap();
+    a.write(&large, WriteAt::End, vec![1; PAST_THE_LOG].into(), KillPriv::Keep).await.unwrap();
     assert!(count("through_flush_nanos") > 0 && count("through_large") == 1, "{:?}", a.stats());
 }
 
@@ -211,5 +211,27 @@ async fn a_directory_does_not_go_into_one_that_was_moved_below_it_untold() {
     assert_eq!(into_itself.unwrap_err().errno, Errno::Invalid);
     assert_eq!(contents(&b, &["p", "t", "s", "u", "f"]).await, "read by both");
     a.sync_all().await.unwrap();
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lies_above_both_places_of_a_directory_need_not_be_known_to_move_it() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let top = mkdir(&a, a.root(), "top").await;
+    let x = mkdir(&a, top, "x").await;
+    let (y, d) = (mkdir(&a, x, "y").await, mkdir(&a, x, "d").await);
+    let e = mkdir(&a, d, "e").await;
+    a.sync_all().await.unwrap();
+    // Another machine changes what is above.
+    make(&b, top, "theirs", "x").await;
+    let before = a.stats();
+    a.rename(x, &name("d"), x, &name("renamed"), RenameHow::Plain).await.unwrap();
+    a.rename(x, &name("renamed"), y, &name("moved"), RenameHow::Plain).await.unwrap();
+    let grown = |what: &str| a.stats().count(what) - before.count(what);
+    assert_eq!((grown("here"), grown("msg_rename")), (2, 0), "{:?}", a.stats());
+    let into_itself = a.rename(x, &name("y"), e, &name("y"), RenameHow::Plain).await;
+    assert_eq!(into_itself.unwrap_err().errno, Errno::Invalid);
+    assert_eq!(find(&b, &["top", "x", "y", "moved", "e"]).await, Some(e));
     assert_eq!(a.stats().count("lost_records"), 0);
 }

@@ -17,7 +17,7 @@ async fn why_the_last_change_went_through_is_remembered() {
     let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
     let last = || seen(&a, &["f"]).last_at_once;
     assert_eq!(last(), None);
-    write(&a, &file, 0, "x".repeat(1 << 20)).await;
+    write(&a, &file, 0, "x".repeat(PAST_THE_LOG)).await;
     assert_eq!(last(), Some(Why::Large));
     wait_until("a change made here", || async {
         write(&a, &file, 0, "small").await;

@@ -12,6 +12,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+/// A write of so many bytes goes past the log.
+pub(crate) const PAST_THE_LOG: usize = (1 << 20) + 1;
+
 /// Nothing is told before somebody asks; the log is on the disk.
 pub(crate) fn caching(cell: &Cell, server: SocketAddr, cache: &Path) -> ClientConfig {
     let behind = WriteBehind { max_age: Duration::from_secs(3600), ..WriteBehind::default() };
@@ -47,8 +50,12 @@ impl Victim {
     }
 
     pub(crate) async fn with(cell: &Cell, fsync: Fsync) -> Victim {
+        Victim::with_at(cell, cell.addr, fsync).await
+    }
+
+    pub(crate) async fn with_at(cell: &Cell, server: SocketAddr, fsync: Fsync) -> Victim {
         let cache = tempfile::tempdir().unwrap();
-        let mut config = caching(cell, cell.addr, cache.path());
+        let mut config = caching(cell, server, cache.path());
         if let WritePolicy::Behind(behind) = &mut config.write {
             behind.fsync = fsync;
         }

@@ -2,6 +2,7 @@
 
 mod cuts;
 mod files;
+mod large;
 
 use crate::common::delayed::*;
 use crate::common::proxy::{Proxy, Weather};
@@ -142,7 +143,7 @@ async fn a_power_cut_of_the_server_in_between_takes_nothing() {
         .run(|client| async move {
             // Past the log, and the last that the medium got: that is what the power cut takes.
             let dir = find(&client, &["d"]).await.unwrap();
-            make(&client, dir, "through", &"x".repeat(1 << 20)).await;
+            make(&client, dir, "through", &"x".repeat(PAST_THE_LOG)).await;
             make(&client, dir, "late", "not told").await;
         })
         .await;
@@ -320,7 +321,7 @@ async fn a_local_fsync_asks_the_server_for_what_is_not_in_the_log() {
     let victim = Victim::with(&cell, Fsync::Local).await;
     victim
         .run(|client| async move {
-            let fid = make(&client, client.root(), "f", &"x".repeat(1 << 20)).await;
+            let fid = make(&client, client.root(), "f", &"x".repeat(PAST_THE_LOG)).await;
             let before = client.stats().count("msg_sync");
             client.fsync(fid).await.unwrap();
             assert_eq!(
@@ -487,7 +488,7 @@ async fn what_was_done_under_a_deep_lease_is_told_by_the_next_one() {
         victim
             .run(move |client| async move {
                 // Past the log, and the last that the medium got: that is what the power cut takes.
-                make(&client, home, "through", &"x".repeat(1 << 20)).await;
+                make(&client, home, "through", &"x".repeat(PAST_THE_LOG)).await;
                 change_tree(&client, home).await;
             })
             .await;

@@ -62,11 +62,12 @@ struct Later {
 }
 
 /// The size, if that is all that the change sets, times aside.
-fn is_truncation(set: &SetAttr) -> Option<u64> {
+pub(crate) fn is_truncation(set: &SetAttr) -> Option<u64> {
     set.size.filter(|_| set.perm.is_none() && set.uid.is_none() && set.gid.is_none())
 }
 
-fn only_times(set: &SetAttr) -> bool {
+/// Whether it sets times alone.
+pub(crate) fn only_times(set: &SetAttr) -> bool {
     *set == SetAttr { atime: set.atime, mtime: set.mtime, ..SetAttr::default() }
 }
 

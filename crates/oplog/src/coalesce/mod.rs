@@ -12,6 +12,8 @@ mod dead;
 
 use crate::Record;
 
+pub(crate) use bytes::{is_truncation, only_times};
+
 /// A shorter list, in the same order, that leads to the same state. Numbers of records stay; where several became one, it
 /// has the number of the last.
 pub fn coalesce(records: Vec<Record>) -> Vec<Record> {

@@ -3,7 +3,7 @@ use crate::world::{Tree, fid, history, new, place};
 use bytes::Bytes;
 use proptest::prelude::*;
 use soda_protocol::Fate;
-use soda_types::FileKind;
+use soda_types::{FileKind, SetAttr};
 
 const ALL: DigestLimits = DigestLimits { records: usize::MAX, bytes: u64::MAX };
 
@@ -363,5 +363,85 @@ proptest! {
         }
         prop_assert_eq!(server.state.1.without_times(), end.without_times());
         prop_assert_eq!(log.backlog(at(1)).records, 0);
+    }
+}
+
+fn write(ino: u64, offset: u64, len: usize) -> Change {
+    Change::Write { fid: fid(ino), offset, data: vec![0; len].into(), kill_suid_sgid: false }
+}
+
+fn log_of(changes: impl IntoIterator<Item = Change>) -> Log {
+    let mut log = Log::default();
+    for change in changes {
+        log.append(at(1), Timestamp::new(1, 0), change);
+    }
+    log
+}
+
+#[test]
+fn writes_that_are_replaced_do_not_count_against_the_limit() {
+    const FULL: usize = 1 << 20;
+    let limits = DigestLimits { records: 1000, bytes: FULL as u64 + 10_000 };
+    let truncation = Change::SetAttr { fid: fid(2), set: SetAttr { size: Some(0), ..SetAttr::default() } };
+    let again: Vec<Change> = (0..20).map(|_| write(2, 0, FULL)).collect();
+    let truncated = again.iter().flat_map(|one| [truncation.clone(), one.clone()]).collect();
+    for changes in [again.clone(), truncated] {
+        let (count, last) = (changes.len(), write(3, 0, FULL));
+        let mut log = log_of(changes.into_iter().chain([last]));
+        let (first, second) = (log.take(limits).unwrap(), log.take(limits).unwrap());
+        assert_eq!((first.lsns.len(), second.lsns.len()), (count, 1));
+        log.handle_lost(first.id);
+        // Whoever waits for it is told as much at once.
+        let wanted = log.take_for(&[fid(2)], limits).unwrap();
+        assert_eq!(wanted.lsns.len(), count);
+    }
+    // Also where one is more than the limit, and the others are counted as before when one of them is taken.
+    let mut log = log_of((0..20).map(|_| write(2, 0, FULL)));
+    let few = DigestLimits { records: 5, bytes: 1000 };
+    assert_eq!(log.take(few).unwrap().lsns.len(), 5);
+    assert_eq!(log.pending_data(), FULL as u64);
+    let apart = [write(2, 0, FULL), write(2, 1, FULL)];
+    assert_eq!(log_of(apart).take(limits).unwrap().lsns.len(), 1, "a byte of the first is left");
+    let between = Change::RemoveXattr { fid: fid(2), name: Vec::new() };
+    let told = [write(2, 0, FULL), between, write(2, 0, FULL)];
+    assert_eq!(log_of(told).take(limits).unwrap().lsns.len(), 2, "the first is told");
+}
+
+fn data_of(records: &[Record]) -> u64 {
+    let of = |record: &Record| match &record.change {
+        Change::Write { data, .. } => data.len() as u64,
+        _ => 0,
+    };
+    records.iter().map(of).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// A digest that is longer than its limit may not fit a frame.
+    #[test]
+    fn no_digest_tells_more_data_than_its_limit(
+        dice in prop::collection::vec(any::<[u8; 5]>(), 1..150),
+        bytes in 1_u64..4_000,
+        wanted in 1_u64..6,
+    ) {
+        let (_, records, _) = history(&dice);
+        let mut log = Log::default();
+        for record in records {
+            log.restore(at(1), record);
+            let pending: Vec<Record> = log.pending().cloned().collect();
+            prop_assert!(data_of(&coalesce(pending)) <= log.pending_data());
+        }
+        let limits = DigestLimits { records: 100, bytes };
+        let all: Vec<Record> = log.pending().cloned().collect();
+        while let Some(digest) = log.take_for(&[fid(wanted)], limits).or_else(|| log.take(limits)) {
+            let data = data_of(&digest.records);
+            let first = all.iter().find(|record| record.lsn == digest.lsns[0]).map(|record| record.change.weight());
+            let first = first.unwrap_or_default() - Change::RECORD_WEIGHT;
+            prop_assert!(data <= bytes.max(first), "{} of {}, {}", data, bytes, first);
+            let pending: Vec<Record> = log.pending().cloned().collect();
+            prop_assert!(data_of(&coalesce(pending)) <= log.pending_data());
+        }
+        prop_assert_eq!((log.pending_data(), log.pending_bytes()), (0, 0));
     }
 }

@@ -34,7 +34,7 @@ impl Log {
     /// The next digest of those that somebody who waits for these inodes needs, dependencies first. `None` if nothing of
     /// theirs is pending (any more).
     pub fn take_for(&mut self, fids: &[Fid], limits: DigestLimits) -> Option<Digest> {
-        self.take_these(self.needed_for(fids), limits)
+        self.take_these(self.within(self.needed_for(fids), limits))
     }
 
     /// The next digest for those who wait: for `due` first, in part if he waits for more than the limits allow, and for all
@@ -57,7 +57,7 @@ impl Log {
         {
             self.select(&mut selected, first, ALL);
         }
-        self.take_these(selected.lsns.into_iter().collect(), limits)
+        self.take_these(self.within(selected.lsns.into_iter().collect(), limits))
     }
 
     /// Adds what somebody waits for, dependencies, too; nothing, if that would be more than the limits allow.

@@ -22,6 +22,7 @@ const MOUNT: &[Group] = &[
             ("read ahead", Bytes("readahead_bytes")),
             ("small files fetched ahead", Count("next_files")),
             ("... and read", Count("next_files_read")),
+            ("directories listed ahead", Count("directories_ahead")),
         ],
     ),
     (

@@ -1,0 +1,133 @@
+//! Who writes faster than the server takes it.
+//!
+//! Large writes are logged like small ones: nobody waits for the server, and what is soon overwritten is not told. But a long
+//! stream would have to wait for it all the same, when as much is pending as may be; and by way of the log each MiB is made
+//! durable at the server by itself before it is applied, and written to the local disk as well, if the log has a place there.
+//! So the large writes of a file go through once a part of what may wait does, and go on to do so until none has come for a
+//! while: the others wait then for what that file has in the log, and no more.
+
+use super::Behind;
+use crate::config::{WriteBehind, WritePolicy};
+use soda_types::{Fid, Monotonic};
+use std::time::Duration;
+
+/// Smaller writes, in bytes, are logged however much waits.
+pub(crate) const SMALL: usize = 256 << 10;
+/// Of the bytes that may wait, the part beyond which a stream goes through.
+const PART: u64 = 4;
+/// A file to which nothing large was written for so long is no stream any more.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Files that are remembered as streams.
+const MOST: usize = 64;
+
+/// Files whose large writes go through, each until then.
+#[derive(Debug, Default)]
+pub(super) struct Streams(Vec<(Fid, Monotonic)>);
+
+impl Streams {
+    /// Whether it is one now; it goes on if it is.
+    fn goes_on(&mut self, now: Monotonic, fid: Fid) -> bool {
+        self.0.retain(|(_, until)| *until > now);
+        let stream = self.0.iter_mut().find(|(of, _)| *of == fid);
+        stream.map(|(_, until)| *until = now + PAUSE).is_some()
+    }
+
+    fn begin(&mut self, now: Monotonic, fid: Fid) {
+        // One that is forgotten begins anew with the next write.
+        if self.0.len() >= MOST {
+            self.0.remove(0);
+        }
+        self.0.push((fid, now + PAUSE));
+    }
+}
+
+impl Behind {
+    /// Whether a write of so many bytes goes to the server at once, since that has not been told of too much. Not where fsync is
+    /// content with the log: then nobody wants to be kept waiting for the server.
+    pub(crate) fn streams_past(&mut self, now: Monotonic, fid: Fid, len: usize) -> bool {
+        let WritePolicy::Behind(WriteBehind { max_bytes, .. }) = self.policy else { return false };
+        if len <= SMALL || self.syncs_here() {
+            return false;
+        }
+        let untold = self.log.pending_data() + self.log.under_way_told();
+        if self.streams.goes_on(now, fid) {
+            return true;
+        }
+        let streams = untold + len as u64 > max_bytes / PART;
+        if streams {
+            self.streams.begin(now, fid);
+        }
+        streams
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Fsync;
+    use soda_oplog::Change;
+    use soda_types::{Ino, Timestamp, VolumeId};
+
+    const MIB: usize = 1 << 20;
+
+    fn fid(ino: u64) -> Fid {
+        Fid::new(VolumeId(1), Ino(ino))
+    }
+
+    fn at(millis: u64) -> Monotonic {
+        Monotonic::ZERO + Duration::from_millis(millis)
+    }
+
+    fn behind(policy: WriteBehind) -> Behind {
+        Behind::new(WritePolicy::Behind(policy))
+    }
+
+    /// Writes a MiB if it does not go through. Returns whether it does.
+    fn write(behind: &mut Behind, now: Monotonic, ino: u64, offset: u64) -> bool {
+        let through = behind.streams_past(now, fid(ino), MIB);
+        if !through {
+            let data = vec![0; MIB].into();
+            let change = Change::Write { fid: fid(ino), offset, data, kill_suid_sgid: false };
+            behind.log.append(now, Timestamp::new(1, 0), change);
+        }
+        through
+    }
+
+    #[test]
+    fn a_stream_goes_through_until_it_pauses_and_others_are_logged() {
+        let mut behind = behind(WriteBehind { max_bytes: 16 << 20, ..WriteBehind::default() });
+        let through: Vec<bool> = (0..8).map(|block| write(&mut behind, at(block), 1, block << 20)).collect();
+        assert_eq!(through, [false, false, false, false, true, true, true, true]);
+        assert!(!behind.streams_past(at(8), fid(1), SMALL), "a small one");
+        while let Some(digest) = behind.log.take(super::super::next::LIMITS) {
+            behind.log.handle_applied(digest.id);
+        }
+        assert!(write(&mut behind, at(500), 1, 0), "it goes on");
+        assert!(!write(&mut behind, at(500), 2, 0), "another file");
+        assert!(write(&mut behind, at(1499), 1, 0));
+        assert!(!write(&mut behind, at(2500), 1, 0), "it has paused");
+    }
+
+    #[test]
+    fn what_is_overwritten_does_not_wait() {
+        let mut behind = behind(WriteBehind { max_bytes: 16 << 20, ..WriteBehind::default() });
+        assert!((0..100).all(|round| !write(&mut behind, at(round), 1, 0)));
+        assert!(behind.due_at().is_some_and(|due| due > at(100)), "nor is it told before its time");
+        assert!(!write(&mut behind, at(100), 1, 1 << 20));
+        assert_eq!(behind.due_at(), Some(Monotonic::ZERO), "more is told at once");
+    }
+
+    #[test]
+    fn nobody_waits_for_the_server_where_the_local_disk_is_enough() {
+        let policy = WriteBehind { max_bytes: 16 << 20, fsync: Fsync::Local, ..WriteBehind::default() };
+        let mut behind = behind(policy);
+        assert!((0..16).all(|block| !write(&mut behind, at(block), 1, block << 20)));
+    }
+
+    #[test]
+    fn not_all_files_that_ever_were_streams_are_remembered() {
+        let mut behind = behind(WriteBehind { max_bytes: 0, ..WriteBehind::default() });
+        assert!((0..1000).all(|ino| write(&mut behind, at(0), ino, 0)));
+        assert_eq!(behind.streams.0.len(), MOST);
+    }
+}
