@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use workload::{Event, Workload};
 
-/// What [`Outcome::load`] has beside its mean, in words.
+/// What [`Outcome::consistency_rate`] has beside its mean, in words.
 pub(crate) const INTERVAL: &str = "99 % confidence";
 
 /// Stretches of equal length of which counts are taken apart, for confidence intervals.
