@@ -45,7 +45,8 @@
 //!   place is asked of every deep lease of the volume, and while a lease is held on such an object nobody else gets a
 //!   deep one there: right, and useless if it happens often.
 //! * *Ends.* `finish_tree`, and `finish_covered_tree` for digests: with what was created, moved and linked. What is covered goes
-//!   into the reply, together with the deep lease: the reply that brought that one may have been lost.
+//!   into the reply, together with the deep lease: the reply that brought that one may have been lost. A digest that is refused
+//!   because nobody can say just now where something lies (`Refusal::Unplaced`) comes again. `forget_holes_of` for what is gone.
 //! * *Restart.* A deep lease says nothing of what a power cut may have taken from the server. So clients claim what it covered
 //!   object by object, each with its version, as node leases ([`Holder::fall_back_to_nodes`](crate::Holder::fall_back_to_nodes)).
 //! * *Client.* `handle_reply_covered`; `begin_move` before every rename, link and unlink that goes through, `begin_own_move` for

@@ -32,9 +32,12 @@ impl Table {
         self.counters.leases_examined += examined;
         let mut blocked = Blocked::No;
         for reach in in_the_way {
-            if self.still_holds(now, reach.lease, object) {
+            let hole = self.hole_at(object, keep);
+            if !self.leave_out_untold(now, reach.lease, object, hole)
+                && self.still_holds(now, reach.lease, object)
+            {
                 let cause = self.cause_of(asker);
-                self.recall_part(now, reach.lease, object, self.hole_at(object, keep), cause);
+                self.recall_part(now, reach.lease, object, hole, cause);
                 blocked = Blocked::Yes;
             }
         }
