@@ -391,6 +391,10 @@ impl Holder {
         let all_of_it = part == LeasePart::tree(lease) && to.is_none();
         let Some(root) = self.deep.roots.get_mut(&lease) else {
             let inside = self.deep.concerned(part, to);
+            if all_of_it && let Some(bar) = self.deep.bars.get_mut(&lease) {
+                // Its grant may be on the way, and it ends with the answer.
+                bar.epoch = bar.epoch.max(epoch);
+            }
             if !inside.is_empty() {
                 // It moved, and the server speaks of the lease that it gave with the move.
                 return self.start_work(epoch, Work { answer, inside, whole: None });
