@@ -2,7 +2,7 @@
 //!
 //! A deep lease is beside the node leases of its session, never in their place: it may be a read lease on a tree in which the
 //! session holds write leases on single objects. It is given by policy only, when nothing conflicts, so nobody is ever
-//! asked for the sake of one; and it keeps its epoch with its mode, it is not given again.
+//! asked for the sake of one; and it keeps its epoch until it gets another mode or stands for more, it is not given again.
 //!
 //! * *Holes* ([`Hole`]). Who needs an object inside asks for that object alone. What is below a directory stays covered though
 //!   its new user may change its names, that is, move things in and out without another word: see the next point. A hole with all
@@ -281,6 +281,8 @@ impl Table {
         (deep.allows(held.mode, path), deep.allows_below(held.mode, path))
     }
 
+    /// A lease that is there already stands for more from now on: what was said of it before, that it is given back or what is kept
+    /// of it, may be on the way and does not speak of that. So it gets another name, and what is being asked of it another, too.
     fn insert_deep(
         &mut self,
         now: Monotonic,
@@ -291,7 +293,8 @@ impl Table {
         self.store.as_branch(object)?;
         let id = match self.store.deep_lease_of(object, session) {
             Some(id) => {
-                self.rename_for(id, mode)?;
+                self.store.lease_mut(id)?.epoch = self.take_epoch();
+                self.store.set_mode(id, mode);
                 id
             }
             None => {
@@ -301,20 +304,8 @@ impl Table {
             }
         };
         self.store.deep_mut(id)?.set_holes(holes);
+        self.ask_all_anew(now, id);
         self.store.lease(id).map(|lease| self.grant_of(lease))
-    }
-
-    /// The lease gets another mode. Under its old name its holder would take that for old news; but if all of it is being asked
-    /// for, it ends under that name.
-    fn rename_for(&mut self, id: LeaseId, mode: Mode) -> Option<()> {
-        let lease = self.store.lease(id)?;
-        let (fid, old) = (self.store.object(lease.object)?.fid, lease.mode);
-        let ends = self.store.deep(id)?.asked(fid).is_some_and(|(_, hole)| hole == Hole::Tree);
-        if old != mode && !ends {
-            self.store.lease_mut(id)?.epoch = self.take_epoch();
-        }
-        self.store.set_mode(id, mode);
-        Some(())
     }
 
     /// Plans of before are not believed any more. False: nothing has moved.

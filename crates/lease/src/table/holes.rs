@@ -79,6 +79,10 @@ impl Deep {
         self.asked.get(&fid).copied()
     }
 
+    pub(super) fn all_asked(&self) -> impl Iterator<Item = (Epoch, Hole)> {
+        self.asked.values().copied()
+    }
+
     pub(super) fn questions(&self) -> impl Iterator<Item = Epoch> {
         self.asked.values().map(|(epoch, _)| *epoch)
     }

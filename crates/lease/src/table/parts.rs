@@ -99,6 +99,16 @@ impl Table {
         self.plan(now, epoch);
     }
 
+    /// As [`Table::ask_anew`] for all that is being asked of a deep lease.
+    pub(super) fn ask_all_anew(&mut self, now: Monotonic, lease: LeaseId) {
+        let asked: Vec<(Epoch, Hole)> =
+            self.store.deep(lease).into_iter().flat_map(|deep| deep.all_asked()).collect();
+        for (epoch, hole) in asked {
+            let cause = self.recalls.get(epoch).map_or(Cause::Reclaim, |asked| asked.cause.clone());
+            self.ask_for(now, epoch, hole, cause);
+        }
+    }
+
     /// As [`Table::ask_anew`] for deep leases of the session that reach the object.
     pub(super) fn ask_anew_inside(&mut self, now: Monotonic, session: SessionId, object: ObjectId) {
         if self.store.deep_count() == 0 {

@@ -373,3 +373,50 @@ fn what_is_changed_without_its_place_being_known_is_asked_for_with_all_below_tho
     // Session 1 knows nothing there any more.
     assert_eq!(bench.table.holes(s(1), f(3)), [(f(20), Hole::Tree)]);
 }
+
+/// Its answer that it has nothing there is on the way, or its word that it gives the lease back. Then it is told of something
+/// below by another lease, whose reach the directory leaves.
+#[test]
+fn what_a_lease_comes_to_stand_for_does_not_end_with_an_answer_of_before() {
+    for asked in [true, false] {
+        let deep_leases = DeepLeases::On { after: 2, max_holes: 1000 };
+        let mut bench = Bench::with(TableConfig { deep_leases, max_leases_per_session: 4, ..plain() });
+        // Session 1 makes directory 20 in 3, and holds all of 3.
+        let names = bench.here(change(3));
+        assert_eq!(bench.request(1, 1, &[names]), [admit(1)]);
+        let created = vec![Created { fid: f(20), kind: FileKind::Directory, parent: Some(f(3)) }];
+        let granted = bench.end(1, &TreeChanges { created, ..TreeChanges::default() });
+        bench.ack(1, gone(3, granted.leases[0].epoch.0));
+        let old = bench.table.deep_lease(s(1), f(20)).expect("its maker's");
+        bench.go(1, change(12));
+        bench.go(1, change(13));
+        assert_eq!(bench.table.deep_lease(s(1), f(3)).map(|grant| grant.mode), Some(Mode::Write));
+        let mut epoch = old.epoch;
+        if asked {
+            // It has too many leases.
+            let full = bench.request(1, 2, &[read(90).not_deep(bench.table.tree_version())]);
+            assert_eq!(full, [admit(2)]);
+            bench.table.finish(bench.now, OpKey(2), Outcome::Applied);
+            let question = bench.outputs().into_iter().find_map(|output| match output {
+                Output::Recall { recall, .. } if recall.fid == f(20) => Some(recall),
+                _ => None,
+            });
+            epoch = question.expect("its oldest lease is asked for").epoch;
+        }
+        let inside = read(30).below(bench.table.tree_version(), vec![f(20), f(3), f(2), f(1)]);
+        assert_eq!(bench.request(1, 3, &[inside]), [admit(3)]);
+        bench.table.finish_tree(bench.now, OpKey(3), Outcome::Applied, &TreeChanges::default());
+        // It moves 20 to 2, and goes on below it.
+        let names = [bench.here(change(3)), bench.here(change(20)), bench.here(change(2))];
+        bench.outputs();
+        assert_eq!(bench.request(1, 4, &names), [admit(4)]);
+        let moved = vec![Moved { fid: f(20), kind: FileKind::Directory, above: vec![f(2), f(1)] }];
+        let changes = TreeChanges { moved, ..TreeChanges::default() };
+        bench.table.finish_tree(bench.now, OpKey(4), Outcome::Applied, &changes);
+        bench.outputs();
+        let word = RecallAck { fid: f(20), epoch, kept: None, in_use: InUse::No, uses: 0, part: None };
+        bench.ack(1, RecallAck { part: Some(LeasePart::tree(f(20))), ..word });
+        let lease = bench.table.deep_lease(s(1), f(20));
+        assert_eq!(lease.map(|grant| grant.mode), Some(Mode::Write), "asked: {asked}");
+    }
+}
