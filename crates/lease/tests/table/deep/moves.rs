@@ -380,7 +380,7 @@ fn what_is_changed_without_its_place_being_known_is_asked_for_with_all_below_tho
 fn what_a_lease_comes_to_stand_for_does_not_end_with_an_answer_of_before() {
     for asked in [true, false] {
         let deep_leases = DeepLeases::On { after: 2, max_holes: 1000 };
-        let mut bench = Bench::with(TableConfig { deep_leases, max_leases_per_session: 4, ..plain() });
+        let mut bench = Bench::with(TableConfig { deep_leases, max_leases_per_session: 3, ..plain() });
         // Session 1 makes directory 20 in 3, and holds all of 3.
         let names = bench.here(change(3));
         assert_eq!(bench.request(1, 1, &[names]), [admit(1)]);

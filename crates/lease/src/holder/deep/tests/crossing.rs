@@ -87,3 +87,16 @@ fn what_is_asked_for_by_its_own_lease_is_not_written_under_a_deep_one_meanwhile(
     assert!(matches!(holder.handle_recall(secs(0), &recall), RecallStep::Drop { .. }));
     assert_eq!((may(&holder, 4), holder.may_delay_changes(secs(0), f(4))), (R, false));
 }
+
+/// It came with an own move, all of it is asked for before its grant is heard of, and with the answer it ends.
+#[test]
+fn a_lease_that_is_asked_for_before_its_grant_comes_is_not_taken_when_that_comes() {
+    let mut holder = holder();
+    let late = holder.begin_request(secs(0));
+    let moved = Recall { fid: f(3), ..question(3, 9, None) };
+    let step = RecallStep::DropPart { lease: f(3), epoch: Epoch(9), keep: None, inside: vec![f(3), f(4)] };
+    assert_eq!(holder.handle_recall(secs(0), &moved), step);
+    holder.finish_part(f(3), Epoch(9), InUse::No);
+    holder.handle_reply_covered(secs(0), late, &[Grant { fid: f(3), ..deep(Mode::Write, 8) }], &[]);
+    assert_eq!(holder.release_deep(f(3)), None);
+}
