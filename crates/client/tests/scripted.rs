@@ -6,8 +6,7 @@ use bytes::Bytes;
 use soda_client::{KillPriv, NamesLock, NoKernel, OpenMode};
 use soda_protocol::*;
 use soda_types::{
-    Cause, Epoch, Errno, Fid, FileKind, FsError, Grant, Ino, LockOwner, Mode, Recall, Sequence, SetAttr,
-    Version, VolumeId,
+    Errno, Fid, FileKind, FsError, Grant, Ino, LockOwner, Mode, Sequence, SetAttr, Version, VolumeId,
 };
 use std::sync::Arc;
 use std::time::Duration;
