@@ -29,8 +29,8 @@
 //!   one directory, and where the place of an object was not known.
 //! * *Covered is what the server has said so of*, with the answers (`Covered`), object by object. So the client need not know
 //!   the holes, hard links need no word of their own, and holes heal in the table alone.
-//! * *Each question has an epoch of its own.* A deep lease keeps its epoch unless it gets another mode or comes to stand for more;
-//!   questions have theirs. So an answer of before an own change or move, or to a weaker question, does not count.
+//! * *Each question has an epoch of its own.* A deep lease keeps its epoch unless it gets another mode or comes to stand for
+//!   more; questions have theirs. So an answer of before an own change or move, or to a weaker question, does not count.
 //! * *A deep lease is beside the node leases of its session,* not in their place: a session may read a whole tree under a
 //!   deep lease and hold write leases on objects of it.
 //!

@@ -281,8 +281,8 @@ impl Table {
         (deep.allows(held.mode, path), deep.allows_below(held.mode, path))
     }
 
-    /// A lease that is there already stands for more from now on: what was said of it before, that it is given back or what is kept
-    /// of it, may be on the way and does not speak of that. So it gets another name, and what is being asked of it another, too.
+    /// A lease that is there already stands for more from now on: what was said of it before, that it is given back or what is
+    /// kept of it, may be on the way and does not speak of that. So it gets another name, and what is being asked of it, too.
     fn insert_deep(
         &mut self,
         now: Monotonic,

@@ -188,8 +188,8 @@ impl Table {
         }
     }
 
-    /// A session whose time is over has a hole where it has been told of nothing, and nobody waits for it. If it comes back it goes on
-    /// without knowing. False: it may have something there.
+    /// A session whose time is over has a hole where it has been told of nothing, and nobody waits for it. If it comes back it
+    /// goes on without knowing. False: it may have something there.
     pub(super) fn leave_out_untold(
         &mut self,
         now: Monotonic,

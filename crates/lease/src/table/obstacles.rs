@@ -59,8 +59,8 @@ impl Table {
         (leases, examined)
     }
 
-    /// As [`Table::leases_against`], of deep leases. Who changes something of which it is not known where it lies may move it with
-    /// all below: a lease with a hole for the object alone is in its way, too.
+    /// As [`Table::leases_against`], of deep leases. Who changes something of which it is not known where it lies may move it
+    /// with all below: a lease with a hole for the object alone is in its way, too.
     pub(super) fn deep_against(
         &self,
         session: SessionId,

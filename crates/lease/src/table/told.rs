@@ -1,5 +1,5 @@
-//! What a session has been told that its deep leases cover. It caches nothing else by them, so when its time is over, and somebody
-//! needs something of which it has not heard, the session loses nothing by a hole there: it need not be ended for that.
+//! What a session has been told that its deep leases cover. It caches nothing else by them, so when its time is over, and
+//! somebody needs something of which it has not heard, it loses nothing by a hole there: it need not be ended for that.
 //!
 //! The objects themselves would cost what deep leases save. So this is a Bloom filter (Bloom 1970) that grows by further ones
 //! (Almeida et al. 2007): about two bytes for each object, what was told is always found, and of a hundred others some seem to

@@ -1,5 +1,5 @@
-//! Deep leases in a small world of clients with caches: see `world`. `SEED` repeats one run, `SEEDS` says how many; both: how many
-//! from that one on.
+//! Deep leases in a small world of clients with caches: see `world`. `SEED` repeats one run, `SEEDS` says how many; both: how
+//! many from that one on.
 
 mod checks;
 mod clients;
