@@ -366,7 +366,9 @@ impl Table {
     }
 
     pub(super) fn note_told(&mut self, session: SessionId, covered: &[Coverage]) {
-        if let Some(holder) = self.sessions.get_mut(&session) {
+        if !covered.is_empty()
+            && let Some(holder) = self.sessions.get_mut(&session)
+        {
             covered.iter().for_each(|covered| holder.told.add(covered.fid));
         }
     }
