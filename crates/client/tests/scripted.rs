@@ -9,7 +9,6 @@ use soda_types::{
     Errno, Fid, FileKind, FsError, Grant, Ino, LockOwner, Mode, Sequence, SetAttr, Version, VolumeId,
 };
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 fn reclaimed(leases: Vec<Option<Grant>>) -> Answer {
