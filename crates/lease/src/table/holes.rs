@@ -215,16 +215,13 @@ impl Table {
         true
     }
 
-    /// The inode does not exist any more, nor will another of its number: nobody needs a hole for it.
+    /// The inode does not exist any more, nor will another of its number: nobody needs a hole for it. For the crowd in its
+    /// directory it goes on counting: who removes one file after the other there asks for all of it after some.
     pub fn forget_holes_of(&mut self, fid: Fid) {
         let Some(object) = self.store.find(fid).filter(|_| self.store.deep_count() > 0) else { return };
-        let directory = self.store.parent(object);
         for (lease, _) in self.store.with_holes_for(object) {
-            if let Some(deep) = self.store.deep_mut(lease)
-                && deep.holes.contains_key(&fid)
-                && !deep.asked.contains_key(&fid)
-            {
-                deep.close_hole(fid, directory);
+            if let Some(deep) = self.store.deep_mut(lease).filter(|deep| !deep.asked.contains_key(&fid)) {
+                deep.holes.remove(&fid);
             }
         }
     }
