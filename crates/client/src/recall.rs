@@ -174,8 +174,8 @@ impl Inner {
         let in_use = state.in_use(asked, InUse::No);
         let (of, keep, inside) = match step {
             RecallStep::AlreadyGone(mut ack) => {
-                if recall.part.is_some() {
-                    let uncovered = state.uncovered_ahead();
+                if let Some(part) = ack.part {
+                    let uncovered = state.uncovered_ahead(part);
                     if !uncovered.is_empty() {
                         return Begun::Uncovered(uncovered);
                     }

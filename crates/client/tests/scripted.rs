@@ -6,11 +6,9 @@ use bytes::Bytes;
 use soda_client::{KillPriv, NamesLock, NoKernel, OpenMode};
 use soda_protocol::*;
 use soda_types::{
-    Cause, Epoch, Errno, Fid, FileKind, FsError, Grant, Ino, LeasePart, LockOwner, Mode, Recall, Sequence,
-    SetAttr, Version, VolumeId,
+    Errno, Fid, FileKind, FsError, Grant, Ino, LockOwner, Mode, Sequence, SetAttr, Version, VolumeId,
 };
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 fn reclaimed(leases: Vec<Option<Grant>>) -> Answer {
@@ -49,85 +47,6 @@ async fn a_close_travels_ahead_of_what_follows() {
             _ => {}
         }
     }
-}
-
-/// The word that a deep lease was given back has been lost, and the server takes it for what covers a new file: it asks for that
-/// when somebody wants the file, and with the answer it would refuse what was written meanwhile.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_nothing_covers_is_told_before_a_question_about_a_lease_that_is_not_held_is_answered() {
-    const LEASE: Fid = Fid { volume: VolumeId(1), ino: Ino(99), generation: 0 };
-    let script = Script::writing_behind().await;
-    let (client, mut control) = (script.client, script.control);
-    let (said, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let (go_on, written) = tokio::sync::oneshot::channel();
-    let server = tokio::spawn(async move {
-        let mut version = 1;
-        let mut written = Some(written);
-        let mut second = false;
-        loop {
-            version += 1;
-            let (tag, request) = match control.next().await {
-                Message::Request(tag, request) => (tag, request),
-                Message::Note(Note::RecallAcks(acks)) => return (second, acks),
-                Message::Note(_) => continue,
-            };
-            let Call::Digest { records, .. } = &request.call else {
-                control.answer_alone(tag, &request.call, version).await;
-                continue;
-            };
-            let touched: Vec<Fid> = records
-                .iter()
-                .flat_map(|record| record.change.touches())
-                .filter_map(|(object, _)| match object {
-                    Object::Inode(fid) => Some(fid),
-                    _ => None,
-                })
-                .collect();
-            let attrs = touched.iter().map(|fid| (*fid, attr(*fid, (2 << 20) + version, 0))).collect();
-            let file = touched.iter().copied().find(|fid| *fid != ROOT).unwrap();
-            match written.take() {
-                Some(written) => {
-                    said.send(()).unwrap();
-                    written.await.unwrap();
-                    control.answer(tag, Answer::Digested { attrs }, &[]).await;
-                    let (epoch, cause) = (Epoch(1 << 30), Cause::Data);
-                    let recall =
-                        Recall { fid: LEASE, epoch, to: None, cause, part: Some(LeasePart::object(file)) };
-                    control.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
-                }
-                None => {
-                    second |= records.iter().any(|record| matches!(record.change, Change::Write { .. }));
-                    control.answer(tag, Answer::Digested { attrs }, &[]).await;
-                }
-            }
-        }
-    });
-    let mut number = 0;
-    let file = loop {
-        let before = client.stats().count("here");
-        let (at, new) = (name(&number.to_string()), new_node(FileKind::File));
-        let (_, file) = client.create_open(ROOT, &at, new, OpenMode::ReadWrite).await.unwrap();
-        if client.stats().count("here") > before {
-            break file;
-        }
-        number += 1;
-        assert!(number < 2000, "{:?}", client.stats());
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    };
-    let syncing = tokio::spawn({
-        let client = Arc::clone(&client);
-        async move { client.sync_all().await }
-    });
-    told.recv().await.unwrap();
-    client.write(&file, WriteAt::Offset(0), "not told".into(), KillPriv::Keep).await.unwrap();
-    go_on.send(()).unwrap();
-    let (second, acks) = server.await.unwrap();
-    assert!(second, "answered before the server has heard of the write");
-    assert!(
-        acks.len() == 1 && acks[0].kept.is_none() && acks[0].part == Some(LeasePart::tree(LEASE)),
-        "{acks:?}"
-    );
-    drop(syncing);
 }
 
 /// Another had said before that it has the lock.

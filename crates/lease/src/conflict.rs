@@ -29,8 +29,8 @@
 //!   one directory, and where the place of an object was not known.
 //! * *Covered is what the server has said so of*, with the answers (`Covered`), object by object. So the client need not know
 //!   the holes, hard links need no word of their own, and holes heal in the table alone.
-//! * *Each question has an epoch of its own.* A deep lease keeps its epoch unless it gets another mode; questions have theirs.
-//!   So an answer of before an own change, or to a weaker question, does not count.
+//! * *Each question has an epoch of its own.* A deep lease keeps its epoch unless it gets another mode or comes to stand for
+//!   more; questions have theirs. So an answer of before an own change or move, or to a weaker question, does not count.
 //! * *A deep lease is beside the node leases of its session,* not in their place: a session may read a whole tree under a
 //!   deep lease and hold write leases on objects of it.
 //!
@@ -45,7 +45,8 @@
 //!   place is asked of every deep lease of the volume, and while a lease is held on such an object nobody else gets a
 //!   deep one there: right, and useless if it happens often.
 //! * *Ends.* `finish_tree`, and `finish_covered_tree` for digests: with what was created, moved and linked. What is covered goes
-//!   into the reply, together with the deep lease: the reply that brought that one may have been lost.
+//!   into the reply, together with the deep lease: the reply that brought that one may have been lost. A digest that is refused
+//!   because nobody can say just now where something lies (`Refusal::Unplaced`) comes again. `forget_holes_of` for what is gone.
 //! * *Restart.* A deep lease says nothing of what a power cut may have taken from the server. So clients claim what it covered
 //!   object by object, each with its version, as node leases ([`Holder::fall_back_to_nodes`](crate::Holder::fall_back_to_nodes)).
 //! * *Client.* `handle_reply_covered`; `begin_move` before every rename, link and unlink that goes through, `begin_own_move` for

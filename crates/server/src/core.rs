@@ -123,6 +123,8 @@ pub(crate) enum Verdict {
     SessionEnded,
     /// Of a covered operation: the lease that is missing.
     NotHeld(Fid),
+    /// Of a covered operation: to be asked for again.
+    Unplaced,
     /// Taken out of the queue on the client's wish.
     Cancelled,
 }

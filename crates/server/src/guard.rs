@@ -44,6 +44,8 @@ pub(crate) enum Admission {
     SessionEnded,
     /// Of a covered operation: the lease that is missing.
     NotHeld(Fid),
+    /// Of a covered operation: it is not known at the moment which leases cover it.
+    Unplaced,
 }
 
 /// Who asks for admission, for logs and for `Cancel`.
@@ -109,6 +111,7 @@ impl<'s> CoreGuard<'s> {
         match self.refused.remove(&key) {
             Some(Refusal::SessionEnded) => return Admission::SessionEnded,
             Some(Refusal::NotHeld(fid)) => return Admission::NotHeld(fid),
+            Some(Refusal::Unplaced(_)) => return Admission::Unplaced,
             None => {}
         }
         let now = self.now;
@@ -191,8 +194,9 @@ impl<'s> CoreGuard<'s> {
         leases
     }
 
-    /// Forgets a session's leases on an inode that does not exist any more.
+    /// Forgets a session's leases on an inode that does not exist any more, and that others have it left out of theirs.
     pub(crate) fn give_up_lease(&mut self, session: SessionId, fid: Fid) {
+        self.table.forget_holes_of(fid);
         if let Some(grant) = self.table.lease(session, fid) {
             let now = self.now;
             let given_up =
@@ -239,6 +243,7 @@ impl<'s> CoreGuard<'s> {
                     let verdict = match refusal {
                         Refusal::SessionEnded => Verdict::SessionEnded,
                         Refusal::NotHeld(fid) => Verdict::NotHeld(fid),
+                        Refusal::Unplaced(_) => Verdict::Unplaced,
                     };
                     if !self.wake(key, verdict) {
                         self.refused.insert(key, refusal);

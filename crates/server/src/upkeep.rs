@@ -179,7 +179,7 @@ async fn drop_orphan(shared: &Shared, fid: Fid) -> FsResult<()> {
             Ok(Verdict::Admitted) => key,
             _ => return Ok(()),
         },
-        Admission::SessionEnded | Admission::NotHeld(_) => return Ok(()),
+        Admission::SessionEnded | Admission::NotHeld(_) | Admission::Unplaced => return Ok(()),
     };
     let unused = {
         let core = shared.core();

@@ -11,7 +11,7 @@ use crate::log::disk::DiskLog;
 use soda_oplog::segments::{Entry, Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::{Lsn, OpId, SessionWelcome};
-use soda_types::{Errno, Fid, FsError, Monotonic, Recall, Sequence, Slot, Version};
+use soda_types::{Errno, Fid, FsError, LeasePart, Monotonic, Recall, Scope, Sequence, Slot, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,10 +81,16 @@ impl State {
         self.lose_records(records)
     }
 
-    /// Inodes that the server knows and lacks something of, and that no lease covers.
-    pub(crate) fn uncovered_ahead(&self) -> Vec<Fid> {
-        let touched = self.behind.log.pending().flat_map(|record| Behind::inodes_of(&record.change));
-        let touched: BTreeSet<Fid> = touched.collect();
+    /// Inodes that the server knows and lacks something of, and that no lease covers, if they may belong to the part of a deep
+    /// lease. With all below it that may be any: then the whole log is looked through.
+    pub(crate) fn uncovered_ahead(&self, part: LeasePart) -> Vec<Fid> {
+        let touched: BTreeSet<Fid> = match part.scope {
+            Scope::Node => self.is_ahead(&[part.fid]).then_some(part.fid).into_iter().collect(),
+            Scope::Subtree => {
+                let pending = self.behind.log.pending();
+                pending.flat_map(|record| Behind::inodes_of(&record.change)).collect()
+            }
+        };
         let uncovered = |fid: &Fid| {
             let is_known = self.peek(*fid).is_none_or(|inode| inode.log.origin != Origin::Here);
             is_known && !self.holder.is_exclusive(*fid)

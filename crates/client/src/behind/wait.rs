@@ -120,6 +120,22 @@ impl Inner {
         self.told_up_to(last).await
     }
 
+    /// Waits until the digests that are under way have their answers.
+    ///
+    /// # Errors
+    /// As [`Inner::flush`].
+    pub(crate) async fn answered(self: &Arc<Inner>) -> FsResult<()> {
+        let receiver = {
+            let (mut state, _) = self.locked();
+            if state.behind.digest_under_way().is_none() {
+                return Ok(());
+            }
+            // Of no inode anything is pending, so that waits for all that is under way, and for nothing else.
+            state.behind.wait_for_inodes(&[])
+        };
+        self.received(receiver).await
+    }
+
     /// Waits until the server knows everything up to this record.
     ///
     /// # Errors

@@ -23,8 +23,8 @@ impl Inner {
         let (inner, recall) = (Arc::clone(self), recall.clone());
         self.runtime.spawn(async move {
             while crate::lock(&inner.state).behind.is_under_way(digest) {
-                let flushed = tokio::time::timeout(PROGRESS, inner.flush_all()).await;
-                if matches!(flushed, Ok(Err(_))) {
+                let answered = tokio::time::timeout(PROGRESS, inner.answered()).await;
+                if matches!(answered, Ok(Err(_))) {
                     tokio::time::sleep(FLUSH_AGAIN).await;
                 }
             }

@@ -3,6 +3,7 @@
 mod builders;
 mod contention;
 mod idle;
+mod questions;
 mod scan;
 
 use crate::common::delayed::{make, mkdir};

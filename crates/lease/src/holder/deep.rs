@@ -52,6 +52,9 @@ pub(super) struct Deep {
     strayed: BTreeSet<Fid>,
     /// Grants that came with the answer that is being taken in: what they raise.
     raising: Vec<Grant>,
+    /// The last request that was sent before a directory was asked for with all below it, or a lease was lowered or given back.
+    /// What an answer of before says to lie elsewhere than it has been moved to since may have been below that.
+    narrowed: u64,
 }
 
 /// A deep lease.
@@ -64,6 +67,8 @@ pub(super) struct Root {
     pub(super) is_asked: bool,
     /// It was given for writing, and this client keeps reading.
     lowered: bool,
+    /// Answers to requests sent until then say for writing what may only be read since.
+    lowered_at: u64,
     questions: Questions,
     pub(super) last_used: Monotonic,
 }
@@ -225,7 +230,12 @@ impl Holder {
         if !since || root.is_asked || self.deep.is_barred(ticket, covered) {
             return;
         }
-        let mode = covered.mode.min(root.grant.mode);
+        let moved = self.deep.is_adrift(ticket, covered);
+        if ticket.number <= self.deep.narrowed && (moved || self.deep.is_moving(covered)) {
+            return;
+        }
+        let most = if ticket.number <= root.lowered_at { Mode::Read } else { root.grant.mode };
+        let mode = covered.mode.min(most);
         match self.deep.members.get_mut(&covered.fid) {
             Some(member) if member.recalls > 0 => return,
             Some(member) => {
@@ -242,10 +252,9 @@ impl Holder {
         }
         let mut below = covered.fid;
         for directory in &covered.above {
-            self.deep.links.add(*directory, below);
+            self.deep.link_said(*directory, below);
             below = *directory;
         }
-        let moved = self.deep.is_adrift(ticket, covered);
         if moved {
             self.deep.adrift.insert(covered.fid);
         }
@@ -286,10 +295,12 @@ impl Holder {
             }
             _ => {
                 let questions = Questions::default();
-                let (is_asked, lowered, last_used) = (false, false, now);
-                let root = Root { grant: *grant, began, granted_by, is_asked, lowered, questions, last_used };
+                let (is_asked, lowered, lowered_at, last_used) = (false, false, 0, now);
+                let grant = *grant;
+                let root =
+                    Root { grant, began, granted_by, is_asked, lowered, lowered_at, questions, last_used };
                 self.deep.roots.insert(grant.fid, root);
-                self.deep.raising.push(*grant);
+                self.deep.raising.push(grant);
                 self.deep.moor_below(grant.fid);
             }
         }
@@ -371,12 +382,19 @@ impl Holder {
         }
         let until = self.clock;
         self.deep.bar(part.fid, until, part.scope);
+        if part.scope == Scope::Subtree {
+            self.deep.narrowed = until;
+        }
         if to.is_none() {
             self.deep.strayed.insert(part.fid);
         }
         let all_of_it = part == LeasePart::tree(lease) && to.is_none();
         let Some(root) = self.deep.roots.get_mut(&lease) else {
             let inside = self.deep.concerned(part, to);
+            if all_of_it && let Some(bar) = self.deep.bars.get_mut(&lease) {
+                // Its grant may be on the way, and it ends with the answer.
+                bar.epoch = bar.epoch.max(epoch);
+            }
             if !inside.is_empty() {
                 // It moved, and the server speaks of the lease that it gave with the move.
                 return self.start_work(epoch, Work { answer, inside, whole: None });
@@ -497,6 +515,7 @@ impl Holder {
         let epoch = root.grant.epoch;
         let until = self.clock;
         self.deep.bar(lease, until, Scope::Subtree);
+        self.deep.narrowed = until;
         self.deep.over.add(lease, epoch);
         let members = self.deep.standing_on(lease);
         self.deep.remove_root(lease, members);

@@ -87,7 +87,10 @@ impl Holder {
         });
         by_node.or_else(|| {
             let end = self.session_end();
-            (self.deep.allows(fid, mode) && end > now).then_some(end)
+            // What was moved out of reach of the deep lease has only the node lease behind it.
+            let asked = self.leases.get(&fid).is_some_and(|held| held.recall.is_some());
+            let allowed = self.deep.allows(fid, mode) && (mode == Mode::Read || !asked);
+            (allowed && end > now).then_some(end)
         })
     }
 

@@ -48,6 +48,8 @@ counters! {
     recalls_inside,
     /// Objects taken out of deep leases by a recall of that part.
     holes,
+    /// Objects taken out of deep leases of sessions that were away, and had not been told of them.
+    holes_untold,
     /// Objects back under the deep lease that they were taken out of.
     holes_healed,
     /// Recalls sent again because no answer came.

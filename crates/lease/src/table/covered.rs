@@ -3,10 +3,12 @@
 //!
 //! That is the fence. A message of a session that has ended, or about something whose lease has been given away since, may be
 //! as late as it likes: it is refused. A lease that is being recalled still counts, for this is how its holder
-//! gets to the answer.
+//! gets to the answer. Where it cannot be said at the moment whether a deep lease covers something, because another operation may
+//! be moving it or what it lies in, it is refused for that, and may be asked for again.
 
 use super::Table;
 use super::admission::{OpState, Operation, Part, Terms, Verdict};
+use super::deep::Placing;
 use super::grants::Granted;
 use super::index::ObjectId;
 use super::output::{Access, Ancestors, Covered, Created, OpKey, Output, Refusal, TreeChanges};
@@ -37,10 +39,10 @@ impl Table {
         all.sort_unstable();
         all.dedup_by_key(|(fid, _)| *fid);
         let objects: Vec<ObjectId> = all.iter().map(|(fid, _)| self.store.find_or_insert(*fid)).collect();
-        for (fid, ancestors) in &covered.ancestors {
-            if let Some(object) = self.store.find(*fid) {
-                self.place(object, ancestors);
-            }
+        if let Some(fid) = self.place_covered(&covered.ancestors) {
+            self.unsettled.extend(objects);
+            self.outputs.push_back(Output::Refuse(op, Refusal::Unplaced(fid)));
+            return self.settle(now);
         }
         let (accesses, parts) = all
             .into_iter()
@@ -57,6 +59,25 @@ impl Table {
         };
         self.ops.insert(op, operation);
         self.enter(now, op);
+    }
+
+    /// Learns where the objects of a covered operation lie. Returns one of which that cannot be said now, if it matters: what
+    /// covers it, and who has been told of what is below it.
+    fn place_covered(&mut self, places: &[(Fid, Ancestors)]) -> Option<Fid> {
+        let mut put_off = None;
+        for (fid, ancestors) in places {
+            let placing = self.store.find(*fid).map(|object| self.place(object, ancestors));
+            if placing == Some(Placing::PutOff) {
+                put_off.get_or_insert(*fid);
+            }
+        }
+        put_off.filter(|_| self.store.deep_count() > 0)
+    }
+
+    /// By a node lease.
+    fn holds_for_writing(&self, now: Monotonic, object: ObjectId, session: SessionId) -> bool {
+        let lease = self.store.lease_of(object, session).and_then(|id| self.store.lease(id));
+        lease.is_some_and(|lease| lease.mode == Mode::Write && lease.expires > now)
     }
 
     /// A covered operation is over. Its session gets write leases on those of what it made that exist, whatever policy says:
@@ -91,6 +112,7 @@ impl Table {
             self.grant_covered_new(now, session, object, made.kind, &mut granted);
             self.unsettled.push_back(object);
         }
+        self.note_told(session, &granted.covered);
         self.settle(now);
         // It had expired, and one that was waiting for it has ended it.
         if !self.sessions.contains_key(&session) {
@@ -183,6 +205,7 @@ impl Table {
             None if is_free => granted.leases.extend(self.grant_made(now, session, object)),
             None => {}
         }
+        self.note_told(session, &granted.covered);
         self.unsettled.push_back(object);
         self.settle(now);
         granted
@@ -207,9 +230,8 @@ impl Table {
     pub(super) fn standing_of(&self, now: Monotonic, op: &Operation, parts: &[Part]) -> Standing {
         let mut standing = Standing::Clear;
         for ((object, access), part) in op.objects.iter().zip(&op.accesses).zip(parts) {
-            let lease = self.store.lease_of(*object, op.session).and_then(|id| self.store.lease(id));
-            let by_node = lease.is_some_and(|lease| lease.mode == Mode::Write && lease.expires > now);
-            let held = by_node || self.is_covered_deep(*object, op.session, Intent::Change);
+            let held = self.holds_for_writing(now, *object, op.session)
+                || self.is_covered_deep(*object, op.session, Intent::Change);
             if *part == Part::Held && !held {
                 return Standing::NotHeld(access.fid);
             }

@@ -2,7 +2,7 @@
 //!
 //! A deep lease is beside the node leases of its session, never in their place: it may be a read lease on a tree in which the
 //! session holds write leases on single objects. It is given by policy only, when nothing conflicts, so nobody is ever
-//! asked for the sake of one; and it keeps its epoch with its mode, it is not given again.
+//! asked for the sake of one; and it keeps its epoch until it gets another mode or stands for more, it is not given again.
 //!
 //! * *Holes* ([`Hole`]). Who needs an object inside asks for that object alone. What is below a directory stays covered though
 //!   its new user may change its names, that is, move things in and out without another word: see the next point. A hole with all
@@ -14,6 +14,8 @@
 //!   operation that was admitted for the object), so it need not know the holes; they heal in the table alone, when the
 //!   session comes by and contention there has ended. What comes to lie in the reach of a lease otherwise (a rename, a link
 //!   less, a place that becomes known) gets a hole without a question: its session has not been told of it.
+//! * *Away.* A session whose time is over is ended as with node leases, but not for what it has not been told of (`told.rs`):
+//!   there it has a hole, and does not hear of it.
 //! * *Moves under way.* An operation that was admitted before a lease is given or a hole heals may move what is inside
 //!   afterwards. So neither happens while another session changes something there. (A session keeps its own moves apart, see
 //!   [`crate::Holder::begin_move`].)
@@ -29,6 +31,27 @@ use crate::conflict::{Concession, Place, Reach, concession};
 use soda_types::{Cause, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 use std::collections::BTreeSet;
 
+/// What a session's deep leases allow below a directory, together: the strongest mode, and its holes.
+type Below = (Mode, Holes);
+
+/// What goes on below a directory that moves, by deep leases that a session gets there.
+#[derive(Debug)]
+struct Kept {
+    all: Below,
+    /// Directories that other sessions have deep leases on: a lease that allows less, from further above, is all that the session
+    /// has below these, which no hole can say.
+    apart: Vec<(Fid, Below)>,
+}
+
+/// What became of the word where an object lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Placing {
+    /// It is known, or nobody can say.
+    Done,
+    /// It can be said when an operation under way has ended, or is to be looked up anew.
+    PutOff,
+}
+
 impl Table {
     /// Names the state of the tree that the table has heard of. Take it before a plan looks at the volume.
     pub fn tree_version(&self) -> TreeVersion {
@@ -43,13 +66,13 @@ impl Table {
 
     /// Learns where an object lies. What is being changed at this moment may have moved already: its mover gets leases for what
     /// it goes on with when the table hears of that, by where it was before.
-    pub(super) fn place(&mut self, object: ObjectId, ancestors: &Ancestors) {
+    pub(super) fn place(&mut self, object: ObjectId, ancestors: &Ancestors) -> Placing {
         if self.store.ancestry().is_none() {
-            return;
+            return Placing::Done;
         }
-        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
+        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return Placing::Done };
         if !self.moves.is_current(fid, ancestors) {
-            return;
+            return Placing::PutOff;
         }
         let changes =
             |found: ObjectId| self.store.object(found).is_some_and(|found| found.running == Running::Changer);
@@ -60,7 +83,7 @@ impl Table {
                     .chain(above)
                     .take_while(|found| self.store.nearest_branch(*found).is_none());
                 if news.into_iter().any(changes) {
-                    return;
+                    return Placing::PutOff;
                 }
                 for leased in self.store.place(object, chain) {
                     self.leave_holes_for(leased);
@@ -69,6 +92,7 @@ impl Table {
             Ancestors::Several(_) if !changes(object) => self.store.place_several(object),
             Ancestors::Several(_) | Ancestors::Unknown => {}
         }
+        Placing::Done
     }
 
     /// An inode is new, right below the parent. In no directory (a temporary file, or one with several names from the start) it
@@ -128,7 +152,7 @@ impl Table {
         let placed = self.store.nearest_branch(object).is_some();
         let before = reached(self);
         let owed = self.owed_for(object, session);
-        let below = if is_directory { self.reach_below(object, session) } else { None };
+        let below = if is_directory { self.kept_below(object, session) } else { None };
         change(self, object);
         // Where nobody can say any more what is above it, nothing covers it.
         let lost = placed && self.store.nearest_branch(object).is_none();
@@ -148,15 +172,13 @@ impl Table {
             Some(_) => self.grant_changer(now, session, object, &Access::change(fid, Cause::Attributes)),
             None => self.grant_made(now, session, object),
         };
-        let deep = below.and_then(|below| self.insert_deep(now, session, object, below));
-        // Of several leases together, one to write and one to read, holes do not say all.
-        self.leave_holes_inside(object, session);
+        let deep = below.map(|below| self.keep_below(now, session, object, below)).unwrap_or_default();
         node.into_iter().chain(deep).collect()
     }
 
     /// Other sessions that may have been told of what is below the directory by deep leases above it, with what these allow.
     /// Where its place is not known nobody has been told anything: see [`Table::hole_at`].
-    fn told_below(&self, fid: Fid, mover: SessionId) -> Vec<(SessionId, (Mode, Holes))> {
+    fn told_below(&self, fid: Fid, mover: SessionId) -> Vec<(SessionId, Kept)> {
         let Some(object) = self.store.find(fid).filter(|_| self.store.deep_count() > 0) else {
             return Vec::new();
         };
@@ -166,28 +188,58 @@ impl Table {
         };
         let above = self.store.reaching_into(object, Scope::Subtree).into_iter().filter(is_above);
         let sessions: BTreeSet<SessionId> = above.map(|reach| reach.session).collect();
-        let below = |session| Some((session, self.reach_below(object, session)?));
+        let below = |session| Some((session, self.kept_below(object, session)?));
         sessions.into_iter().filter_map(below).collect()
     }
 
     /// The directory has been moved by another session than these, which goes on without another word: what they have been told
     /// of below it is asked for, as of a deep lease that they have on it from now on.
-    fn leave_behind(&mut self, now: Monotonic, fid: Fid, left: Vec<(SessionId, (Mode, Holes))>) {
+    fn leave_behind(&mut self, now: Monotonic, fid: Fid, left: Vec<(SessionId, Kept)>) {
         let Some(object) = self.store.find(fid) else { return };
         for (session, below) in left {
-            if self.insert_deep(now, session, object, below).is_none() {
-                continue;
-            }
-            self.leave_holes_inside(object, session);
-            if let Some(id) = self.store.deep_lease_of(object, session) {
-                self.recall_part(now, id, object, Hole::Tree, Cause::Reclaim);
+            for Grant { fid, .. } in self.keep_below(now, session, object, below) {
+                let Some(directory) = self.store.find(fid) else { continue };
+                if let Some(id) = self.store.deep_lease_of(directory, session) {
+                    self.recall_part(now, id, directory, Hole::Tree, Cause::Reclaim);
+                }
             }
         }
     }
 
+    fn kept_below(&self, object: ObjectId, session: SessionId) -> Option<Kept> {
+        let all = self.reach_below(object, session)?;
+        let own = self.store.reaching_below(object).into_iter().filter(|reach| reach.session == session);
+        if own.count() < 2 {
+            return Some(Kept { all, apart: Vec::new() });
+        }
+        let directory = self.store.object(object)?.fid;
+        let theirs = self.store.deep_leases().filter(|(id, root)| {
+            *root != directory && self.store.lease(*id).is_some_and(|lease| lease.session != session)
+        });
+        let roots: BTreeSet<Fid> = theirs.map(|(_, root)| root).collect();
+        let inside = |root: Fid| {
+            let found = self.store.find(root).filter(|found| self.store.path(*found).contains(&directory))?;
+            Some((root, self.reach_below(found, session)?))
+        };
+        Some(Kept { all, apart: roots.into_iter().filter_map(inside).collect() })
+    }
+
+    /// Gives a session deep leases in the place of those that the directory has left the reach of.
+    fn keep_below(&mut self, now: Monotonic, session: SessionId, object: ObjectId, kept: Kept) -> Vec<Grant> {
+        let mut grants = Vec::new();
+        for (fid, below) in kept.apart {
+            let grant = self.store.find(fid).and_then(|inside| self.insert_deep(now, session, inside, below));
+            grants.extend(grant);
+        }
+        grants.extend(self.insert_deep(now, session, object, kept.all));
+        // Of several leases together, one to write and one to read, holes do not say all.
+        self.leave_holes_inside(object, session);
+        grants
+    }
+
     /// What the session's deep leases allow below a directory, together: the strongest mode, and its holes. Those in whose holes
     /// the directory lies allow nothing there.
-    fn reach_below(&self, object: ObjectId, session: SessionId) -> Option<(Mode, Holes)> {
+    fn reach_below(&self, object: ObjectId, session: SessionId) -> Option<Below> {
         let own = self.store.reaching_below(object).into_iter().filter(|reach| reach.session == session);
         let leases = &own.map(|reach| reach.lease).collect::<Vec<LeaseId>>()[..];
         let mode = leases.iter().filter_map(|id| Some(self.store.lease(*id)?.mode)).max()?;
@@ -229,17 +281,20 @@ impl Table {
         (deep.allows(held.mode, path), deep.allows_below(held.mode, path))
     }
 
+    /// A lease that is there already stands for more from now on: what was said of it before, that it is given back or what is
+    /// kept of it, may be on the way and does not speak of that. So it gets another name, and what is being asked of it, too.
     fn insert_deep(
         &mut self,
         now: Monotonic,
         session: SessionId,
         object: ObjectId,
-        (mode, holes): (Mode, Holes),
+        (mode, holes): Below,
     ) -> Option<Grant> {
         self.store.as_branch(object)?;
         let id = match self.store.deep_lease_of(object, session) {
             Some(id) => {
-                self.rename_for(id, mode)?;
+                self.store.lease_mut(id)?.epoch = self.take_epoch();
+                self.store.set_mode(id, mode);
                 id
             }
             None => {
@@ -249,20 +304,8 @@ impl Table {
             }
         };
         self.store.deep_mut(id)?.set_holes(holes);
+        self.ask_all_anew(now, id);
         self.store.lease(id).map(|lease| self.grant_of(lease))
-    }
-
-    /// The lease gets another mode. Under its old name its holder would take that for old news; but if all of it is being asked
-    /// for, it ends under that name.
-    fn rename_for(&mut self, id: LeaseId, mode: Mode) -> Option<()> {
-        let lease = self.store.lease(id)?;
-        let (fid, old) = (self.store.object(lease.object)?.fid, lease.mode);
-        let ends = self.store.deep(id)?.asked(fid).is_some_and(|(_, hole)| hole == Hole::Tree);
-        if old != mode && !ends {
-            self.store.lease_mut(id)?.epoch = self.take_epoch();
-        }
-        self.store.set_mode(id, mode);
-        Some(())
     }
 
     /// Plans of before are not believed any more. False: nothing has moved.
@@ -320,6 +363,14 @@ impl Table {
         let alone = self.store.object(object)?.running == Running::Readers(0);
         let mode = if alone { best.allows } else { Mode::Read };
         Some(Coverage { fid: path[0], root, mode, above: path[1..=end].to_vec() })
+    }
+
+    pub(super) fn note_told(&mut self, session: SessionId, covered: &[Coverage]) {
+        if !covered.is_empty()
+            && let Some(holder) = self.sessions.get_mut(&session)
+        {
+            covered.iter().for_each(|covered| holder.told.add(covered.fid));
+        }
     }
 
     /// The object moves with what others hold on it and below: whose deep lease did not reach it before has not been told of

@@ -164,6 +164,9 @@ impl Table {
         self.counters.reclaims += 1;
         let grant = self.insert_lease(now, session, object, (Scope::Subtree, held.mode), Term::Session);
         self.leave_holes_inside(object, session);
+        if let Some(holder) = self.sessions.get_mut(&session) {
+            holder.told.add_everything();
+        }
         grant
     }
 

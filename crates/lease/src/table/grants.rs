@@ -89,7 +89,9 @@ impl Table {
             objects.push(object);
             self.unsettled.push_back(object);
         }
-        let covered = objects.iter().filter_map(|object| self.covered(op.session, *object)).collect();
+        let covered: Vec<Coverage> =
+            objects.iter().filter_map(|object| self.covered(op.session, *object)).collect();
+        self.note_told(op.session, &covered);
         self.settle(now);
         // It had expired, and one that was waiting for it has ended it.
         if !self.sessions.contains_key(&op.session) {

@@ -3,6 +3,7 @@
 use super::Table;
 use super::ancestry::Position;
 use super::index::ObjectId;
+use super::sessions::Session;
 use super::store::LeaseId;
 use soda_types::{Cause, Epoch, Fid, FileKind, Mode, Monotonic, Scope, SessionId};
 use std::collections::BTreeMap;
@@ -76,6 +77,10 @@ impl Deep {
 
     pub(super) fn asked(&self, fid: Fid) -> Option<(Epoch, Hole)> {
         self.asked.get(&fid).copied()
+    }
+
+    pub(super) fn all_asked(&self) -> impl Iterator<Item = (Epoch, Hole)> {
+        self.asked.values().copied()
     }
 
     pub(super) fn questions(&self) -> impl Iterator<Item = Epoch> {
@@ -183,6 +188,44 @@ impl Table {
         }
     }
 
+    /// A session whose time is over has a hole where it has been told of nothing, and nobody waits for it. If it comes back it
+    /// goes on without knowing. False: it may have something there.
+    pub(super) fn leave_out_untold(
+        &mut self,
+        now: Monotonic,
+        lease: LeaseId,
+        object: ObjectId,
+        hole: Hole,
+    ) -> bool {
+        let Some(fid) = self.store.object(object).map(|found| found.fid) else { return false };
+        let holder = self.store.lease(lease).and_then(|lease| self.sessions.get(&lease.session));
+        let is_untold = |holder: &Session| {
+            holder.expires <= now && holder.is_good() && hole != Hole::Tree && !holder.told.has(fid)
+        };
+        if !holder.is_some_and(is_untold) {
+            return false;
+        }
+        if let Some((epoch, _)) = self.store.deep(lease).and_then(|deep| deep.asked(fid))
+            && let Some(part) = self.recalls.remove(epoch).and_then(|asked| asked.part)
+        {
+            self.withdraw_question(lease, part);
+        }
+        self.make_hole(lease, object, fid, hole);
+        self.counters.holes_untold += 1;
+        true
+    }
+
+    /// The inode does not exist any more, nor will another of its number: nobody needs a hole for it. For the crowd in its
+    /// directory it goes on counting: who removes one file after the other there asks for all of it after some.
+    pub fn forget_holes_of(&mut self, fid: Fid) {
+        let Some(object) = self.store.find(fid).filter(|_| self.store.deep_count() > 0) else { return };
+        for (lease, _) in self.store.with_holes_for(object) {
+            if let Some(deep) = self.store.deep_mut(lease).filter(|deep| !deep.asked.contains_key(&fid)) {
+                deep.holes.remove(&fid);
+            }
+        }
+    }
+
     /// The holes below a directory are part of the one that it is with all below it.
     pub(super) fn close_below(&mut self, lease: LeaseId, directory: Fid) {
         let root =
@@ -240,14 +283,13 @@ impl Table {
         {
             return;
         }
-        let inside = |other: ObjectId| {
-            let path = self.store.path(other);
-            let unknown = self.store.position(other) == Position::Unknown;
-            path.contains(&fid) || (unknown && path.first().is_some_and(|found| found.volume == fid.volume))
-        };
-        let theirs = self.store.leases().filter(|lease| lease.session != session && inside(lease.object));
+        // All leases are looked at, so what costs least goes first.
+        let theirs = self.store.leases().filter(|lease| {
+            lease.session != session
+                && (mode == Mode::Write || lease.mode == Mode::Write)
+                && self.store.may_be_inside(lease.object, fid)
+        });
         let holes: Vec<(ObjectId, Hole)> = theirs
-            .filter(|lease| mode == Mode::Write || lease.mode == Mode::Write)
             .map(|lease| {
                 let kept = (lease.mode == Mode::Read && lease.scope == Scope::Node).then_some(Mode::Read);
                 (lease.object, Hole::new(kept, lease.scope))

@@ -51,6 +51,7 @@ mod recalls;
 mod sessions;
 mod slab;
 mod store;
+mod told;
 mod view;
 
 pub use config::{DeepLeases, TableConfig, WriteLeases};

@@ -3,6 +3,7 @@
 
 use super::Table;
 use super::admission::{Operation, Terms, exclude, others_keep};
+use super::ancestry::Position;
 use super::index::ObjectId;
 use super::output::OpKey;
 use super::placing::Reaching;
@@ -58,7 +59,8 @@ impl Table {
         (leases, examined)
     }
 
-    /// As [`Table::leases_against`], of deep leases.
+    /// As [`Table::leases_against`], of deep leases. Who changes something of which it is not known where it lies may move it
+    /// with all below: a lease with a hole for the object alone is in its way, too.
     pub(super) fn deep_against(
         &self,
         session: SessionId,
@@ -68,7 +70,9 @@ impl Table {
         if self.store.deep_count() == 0 {
             return (Vec::new(), 0);
         }
-        let mut reaching = self.store.reaching(object);
+        let unknown = keep.is_none() && self.store.position(object) == Position::Unknown;
+        let mut reaching =
+            if unknown { self.store.reaching_below(object) } else { self.store.reaching(object) };
         let examined = reaching.len() as u64;
         reaching.retain(|reach| reach.session != session && Some(reach.allows) > keep);
         (reaching, examined)

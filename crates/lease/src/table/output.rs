@@ -125,7 +125,7 @@ pub struct Covered {
     /// Changed without leases: things of the server's own that no other operation may use meanwhile.
     pub alone: Vec<Fid>,
     /// Where the changed ones lie. A deep lease counts for what has a place only, so with deep leases on no plan that is older
-    /// than a move may be used.
+    /// than a move may be used ([`Refusal::Unplaced`]: it is not known yet).
     pub ancestors: Vec<(Fid, Ancestors)>,
 }
 
@@ -174,6 +174,10 @@ pub enum Refusal {
     /// Of a [`Covered`] operation: nothing of it may be done any more.
     #[error("the session has no write lease on {0}")]
     NotHeld(Fid),
+    /// Of a [`Covered`] operation: the object, or something above it, is just being changed, and may be moving, so it cannot be
+    /// said yet whether a deep lease covers it. To be asked for again when that is over.
+    #[error("where {0} lies cannot be said at the moment")]
+    Unplaced(Fid),
 }
 
 /// Why a session was ended by the server.

@@ -32,9 +32,12 @@ impl Table {
         self.counters.leases_examined += examined;
         let mut blocked = Blocked::No;
         for reach in in_the_way {
-            if self.still_holds(now, reach.lease, object) {
+            let hole = self.hole_at(object, keep);
+            if !self.leave_out_untold(now, reach.lease, object, hole)
+                && self.still_holds(now, reach.lease, object)
+            {
                 let cause = self.cause_of(asker);
-                self.recall_part(now, reach.lease, object, self.hole_at(object, keep), cause);
+                self.recall_part(now, reach.lease, object, hole, cause);
                 blocked = Blocked::Yes;
             }
         }
@@ -94,6 +97,16 @@ impl Table {
         self.recalls.insert(epoch, outstanding);
         self.resend(now, session, epoch);
         self.plan(now, epoch);
+    }
+
+    /// As [`Table::ask_anew`] for all that is being asked of a deep lease.
+    pub(super) fn ask_all_anew(&mut self, now: Monotonic, lease: LeaseId) {
+        let asked: Vec<(Epoch, Hole)> =
+            self.store.deep(lease).into_iter().flat_map(|deep| deep.all_asked()).collect();
+        for (epoch, hole) in asked {
+            let cause = self.recalls.get(epoch).map_or(Cause::Reclaim, |asked| asked.cause.clone());
+            self.ask_for(now, epoch, hole, cause);
+        }
     }
 
     /// As [`Table::ask_anew`] for deep leases of the session that reach the object.

@@ -40,6 +40,19 @@ impl Store {
         own.into_iter().chain(above.into_iter().flatten().map(|(_, branch)| branch.fid)).collect()
     }
 
+    /// The object is the directory, or lies below it, or may for all that is known.
+    pub(super) fn may_be_inside(&self, object: ObjectId, directory: Fid) -> bool {
+        let fid = self.object(object).map(|found| found.fid);
+        match self.position(object) {
+            _ if fid == Some(directory) => true,
+            Position::Unknown => fid.is_some_and(|fid| fid.volume == directory.volume),
+            Position::Several => false,
+            Position::In(branch) | Position::Is(branch) => self
+                .ancestry()
+                .is_some_and(|all| all.up_from(Some(branch)).any(|(_, above)| above.fid == directory)),
+        }
+    }
+
     fn counted(&self, object: ObjectId) -> Counted {
         match self.position(object) {
             Position::Unknown => {

@@ -2,6 +2,7 @@
 
 use super::output::{FenceReason, Output, Refusal, SessionEnded};
 use super::store::{LeaseId, LeaseList};
+use super::told::Told;
 use super::{OpKey, Table};
 use soda_types::{Fid, Monotonic, ObjectTerm, Scope, SessionId};
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub(super) struct Session {
     /// What it takes.
     pub(super) widest: Scope,
     pub(super) leases: LeaseList,
+    /// By deep leases.
+    pub(super) told: Told,
     /// It has told of changes afterwards, or prepares to.
     pub(super) delays: bool,
     /// It has left an inquiry unanswered: no more of them until then.
@@ -52,6 +55,7 @@ impl Table {
                     object_term: None,
                     widest,
                     leases,
+                    told: Told::default(),
                     delays: false,
                     not_asked_until: Monotonic::ZERO,
                 };

@@ -1,4 +1,5 @@
-//! Deep leases in a small world of clients with caches: see `world`. `SEED` repeats one run, `SEEDS` says how many.
+//! Deep leases in a small world of clients with caches: see `world`. `SEED` repeats one run, `SEEDS` says how many; both: how
+//! many from that one on.
 
 mod checks;
 mod clients;
@@ -20,10 +21,10 @@ fn run(seed: u64, mistake: Mistake) -> World {
 #[test]
 fn nobody_reads_what_is_old_and_nobody_waits_for_ever() {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
-    let first = number("SEED");
-    let seeds = first.map_or(0..number("SEEDS").unwrap_or(100), |seed| seed..seed + 1);
+    let (first, count) = (number("SEED"), number("SEEDS"));
+    let seeds = first.map_or(0..count.unwrap_or(100), |seed| seed..seed + count.unwrap_or(1));
     let (mut reads, mut writes, mut deep, mut holes, mut healed, mut lowered) = (0, 0, 0, 0, 0, 0);
-    let (mut told, mut refused) = (0, 0);
+    let (mut told, mut refused) = (0, Vec::new());
     for seed in seeds {
         let done = catch_unwind(AssertUnwindSafe(|| run(seed, Mistake::None)));
         let world = done.unwrap_or_else(|_| panic!("SEED={seed} cargo test -p soda-lease --test deep"));
@@ -34,15 +35,27 @@ fn nobody_reads_what_is_old_and_nobody_waits_for_ever() {
         healed += world.healed;
         lowered += world.lowered;
         told += world.told;
-        refused += world.refused;
+        refused.extend((world.refused > 0).then_some(seed));
     }
     println!(
         "{reads} reads from caches, {writes} local writes, {deep} deep leases, {holes} holes, {healed} healed, \
-         {lowered} lowered, {told} moves told, {refused} refused"
+         {lowered} lowered, {told} moves told"
     );
+    assert!(refused.is_empty(), "moves were refused in the runs of these seeds: {refused:?}");
     if first.is_none() {
         assert!(reads > 1000 && writes > 1000 && deep > 300 && holes > 300 && healed > 20 && lowered > 100);
-        assert!(told > 50 && refused == 0);
+        assert!(told > 50);
+    }
+}
+
+/// A run that failed once is run for ever.
+#[test]
+fn seeds_that_found_something() {
+    let found = [
+        24_528, // What was moved below a lease ended with an answer about that lease of before.
+    ];
+    for seed in found {
+        assert_eq!(run(seed, Mistake::None).refused, 0, "seed {seed}");
     }
 }
 

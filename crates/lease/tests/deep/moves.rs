@@ -1,7 +1,7 @@
 //! What a client moves under write leases, and tells the server later: one digest of one move.
 
 use crate::world::{Does, Mistake, Op, OwnMove, Reply, SESSIONS, World, f, s};
-use soda_lease::table::{Ancestors, Covered, OpKey, Output, TreeChanges};
+use soda_lease::table::{Ancestors, Covered, OpKey, Output, Refusal, TreeChanges};
 use soda_types::{Fid, Mode};
 use std::collections::BTreeMap;
 
@@ -61,6 +61,8 @@ impl World {
         while let Some(output) = self.table.poll_output() {
             match output {
                 Output::Admit(op) if op == key => verdict = Some(true),
+                // It comes again.
+                Output::Refuse(op, Refusal::Unplaced(_)) if op == key => {}
                 Output::Refuse(op, _) if op == key => verdict = Some(false),
                 other => others.push(other),
             }

@@ -7,10 +7,10 @@ mod moves;
 
 use crate::support::*;
 use soda_lease::table::{
-    Access, Covered, Created, DeepLeases, FenceReason, Granted, Hole, Moved, OpKey, Outcome, Output,
+    Access, Covered, Created, DeepLeases, FenceReason, Granted, Hole, Moved, OpKey, Outcome, Output, Refusal,
     TableConfig, TreeChanges, TreeVersion,
 };
-use soda_types::{Cause, FileKind, Grant, InUse, LeasePart, Mode, Recall, RecallAck, Scope};
+use soda_types::{Cause, FileKind, Grant, InUse, LeasePart, Mode, Recall, RecallAck, Scope, SessionId};
 
 fn deep(after: u32) -> Bench {
     let deep_leases = DeepLeases::On { after, max_holes: 2 };

@@ -86,7 +86,7 @@ pub(super) fn admit_idle(
         }
         // The grace period, in which no new leases are given.
         Admission::Waits(key, _) => core.withdraw(key),
-        Admission::SessionEnded | Admission::NotHeld(_) => {}
+        Admission::SessionEnded | Admission::NotHeld(_) | Admission::Unplaced => {}
     }
     0
 }

@@ -83,7 +83,7 @@ async fn go_on(link: &Arc<Link>, step: Step) -> Option<Step> {
             let _place = link.shared.places.enter().await;
             Some(operation.carry_out(waiting.key, waiting.found))
         }
-        Verdict::SessionEnded | Verdict::NotHeld(_) => {
+        Verdict::SessionEnded | Verdict::NotHeld(_) | Verdict::Unplaced => {
             operation.conclude(&[], Conclusion::failed(Failure::SessionEnded));
             None
         }
@@ -204,7 +204,7 @@ impl Operation {
                     let waiting = Waiting { key, found: plan.found, verdict };
                     return Step::Waits(Box::new(self), waiting);
                 }
-                Admission::SessionEnded | Admission::NotHeld(_) => {
+                Admission::SessionEnded | Admission::NotHeld(_) | Admission::Unplaced => {
                     self.conclude(&[], Conclusion::failed(Failure::SessionEnded));
                     return Step::Done;
                 }

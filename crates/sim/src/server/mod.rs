@@ -486,11 +486,16 @@ impl Server {
                             running.by_slot.remove(&(operation.session, op.slot));
                         }
                         for (conn, tag) in operation.reply_to {
-                            let reply = match refusal {
-                                Refusal::SessionEnded => ToClient::SessionEnded { tag },
-                                Refusal::NotHeld(_) => ToClient::DigestRefused { tag },
-                            };
-                            context.send_to_client(conn, reply);
+                            match refusal {
+                                Refusal::SessionEnded => {
+                                    context.send_to_client(conn, ToClient::SessionEnded { tag });
+                                }
+                                Refusal::NotHeld(_) => {
+                                    context.send_to_client(conn, ToClient::DigestRefused { tag });
+                                }
+                                // It comes again on the next connection.
+                                Refusal::Unplaced(_) => context.break_connection(conn),
+                            }
                         }
                     }
                 }

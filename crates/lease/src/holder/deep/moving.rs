@@ -73,6 +73,22 @@ impl Deep {
         }
     }
 
+    /// What is said to lie in a directory. If it was in another one before, somebody has moved it, and there may be old links.
+    pub(super) fn link_said(&mut self, directory: Fid, fid: Fid) {
+        if Links::of(&self.links.up, fid).any(|known| known != directory) {
+            self.strayed.insert(fid);
+        }
+        self.links.add(directory, fid);
+    }
+
+    /// The object, or a directory above it, is being moved by this client: the answer may be of before or after that.
+    pub(super) fn is_moving(&self, covered: &Coverage) -> bool {
+        let moving = |fid: &Fid| {
+            self.bound_for.range((*fid, 0, Fid::default())..).next().is_some_and(|(moved, ..)| moved == fid)
+        };
+        !self.bound_for.is_empty() && std::iter::once(&covered.fid).chain(&covered.above).any(moving)
+    }
+
     /// Something on the way from a member up to its lease is being moved to where nobody knows the way.
     pub(super) fn is_bound_for_unknown(&self, covered: &Coverage) -> bool {
         let unknown = |fid: &Fid| {

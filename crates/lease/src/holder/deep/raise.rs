@@ -4,10 +4,10 @@
 //! the time, since that would have been asked for. So it is where it was when it was said to be covered, unless this client
 //! has moved it, or a directory between, itself, or that was asked for alone: that is left out. What has a lease of its own
 //! keeps to that one; what is below is not left out for it. A lease that this client got because it has moved the
-//! directory has holes.
+//! directory has holes, and is left out; where the answer with it was lost, what the next one says of its members counts.
 
 use super::links::Links;
-use super::{Deep, Holder, Ticket};
+use super::{Deep, Holder, Member, Ticket};
 use soda_types::{Fid, Mode};
 
 impl Deep {
@@ -65,7 +65,10 @@ impl Holder {
             if self.leases.contains_key(&fid) {
                 continue;
             }
-            if let Some(member) = self.deep.members.get_mut(&fid).filter(|member| member.mode == Mode::Read) {
+            // What the very answer says may be read has a hole for it: a lease that came before may be said again.
+            let raised =
+                |member: &&mut Member| member.mode == Mode::Read && member.granted_by != ticket.number;
+            if let Some(member) = self.deep.members.get_mut(&fid).filter(raised) {
                 (member.mode, member.root) = (Mode::Write, root);
             }
         }

@@ -1,6 +1,7 @@
 //! Directory 1 with 2 and 3 in it, 4 in 3; session 1 has a deep lease on 1.
 
 mod alone;
+mod crossing;
 
 use super::*;
 use crate::{DriftMargin, HolderConfig};

@@ -122,7 +122,8 @@ impl Holder {
         }
         let began = self.tick();
         let root = self.deep.roots.get_mut(&lease)?;
-        (root.grant.mode, root.lowered) = (Mode::Read, true);
+        (root.grant.mode, root.lowered, root.lowered_at) = (Mode::Read, true, began);
+        self.deep.narrowed = began;
         let epoch = root.grant.epoch;
         for fid in self.deep.standing_on(lease) {
             if let Some(member) = self.deep.members.get_mut(&fid) {

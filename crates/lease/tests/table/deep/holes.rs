@@ -161,3 +161,53 @@ fn while_back_off_lasts_a_hole_heals_for_reading_only() {
     assert_eq!(comes_by(&mut bench, change(10)), (0, Some(Mode::Write)));
     assert_eq!(holes(&bench), []);
 }
+
+/// One creation brings a lease on a whole directory. Who is cut off then loses nothing by what it has never looked at.
+#[test]
+fn who_is_away_has_holes_where_it_has_looked_at_nothing() {
+    for mode in [Mode::Read, Mode::Write] {
+        let mut bench = Bench::with_deep(mode);
+        bench.pass(20.0, &[2]);
+        let access = bench.here(change(15));
+        assert_eq!(bench.request(2, 1, &[access]), [admit(1)]);
+        let epoch = bench.end(1, &TreeChanges::default()).leases[0].epoch.0;
+        assert_eq!((holes(&bench), bench.table.counters().holes_untold), (vec![15], 1));
+        // It comes back, and goes on with what it has.
+        bench.renew(1);
+        assert_eq!(comes_by(&mut bench, read(11)), (0, Some(mode)));
+        let access = bench.here(read(15));
+        assert_eq!(bench.request(1, 2, &[access]), [lower(2, 15, epoch)]);
+    }
+}
+
+#[test]
+fn who_does_not_answer_about_what_it_has_not_looked_at_has_a_hole_when_its_time_is_over() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let access = bench.here(change(15));
+    assert_eq!(bench.request(2, 1, &[access]), [asked(15, 4, None)]);
+    let outputs = bench.pass(20.0, &[2]);
+    assert_eq!(outputs.last(), Some(&admit(1)));
+    assert!(!outputs.iter().any(|output| matches!(output, Output::Fence { .. })), "{outputs:?}");
+    // Its answer comes all the same, and answers nothing any more.
+    bench.renew(1);
+    assert_eq!(bench.ack(1, answer(15, 4, None)), []);
+    assert_eq!(holes(&bench), [15]);
+}
+
+/// Something may be known below what is asked for with all below it.
+#[test]
+fn who_is_away_loses_its_lease_if_all_below_is_asked_for() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    bench.pass(20.0, &[2]);
+    assert_eq!(bench.request(2, 1, &[change(15)]), [fence(1, FenceReason::Expired(f(15))), admit(1)]);
+}
+
+#[test]
+fn what_does_not_exist_any_more_is_no_hole() {
+    let mut bench = Bench::with_deep(Mode::Read);
+    take_out(&mut bench, 10);
+    bench.table.forget_holes_of(f(11));
+    assert_eq!(holes(&bench), [10]);
+    bench.table.forget_holes_of(f(10));
+    assert_eq!(holes(&bench), []);
+}

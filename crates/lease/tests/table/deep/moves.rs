@@ -266,3 +266,157 @@ fn a_directory_with_many_holes_is_asked_for_with_all_below() {
     bench.ack(1, answer_tree(20, recall.epoch.0));
     assert_eq!(bench.table.holes(s(1), f(3)), [(f(20), Hole::Tree)]);
 }
+
+/// Session 1 may read below 21 by its lease on 2, and has none to write there: session 2 has made it.
+#[test]
+fn what_its_mover_may_only_read_below_a_directory_of_others_it_goes_on_reading() {
+    let deep_leases = DeepLeases::On { after: 2, max_holes: 1000 };
+    let mut bench = Bench::with(TableConfig { deep_leases, ..plain() });
+    let at = |bench: &Bench, access: Access, above: &[u64]| {
+        access.below(bench.table.tree_version(), above.iter().map(|ino| f(*ino)).collect())
+    };
+    let run = |bench: &mut Bench, session: u64, op: u64, access: Access| {
+        let granted = match &bench.request(session, op, &[access])[..] {
+            [Output::Admit(_)] => bench.end(op, &TreeChanges::default()),
+            other => panic!("{other:?}"),
+        };
+        granted
+    };
+    for ino in [40, 41] {
+        let access = at(&bench, read(ino), &[2, 1]);
+        run(&mut bench, 1, ino, access);
+    }
+    for ino in [12, 13] {
+        let access = at(&bench, change(ino), &[3, 2, 1]);
+        run(&mut bench, 1, ino, access);
+    }
+    let modes = [2, 3].map(|ino| bench.table.deep_lease(s(1), f(ino)).map(|grant| grant.mode));
+    assert_eq!(modes, [Some(Mode::Read), Some(Mode::Write)]);
+    // Session 2 makes directory 21 in 20, and keeps reading there.
+    let names = at(&bench, change(20), &[3, 2, 1]);
+    for ask in bench.request(2, 1, &[names]) {
+        let Output::Recall { recall: Recall { fid, epoch, part, .. }, .. } = ask else { panic!("{ask:?}") };
+        bench.ack(1, RecallAck { fid, epoch, kept: None, in_use: InUse::No, uses: 0, part });
+    }
+    let created = vec![Created { fid: f(21), kind: FileKind::Directory, parent: Some(f(20)) }];
+    bench.end(1, &TreeChanges { created, ..TreeChanges::default() });
+    let lease = bench.table.deep_lease(s(2), f(21)).expect("its maker's");
+    let lowered = RecallAck {
+        fid: f(21),
+        epoch: lease.epoch,
+        kept: Some(Mode::Read),
+        in_use: InUse::No,
+        uses: 0,
+        part: Some(LeasePart::tree(f(21))),
+    };
+    bench.ack(2, lowered);
+    let inside = at(&bench, read(30), &[21, 20, 3, 2, 1]);
+    let covered = run(&mut bench, 1, 2, inside).covered;
+    assert_eq!((covered[0].root, covered[0].mode), (f(2), Mode::Read));
+    // Session 1 moves 20 out of the reach of both.
+    let names =
+        [at(&bench, change(3), &[2, 1]), at(&bench, change(20), &[3, 2, 1]), at(&bench, change(1), &[])];
+    let asks = bench.request(1, 3, &names);
+    let [Output::Recall { recall, .. }] = &asks[..] else { panic!("{asks:?}") };
+    assert_eq!(bench.ack(2, gone(20, recall.epoch.0)), [admit(3)]);
+    let moved = vec![Moved { fid: f(20), kind: FileKind::Directory, above: vec![f(1)] }];
+    let granted = bench.end(3, &TreeChanges { moved, ..TreeChanges::default() });
+    let deep = |grant: &&Grant| grant.scope == Scope::Subtree;
+    let deep: Vec<_> = granted.leases.iter().filter(deep).map(|grant| (grant.fid, grant.mode)).collect();
+    assert_eq!(deep, [(f(21), Mode::Read), (f(20), Mode::Write)]);
+    // Who changes what it has read has to ask it.
+    let theirs = at(&bench, change(30), &[21, 20, 1]);
+    let asks = bench.request(3, 4, &[theirs]);
+    let mut asked: Vec<SessionId> = asks
+        .iter()
+        .map(|ask| if let Output::Recall { session, .. } = ask { *session } else { panic!("{ask:?}") })
+        .collect();
+    asked.sort_unstable();
+    assert_eq!(asked, [s(1), s(2)]);
+}
+
+/// The server cannot say where 20 lies while it is being changed: it may be moving.
+#[test]
+fn what_is_told_below_something_whose_place_is_not_known_yet_is_told_again() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    assert_eq!(bench.request(1, 1, &[change(20)]), [admit(1)]);
+    let tell = |bench: &mut Bench, op: u64| {
+        let place = read(21).below(bench.table.tree_version(), vec![f(20), f(3), f(2), f(1)]).ancestors;
+        let ancestors = vec![(f(21), place)];
+        let told = Covered { held: vec![f(21)], ancestors, ..Covered::default() };
+        bench.table.request_covered(bench.now, s(1), OpKey(op), told);
+        bench.outputs()
+    };
+    assert_eq!(tell(&mut bench, 2), [Output::Refuse(OpKey(2), Refusal::Unplaced(f(21)))]);
+    bench.end(1, &TreeChanges::default());
+    assert_eq!(tell(&mut bench, 3), [admit(3)]);
+}
+
+/// It was asked for alone before, so there is a hole for it; and who changes it may move it.
+#[test]
+fn what_is_changed_without_its_place_being_known_is_asked_for_with_all_below_though_there_is_a_hole() {
+    let mut bench = Bench::with_deep(Mode::Write);
+    let inside = read(30).below(bench.table.tree_version(), vec![f(20), f(3), f(2), f(1)]);
+    assert_eq!(bench.request(1, 1, &[inside]), [admit(1)]);
+    assert_eq!(bench.end(1, &TreeChanges::default()).covered[0].mode, Mode::Write);
+    let names = bench.here(change(20));
+    let [Output::Recall { recall, .. }] = &bench.request(2, 2, &[names])[..] else { panic!("not asked") };
+    assert_eq!(recall.part, Some(LeasePart::object(f(20))));
+    assert_eq!(bench.ack(1, answer(20, recall.epoch.0, None)), [admit(2)]);
+    let lease = bench.end(2, &TreeChanges::default()).leases[0];
+    bench.ack(2, gone(20, lease.epoch.0));
+    assert_eq!(bench.table.ancestors(f(20)), None, "forgotten");
+    let asks = bench.request(2, 3, &[change(20)]);
+    let epoch = bench.table.last_epoch().0;
+    assert_eq!(asks, [asked_tree(20, epoch)]);
+    assert_eq!(bench.ack(1, answer_tree(20, epoch)), [admit(3)]);
+    // Session 1 knows nothing there any more.
+    assert_eq!(bench.table.holes(s(1), f(3)), [(f(20), Hole::Tree)]);
+}
+
+/// Its answer that it has nothing there is on the way, or its word that it gives the lease back. Then it is told of something
+/// below by another lease, whose reach the directory leaves.
+#[test]
+fn what_a_lease_comes_to_stand_for_does_not_end_with_an_answer_of_before() {
+    for asked in [true, false] {
+        let deep_leases = DeepLeases::On { after: 2, max_holes: 1000 };
+        let mut bench = Bench::with(TableConfig { deep_leases, max_leases_per_session: 3, ..plain() });
+        // Session 1 makes directory 20 in 3, and holds all of 3.
+        let names = bench.here(change(3));
+        assert_eq!(bench.request(1, 1, &[names]), [admit(1)]);
+        let created = vec![Created { fid: f(20), kind: FileKind::Directory, parent: Some(f(3)) }];
+        let granted = bench.end(1, &TreeChanges { created, ..TreeChanges::default() });
+        bench.ack(1, gone(3, granted.leases[0].epoch.0));
+        let old = bench.table.deep_lease(s(1), f(20)).expect("its maker's");
+        bench.go(1, change(12));
+        bench.go(1, change(13));
+        assert_eq!(bench.table.deep_lease(s(1), f(3)).map(|grant| grant.mode), Some(Mode::Write));
+        let mut epoch = old.epoch;
+        if asked {
+            // It has too many leases.
+            let full = bench.request(1, 2, &[read(90).not_deep(bench.table.tree_version())]);
+            assert_eq!(full, [admit(2)]);
+            bench.table.finish(bench.now, OpKey(2), Outcome::Applied);
+            let question = bench.outputs().into_iter().find_map(|output| match output {
+                Output::Recall { recall, .. } if recall.fid == f(20) => Some(recall),
+                _ => None,
+            });
+            epoch = question.expect("its oldest lease is asked for").epoch;
+        }
+        let inside = read(30).below(bench.table.tree_version(), vec![f(20), f(3), f(2), f(1)]);
+        assert_eq!(bench.request(1, 3, &[inside]), [admit(3)]);
+        bench.table.finish_tree(bench.now, OpKey(3), Outcome::Applied, &TreeChanges::default());
+        // It moves 20 to 2, and goes on below it.
+        let names = [bench.here(change(3)), bench.here(change(20)), bench.here(change(2))];
+        bench.outputs();
+        assert_eq!(bench.request(1, 4, &names), [admit(4)]);
+        let moved = vec![Moved { fid: f(20), kind: FileKind::Directory, above: vec![f(2), f(1)] }];
+        let changes = TreeChanges { moved, ..TreeChanges::default() };
+        bench.table.finish_tree(bench.now, OpKey(4), Outcome::Applied, &changes);
+        bench.outputs();
+        let word = RecallAck { fid: f(20), epoch, kept: None, in_use: InUse::No, uses: 0, part: None };
+        bench.ack(1, RecallAck { part: Some(LeasePart::tree(f(20))), ..word });
+        let lease = bench.table.deep_lease(s(1), f(20));
+        assert_eq!(lease.map(|grant| grant.mode), Some(Mode::Write), "asked: {asked}");
+    }
+}

@@ -187,12 +187,15 @@ impl Telling {
     fn ask(self, plan: Plan) {
         let admission = self.admission(&plan);
         match admission {
-            None => {
-                let problem = "it cannot be said where the inodes concerned lie";
-                self.incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
-            }
+            None => self.answer_unplaced(),
             Some(admission) => self.go_on(plan, admission),
         }
+    }
+
+    /// Its client sends it again.
+    fn answer_unplaced(&self) {
+        let problem = "it cannot be said where the inodes concerned lie";
+        self.incoming.answer_undone(&Err(Failure::Busy(problem.to_owned())));
     }
 
     /// With places that are of now: under a deep lease is only what is known to be below it.
@@ -221,6 +224,7 @@ impl Telling {
             }
             Admission::SessionEnded => self.conclude(None, Conclusion::failed(Failure::SessionEnded)),
             Admission::NotHeld(fid) => self.conclude(None, Conclusion::failed(self.not_held(fid))),
+            Admission::Unplaced => self.answer_unplaced(),
         }
     }
 
@@ -229,6 +233,7 @@ impl Telling {
             Verdict::Admitted => self.carry_out(key, plan),
             Verdict::SessionEnded => self.conclude(None, Conclusion::failed(Failure::SessionEnded)),
             Verdict::NotHeld(fid) => self.conclude(None, Conclusion::failed(self.not_held(fid))),
+            Verdict::Unplaced => self.answer_unplaced(),
             Verdict::Cancelled => {
                 // The client does not want it any more.
                 self.incoming.answer_undone(&Err(Failure::Fs(Errno::Interrupted.into())));

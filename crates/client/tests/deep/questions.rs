@@ -1,0 +1,154 @@
+//! Questions about parts of deep leases, by a server that says what it is told to.
+
+use crate::common::script::*;
+use crate::common::{name, new_node};
+use bytes::Bytes;
+use soda_client::{Client, KillPriv, OpenFile, OpenMode};
+use soda_protocol::*;
+use soda_types::{Cause, Epoch, Fid, FileKind, Grant, Ino, LeasePart, Mode, Recall, VolumeId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A deep lease that is not held.
+const LEASE: Fid = Fid { volume: VolumeId(1), ino: Ino(99), generation: 0 };
+
+/// A new file that the server has not been told of.
+async fn made_here(client: &Client) -> Arc<OpenFile> {
+    for number in 0..2000 {
+        let before = client.stats().count("here");
+        let (at, new) = (name(&number.to_string()), new_node(FileKind::File));
+        let (_, file) = client.create_open(ROOT, &at, new, OpenMode::ReadWrite).await.unwrap();
+        if client.stats().count("here") > before {
+            return file;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("{:?}", client.stats());
+}
+
+/// The word that a deep lease was given back has been lost, and the server takes it for what covers a new file: it asks for that
+/// when somebody wants the file, and with the answer it would refuse what was written meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nothing_covers_is_told_before_a_question_about_a_lease_that_is_not_held_is_answered() {
+    let script = Script::writing_behind().await;
+    let (client, mut control) = (script.client, script.control);
+    let (said, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (go_on, written) = tokio::sync::oneshot::channel();
+    let server = tokio::spawn(async move {
+        let mut version = 1;
+        let mut written = Some(written);
+        let mut second = false;
+        loop {
+            version += 1;
+            let (tag, request) = match control.next().await {
+                Message::Request(tag, request) => (tag, request),
+                Message::Note(Note::RecallAcks(acks)) => return (second, acks),
+                Message::Note(_) => continue,
+            };
+            let Call::Digest { records, .. } = &request.call else {
+                control.answer_alone(tag, &request.call, version).await;
+                continue;
+            };
+            let touched: Vec<Fid> = records
+                .iter()
+                .flat_map(|record| record.change.touches())
+                .filter_map(|(object, _)| match object {
+                    Object::Inode(fid) => Some(fid),
+                    _ => None,
+                })
+                .collect();
+            let attrs = touched.iter().map(|fid| (*fid, attr(*fid, (2 << 20) + version, 0))).collect();
+            let file = touched.iter().copied().find(|fid| *fid != ROOT).unwrap();
+            match written.take() {
+                Some(written) => {
+                    said.send(()).unwrap();
+                    written.await.unwrap();
+                    control.answer(tag, Answer::Digested { attrs }, &[]).await;
+                    let (epoch, cause) = (Epoch(1 << 30), Cause::Data);
+                    let recall =
+                        Recall { fid: LEASE, epoch, to: None, cause, part: Some(LeasePart::object(file)) };
+                    control.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
+                }
+                None => {
+                    second |= records.iter().any(|record| matches!(record.change, Change::Write { .. }));
+                    control.answer(tag, Answer::Digested { attrs }, &[]).await;
+                }
+            }
+        }
+    });
+    let file = made_here(&client).await;
+    let syncing = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move { client.sync_all().await }
+    });
+    told.recv().await.unwrap();
+    client.write(&file, WriteAt::Offset(0), "not told".into(), KillPriv::Keep).await.unwrap();
+    go_on.send(()).unwrap();
+    let (second, acks) = server.await.unwrap();
+    assert!(second, "answered before the server has heard of the write");
+    assert!(
+        acks.len() == 1 && acks[0].kept.is_none() && acks[0].part == Some(LeasePart::tree(LEASE)),
+        "{acks:?}"
+    );
+    drop(syncing);
+}
+
+/// Its answer may tell what the part covers; what was done since is nothing that the question is about.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_about_part_of_a_deep_lease_waits_for_the_digest_under_way_and_no_longer() {
+    let script = Script::writing_behind().await;
+    let (client, mut control) = (script.client, script.control);
+    let (said, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (go_on, written) = tokio::sync::oneshot::channel();
+    let server = tokio::spawn(async move {
+        let mut version = 1;
+        let mut written = Some(written);
+        let mut digests = 0;
+        loop {
+            version += 1;
+            let (tag, request) = match control.next().await {
+                Message::Request(tag, request) => (tag, request),
+                Message::Note(Note::RecallAcks(acks)) => return (digests, acks),
+                Message::Note(_) => continue,
+            };
+            let Call::Digest { records, .. } = &request.call else {
+                control.answer_alone(tag, &request.call, version).await;
+                continue;
+            };
+            digests += 1;
+            let made: Vec<Fid> = records.iter().filter_map(|record| made_by(&record.change)).collect();
+            let touched = made.iter().copied().chain([ROOT]);
+            let attrs = touched.map(|fid| (fid, attr(fid, (2 << 20) + version, 0))).collect();
+            let leases: Vec<Grant> = made.iter().map(|fid| grant(*fid, Mode::Write, 1 << 29)).collect();
+            if let Some(written) = written.take() {
+                said.send(()).unwrap();
+                written.await.unwrap();
+                let (epoch, cause) = (Epoch(1 << 30), Cause::Data);
+                let part = Some(LeasePart::object(FILE));
+                let recall = Recall { fid: LEASE, epoch, to: None, cause, part };
+                control.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
+                // Who waits for more asks for it in this time.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            control.answer(tag, Answer::Digested { attrs }, &leases).await;
+        }
+    });
+    let file = made_here(&client).await;
+    let syncing = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move { client.sync_all().await }
+    });
+    told.recv().await.unwrap();
+    client.write(&file, WriteAt::Offset(0), "not told".into(), KillPriv::Keep).await.unwrap();
+    go_on.send(()).unwrap();
+    let (digests, acks) = server.await.unwrap();
+    assert_eq!((digests, acks.len()), (1, 1), "{acks:?}");
+    drop(syncing);
+}
+
+fn made_by(change: &Change) -> Option<Fid> {
+    match change {
+        Change::Create { fid, .. } => Some(*fid),
+        _ => None,
+    }
+}
