@@ -93,16 +93,17 @@ impl HandedClient {
 }
 
 impl Client {
-    /// Tells the server everything, waits until nothing is under way, and disconnects. Nothing may be asked of the client until
+    /// Tells the server everything, waits until nothing is under way but what only fetches data, and disconnects. Nothing may be asked of the client until
     /// [`Client::go_on`]; who serves a kernel has stopped before. Whoever drops the future calls that, too.
     ///
     /// # Errors
     /// The server cannot be told, or asked; no more descriptors.
     pub async fn let_go(&self) -> FsResult<(HandedClient, HandedLocks)> {
         let inner = &self.inner;
-        self.leave_all_locks_to_server()?;
         loop {
             self.sync_all().await?;
+            // Each time: the answer to a request that is under way may leave more of them to this client.
+            self.leave_all_locks_to_server()?;
             self.settle().await;
             // Behind the notes on their way: the server looks at what comes on another connection when it has seen these.
             self.renew().await?;
@@ -135,10 +136,10 @@ impl Client {
         Ok(())
     }
 
-    /// Until every request is answered and every note sent.
+    /// Until every request is answered that has to be, and every note sent.
     async fn settle(&self) {
         self.inner.link.send_held();
-        while self.inner.link.waiting() > 0 {
+        while self.inner.link.to_be_settled() > 0 {
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -155,7 +156,7 @@ impl Client {
         }
         let state = crate::lock(&self.inner.state);
         let is_told = !state.behind.has_backlog() && state.unsynced.len() == 0 && state.delegate.is_empty();
-        if !is_told || self.inner.link.waiting() > 0 {
+        if !is_told || self.inner.link.to_be_settled() > 0 {
             return Ok(Rest::NotYet);
         }
         self.inner.away.send_replace(true);

@@ -59,6 +59,10 @@ pub(crate) struct Inner {
 ///
 /// Not for all of it: a page that the kernel waits for may come from the server only after what waits there for another inode's
 /// recall. So once names are gone, which are of many inodes, each recall waits for its own inode only.
+///
+/// What is given back for want of memory does not come here: that is never of an inode that the kernel knows
+/// ([`Inode::pinned`](crate::cache::inode::Inode::pinned)), and all that it knew then this client was told before the first
+/// request.
 #[derive(Debug)]
 pub(crate) struct Gate {
     /// `None`: open.
