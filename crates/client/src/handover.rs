@@ -100,6 +100,7 @@ impl Client {
     /// The server cannot be told, or asked; no more descriptors.
     pub async fn let_go(&self) -> FsResult<(HandedClient, HandedLocks)> {
         let inner = &self.inner;
+        self.cache_is_open().await;
         loop {
             self.sync_all().await?;
             // Each time: the answer to a request that is under way may leave more of them to this client.
@@ -121,6 +122,12 @@ impl Client {
         let _ = tokio::time::timeout(CLOSING, closed).await;
         crash::point_of_handover("client.let-go");
         self.to_pass_on()
+    }
+
+    /// Until a cache directory that another process has handed over can be handed on.
+    pub async fn cache_is_open(&self) {
+        // The sender is here.
+        let _ = self.inner.opening_disk.subscribe().wait_for(|opening| !opening).await;
     }
 
     /// The session stays here after all.
@@ -277,15 +284,22 @@ impl Successor {
         }
         inner.start(first).await;
         if let Some((dir, lock)) = cache {
-            let limit = inner.config.cache.dir_bytes;
-            let opened = tokio::task::spawn_blocking(move || DiskCache::open_locked(dir, lock, limit)).await;
-            match opened.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
-                Ok(disk) => drop(inner.disk.set(Arc::new(disk))),
-                Err(error) => tracing::warn!(%error, "the cache directory is not used"),
-            }
+            inner.opening_disk.send_replace(true);
+            tokio::spawn(open_cache(Arc::clone(&inner), dir, lock));
         }
         Arc::new(Client { inner })
     }
+}
+
+/// Looks at every file in it, which nobody has to wait for: until then the server is asked.
+async fn open_cache(inner: Arc<Inner>, dir: PathBuf, lock: File) {
+    let limit = inner.config.cache.dir_bytes;
+    let opened = tokio::task::spawn_blocking(move || DiskCache::open_locked(dir, lock, limit)).await;
+    match opened.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
+        Ok(disk) => drop(inner.disk.set(Arc::new(disk))),
+        Err(error) => tracing::warn!(%error, "the cache directory is not used"),
+    }
+    inner.opening_disk.send_replace(false);
 }
 
 fn bytes_of(path: &Path) -> Vec<u8> {

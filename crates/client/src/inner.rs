@@ -36,6 +36,8 @@ pub(crate) struct Inner {
     pub(crate) runtime: Handle,
     pub(crate) recall_pool: Pool,
     pub(crate) disk: OnceLock<Arc<DiskCache>>,
+    /// While it is made of what another process has left in the cache directory.
+    pub(crate) opening_disk: watch::Sender<bool>,
     pub(crate) root: OnceLock<Fid>,
     pub(crate) max_io: AtomicU32,
     /// Grows with each session that was lost: open files remember it.
