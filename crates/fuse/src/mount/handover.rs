@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn another_form_of_what_passes_has_another_number() {
-        const WHY: &str = "whoever understands another form takes it for something else: HANDOVER_FORMAT has to change";
+        const WHY: &str =
+            "whoever understands another form takes it for something else: HANDOVER_FORMAT has to change";
         let (format, sample) = SAMPLE;
         assert_eq!(HANDOVER_FORMAT, format, "a new format needs a sample of its own");
         let (hex, says) = sample.split_once("\n\n").unwrap();

@@ -99,9 +99,8 @@ impl Notifier {
             threads.push(newest);
         }
         let deadline = Instant::now() + patience;
-        let is_held_up = |thread: &&Arc<Finished>| {
-            !thread.wait(deadline.saturating_duration_since(Instant::now()))
-        };
+        let is_held_up =
+            |thread: &&Arc<Finished>| !thread.wait(deadline.saturating_duration_since(Instant::now()));
         let held_up = threads.iter().filter(is_held_up).count();
         if held_up > 0 {
             tracing::warn!(

@@ -115,8 +115,7 @@ pub(super) fn read_device<H: Handler>(
     let queues = uring.map(Uring::queues).unwrap_or_default();
     let begin = |(number, thread): (usize, Spare)| {
         let (device, dispatcher, pause) = (device.clone(), dispatcher.clone(), pause.clone());
-        let (runtime, alive, ended, queues) =
-            (runtime.clone(), alive.clone(), ended.clone(), queues.clone());
+        let (runtime, alive, ended, queues) = (runtime.clone(), alive.clone(), ended.clone(), queues.clone());
         let escort = escort.clone();
         thread.run(move || {
             let _context = runtime.enter();
