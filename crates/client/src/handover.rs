@@ -93,8 +93,9 @@ impl HandedClient {
 }
 
 impl Client {
-    /// Tells the server everything, waits until nothing is under way but what only fetches data, and disconnects. Nothing may be asked of the client until
-    /// [`Client::go_on`]; who serves a kernel has stopped before. Whoever drops the future calls that, too.
+    /// Tells the server everything, waits until nothing is under way but what only fetches data, and disconnects. Nothing may
+    /// be asked of the client until [`Client::go_on`]; who serves a kernel has stopped before. Whoever drops the future calls
+    /// that, too.
     ///
     /// # Errors
     /// The server cannot be told, or asked; no more descriptors.
@@ -195,6 +196,16 @@ impl Client {
         Ok((handed, locks))
     }
 
+    /// Pages of these the kernel may keep beyond [`Client::kernel_has_forgotten`], which is to be called next: recalls of them
+    /// go on to wait until each is dropped ([`Client::kernel_has_dropped`]).
+    pub fn kernel_still_has(&self, fids: impl IntoIterator<Item = Fid>) {
+        self.inner.gate.keep_for(fids);
+    }
+
+    pub fn kernel_has_dropped(&self, fid: Fid) {
+        self.inner.gate.pages_are_gone(fid);
+    }
+
     /// The kernel holds nothing any more of what the process before this one had told it: recalls that came since are answered.
     pub fn kernel_has_forgotten(&self) {
         self.inner.handle_passed(self.inner.gate.let_through());
@@ -293,13 +304,23 @@ impl Successor {
 
 /// Looks at every file in it, which nobody has to wait for: until then the server is asked.
 async fn open_cache(inner: Arc<Inner>, dir: PathBuf, lock: File) {
+    let opening = Opening(Arc::clone(&inner));
     let limit = inner.config.cache.dir_bytes;
     let opened = tokio::task::spawn_blocking(move || DiskCache::open_locked(dir, lock, limit)).await;
     match opened.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
         Ok(disk) => drop(inner.disk.set(Arc::new(disk))),
         Err(error) => tracing::warn!(%error, "the cache directory is not used"),
     }
-    inner.opening_disk.send_replace(false);
+    drop(opening);
+}
+
+/// Nobody waits for it any more when this is gone.
+struct Opening(Arc<Inner>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.opening_disk.send_replace(false);
+    }
 }
 
 fn bytes_of(path: &Path) -> Vec<u8> {

@@ -4,7 +4,7 @@
 use crate::common::relay::{Relay, Way};
 use crate::common::*;
 use soda_client::handover::Successor;
-use soda_client::{Client, ClientConfig, KillPriv, LockWait, NoKernel, OpenFile, WriteAt};
+use soda_client::{Client, ClientConfig, KillPriv, LockWait, NamesLock, NoKernel, OpenFile, WriteAt};
 use soda_protocol::{Call, Lock, LockFamily, LockMode};
 use soda_types::{Errno, FsResult, LockOwner};
 use std::sync::Arc;
@@ -173,6 +173,33 @@ async fn a_server_that_restarts_in_between_hears_nothing_before_the_kernel_has_f
     forget(old);
 }
 
+/// Its pages may have to be written back, which takes its time.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_an_inode_whose_pages_are_left_waits_for_these_and_nobody_else() {
+    let cell = Cell::with_term(Duration::from_secs(60));
+    let (old, other) = (cell.client().await, cell.client().await);
+    for name in ["f", "g"] {
+        let mine = file(&old, name, "old").await;
+        assert_eq!(read(&old, &mine).await, "old");
+    }
+    let (f, g) = (open(&other, "f").await, open(&other, "g").await);
+    let (told, (release, released)) = (Arc::new(Told::default()), std::sync::mpsc::channel::<()>());
+    *told.during.lock().unwrap() = Some(Box::new(move || released.recv().unwrap_or_default()));
+    let (handed, locks) = old.let_go().await.unwrap();
+    let hooks = Box::new(Hooks(told, NamesLock::None));
+    let heir = Successor::connect(cell.client_config(), hooks, handed, locks).await.unwrap();
+    let new = heir.begin().await;
+    new.kernel_still_has([f.fid()]);
+    new.kernel_has_forgotten();
+    timeout(LIMIT, writing(&other, g)).await.expect("nothing is left of this one").unwrap().unwrap();
+    let changes = writing(&other, f);
+    tokio::time::sleep(STILL).await;
+    assert!(!changes.is_finished(), "the kernel has its pages still");
+    drop(release);
+    timeout(LIMIT, changes).await.expect("in time").unwrap().unwrap();
+    forget(old);
+}
+
 /// What the old client told it has run out by itself then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kernel_that_forgets_nothing_is_waited_for_as_long_as_the_session_lasted() {
@@ -228,4 +255,7 @@ async fn a_lock_that_is_granted_meanwhile_is_given_back_with_the_others() {
     held.let_go();
     timeout(LIMIT, letting_go).await.expect("it comes to no end").unwrap().unwrap();
     assert_eq!(old.session().delegated_locks, 0);
+    // Those that nobody uses are given back after a while in any case.
+    let rounds = old.stats().count("msg_renew");
+    assert!(rounds < 50, "it went round {rounds} times until then");
 }

@@ -219,6 +219,7 @@ impl Notifier {
     }
 
     /// From a thread that may wait for a lock.
+    /// It does not finish if there is no thread for it.
     fn elsewhere(self: &Arc<Self>, work: impl FnOnce(&Notifier) + Send + 'static) -> Arc<Finished> {
         let finished = Arc::new(Finished::default());
         let (notifier, is_finished) = (self.clone(), finished.clone());

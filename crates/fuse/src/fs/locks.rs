@@ -178,6 +178,15 @@ impl Inner {
             if !is_interrupted || !is_left.load(Ordering::Relaxed) {
                 return self.finish("setlkw", result, reply);
             }
+            // The kernel tells of a signal once: also of one that came while the server was asked.
+            let has_signal = tokio::select! {
+                biased;
+                () = signal.notified() => true,
+                () = std::future::ready(()) => false,
+            };
+            if has_signal {
+                return self.finish("setlkw", result, reply);
+            }
             // Too late, it is asked for again here.
             if self.leaving.note(Wait { header, request }) == Noted::Yes {
                 return reply.none();

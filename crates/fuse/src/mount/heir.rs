@@ -103,9 +103,7 @@ impl ReadyHeir {
         let (notifier, forgotten) = (inner.notifier.clone(), client.clone());
         crew.forgets.run(move || {
             let _context = runtime.enter();
-            let names = forgotten.clone();
-            notifier.everything_from_before(move || names.kernel_has_no_names());
-            forgotten.kernel_has_forgotten();
+            notifier.everything_from_before(&forgotten);
         });
         (client, mount)
     }

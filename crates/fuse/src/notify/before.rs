@@ -5,12 +5,12 @@
 //! likes: one of a listing until the memory is there that names are copied to, one of a file until its read is answered.
 //!
 //! So attributes go first, which takes no lock: without them read(2) and listings believe no page (`FUSE_AUTO_INVAL_DATA`). Then
-//! pages, from as many threads as are held up at a time. What is still held up in the end, mappings may show for a while yet:
-//! nobody is to wait for that, and who has the page locked may be waiting for us.
+//! pages, from as many threads as are held up at a time. Somebody may keep one locked for good, or many may have to be written
+//! back first: where that takes long only recalls of these inodes go on to wait ([`Client::kernel_still_has`]).
 
 use super::{ENOENT, Finished, LISTING_PATIENCE, Notifier, TAKE_IN, inval_record, report};
 use crate::wire::abi::notify;
-use soda_client::NAMES_RUN_OUT;
+use soda_client::{Client, NAMES_RUN_OUT};
 use soda_types::Fid;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,40 +29,50 @@ enum Dropped {
 }
 
 impl Notifier {
-    /// Waits, but no longer than some seconds beyond what the work takes; meanwhile requests are served.
-    pub(crate) fn everything_from_before(self: &Arc<Self>, names_are_gone: impl FnOnce() + Send + 'static) {
+    /// Tells the client what is gone; until then recalls wait. Returns when all is; meanwhile requests are served.
+    pub(crate) fn everything_from_before(self: &Arc<Self>, client: &Arc<Client>) {
         let start = Instant::now();
         if !self.agreement.has_inc_epoch() {
-            self.threads.run(Box::new(|| {
+            let client = client.clone();
+            self.threads.run(Box::new(move || {
                 thread::sleep(NAMES_RUN_OUT);
-                names_are_gone();
+                client.kernel_has_no_names();
             }));
         } else {
             let dirs: BTreeSet<Fid> = self.listings.all().into_iter().map(|(dir, _)| dir).collect();
             let passed = self.elsewhere(move |notifier| dirs.iter().for_each(|dir| notifier.pass_lock(*dir)));
             passed.wait(LISTING_PATIENCE);
             self.all_names();
-            names_are_gone();
+            client.kernel_has_no_names();
         }
-        self.inodes_from_before(TAKE_IN);
+        let left = self.inodes_from_before(TAKE_IN);
         if !self.agreement.has_inc_epoch() {
             thread::sleep(NAMES_RUN_OUT.saturating_sub(start.elapsed()));
         }
-        tracing::info!(took = ?start.elapsed(), "the kernel has nothing of what the daemon before this one told it");
+        let gone = client.clone();
+        left.tell(|fids| client.kernel_still_has(fids), move |fid| gone.kernel_has_dropped(fid));
+        client.kernel_has_forgotten();
+        tracing::info!(took = ?start.elapsed(), "the kernel has dropped what the daemon before this one told it");
+        // Beside those that are held up: there may be no other thread.
+        self.work_off(&left);
     }
 
-    /// `patience`: for what the kernel has not taken in, and for pages that are locked.
-    fn inodes_from_before(self: &Arc<Self>, patience: Duration) {
-        let pages = self.nodes.all_with_pages();
-        let (mut left, deadline) = (self.nodes.all(), Instant::now() + patience);
+    /// `patience`: for what the kernel has not taken in, and for pages. Returns those whose pages it may have still.
+    fn inodes_from_before(self: &Arc<Self>, patience: Duration) -> Arc<Left> {
+        let left = Arc::new(Left::new(self.nodes.all_with_pages()));
+        let (mut untold, deadline) = (self.nodes.all(), Instant::now() + patience);
         loop {
-            left.retain(|fid| self.drop_attributes(*fid) == Dropped::NotTakenIn);
-            if left.is_empty() || Instant::now() > deadline {
+            untold.retain(|fid| self.drop_attributes(*fid) == Dropped::NotTakenIn);
+            if untold.is_empty() || Instant::now() > deadline {
                 break;
             }
             thread::sleep(Duration::from_millis(2));
         }
-        self.drop_pages(pages, patience);
+        if !untold.is_empty() {
+            tracing::warn!(inodes = untold.len(), "the kernel does not know inodes that it was told of");
+        }
+        self.drop_pages(&left, patience);
+        left
     }
 
     fn drop_attributes(&self, fid: Fid) -> Dropped {
@@ -80,61 +90,90 @@ impl Notifier {
         }
     }
 
-    fn drop_pages(self: &Arc<Self>, of: Vec<Fid>, patience: Duration) {
-        let left = Arc::new(Left(Mutex::new(of)));
+    fn drop_pages(self: &Arc<Self>, left: &Arc<Left>, patience: Duration) {
         let mut threads: Vec<Arc<Finished>> = Vec::new();
-        while left.len() > 0 && threads.len() < MOST_THREADS {
+        while left.waiting() > 0 && threads.len() < MOST_THREADS {
             let queue = left.clone();
-            let newest = self.elsewhere(move |notifier| {
-                while let Some(fid) = queue.next() {
-                    notifier.drop_pages_of(fid);
-                }
-            });
+            let newest = self.elsewhere(move |notifier| notifier.work_off(&queue));
             loop {
-                let before = left.len();
-                if newest.wait(HELD_UP) || left.len() == before {
+                let before = left.waiting();
+                if newest.wait(HELD_UP) || left.waiting() == before {
                     break;
                 }
             }
             threads.push(newest);
         }
         let deadline = Instant::now() + patience;
-        let is_held_up =
-            |thread: &&Arc<Finished>| !thread.wait(deadline.saturating_duration_since(Instant::now()));
-        let held_up = threads.iter().filter(is_held_up).count();
-        if held_up > 0 {
-            tracing::warn!(
-                held_up,
-                untouched = left.len(),
-                "somebody keeps pages locked that the daemon before this one filled: they go when that ends"
-            );
-        }
+        threads.iter().all(|thread| thread.wait(deadline.saturating_duration_since(Instant::now())));
     }
 
-    fn drop_pages_of(&self, fid: Fid) {
-        self.counters.count(&self.counters.data);
-        // As in `data`: before the pages go.
-        self.nodes.pages_dropped(fid);
-        let record = inval_record(self.nodes.node_of(fid), 0, 0);
-        report("an inode's pages", self.sink.send(0, notify::INVAL_INODE, &[&record]));
+    fn work_off(&self, left: &Left) {
+        while let Some(fid) = left.begin() {
+            self.counters.count(&self.counters.data);
+            // What is known of the pages stays: until they are gone nobody may take the inode to have none.
+            let record = inval_record(self.nodes.node_of(fid), 0, 0);
+            report("an inode's pages", self.sink.send(0, notify::INVAL_INODE, &[&record]));
+            left.end(fid);
+        }
     }
 }
 
-/// Inodes whose pages nobody drops yet.
-#[derive(Debug)]
-struct Left(Mutex<Vec<Fid>>);
+type Tell = Arc<dyn Fn(Fid) + Send + Sync>;
+
+/// Inodes whose pages the kernel may have.
+#[derive(Default)]
+struct Left(Mutex<Pages>);
+
+#[derive(Default)]
+struct Pages {
+    waiting: Vec<Fid>,
+    under_way: BTreeSet<Fid>,
+    /// Who hears of each that is done.
+    tell: Option<Tell>,
+}
 
 impl Left {
-    fn locked(&self) -> MutexGuard<'_, Vec<Fid>> {
+    fn new(waiting: Vec<Fid>) -> Left {
+        Left(Mutex::new(Pages { waiting, ..Pages::default() }))
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Pages> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn len(&self) -> usize {
-        self.locked().len()
+    /// Those that nobody drops yet.
+    fn waiting(&self) -> usize {
+        self.locked().waiting.len()
     }
 
-    fn next(&self) -> Option<Fid> {
-        self.locked().pop()
+    fn begin(&self) -> Option<Fid> {
+        let mut pages = self.locked();
+        let fid = pages.waiting.pop()?;
+        pages.under_way.insert(fid);
+        Some(fid)
+    }
+
+    fn end(&self, fid: Fid) {
+        let tell = {
+            let mut pages = self.locked();
+            pages.under_way.remove(&fid);
+            pages.tell.clone()
+        };
+        tell.into_iter().for_each(|tell| tell(fid));
+    }
+
+    /// Says which there are now, and then of each when it is done.
+    fn tell(&self, there_are: impl FnOnce(Vec<Fid>), is_done: impl Fn(Fid) + Send + Sync + 'static) {
+        let mut pages = self.locked();
+        let all: Vec<Fid> = pages.waiting.iter().chain(&pages.under_way).copied().collect();
+        if !all.is_empty() {
+            tracing::warn!(
+                inodes = all.len(),
+                "pages stay, locked or to be written: who asks for these inodes waits"
+            );
+        }
+        there_are(all);
+        pages.tell = Some(Arc::new(is_done));
     }
 }
 
@@ -171,6 +210,8 @@ mod tests {
         }
     }
 
+    const LIMIT: Duration = Duration::from_secs(60);
+
     fn fid(ino: u64) -> Fid {
         Fid::new(VolumeId(1), Ino(ino))
     }
@@ -191,20 +232,39 @@ mod tests {
         });
         let notifier = Arc::new(Notifier::new(kernel.clone(), Agreement::of_linux_6_18(), nodes.clone()));
         let (done, is_done) = channel();
-        thread::spawn(move || {
-            notifier.inodes_from_before(Duration::from_millis(300));
-            done.send(()).unwrap();
+        thread::spawn(move || done.send(notifier.inodes_from_before(Duration::from_millis(300))).unwrap());
+        let left = is_done.recv_timeout(LIMIT).expect("nobody waits for who keeps a page locked");
+        let unlocked: BTreeSet<u64> =
+            (100..100 + NODES).step_by(2).filter(|node| ![102, 150].contains(node)).collect();
+        let told = eventually(|| {
+            let told = kernel.told.lock().unwrap().clone();
+            (told.len() == NODES as usize + unlocked.len()).then_some(told)
         });
-        is_done.recv_timeout(Duration::from_secs(60)).expect("nobody waits for who keeps a page locked");
-        let told = kernel.told.lock().unwrap().clone();
         let (attributes, pages) = told.split_at(NODES as usize);
         assert!(attributes.iter().all(|(_, offset)| *offset == -1), "attributes first: {attributes:?}");
         assert_eq!(attributes.iter().map(|(node, _)| *node).collect::<BTreeSet<_>>().len() as u64, NODES);
-        let dropped: BTreeSet<u64> = pages.iter().map(|(node, _)| *node).collect();
-        let unlocked = (100..100 + NODES).step_by(2).filter(|node| ![102, 150].contains(node)).collect();
-        assert_eq!(dropped, unlocked);
+        assert_eq!(pages.iter().map(|(node, _)| *node).collect::<BTreeSet<_>>(), unlocked);
         assert!((100..100 + NODES).all(|ino| !nodes.is_attr_told(fid(ino))));
+        assert!(nodes.may_have_pages(fid(102)), "they are not gone");
+        let (gone, are_gone) = channel();
+        eventually(|| (left.locked().under_way.len() == 3).then_some(()));
+        let mut there_are = Vec::new();
+        left.tell(|fids| there_are = fids, move |fid| gone.send(fid).unwrap());
+        assert_eq!(there_are, [102, 150, 199].map(fid));
         kernel.locked.lock().unwrap().clear();
         kernel.unlocked.notify_all();
+        let gone: BTreeSet<Fid> = (0..3).map(|_| are_gone.recv_timeout(LIMIT).unwrap()).collect();
+        assert_eq!(gone, there_are.into_iter().collect());
+    }
+
+    fn eventually<T>(look: impl Fn() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(seen) = look() {
+                return seen;
+            }
+            assert!(began.elapsed() < LIMIT, "TIMED OUT");
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 }
