@@ -35,11 +35,6 @@ impl Client {
         state.repin(fid);
     }
 
-    /// So many inodes are going to be remembered: room is made at once.
-    pub fn expect(&self, inodes: usize) {
-        crate::lock(&self.inner.state).expect(inodes);
-    }
-
     /// The kernel gave `count` references back.
     pub fn forget(&self, fid: Fid, count: u64) {
         let mut state = crate::lock(&self.inner.state);

@@ -404,13 +404,6 @@ impl Nodes {
         self.shards.iter().flat_map(of_shard).collect()
     }
 
-    /// So many are going to come: as each shard grows, all of its nodes are moved, time and again.
-    pub(crate) fn expect(&self, nodes: usize) {
-        for shard in &self.shards {
-            shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).reserve(nodes / SHARDS);
-        }
-    }
-
     pub(crate) fn take_over(&self, HandedNode(node): HandedNode) {
         let number = self.node_of(node.fid);
         self.shard(number).insert(number, node);

@@ -401,10 +401,6 @@ impl State {
         self.inodes.entry(fid).or_insert_with(|| Inode { place: Some(idle.insert(fid)), ..Inode::default() })
     }
 
-    pub(crate) fn expect(&mut self, inodes: usize) {
-        self.inodes.reserve(inodes);
-    }
-
     pub(crate) fn existing(&mut self, fid: Fid) -> Option<&mut Inode> {
         self.inodes.get_mut(&fid)
     }
