@@ -1,5 +1,9 @@
 //! Each mount's daemon answers questions on a Unix socket in the runtime directory: one line of JSON in, one out.
 
+mod socket;
+
+pub(crate) use socket::ControlSocket;
+
 use crate::binds;
 use crate::ending::{self, LastWords, Listeners};
 use crate::error::CliError;
@@ -19,7 +23,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
-use tokio::net::UnixListener;
 
 /// How long a daemon may take to answer what it need not ask the server for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -173,12 +176,16 @@ pub(crate) struct ControlServer {
 }
 
 impl ControlServer {
-    pub(crate) fn start(answers: Answers) -> Result<ControlServer, CliError> {
-        let dir = made_runtime_dir()?;
-        let minor = answers.device.map_or(0, |(_, minor)| minor);
-        let path = dir.join(format!("mount-{}-{minor}.sock", std::process::id()));
-        let listener =
-            listen(&path).map_err(CliError::io(format!("the control socket {}", path.display())))?;
+    /// If the socket cannot have its name the mount is served all the same.
+    pub(crate) fn start(socket: ControlSocket, answers: Answers) -> ControlServer {
+        let (path, listener, named) = socket.finish();
+        if let Err(error) = named {
+            tracing::error!(
+                %error,
+                "nobody finds the control socket {}: `soda` knows nothing of this mount, and umount(8) ends it",
+                path.display()
+            );
+        }
         let answers = Arc::new(answers);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -190,17 +197,8 @@ impl ControlServer {
                 });
             }
         });
-        Ok(ControlServer { path, task })
+        ControlServer { path, task }
     }
-}
-
-/// The socket has its name only when somebody listens: who finds one that refuses takes it away.
-fn listen(path: &Path) -> std::io::Result<UnixListener> {
-    let unfinished = path.with_extension("new");
-    let _ = std::fs::remove_file(&unfinished);
-    let listener = UnixListener::bind(&unfinished)?;
-    std::fs::rename(&unfinished, path)?;
-    Ok(listener)
 }
 
 impl Drop for ControlServer {
@@ -478,32 +476,6 @@ pub(crate) mod tests {
         assert!(mount.writes_behind());
         assert_eq!((mount.option("dirty-age"), mount.option("dirty")), (Some("1us"), None));
         assert!(!mount_status().writes_behind());
-    }
-
-    #[tokio::test]
-    async fn who_looks_for_daemons_takes_no_socket_from_one_that_starts() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |number: u32| dir.path().join(format!("mount-{number}-1.sock"));
-        let newest = std::sync::atomic::AtomicU32::new(0);
-        let taken_away = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                loop {
-                    match newest.load(std::sync::atomic::Ordering::Relaxed) {
-                        u32::MAX => return,
-                        number => ask(&path(number + 1), Question::Status, Some(Duration::from_millis(1))),
-                    };
-                }
-            });
-            let taken_away = (1..300).filter(|number| {
-                let listener = listen(&path(*number));
-                newest.store(*number, std::sync::atomic::Ordering::Relaxed);
-                listener.is_err() || !path(*number).exists()
-            });
-            let taken_away = taken_away.count();
-            newest.store(u32::MAX, std::sync::atomic::Ordering::Relaxed);
-            taken_away
-        });
-        assert_eq!(taken_away, 0);
     }
 
     /// A daemon that answers once, with this.

@@ -93,16 +93,19 @@ impl HandedClient {
 }
 
 impl Client {
-    /// Tells the server everything, waits until nothing is under way, and disconnects. Nothing may be asked of the client until
-    /// [`Client::go_on`]; who serves a kernel has stopped before. Whoever drops the future calls that, too.
+    /// Tells the server everything, waits until nothing is under way but what only fetches data, and disconnects. Nothing may
+    /// be asked of the client until [`Client::go_on`]; who serves a kernel has stopped before. Whoever drops the future calls
+    /// that, too.
     ///
     /// # Errors
     /// The server cannot be told, or asked; no more descriptors.
     pub async fn let_go(&self) -> FsResult<(HandedClient, HandedLocks)> {
         let inner = &self.inner;
-        self.leave_all_locks_to_server()?;
+        self.cache_is_open().await;
         loop {
             self.sync_all().await?;
+            // Each time: the answer to a request that is under way may leave more of them to this client.
+            self.leave_all_locks_to_server()?;
             self.settle().await;
             // Behind the notes on their way: the server looks at what comes on another connection when it has seen these.
             self.renew().await?;
@@ -122,6 +125,12 @@ impl Client {
         self.to_pass_on()
     }
 
+    /// Until a cache directory that another process has handed over can be handed on.
+    pub async fn cache_is_open(&self) {
+        // The sender is here.
+        let _ = self.inner.opening_disk.subscribe().wait_for(|opening| !opening).await;
+    }
+
     /// The session stays here after all.
     pub fn go_on(&self) {
         self.inner.away.send_replace(false);
@@ -135,10 +144,10 @@ impl Client {
         Ok(())
     }
 
-    /// Until every request is answered and every note sent.
+    /// Until every request is answered that has to be, and every note sent.
     async fn settle(&self) {
         self.inner.link.send_held();
-        while self.inner.link.waiting() > 0 {
+        while self.inner.link.to_be_settled() > 0 {
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -155,7 +164,7 @@ impl Client {
         }
         let state = crate::lock(&self.inner.state);
         let is_told = !state.behind.has_backlog() && state.unsynced.len() == 0 && state.delegate.is_empty();
-        if !is_told || self.inner.link.waiting() > 0 {
+        if !is_told || self.inner.link.to_be_settled() > 0 {
             return Ok(Rest::NotYet);
         }
         self.inner.away.send_replace(true);
@@ -185,6 +194,16 @@ impl Client {
         };
         let locks = [cache, log].into_iter().flatten().map(|(_, lock)| OwnedFd::from(lock)).collect();
         Ok((handed, locks))
+    }
+
+    /// Pages of these the kernel may keep beyond [`Client::kernel_has_forgotten`], which is to be called next: recalls of them
+    /// go on to wait until each is dropped ([`Client::kernel_has_dropped`]).
+    pub fn kernel_still_has(&self, fids: impl IntoIterator<Item = Fid>) {
+        self.inner.gate.keep_for(fids);
+    }
+
+    pub fn kernel_has_dropped(&self, fid: Fid) {
+        self.inner.gate.pages_are_gone(fid);
     }
 
     /// The kernel holds nothing any more of what the process before this one had told it: recalls that came since are answered.
@@ -276,14 +295,31 @@ impl Successor {
         }
         inner.start(first).await;
         if let Some((dir, lock)) = cache {
-            let limit = inner.config.cache.dir_bytes;
-            let opened = tokio::task::spawn_blocking(move || DiskCache::open_locked(dir, lock, limit)).await;
-            match opened.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
-                Ok(disk) => drop(inner.disk.set(Arc::new(disk))),
-                Err(error) => tracing::warn!(%error, "the cache directory is not used"),
-            }
+            inner.opening_disk.send_replace(true);
+            tokio::spawn(open_cache(Arc::clone(&inner), dir, lock));
         }
         Arc::new(Client { inner })
+    }
+}
+
+/// Looks at every file in it, which nobody has to wait for: until then the server is asked.
+async fn open_cache(inner: Arc<Inner>, dir: PathBuf, lock: File) {
+    let opening = Opening(Arc::clone(&inner));
+    let limit = inner.config.cache.dir_bytes;
+    let opened = tokio::task::spawn_blocking(move || DiskCache::open_locked(dir, lock, limit)).await;
+    match opened.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
+        Ok(disk) => drop(inner.disk.set(Arc::new(disk))),
+        Err(error) => tracing::warn!(%error, "the cache directory is not used"),
+    }
+    drop(opening);
+}
+
+/// Nobody waits for it any more when this is gone.
+struct Opening(Arc<Inner>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.opening_disk.send_replace(false);
     }
 }
 

@@ -12,7 +12,8 @@ use crate::validity::Answers;
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Answer, Note, SessionKey};
-use soda_types::{Fid, FsResult, InUse, Monotonic, Recall, RecallAck};
+use soda_types::{Epoch, Fid, FsResult, InUse, Monotonic, Recall, RecallAck};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -36,6 +37,8 @@ pub(crate) struct Inner {
     pub(crate) runtime: Handle,
     pub(crate) recall_pool: Pool,
     pub(crate) disk: OnceLock<Arc<DiskCache>>,
+    /// While it is made of what another process has left in the cache directory.
+    pub(crate) opening_disk: watch::Sender<bool>,
     pub(crate) root: OnceLock<Fid>,
     pub(crate) max_io: AtomicU32,
     /// Grows with each session that was lost: open files remember it.
@@ -59,11 +62,28 @@ pub(crate) struct Inner {
 ///
 /// Not for all of it: a page that the kernel waits for may come from the server only after what waits there for another inode's
 /// recall. So once names are gone, which are of many inodes, each recall waits for its own inode only.
+///
+/// What is given back for want of memory does not come here: that is never of an inode that the kernel knows
+/// ([`Inode::pinned`](crate::cache::inode::Inode::pinned)), and all that it knew then this client was told before the first
+/// request.
+///
+/// Pages may stay for longer than anything else, for somebody may keep them locked, or they have to be written back. Recalls of
+/// these inodes go on to wait, each for its own.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// `None`: open.
-    shut: Mutex<Option<Shut>>,
+    inside: Mutex<Inside>,
+    /// Nothing is left at the kernel.
     is_open: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    /// `None`: open.
+    shut: Option<Shut>,
+    /// Inodes whose pages the kernel may have, when it has nothing else.
+    left: HashSet<Fid>,
+    /// What recalls that wait for the kernel ask for: the server repeats them.
+    dropping: HashSet<(Fid, Epoch)>,
 }
 
 #[derive(Debug)]
@@ -83,44 +103,63 @@ enum NamesAtKernel {
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     pub(crate) free: Vec<Recall>,
-    /// Those that are to be answered when the kernel has dropped the inode.
-    pub(crate) to_drop: Vec<Recall>,
+    /// Those that are to be answered when the kernel has dropped these inodes; then [`Gate::dropped_for`].
+    pub(crate) to_drop: Vec<(Recall, Vec<Fid>)>,
 }
 
 impl Gate {
     pub(crate) fn open() -> Gate {
-        Gate { shut: Mutex::new(None), is_open: watch::Sender::new(true) }
+        Gate { inside: Mutex::default(), is_open: watch::Sender::new(true) }
     }
 
     pub(crate) fn shut() -> Gate {
-        let shut = Shut { names: NamesAtKernel::Perhaps, waiting: Vec::new() };
-        Gate { shut: Mutex::new(Some(shut)), is_open: watch::Sender::new(false) }
+        let shut = Some(Shut { names: NamesAtKernel::Perhaps, waiting: Vec::new() });
+        Gate { inside: Mutex::new(Inside { shut, ..Inside::default() }), is_open: watch::Sender::new(false) }
     }
 
     /// What may go on now; the rest waits.
     pub(crate) fn pass(&self, recalls: Vec<Recall>) -> Passed {
-        match &mut *crate::lock(&self.shut) {
-            None => Passed { free: recalls, to_drop: Vec::new() },
+        let mut inside = crate::lock(&self.inside);
+        match &mut inside.shut {
+            None => inside.sort(recalls),
             Some(shut) => {
                 shut.waiting.extend(recalls);
-                Passed { free: Vec::new(), to_drop: shut.take_nodes() }
+                inside.take_nodes()
             }
         }
     }
 
     /// From now on only the inode that is asked for matters. Returns what waited for that.
     pub(crate) fn names_are_gone(&self) -> Passed {
-        let mut guard = crate::lock(&self.shut);
-        let Some(shut) = &mut *guard else { return Passed::default() };
+        let mut inside = crate::lock(&self.inside);
+        let Some(shut) = &mut inside.shut else { return Passed::default() };
         shut.names = NamesAtKernel::Gone;
-        Passed { free: Vec::new(), to_drop: shut.take_nodes() }
+        inside.take_nodes()
     }
 
-    /// From now on nothing waits. Returns what did.
+    /// Before [`Gate::let_through`]: of these it does not hold.
+    pub(crate) fn keep_for(&self, left: impl IntoIterator<Item = Fid>) {
+        crate::lock(&self.inside).left.extend(left);
+    }
+
+    /// The pages of one that was kept are gone.
+    pub(crate) fn pages_are_gone(&self, fid: Fid) {
+        let mut inside = crate::lock(&self.inside);
+        inside.left.remove(&fid);
+        self.is_open.send_replace(inside.is_open());
+    }
+
+    /// From now on nothing waits but for what is left. Returns what did.
     pub(crate) fn let_through(&self) -> Passed {
-        let shut = crate::lock(&self.shut).take();
-        self.is_open.send_replace(true);
-        Passed { free: shut.map(|shut| shut.waiting).unwrap_or_default(), to_drop: Vec::new() }
+        let mut inside = crate::lock(&self.inside);
+        let waiting = inside.shut.take().map(|shut| shut.waiting).unwrap_or_default();
+        self.is_open.send_replace(inside.is_open());
+        inside.sort(waiting)
+    }
+
+    /// What the recall had to wait for the kernel has dropped.
+    pub(crate) fn dropped_for(&self, recall: &Recall) {
+        crate::lock(&self.inside).dropping.remove(&(recall.asked(), recall.epoch));
     }
 
     pub(crate) async fn opened(&self) {
@@ -129,14 +168,45 @@ impl Gate {
     }
 }
 
-impl Shut {
-    /// A deep lease's recall is about more than one inode.
-    fn take_nodes(&mut self) -> Vec<Recall> {
-        match self.names {
-            NamesAtKernel::Perhaps => Vec::new(),
-            NamesAtKernel::Gone => self.waiting.extract_if(.., |recall| recall.part.is_none()).collect(),
-        }
+impl Inside {
+    fn is_open(&self) -> bool {
+        self.shut.is_none() && self.left.is_empty()
     }
+
+    /// A deep lease's recall is about more than one inode.
+    fn take_nodes(&mut self) -> Passed {
+        let Some(Shut { names: NamesAtKernel::Gone, waiting }) = &mut self.shut else {
+            return Passed::default();
+        };
+        let nodes: Vec<Recall> = waiting.extract_if(.., |recall| recall.part.is_none()).collect();
+        let nodes = nodes.into_iter().map(with_its_own).collect();
+        Passed { free: Vec::new(), to_drop: self.begin(nodes) }
+    }
+
+    fn sort(&mut self, recalls: Vec<Recall>) -> Passed {
+        let waits = |recall: &Recall| match recall.part {
+            Some(_) => !self.left.is_empty(),
+            None => self.left.contains(&recall.fid),
+        };
+        let (to_drop, free): (Vec<_>, Vec<_>) = recalls.into_iter().partition(waits);
+        let of = |recall: Recall| match recall.part {
+            Some(_) => (recall, self.left.iter().copied().collect()),
+            None => with_its_own(recall),
+        };
+        let to_drop = to_drop.into_iter().map(of).collect();
+        Passed { free, to_drop: self.begin(to_drop) }
+    }
+
+    /// Without those that wait already.
+    fn begin(&mut self, recalls: Vec<(Recall, Vec<Fid>)>) -> Vec<(Recall, Vec<Fid>)> {
+        let key = |recall: &Recall| (recall.asked(), recall.epoch);
+        recalls.into_iter().filter(|(recall, _)| self.dropping.insert(key(recall))).collect()
+    }
+}
+
+fn with_its_own(recall: Recall) -> (Recall, Vec<Fid>) {
+    let fid = recall.fid;
+    (recall, vec![fid])
 }
 
 /// How the client stands with its server.

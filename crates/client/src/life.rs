@@ -62,6 +62,7 @@ impl Inner {
             runtime: Handle::current(),
             recall_pool: crate::pool::Pool::default(),
             disk: OnceLock::new(),
+            opening_disk: watch::Sender::new(false),
             root: OnceLock::new(),
             max_io: AtomicU32::new(soda_protocol::MAX_IO),
             losses: AtomicU64::new(0),

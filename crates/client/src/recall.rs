@@ -97,10 +97,11 @@ impl Inner {
         if !passed.free.is_empty() {
             self.handle_recalls(&passed.free);
         }
-        for recall in passed.to_drop {
+        for (recall, fids) in passed.to_drop {
             let inner = Arc::clone(self);
             self.recall_pool.run(Box::new(move || {
-                inner.hooks.invalidate_data(recall.fid, 0..u64::MAX);
+                fids.into_iter().for_each(|fid| inner.hooks.invalidate_data(fid, 0..u64::MAX));
+                inner.gate.dropped_for(&recall);
                 inner.handle_recalls(&[recall]);
             }));
         }

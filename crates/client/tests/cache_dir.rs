@@ -1,7 +1,8 @@
 //! The cache directory survives a restart of the client and is only believed if nothing has changed.
 
 use crate::common::*;
-use soda_client::{Client, ConnectError, NoKernel};
+use soda_client::handover::Successor;
+use soda_client::{Client, ClientConfig, ConnectError, NoKernel};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +11,14 @@ const MIB: u64 = 1 << 20;
 /// More than is read ahead at once.
 const LARGE: u64 = 16 * MIB;
 
-async fn with_dir(cell: &Cell, dir: &Path) -> Result<Arc<Client>, ConnectError> {
+fn client_config_with(cell: &Cell, dir: &Path) -> ClientConfig {
     let mut config = cell.client_config();
     config.cache.dir = Some(dir.to_owned());
-    Client::connect(config, Box::new(NoKernel)).await
+    config
+}
+
+async fn with_dir(cell: &Cell, dir: &Path) -> Result<Arc<Client>, ConnectError> {
+    Client::connect(client_config_with(cell, dir), Box::new(NoKernel)).await
 }
 
 fn files_in(dir: &Path) -> Vec<std::path::PathBuf> {
@@ -150,4 +155,36 @@ async fn a_directory_that_cannot_be_made_is_said_so() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let error = with_dir(&cell, file.path()).await.unwrap_err();
     assert!(matches!(error, ConnectError::CacheDir { .. }), "{error}");
+}
+
+/// Whoever takes it over looks at every file in it, which nobody waits for but the one who takes it over next.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_passes_from_one_process_to_the_next_at_once() {
+    let (cell, dir) = (Cell::start(), tempfile::tempdir().unwrap());
+    let writer = cell.client().await;
+    drop(file(&writer, "f", vec![1u8; 200_000]).await);
+    let mut client = with_dir(&cell, dir.path()).await.unwrap();
+    let f = open(&client, "f").await;
+    assert_eq!(read(&client, &f).await.len(), 200_000);
+    let is_kept = |path: &PathBuf| path.extension().is_none_or(|end| end != "new");
+    eventually("the file in the cache directory", || files_in(dir.path()).iter().any(is_kept)).await;
+    let place = files_in(dir.path())[0].parent().unwrap().to_owned();
+    // Of no use to anybody, so they are removed.
+    let junk = |number: u32| place.join(format!("junk {number}"));
+    (0..3000).for_each(|number| std::fs::write(junk(number), "").unwrap());
+    let mut before = Vec::new();
+    for _ in 0..2 {
+        let (handed, locks) = client.let_go().await.unwrap();
+        assert_eq!((handed.descriptors(), locks.len()), (1, 1), "it is not passed on");
+        let config = client_config_with(&cell, dir.path());
+        let heir = Successor::connect(config, Box::new(NoKernel), handed, locks).await.unwrap();
+        before.push(std::mem::replace(&mut client, heir.begin().await));
+        client.kernel_has_forgotten();
+    }
+    client.cache_is_open().await;
+    assert!(!junk(0).exists() && !junk(2999).exists(), "nobody has looked");
+    assert_eq!(read(&client, &client.open_handed(f.hand_over())).await, vec![1u8; 200_000]);
+    assert_eq!((client.stats().count("disk_hits"), client.stats().count("msg_read")), (1, 0));
+    // Without a goodbye, which would end the session.
+    before.into_iter().for_each(std::mem::forget);
 }

@@ -411,11 +411,20 @@ impl Nodes {
 
     /// Every inode that may have attributes or pages in the kernel.
     pub(crate) fn all(&self) -> Vec<Fid> {
-        let lock = |shard: &Mutex<HashMap<NodeId, Node>>| {
+        self.all_of(|_| true)
+    }
+
+    /// Those that may have pages.
+    pub(crate) fn all_with_pages(&self) -> Vec<Fid> {
+        self.all_of(|node| node.pages != Pages::None || node.listing.is_some())
+    }
+
+    fn all_of(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Fid> {
+        let of_shard = |shard: &Mutex<HashMap<NodeId, Node>>| {
             let shard = shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            shard.values().map(|node| node.fid).collect::<Vec<_>>()
+            shard.values().filter(|node| wanted(node)).map(|node| node.fid).collect::<Vec<_>>()
         };
-        self.shards.iter().flat_map(lock).collect()
+        self.shards.iter().flat_map(of_shard).collect()
     }
 }
 

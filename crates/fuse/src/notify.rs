@@ -9,14 +9,15 @@
 //! until it is there. Last, names that a listing brings are taken in under the directory's lock, as if they had been told
 //! that late: where one may be on its way, the lock is waited for ([`crate::listings`]).
 
+mod before;
+
 use crate::last_bytes::{MESSAGE_LEN, OnItsWay};
 use crate::listings::Listings;
 use crate::nodes::{NameKind, Nodes};
 use crate::wire::abi::{Record, notify};
 use crate::wire::{Agreement, Escort, NodeId, Sink};
-use soda_client::{KernelHooks, NAMES_RUN_OUT, Names, NamesLock};
+use soda_client::{KernelHooks, Names, NamesLock};
 use soda_types::{Fid, Name};
-use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -218,6 +219,7 @@ impl Notifier {
     }
 
     /// From a thread that may wait for a lock.
+    /// It does not finish if there is no thread for it.
     fn elsewhere(self: &Arc<Self>, work: impl FnOnce(&Notifier) + Send + 'static) -> Arc<Finished> {
         let finished = Arc::new(Finished::default());
         let (notifier, is_finished) = (self.clone(), finished.clone());
@@ -254,55 +256,6 @@ impl Notifier {
         }
     }
 
-    /// Everything that another process told the kernel, which has served the mount until now. Waits; meanwhile requests are
-    /// served.
-    ///
-    /// Not one inode after the other as elsewhere: one that the kernel has forgotten, which it says with a request that is not
-    /// read yet, looks as one that it has not taken in, and each would be waited for.
-    pub(crate) fn everything_from_before(self: &Arc<Self>, names_are_gone: impl FnOnce() + Send + 'static) {
-        let start = Instant::now();
-        if !self.agreement.has_inc_epoch() {
-            self.threads.run(Box::new(|| {
-                thread::sleep(NAMES_RUN_OUT);
-                names_are_gone();
-            }));
-        } else {
-            let dirs: BTreeSet<Fid> = self.listings.all().into_iter().map(|(dir, _)| dir).collect();
-            let passed = self.elsewhere(move |notifier| dirs.iter().for_each(|dir| notifier.pass_lock(*dir)));
-            passed.wait(LISTING_PATIENCE);
-            self.all_names();
-            names_are_gone();
-        }
-        let mut left = self.nodes.all();
-        loop {
-            left.retain(|fid| self.drop_inode(*fid) == Dropped::NotTakenIn);
-            if left.is_empty() || start.elapsed() > TAKE_IN {
-                break;
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
-        if !self.agreement.has_inc_epoch() {
-            thread::sleep(NAMES_RUN_OUT.saturating_sub(start.elapsed()));
-        }
-    }
-
-    fn drop_inode(&self, fid: Fid) -> Dropped {
-        self.counters.count(&self.counters.data);
-        self.nodes.take_attr_told(fid);
-        // As in `data`: before the pages go.
-        self.nodes.pages_dropped(fid);
-        let node = self.nodes.node_of(fid);
-        match self.sink.send(0, notify::INVAL_INODE, &[&inval_record(node, 0, 0)]) {
-            Err(error) if error.raw_os_error() == Some(ENOENT) && self.nodes.is_known(node) => {
-                Dropped::NotTakenIn
-            }
-            result => {
-                report("an inode", result);
-                Dropped::Yes
-            }
-        }
-    }
-
     /// Everything that the kernel holds of the mount: after the machine slept.
     pub(crate) fn everything(self: &Arc<Self>) {
         if self.agreement.has_inc_epoch() {
@@ -325,12 +278,6 @@ fn report(what: &str, result: io::Result<()>) {
     {
         tracing::error!(%error, "the kernel refused to drop {what}");
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Dropped {
-    Yes,
-    NotTakenIn,
 }
 
 #[derive(Debug, Default)]

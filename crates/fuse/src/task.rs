@@ -299,11 +299,19 @@ impl Task {
         if polled.is_ready() {
             let finished = slot.take();
             drop(slot);
-            self.tasks.waiting().tasks.remove(&self.unique);
+            self.leave_list();
             drop(finished);
         } else if outstanding == Outstanding::No {
             drop(slot);
             self.give_up();
+        }
+    }
+
+    /// Under its number another one may be there by now: a wait for a lock that was begun once more.
+    fn leave_list(&self) {
+        let mut waiting = self.tasks.waiting();
+        if waiting.tasks.get(&self.unique).is_some_and(|task| std::ptr::eq(&**task, self)) {
+            waiting.tasks.remove(&self.unique);
         }
     }
 
@@ -323,7 +331,7 @@ impl Task {
 
     fn give_up(&self) {
         let work = self.work().take();
-        self.tasks.waiting().tasks.remove(&self.unique);
+        self.leave_list();
         if work.is_some() {
             tracing::debug!(unique = self.unique, "interrupted");
             // First this answer, then the drop, whose own one the kernel no longer wants.
@@ -454,6 +462,25 @@ mod tests {
         until_waiting(&tasks, 0).await;
         assert_eq!(*seen.0.lock().unwrap(), [(1, 0), (2, -4)]);
         assert!(start.elapsed() >= take_back);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_begun_once_more_at_its_end_stays() {
+        let (tasks, seen) = tasks();
+        let (go, went) = tokio::sync::oneshot::channel::<()>();
+        let (again, answers) = (tasks.clone(), seen.clone());
+        tasks.run(1, 0, Interruptible::Death, async move {
+            went.await.unwrap();
+            wait_for_lock(&again, &answers, 1, 0);
+            answers.send(2, 0, &[]).unwrap();
+        });
+        go.send(()).unwrap();
+        while seen.0.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((tasks.len(), tasks.interrupt(1)), (1, Interrupted::Noted));
+        until_waiting(&tasks, 0).await;
+        assert_eq!(*seen.0.lock().unwrap(), [(2, 0), (1, -4)]);
     }
 
     #[tokio::test]

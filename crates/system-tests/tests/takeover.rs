@@ -8,7 +8,7 @@ use soda_system_tests::wait::{self, Finish};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,7 +44,8 @@ fn socket_of(process: u32) -> Option<PathBuf> {
     let start = format!("mount-{process}-");
     let runtime = std::env::var_os("SODA_RUNTIME_DIR").map_or("/run/soda".into(), PathBuf::from);
     let mut sockets = fs::read_dir(runtime).unwrap().map(|entry| entry.unwrap());
-    let ours = sockets.find(|socket| socket.file_name().to_string_lossy().starts_with(&start));
+    let is_ours = |name: &str| name.starts_with(&start) && name.ends_with(".sock");
+    let ours = sockets.find(|socket| is_ours(&socket.file_name().to_string_lossy()));
     ours.map(|socket| socket.path())
 }
 
@@ -363,6 +364,62 @@ fn a_process_that_uses_the_mount_does_not_serve_it() {
         format!("exec 7<{0}/file; {1} mount --takeover {0}", cell.root(0).display(), soda_binary().display());
     let (_, said) = failure(wait::run(shell.args(["-c", &script]), PATIENCE * 3));
     assert!(said.contains("open descriptor 7"), "{said}");
+    assert_eq!(fs::read_to_string(cell.root(0).join("file")).unwrap(), "content");
+}
+
+#[test]
+fn a_log_or_a_cache_in_the_mount_itself_is_refused() {
+    if !prerequisites() {
+        return;
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (cache, real) = (elsewhere.path().join("cache"), elsewhere.path().join("real"));
+    fs::create_dir(&real).unwrap();
+    let leads_to = |dir: &Path| {
+        let _ = fs::remove_file(&cache);
+        symlink(dir, &cache).unwrap();
+    };
+    leads_to(&real);
+    let mount_options = ["--cache-dir", &cache.display().to_string()];
+    let cell = Cell::assemble(1, &Setting { mount_options: &mount_options, ..Setting::default() });
+    let (daemon, root) = (cell.mounts[0].process(), cell.root(0));
+    for foreground in [&["--foreground"][..], &[]] {
+        let mut command = Command::new(soda_binary());
+        command.args(["mount", "--takeover"]).arg(root).args(foreground);
+        let (_, said) = failure(wait::run(command.arg("--log-file").arg(root.join("log")), PATIENCE * 3));
+        assert!(said.contains("the log file is"), "{said}");
+    }
+    leads_to(root);
+    let finish = cell.mounts[0].try_to_take_over(&[]);
+    leads_to(&real);
+    let (_, said) = failure(finish);
+    assert!(said.contains("the cache directory is"), "{said}");
+    assert!(ask(daemon, "\"status\"").contains("pid"));
+    fs::write(root.join("file"), b"it goes on").unwrap();
+}
+
+#[test]
+fn an_heir_that_nobody_could_ask_takes_nothing() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::unhurried(1);
+    fs::write(cell.root(0).join("file"), b"content").unwrap();
+    let (daemon, soda) = (cell.mounts[0].process(), soda_binary());
+    let socket = socket_of(daemon).expect("a control socket");
+    let minor = socket.file_stem().unwrap().to_str().unwrap().rsplit_once('-').unwrap().1.to_owned();
+    // Where its socket would be made.
+    let taken = format!("{}/mount-$$-{minor}.new", socket.parent().unwrap().display());
+    let script = format!(
+        "echo {taken}; mkdir {taken} && exec {} mount --takeover {} --foreground",
+        soda.display(),
+        cell.root(0).display()
+    );
+    let output = wait::run(Command::new("sh").args(["-c", &script]), PATIENCE * 3).output("the heir");
+    fs::remove_dir(String::from_utf8_lossy(&output.stdout).trim()).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("the control socket"), "{output:?}");
+    assert!(ask(daemon, "\"status\"").contains("pid"), "who has the mount goes on");
     assert_eq!(fs::read_to_string(cell.root(0).join("file")).unwrap(), "content");
 }
 

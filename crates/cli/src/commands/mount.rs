@@ -3,7 +3,7 @@
 use crate::admin::Admin;
 use crate::args::{LogArgs, LogFormat, MountArgs};
 use crate::commands::{EndRequests, guard, runtime, takeover, this_program};
-use crate::control::{self, Answers, ControlServer};
+use crate::control::{self, Answers, ControlServer, ControlSocket};
 use crate::ending::{Ending, all_told};
 use crate::error::CliError;
 use crate::options::{MountAction, MountOptions};
@@ -106,11 +106,12 @@ fn plan(arguments: &MountArgs) -> Result<Plan, CliError> {
     Ok(Plan { spec, dir: absolute(arguments.dir.as_deref().ok_or_else(missing)?)?, options })
 }
 
-/// A connected client with its mount.
+/// A connected client with its mount, and where it is going to be asked about them.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     pub client: Arc<Client>,
     pub mount: Mount,
+    pub control: ControlSocket,
 }
 
 /// Waits until the server answers: one that has restarted keeps everybody waiting until those whom it knew are back, or their
@@ -152,11 +153,16 @@ async fn mount(plan: &Plan, on_grace: impl FnOnce()) -> Result<Mounted, CliError
     {
         tracing::warn!(%error, "the cache directory could not be noted: `soda recover` needs --cache-dir for it");
     }
-    match Mount::start(client.clone(), &hooks, &plan.dir, &mount_config(plan)) {
-        Ok(mount) => Ok(Mounted { client, mount }),
+    let mounted = Mount::start(client.clone(), &hooks, &plan.dir, &mount_config(plan));
+    let mounted = mounted.map_err(CliError::from).and_then(|mount| {
+        let device = soda_fuse::find_mount(mount.dir()).ok().flatten().map(|entry| entry.device);
+        Ok((mount, ControlSocket::bind(device)?))
+    });
+    match mounted {
+        Ok((mount, control)) => Ok(Mounted { client, mount, control }),
         Err(error) => {
             client.shutdown().await;
-            Err(error.into())
+            Err(error)
         }
     }
 }
@@ -229,20 +235,21 @@ pub(crate) async fn attend(
     is_daemon: bool,
     mut requests: EndRequests,
 ) -> Result<(), CliError> {
-    let Mounted { client, mount } = mounted;
+    let Mounted { client, mount, control } = mounted;
     let (ending, listeners) = Ending::new();
     let (claims, mut claimants) = Claims::new();
-    let control = ControlServer::start(Answers {
+    let answers = Answers {
         dir: mount.dir().to_path_buf(),
         source: plan.spec.to_string(),
-        device: soda_fuse::find_mount(mount.dir()).ok().flatten().map(|entry| entry.device),
+        device: control.device(),
         options: plan.options.in_effect().to_list(),
         transport: mount.transport(),
         client: client.clone(),
         monitor: mount.monitor(),
         ending: listeners,
         claims,
-    })?;
+    };
+    let control = ControlServer::start(control, answers);
     match is_daemon {
         true => say_ready(),
         false => eprintln!("soda: {} is mounted on {}", plan.spec, plan.dir.display()),

@@ -3,10 +3,12 @@
 use crate::args::{LogArgs, MountArgs};
 use crate::commands::mount::{self, Mounted, Plan};
 use crate::commands::{EndRequests, runtime, this_program};
-use crate::control::{self, Question};
+use crate::control::{self, ControlSocket, MountStatus, Question};
 use crate::error::CliError;
+use crate::options::MountOptions;
 use crate::progress::Waiting;
 use crate::takeover::{Claim, Daemon};
+use rustix::fs::{major, minor};
 use soda_fuse::{Heir, MountEntry};
 use std::path::{Path, PathBuf};
 
@@ -18,7 +20,7 @@ pub(crate) fn run(dir: &Path, arguments: &MountArgs, log: &LogArgs) -> Result<()
         let (bind, dir) = (entry.dir.display(), running.status.dir.display());
         return Err(CliError::Failed(format!("{bind} is a bind mount of {dir}: take that one over")));
     }
-    uses_nothing_of(&entry)?;
+    uses_nothing_of(&entry, &running.status, arguments, log)?;
     if arguments.foreground {
         return runtime()?.block_on(take_over(&running.socket, &entry, arguments.daemon));
     }
@@ -50,13 +52,16 @@ async fn take_over(socket: &Path, entry: &MountEntry, is_daemon: bool) -> Result
 }
 
 async fn inherit(socket: &Path, entry: &MountEntry) -> Result<(Mounted, Plan), CliError> {
+    // What can fail comes first: when the daemon has gone nobody else would serve the mount.
+    let control = ControlSocket::bind(Some(entry.device))?;
     let silent = || CliError::Silent(entry.dir.clone());
     let stream = control::asked(socket, &Question::TakeOver(Claim::own()), None).ok_or_else(silent)?;
     let mut daemon = Daemon::new(stream).map_err(CliError::io("the control socket"))?;
     let (estate, state, descriptors) = tokio::task::block_in_place(|| daemon.estate())?;
     let prepared = async {
         let plan = estate.plan().map_err(CliError::Failed)?;
-        let heir = Heir::read(&state, descriptors).map_err(|error| CliError::Failed(error.to_string()))?;
+        let heir = Heir::read(&state, descriptors, &mount::mount_config(&plan));
+        let heir = heir.map_err(|error| CliError::Failed(error.to_string()))?;
         let heir = heir.connect(mount::client_config(&plan)).await?;
         Ok::<_, CliError>((plan, heir))
     };
@@ -68,34 +73,68 @@ async fn inherit(socket: &Path, entry: &MountEntry) -> Result<(Mounted, Plan), C
         }
     };
     tokio::task::block_in_place(|| daemon.ready())?;
-    let (client, mount) = heir.begin(&plan.dir, &mount::mount_config(&plan)).await?;
-    Ok((Mounted { client, mount }, plan))
+    let (client, mount) = heir.begin(&plan.dir).await;
+    Ok((Mounted { client, mount, control }, plan))
 }
 
-/// A process that serves a mount and uses it would wait for itself: what its parent has left open, or its own program.
-fn uses_nothing_of(entry: &MountEntry) -> Result<(), CliError> {
+/// A process that serves a mount and uses it would wait for itself: what its parent has left open, its own program, where it
+/// writes its log, the mount's cache directory.
+fn uses_nothing_of(
+    entry: &MountEntry,
+    running: &MountStatus,
+    arguments: &MountArgs,
+    log: &LogArgs,
+) -> Result<(), CliError> {
+    let refused = |what: &str, path: &Path| {
+        Err(CliError::Failed(format!(
+            "{what} is {} in the mount itself, and the process that serves it must not use it",
+            path.display()
+        )))
+    };
+    // First: it is open by now, and among descriptors it has no name.
+    let log = match &log.file {
+        Some(path) => Some(path.clone()),
+        None if arguments.foreground => None,
+        None => Some(control::log_path(&entry.dir)?),
+    };
+    if let Some(path) = log.filter(|path| leads_into(path, entry)) {
+        return refused("the log file", &path);
+    }
+    let mut options = MountOptions::default();
+    // One that is not understood the daemon is told of when it hands over.
+    if options.add(&running.options).is_ok()
+        && let Some(dir) = options.cache_dir.filter(|dir| leads_into(dir, entry))
+    {
+        return refused("the cache directory", &dir);
+    }
     let all = soda_fuse::list_mounts().map_err(CliError::io("/proc/self/mountinfo"))?;
     let shown: Vec<PathBuf> =
         all.into_iter().filter(|other| other.device == entry.device).map(|other| other.dir).collect();
     let is_inside = |path: &Path| shown.iter().any(|dir| path.starts_with(dir));
-    let used = |path: PathBuf, what: &str| match is_inside(&path) {
-        true => Err(CliError::Failed(format!(
-            "{what} is {} in the mount itself, and the process that serves it must not use it",
-            path.display()
-        ))),
-        false => Ok(()),
-    };
-    if let Ok(program) = std::fs::read_link("/proc/self/exe") {
-        used(program, "this program")?;
+    if let Ok(program) = std::fs::read_link("/proc/self/exe")
+        && is_inside(&program)
+    {
+        return refused("this program", &program);
     }
+    // A daemon has others in the place of the first three.
+    let first_inherited = if arguments.foreground && !arguments.daemon { 0 } else { 3 };
     for entry in std::fs::read_dir("/proc/self/fd").map_err(CliError::io("/proc/self/fd"))? {
         let Ok(entry) = entry else { continue };
         let number = entry.file_name().to_string_lossy().into_owned();
-        // The first three are the daemon's own.
-        let is_inherited = number.parse::<u32>().is_ok_and(|number| number > 2);
-        if let Some(path) = std::fs::read_link(entry.path()).ok().filter(|_| is_inherited) {
-            used(path, &format!("open descriptor {number}"))?;
+        let is_inherited = number.parse::<u32>().is_ok_and(|number| number >= first_inherited);
+        if let Some(path) = std::fs::read_link(entry.path()).ok().filter(|_| is_inherited)
+            && is_inside(&path)
+        {
+            return refused(&format!("open descriptor {number}"), &path);
         }
     }
     Ok(())
+}
+
+/// Whether a file is the mount's, by whatever path; of one that is not there, the directory that it would be in.
+fn leads_into(path: &Path, entry: &MountEntry) -> bool {
+    let Ok(path) = std::path::absolute(path) else { return false };
+    let there = path.ancestors().find_map(|path| rustix::fs::stat(path).ok());
+    let device_of = |there: rustix::fs::Stat| (major(there.st_dev), minor(there.st_dev));
+    there.map(device_of) == Some(entry.device)
 }

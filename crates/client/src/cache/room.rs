@@ -234,6 +234,20 @@ mod tests {
         assert!(matches!(state.inode(fid(1)).xattrs, Xattrs::All(_)));
     }
 
+    /// Also what another process told the kernel of, of which nothing is known here but that.
+    #[test]
+    fn inodes_that_the_kernel_knows_stay_with_their_leases() {
+        let mut state = state();
+        let told = fid(1);
+        state.inode(told).kernel.refs = 1;
+        state.repin(told);
+        for ino in 2..=5000 {
+            state.inode(fid(ino));
+            state.evict_for(at(1), fid(ino));
+        }
+        assert!(state.peek(fid(2)).is_none() && state.peek(told).is_some());
+    }
+
     #[test]
     fn inodes_that_nobody_needs_go_when_they_take_too_much() {
         let mut state = state();

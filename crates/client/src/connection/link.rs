@@ -387,6 +387,14 @@ impl<C> Link<C> {
         crate::lock(&self.table).pending.len()
     }
 
+    /// Requests without an answer that do something, or of whose answer the server takes something to be known here. What only
+    /// brings data is left out: read-ahead, mostly, which nobody waits for.
+    pub(crate) fn to_be_settled(&self) -> usize {
+        let only_brings_data = |pending: &&Pending<C>| pending.route == Route::Data && pending.slot.is_none();
+        let table = crate::lock(&self.table);
+        table.pending.len() - table.pending.values().filter(only_brings_data).count()
+    }
+
     pub(crate) fn connections(&self) -> usize {
         let table = crate::lock(&self.table);
         table.data.len() + usize::from(table.control.is_some())

@@ -49,8 +49,11 @@ pub(crate) async fn restore(
             }
         }
         Standing::Reclaim => {
-            // What is not claimed others get, and the kernel may have it still.
-            let _ = tokio::time::timeout(KERNEL_PATIENCE, inner.gate.opened()).await;
+            // What is not claimed others get, and the kernel may have it still from the process that had the session before. But
+            // not longer than to the end of the session as it is known here: that one knew of no later one. The server waits
+            // for longer than that.
+            let told_until = crate::lock(&inner.state).holder.session_valid_until();
+            let _ = tokio::time::timeout(told_until.since(inner.now()), inner.gate.opened()).await;
             crate::lock(&inner.state).holder.start_session(
                 inner.now(),
                 sent_at,

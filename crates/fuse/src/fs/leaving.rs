@@ -15,8 +15,17 @@ use tokio::sync::watch;
 /// Waits for locks that are given up, and begun once more by whoever serves the mount next.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
+    /// Changed under the lock of `waits`.
     begun: watch::Sender<bool>,
     waits: Mutex<Vec<Wait>>,
+}
+
+/// Whether a wait is begun once more by somebody else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Noted {
+    Yes,
+    /// The mount stays, and all that had been noted by then have been begun once more.
+    TooLate,
 }
 
 /// A request for a lock, unanswered.
@@ -36,8 +45,26 @@ impl Leaving {
         let _ = self.begun.subscribe().wait_for(|begun| *begun).await;
     }
 
-    pub(super) fn note(&self, wait: Wait) {
-        self.waits().push(wait);
+    /// A server may be long in saying whether a lock was granted that is not waited for any more.
+    pub(super) fn note(&self, wait: Wait) -> Noted {
+        let mut waits = self.waits();
+        if !*self.begun.borrow() {
+            return Noted::TooLate;
+        }
+        waits.push(wait);
+        Noted::Yes
+    }
+
+    fn begin(&self) {
+        let _waits = self.waits();
+        self.begun.send_replace(true);
+    }
+
+    /// What was noted.
+    fn end(&self) -> Vec<Wait> {
+        let mut waits = self.waits();
+        self.begun.send_replace(false);
+        std::mem::take(&mut *waits)
     }
 }
 
@@ -59,14 +86,12 @@ pub(crate) struct HandedFiles {
 impl Inner {
     /// From now on nobody waits for a lock: who does is to be asked for again.
     pub(crate) fn give_up_waits(&self) {
-        self.leaving.begun.send_replace(true);
+        self.leaving.begin();
     }
 
     /// Asks for all locks again that were waited for.
     pub(crate) fn take_up_waits(self: &Arc<Self>) {
-        self.leaving.begun.send_replace(false);
-        let waits = std::mem::take(&mut *self.leaving.waits());
-        for Wait { header, request } in waits {
+        for Wait { header, request } in self.leaving.end() {
             let reply = Reply::new(header.unique, self.tasks.sink());
             let op = Op::SetLock { lock: request, wait: true };
             self.clone().start_on_file(header, op, Bytes::new(), reply);
@@ -115,5 +140,28 @@ impl Inner {
         handed.listings.into_iter().for_each(|(dir, handle)| self.notifier.listings().give(dir, handle));
         *self.leaving.waits() = handed.waits;
         self.requests.store(handed.requests, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{LockSpan, NodeId};
+
+    #[test]
+    fn a_wait_that_ends_when_nobody_takes_it_up_any_more_is_not_noted() {
+        let leaving = Leaving::default();
+        let wait = |unique| {
+            let header = Header { unique, node: NodeId(5), uid: 0, gid: 0, tid: 1 };
+            let span = LockSpan { start: 0, end: 9, kind: 1, pid: 1 };
+            Wait { header, request: LockRequest { handle: 1, owner: 2, span, is_flock: true } }
+        };
+        assert_eq!(leaving.note(wait(1)), Noted::TooLate);
+        leaving.begin();
+        assert_eq!(leaving.note(wait(2)), Noted::Yes);
+        let taken_up: Vec<_> = leaving.end().iter().map(|wait| wait.header.unique).collect();
+        assert_eq!(taken_up, [2]);
+        assert_eq!(leaving.note(wait(3)), Noted::TooLate, "it would be waited for by nobody");
+        assert!(leaving.waits().is_empty());
     }
 }

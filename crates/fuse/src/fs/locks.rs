@@ -6,7 +6,7 @@
 //! handle's end releases only the record locks that were last set through it.
 
 use super::Inner;
-use super::leaving::Wait;
+use super::leaving::{Noted, Wait};
 use crate::handles::FileHandle;
 use crate::wire::abi::lock as abi_lock;
 use crate::wire::{Header, LockRequest, Reply};
@@ -158,27 +158,40 @@ impl Inner {
             let result = self.unlock(&file, &request).await;
             return self.finish("setlkw", result, reply);
         };
-        let is_left = AtomicBool::new(false);
-        let mut interrupted = pin!(async {
-            tokio::select! {
+        loop {
+            let is_left = AtomicBool::new(false);
+            let mut interrupted = pin!(async {
+                tokio::select! {
+                    biased;
+                    () = signal.notified() => {}
+                    () = self.leaving.begun() => is_left.store(true, Ordering::Relaxed),
+                }
+            });
+            let result = tokio::select! {
                 biased;
-                () = signal.notified() => {}
-                () = self.leaving.begun() => is_left.store(true, Ordering::Relaxed),
+                () = self.note_record_owner(&file, &request, &lock) => {
+                    self.client.lock_until(&file.open, lock, interrupted).await
+                }
+                () = &mut interrupted => Err(Errno::Interrupted.into()),
+            };
+            let is_interrupted = matches!(&result, Err(error) if error.errno == Errno::Interrupted);
+            if !is_interrupted || !is_left.load(Ordering::Relaxed) {
+                return self.finish("setlkw", result, reply);
             }
-        });
-        let result = tokio::select! {
-            biased;
-            () = self.note_record_owner(&file, &request, &lock) => {
-                self.client.lock_until(&file.open, lock, interrupted).await
+            // The kernel tells of a signal once: also of one that came while the server was asked.
+            let has_signal = tokio::select! {
+                biased;
+                () = signal.notified() => true,
+                () = std::future::ready(()) => false,
+            };
+            if has_signal {
+                return self.finish("setlkw", result, reply);
             }
-            () = &mut interrupted => Err(Errno::Interrupted.into()),
-        };
-        let is_interrupted = matches!(&result, Err(error) if error.errno == Errno::Interrupted);
-        if is_interrupted && is_left.load(Ordering::Relaxed) {
-            self.leaving.note(Wait { header, request });
-            return reply.none();
+            // Too late, it is asked for again here.
+            if self.leaving.note(Wait { header, request }) == Noted::Yes {
+                return reply.none();
+            }
         }
-        self.finish("setlkw", result, reply);
     }
 
     /// Before it is set: whoever goes away meanwhile has it released with the handle.

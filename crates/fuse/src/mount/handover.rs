@@ -4,20 +4,22 @@
 //!   old process                                                  new process
 //!   leave: no more requests are read, those under way end
 //!          the server is told everything, and let go of
-//!          state, /dev/fuse, locks  ───────────────────────────▶  Heir::read, connect: the same session
+//!          state, /dev/fuse, locks  ───────────────────────────▶  Heir::read, connect: threads, the same session
 //!          the guard ends           ◀──────────────── ready ────
 //!          ends, unmounts nothing   ──────────────── yours ────▶  begin: serves, and has the kernel drop all that
 //!                                                                 it was told before; recalls wait for that
 //! ```
 //!
 //! Until it says *yours* the old process can go on as if nothing had been ([`Leaving`](super::Leaving) dropped). What the kernel
-//! asks for meanwhile it keeps: who uses the mount waits, and sees nothing else of it.
+//! asks for meanwhile it keeps: who uses the mount waits, and sees nothing else of it. From *yours* on nobody can go on if the
+//! new one does not: so all that can fail comes before *ready*, and [`ReadyHeir::begin`](super::ReadyHeir::begin) cannot.
 
 use crate::fs::HandedFiles;
 use crate::wire::Agreement;
 use crate::wire::device::MAX_WRITE;
 use serde::{Deserialize, Serialize};
 use soda_client::handover::{self, HandedClient, Unreadable};
+use std::io;
 
 /// Of what passes. Another number is not understood: it changes with every change of what is handed over.
 pub const HANDOVER_FORMAT: u32 = 1;
@@ -31,6 +33,8 @@ pub enum HandOverError {
     Descriptors { expected: usize, found: usize },
     #[error("the kernel may send {0} bytes in one write, more than this program takes")]
     MaxWrite(u32),
+    #[error("cannot start the threads that would serve the mount: {0}")]
+    Threads(io::Error),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -56,5 +60,39 @@ impl Handed {
             true => Err(HandOverError::MaxWrite(handed.max_write)),
             false => Ok(handed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of the form, and bytes of it: in hexadecimal, and what they say.
+    const SAMPLE: (u32, &str) = (1, include_str!("../../testdata/handed-1.txt"));
+
+    fn bytes_of(hex: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hex.chars().filter_map(|digit| digit.to_digit(16)).map(|it| it as u8).collect();
+        digits.chunks_exact(2).map(|byte| byte[0] << 4 | byte[1]).collect()
+    }
+
+    /// Without times, which are of the moment when it is read.
+    fn said_by(handed: &Handed) -> String {
+        let text = format!("{handed:#?}");
+        let mut parts = text.split("Instant {");
+        let first = parts.next().unwrap().to_owned();
+        parts.fold(first, |text, part| text + "Instant" + part.split_once('}').unwrap().1)
+    }
+
+    #[test]
+    fn another_form_of_what_passes_has_another_number() {
+        const WHY: &str =
+            "whoever understands another form takes it for something else: HANDOVER_FORMAT has to change";
+        let (format, sample) = SAMPLE;
+        assert_eq!(HANDOVER_FORMAT, format, "a new format needs a sample of its own");
+        let (hex, says) = sample.split_once("\n\n").unwrap();
+        let bytes = bytes_of(hex);
+        let handed = Handed::decode(&bytes).expect(WHY);
+        assert_eq!(said_by(&handed), says.trim_end(), "{WHY}");
+        assert_eq!(handed.encode().unwrap(), bytes, "{WHY}");
     }
 }

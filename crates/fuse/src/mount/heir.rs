@@ -1,16 +1,19 @@
 //! The process that goes on with a mount which another one has served: see [`super::handover`].
 
+use super::guard::Guarded;
 use super::handover::{HandOverError, Handed};
-use super::{Hooks, Mount, MountConfig, MountError};
+use super::{Hooks, Mount, MountConfig};
 use crate::fs::HandedFiles;
-use crate::wire::Agreement;
-use crate::wire::connection::Connection;
+use crate::wire::connection::{Inherited, Transport};
 use crate::wire::device::Device;
+use crate::wire::{Agreement, Cores, Spare, spare_readers};
 use soda_client::handover::{HandedLocks, Successor};
 use soda_client::{Client, ClientConfig, ConnectError};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
+use tokio::runtime::Handle;
 
 /// What another process has handed over, as [`Leaving`](super::Leaving) made it.
 #[derive(Debug)]
@@ -18,6 +21,7 @@ pub struct Heir {
     handed: Handed,
     device: OwnedFd,
     locks: HandedLocks,
+    crew: Crew,
 }
 
 /// An heir that is connected to the server, and could begin. Dropped, it leaves mount and session alone.
@@ -28,17 +32,43 @@ pub struct ReadyHeir {
     device: OwnedFd,
     successor: Successor,
     hooks: Hooks,
+    crew: Crew,
+}
+
+/// Who serves the mount. To be there before the other process ends: nobody else would.
+#[derive(Debug)]
+struct Crew {
+    readers: Vec<Spare>,
+    cores: Cores,
+    forgets: Spare,
+    guard: Option<fn() -> Command>,
+}
+
+impl Crew {
+    fn start(config: &MountConfig) -> Result<Crew, HandOverError> {
+        let readers = spare_readers(config.threads).map_err(HandOverError::Threads)?;
+        let forgets = Spare::start("fuse-forget").map_err(HandOverError::Threads)?;
+        Ok(Crew { readers, cores: config.cores, forgets, guard: config.guard })
+    }
 }
 
 impl Heir {
+    /// Understands what was handed over, and starts the threads that are going to serve it.
+    ///
     /// # Errors
     /// [`HandOverError`].
-    pub fn read(state: &[u8], descriptors: Vec<OwnedFd>) -> Result<Heir, HandOverError> {
+    pub fn read(
+        state: &[u8],
+        descriptors: Vec<OwnedFd>,
+        config: &MountConfig,
+    ) -> Result<Heir, HandOverError> {
         let handed = Handed::decode(state)?;
         let (expected, found) = (1 + handed.client.descriptors(), descriptors.len());
         let mut descriptors = descriptors.into_iter();
         match descriptors.next() {
-            Some(device) if expected == found => Ok(Heir { handed, device, locks: descriptors.collect() }),
+            Some(device) if expected == found => {
+                Ok(Heir { handed, device, locks: descriptors.collect(), crew: Crew::start(config)? })
+            }
             _ => Err(HandOverError::Descriptors { expected, found }),
         }
     }
@@ -48,36 +78,33 @@ impl Heir {
     /// # Errors
     /// As [`Successor::connect`].
     pub async fn connect(self, config: ClientConfig) -> Result<ReadyHeir, ConnectError> {
-        let Heir { handed: Handed { agreement, client, files, .. }, device, locks } = self;
+        let Heir { handed: Handed { agreement, client, files, .. }, device, locks, crew } = self;
         let hooks = Hooks::new();
         let successor = Successor::connect(config, Box::new(hooks.clone()), client, locks).await?;
-        Ok(ReadyHeir { agreement, files, device, successor, hooks })
+        Ok(ReadyHeir { agreement, files, device, successor, hooks, crew })
     }
 }
 
 impl ReadyHeir {
     /// The mount on `dir` is this process's from now on.
-    ///
-    /// # Errors
-    /// [`MountError::Threads`]: nobody serves the mount any more.
-    pub async fn begin(self, dir: &Path, config: &MountConfig) -> Result<(Arc<Client>, Mount), MountError> {
-        let ReadyHeir { agreement, files, device, successor, hooks } = self;
+    pub async fn begin(self, dir: &Path) -> (Arc<Client>, Mount) {
+        let ReadyHeir { agreement, files, device, successor, hooks, crew } = self;
         let client = successor.begin().await;
         let device = Device::new(device);
-        let connection = Connection::go_on(&device, agreement);
-        let fs = super::file_system(client.clone(), &hooks, &device, &connection, dir);
+        let fs = super::file_system(client.clone(), &hooks, (&device, agreement), device.clone(), dir);
         fs.inner().take_over(files);
-        let mount = Mount::serve(fs, device, connection, dir.to_path_buf(), config)?;
-        mount.fs.inner().take_up_waits();
-        let (notifier, forgotten) = (mount.fs.inner().notifier.clone(), client.clone());
-        let runtime = tokio::runtime::Handle::current();
-        let forget = move || {
+        let (inner, runtime) = (fs.inner().clone(), Handle::current());
+        let guarded = Arc::new(Guarded::new(fs.clone(), dir, crew.guard));
+        let connection = Inherited { device: device.clone(), agreement };
+        let serving = connection.serve((crew.readers, crew.cores), guarded.clone(), &runtime);
+        let served = (serving, Transport::Dev);
+        let mount = Mount::served(fs, (device, agreement), dir.to_path_buf(), guarded, served);
+        inner.take_up_waits();
+        let (notifier, forgotten) = (inner.notifier.clone(), client.clone());
+        crew.forgets.run(move || {
             let _context = runtime.enter();
-            let names = forgotten.clone();
-            notifier.everything_from_before(move || names.kernel_has_no_names());
-            forgotten.kernel_has_forgotten();
-        };
-        std::thread::Builder::new().name("fuse-forget".into()).spawn(forget).map_err(MountError::Threads)?;
-        Ok((client, mount))
+            notifier.everything_from_before(&forgotten);
+        });
+        (client, mount)
     }
 }

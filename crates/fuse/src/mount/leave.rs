@@ -75,7 +75,12 @@ impl Mount {
         if self.transport == Transport::Uring {
             return Err(StayError::Uring);
         }
-        let told = tokio::time::timeout(TELLING, self.fs.inner().client.sync_all()).await;
+        let client = &self.fs.inner().client;
+        let told = tokio::time::timeout(TELLING, async {
+            client.cache_is_open().await;
+            client.sync_all().await
+        });
+        let told = told.await;
         told.map_err(|_| StayError::Slow)?.map_err(StayError::Untold)?;
         let mut leaving = self.come_to_rest(serving).await?;
         let fs = self.fs.inner();

@@ -19,7 +19,7 @@ use crate::nodes::Nodes;
 use crate::notify::{Hooks, Notifier};
 use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use crate::wire::device::Device;
-use crate::wire::{Agreement, Cores, Readers, Serving};
+use crate::wire::{Agreement, Cores, Readers, Serving, Sink};
 use guard::Guarded;
 use serde::Serialize;
 use soda_client::Client;
@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::runtime::Handle;
 
 /// Type of the mount in /proc/self/mountinfo.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.soda";
@@ -123,9 +124,14 @@ impl Mount {
         let device = Device::new(fd);
         let connection = Connection::negotiate(&device, config.transport)
             .map_err(|error| MountError::of(error, MountError::Negotiation))?;
-        tracing::debug!(agreement = ?connection.agreement(), "agreed with the kernel");
-        let fs = file_system(client, hooks, &device, &connection, &dir);
-        let mount = Mount::serve(fs, device, connection, dir.clone(), config)?;
+        let agreement = connection.agreement();
+        tracing::debug!(?agreement, "agreed with the kernel");
+        let fs = file_system(client, hooks, (&device, agreement), connection.answers(), &dir);
+        let guarded = Arc::new(Guarded::new(fs.clone(), &dir, config.guard));
+        let readers = Readers { threads: config.threads, cores: config.cores };
+        let served = connection.serve(readers, guarded.clone(), &Handle::current());
+        let (serving, transport) = served.map_err(|error| MountError::of(error, MountError::Threads))?;
+        let mount = Mount::served(fs, (device, agreement), dir.clone(), guarded, (serving, transport));
         if mount.transport == Transport::Uring {
             mount.fs.inner().tasks.start_looking_around();
         }
@@ -136,23 +142,17 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Starts to read requests.
-    fn serve(
+    /// Requests are read.
+    fn served(
         fs: FileSystem,
-        device: Arc<Device>,
-        connection: Connection,
+        (device, agreement): (Arc<Device>, Agreement),
         dir: PathBuf,
-        config: &MountConfig,
-    ) -> Result<Mount, MountError> {
-        let agreement = connection.agreement();
-        let guarded = Arc::new(Guarded::new(fs.clone(), &dir, config.guard));
-        let readers = Readers { threads: config.threads, cores: config.cores };
-        let (serving, transport) = connection
-            .serve(readers, guarded.clone(), &tokio::runtime::Handle::current())
-            .map_err(|error| MountError::of(error, MountError::Threads))?;
+        guarded: Arc<Guarded>,
+        (serving, transport): (Serving, Transport),
+    ) -> Mount {
         serving.escort().into_iter().for_each(|escort| fs.inner().notifier.attach(escort));
         tracing::info!(%transport, "the mount answers the kernel");
-        Ok(Mount { dir, fs, serving: Some(serving), transport, device, agreement, guarded })
+        Mount { dir, fs, serving: Some(serving), transport, device, agreement, guarded }
     }
 
     pub fn dir(&self) -> &Path {
@@ -210,16 +210,14 @@ impl Drop for Mount {
 fn file_system(
     client: Arc<Client>,
     hooks: &Hooks,
-    device: &Arc<Device>,
-    connection: &Connection,
+    (device, agreement): (&Arc<Device>, Agreement),
+    answers: Arc<dyn Sink>,
     dir: &Path,
 ) -> FileSystem {
-    let agreement = connection.agreement();
     let nodes = Arc::new(Nodes::new(client.root()));
     let notifier = Arc::new(Notifier::new(device.clone(), agreement, nodes.clone()));
     hooks.attach(notifier.clone());
-    let runtime = tokio::runtime::Handle::current();
-    FileSystem::new(client, nodes, notifier, agreement, connection.answers(), runtime, dir.to_path_buf())
+    FileSystem::new(client, nodes, notifier, agreement, answers, Handle::current(), dir.to_path_buf())
 }
 
 /// Removes a mount that could not be put to use.

@@ -31,6 +31,12 @@ impl Agreement {
         }
     }
 
+    /// Of a kernel that offers all that is wanted.
+    #[cfg(test)]
+    pub(crate) fn of_linux_6_18() -> Agreement {
+        Agreement { kernel_minor: abi::MINOR, flags: wanted_flags(), offered: wanted_flags() }
+    }
+
     pub fn has_direct_mmap(&self) -> bool {
         self.flags & init::DIRECT_IO_ALLOW_MMAP != 0
     }

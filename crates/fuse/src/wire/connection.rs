@@ -4,7 +4,8 @@ use super::abi::init;
 use super::agreement::Agreement;
 use super::device::{Device, Hello};
 use super::escort::Cores;
-use super::serve::{Dispatcher, Readers, Serving, serve_device};
+use super::serve::{Dispatcher, Readers, Serving, read_device, serve_device};
+use super::spare::Spare;
 use super::uring::{AnyQueue, Uring};
 use super::{Handler, Sink};
 use serde::{Deserialize, Serialize};
@@ -116,12 +117,6 @@ impl Connection {
         Ok(Connection { device: device.clone(), agreement, choice, uring, answers })
     }
 
-    /// Of a mount that another process has served over the device until now.
-    pub(crate) fn go_on(device: &Arc<Device>, agreement: Agreement) -> Connection {
-        let choice = TransportChoice::Only(Transport::Dev);
-        Connection { device: device.clone(), agreement, choice, uring: None, answers: device.clone() }
-    }
-
     pub fn agreement(&self) -> Agreement {
         self.agreement
     }
@@ -160,6 +155,26 @@ impl Connection {
                 Ok((serving, Transport::Dev))
             }
         }
+    }
+}
+
+/// A connection over the device that another process has served until now. To serve it cannot fail.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    pub(crate) device: Arc<Device>,
+    pub(crate) agreement: Agreement,
+}
+
+impl Inherited {
+    /// Has the threads read the device.
+    pub(crate) fn serve<H: Handler>(
+        &self,
+        readers: (Vec<Spare>, Cores),
+        handler: Arc<H>,
+        runtime: &Handle,
+    ) -> Serving {
+        let dispatcher = Dispatcher::new(handler, &self.agreement);
+        read_device(&self.device, readers, &dispatcher, None, runtime)
     }
 }
 

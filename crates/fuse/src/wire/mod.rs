@@ -17,6 +17,7 @@ mod pause;
 mod reply;
 mod request;
 mod serve;
+mod spare;
 mod uring;
 
 pub use abi::NodeId;
@@ -29,7 +30,9 @@ pub use request::{
 
 pub use escort::Cores;
 pub(crate) use escort::Escort;
+pub(crate) use serve::spare_readers;
 pub use serve::{Readers, Serving};
+pub(crate) use spare::Spare;
 
 use std::fmt;
 use std::fs::File;

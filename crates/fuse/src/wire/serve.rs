@@ -7,6 +7,7 @@ use super::device::Device;
 use super::escort::{Cores, Escort, Seat, escort};
 use super::pause::Pause;
 use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
+use super::spare::Spare;
 use super::uring::Uring;
 use super::{Handler, MalformedRequest, Op, Reply, Request, Sink};
 use bytes::Bytes;
@@ -71,10 +72,18 @@ impl Serving {
     }
 }
 
+/// As many threads as shall read the device, for [`read_device`].
+///
+/// # Errors
+/// One cannot be started.
+pub(crate) fn spare_readers(threads: usize) -> io::Result<Vec<Spare>> {
+    (0..threads).map(|number| Spare::start(&format!("fuse-{number}"))).collect()
+}
+
 /// Starts threads that read the device until the mount is gone; then the queues of `uring`, if there are any, end too.
 ///
 /// # Errors
-/// No thread could be started.
+/// A thread cannot be started.
 pub(super) fn serve_device<H: Handler>(
     device: &Arc<Device>,
     readers: Readers,
@@ -82,42 +91,51 @@ pub(super) fn serve_device<H: Handler>(
     uring: Option<&Uring>,
     runtime: &Handle,
 ) -> io::Result<Serving> {
-    let Readers { threads, cores } = readers;
+    let threads = spare_readers(readers.threads)?;
+    Ok(read_device(device, (threads, readers.cores), dispatcher, uring, runtime))
+}
+
+/// As [`serve_device`], with threads that are there.
+pub(super) fn read_device<H: Handler>(
+    device: &Arc<Device>,
+    (threads, cores): (Vec<Spare>, Cores),
+    dispatcher: &Dispatcher<H>,
+    uring: Option<&Uring>,
+    runtime: &Handle,
+) -> Serving {
     let (escort, supervise) = match cores {
-        Cores::Follow => Some(escort(threads)),
+        Cores::Follow => Some(escort(threads.len())),
         Cores::Free => None,
     }
     .unzip();
-    let alive = Arc::new(AtomicUsize::new(threads));
+    let alive = Arc::new(AtomicUsize::new(threads.len()));
     let pause = Arc::new(Pause::new(alive.clone()));
     let (ended, when_ended) = tokio::sync::watch::channel(false);
     let ended = Arc::new(ended);
     let queues = uring.map(Uring::queues).unwrap_or_default();
-    let mut threads = (0..threads)
-        .map(|number| {
-            let (device, dispatcher, pause) = (device.clone(), dispatcher.clone(), pause.clone());
-            let (runtime, alive, ended, queues) =
-                (runtime.clone(), alive.clone(), ended.clone(), queues.clone());
-            let escort = escort.clone();
-            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
-                let _context = runtime.enter();
-                let seat = escort.as_ref().map(|escort| Seat::take(escort, number));
-                Worker { device, dispatcher, seat, pause }.run();
-                if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    queues.iter().for_each(|queue| queue.end());
-                    escort.inspect(|escort| escort.end());
-                    ended.send_replace(true);
-                }
-            })
+    let begin = |(number, thread): (usize, Spare)| {
+        let (device, dispatcher, pause) = (device.clone(), dispatcher.clone(), pause.clone());
+        let (runtime, alive, ended, queues) = (runtime.clone(), alive.clone(), ended.clone(), queues.clone());
+        let escort = escort.clone();
+        thread.run(move || {
+            let _context = runtime.enter();
+            let seat = escort.as_ref().map(|escort| Seat::take(escort, number));
+            Worker { device, dispatcher, seat, pause }.run();
+            if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+                queues.iter().for_each(|queue| queue.end());
+                escort.inspect(|escort| escort.end());
+                ended.send_replace(true);
+            }
         })
-        .collect::<io::Result<Vec<_>>>()?;
+    };
+    let mut threads: Vec<_> = threads.into_iter().enumerate().map(begin).collect();
     if let Some(supervise) = supervise {
         match thread::Builder::new().name("fuse-escort".into()).spawn(supervise) {
             Ok(supervisor) => threads.push(supervisor),
             Err(error) => tracing::debug!(%error, "the threads that answer do not follow who asks"),
         }
     }
-    Ok(Serving { threads, ended: when_ended, escort, pauses: vec![pause] })
+    Serving { threads, ended: when_ended, escort, pauses: vec![pause] }
 }
 
 impl Serving {

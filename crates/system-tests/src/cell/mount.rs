@@ -155,7 +155,9 @@ impl Mount {
         let runtime = std::env::var_os("SODA_RUNTIME_DIR").map_or("/run/soda".into(), PathBuf::from);
         let is_there = || {
             let sockets = std::fs::read_dir(&runtime).into_iter().flatten().flatten();
-            sockets.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&socket))
+            // The one that listens has another name before it answers.
+            let is_ours = |name: &str| name.starts_with(&socket) && name.ends_with(".sock");
+            sockets.into_iter().any(|entry| is_ours(&entry.file_name().to_string_lossy()))
         };
         let (there, root) = (wait::until(PATIENCE * 3, is_there), self.root.display());
         assert!(there, "{}: {root} was not taken over\n{}", wait::TIMED_OUT, tail(&self.log, 40));
