@@ -4,7 +4,9 @@
 
 mod null;
 
-use null::{FILE_LEN, LIMIT, NullMount, UringOn, on_each, start, start_uring, wait_until};
+use null::{
+    FILE_LEN, LIMIT, NullMount, UringOn, can_mount, is_wanted, on_each, start, start_uring, wait_until,
+};
 use rustix::fd::AsFd;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
 use std::fs::File;
@@ -221,18 +223,29 @@ fn mounts_come_and_go() {
     });
 }
 
-#[test]
-fn auto_takes_the_device_and_uring_says_what_to_do() {
-    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
-        return println!("SKIPPED: needs root and /dev/fuse");
-    }
-    let runtime = Runtime::new().unwrap();
+fn auto(runtime: &Runtime) -> Transport {
     let mount = NullMount::try_start(TransportChoice::Auto, runtime.handle()).unwrap();
-    assert_eq!(mount.transport, Transport::Dev);
     mount.file(1).metadata().unwrap();
+    let transport = mount.transport;
     mount.end();
-    let Some(_on) = UringOn::turn() else { return };
-    std::fs::write(soda_fuse::URING_SWITCH, "N").unwrap();
+    transport
+}
+
+#[test]
+fn auto_takes_io_uring_where_it_is_switched_on() {
+    if !can_mount() || !is_wanted() {
+        return;
+    }
+    let Some(on) = UringOn::turn() else { return };
+    assert_eq!(auto(&Runtime::new().unwrap()), Transport::Uring);
+    drop(on);
+}
+
+#[test]
+fn where_it_is_switched_off_auto_takes_the_device_and_uring_says_what_to_do() {
+    let Some(_off) = can_mount().then(UringOn::turn_off).flatten() else { return };
+    let runtime = Runtime::new().unwrap();
+    assert_eq!(auto(&runtime), Transport::Dev);
     let refused = NullMount::try_start(TransportChoice::Only(Transport::Uring), runtime.handle());
     let Err(ConnectError::NoUring(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("echo Y > /sys/module/fuse"), "{why}");

@@ -121,7 +121,12 @@ impl Mount {
         let fd = kernel::mount(&config.source, &dir, &config.flags)?;
         let undo = DetachOnDrop(Some(dir.clone()));
         let device = Device::new(fd);
-        let connection = Connection::negotiate(&device, config.transport)
+        // Threads follow over the device only.
+        let transport = match (config.transport, config.cores) {
+            (TransportChoice::Auto, Cores::Follow) => TransportChoice::Only(Transport::Dev),
+            (transport, _) => transport,
+        };
+        let connection = Connection::negotiate(&device, transport)
             .map_err(|error| MountError::of(error, MountError::Negotiation))?;
         tracing::debug!(agreement = ?connection.agreement(), "agreed with the kernel");
         let fs = file_system(client, hooks, &device, &connection, &dir);
@@ -148,7 +153,7 @@ impl Mount {
         let guarded = Arc::new(Guarded::new(fs.clone(), &dir, config.guard));
         let readers = Readers { threads: config.threads, cores: config.cores };
         let (serving, transport) = connection
-            .serve(readers, guarded.clone(), &tokio::runtime::Handle::current())
+            .serve(&dir, readers, guarded.clone(), &tokio::runtime::Handle::current())
             .map_err(|error| MountError::of(error, MountError::Threads))?;
         serving.escort().into_iter().for_each(|escort| fs.inner().notifier.attach(escort));
         tracing::info!(%transport, "the mount answers the kernel");

@@ -5,11 +5,12 @@ use super::agreement::Agreement;
 use super::device::{Device, Hello};
 use super::escort::Cores;
 use super::serve::{Dispatcher, Readers, Serving, serve_device};
-use super::uring::{AnyQueue, Uring};
+use super::uring::{self, AnyQueue, Uring};
 use super::{Handler, Sink};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -41,7 +42,7 @@ impl fmt::Display for Transport {
 /// Which one is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TransportChoice {
-    /// The best of those that are not on trial: the device.
+    /// io_uring where it is sure to do, else the device.
     #[default]
     Auto,
     Only(Transport),
@@ -131,12 +132,13 @@ impl Connection {
         self.answers.clone()
     }
 
-    /// Starts the threads; `readers` are those of a connection without io_uring.
+    /// Starts the threads that serve what is mounted on `dir`; `readers` are those of a connection without io_uring.
     ///
     /// # Errors
     /// No thread could be started; no io_uring although it was asked for.
     pub fn serve<H: Handler>(
         self,
+        dir: &Path,
         readers: Readers,
         handler: Arc<H>,
         runtime: &Handle,
@@ -146,7 +148,7 @@ impl Connection {
             |readers, uring: Option<&Uring>| serve_device(&self.device, readers, &dispatcher, uring, runtime);
         let Some(uring) = self.uring else { return Ok((device(readers, None)?, Transport::Dev)) };
         let mut serving = device(READERS_BESIDE_URING, Some(&uring))?;
-        match uring.start(&dispatcher, runtime) {
+        match uring.start(dir, &dispatcher, runtime) {
             Ok(queues) => {
                 serving.add(queues);
                 Ok((serving, Transport::Uring))
@@ -156,6 +158,7 @@ impl Connection {
             }
             Err(error) => {
                 tracing::info!(%error, "requests come over /dev/fuse: the kernel refuses queues of io_uring");
+                uring::decline(&self.device)?;
                 serving.join_later(device(readers, None)?);
                 Ok((serving, Transport::Dev))
             }
@@ -168,16 +171,17 @@ fn prepare_uring(
     hello: &Hello,
     choice: TransportChoice,
 ) -> Result<Option<Uring>, String> {
-    match choice {
-        TransportChoice::Only(Transport::Dev) => return Ok(None),
-        // See docs/ROADMAP.md for what is known to be wrong.
-        TransportChoice::Auto => {
-            return Err("it is on trial, and only taken where transport=uring asks for it".into());
-        }
-        TransportChoice::Only(Transport::Uring) => {}
+    if choice == TransportChoice::Only(Transport::Dev) {
+        return Ok(None);
     }
     if !hello.offers_uring() {
         return Err(why_not_offered());
+    }
+    if choice == TransportChoice::Auto {
+        match hello.has_tested_uring() {
+            true => uring::drawback().map_or(Ok(()), Err)?,
+            false => return Err("this kernel is older than Linux 6.18, with which it is tested".into()),
+        }
     }
     Uring::prepare(device).map(Some).map_err(|error| format!("a ring cannot be made: {error}"))
 }
