@@ -4,9 +4,7 @@
 
 mod null;
 
-use null::{
-    FILE_LEN, LIMIT, NullMount, UringOn, can_mount, is_wanted, on_each, start, start_uring, wait_until,
-};
+use null::{FILE_LEN, LIMIT, NullMount, UringOn, can_mount, on_each, start, start_uring, wait_until};
 use rustix::fd::AsFd;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
 use std::fs::File;
@@ -223,29 +221,17 @@ fn mounts_come_and_go() {
     });
 }
 
-fn auto(runtime: &Runtime) -> Transport {
-    let mount = NullMount::try_start(TransportChoice::Auto, runtime.handle()).unwrap();
-    mount.file(1).metadata().unwrap();
-    let transport = mount.transport;
-    mount.end();
-    transport
-}
-
 #[test]
-fn auto_takes_io_uring_where_it_is_switched_on() {
-    if !can_mount() || !is_wanted() {
+fn auto_takes_the_device_and_uring_says_what_to_do() {
+    if !can_mount() {
         return;
     }
-    let Some(on) = UringOn::turn() else { return };
-    assert_eq!(auto(&Runtime::new().unwrap()), Transport::Uring);
-    drop(on);
-}
-
-#[test]
-fn where_it_is_switched_off_auto_takes_the_device_and_uring_says_what_to_do() {
-    let Some(_off) = can_mount().then(UringOn::turn_off).flatten() else { return };
     let runtime = Runtime::new().unwrap();
-    assert_eq!(auto(&runtime), Transport::Dev);
+    let mount = NullMount::try_start(TransportChoice::Auto, runtime.handle()).unwrap();
+    assert_eq!(mount.transport, Transport::Dev);
+    mount.file(1).metadata().unwrap();
+    mount.end();
+    let Some(_off) = UringOn::turn_off() else { return };
     let refused = NullMount::try_start(TransportChoice::Only(Transport::Uring), runtime.handle());
     let Err(ConnectError::NoUring(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("echo Y > /sys/module/fuse"), "{why}");

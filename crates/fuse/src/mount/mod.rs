@@ -121,12 +121,7 @@ impl Mount {
         let fd = kernel::mount(&config.source, &dir, &config.flags)?;
         let undo = DetachOnDrop(Some(dir.clone()));
         let device = Device::new(fd);
-        // Threads follow over the device only.
-        let transport = match (config.transport, config.cores) {
-            (TransportChoice::Auto, Cores::Follow) => TransportChoice::Only(Transport::Dev),
-            (transport, _) => transport,
-        };
-        let connection = Connection::negotiate(&device, transport)
+        let connection = Connection::negotiate(&device, config.transport)
             .map_err(|error| MountError::of(error, MountError::Negotiation))?;
         tracing::debug!(agreement = ?connection.agreement(), "agreed with the kernel");
         let fs = file_system(client, hooks, &device, &connection, &dir);

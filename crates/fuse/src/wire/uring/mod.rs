@@ -135,15 +135,6 @@ impl Uring {
     }
 }
 
-/// Why a mount had better not be over io_uring here although it could.
-pub(super) fn drawback() -> Option<String> {
-    match cores::forbidden() {
-        Ok(None) => None,
-        Ok(Some(core)) => Some(format!("core {core} is kept from this process, as by a cpuset")),
-        Err(error) => Some(format!("the cores of the machine are not known: {error}")),
-    }
-}
-
 /// Has the kernel go on with the device, for which it was told of io_uring when [`Uring::start`] has failed.
 ///
 /// # Errors
