@@ -9,8 +9,8 @@
 //!
 //! The question must be about a regular file that the kernel knows (before 6.18 some kernels take any node). Best is one that a
 //! request in hand is about whose caller keeps it open; else one of those that were named last, which may be forgotten
-//! since. Where there is none, this process calls the mount itself instead ([`Nudges::call`]): not by preference, as a thread that waits
-//! for an answer of its own process is one that a kill does not end at once.
+//! since. Where there is none, this process calls the mount itself instead ([`Nudges::call`]): not by preference, as a thread
+//! that waits for an answer of its own process is one that a kill does not end at once.
 //!
 //! They are sent by a thread of their own: the kernel may wait for a file that it is just letting go, and so for an answer.
 
