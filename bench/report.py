@@ -57,7 +57,7 @@ def short(value: float) -> str:
 def text(result: dict) -> str:
     """The page: the machine, each series, what was aimed at. Markdown."""
     machine = result["machine"]
-    others = " and other file systems" if set(result["targets"]) - {"local", "passthrough", "soda", "soda-through", "soda-uring"} else ""
+    others = " and other file systems" if set(result["targets"]) - {"local", "passthrough", "soda", "soda-through", "soda-follow", "soda-uring"} else ""
     lines = [
         f"{result['date']}, commit {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"Linux {machine['kernel']}.",

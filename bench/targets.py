@@ -274,6 +274,13 @@ class SodaThrough(Soda):
     patience = ()
 
 
+class SodaFollow(Soda):
+    """The same with the threads that answer beside who asks."""
+
+    name = "soda-follow"
+    mount_options = ("cores=follow",)
+
+
 class SodaUring(Soda):
     """The same with the kernel's requests over io_uring, where the kernel has that and it is switched on."""
 

@@ -4,7 +4,7 @@
 
 mod null;
 
-use null::{NullMount, UringOn, can_mount, control, new_dir, wait_until, waiting};
+use null::{NullMount, UringOn, can_mount, control, is_wanted, new_dir, wait_until, waiting};
 use rustix::fs::FlockOperation::LockExclusive;
 use rustix::fs::flock;
 use rustix::io::Errno;
@@ -12,10 +12,10 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use soda_fuse::wire::connection::{Transport, TransportChoice};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use tokio::runtime::Runtime;
@@ -38,14 +38,38 @@ fn daemon() {
     let on = (transport == TransportChoice::Only(Transport::Uring)).then(|| UringOn::turn().unwrap());
     let mount = NullMount::try_start_at(dir.as_ref(), transport, runtime.handle()).unwrap();
     drop(on);
-    mount.fs.hold();
     println!("\n{READY}");
     // Until the test ends, whatever becomes of it.
-    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    for order in std::io::stdin().lines().map(Result::unwrap) {
+        carry_out(&order, &mount);
+        println!("{order}");
+    }
+}
+
+/// What a daemon is told.
+const HOLD: &str = "hold";
+/// Take nothing in hand any more.
+const STOP: &str = "stop";
+/// Wait until a thread has brought something nevertheless.
+const BRING: &str = "bring";
+/// Have a thread look up what is named behind.
+const LOOK_UP: &str = "look up ";
+
+fn carry_out(order: &str, mount: &NullMount) {
+    match order {
+        HOLD => mount.fs.hold(),
+        STOP => mount.fs.stop(),
+        BRING => wait_until("something is brought", || mount.fs.waiting_to_go_on() > 0),
+        order => {
+            let path = PathBuf::from(order.strip_prefix(LOOK_UP).unwrap());
+            thread::spawn(move || path.metadata());
+        }
+    }
 }
 
 struct Daemon<'a> {
     process: Child,
+    said: Lines<BufReader<ChildStdout>>,
     dir: &'a Path,
 }
 
@@ -56,9 +80,34 @@ impl Daemon<'_> {
         command.env(DIR, dir).env(TRANSPORT, transport.to_string());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(process.stdout.take().unwrap()).lines();
-        let daemon = Daemon { process, dir };
-        assert!(said.map(Result::unwrap).any(|line| line == READY), "no mount over {transport}");
+        let mut daemon = Daemon { process, said, dir };
+        daemon.await_line(READY);
         daemon
+    }
+
+    fn await_line(&mut self, expected: &str) {
+        assert!(self.said.by_ref().map(Result::unwrap).any(|line| line == expected), "never says {expected}");
+    }
+
+    /// Returns when it has done so.
+    fn order(&mut self, order: &str) {
+        writeln!(self.process.stdin.as_ref().unwrap(), "{order}").unwrap();
+        self.await_line(order);
+    }
+
+    fn proc(&self, file: &str) -> PathBuf {
+        Path::new("/proc").join(self.process.id().to_string()).join(file)
+    }
+
+    /// Of its first thread, as /proc shows it.
+    fn status(&self, name: &str) -> String {
+        let status = std::fs::read_to_string(self.proc("status")).unwrap();
+        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap_or_default().trim().to_owned()
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
     }
 
     fn send(&self, signal: Signal) {
@@ -69,8 +118,11 @@ impl Daemon<'_> {
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
         let _ = self.process.kill();
-        let _ = self.process.wait();
         let _ = unmount(self.dir, UnmountFlags::DETACH);
+        // One of which a thread is stuck does not end.
+        if !thread::panicking() {
+            let _ = self.process.wait();
+        }
     }
 }
 
@@ -99,6 +151,7 @@ enum When {
 fn kill(transport: Transport, when: When) {
     let dir = new_dir();
     let mut daemon = Daemon::start(dir.path(), transport);
+    daemon.order(HOLD);
     let file = |number: usize| dir.path().join(number.to_string());
     let files: Vec<_> = (0..CALLERS / 3).map(|_| File::open(file(0)).unwrap()).collect();
     let holder = File::open(file(2)).unwrap();
@@ -148,11 +201,11 @@ fn unmount_at(dir: &Path) {
     });
 }
 
-fn on_each(when: When) {
+fn on_each(test: impl Fn(Transport)) {
     if can_mount() {
-        kill(Transport::Dev, when);
-        if std::env::var("SODA_TEST_TRANSPORT").as_deref() == Ok("uring") {
-            kill(Transport::Uring, when);
+        test(Transport::Dev);
+        if is_wanted() {
+            test(Transport::Uring);
             println!("tested over io_uring, too");
         }
     }
@@ -160,12 +213,79 @@ fn on_each(when: When) {
 
 #[test]
 fn who_waits_for_a_daemon_that_is_killed_gets_an_error_and_the_place_can_be_mounted_again() {
-    on_each(When::InHand);
+    on_each(|transport| kill(transport, When::InHand));
 }
 
 #[test]
 fn so_does_who_waits_in_the_kernel_for_one_that_was_stopped() {
-    on_each(When::Stopped);
+    on_each(|transport| kill(transport, When::Stopped));
+}
+
+/// Answers, however the test ends, what a thread of the daemon waits for.
+struct Answering(NullMount);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.fs.release();
+    }
+}
+
+/// One that does not end, as a thread of it waits in the kernel: here for another file system, else for a lock that one of the
+/// callers holds. Of these one is with the thread that takes requests, which is busy, one comes for it meanwhile, and one when
+/// it is gone. An abort must end them all.
+fn kill_one_that_does_not_end(transport: Transport, death: Signal) {
+    let runtime = Runtime::new().unwrap();
+    let other = Answering(null::start(Transport::Dev, runtime.handle()));
+    other.0.fs.hold();
+    let dir = new_dir();
+    let mut daemon = Daemon::start(dir.path(), transport);
+    let mut abort = File::options().write(true).open(control(dir.path()).join("abort")).unwrap();
+    let stat = |options: &[&str], name: &str| {
+        let mut stat = Command::new("taskset");
+        stat.args(["-c", &first_core().to_string(), "stat"]).args(options).arg(dir.path().join(name));
+        stat.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    daemon.order(&format!("{LOOK_UP}{}", other.0.root().join("x").display()));
+    wait_until("a thread of the daemon waits", || other.0.fs.held() == 1);
+    daemon.order(STOP);
+    let with_it = stat(&["-f"], "");
+    daemon.order(BRING);
+    let for_it = stat(&[], "x");
+    wait_until("two wait", || waiting(dir.path()) >= 2);
+
+    daemon.send(death);
+    let is_dumped = |daemon: &Daemon<'_>| daemon.status("CoreDumping") == "1";
+    wait_until("it is dying", || daemon.status("State").starts_with('Z') || is_dumped(&daemon));
+    let mut too_late = stat(&[], "y");
+    // Over io_uring Linux (6.18) may have ended it already.
+    let has_ended = |caller: &mut Child| caller.try_wait().unwrap().is_some();
+    wait_until("three wait", || waiting(dir.path()) >= 3 || has_ended(&mut too_late));
+    abort.write_all(b"1").unwrap();
+    for (name, mut caller) in [("first", with_it), ("second", for_it), ("third", too_late)] {
+        wait_until(&format!("the {name} gets an error"), || has_ended(&mut caller));
+        assert!(!caller.wait().unwrap().success());
+    }
+    assert!(!daemon.has_ended(), "nothing kept it from that");
+    other.0.fs.release();
+    wait_until("the daemon has ended", || daemon.has_ended());
+    unmount_at(dir.path());
+    drop(daemon);
+}
+
+fn first_core() -> usize {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..rustix::thread::CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).unwrap()
+}
+
+#[test]
+fn an_abort_ends_all_calls_of_a_daemon_that_is_killed_and_does_not_end() {
+    on_each(|transport| kill_one_that_does_not_end(transport, Signal::KILL));
+}
+
+/// Before memory is dumped, all threads are stopped and wait for the one that does not end.
+#[test]
+fn and_those_of_one_that_crashes_and_does_not_end() {
+    on_each(|transport| kill_one_that_does_not_end(transport, Signal::ABORT));
 }
 
 /// What a guard is given may outlive its mount, and numbers of connections are used again at once.

@@ -4,7 +4,7 @@
 
 mod null;
 
-use null::{FILE_LEN, LIMIT, NullMount, UringOn, on_each, start, start_uring, wait_until};
+use null::{FILE_LEN, LIMIT, NullMount, UringOn, can_mount, on_each, start, start_uring, wait_until};
 use rustix::fd::AsFd;
 use soda_fuse::wire::connection::{ConnectError, Transport, TransportChoice};
 use std::fs::File;
@@ -223,16 +223,15 @@ fn mounts_come_and_go() {
 
 #[test]
 fn auto_takes_the_device_and_uring_says_what_to_do() {
-    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
-        return println!("SKIPPED: needs root and /dev/fuse");
+    if !can_mount() {
+        return;
     }
     let runtime = Runtime::new().unwrap();
     let mount = NullMount::try_start(TransportChoice::Auto, runtime.handle()).unwrap();
     assert_eq!(mount.transport, Transport::Dev);
     mount.file(1).metadata().unwrap();
     mount.end();
-    let Some(_on) = UringOn::turn() else { return };
-    std::fs::write(soda_fuse::URING_SWITCH, "N").unwrap();
+    let Some(_off) = UringOn::turn_off() else { return };
     let refused = NullMount::try_start(TransportChoice::Only(Transport::Uring), runtime.handle());
     let Err(ConnectError::NoUring(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("echo Y > /sys/module/fuse"), "{why}");

@@ -6,11 +6,12 @@ use super::device::{Device, Hello};
 use super::escort::Cores;
 use super::serve::{Dispatcher, Readers, Serving, read_device, serve_device};
 use super::spare::Spare;
-use super::uring::{AnyQueue, Uring};
+use super::uring::{self, AnyQueue, Uring};
 use super::{Handler, Sink};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -126,12 +127,13 @@ impl Connection {
         self.answers.clone()
     }
 
-    /// Starts the threads; `readers` are those of a connection without io_uring.
+    /// Starts the threads that serve what is mounted on `dir`; `readers` are those of a connection without io_uring.
     ///
     /// # Errors
     /// No thread could be started; no io_uring although it was asked for.
     pub fn serve<H: Handler>(
         self,
+        dir: &Path,
         readers: Readers,
         handler: Arc<H>,
         runtime: &Handle,
@@ -141,7 +143,7 @@ impl Connection {
             |readers, uring: Option<&Uring>| serve_device(&self.device, readers, &dispatcher, uring, runtime);
         let Some(uring) = self.uring else { return Ok((device(readers, None)?, Transport::Dev)) };
         let mut serving = device(READERS_BESIDE_URING, Some(&uring))?;
-        match uring.start(&dispatcher, runtime) {
+        match uring.start(dir, &dispatcher, runtime) {
             Ok(queues) => {
                 serving.add(queues);
                 Ok((serving, Transport::Uring))
@@ -151,6 +153,7 @@ impl Connection {
             }
             Err(error) => {
                 tracing::info!(%error, "requests come over /dev/fuse: the kernel refuses queues of io_uring");
+                uring::decline(&self.device)?;
                 serving.join_later(device(readers, None)?);
                 Ok((serving, Transport::Dev))
             }
@@ -185,7 +188,7 @@ fn prepare_uring(
 ) -> Result<Option<Uring>, String> {
     match choice {
         TransportChoice::Only(Transport::Dev) => return Ok(None),
-        // See docs/ROADMAP.md for what is known to be wrong.
+        // See docs/PERFORMANCE.md for what it costs, and docs/ROADMAP.md for what it lacks.
         TransportChoice::Auto => {
             return Err("it is on trial, and only taken where transport=uring asks for it".into());
         }

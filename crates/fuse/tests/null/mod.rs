@@ -17,8 +17,8 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 pub(crate) const FILE_LEN: u64 = 64 << 20;
@@ -31,8 +31,12 @@ const UNLOCK: u32 = 2;
 /// Longer than anything takes on the slowest machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
+/// What one read asks for.
+const MOST: usize = 1 << 20;
+
 #[derive(Debug, Default)]
 pub(crate) struct Null {
+    answers: Answers,
     pub(crate) requests: AtomicU64,
     pub(crate) forgets: AtomicU64,
     pub(crate) interrupts: AtomicU64,
@@ -43,6 +47,8 @@ pub(crate) struct Null {
     lock: Mutex<Lock>,
     has_stopped: Mutex<bool>,
     goes_on: Condvar,
+    /// Threads that wait for that.
+    waiting_to_go_on: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +67,22 @@ struct Held {
     early: Vec<u64>,
 }
 
+/// What is read of files, by their byte. Kept: a fresh one would cost more than the request.
+#[derive(Debug)]
+struct Answers([OnceLock<Vec<u8>>; 256]);
+
+impl Default for Answers {
+    fn default() -> Answers {
+        Answers([const { OnceLock::new() }; 256])
+    }
+}
+
+impl Answers {
+    fn of(&self, byte: u8, len: u32) -> &[u8] {
+        &self.0[usize::from(byte)].get_or_init(|| vec![byte; MOST])[..len as usize]
+    }
+}
+
 impl Null {
     /// From here on nothing is taken in hand: the thread that brings a request waits.
     pub(crate) fn stop(&self) {
@@ -70,6 +92,10 @@ impl Null {
     pub(crate) fn go_on(&self) {
         *self.has_stopped.lock().unwrap() = false;
         self.goes_on.notify_all();
+    }
+
+    pub(crate) fn waiting_to_go_on(&self) -> usize {
+        self.waiting_to_go_on.load(Ordering::Relaxed)
     }
 
     /// From here on reads wait, and look-ups of what is not there; an INTERRUPT ends a read.
@@ -139,8 +165,7 @@ impl Null {
         let mut held = self.held.lock().unwrap();
         if !held.is_holding {
             drop(held);
-            let byte = node.0 as u8;
-            let _ = reply.data(&[&vec![byte; len as usize]]);
+            let _ = reply.data(&[self.answers.of(node.0 as u8, len)]);
         } else if held.early.contains(&reply.unique()) {
             drop(held);
             reply.error(Errno::Interrupted);
@@ -182,8 +207,10 @@ pub(crate) struct NullFs(pub(crate) Arc<Null>);
 impl Handler for NullFs {
     fn handle(&self, request: Request<'_>, reply: Reply) {
         let (null, node) = (&self.0, request.header.node);
+        null.waiting_to_go_on.fetch_add(1, Ordering::Relaxed);
         let stopped = null.has_stopped.lock().unwrap();
         drop(null.goes_on.wait_while(stopped, |has_stopped| *has_stopped).unwrap());
+        null.waiting_to_go_on.fetch_sub(1, Ordering::Relaxed);
         null.requests.fetch_add(1, Ordering::Relaxed);
         // Nothing is believed: each stat is a request.
         let valid = Duration::ZERO;
@@ -247,10 +274,9 @@ impl Handler for NullFs {
     }
 }
 
-/// `SODA_TEST_CORES=follow` has them go beside who asks.
-fn readers() -> Readers {
-    let cores = std::env::var("SODA_TEST_CORES").map_or(Cores::Free, |cores| cores.parse().unwrap());
-    Readers { threads: 3, cores }
+/// `SODA_TEST_CORES=follow` has those who read the device go beside who asks.
+fn cores() -> Cores {
+    std::env::var("SODA_TEST_CORES").map_or(Cores::Free, |cores| cores.parse().unwrap())
 }
 
 /// A mount of it.
@@ -271,8 +297,18 @@ impl NullMount {
         choice: TransportChoice,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
+        NullMount::try_start_with(choice, cores(), runtime)
+    }
+
+    /// # Errors
+    /// As [`NullMount::try_start`].
+    pub(crate) fn try_start_with(
+        choice: TransportChoice,
+        cores: Cores,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<NullMount, ConnectError> {
         let dir = new_dir();
-        let mut mount = NullMount::try_start_at(dir.path(), choice, runtime)?;
+        let mut mount = NullMount::mount(dir.path(), choice, cores, runtime)?;
         mount.own_dir = Some(dir);
         Ok(mount)
     }
@@ -284,6 +320,15 @@ impl NullMount {
         choice: TransportChoice,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
+        NullMount::mount(dir, choice, cores(), runtime)
+    }
+
+    fn mount(
+        dir: &Path,
+        choice: TransportChoice,
+        cores: Cores,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<NullMount, ConnectError> {
         let fd: OwnedFd =
             rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let data = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", fd.as_raw_fd());
@@ -291,8 +336,9 @@ impl NullMount {
         rustix::mount::mount("null", dir, "fuse.null", MountFlags::NOATIME, data.as_c_str()).unwrap();
         let device = Device::new(fd);
         let fs = NullFs::default();
+        let readers = Readers { threads: 3, cores };
         let served = Connection::negotiate(&device, choice)
-            .and_then(|connection| connection.serve(readers(), Arc::new(fs.clone()), runtime));
+            .and_then(|connection| connection.serve(dir, readers, Arc::new(fs.clone()), runtime));
         match served {
             Ok((serving, transport)) => {
                 let (serving, dir) = (Some(serving), dir.to_owned());
@@ -438,16 +484,20 @@ pub(crate) fn start(transport: Transport, runtime: &tokio::runtime::Handle) -> N
     NullMount::try_start(TransportChoice::Only(transport), runtime).unwrap()
 }
 
-/// On trial: it is not tested where nobody asks for it.
+/// Whether io_uring is to be tested: most kernels have it switched off.
+pub(crate) fn is_wanted() -> bool {
+    std::env::var("SODA_TEST_TRANSPORT").as_deref() == Ok("uring")
+}
+
 pub(crate) fn start_uring(runtime: &tokio::runtime::Handle) -> Option<NullMount> {
-    if std::env::var("SODA_TEST_TRANSPORT").as_deref() != Ok("uring") {
+    if !is_wanted() {
         return None;
     }
     let _on = UringOn::turn()?;
     Some(start(Transport::Uring, runtime))
 }
 
-/// The kernel's switch is on while this lives, and nobody else turns it: only as long as it takes to mount.
+/// The kernel's switch stays where it was turned while this lives: only as long as it takes to mount.
 #[derive(Debug)]
 pub(crate) struct UringOn {
     _lock: File,
@@ -457,11 +507,20 @@ pub(crate) struct UringOn {
 impl UringOn {
     /// `None`: the kernel has no such switch, or is not ours to change.
     pub(crate) fn turn() -> Option<UringOn> {
+        UringOn::set("Y")
+    }
+
+    /// As long as it lives nobody turns it on.
+    pub(crate) fn turn_off() -> Option<UringOn> {
+        UringOn::set("N")
+    }
+
+    fn set(value: &str) -> Option<UringOn> {
         let path = soda_fuse::URING_SWITCH;
         let lock = File::open(path).ok()?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).ok()?;
         let was = std::fs::read_to_string(path).ok()?;
-        std::fs::write(path, "Y").ok()?;
+        std::fs::write(path, value).ok()?;
         Some(UringOn { _lock: lock, was })
     }
 }

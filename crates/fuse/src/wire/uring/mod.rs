@@ -9,7 +9,18 @@
 //! runs short takes more entries, as many as are needed, and [`nudge`] makes the kernel use them for those that wait already.
 //!
 //! FORGET and INTERRUPT still come over the device, and notifications go there ([`super::device`]).
+//!
+//! # When the daemon dies
+//! Linux (6.18) gives a request to an entry at once, but has the ring's own thread bring it there (*task work*), and what was not
+//! brought no abort of the connection ends. That is a trap where another thread of the daemon waits in the kernel for a lock
+//! that is held for that very request: it does not end, so the process's descriptors stay open, so the rings are not closed.
+//! [`crate::mount`]'s guard can abort the connection, but each request must have been brought, or given up, by then. So
+//! - task work is not deferred to the calls of the ring ([`ring`]): a thread that ends would leave it for when the ring is
+//!   closed. All other it does when it ends (`exit_task_work`); what comes later a worker of the kernel's does.
+//! - the process leaves no core dump. Before one is written, every thread of it is stopped on the way to its end, ahead of
+//!   its task work (`coredump_task_exit`), until all have come, and the one that waits for the lock does not come.
 
+mod cores;
 mod nudge;
 mod ring;
 
@@ -17,13 +28,14 @@ use super::abi::{self, NodeId};
 use super::device::Device;
 use super::serve::Dispatcher;
 use super::{Handler, Reply, Sink, Unique};
+use cores::{is_online, run_on};
 use nudge::Nudges;
 use ring::{Entry, Event, PAYLOAD_LEN, Ring, Waker};
 use rustix::io::Errno;
-use rustix::thread::CpuSet;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::collections::HashMap;
 use std::io;
-use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -46,110 +58,107 @@ const LAST_WAIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Uring {
     device: Arc<Device>,
-    queues: Vec<(Arc<Queue>, Ring)>,
+    queues: Vec<Unused>,
     nudges: Arc<Nudges>,
 }
 
+#[derive(Debug)]
+struct Unused {
+    queue: Arc<Queue>,
+    ring: Ring,
+    entries: Vec<Entry>,
+}
+
 impl Uring {
-    /// One queue for each core that the machine can have: the kernel uses all or none.
+    /// One queue for each core that the machine can have: the kernel uses all or none. Takes all that may run short.
     ///
     /// # Errors
     /// The kernel's; its text says what was tried.
     pub(super) fn prepare(device: &Arc<Device>) -> io::Result<Uring> {
-        let cores = possible_cores()?;
+        let cores = cores::possible()?;
         let nudges = Arc::new(Nudges::new(cores.into()));
         let queues = (0..cores)
             .map(|number| {
                 let ring = Ring::new(device.clone(), number)?;
-                Ok((Arc::new(Queue::new(number, ring.waker(), nudges.clone())), ring))
+                let queue = Arc::new(Queue::new(number, ring.waker(), nudges.clone()));
+                let depth = if is_online(number) { DEPTH } else { DEPTH_OFFLINE };
+                let entries = (0..depth).map(|_| Entry::new()).collect::<io::Result<_>>()?;
+                Ok(Unused { queue, ring, entries })
             })
             .collect::<io::Result<_>>()?;
         Ok(Uring { device: device.clone(), queues, nudges })
     }
 
     pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
-        self.queues.iter().map(|(queue, _)| queue.clone()).collect()
+        self.queues.iter().map(|unused| unused.queue.clone()).collect()
     }
 
-    /// Starts the threads, and returns when the kernel uses the queues. To be called when INIT was answered.
+    /// Starts the threads, and returns when the kernel uses the queues of what is mounted on `dir`. To be called when INIT was
+    /// answered. The process leaves no core dump any more.
     ///
     /// # Errors
-    /// The kernel refuses: it goes on with the device then.
+    /// The kernel refuses, or a thread cannot be started. Requests are held back until [`decline`].
     pub(super) fn start<H: Handler>(
         self,
+        dir: &Path,
         dispatcher: &Dispatcher<H>,
         runtime: &Handle,
     ) -> io::Result<Vec<JoinHandle<()>>> {
         let queues = self.queues();
-        let (nudges, device, nudged) = (self.nudges.clone(), self.device, queues.clone());
-        let nudging =
-            thread::Builder::new().name("fuse-nudge".into()).spawn(move || nudges.run(&nudged, &device))?;
-        let mut threads = vec![nudging];
-        // One after the other: requests come as soon as each has an entry, so only while the last one gets its others.
-        for (queue, ring) in self.queues {
-            match start_queue(queue, ring, dispatcher.clone(), runtime.clone()) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    queues.iter().for_each(|queue| queue.end());
-                    return Err(error);
-                }
-            }
+        let started = self.start_threads(dir, dispatcher, runtime);
+        if started.is_err() {
+            queues.iter().for_each(|queue| queue.end());
         }
-        if let Some(last) = queues.last() {
-            self.nudges.owe(last.number, DEPTH);
+        started
+    }
+
+    fn start_threads<H: Handler>(
+        self,
+        dir: &Path,
+        dispatcher: &Dispatcher<H>,
+        runtime: &Handle,
+    ) -> io::Result<Vec<JoinHandle<()>>> {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        let queues = self.queues();
+        let last = queues.last().map(|queue| queue.number);
+        let (nudges, device, dir) = (self.nudges.clone(), self.device, dir.to_owned());
+        let nudge = move || nudges.run(&queues, &device, &dir);
+        let mut threads = vec![thread::Builder::new().name("fuse-nudge".into()).spawn(nudge)?];
+        // One after the other: requests come as soon as each has an entry, so only while the last one gets its others.
+        for unused in self.queues {
+            threads.push(start_queue(unused, dispatcher.clone(), runtime.clone())?);
+        }
+        if let Some(last) = last {
+            self.nudges.owe(last, DEPTH);
         }
         Ok(threads)
     }
 }
 
+/// Has the kernel go on with the device, for which it was told of io_uring when [`Uring::start`] has failed.
+///
+/// # Errors
+/// The kernel's: the mount cannot be used.
+pub(super) fn decline(device: &Arc<Device>) -> io::Result<()> {
+    let mut ring = Ring::new(device.clone(), 0)?;
+    ring.enable()?;
+    ring.decline()
+}
+
 /// Returns when the queue has its entries.
 fn start_queue<H: Handler>(
-    queue: Arc<Queue>,
-    ring: Ring,
+    unused: Unused,
     dispatcher: Dispatcher<H>,
     runtime: Handle,
 ) -> io::Result<JoinHandle<()>> {
+    let Unused { queue, ring, entries } = unused;
     let (report, began) = channel();
     let thread = thread::Builder::new().name(format!("fuse-core-{}", queue.number)).spawn(move || {
         let _context = runtime.enter();
-        QueueThread { queue, ring, dispatcher, message: Vec::new(), total: 0 }.run(report);
+        QueueThread { queue, ring, dispatcher, message: Vec::new(), total: 0 }.run(entries, report);
     })?;
     began.recv().unwrap_or_else(|_| Err(io::Error::other("a queue's thread has ended")))?;
     Ok(thread)
-}
-
-const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
-const ONLINE: &str = "/sys/devices/system/cpu/online";
-
-/// Number of cores that the machine can have; the kernel has a queue for each.
-fn possible_cores() -> io::Result<u16> {
-    let sum = |cores: Vec<RangeInclusive<u16>>| {
-        cores
-            .iter()
-            .try_fold(0u16, |sum, range| sum.checked_add((range.end() - range.start()).checked_add(1)?))
-    };
-    cores_in(POSSIBLE)?
-        .and_then(sum)
-        .ok_or_else(|| io::Error::other(format!("{POSSIBLE} cannot be understood")))
-}
-
-/// Whether callers can be on a core.
-fn is_online(core: u16) -> bool {
-    matches!(cores_in(ONLINE), Ok(Some(cores)) if cores.iter().any(|range| range.contains(&core)))
-}
-
-fn cores_in(file: &str) -> io::Result<Option<Vec<RangeInclusive<u16>>>> {
-    Ok(cores(std::fs::read_to_string(file)?.trim()))
-}
-
-/// `0-3,8`.
-fn cores(list: &str) -> Option<Vec<RangeInclusive<u16>>> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
-        (first <= last).then_some(first..=last)
-    };
-    list.split(',').map(range).collect()
 }
 
 /// What those who answer requests of a queue share with its thread.
@@ -304,8 +313,8 @@ struct QueueThread<H> {
 }
 
 impl<H: Handler> QueueThread<H> {
-    fn run(mut self, report: Sender<io::Result<()>>) {
-        let began = self.begin();
+    fn run(mut self, entries: Vec<Entry>, report: Sender<io::Result<()>>) {
+        let began = self.begin(entries);
         let has_begun = began.is_ok();
         let _ = report.send(began);
         if !has_begun {
@@ -319,34 +328,45 @@ impl<H: Handler> QueueThread<H> {
         self.take_back();
     }
 
-    fn begin(&mut self) -> io::Result<()> {
+    /// An error means that the kernel has no entry of this queue.
+    fn begin(&mut self, entries: Vec<Entry>) -> io::Result<()> {
         self.ring.enable()?;
-        let depth = match run_on(self.queue.number) {
-            Ok(()) => DEPTH,
-            Err(error) if is_online(self.queue.number) => {
-                // Nor can it be nudged.
-                let core = self.queue.number;
-                tracing::warn!(%error, core, "not allowed here: if many callers wait there, others may have to");
-                DEPTH
-            }
-            Err(_) => DEPTH_OFFLINE,
-        };
-        for _ in 0..depth {
-            self.add_entry()?;
+        let core = self.queue.number;
+        if let Err(error) = run_on(core)
+            && is_online(core)
+        {
+            // Nor can it be nudged.
+            tracing::warn!(%error, core, "not allowed here: if many callers wait there, others may have to");
         }
-        self.ring.flush()?;
+        for entry in entries {
+            self.add(entry)?;
+        }
+        if let Err(error) = self.ring.flush() {
+            tracing::info!(%error, core, "the kernel takes the entries of a queue later");
+        }
         // A refusal is there at once.
+        let mut refused = None;
         while let Some(event) = self.ring.next()? {
             match event {
-                Event::Refused(error) => return Err(error.into()),
+                Event::Refused(error) => {
+                    self.total -= 1;
+                    refused = Some(error);
+                }
                 event => self.take(event),
             }
         }
-        Ok(())
+        match refused {
+            Some(error) if self.total == 0 => Err(error.into()),
+            Some(error) => {
+                tracing::warn!(%error, core, total = self.total, "the kernel takes no more entries of a queue");
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
-    fn add_entry(&mut self) -> io::Result<()> {
-        self.ring.register(Entry::new()?)?;
+    fn add(&mut self, entry: Entry) -> io::Result<()> {
+        self.ring.register(entry)?;
         self.total += 1;
         Ok(())
     }
@@ -358,7 +378,9 @@ impl<H: Handler> QueueThread<H> {
             }
             self.ring.wait(None)?;
             self.queue.wake_up();
-            while let Some(event) = self.ring.next()? {
+            // No more than are there now: others may come all the while, and answers wait for the end of this.
+            for _ in 0..self.ring.ready() {
+                let Some(event) = self.ring.next()? else { break };
                 self.take(event);
             }
             self.grow();
@@ -382,8 +404,8 @@ impl<H: Handler> QueueThread<H> {
 
     fn request(&mut self, mut entry: Entry) {
         let (unique, commit_id) = (entry.unique(), entry.commit_id());
-        if entry.operation() == abi::opcode::NOTIFY_REPLY {
-            entry.answer(&abi::out_header(abi::OUT_HEADER_LEN, 0, unique), &[]);
+        if let Some(error) = self.queue.nudges.answer(entry.operation(), entry.caller()) {
+            entry.answer(&abi::out_header(abi::OUT_HEADER_LEN, error, unique), &[]);
             self.queue.state().answered.push(Held { entry, commit_id });
             return;
         }
@@ -414,7 +436,7 @@ impl<H: Handler> QueueThread<H> {
         }
         let had = self.total;
         let more = self.total.min(MOST - self.total);
-        let added = (0..more).try_for_each(|_| self.add_entry()).and_then(|()| self.ring.flush());
+        let added = (0..more).try_for_each(|_| self.add(Entry::new()?)).and_then(|()| self.ring.flush());
         if let Err(error) = added {
             tracing::warn!(%error, queue = self.queue.number, total = self.total, "no more entries");
         }
@@ -438,31 +460,9 @@ impl<H: Handler> QueueThread<H> {
     }
 }
 
-/// Keeps this thread on a core.
-fn run_on(core: u16) -> io::Result<()> {
-    let core = usize::from(core);
-    if core >= CpuSet::MAX_CPU {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    let mut set = CpuSet::new();
-    set.set(core);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_cores_are_read() {
-        assert_eq!(cores("0"), Some(vec![0..=0]));
-        assert_eq!(cores("0-3,8,10-11"), Some(vec![0..=3, 8..=8, 10..=11]));
-        for bad in ["", "a", "3-1", "0-", "0-65536"] {
-            assert_eq!(cores(bad), None, "{bad}");
-        }
-        let possible = possible_cores().unwrap();
-        assert!((0..possible).any(is_online) && !is_online(u16::MAX));
-    }
 
     /// A queue with a request in hand, and the descriptor that its thread would wait on.
     fn queue_with(unique: Unique) -> Queue {

@@ -34,7 +34,8 @@ const VECTORS_AT: usize = 1024;
 /// Where `struct io_uring_sqe` has the field `len`, which the crate's builder of commands lacks.
 const SQE_LEN_AT: usize = 24;
 
-const SUBMISSIONS: u32 = 64;
+/// Room for all entries that a queue begins with.
+const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 1024;
 /// Marks completions that are no entry's: somebody has written to the event descriptor.
 const WAKE: u64 = u64::MAX;
@@ -95,6 +96,11 @@ impl Entry {
     /// What the request is about.
     pub(super) fn node(&self) -> NodeId {
         NodeId(self.u64_at(16))
+    }
+
+    /// Thread that made the request, in the PID namespace of who mounted; 0: of another.
+    pub(super) fn caller(&self) -> u32 {
+        self.u32_at(32)
     }
 
     /// How long the request is with its header.
@@ -185,7 +191,8 @@ impl Ring {
         let ring = IoUring::builder()
             .setup_cqsize(COMPLETIONS)
             .setup_single_issuer()
-            .setup_defer_taskrun()
+            // Not DEFER_TASKRUN: what is deferred is left undone by a thread that is killed, see the module's page.
+            .setup_coop_taskrun()
             .setup_r_disabled()
             .build(SUBMISSIONS)?;
         let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -225,6 +232,16 @@ impl Ring {
             len.write_unaligned(VECTORS);
         }
         self.submit(submission, entry)
+    }
+
+    /// Gives the kernel an entry that it cannot take, so that it goes on with the device. Only before all queues have
+    /// entries: once it uses them, there is no way back.
+    pub(super) fn decline(&mut self) -> io::Result<()> {
+        let submission = self.command(REGISTER, 0, None);
+        self.submit(submission, Entry::new()?)?;
+        self.flush()?;
+        while self.next()?.is_some() {}
+        Ok(())
     }
 
     /// Gives the kernel the answer that is in the entry, and the entry for another request.
@@ -284,6 +301,11 @@ impl Ring {
                 _ => Err(error),
             },
         }
+    }
+
+    /// What there is to tell now.
+    pub(super) fn ready(&mut self) -> usize {
+        self.ring.completion().len()
     }
 
     pub(super) fn next(&mut self) -> io::Result<Option<Event>> {

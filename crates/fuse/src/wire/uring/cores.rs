@@ -1,0 +1,66 @@
+//! The cores of the machine, and which of them this thread uses.
+
+use rustix::thread::CpuSet;
+use std::io;
+use std::ops::RangeInclusive;
+
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// Number of cores that the machine can have; the kernel has a queue for each.
+pub(super) fn possible() -> io::Result<u16> {
+    let sum = |cores: Vec<RangeInclusive<u16>>| {
+        cores
+            .iter()
+            .try_fold(0u16, |sum, range| sum.checked_add((range.end() - range.start()).checked_add(1)?))
+    };
+    listed(POSSIBLE)?
+        .and_then(sum)
+        .ok_or_else(|| io::Error::other(format!("{POSSIBLE} cannot be understood")))
+}
+
+/// Whether callers can be on a core.
+pub(super) fn is_online(core: u16) -> bool {
+    matches!(listed(ONLINE), Ok(Some(cores)) if cores.iter().any(|range| range.contains(&core)))
+}
+
+fn listed(file: &str) -> io::Result<Option<Vec<RangeInclusive<u16>>>> {
+    Ok(parse(std::fs::read_to_string(file)?.trim()))
+}
+
+/// `0-3,8`.
+fn parse(list: &str) -> Option<Vec<RangeInclusive<u16>>> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        (first <= last).then_some(first..=last)
+    };
+    list.split(',').map(range).collect()
+}
+
+/// Keeps this thread on a core.
+pub(super) fn run_on(core: u16) -> io::Result<()> {
+    let core = usize::from(core);
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cores_are_read() {
+        assert_eq!(parse("0"), Some(vec![0..=0]));
+        assert_eq!(parse("0-3,8,10-11"), Some(vec![0..=3, 8..=8, 10..=11]));
+        for bad in ["", "a", "3-1", "0-", "0-65536"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        let possible = possible().unwrap();
+        assert!((0..possible).any(is_online) && !is_online(u16::MAX));
+    }
+}
