@@ -130,7 +130,9 @@ impl Sweep {
         let at = |step| match self.scale {
             _ if step == steps => self.to,
             Scale::Linear => self.from + (self.to - self.from) * f64::from(step) / f64::from(steps),
-            Scale::Logarithmic | Scale::Bytes => self.from * (self.to / self.from).powf(f64::from(step) / f64::from(steps)),
+            Scale::Logarithmic | Scale::Bytes => {
+                self.from * (self.to / self.from).powf(f64::from(step) / f64::from(steps))
+            }
         };
         let mut all: Vec<f64> = (0..=steps).map(at).collect();
         if is_count {
@@ -232,8 +234,7 @@ impl Sweep {
             }
         }
         let x = Axis { scale: self.scale, ..Axis::linear(self.label()) };
-        let y =
-            Axis { scale: self.scale, ..Axis::linear(first.map_or("", |quantity| unit(quantity.unit))) };
+        let y = Axis { scale: self.scale, ..Axis::linear(first.map_or("", |quantity| unit(quantity.unit))) };
         Ok(Figure::new("sweep", &self.title(base), x, y, series))
     }
 
