@@ -148,7 +148,7 @@ impl Mount {
         let guarded = Arc::new(Guarded::new(fs.clone(), &dir, config.guard));
         let readers = Readers { threads: config.threads, cores: config.cores };
         let (serving, transport) = connection
-            .serve(&dir, readers, guarded.clone(), &tokio::runtime::Handle::current())
+            .serve(readers, guarded.clone(), &tokio::runtime::Handle::current())
             .map_err(|error| MountError::of(error, MountError::Threads))?;
         serving.escort().into_iter().for_each(|escort| fs.inner().notifier.attach(escort));
         tracing::info!(%transport, "the mount answers the kernel");
