@@ -129,7 +129,7 @@ impl Mount {
         let fs = file_system(client, hooks, (&device, agreement), connection.answers(), &dir);
         let guarded = Arc::new(Guarded::new(fs.clone(), &dir, config.guard));
         let readers = Readers { threads: config.threads, cores: config.cores };
-        let served = connection.serve(&dir, readers, guarded.clone(), &Handle::current());
+        let served = connection.serve(readers, guarded.clone(), &Handle::current());
         let (serving, transport) = served.map_err(|error| MountError::of(error, MountError::Threads))?;
         let mount = Mount::served(fs, (device, agreement), dir.clone(), guarded, (serving, transport));
         if mount.transport == Transport::Uring {

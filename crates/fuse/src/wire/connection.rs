@@ -11,7 +11,6 @@ use super::{Handler, Sink};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
-use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -127,13 +126,12 @@ impl Connection {
         self.answers.clone()
     }
 
-    /// Starts the threads that serve what is mounted on `dir`; `readers` are those of a connection without io_uring.
+    /// Starts the threads; `readers` are those of a connection without io_uring.
     ///
     /// # Errors
     /// No thread could be started; no io_uring although it was asked for.
     pub fn serve<H: Handler>(
         self,
-        dir: &Path,
         readers: Readers,
         handler: Arc<H>,
         runtime: &Handle,
@@ -143,7 +141,7 @@ impl Connection {
             |readers, uring: Option<&Uring>| serve_device(&self.device, readers, &dispatcher, uring, runtime);
         let Some(uring) = self.uring else { return Ok((device(readers, None)?, Transport::Dev)) };
         let mut serving = device(READERS_BESIDE_URING, Some(&uring))?;
-        match uring.start(dir, &dispatcher, runtime) {
+        match uring.start(&dispatcher, runtime) {
             Ok(queues) => {
                 serving.add(queues);
                 Ok((serving, Transport::Uring))

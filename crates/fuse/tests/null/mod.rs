@@ -338,7 +338,7 @@ impl NullMount {
         let fs = NullFs::default();
         let readers = Readers { threads: 3, cores };
         let served = Connection::negotiate(&device, choice)
-            .and_then(|connection| connection.serve(dir, readers, Arc::new(fs.clone()), runtime));
+            .and_then(|connection| connection.serve(readers, Arc::new(fs.clone()), runtime));
         match served {
             Ok((serving, transport)) => {
                 let (serving, dir) = (Some(serving), dir.to_owned());

@@ -35,7 +35,6 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -93,19 +92,18 @@ impl Uring {
         self.queues.iter().map(|unused| unused.queue.clone()).collect()
     }
 
-    /// Starts the threads, and returns when the kernel uses the queues of what is mounted on `dir`. To be called when INIT was
-    /// answered. The process leaves no core dump any more.
+    /// Starts the threads, and returns when the kernel uses the queues. To be called when INIT was answered. The
+    /// process leaves no core dump any more.
     ///
     /// # Errors
     /// The kernel refuses, or a thread cannot be started. Requests are held back until [`decline`].
     pub(super) fn start<H: Handler>(
         self,
-        dir: &Path,
         dispatcher: &Dispatcher<H>,
         runtime: &Handle,
     ) -> io::Result<Vec<JoinHandle<()>>> {
         let queues = self.queues();
-        let started = self.start_threads(dir, dispatcher, runtime);
+        let started = self.start_threads(dispatcher, runtime);
         if started.is_err() {
             queues.iter().for_each(|queue| queue.end());
         }
@@ -114,15 +112,14 @@ impl Uring {
 
     fn start_threads<H: Handler>(
         self,
-        dir: &Path,
         dispatcher: &Dispatcher<H>,
         runtime: &Handle,
     ) -> io::Result<Vec<JoinHandle<()>>> {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         let queues = self.queues();
         let last = queues.last().map(|queue| queue.number);
-        let (nudges, device, dir) = (self.nudges.clone(), self.device, dir.to_owned());
-        let nudge = move || nudges.run(&queues, &device, &dir);
+        let (nudges, device) = (self.nudges.clone(), self.device);
+        let nudge = move || nudges.run(&queues, &device);
         let mut threads = vec![thread::Builder::new().name("fuse-nudge".into()).spawn(nudge)?];
         // One after the other: requests come as soon as each has an entry, so only while the last one gets its others.
         for unused in self.queues {
@@ -404,8 +401,8 @@ impl<H: Handler> QueueThread<H> {
 
     fn request(&mut self, mut entry: Entry) {
         let (unique, commit_id) = (entry.unique(), entry.commit_id());
-        if let Some(error) = self.queue.nudges.answer(entry.operation(), entry.caller()) {
-            entry.answer(&abi::out_header(abi::OUT_HEADER_LEN, error, unique), &[]);
+        if entry.operation() == abi::opcode::NOTIFY_REPLY {
+            entry.answer(&abi::out_header(abi::OUT_HEADER_LEN, 0, unique), &[]);
             self.queue.state().answered.push(Held { entry, commit_id });
             return;
         }

@@ -9,8 +9,7 @@
 //!
 //! The question must be about a regular file that the kernel knows (before 6.18 some kernels take any node). Best is one that a
 //! request in hand is about whose caller keeps it open; else one of those that were named last, which may be forgotten
-//! since. Where there is none, this process calls the mount itself instead ([`Nudges::call`]): not by preference, as a thread
-//! that waits for an answer of its own process is one that a kill does not end at once.
+//! since. Where there is none, the nudges stay owed until a file is named.
 //!
 //! They are sent by a thread of their own: the kernel may wait for a file that it is just letting go, and so for an answer.
 
@@ -19,12 +18,9 @@ use super::cores::run_on;
 use crate::wire::Sink;
 use crate::wire::abi::{NodeId, Record, notify, opcode};
 use crate::wire::device::Device;
-use rustix::io::Errno;
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Numbers of the requests that come of nudges are above, so they are none of the kernel's own.
@@ -67,8 +63,6 @@ pub(super) struct Nudges {
     in_debt: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
-    /// Threads that call the mount.
-    callers: Mutex<Vec<u32>>,
 }
 
 #[derive(Debug)]
@@ -88,21 +82,7 @@ impl Nudges {
             in_debt: AtomicBool::new(false),
             state: Mutex::new(state),
             changed: Condvar::new(),
-            callers: Mutex::default(),
         }
-    }
-
-    /// What a request is answered that comes of a nudge; `None`: it is somebody else's.
-    pub(super) fn answer(&self, operation: u32, caller: u32) -> Option<i32> {
-        match operation {
-            opcode::NOTIFY_REPLY => Some(0),
-            opcode::STATFS if self.callers().contains(&caller) => Some(-CALLED.raw_os_error()),
-            _ => None,
-        }
-    }
-
-    fn callers(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.callers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -170,17 +150,8 @@ impl Nudges {
         self.in_debt.store(in_debt, Ordering::Release);
     }
 
-    fn still_owe_one(&self, queue: u16, unsent: usize) {
-        let mut unsent_of_all = vec![0; self.state().owed.len()];
-        if let Some(of_queue) = unsent_of_all.get_mut(usize::from(queue)) {
-            *of_queue = unsent;
-        }
-        self.still_owe(&unsent_of_all);
-        self.changed.notify_one();
-    }
-
-    /// Sends what is owed until what is mounted on `dir` is gone.
-    pub(super) fn run(self: &Arc<Self>, queues: &[Arc<Queue>], device: &Device, dir: &Path) {
+    /// Sends what is owed until the mount is gone.
+    pub(super) fn run(&self, queues: &[Arc<Queue>], device: &Device) {
         let mut number = NUMBERS;
         let mut ask = |node: NodeId| {
             // Even numbers: the others are of INTERRUPTs.
@@ -197,33 +168,9 @@ impl Nudges {
                 }
                 let files = queue.files_in_hand(IN_HAND).into_iter().chain(self.recent.latest_first());
                 *owed = send(*owed, files.chain([NodeId::ROOT]), &mut ask);
-                if *owed > 0 && self.clone().call(*owed, queue.number, dir).is_ok() {
-                    *owed = 0;
-                }
             }
             self.still_owe(&owed);
         }
-    }
-
-    /// Has a thread call the mount, statfs(2): that takes no lock, and needs no file.
-    ///
-    /// Each call takes an entry that is free, and there are as many as calls, unless others have taken them meanwhile. Then it
-    /// waits as they do, and what is owed later is called by another thread.
-    fn call(self: Arc<Self>, count: usize, queue: u16, dir: &Path) -> io::Result<()> {
-        let dir = dir.to_owned();
-        let thread = thread::Builder::new().name("fuse-nudge".into());
-        let _ = thread.spawn(move || {
-            let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-            self.callers().push(thread);
-            let made = match run_on(queue) {
-                Ok(()) => (0..count).take_while(|_| has_arrived(&dir)).count(),
-                Err(_) => 0,
-            };
-            self.callers().retain(|other| *other != thread);
-            tracing::debug!(core = queue, count, made, "nudged by calls");
-            self.still_owe_one(queue, count - made);
-        })?;
-        Ok(())
     }
 }
 
@@ -243,14 +190,6 @@ fn send(
         }
     }
     count
-}
-
-/// What a call of ours is answered, and nobody else's.
-const CALLED: Errno = Errno::NOSYS;
-
-/// Whether the call was one of this mount. Another may be over it by now.
-fn has_arrived(dir: &Path) -> bool {
-    matches!(rustix::fs::statfs(dir), Err(CALLED))
 }
 
 /// Nodes that were named lately, each once. 0: none.
@@ -334,21 +273,6 @@ mod tests {
         assert_eq!(nudges.state().tries_left, TRIES - 1);
         nudges.end();
         assert_eq!(nudges.due(), None);
-    }
-
-    #[test]
-    fn only_a_call_of_its_own_is_answered_as_a_nudge() {
-        let nudges = Nudges::new(1);
-        assert_eq!(nudges.answer(opcode::NOTIFY_REPLY, 5), Some(0));
-        assert_eq!(nudges.answer(opcode::STATFS, 5), None);
-        nudges.callers().push(5);
-        assert_eq!(nudges.answer(opcode::STATFS, 5), Some(-CALLED.raw_os_error()));
-        assert_eq!((nudges.answer(opcode::STATFS, 6), nudges.answer(opcode::GETATTR, 5)), (None, None));
-    }
-
-    #[test]
-    fn a_call_that_comes_elsewhere_is_not_repeated() {
-        assert!(!has_arrived(Path::new("/")));
     }
 
     #[test]

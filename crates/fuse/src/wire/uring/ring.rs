@@ -98,11 +98,6 @@ impl Entry {
         NodeId(self.u64_at(16))
     }
 
-    /// Thread that made the request, in the PID namespace of who mounted; 0: of another.
-    pub(super) fn caller(&self) -> u32 {
-        self.u32_at(32)
-    }
-
     /// How long the request is with its header.
     pub(super) fn request_len(&self) -> usize {
         self.u32_at(0) as usize
