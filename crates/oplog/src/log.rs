@@ -546,12 +546,16 @@ impl Log {
                     uses.exclusive = None;
                 }
                 uses.shared.remove(&lsn);
-                // What is left of a file's writes replaces nothing of these.
-                self.pending_replaced -= std::mem::take(&mut uses.replaced);
-                if let Object::Inode(fid) = object
-                    && !std::mem::take(&mut uses.writes).is_empty()
-                {
-                    written = Some(fid);
+                if uses.replaced == 0 {
+                    uses.writes.forget(change);
+                } else {
+                    // What is left of a file's writes replaces nothing of these.
+                    self.pending_replaced -= std::mem::take(&mut uses.replaced);
+                    if let Object::Inode(fid) = object
+                        && !std::mem::take(&mut uses.writes).is_empty()
+                    {
+                        written = Some(fid);
+                    }
                 }
                 if let Ok(place) = uses.all.binary_search(&lsn) {
                     uses.all.remove(place);

@@ -49,9 +49,15 @@ fn socket_of(process: u32) -> Option<PathBuf> {
     ours.map(|socket| socket.path())
 }
 
+/// The same of a daemon that may just have mounted: it can be asked a moment later.
+fn socket_soon_of(process: u32) -> PathBuf {
+    wait::in_time(PATIENCE, "there is no control socket", || socket_of(process).is_some());
+    socket_of(process).expect("a control socket")
+}
+
 /// What a daemon says to a line.
 fn ask(process: u32, line: &str) -> String {
-    let mut daemon = UnixStream::connect(socket_of(process).expect("a control socket")).unwrap();
+    let mut daemon = UnixStream::connect(socket_soon_of(process)).unwrap();
     daemon.set_read_timeout(Some(PATIENCE)).unwrap();
     daemon.write_all(format!("{line}\n").as_bytes()).unwrap();
     let mut said = String::new();
@@ -406,7 +412,7 @@ fn an_heir_that_nobody_could_ask_takes_nothing() {
     let cell = Cell::unhurried(1);
     fs::write(cell.root(0).join("file"), b"content").unwrap();
     let (daemon, soda) = (cell.mounts[0].process(), soda_binary());
-    let socket = socket_of(daemon).expect("a control socket");
+    let socket = socket_soon_of(daemon);
     let minor = socket.file_stem().unwrap().to_str().unwrap().rsplit_once('-').unwrap().1.to_owned();
     // Where its socket would be made.
     let taken = format!("{}/mount-$$-{minor}.new", socket.parent().unwrap().display());

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 /// Slices shorter than this are copied rather than keep a large buffer alive.
 const COPY_BELOW: usize = 16 << 10;
 /// The same for what own writes bring, whose buffers are a program's and of any size.
-const COPY_WRITES_BELOW: usize = 512 << 10;
+pub(crate) const COPY_WRITES_BELOW: usize = 512 << 10;
 /// Own writes further on in a file are not kept: whoever writes so much streams.
 const KEEP_WRITES_BELOW: u64 = 64 << 20;
 /// Neighbours that are no longer than this together become one: what is written in a few bytes at a time would cost a hundred for

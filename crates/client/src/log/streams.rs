@@ -17,6 +17,8 @@ pub(crate) const SMALL: usize = 256 << 10;
 const PART: u64 = 4;
 /// A file to which nothing large was written for so long is no stream any more.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A file whose write has not been answered for so long beyond that is forgotten.
+const LONGEST: Duration = Duration::from_secs(30);
 /// Files that are remembered as streams.
 const MOST: usize = 64;
 
@@ -27,17 +29,23 @@ pub(super) struct Streams(Vec<(Fid, Monotonic)>);
 impl Streams {
     /// Whether it is one now; it goes on if it is.
     fn goes_on(&mut self, now: Monotonic, fid: Fid) -> bool {
-        self.0.retain(|(_, until)| *until > now);
-        let stream = self.0.iter_mut().find(|(of, _)| *of == fid);
+        self.0.retain(|(_, until)| *until + LONGEST > now);
+        let stream = self.0.iter_mut().find(|(of, until)| *of == fid && *until > now);
         stream.map(|(_, until)| *until = now + PAUSE).is_some()
     }
 
     fn begin(&mut self, now: Monotonic, fid: Fid) {
+        self.0.retain(|(of, _)| *of != fid);
         // One that is forgotten begins anew with the next write.
         if self.0.len() >= MOST {
             self.0.remove(0);
         }
         self.0.push((fid, now + PAUSE));
+    }
+
+    fn answered(&mut self, now: Monotonic, fid: Fid) {
+        let stream = self.0.iter_mut().find(|(of, _)| *of == fid);
+        stream.into_iter().for_each(|(_, until)| *until = now + PAUSE);
     }
 }
 
@@ -58,6 +66,11 @@ impl Behind {
             self.streams.begin(now, fid);
         }
         streams
+    }
+
+    /// The server has a write that went through: who writes was kept waiting until now, which is no pause of his.
+    pub(crate) fn stream_answered(&mut self, now: Monotonic, fid: Fid) {
+        self.streams.answered(now, fid);
     }
 }
 
@@ -106,6 +119,17 @@ mod tests {
         assert!(!write(&mut behind, at(500), 2, 0), "another file");
         assert!(write(&mut behind, at(1499), 1, 0));
         assert!(!write(&mut behind, at(2500), 1, 0), "it has paused");
+    }
+
+    #[test]
+    fn who_waits_for_the_server_does_not_pause() {
+        let mut behind = behind(WriteBehind { max_bytes: 0, ..WriteBehind::default() });
+        assert!(write(&mut behind, at(0), 1, 0));
+        assert!(write(&mut behind, at(10), 2, 0), "another file");
+        behind.policy = WritePolicy::Behind(WriteBehind { max_bytes: 1 << 30, ..WriteBehind::default() });
+        behind.stream_answered(at(5000), fid(1));
+        assert!(write(&mut behind, at(5500), 1, 1 << 20));
+        assert!(!write(&mut behind, at(5500), 2, 1 << 20), "that one is not answered");
     }
 
     #[test]

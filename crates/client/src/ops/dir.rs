@@ -350,6 +350,10 @@ impl Inner {
         for _ in 0..MOST_LEARNED {
             let Ok(known) = self.settled(&[dir]).await else { return };
             let Ok(page) = self.ask_page(known, dir, after, began).result().await else { return };
+            if page.began.entered.is_none() {
+                // Others change it meanwhile: the rest would ask them for their leases again, for nothing.
+                return;
+            }
             began = Some(page.began);
             after = page.entries.last().map(|last| last.name.clone());
             if page.end == End::Reached {

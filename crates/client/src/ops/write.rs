@@ -3,7 +3,7 @@
 
 use crate::behind::here::NotHere;
 use crate::behind::reserve::MadeRoom;
-use crate::cache::extents::{WriteId, WriteOutcome};
+use crate::cache::extents::{COPY_WRITES_BELOW, WriteId, WriteOutcome};
 use crate::cache::{OwnChange, State};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
@@ -132,7 +132,7 @@ impl Client {
             return Ok(None);
         }
         // As it came it may be a small part of a large buffer.
-        let data = if data.len() <= SMALL { Bytes::copy_from_slice(data) } else { data.clone() };
+        let data = if data.len() < COPY_WRITES_BELOW { Bytes::copy_from_slice(data) } else { data.clone() };
         let written = self.inner.here(file.fid(), |state, now, today| {
             file.check_locks(state).map_err(NotHere::Fails)?;
             state.write_here(now, today, file.fid(), at, &data, kill)
@@ -204,6 +204,9 @@ impl Client {
                     return Err(error);
                 }
             };
+            if data.len() > SMALL {
+                state.behind.stream_answered(now, fid);
+            }
             let here = (len == data.len() as u64).then_some((offset, data));
             let attr = state.data_changed(now, ticket, flight, &attr, offset..offset + len, here);
             arrived.inner.stats.bytes_written.add(len);

@@ -38,6 +38,13 @@ impl Writes {
         }
     }
 
+    /// The first change of the file goes, and had nothing to replace: what it wrote cannot be replaced any more.
+    pub(super) fn forget(&mut self, change: &Change) {
+        if let Change::Write { offset, data, .. } = change {
+            self.0.remove(&(*offset, offset.saturating_add(data.len() as u64)));
+        }
+    }
+
     /// The change can tell what was there before it.
     fn keep_all(&mut self) -> u64 {
         self.0.clear();
