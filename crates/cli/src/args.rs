@@ -60,8 +60,8 @@ not last go untold
 ENOSPC without it) it gets back after TIME without a change (30s)
   fsync=server|local  with write=behind and cache-dir: what fsync waits for, see below
   transport=auto|dev|uring  how the kernel's requests come; auto is dev, uring is on trial
-  cores=follow|free  follow: while one thread makes all requests, those that answer it run on its core (where it is possible: \
-CAP_SYS_NICE, two cores, not transport=uring)
+  cores=free|follow  follow, on trial: while one thread makes all requests, those that answer it run on its core; needs \
+CAP_SYS_NICE, and not with transport=uring
   nosuid, nodev, noexec  as everywhere
   allow_other  of a mount that is not root's: others may use it, where /etc/fuse.conf says user_allow_other
   remount  change ro, rw, nosuid, nodev and noexec of a mount that is there, see below";

@@ -10,9 +10,6 @@ use std::time::Duration;
 /// How long a `soft` mount waits for its server unless told otherwise.
 const SOFT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Of a program whose threads all begin with `soda_client::threads::started`.
-const DEFAULT_CORES: Cores = Cores::Follow;
-
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct MountOptions {
     /// `None`: `hard`, unsaid.
@@ -89,7 +86,7 @@ impl Default for MountOptions {
             memory: None,
             metadata_memory: None,
             transport: TransportChoice::default(),
-            cores: DEFAULT_CORES,
+            cores: Cores::default(),
             flags: MountFlags::default(),
             action: MountAction::default(),
         }
@@ -366,7 +363,7 @@ impl MountOptions {
         if self.transport != TransportChoice::Auto {
             list.push(format!("transport={}", self.transport));
         }
-        if self.cores != DEFAULT_CORES {
+        if self.cores != Cores::default() {
             list.push(format!("cores={}", self.cores));
         }
         let flags = &self.flags;

@@ -106,7 +106,7 @@ mod tests {
             ("memory=1G", "memory=2G", "memory"),
             ("metadata-memory=1G", "metadata-memory=2G", "metadata-memory"),
             ("", "transport=dev", "transport"),
-            ("", "cores=free", "cores"),
+            ("", "cores=follow", "cores"),
             ("ro", "rw", "ro"),
         ] {
             let refused = remount(mounted, given).unwrap_err();

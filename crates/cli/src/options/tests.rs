@@ -44,7 +44,7 @@ fn terms_of_leases_read_back() {
 fn cores_read_back() {
     for name in ["follow", "free"] {
         let options = parse(&format!("cores={name}")).unwrap();
-        assert_eq!(options.to_list().contains("cores="), name == "free");
+        assert_eq!(options.to_list().contains("cores="), name == "follow");
         assert_eq!(parse(&options.to_list()), Ok(options));
     }
     assert!(parse("cores=two").unwrap_err().contains("free, follow"));

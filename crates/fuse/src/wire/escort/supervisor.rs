@@ -10,7 +10,7 @@ use std::time::Instant;
 /// Returns when the mount is gone, or at once where an escort is not possible.
 pub(super) fn run(escort: &Escort) {
     if let Err(why) = sched::check() {
-        tracing::info!(%why, "as with cores=free: cores=follow is not possible");
+        tracing::warn!(%why, "cores=follow is not possible");
         return;
     }
     escort.is_possible.store(true, Ordering::Relaxed);
