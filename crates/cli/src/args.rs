@@ -208,7 +208,7 @@ pub(crate) struct ServeArgs {
     /// Whether who changes an object gets an exclusive lease on it
     #[arg(long, value_enum, default_value_t = WriteLeasesArg::Grant)]
     pub write_leases: WriteLeasesArg,
-    /// Withhold leases where they cost more than they save (R/W <= N-1)
+    /// Withhold leases where they cost more than they save (equation 8)
     #[arg(long, value_enum, default_value_t = SwitchArg::On)]
     pub equation_8: SwitchArg,
     /// A write lease that another machine has asked for is not given anew for this time, twice as long each time again, at most

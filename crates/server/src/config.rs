@@ -61,7 +61,7 @@ pub enum Exposure {
     Insecure,
 }
 
-/// Whether leases are withheld where they cost more than they save (R/W <= N-1).
+/// Whether leases are withheld where they cost more than they save: where caches are asked back more often than they answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Equation8 {
     Off,

@@ -3,7 +3,7 @@
 use super::Table;
 use super::index::ObjectId;
 use super::output::{Access, Ancestors, FenceReason, OpKey, Origin, Output, Refusal, Want};
-use super::rates::Intent;
+use super::rates::{Intent, Use};
 use super::recalls::Blocked;
 use super::sessions::SessionStanding;
 use super::store::{LeaseId, Waiter};
@@ -119,12 +119,25 @@ impl Table {
     }
 
     fn note_uses(&mut self, now: Monotonic, op: OpKey) {
-        let half_life = self.config.equation_8.half_life();
         let Some(op) = self.ops.get(&op) else { return };
-        for (access, object) in op.accesses.iter().zip(&op.objects) {
-            if let Some(rates) = self.store.object_mut(*object).and_then(|found| found.rates.as_deref_mut()) {
-                rates.note(now, half_life, op.session, access.intent, 1);
+        let (session, mut uses) = (op.session, Vec::new());
+        for (access, &object) in op.accesses.iter().zip(&op.objects) {
+            if self.store.object(object).is_none_or(|found| found.rates.is_none()) {
+                continue;
             }
+            let is_leased = || {
+                self.store.lease_of(object, session).is_some() || self.own_reach(object, session).is_some()
+            };
+            uses.push((
+                object,
+                match access.intent {
+                    Intent::Read => Use::Read { what: access.seen, is_leased: is_leased() },
+                    Intent::Change => Use::Change,
+                },
+            ));
+        }
+        for (object, used) in uses {
+            self.note_use(now, object, session, used);
         }
     }
 
@@ -181,6 +194,7 @@ impl Table {
         }
         for (at, (object, intent)) in steps.into_iter().enumerate() {
             if self.ahead_of(now, key, object, intent).next().is_some() {
+                self.look_again_when_alone(now, key, object);
                 clear = false;
                 continue;
             }

@@ -5,7 +5,7 @@ use super::admission::OpState;
 use super::config::WriteLeases;
 use super::index::ObjectId;
 use super::output::{Access, Created, OpKey, Outcome, TreeChanges, Want};
-use super::rates::{BackOff, Equation8, Intent, Rates};
+use super::rates::{BackOff, Equation8, Intent, Rates, Use};
 use super::store::{LeaseId, NewLease, RecallState};
 use soda_types::{Cause, Coverage, Fid, FileKind, Grant, Mode, Monotonic, Scope, SessionId, Term};
 
@@ -309,17 +309,10 @@ impl Table {
     }
 
     /// Counts a use of an object that clients contend for.
-    pub(super) fn note_use(
-        &mut self,
-        now: Monotonic,
-        object: ObjectId,
-        session: SessionId,
-        intent: Intent,
-        times: u32,
-    ) {
+    pub(super) fn note_use(&mut self, now: Monotonic, object: ObjectId, session: SessionId, used: Use) {
         let half_life = self.config.equation_8.half_life();
         if let Some(rates) = self.store.object_mut(object).and_then(|found| found.rates.as_deref_mut()) {
-            rates.note(now, half_life, session, intent, times);
+            rates.note(now, half_life, session, used);
         }
     }
 
@@ -337,7 +330,7 @@ impl Table {
         let (half_life, back_off) = (self.config.equation_8.half_life(), self.config.back_off);
         let Some(found) = self.store.object_mut(object) else { return };
         let rates = found.rates.get_or_insert_with(|| Box::new(Rates::new(now)));
-        rates.note(now, half_life, holder, Intent::Read, 0);
+        rates.note(now, half_life, holder, Use::Holds);
         if mode == Mode::Write {
             rates.contended(now, back_off);
         }

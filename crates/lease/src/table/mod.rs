@@ -62,7 +62,7 @@ pub use output::{
     Access, Ancestors, Covered, Created, FenceReason, Moved, OpKey, Outcome, Output, Refusal, SessionEnded,
     TreeChanges, TreeVersion, Want,
 };
-pub use rates::{BackOff, Equation8, Intent, Usage};
+pub use rates::{BackOff, Equation8, Intent, Seen, Usage};
 pub use soda_types::ObjectTerm;
 pub use view::{HolderInfo, LeaseView, Policy, SessionInfo, WaitInfo};
 

@@ -1,6 +1,6 @@
 //! What goes into the table with an operation, and what comes out of it.
 
-use super::rates::Intent;
+use super::rates::{Intent, Seen};
 use soda_types::{Cause, Fid, FileKind, Recall, SessionId};
 
 /// An operation of a session, by a key that the server chooses; not used again while the operation is known.
@@ -12,6 +12,8 @@ pub struct OpKey(pub u64);
 pub struct Access {
     pub fid: Fid,
     pub intent: Intent,
+    /// What a read is about, for the count of those that a cache would have answered.
+    pub seen: Seen,
     /// What holders are told if their lease is recalled for this.
     pub cause: Cause,
     pub want: Want,
@@ -82,11 +84,17 @@ impl Access {
         Access {
             fid,
             intent: Intent::Read,
+            seen: Seen::Attributes,
             cause: Cause::Read,
             want: Want::Lease,
             ancestors: Ancestors::Unknown,
             origin: Origin::Call,
         }
+    }
+
+    /// Reads the object's data and caches it.
+    pub fn read_data(fid: Fid) -> Access {
+        Access { seen: Seen::Data, ..Access::read(fid) }
     }
 
     /// Changes the object and caches it.

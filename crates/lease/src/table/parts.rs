@@ -5,6 +5,7 @@ use super::admission::mode_for;
 use super::config::DeepLeases;
 use super::holes::Hole;
 use super::index::ObjectId;
+use super::rates::Use;
 use super::recalls::{Blocked, Outstanding};
 use super::store::LeaseId;
 use super::{Intent, OpKey, Table};
@@ -181,7 +182,7 @@ impl Table {
         self.counters.acks += 1;
         self.counters.reported_uses += u64::from(ack.uses);
         if ack.uses > 0 {
-            self.note_use(now, part.object, session, Intent::Read, ack.uses);
+            self.note_use(now, part.object, session, Use::Hits(ack.uses));
         }
         self.recalls.remove(ack.epoch);
         let mode = self.store.lease(lease).map(|lease| lease.mode);

@@ -1,12 +1,13 @@
 //! Leases that somebody asked for: sent, sent again, answered, or waited out.
 
+use super::Table;
 use super::holes::Hole;
 use super::index::ObjectId;
-use super::output::{FenceReason, Output};
+use super::output::{FenceReason, OpKey, Output};
 use super::parts::DeepPart;
+use super::rates::Use;
 use super::sessions::SessionStanding;
 use super::store::{Lease, LeaseId, RecallState};
-use super::{Intent, Table};
 use soda_types::{Cause, Epoch, Fid, InUse, LeasePart, Mode, Monotonic, Recall, RecallAck, Scope, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -182,7 +183,7 @@ impl Table {
         }
         self.counters.reported_uses += u64::from(ack.uses);
         if ack.uses > 0 {
-            self.note_use(now, object, session, Intent::Read, ack.uses);
+            self.note_use(now, object, session, Use::Hits(ack.uses));
         }
         if recalled == RecallState::Quiet {
             self.counters.releases += 1;
@@ -252,6 +253,22 @@ impl Table {
         let mut waiting = found.queue().filter_map(|waiter| self.ops.get(&waiter.op));
         if waiting.any(|op| op.session == session) {
             self.unsettled.push_back(object);
+        }
+    }
+
+    /// The operation waits behind another holder's, and its own session's answer may wait for it (see [`super::precedence`]). It
+    /// goes first once that other lease has run out by itself, which nobody is asked for: its own recall is looked at then.
+    pub(super) fn look_again_when_alone(&mut self, now: Monotonic, key: OpKey, object: ObjectId) {
+        let Some(op) = self.ops.get(&key).filter(|op| self.is_needed_for_an_answer(now, op)) else { return };
+        let others = self.store.holders(object).filter_map(|id| self.store.lease(id));
+        let ends = others.filter(|lease| lease.session != op.session && lease.expires > now);
+        let Some(end) = ends.map(|lease| lease.expires).min() else { return };
+        let own = self.store.lease_of(object, op.session).and_then(|id| self.store.lease(id));
+        let asked = own.map(|lease| lease.epoch).into_iter().chain(self.owed_for(object, op.session));
+        for epoch in asked.collect::<Vec<_>>() {
+            if self.recalls.get(epoch).is_some_and(|asked| end < asked.wake) {
+                self.recalls.wake_at(epoch, end);
+            }
         }
     }
 
@@ -339,6 +356,7 @@ impl Table {
             self.resend(now, session, epoch);
         }
         self.plan(now, epoch);
+        self.look_again_for(session, part.map_or(object, |part| part.object));
     }
 
     /// The lease is not asked for any more.

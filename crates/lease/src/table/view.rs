@@ -58,7 +58,7 @@ pub enum Policy {
     Grants,
     /// Term 0 by configuration.
     NoLeases,
-    /// Equation (8): R/W <= N-1.
+    /// Equation (8): caches would be asked back more often than they answer.
     TooManyWrites(Usage),
     /// A write lease was recalled a moment ago.
     BacksOff(Duration),
@@ -71,8 +71,9 @@ impl fmt::Display for Policy {
             Policy::NoLeases => f.write_str("no leases: the volume's term is 0"),
             Policy::TooManyWrites(usage) => write!(
                 f,
-                "no leases for now: with {} clients, {:.1} reads and {:.1} writes a second, asking costs less (R/W <= N-1)",
-                usage.clients, usage.reads_per_s, usage.writes_per_s
+                "no leases for now: caches would answer {:.1} reads a second, and be asked back {:.1} times (equation 8: asking \
+                 costs less)",
+                usage.hits_per_s, usage.recalls_per_s
             ),
             Policy::BacksOff(left) => {
                 write!(f, "no new write lease for {} ms: the last one was recalled", left.as_millis())

@@ -2,10 +2,11 @@
 
 use crate::support::*;
 use proptest::prelude::*;
-use soda_lease::table::{Access, OpKey};
+use soda_lease::table::{Access, ObjectTerm, OpKey};
 use soda_lease::{Intent, Output};
 use soda_types::Recall;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 #[test]
 fn an_operation_of_a_holder_goes_before_those_who_asked() {
@@ -76,6 +77,23 @@ fn of_two_holders_that_both_change_the_first_is_first() {
     assert_eq!(bench.ack(1, gone(7, 1)), [admit(1), recall(2, 7, 2)]);
     assert_eq!(bench.finish(1), (vec![], vec![]));
     assert_eq!(bench.ack(2, gone(7, 2)), [admit(2)]);
+}
+
+/// Session 1 cannot answer before its own change is done, and that waits behind session 2's only for as long as session 2
+/// has its lease, which runs out before anybody looks at the recall again.
+#[test]
+fn of_two_holders_the_first_is_first_until_its_lease_runs_out() {
+    let mut bench = Bench::new();
+    let term = Duration::from_millis(1500);
+    bench.table.set_object_term(s(2), Some(ObjectTerm::For(term)));
+    bench.run(1, read(7));
+    bench.run(2, read(7));
+    assert_eq!(bench.request(2, 1, &[change(7)]), [recall(1, 7, 1)]);
+    assert_eq!(bench.request(1, 2, &[change(7)]), []);
+    assert_eq!(bench.pass(1.4, &[1, 2]), []);
+    assert_eq!(bench.pass(1.5, &[1, 2]), [admit(2)]);
+    assert_eq!(bench.finish(2), (vec![], vec![]));
+    assert_eq!(bench.ack(1, gone(7, 1)), [admit(1)]);
 }
 
 /// Session 1's kernel has a page to write back before it can drop it. Written behind the change that it is asked for, the whole

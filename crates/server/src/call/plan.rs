@@ -99,10 +99,10 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
         Call::GetAttr { fid }
         | Call::ReadLink { fid }
         | Call::GetXattrs { fid }
-        | Call::GetXattr { fid, .. }
-        | Call::Read { fid, .. }
-        | Call::Seek { fid, .. }
-        | Call::Layout { fid, .. } => vec![Access::read(*fid)],
+        | Call::GetXattr { fid, .. } => vec![Access::read(*fid)],
+        Call::Read { fid, .. } | Call::Seek { fid, .. } | Call::Layout { fid, .. } => {
+            vec![Access::read_data(*fid)]
+        }
         Call::ReadDir { dir, .. } => vec![Access::read(*dir)],
         Call::Opened { fid } => vec![Access::read(*fid).without_lease()],
         Call::TmpFile { parent, .. } => vec![Access::read(*parent).without_lease()],
