@@ -81,7 +81,7 @@ class Phase:
         try:
             os.sync()
             if watched and len(target.roots) > 1:
-                with Watcher(target.roots[1] / "bench") as watcher:
+                with Watcher(base, target.roots[1] / "bench") as watcher:
                     measured = self.measure(target, base, sizes)
                 measured[LOOKS] = watcher.trials
             else:

@@ -1,9 +1,12 @@
 """What another machine sees of a tree: while it is made, and afterwards."""
 
+import errno
 import hashlib
+import itertools
 import multiprocessing
 import os
 import random
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,39 +15,80 @@ from phases.figures import Kind, Trials
 
 LOOKS = Kind("looks of another mount during the run", "stale")
 EVERY_S = 0.02
+# What a look may meet in a tree that changes: the name, or what it meant, is gone.
+GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 
 
 class Watcher:
-    """A process that lists a directory somewhere below `base`, looks at what is in it and reads a file of it, fifty times a
-    second. What it sees has to fit together: a file whose times are the same before and after it is read has the length that
-    was read."""
+    """Two processes, fifty times a second, while a phase works in `base`. One lists a directory somewhere below `base` through
+    another mount (`there`), looks at what is in it and reads a file of it. What it sees has to fit together: a file whose times are
+    the same before and after it is read has the length that was read. The other process writes a number into a beacon, a file
+    beside `base`, and makes a name of it; whoever looks on the other mount then must find that number or a later one, and the name."""
 
-    def __init__(self, base: Path):
+    def __init__(self, base: Path, there: Path):
+        self.beacons = base.parent / "beacons", there.parent / "beacons"
         self.results = multiprocessing.Queue()
         self.stop = multiprocessing.Event()
-        self.process = multiprocessing.Process(target=watch, args=(base, self.stop, self.results))
+        self.said = multiprocessing.Value("q", 0)
+        # A directory for each run: what is left of one says nothing to the next.
+        self.beacons[0].mkdir(exist_ok=True)
+        for name in os.listdir(self.beacons[0]):
+            os.unlink(self.beacons[0] / name)
+        self.processes = [
+            multiprocessing.Process(target=say, args=(self.beacons[0], self.said, self.stop)),
+            multiprocessing.Process(target=watch, args=(there, self.beacons[1], self.said, self.stop, self.results)),
+        ]
 
     def __enter__(self) -> "Watcher":
-        self.process.start()
+        for process in self.processes:
+            process.start()
         return self
 
     def __exit__(self, *_) -> None:
         self.stop.set()
         self.trials = Trials(*self.results.get(timeout=60))
-        self.process.join()
+        for process in self.processes:
+            process.join()
+        shutil.rmtree(self.beacons[0])
 
 
-def watch(base: Path, stop, results) -> None:
+def say(beacons: Path, said, stop) -> None:
+    """Writes a number down and makes a name of it, and removes the one before; what is said has been done."""
+    with open(beacons / "number", "wb", buffering=0) as file:
+        for number in itertools.count(1):
+            if stop.wait(EVERY_S):
+                return
+            os.pwrite(file.fileno(), b"%016d" % number, 0)
+            (beacons / str(number)).touch()
+            if number > 1:
+                os.unlink(beacons / str(number - 1))
+            said.value = number
+
+
+def heard(beacons: Path, said) -> bool:
+    """Whether what was said before is seen."""
+    least = said.value
+    if not least:
+        return True
+    there = (beacons / str(least)).exists()
+    number = int((beacons / "number").read_bytes())
+    # A name goes when the next number has been written.
+    return number >= least + (not there)
+
+
+def watch(base: Path, beacons: Path, said, stop, results) -> None:
     chance = random.Random(1)
     looks = wrong = 0
     while not stop.wait(EVERY_S):
-        try:
-            right = look(base, chance)
-        except OSError:
-            # Moved or removed meanwhile, or not there yet.
-            continue
-        looks += 1
-        wrong += not right
+        for right in (lambda: look(base, chance), lambda: heard(beacons, said)):
+            try:
+                wrong += not right()
+            except OSError as error:
+                if error.errno in GONE:
+                    # Moved or removed meanwhile, or not there yet.
+                    continue
+                wrong += 1
+            looks += 1
     if not looks:
         # What is left is at rest: nothing excuses who cannot look at it.
         try:
