@@ -32,7 +32,7 @@ OLD_KERNEL = KERNEL < (6, 6)
 # Seconds after which a test says how long it took.
 SLOW = 5
 LIBC = ctypes.CDLL(None, use_errno=True)
-NOREPLACE, EXCHANGE = 1, 2
+NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
 KEEP_SIZE, PUNCH_HOLE, COLLAPSE, ZERO_RANGE, INSERT = 1, 2, 8, 16, 32
 NOBODY = 65534
 
@@ -234,6 +234,13 @@ def renames():
     rename2(f"{B}/dir", f"{B}/one", EXCHANGE)
     os.rename(f"{A}/one", f"{A}/two")
     same(open(f"{B}/two").read(), "2", "rename replaces")
+    rename2(f"{A}/two", f"{A}/away", WHITEOUT)
+    left = os.lstat(f"{B}/two")
+    same((stat.S_IFMT(left.st_mode), left.st_rdev), (stat.S_IFCHR, 0), "a whiteout stays")
+    same(errno_of(rename2, f"{B}/two", f"{B}/away", WHITEOUT | NOREPLACE), "EEXIST")
+    same(errno_of(rename2, f"{B}/two", f"{B}/away", WHITEOUT | EXCHANGE), "EINVAL")
+    os.unlink(f"{B}/two")
+    os.rename(f"{B}/away", f"{B}/two")
     same(os.path.exists(f"{B}/one"), False, "the old name")
 
 

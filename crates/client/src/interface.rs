@@ -1,8 +1,8 @@
 //! Words of the operations that the parts below them know, too: what they are asked, and what they answer.
 
 use crate::validity::{Cached, Validity};
-use soda_protocol::Node;
-use soda_types::Attr;
+use soda_protocol::{Node, Replace};
+use soda_types::{Attr, Creds};
 
 /// A name and what it means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,4 +38,6 @@ pub enum RenameHow {
     NoReplace,
     /// RENAME_EXCHANGE: both must exist.
     Exchange,
+    /// RENAME_WHITEOUT: a whiteout of this owner stays at the old name ([`soda_protocol::NewNode::whiteout`]).
+    Whiteout { existing: Replace, creds: Creds },
 }

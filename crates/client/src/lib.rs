@@ -83,7 +83,7 @@ pub use introspect::{
 pub use life::Untold;
 pub use ops::{Detail, DirEntry, HandedDir, HandedFile, OpenDir, OpenFile, OpenMode, ReadData};
 /// The wire's words that operations take and give, for users that see nothing else of the protocol.
-pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, SetXattr, Whence, WriteAt};
+pub use soda_protocol::{Allocate, IfExists, LockWait, NewNode, Node, Replace, SetXattr, Whence, WriteAt};
 pub use stats::StatsSnapshot;
 pub use validity::{Answering, Cached, Validity};
 pub use why::Why;

@@ -103,9 +103,9 @@ impl Tree {
         }
     }
 
-    pub fn apply(&mut self, Record { at, change, .. }: &Record) {
-        let at = *at;
-        match change {
+    pub fn apply(&mut self, record: &Record) {
+        let at = record.at;
+        match &record.change {
             Change::Create { place, fid, new } => {
                 self.make(*fid, new.kind, at, 1);
                 assert_eq!(self.named(at, place, Some(*fid)), None, "{place:?} is taken");
@@ -135,6 +135,13 @@ impl Tree {
                 if let Some((fid, fate)) = replaced {
                     self.unlinked(at, *fid, *fate);
                 }
+            }
+            Change::Whiteout { from, to, moved, replaced, left: (fid, _), what } => {
+                let (from, to, moved, replaced) = (from.clone(), to.clone(), *moved, *replaced);
+                let change = Change::Rename { from: from.clone(), to, moved, what: *what, replaced };
+                self.apply(&Record { change, ..record.clone() });
+                self.make(*fid, FileKind::CharDevice, at, 1);
+                assert_eq!(self.named(at, &from, Some(*fid)), None);
             }
             Change::Exchange { one, other, .. } => {
                 assert_eq!(self.named(at, &one.0, Some(other.1)), Some(one.1));
@@ -308,7 +315,14 @@ impl Author {
                     }
                     Some(fid) => Some((fid, if is_directory(fid) { Fate::Gone } else { self.fate(fid) })),
                 };
-                self.add(Change::Rename { from: at, to: target, moved, what: what_moves, replaced });
+                let (from, to, what) = (at, target, what_moves);
+                if a % 4 == 0 {
+                    let left = (fid(self.next), Creds::default());
+                    self.next += 1;
+                    self.add(Change::Whiteout { from, to, moved, what, replaced, left });
+                } else {
+                    self.add(Change::Rename { from, to, moved, what, replaced });
+                }
             }
             8 => {
                 let fid = Author::pick(&self.open.iter().copied().collect::<Vec<_>>(), a)?;

@@ -5,7 +5,7 @@ use crate::message::{Allocate, NewNode, OpId, SetXattr};
 use crate::session::SessionWelcome;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use soda_types::{Fid, Name, Sequence, SetAttr, Slot, Timestamp};
+use soda_types::{Creds, Fid, Name, Sequence, SetAttr, Slot, Timestamp};
 use std::fmt;
 
 /// Most records in a digest.
@@ -166,6 +166,15 @@ pub enum Change {
         fid: Fid,
         name: Vec<u8>,
     },
+    /// RENAME_WHITEOUT: as a rename, and `left` stays at `from`, a whiteout of these owners ([`NewNode::whiteout`]).
+    Whiteout {
+        from: Place,
+        to: Place,
+        moved: Fid,
+        what: Moved,
+        replaced: Option<(Fid, Fate)>,
+        left: (Fid, Creds),
+    },
 }
 
 /// What becomes of an inode that loses a name.
@@ -227,6 +236,15 @@ pub fn space_through(bytes: usize) -> u64 {
 }
 
 impl Change {
+    /// The inode that it creates.
+    pub fn creates(&self) -> Option<Fid> {
+        match self {
+            Change::Create { fid, .. } | Change::TmpFile { fid, .. } => Some(*fid),
+            Change::Whiteout { left: (fid, _), .. } => Some(*fid),
+            _ => None,
+        }
+    }
+
     /// What the change touches. Each object once.
     pub fn touches(&self) -> Vec<(Object, Touch)> {
         use Touch::{Exclusive, Shared};
@@ -241,9 +259,11 @@ impl Change {
                 vec![name(place), directory(&place.directory), inode(fid)]
             }
             Change::TmpFile { directory: parent, fid, .. } => vec![directory(parent), inode(fid)],
-            Change::Rename { from, to, moved, replaced, .. } => {
+            Change::Rename { from, to, moved, replaced, .. }
+            | Change::Whiteout { from, to, moved, replaced, .. } => {
                 let mut touches = vec![name(from), name(to), inode(moved), directory(&from.directory)];
                 touches.extend(replaced.iter().map(|(fid, _)| inode(fid)));
+                touches.extend(self.creates().iter().map(inode));
                 touches.extend((to.directory != from.directory).then(|| directory(&to.directory)));
                 touches
             }
@@ -266,9 +286,7 @@ impl Change {
             | Change::SetXattr { fid, .. }
             | Change::RemoveXattr { fid, .. } => vec![inode(fid)],
         };
-        if let Change::Rename { what: Moved::Subtree, .. } | Change::Exchange { what: Moved::Subtree, .. } =
-            self
-        {
+        if !self.moved_directories().is_empty() {
             touches.push((Object::Tree, Exclusive));
         }
         touches
@@ -303,6 +321,9 @@ impl Change {
             Change::Link { place, .. } | Change::Rename { to: place, .. } => {
                 space_for(place.name.as_bytes().len())
             }
+            Change::Whiteout { from, to, .. } => {
+                [from, to].map(|place| space_for(place.name.as_bytes().len())).iter().sum()
+            }
             _ => space_for(0),
         }
     }
@@ -310,7 +331,8 @@ impl Change {
     /// What gets another parent, if directories may be among it.
     pub fn moved_directories(&self) -> Vec<Fid> {
         match self {
-            Change::Rename { moved, what: Moved::Subtree, .. } => vec![*moved],
+            Change::Rename { moved, what: Moved::Subtree, .. }
+            | Change::Whiteout { moved, what: Moved::Subtree, .. } => vec![*moved],
             Change::Exchange { one, other, what: Moved::Subtree } => vec![one.1, other.1],
             _ => Vec::new(),
         }
@@ -319,9 +341,9 @@ impl Change {
     /// Whether space may be given back by it.
     pub fn frees_space(&self) -> bool {
         match self {
-            Change::Unlink { then, .. } | Change::Rename { replaced: Some((_, then)), .. } => {
-                *then == Fate::Gone
-            }
+            Change::Unlink { then, .. }
+            | Change::Rename { replaced: Some((_, then)), .. }
+            | Change::Whiteout { replaced: Some((_, then)), .. } => *then == Fate::Gone,
             Change::SetAttr { set, .. } => set.size.is_some(),
             Change::Release { .. } | Change::Allocate { how: Allocate::PunchHole, .. } => true,
             _ => false,
@@ -387,6 +409,28 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_whiteout_is_created_and_moves_like_a_rename() {
+        let whiteout = |what| Change::Whiteout {
+            from: place(1, "a"),
+            to: place(2, "b"),
+            moved: fid(9),
+            what,
+            replaced: Some((fid(8), Fate::Gone)),
+            left: (fid(7), Creds::default()),
+        };
+        let change = whiteout(Moved::Subtree);
+        assert_eq!((change.creates(), change.moved_directories()), (Some(fid(7)), vec![fid(9)]));
+        assert!(
+            change.frees_space()
+                && change.space() > rename(place(1, "a"), place(2, "b"), Moved::Leaf).space()
+        );
+        for touched in [Object::Inode(fid(7)), Object::Inode(fid(8)), Object::Inode(fid(9)), Object::Tree] {
+            assert!(change.touches().contains(&(touched.clone(), Touch::Exclusive)), "{touched:?}");
+        }
+        assert!(!whiteout(Moved::Leaf).touches().contains(&(Object::Tree, Touch::Exclusive)));
     }
 
     #[test]

@@ -351,6 +351,22 @@ pub struct NewNode {
     pub open: InUse,
 }
 
+impl NewNode {
+    /// What union file systems take for a removed name: a character device with the number 0 (`WHITEOUT_DEV` in Linux).
+    pub fn whiteout(creds: Creds) -> NewNode {
+        NewNode {
+            kind: FileKind::CharDevice,
+            perm: 0,
+            umask: 0,
+            rdev: 0,
+            target: Vec::new(),
+            creds,
+            existing: IfExists::Fail,
+            open: InUse::No,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum IfExists {
     /// O_EXCL, mkdir, mknod, symlink: EEXIST.
@@ -379,6 +395,21 @@ pub enum Rename {
     },
     NoReplace,
     Exchange,
+    /// RENAME_WHITEOUT (renameat2(2)): a whiteout stays at the old name in the same step. `existing`: whether what is at the new
+    /// name is replaced; `in_use` as for [`Rename::Plain`].
+    Whiteout {
+        existing: Replace,
+        in_use: InUse,
+        creds: Creds,
+    },
+}
+
+/// What a rename does with what is at the new name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Replace {
+    Allowed,
+    /// RENAME_NOREPLACE: EEXIST.
+    Refused,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

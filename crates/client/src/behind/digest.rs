@@ -64,7 +64,8 @@ impl State {
             under_way.gone.extend(Behind::removed_by(&record.change));
             if let Change::TmpFile { fid, .. }
             | Change::Unlink { fid, then: Fate::Stays, .. }
-            | Change::Rename { replaced: Some((fid, Fate::Stays)), .. } = &record.change
+            | Change::Rename { replaced: Some((fid, Fate::Stays)), .. }
+            | Change::Whiteout { replaced: Some((fid, Fate::Stays)), .. } = &record.change
             {
                 under_way.kept.push(*fid);
             }
@@ -243,11 +244,11 @@ impl State {
             }
         }
         for change in &pending {
-            if let Change::Create { fid, .. } | Change::TmpFile { fid, .. } = change {
-                let now_here = self.inode(*fid);
+            if let Some(fid) = change.creates() {
+                let now_here = self.inode(fid);
                 now_here.log.origin = Origin::Here;
                 now_here.holding = None;
-                self.holder.forget(*fid);
+                self.holder.forget(fid);
             }
             for fid in Behind::inodes_of(change) {
                 self.inode(fid).log.records += 1;

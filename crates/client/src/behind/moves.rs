@@ -16,7 +16,8 @@ pub(super) fn moved_by(change: &Change) -> Vec<Move> {
         Change::Link { fid, .. } | Change::Unlink { fid, .. } | Change::RemoveDirectory { fid, .. } => {
             vec![(*fid, None)]
         }
-        Change::Rename { from, to, moved, replaced, .. } => {
+        Change::Rename { from, to, moved, replaced, .. }
+        | Change::Whiteout { from, to, moved, replaced, .. } => {
             let moved = (from.directory != to.directory).then_some((*moved, Some(to.directory)));
             moved.into_iter().chain(replaced.map(|(fid, _)| (fid, None))).collect()
         }

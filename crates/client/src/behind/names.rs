@@ -10,11 +10,11 @@ use crate::validity::Validity;
 use crate::why::Why;
 use bytes::Bytes;
 use soda_oplog::{Change, Fate, Moved, Place};
-use soda_protocol::{IfExists, NewNode, Node, XattrSummary};
+use soda_protocol::{IfExists, NewNode, Node, Replace, XattrSummary};
 use soda_types::acl::Inherited;
 use soda_types::semantics::{self, Moment, Names, Newborn};
 use soda_types::{
-    Attr, Errno, Fid, FileKind, InUse, Ino, Monotonic, Name, Timestamp, XATTR_DEFAULT_LIST, mode,
+    Attr, Creds, Errno, Fid, FileKind, InUse, Ino, Monotonic, Name, Timestamp, XATTR_DEFAULT_LIST, mode,
 };
 use std::sync::Arc;
 
@@ -171,7 +171,9 @@ impl State {
         let mut touched = vec![&parents.0, &parents.1, &moved];
         touched.extend(&other);
         match (how, target) {
-            (RenameHow::NoReplace, Some(_)) => Err(Errno::Exists.into()),
+            (RenameHow::NoReplace | RenameHow::Whiteout { existing: Replace::Refused, .. }, Some(_)) => {
+                Err(Errno::Exists.into())
+            }
             (RenameHow::Exchange, None) => Err(Errno::NoEntry.into()),
             // Two names of one inode stay as they are; a directory over itself is the same.
             (_, Some((fid, _))) if fid == source.0 => Ok(()),
@@ -187,8 +189,17 @@ impl State {
                     semantics::check_replace(moved.kind, other).map_err(NotHere::Fails)?;
                 }
                 self.not_into_itself(now, source, from.dir, to.dir)?;
+                let whiteout = match how {
+                    RenameHow::Whiteout { creds, .. } => {
+                        let left = NewNode::whiteout(creds);
+                        let (fid, _) =
+                            self.make_here(now, calendar, (from.dir, &parents.0), &left, Names::One)?;
+                        Some((fid, creds))
+                    }
+                    _ => None,
+                };
                 let moment = self.moment(calendar, &touched);
-                self.move_here(now, (from, source), (to, target), in_use, moment);
+                self.move_here(now, (from, source), (to, target), (in_use, whiteout), moment);
                 Ok(())
             }
         }
@@ -199,7 +210,7 @@ impl State {
         now: Monotonic,
         (from, source): (At<'_>, (Fid, FileKind)),
         (to, target): (At<'_>, Option<(Fid, FileKind)>),
-        in_use: InUse,
+        (in_use, whiteout): (InUse, Option<(Fid, Creds)>),
         moment: Moment,
     ) {
         let replaced = target.map(|(fid, kind)| {
@@ -210,8 +221,15 @@ impl State {
         self.remove_name(now, from, source.1, moment);
         self.add_name(now, to, source, moment);
         self.moved(now, source, to.dir, moment);
+        if let Some((fid, _)) = whiteout {
+            self.add_name(now, from, (fid, FileKind::CharDevice), moment);
+        }
         let what = moved(source.1, from, to);
-        let change = Change::Rename { from: from.place(), to: to.place(), moved: source.0, what, replaced };
+        let (moved, from, to) = (source.0, from.place(), to.place());
+        let change = match whiteout {
+            None => Change::Rename { from, to, moved, what, replaced },
+            Some(left) => Change::Whiteout { from, to, moved, what, replaced, left },
+        };
         self.log_change(now, moment, change);
     }
 

@@ -147,10 +147,7 @@ impl Behind {
     /// Inodes that the server is going to be told of, but for those that are gone again by then.
     pub(crate) fn untold_inodes(&self) -> u64 {
         let untold = self.log.pending().chain(self.log.under_way_records());
-        let makes = |record: &&soda_oplog::Record| {
-            matches!(record.change, Change::Create { .. } | Change::TmpFile { .. })
-        };
-        untold.filter(makes).count() as u64
+        untold.filter_map(|record| record.change.creates()).count() as u64
     }
 
     /// The server has to make durable what it has before more is kept in memory for it.
@@ -218,6 +215,7 @@ impl Behind {
         match change {
             Change::Unlink { fid, then: Fate::Gone, .. }
             | Change::Rename { replaced: Some((fid, Fate::Gone)), .. }
+            | Change::Whiteout { replaced: Some((fid, Fate::Gone)), .. }
             | Change::RemoveDirectory { fid, .. }
             | Change::Release { fid } => Some(*fid),
             _ => None,

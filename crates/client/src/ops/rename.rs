@@ -52,6 +52,7 @@ impl Client {
                 RenameHow::Plain => Rename::Plain { in_use },
                 RenameHow::NoReplace => Rename::NoReplace,
                 RenameHow::Exchange => Rename::Exchange,
+                RenameHow::Whiteout { existing, creds } => Rename::Whiteout { existing, in_use, creds },
             };
             let ticket = state.holder.begin_request(now);
             if parent != new_parent {
@@ -81,7 +82,7 @@ impl Client {
             };
             let outcomes = outcomes(&did, moved, other, how);
             state.end_names(now, ticket, flight, &outcomes, Some(&did));
-            if how == RenameHow::Plain
+            if matches!(how, RenameHow::Plain | RenameHow::Whiteout { .. })
                 && in_use == InUse::Yes
                 && let Some(replaced) = other
             {
@@ -163,6 +164,8 @@ fn outcomes(did: &Did, moved: Fid, other: Option<Fid>, how: RenameHow) -> [Optio
     let here = did.node.map(|node| Known::Present { fid: moved, kind: node.attr.kind });
     match how {
         RenameHow::Plain | RenameHow::NoReplace => [Some(Known::Absent), here],
+        // The answer does not tell of the whiteout.
+        RenameHow::Whiteout { .. } => [None, here],
         RenameHow::Exchange => {
             let there = other.and_then(|fid| Some(Known::Present { fid, kind: kind_of(fid)? }));
             [there, here]

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use soda_oplog::segments::Found;
 use soda_oplog::{Change, Object, Place, Record, Touch};
-use soda_protocol::{IfExists, Lsn, NewNode, Node, SetXattr, WriteAt};
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, InUse, SetAttr, Timestamp, Version};
+use soda_protocol::{IfExists, Lsn, NewNode, Node, Replace, SetXattr, WriteAt};
+use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, SetAttr, Timestamp, Version};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -195,7 +195,17 @@ impl Work<'_> {
                 Some(_) => conflict("its name means something else now"),
             },
             Change::Rename { from, to, moved, replaced, .. } => {
-                self.rename(lsn, (from, to), *moved, replaced.map(|(fid, _)| fid)).await
+                self.rename(lsn, (from, to), *moved, replaced.map(|(fid, _)| fid), None).await
+            }
+            Change::Whiteout { from, to, moved, replaced, left, .. } => {
+                let replaced = replaced.map(|(fid, _)| fid);
+                let done = self.rename(lsn, (from, to), *moved, replaced, Some(left.1)).await?;
+                if let Some(there) = self.meaning(from).await?
+                    && is_whiteout(&there.attr)
+                {
+                    self.has_made(left.0, there.fid);
+                }
+                Ok(done)
             }
             Change::Exchange { one, other, .. } => self.exchange(one, other).await,
             Change::Release { .. } => Ok(Outcome::Already),
@@ -259,11 +269,15 @@ impl Work<'_> {
         (from, to): (&Place, &Place),
         moved: Fid,
         replaced: Option<Fid>,
+        whiteout: Option<Creds>,
     ) -> Result<Outcome, Trouble> {
         let now = self.now(moved);
         let target = self.meaning(to).await?.map(|node| node.fid);
         match self.meaning(from).await? {
-            None if target == Some(now) => return Ok(Outcome::Already),
+            None if target == Some(now) && whiteout.is_none() => return Ok(Outcome::Already),
+            Some(left) if target == Some(now) && whiteout.is_some() && is_whiteout(&left.attr) => {
+                return Ok(Outcome::Already);
+            }
             Some(there) if there.fid == now => {}
             _ => return conflict("its name means something else now"),
         }
@@ -275,7 +289,9 @@ impl Work<'_> {
             _ => return conflict("its new name is taken"),
         }
         let (from_dir, to_dir) = (self.now(from.directory), self.now(to.directory));
-        self.client.rename(from_dir, &from.name, to_dir, &to.name, RenameHow::Plain).await?;
+        let how = whiteout
+            .map_or(RenameHow::Plain, |creds| RenameHow::Whiteout { existing: Replace::Allowed, creds });
+        self.client.rename(from_dir, &from.name, to_dir, &to.name, how).await?;
         Ok(Outcome::Done)
     }
 
@@ -367,6 +383,10 @@ fn fresh(new: &NewNode) -> NewNode {
 
 fn privileges(kill: bool) -> KillPriv {
     if kill { KillPriv::Kill } else { KillPriv::Keep }
+}
+
+fn is_whiteout(attr: &Attr) -> bool {
+    attr.kind == FileKind::CharDevice && attr.rdev == 0
 }
 
 /// Whether the attributes are as they would be set. Times are not looked at: where one is set, that is to be done.

@@ -40,9 +40,10 @@ impl Paths {
                 ("unlink", self.place(place), gone.to_owned())
             }
             Change::RemoveDirectory { place, .. } => ("rmdir", self.place(place), none()),
-            Change::Rename { from, to, replaced, .. } => {
+            Change::Rename { from, to, replaced, .. } | Change::Whiteout { from, to, replaced, .. } => {
                 let over = if replaced.is_some() { ", over what was there" } else { "" };
-                ("rename", self.place(from), format!("to {}{over}", self.place(to)))
+                let left = if change.creates().is_some() { ", leaving a whiteout" } else { "" };
+                ("rename", self.place(from), format!("to {}{over}{left}", self.place(to)))
             }
             Change::Exchange { one, other, .. } => {
                 ("exchange", self.place(&one.0), format!("with {}", self.place(&other.0)))
@@ -79,6 +80,10 @@ impl Paths {
             // Who is told of later changes of it wants to know which one it was.
             Change::Unlink { place, fid, .. } | Change::RemoveDirectory { place, fid } => is_at(fid, place),
             Change::Rename { to, moved, .. } => is_at(moved, to),
+            Change::Whiteout { from, to, moved, left, .. } => {
+                is_at(moved, to);
+                is_at(&left.0, from);
+            }
             Change::Exchange { one, other, .. } => {
                 is_at(&one.1, &other.0);
                 is_at(&other.1, &one.0);
@@ -149,12 +154,13 @@ mod tests {
             data: bytes::Bytes::from_static(b"data"),
             kill_suid_sgid: false,
         };
-        let moved = Change::Rename {
+        let moved = Change::Whiteout {
             from: place(fid(1), 0),
             to: place(fid(9), 3),
             moved: fid(2),
             what: Moved::Subtree,
             replaced: None,
+            left: (fid(7), soda_types::Creds::default()),
         };
         let changes = [
             create(1, 0, 2, FileKind::Directory),
@@ -162,6 +168,7 @@ mod tests {
             write(3),
             moved,
             write(3),
+            write(7),
         ];
         let mut paths = Paths::default();
         let shown: Vec<KeptRecord> =
@@ -173,9 +180,16 @@ mod tests {
         let after = format!("<inode 9>/{at}/{}", name(1));
         assert_eq!(
             said,
-            [("mkdir", &*top), ("create", &*file), ("write", &*file), ("rename", &*top), ("write", &*after)]
+            [
+                ("mkdir", &*top),
+                ("create", &*file),
+                ("write", &*file),
+                ("rename", &*top),
+                ("write", &*after),
+                ("write", &*top)
+            ]
         );
         assert_eq!(shown[2].detail, "4 bytes at 7");
-        assert_eq!(shown[3].detail, format!("to <inode 9>/{at}"));
+        assert_eq!(shown[3].detail, format!("to <inode 9>/{at}, leaving a whiteout"));
     }
 }

@@ -27,7 +27,7 @@ use crate::log::disk::inodes_of;
 use crate::log::disk::place::{Note, Place};
 use crate::log::next::LIMITS;
 use soda_oplog::segments::{self, Digested, Entry, Found, Safety, SegmentError, Segments};
-use soda_oplog::{Change, DigestId, Log, Lsn, Record, coalesce};
+use soda_oplog::{DigestId, Log, Lsn, Record, coalesce};
 use soda_protocol::{Answer, Call, Failure, OpId, Reclaim, ReclaimStep, SessionWelcome, Standing};
 use soda_types::{Epoch, Errno, Fid, Grant, Mode, Monotonic, Scope, Sequence, Term, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -287,8 +287,8 @@ impl<'a> Attempt<'a> {
             }
         }
         for record in pending.values() {
-            if let Change::Create { fid, .. } | Change::TmpFile { fid, .. } = &record.change {
-                first.remove(fid);
+            if let Some(fid) = record.change.creates() {
+                first.remove(&fid);
             }
         }
         let claim = |(fid, lsn): (Fid, Lsn)| {

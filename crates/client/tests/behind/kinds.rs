@@ -23,6 +23,16 @@ async fn what_is_rare_costs_no_message_either() {
     a.rename(dir, &name("replacing"), dir, &name("replaced"), RenameHow::Plain).await.unwrap();
     let (left, right) = (make(&a, dir, "left", "l").await, mkdir(&a, dir, "right").await);
     a.rename(dir, &name("left"), dir, &name("right"), RenameHow::Exchange).await.unwrap();
+    let under = make(&a, dir, "under", "u").await;
+    let creds = Creds { uid: 5, gid: 6, pid: 7 };
+    let whiteout = |existing| RenameHow::Whiteout { existing, creds };
+    let (under_name, over) = (name("under"), name("over"));
+    a.rename(dir, &under_name, dir, &over, whiteout(Replace::Refused)).await.unwrap();
+    let covering = a.lookup(dir, &under_name).await.unwrap().node.unwrap();
+    assert_eq!((covering.attr.kind, covering.attr.rdev, covering.attr.perm), (FileKind::CharDevice, 0, 0));
+    assert_eq!((covering.attr.uid, covering.attr.gid), (5, 6));
+    let taken = a.rename(dir, &under_name, dir, &over, whiteout(Replace::Refused)).await.unwrap_err();
+    assert_eq!(taken.errno, Errno::Exists);
     a.setxattr(left, b"user.gone", b"1", SetXattr::Create, KillPriv::Keep).await.unwrap();
     a.removexattr(left, b"user.gone").await.unwrap();
     let (_, unnamed) = a.tmpfile(dir, new_node(FileKind::File), OpenMode::ReadWrite).await.unwrap();
@@ -38,6 +48,8 @@ async fn what_is_rare_costs_no_message_either() {
         ("link", link),
         ("replaced", replacing),
         ("left", right),
+        ("over", under),
+        ("under", covering.fid),
         ("right", left),
         ("named", unnamed.fid()),
     ];
@@ -156,4 +168,55 @@ async fn who_writes_more_than_may_wait_waits_and_memory_is_bounded() {
     assert!(
         theirs.len() == 1 << 20 && theirs.chunks(16 << 10).zip(0..).all(|(part, number)| part[0] == number)
     );
+}
+
+/// What RENAME_WHITEOUT does, made here and at once at the server, over what is there and not, told and not told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rename_that_leaves_a_whiteout_is_the_same_here_and_at_the_server() {
+    let cell = Cell::start();
+    let (here, through) = (writer(&cell).await, cell.client().await);
+    let creds = Creds { uid: 5, gid: 6, pid: 7 };
+    let replace = RenameHow::Whiteout { existing: Replace::Allowed, creds };
+    for (client, top) in [(&here, "here"), (&through, "through")] {
+        let top = mkdir(client, client.root(), top).await;
+        let (from, to) = (mkdir(client, top, "from").await, mkdir(client, top, "to").await);
+        for text in ["new", "again", "gone"] {
+            make(client, from, text, text).await;
+        }
+        make(client, to, "again", "old").await;
+        mkdir(client, from, "tree").await;
+        for text in ["new", "again", "gone", "tree"] {
+            client.rename(from, &name(text), to, &name(text), replace).await.unwrap();
+        }
+        // What was moved away from under a whiteout goes, and so does a whiteout, all in one digest.
+        client.unlink(to, &name("gone")).await.unwrap();
+        client.unlink(from, &name("new")).await.unwrap();
+        let nothing = client.rename(from, &name("new"), to, &name("x"), replace).await.unwrap_err();
+        assert_eq!(nothing.errno, Errno::NoEntry);
+        client.rename(from, &name("again"), from, &name("moved"), replace).await.unwrap();
+    }
+    here.sync_all().await.unwrap();
+    let other = cell.client().await;
+    let mut shown = Vec::new();
+    for client in [&here, &other] {
+        for top in ["here", "through"] {
+            let mut names = Vec::new();
+            for (dir, text) in ["new", "again", "gone", "tree", "moved"]
+                .iter()
+                .flat_map(|text| [("from", text), ("to", text)])
+            {
+                let Some(fid) = find(client, &[top, dir, text]).await else { continue };
+                let attr = client.getattr(fid).await.unwrap().value;
+                names.push((dir, *text, attr.kind, attr.rdev, attr.perm, attr.uid, attr.gid, attr.nlink));
+            }
+            for dir in ["from", "to"] {
+                let attr = client.getattr(find(client, &[top, dir]).await.unwrap()).await.unwrap().value;
+                names.push((dir, "", attr.kind, 0, attr.perm, attr.uid, attr.gid, attr.nlink));
+            }
+            shown.push(names);
+        }
+    }
+    assert!(shown.iter().all(|names| *names == shown[0]), "{shown:#?}");
+    assert_eq!(shown[0].len(), 2 + 4 + 3, "{shown:#?}");
+    assert_eq!(contents(&other, &["here", "to", "again"]).await, "again");
 }

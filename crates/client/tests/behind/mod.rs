@@ -28,8 +28,8 @@ use crate::common::*;
 use soda_client::{
     Client, ClientConfig, ClientStanding, KillPriv, NoKernel, OpenMode, RenameHow, WriteBehind, WritePolicy,
 };
-use soda_protocol::{NewNode, SetXattr, WriteAt};
-use soda_types::{Attr, Errno, Fid, FileKind, SetAttr};
+use soda_protocol::{NewNode, Replace, SetXattr, WriteAt};
+use soda_types::{Attr, Creds, Errno, Fid, FileKind, SetAttr};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -223,7 +223,7 @@ impl Inner {
             }
             Op::Rename { name, new_parent, new_name, flags } => {
                 let (name, new_name) = (name!(name, reply), name!(new_name, reply));
-                let Some(how) = names::rename_how(flags) else { return reply.error(Errno::Invalid) };
+                let Some(how) = names::rename_how(flags, creds) else { return reply.error(Errno::Invalid) };
                 let new_parent = fs.nodes.fid_of(new_parent);
                 run!(fs, header, async move {
                     let result = fs.rename(creds, (fid, &name), (new_parent, &new_name), how).await;

@@ -3,12 +3,13 @@
 use super::{Inner, Inode, NOT_OPEN, Named};
 use crate::nodes::TakenIn;
 use crate::wire::Reply;
-use soda_client::{IfExists, NewNode, RenameHow};
+use soda_client::{IfExists, NewNode, RenameHow, Replace};
 use soda_types::{Creds, Errno, Fid, FileKind, FsResult, Name};
 use std::sync::Arc;
 
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
 
 /// `mode`: type and permissions as mknod(2) has them; the umask is applied by the server, which knows default access lists.
 pub(super) fn new_node(kind: FileKind, mode: u32, umask: u32, creds: Creds) -> NewNode {
@@ -24,11 +25,15 @@ pub(super) fn new_node(kind: FileKind, mode: u32, umask: u32, creds: Creds) -> N
     }
 }
 
-pub(super) fn rename_how(flags: u32) -> Option<RenameHow> {
+/// `creds`: whose a whiteout is.
+pub(super) fn rename_how(flags: u32, creds: Creds) -> Option<RenameHow> {
+    let whiteout = |existing| Some(RenameHow::Whiteout { existing, creds });
     match flags {
         0 => Some(RenameHow::Plain),
         RENAME_NOREPLACE => Some(RenameHow::NoReplace),
         RENAME_EXCHANGE => Some(RenameHow::Exchange),
+        RENAME_WHITEOUT => whiteout(Replace::Allowed),
+        flags if flags == RENAME_WHITEOUT | RENAME_NOREPLACE => whiteout(Replace::Refused),
         _ => None,
     }
 }
@@ -125,10 +130,16 @@ mod tests {
 
     #[test]
     fn rename_flags_that_mean_nothing_here_are_refused() {
-        assert_eq!(rename_how(0), Some(RenameHow::Plain));
-        assert_eq!(rename_how(RENAME_NOREPLACE), Some(RenameHow::NoReplace));
-        assert_eq!(rename_how(RENAME_EXCHANGE), Some(RenameHow::Exchange));
-        assert_eq!(rename_how(RENAME_NOREPLACE | RENAME_EXCHANGE), None);
-        assert_eq!(rename_how(4), None);
+        let creds = Creds { uid: 5, ..Creds::default() };
+        let how = |flags| rename_how(flags, creds);
+        let whiteout = |existing| Some(RenameHow::Whiteout { existing, creds });
+        assert_eq!(how(0), Some(RenameHow::Plain));
+        assert_eq!(how(RENAME_NOREPLACE), Some(RenameHow::NoReplace));
+        assert_eq!(how(RENAME_EXCHANGE), Some(RenameHow::Exchange));
+        assert_eq!(how(RENAME_WHITEOUT), whiteout(Replace::Allowed));
+        assert_eq!(how(RENAME_WHITEOUT | RENAME_NOREPLACE), whiteout(Replace::Refused));
+        for flags in [RENAME_NOREPLACE | RENAME_EXCHANGE, RENAME_WHITEOUT | RENAME_EXCHANGE, 7, 8] {
+            assert_eq!(how(flags), None);
+        }
     }
 }

@@ -37,8 +37,15 @@ impl Passing {
     fn of(records: &[Record]) -> Passing {
         let mut made: HashMap<Fid, FileKind> = HashMap::new();
         let mut gone = HashSet::new();
+        // Without what is moved away from under a whiteout, that would have to be made by a change of its own: it stays.
+        let mut covered = HashSet::new();
         for record in records {
             match &record.change {
+                Change::Whiteout { moved, left, replaced, .. } => {
+                    covered.insert(*moved);
+                    made.insert(left.0, FileKind::CharDevice);
+                    gone.extend(replaced.filter(|(_, then)| *then == Fate::Gone).map(|(fid, _)| fid));
+                }
                 Change::Create { fid, new, .. } | Change::TmpFile { fid, new, .. } => {
                     made.insert(*fid, new.kind);
                 }
@@ -51,7 +58,7 @@ impl Passing {
                 _ => {}
             }
         }
-        let passing = gone.iter().filter(|fid| made.contains_key(fid)).copied();
+        let passing = gone.difference(&covered).filter(|fid| made.contains_key(fid)).copied();
         let (directories, files) = passing.partition(|fid| made.get(fid) == Some(&FileKind::Directory));
         Passing { files, directories }
     }
@@ -99,6 +106,14 @@ impl Step {
                     }),
                 }
             }
+            Change::Whiteout { from, to, moved, what, replaced, left } => {
+                let replaced = replaced.filter(|(fid, _)| !never.contains(fid));
+                Some(if never.contains(&left.0) {
+                    Change::Rename { from, to, moved, what, replaced }
+                } else {
+                    Change::Whiteout { from, to, moved, what, replaced, left }
+                })
+            }
             Change::Exchange { one, other, what } => {
                 let rename = |moved: (Place, Fid), to: Place| {
                     Some(Change::Rename { from: moved.0, to, moved: moved.1, what, replaced: None })
@@ -122,6 +137,9 @@ fn subjects(change: &Change) -> Vec<Fid> {
         Change::Rename { moved, replaced, .. } => {
             [*moved].into_iter().chain(replaced.map(|(fid, _)| fid)).collect()
         }
+        Change::Whiteout { moved, replaced, left, .. } => {
+            [*moved, left.0].into_iter().chain(replaced.map(|(fid, _)| fid)).collect()
+        }
         Change::Exchange { one, other, .. } => vec![one.1, other.1],
         Change::Create { fid, .. }
         | Change::TmpFile { fid, .. }
@@ -144,7 +162,9 @@ fn directories_of(change: &Change) -> Vec<Fid> {
         | Change::Link { place, .. }
         | Change::Unlink { place, .. }
         | Change::RemoveDirectory { place, .. } => vec![place.directory],
-        Change::Rename { from, to, .. } => vec![from.directory, to.directory],
+        Change::Rename { from, to, .. } | Change::Whiteout { from, to, .. } => {
+            vec![from.directory, to.directory]
+        }
         Change::Exchange { one, other, .. } => vec![one.0.directory, other.0.directory],
         _ => Vec::new(),
     }

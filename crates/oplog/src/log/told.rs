@@ -105,6 +105,12 @@ impl Told {
                     self.bytes -= of.bytes + weight;
                 }
             }
+            // What is moved is told although it may go in the end: see `without_dead`.
+            Change::Whiteout { moved, .. } => {
+                if let Some(of) = self.of.get_mut(moved) {
+                    of.is_new = false;
+                }
+            }
             _ => {
                 if let [(Object::Inode(fid), _)] = change.touches()[..] {
                     let of = self.of.entry(fid).or_default();

@@ -366,6 +366,14 @@ fn records() -> Vec<Record> {
             kill_sgid: false,
         },
         Change::RemoveXattr { fid, name: b"user.a".to_vec() },
+        Change::Whiteout {
+            from: place("a"),
+            to: place("d"),
+            moved: fid,
+            what: Moved::Leaf,
+            replaced: Some((fid, Fate::Stays)),
+            left: (fid, Creds { uid: 1, gid: 2, pid: 3 }),
+        },
     ];
     let record = |(lsn, change)| Record { lsn: Lsn(lsn), at: Timestamp::new(-5, 999_999_999), change };
     (1..).zip(changes).map(record).collect()

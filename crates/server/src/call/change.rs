@@ -13,7 +13,7 @@ use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::{DeepLeases, Outcome, TreeChanges};
 use soda_protocol::{
-    Allocate, Answer, Call, Failure, IfExists, Node, OpId, Rename, SetXattr, Unlink, WriteAt,
+    Allocate, Answer, Call, Failure, IfExists, Node, OpId, Rename, Replace, SetXattr, Unlink, WriteAt,
 };
 use soda_storage::{Batch, Table, crash};
 use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, InUse, Name, SessionId};
@@ -294,9 +294,20 @@ fn rename(
         Rename::Plain { in_use } => (RenameMode::Replace, in_use),
         Rename::NoReplace => (RenameMode::NoReplace, InUse::No),
         Rename::Exchange => (RenameMode::Exchange, InUse::No),
+        Rename::Whiteout { existing: Replace::Allowed, in_use, .. } => (RenameMode::Replace, in_use),
+        Rename::Whiteout { existing: Replace::Refused, .. } => (RenameMode::NoReplace, InUse::No),
     };
     let keep = if_open(shared, target, in_use);
     let Renamed { moved, replaced, exchanged } = txn.rename(from.0, from.1, to.0, to.1, mode, keep)?;
+    let tree = match how {
+        // Two names of one inode stay as they are.
+        Rename::Whiteout { creds, .. } if txn.resolve(from.0, from.1)?.is_none() => {
+            let left = new_node(&soda_protocol::NewNode::whiteout(creds))?;
+            let left = txn.create(from.0, from.1, left)?;
+            made(txn, left)?
+        }
+        _ => TreeChanges::default(),
+    };
     let mut others = vec![(from.0, txn.attr(from.0)?)];
     if to.0 != from.0 {
         others.push((to.0, txn.attr(to.0)?));
@@ -305,7 +316,7 @@ fn rename(
     others.extend(exchanged.iter().map(|node| (node.fid, node.attr)));
     let answer = Answer::Changed { node: Some(node(txn, moved.fid, moved.attr)?), others };
     let effects = replaced.map(|removed| effects_of(&removed, in_use)).unwrap_or_default();
-    Ok(Done { effects, ..Done::new(answer) })
+    Ok(Done { effects: Effects { tree, ..effects }, ..Done::new(answer) })
 }
 
 /// Whether an inode that loses its last name has to be kept. All who could have it open have been asked by now: their

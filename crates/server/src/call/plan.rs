@@ -27,7 +27,7 @@
 
 use super::place::place_all;
 use soda_lease::table::{Access, TreeVersion, Want};
-use soda_protocol::{Call, IfExists, Rename, WriteAt};
+use soda_protocol::{Call, IfExists, Rename, Replace, WriteAt};
 use soda_types::semantics::is_access_list;
 use soda_types::{Cause, Fid, FileKind, FsResult, Ino, Name, VolumeId};
 use soda_volume::Volume;
@@ -204,8 +204,10 @@ fn plan_rename(volume: &Volume, from: (Fid, &Name), to: (Fid, &Name), how: Renam
     let (inode, onto) = (source.map(|(fid, _)| fid), target.map(|(fid, _)| fid));
     let found = Found { inode, target: onto, ..Found::default() };
     let fails = match how {
-        Rename::Plain { .. } => source.is_none(),
-        Rename::NoReplace => source.is_none() || target.is_some(),
+        Rename::Plain { .. } | Rename::Whiteout { existing: Replace::Allowed, .. } => source.is_none(),
+        Rename::NoReplace | Rename::Whiteout { existing: Replace::Refused, .. } => {
+            source.is_none() || target.is_some()
+        }
         Rename::Exchange => source.is_none() || target.is_none(),
     };
     if fails {

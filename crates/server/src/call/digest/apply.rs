@@ -6,7 +6,7 @@ use crate::call::place::{self, Watched};
 use crate::shared::Shared;
 use bytes::Bytes;
 use soda_lease::table::TreeChanges;
-use soda_protocol::{Change, Failure, Fate, Lsn, Moved, Place, Record};
+use soda_protocol::{Change, Failure, Fate, Lsn, Moved, NewNode, Place, Record};
 use soda_types::{Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, SessionId, Version};
 use soda_volume::{IfOpen, KillPriv, Number, Removed, RenameMode, Renamed, Staged, Txn, WriteAt};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -107,7 +107,7 @@ fn loses(change: &Change) -> Option<Fid> {
         Change::Unlink { fid, .. } | Change::RemoveDirectory { fid, .. } | Change::Release { fid } => {
             Some(*fid)
         }
-        Change::Rename { replaced, .. } => replaced.map(|(fid, _)| fid),
+        Change::Rename { replaced, .. } | Change::Whiteout { replaced, .. } => replaced.map(|(fid, _)| fid),
         _ => None,
     }
 }
@@ -118,7 +118,9 @@ fn places(change: &Change) -> [Option<Fid>; 2] {
         Change::Link { fid, .. } | Change::Unlink { fid, .. } | Change::RemoveDirectory { fid, .. } => {
             [Some(*fid), None]
         }
-        Change::Rename { moved, replaced, .. } => [Some(*moved), replaced.map(|(fid, _)| fid)],
+        Change::Rename { moved, replaced, .. } | Change::Whiteout { moved, replaced, .. } => {
+            [Some(*moved), replaced.map(|(fid, _)| fid)]
+        }
         Change::Exchange { one, other, .. } => [Some(one.1), Some(other.1)],
         _ => [None, None],
     }
@@ -222,6 +224,12 @@ impl<N: FnMut(Ino) -> FsResult<()>> Work<'_, '_, N> {
             }
             Change::Rename { from, to, moved, what, replaced } => {
                 self.rename(from, to, *moved, *what, *replaced)?;
+            }
+            Change::Whiteout { from, to, moved, what, replaced, left: (fid, creds) } => {
+                self.rename(from, to, *moved, *what, *replaced)?;
+                let number = self.make(*fid)?;
+                let left = new_node(&NewNode::whiteout(*creds))?;
+                self.txn.create_as(from.directory, &from.name, left, number)?;
             }
             Change::Exchange { one, other, what } => {
                 let kinds = [expect(txn, &one.0, Some(one.1))?, expect(txn, &other.0, Some(other.1))?];

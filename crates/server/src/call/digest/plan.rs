@@ -50,10 +50,7 @@ pub(super) fn inodes(record: &Record) -> impl Iterator<Item = Fid> {
 
 /// What records create.
 pub(super) fn created(records: &[Record]) -> impl Iterator<Item = Fid> {
-    records.iter().filter_map(|record| match record.change {
-        Change::Create { fid, .. } | Change::TmpFile { fid, .. } => Some(fid),
-        _ => None,
-    })
+    records.iter().filter_map(|record| record.change.creates())
 }
 
 /// Plans a digest.
