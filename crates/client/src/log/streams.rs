@@ -7,6 +7,9 @@
 //! while: the others wait then for what that file has in the log, and no more. Of a buffer that does not begin at a page Linux
 //! hands a MiB on in two (direct IO): what is left of a large write goes the way that its beginning went, or the next one would
 //! have to wait until the server has been told of it.
+//!
+//! Far from the server each write that goes through takes a round trip, while digests follow each other without waiting for
+//! answers: there all is logged.
 
 use super::Behind;
 use crate::config::{WriteBehind, WritePolicy};
@@ -73,10 +76,11 @@ impl Streams {
 
 impl Behind {
     /// Whether a write of these bytes goes to the server at once, since that has not been told of too much. Not where fsync is
-    /// content with the log: then nobody wants to be kept waiting for the server.
+    /// content with the log: then nobody wants to be kept waiting for the server, nor does all that was not told have to be on its
+    /// disk before the next fsync returns.
     pub(crate) fn streams_past(&mut self, now: Monotonic, fid: Fid, range: &Range<u64>) -> bool {
         let WritePolicy::Behind(WriteBehind { max_bytes, .. }) = self.policy else { return false };
-        if self.syncs_here() {
+        if self.syncs_here() || self.window.is_far() {
             return false;
         }
         let len = range.end.saturating_sub(range.start);
@@ -168,6 +172,17 @@ mod tests {
         assert!(!rest(&mut behind, at(9), 1, 0) && !rest(&mut behind, at(9), 1, 10 * MIB), "elsewhere first");
         assert!(write(&mut behind, at(10), 1, 10 * MIB));
         assert!(!rest(&mut behind, at(1010), 1, 11 * MIB), "it has paused");
+    }
+
+    #[test]
+    fn far_from_the_server_nothing_goes_through() {
+        let mut behind = behind(WriteBehind { max_bytes: 0, ..WriteBehind::default() });
+        behind.window.begin_connection(Duration::from_millis(20));
+        assert!(!write(&mut behind, at(0), 1, 0));
+        behind.window.begin_connection(Duration::from_micros(200));
+        assert!(write(&mut behind, at(0), 1, 0));
+        behind.window.begin_connection(Duration::from_millis(20));
+        assert!(!write(&mut behind, at(10), 1, MIB), "by another way now");
     }
 
     #[test]

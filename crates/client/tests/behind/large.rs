@@ -140,6 +140,32 @@ async fn a_stream_does_not_wait_for_what_is_left_of_each_write() {
     assert!(all_of(&cell.client().await, "f").await == expected);
 }
 
+/// Past the log each block would take one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_far_away_does_not_take_a_round_trip_for_each_block() {
+    const BLOCKS: usize = 16;
+    let cell = Cell::start();
+    // So far that it shows on any machine, however busy.
+    let far = Far::before(cell.addr, Duration::from_millis(800)).await;
+    let behind = WriteBehind { max_bytes: 8 << 20, ..WriteBehind::default() };
+    let write_policy = WritePolicy::Behind(behind);
+    let config = ClientConfig { server: far.addr.to_string(), write: write_policy, ..cell.client_config() };
+    let a = writer_with(config).await;
+    let file = made(&a, "f").await;
+    a.fsync_file(&file).await.unwrap();
+    let (trips, before) = (far.trips(), a.stats());
+    for number in 0..BLOCKS {
+        write(&a, &file, (number * MIB) as u64, block(number as u8)).await;
+    }
+    a.fsync_file(&file).await.unwrap();
+    let grown = |name: &str| a.stats().count(name) - before.count(name);
+    assert_eq!(grown("through_large"), 0, "{:?}", a.stats());
+    let trips = far.trips() - trips;
+    assert!(trips <= BLOCKS as u64 * 2 / 3, "{trips} round trips");
+    let expected: Vec<u8> = (0..BLOCKS).flat_map(|number| block(number as u8)).collect();
+    assert!(all_of(&cell.client().await, "f").await == expected);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_goes_past_the_log_when_it_is_ahead_of_the_server() {
     const BLOCKS: usize = 10;
