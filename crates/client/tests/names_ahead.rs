@@ -131,6 +131,41 @@ async fn no_more_names_are_brought_than_those_asked_for_are_worth() {
     assert_eq!(listings(&few), (0, 0), "what is known is asked for once: {:?}", few.stats());
 }
 
+/// A name is looked up; if that has a listing made, until that is here.
+async fn looked_up(client: &Arc<Client>, dir: Fid, name_of: &str) {
+    let before = listings(client).0;
+    assert!(has(client, dir, name_of).await);
+    if listings(client).0 > before {
+        wait_until("the listing", || async { client.whole(dir).valid.until().is_some() }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_others_change_names_all_the_time_few_listings_are_made() {
+    const ROUNDS: usize = 40;
+    let cell = Cell::with_term(Duration::from_secs(60));
+    let dirs = filled(&cell, 2, FILES).await;
+    let (a, b) = (cell.client().await, cell.client().await);
+    // Who has found much in listings begins early elsewhere.
+    for number in 0..FILES {
+        looked_up(&a, dirs[1], &text(number)).await;
+    }
+    let before = listings(&a);
+    for round in 0..ROUNDS {
+        for number in 0..5 {
+            looked_up(&a, dirs[0], &text(round * 5 % FILES + number)).await;
+        }
+        make(&b, dirs[0], &format!("new {round}"), "x").await;
+    }
+    let made = listings(&a).0 - before.0;
+    assert!((1..=2).contains(&made), "{made} listings in {ROUNDS} rounds: {:?}", a.stats());
+    // When they leave it alone it is listed after some more names.
+    for number in 0..FILES {
+        looked_up(&a, dirs[0], &text(number)).await;
+    }
+    assert_eq!(listings(&a).0 - before.0, made + 1, "{:?}", a.stats());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_no_lease_has_nothing_brought() {
     let cell = Cell::start();

@@ -105,6 +105,23 @@ async fn no_more_is_fetched_for_nothing_than_was_read() {
     assert!(client.stats().count("next_files_read") > 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_known_of_an_order_counts_as_metadata_and_needs_room() {
+    let cell = Cell::with_term(Duration::from_secs(60));
+    filled(&cell).await;
+    for (room, is_enough) in [(1 << 30, true), (2 << 20, false)] {
+        let mut config = cell.client_config();
+        config.cache.metadata_bytes = room;
+        let client = Client::connect(config, Box::new(soda_client::NoKernel)).await.unwrap();
+        let files = list(&client).await;
+        let before = client.session().metadata_bytes;
+        assert_reads(&client, &files, 0..20).await;
+        let more = client.session().metadata_bytes.saturating_sub(before);
+        assert_eq!(more >= FILES as u64 * 50, is_enough, "{more} bytes more with {room} in all");
+        assert_eq!(client.stats().count("next_files") > 0, is_enough, "{room}: {:?}", client.stats());
+    }
+}
+
 // SEMANTICS 1
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_machine_writes_to_a_file_that_was_fetched_ahead_is_seen() {

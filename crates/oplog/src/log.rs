@@ -2,6 +2,7 @@
 
 mod told;
 mod wanted;
+mod window;
 
 use crate::coalesce::coalesce;
 use crate::{Change, Lsn, Object, Record, Touch};
@@ -9,11 +10,10 @@ use soda_types::{Fid, Monotonic, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 use told::{Told, Writes};
+use window::{Life, Removals, WIDEST};
 
 pub use wanted::{Needed, Wanted};
 
-/// A digest stands for at most so many records.
-const WIDEST: usize = 8192;
 /// Of what gives space back so much is looked at for one digest.
 const MOST_FREEING: usize = 64;
 
@@ -73,6 +73,7 @@ pub struct Log {
     /// Bytes of pending writes that later ones, pending, too, replace.
     pending_replaced: u64,
     objects: HashMap<Object, Uses>,
+    removals: Removals,
     /// Digests under way, in their order.
     sent: VecDeque<Sent>,
     applied: Undurable,
@@ -94,6 +95,7 @@ struct Uses {
     shared: BTreeSet<Lsn>,
     /// All of them.
     all: VecDeque<Lsn>,
+    life: Life,
     /// Of a file.
     writes: Writes,
     /// Bytes of these that others of them replace.
@@ -163,8 +165,10 @@ impl Log {
         let lsn = record.lsn;
         let mut after = BTreeSet::new();
         for (object, touch) in record.change.touches() {
+            let inode = if let Object::Inode(fid) = &object { Some(*fid) } else { None };
             let uses = self.objects.entry(object).or_default();
             uses.all.push_back(lsn);
+            self.removals.note(lsn, &record.change, inode, &mut uses.life, uses.all.len());
             match touch {
                 Touch::Shared => {
                     after.extend(uses.exclusive);
@@ -311,21 +315,8 @@ impl Log {
 
     /// The next digest in the order of the log: as many records as the limits allow. `None` if there are none.
     pub fn take(&mut self, limits: DigestLimits) -> Option<Digest> {
-        let window = self.window(limits);
+        let window = self.window(limits).records;
         self.take_these(self.pending.keys().copied().take(window).collect())
-    }
-
-    /// How many of the first pending records make a digest within the limits, not counting what is made and removed again among
-    /// them: that makes room for what comes after it.
-    fn window(&self, limits: DigestLimits) -> usize {
-        let (mut told, mut window) = (Told::default(), 1);
-        for (so_far, pending) in (1..).zip(self.pending.values().take(WIDEST)) {
-            told.add(&pending.record.change);
-            if told.records <= limits.records && told.fits(limits.bytes) {
-                window = so_far;
-            }
-        }
-        window
     }
 
     /// The next digest of those that give space back and bring no data: what would make room at a full server must not
@@ -474,6 +465,7 @@ impl Log {
 
     fn enter_anew(&mut self, pending: BTreeMap<Lsn, Pending>) {
         self.objects.clear();
+        self.removals.clear();
         (self.pending_weight, self.pending_space, self.pending_replaced) = (0, 0, 0);
         for pending in pending.into_values() {
             self.enter(pending.record, pending.since);
@@ -546,6 +538,7 @@ impl Log {
                     uses.exclusive = None;
                 }
                 uses.shared.remove(&lsn);
+                self.removals.forget(lsn, change, &mut uses.life);
                 if uses.replaced == 0 {
                     uses.writes.forget(change);
                 } else {

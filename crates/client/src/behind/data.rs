@@ -13,7 +13,7 @@ use bytes::Bytes;
 use soda_oplog::Change;
 use soda_protocol::{Allocate, WriteAt};
 use soda_types::semantics;
-use soda_types::{Fid, FileKind, Monotonic, Timestamp, mode};
+use soda_types::{Fid, FileKind, Monotonic, SetAttr, Timestamp};
 use std::ops::Range;
 
 impl State {
@@ -41,7 +41,7 @@ impl State {
         };
         let len = data.len() as u64;
         let end = semantics::checked_end(offset, len).map_err(NotHere::Fails)?;
-        if self.behind.streams_past(now, fid, data.len()) {
+        if self.behind.streams_past(now, fid, &(offset..end)) {
             return Err(Why::Large.into());
         }
         self.room_here(now, data.len())?;
@@ -80,10 +80,6 @@ impl State {
         if attr.kind != FileKind::File || len == 0 {
             return Err(Why::Kind.into());
         }
-        // The log has no word for it.
-        if kill == KillPriv::Kill && attr.perm & (mode::SET_UID | mode::SET_GID) != 0 {
-            return Err(Why::Kind.into());
-        }
         semantics::checked_end(range.start, len).map_err(NotHere::Fails)?;
         let (reaches, empties) = match how {
             Allocate::Extend => (range.end, false),
@@ -97,7 +93,18 @@ impl State {
         if space > most {
             return Err(Why::Large.into());
         }
-        self.space_here(now, space)?;
+        // The log has no word for it as one step: privileges go first.
+        let mut unprivileged = attr;
+        unprivileged.drop_privileges();
+        let drop_privileges = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
+        let drops = kill == KillPriv::Kill && unprivileged.perm != attr.perm;
+        let first = drops.then_some(Change::SetAttr { fid, set: drop_privileges });
+        self.space_here(now, space + first.as_ref().map_or(0, Change::space))?;
+        if let Some(first) = first {
+            let moment = self.moment(calendar, &[&attr]);
+            attr.set(&drop_privileges, moment);
+            self.log_change(now, moment, first);
+        }
         let moment = self.moment(calendar, &[&attr]);
         let (before, gone) = (attr.size, range.start.min(attr.size)..range.end.min(attr.size));
         attr.written(reaches, moment);

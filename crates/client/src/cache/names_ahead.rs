@@ -8,6 +8,10 @@
 //!
 //! *In the next directory?* Who goes through a tree would begin anew in each. So names that are found in such a listing give
 //! credit, with which the first look-up in another directory is enough; listings that nobody needed use it up.
+//!
+//! *Where others change names all the time?* A listing whose names are dropped before as many were found in it as are asked for
+//! before one was made in vain. After each such one twice as many are asked for first, up to [`MOST_DOUBLED`] times; credit does
+//! not help there.
 
 use super::State;
 use super::names::{Complete, Directory};
@@ -17,6 +21,8 @@ use soda_types::{Fid, Monotonic};
 
 /// Names that are asked for one by one before the others are.
 const ENOUGH: u32 = 4;
+/// How often that is doubled at most: then who looks names up asks for one listing more in so many messages.
+const MOST_DOUBLED: u32 = 4;
 /// Names that are listed for each that was asked for.
 const FOR_EACH: u64 = 256;
 /// Larger directories are not listed for it.
@@ -36,6 +42,27 @@ pub(super) struct Asked {
     names: u32,
     /// It was listed before somebody asked for a listing.
     listed: bool,
+    /// Names that were found since then.
+    found: u32,
+    /// Listings one after the other that were made in vain.
+    in_vain: u32,
+}
+
+impl Asked {
+    /// Names that are asked for one by one before the others are.
+    fn enough(&self) -> u32 {
+        ENOUGH << self.in_vain.min(MOST_DOUBLED)
+    }
+
+    /// As it begins when the names are dropped.
+    fn next(&self) -> Asked {
+        let in_vain = match self.listed {
+            false => self.in_vain,
+            true if self.found >= ENOUGH => 0,
+            true => self.in_vain.saturating_add(1),
+        };
+        Asked { in_vain, ..Asked::default() }
+    }
 }
 
 /// Whether to list a directory now.
@@ -57,14 +84,15 @@ impl State {
         let names = self.inode(dir).directory();
         names.asked.names = names.asked.names.saturating_add(1);
         let Some(entries) = few else { return List::NotNow };
-        let asked = names.asked.names;
-        let enough = (asked >= ENOUGH || trusted) && entries <= u64::from(asked) * FOR_EACH;
+        let (asked, one_by_one) = (names.asked.names, names.asked.enough());
+        let trusted = trusted && names.asked.in_vain == 0;
+        let enough = (asked >= one_by_one || trusted) && entries <= u64::from(asked) * FOR_EACH;
         if !enough || names.complete == Complete::Yes || names.learning_until > now {
             return List::NotNow;
         }
         names.learning_until = again;
-        names.asked = Asked { names: 0, listed: true };
-        if asked < ENOUGH {
+        names.asked = Asked { names: 0, listed: true, ..names.asked };
+        if asked < one_by_one {
             self.names_ahead.credit -= ENOUGH;
         }
         List::Now
@@ -72,17 +100,16 @@ impl State {
 
     /// A name was asked for, and the cache knew it.
     pub(crate) fn note_name_found(&mut self, dir: Fid) {
-        if self.names_ahead.credit < MOST_CREDIT
-            && self.peek(dir).and_then(|inode| inode.dir.as_ref()).is_some_and(|names| names.asked.listed)
-        {
-            self.names_ahead.credit += 1;
-        }
+        let names = self.inodes.get_mut(&dir).and_then(|inode| inode.dir.as_mut());
+        let Some(names) = names.filter(|names| names.asked.listed) else { return };
+        names.asked.found = names.asked.found.saturating_add(1);
+        self.names_ahead.credit = MOST_CREDIT.min(self.names_ahead.credit + 1);
     }
 }
 
 impl Directory {
     /// Its names were dropped: what is asked for from now on counts anew.
     pub(super) fn forget_asked(&mut self) {
-        self.asked = Asked::default();
+        self.asked = self.asked.next();
     }
 }

@@ -11,6 +11,9 @@
 //!
 //! *For whom?* Only what is known under a lease that is here already is fetched. A listing brings these for what nobody else
 //! may change. So no lease is asked for, and nobody has one recalled, for a file that is not read.
+//!
+//! *What does it take?* The order of each directory that is read so, some 100 bytes for a file of it. It counts as metadata, and
+//! where there is little room for that no order is looked for in large directories.
 
 use super::State;
 use super::inode::Origin;
@@ -54,6 +57,8 @@ pub(crate) struct NextFiles {
     walks: Vec<Walk>,
     /// Bytes.
     credit: u64,
+    /// What the walks take in memory, bytes.
+    bytes: u64,
 }
 
 /// Somebody's way through a directory.
@@ -107,6 +112,14 @@ impl Orders {
         }
         Orders { by_name, by_number, places }
     }
+
+    /// In memory, roughly.
+    fn bytes(&self) -> u64 {
+        const PLACE: usize = size_of::<(Fid, (u32, u32))>() + 1;
+        let lists = (self.by_name.capacity() + self.by_number.capacity()) * size_of::<Fid>();
+        // Of the places in the table an eighth stays free.
+        (lists + self.places.capacity() * PLACE * 8 / 7) as u64
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,6 +171,12 @@ impl Walk {
             self.enough = IN_ORDER;
         }
         in_order.0 || in_order.1
+    }
+
+    /// In memory, roughly.
+    fn bytes(&self) -> u64 {
+        let noted = self.before.capacity() + self.ahead.capacity();
+        self.order.as_ref().map_or(0, Orders::bytes) + (noted * size_of::<(Fid, u64)>()) as u64
     }
 
     fn run(&self) -> Run {
@@ -226,6 +245,15 @@ impl Walk {
 }
 
 impl NextFiles {
+    /// What it takes in memory, bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn weigh(&mut self) {
+        self.bytes = self.walks.iter().map(Walk::bytes).sum();
+    }
+
     /// The walk through this directory, as the last of all.
     fn walk(&mut self, dir: Fid) -> &mut Walk {
         let walk = match self.walks.iter().position(|walk| walk.dir == dir) {
@@ -321,12 +349,15 @@ impl State {
         let mut next_files = std::mem::take(&mut self.next_files);
         let read = next_files.note((dir, fid, attr.size), had, || {
             self.served(now, dir)?;
-            let names = self.existing(dir)?.dir.as_mut().filter(|names| names.len() <= MOST_NAMES)?;
-            Some(Orders::of(&names.list()?.listed))
+            let many = self.peek(dir)?.dir.as_ref()?.len();
+            if many > MOST_NAMES || !self.room.is_large_for(many as u64) {
+                return None;
+            }
+            Some(Orders::of(&self.existing(dir)?.dir.as_mut()?.list()?.listed))
         });
         let most_bytes = MOST_BYTES.min(self.memory.limit() / 8);
         let mut found = Vec::new();
-        let NextFiles { walks, credit } = &mut next_files;
+        let NextFiles { walks, credit, .. } = &mut next_files;
         if let Some(walk) = walks.last_mut() {
             walk.next(credit, most_bytes, |fid| {
                 let attr = self.small_file_to_fetch(now, fid)?;
@@ -335,6 +366,7 @@ impl State {
             });
             found.retain(|(fid, _)| walk.ahead.contains_key(fid));
         }
+        next_files.weigh();
         self.next_files = next_files;
         (read, found)
     }

@@ -103,9 +103,9 @@ impl State {
         result
     }
 
-    /// What the inodes take that nobody needs, and what is known of all of them, bytes.
+    /// What the inodes take that nobody needs, and what is known of all of them, and of who reads them in order, bytes.
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        self.room.known + self.idle.len() as u64 * INODE_BYTES
+        self.room.known + self.idle.len() as u64 * INODE_BYTES + self.next_files.bytes()
     }
 
     fn has_too_many(&self) -> bool {

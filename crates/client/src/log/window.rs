@@ -79,6 +79,12 @@ impl Window {
         self.answered_at = now;
     }
 
+    /// Whether a round trip takes longer than what a digest takes of the server and of the line: then who waits for an answer each
+    /// time is slower than digests that follow each other.
+    pub(crate) fn is_far(&self) -> bool {
+        self.round_trip.is_some_and(|trip| trip > self.each)
+    }
+
     /// Digests that may be under way.
     pub(crate) fn size(&self) -> usize {
         let trip = self.round_trip.unwrap_or_default();
@@ -132,6 +138,18 @@ mod tests {
         assert_eq!(settle(&mut window(), ms(20), ms(5)), 5);
         assert_eq!(settle(&mut window(), ms(20), ms(40)), 2, "a thin line");
         assert_eq!(settle(&mut window(), ms(200), ms(1)), 8);
+    }
+
+    #[test]
+    fn far_is_where_the_way_takes_longer_than_a_digest() {
+        for (trip, each, is_far) in
+            [(0, 1, false), (2, 3, false), (20, 5, true), (20, 40, false), (200, 1, true)]
+        {
+            let mut window = window();
+            settle(&mut window, ms(trip), ms(each));
+            assert_eq!(window.is_far(), is_far, "{trip} {each}");
+        }
+        assert!(!window().is_far(), "as long as nothing is known");
     }
 
     #[test]

@@ -114,15 +114,63 @@ async fn large_and_small_writes_and_truncations_are_told_in_their_order() {
     assert!(all_of(&cell.client().await, "f").await == expected);
 }
 
+/// Two blocks may wait, and are not told before somebody asks.
+async fn writer_of_streams(cell: &Cell) -> Arc<Client> {
+    let (max_age, max_bytes) = (Duration::from_secs(3600), 8 << 20);
+    let behind = WriteBehind { max_age, max_bytes, digest_bytes: u64::MAX, ..WriteBehind::default() };
+    writer_with(ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() }).await
+}
+
+/// As Linux hands on what does not begin at a page: in two.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_does_not_wait_for_what_is_left_of_each_write() {
+    const BLOCKS: usize = 20;
+    let cell = Cell::start();
+    let a = writer_of_streams(&cell).await;
+    let file = made(&a, "f").await;
+    let before = a.stats();
+    for number in 0..BLOCKS {
+        let (at, rest) = (number * MIB, MIB - 4096);
+        write(&a, &file, at as u64, block(number as u8)[..rest].to_vec()).await;
+        write(&a, &file, (at + rest) as u64, block(number as u8)[rest..].to_vec()).await;
+    }
+    let grown = |name: &str| a.stats().count(name) - before.count(name);
+    assert!(grown("msg_digest") <= 4, "only what came before it was a stream: {:?}", a.stats());
+    let expected: Vec<u8> = (0..BLOCKS).flat_map(|number| block(number as u8)).collect();
+    assert!(all_of(&cell.client().await, "f").await == expected);
+}
+
+/// Past the log each block would take one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_far_away_does_not_take_a_round_trip_for_each_block() {
+    const BLOCKS: usize = 16;
+    let cell = Cell::start();
+    // So far that it shows on any machine, however busy.
+    let far = Far::before(cell.addr, Duration::from_millis(800)).await;
+    let behind = WriteBehind { max_bytes: 8 << 20, ..WriteBehind::default() };
+    let write_policy = WritePolicy::Behind(behind);
+    let config = ClientConfig { server: far.addr.to_string(), write: write_policy, ..cell.client_config() };
+    let a = writer_with(config).await;
+    let file = made(&a, "f").await;
+    a.fsync_file(&file).await.unwrap();
+    let (trips, before) = (far.trips(), a.stats());
+    for number in 0..BLOCKS {
+        write(&a, &file, (number * MIB) as u64, block(number as u8)).await;
+    }
+    a.fsync_file(&file).await.unwrap();
+    let grown = |name: &str| a.stats().count(name) - before.count(name);
+    assert_eq!(grown("through_large"), 0, "{:?}", a.stats());
+    let trips = far.trips() - trips;
+    assert!(trips <= BLOCKS as u64 * 2 / 3, "{trips} round trips");
+    let expected: Vec<u8> = (0..BLOCKS).flat_map(|number| block(number as u8)).collect();
+    assert!(all_of(&cell.client().await, "f").await == expected);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_goes_past_the_log_when_it_is_ahead_of_the_server() {
     const BLOCKS: usize = 10;
     let cell = Cell::start();
-    // Two of them may wait, and are not told before somebody asks.
-    let (max_age, max_bytes) = (Duration::from_secs(3600), 8 << 20);
-    let behind = WriteBehind { max_age, max_bytes, digest_bytes: u64::MAX, ..WriteBehind::default() };
-    let config = ClientConfig { write: WritePolicy::Behind(behind), ..cell.client_config() };
-    let a = writer_with(config).await;
+    let a = writer_of_streams(&cell).await;
     let file = made(&a, "f").await;
     let before = a.stats();
     for number in 0..BLOCKS {

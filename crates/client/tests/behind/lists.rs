@@ -2,7 +2,10 @@
 //! server does it.
 
 use super::*;
+use crate::common::relay::{Relay, Way};
+use soda_protocol::Call;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -96,35 +99,119 @@ async fn what_a_default_list_hands_on_is_what_the_server_would_hand_on() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_directory_whose_lists_are_not_known_is_asked_about_once() {
-    let cell = Cell::start();
+/// A directory with a default list, by a client that is gone.
+async fn with_default_list(cell: &Cell) -> Fid {
     let (there, mut chance) = (cell.client().await, Chance(3));
     let top = mkdir(&there, there.root(), "shared").await;
     there.setxattr(top, DEFAULT, &chance.list(), SetXattr::Either, KillPriv::Keep).await.unwrap();
     there.shutdown().await;
-    let here = writer(&cell).await;
-    assert_eq!(find(&here, &["shared"]).await, Some(top));
-    // The first change brings the lease.
+    top
+}
+
+fn asked_for_lists(client: &Client) -> u64 {
+    client.stats().count("msg_getxattrs")
+}
+
+/// Something is made in the directory, again and again, until that is done here. The first change brings the lease.
+async fn until_made_here(here: &Arc<Client>, top: Fid) {
     let mut made = 0;
     wait_until("a creation here", || {
         made += 1;
-        let (here, before) = (Arc::clone(&here), sent(&here));
+        let (here, before) = (Arc::clone(here), sent(here));
         async move {
             make(&here, top, &format!("before {made}"), "x").await;
             sent(&here) == before
         }
     })
     .await;
-    assert_eq!(here.stats().count("msg_getxattrs"), 1);
-    let before = sent(&here);
+}
+
+/// Nothing is asked for what is made from now on.
+async fn lists_are_known(here: &Arc<Client>, top: Fid) {
+    let before = (sent(here), asked_for_lists(here));
     for number in 0..20 {
-        make(&here, top, &number.to_string(), "x").await;
+        make(here, top, &number.to_string(), "x").await;
     }
-    assert_eq!((sent(&here), here.stats().count("msg_getxattrs")), (before, 1));
+    assert_eq!((sent(here), asked_for_lists(here)), before);
     let shown = here.listxattr(top).await.unwrap();
     assert!(
         shown.iter().any(|listed| &listed[..] == DEFAULT)
             && !shown.iter().any(|listed| &listed[..] == ACCESS)
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_whose_lists_are_not_known_is_asked_about_once() {
+    let cell = Cell::start();
+    let top = with_default_list(&cell).await;
+    let here = writer(&cell).await;
+    // Of the root, if its attributes, which tell that there are none, came after the second thing that was made in it.
+    let before = asked_for_lists(&here);
+    assert_eq!(find(&here, &["shared"]).await, Some(top));
+    until_made_here(&here, top).await;
+    assert_eq!(asked_for_lists(&here) - before, 1);
+    lists_are_known(&here, top).await;
+}
+
+/// On a busy machine, say: then the root's lists are asked for, once, and those of another directory once all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_are_asked_for_while_the_attributes_that_tell_of_them_are_on_their_way() {
+    let cell = Cell::start();
+    let top = with_default_list(&cell).await;
+    let asked = Arc::new(AtomicBool::new(false));
+    let look = {
+        let asked = Arc::clone(&asked);
+        move |call: &Call| match call {
+            Call::GetAttr { .. } if !asked.load(Ordering::Relaxed) => Way::Waits,
+            Call::GetXattrs { .. } => {
+                asked.store(true, Ordering::Relaxed);
+                Way::Passes
+            }
+            _ => Way::Passes,
+        }
+    };
+    let relay = Relay::before(cell.addr, look).await;
+    let addr = relay.addr;
+    let letting_go = tokio::spawn(async move {
+        eventually("a question about lists", || asked.load(Ordering::Relaxed)).await;
+        relay.let_go();
+    });
+    let here = writer_at(&cell, addr).await;
+    letting_go.await.unwrap();
+    assert_eq!(asked_for_lists(&here), 1, "of the root");
+    assert_eq!(find(&here, &["shared"]).await, Some(top));
+    until_made_here(&here, top).await;
+    assert_eq!(asked_for_lists(&here), 2);
+    lists_are_known(&here, top).await;
+}
+
+/// As long as the names of the directory are not known what is made in it goes through.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_made_at_the_server_does_not_have_the_lists_forgotten() {
+    let cell = Cell::start();
+    let top = with_default_list(&cell).await;
+    let look = move |call: &Call| match call {
+        Call::ReadDir { dir, .. } if *dir == top => Way::Waits,
+        _ => Way::Passes,
+    };
+    let relay = Relay::before(cell.addr, look).await;
+    let here = writer_at(&cell, relay.addr).await;
+    let before = asked_for_lists(&here);
+    for number in 0..10 {
+        let told = here.stats().count("msg_create");
+        make(&here, top, &format!("through {number}"), "x").await;
+        assert_eq!(here.stats().count("msg_create"), told + 1, "{:?}", here.stats());
+    }
+    assert_eq!(asked_for_lists(&here) - before, 1);
+    wait_until("all names", || {
+        relay.let_go();
+        let (here, before) = (Arc::clone(&here), sent(&here));
+        async move {
+            mkdir(&here, top, &format!("directory {before}")).await;
+            sent(&here) == before
+        }
+    })
+    .await;
+    assert_eq!(asked_for_lists(&here) - before, 1);
+    lists_are_known(&here, top).await;
 }

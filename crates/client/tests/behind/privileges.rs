@@ -88,6 +88,35 @@ async fn privileges_go_here_and_there_with_what_is_done_here_or_there() {
     assert_eq!(a.stats().count("lost_records"), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn privileges_that_go_with_an_allocation_are_no_reason_to_ask_the_server() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let before = sent(&a);
+    let mut files = Vec::new();
+    // Without the group's right to execute set-group-id is another thing, and stays.
+    for (perm, left) in [(0o6777, 0o777), (0o4755, 0o755), (0o2644, 0o2644)] {
+        let text = format!("{perm:o}");
+        let file = make(&a, a.root(), &text, "contents").await;
+        a.setattr(file, SetAttr { perm: Some(perm), ..SetAttr::default() }).await.unwrap();
+        let open = a.open(file, OpenMode::ReadWrite).await.unwrap();
+        for how in [Allocate::Extend, Allocate::PunchHole] {
+            a.fallocate(&open, 2, 100, how, KillPriv::Kill).await.unwrap();
+        }
+        files.push((file, text, left));
+    }
+    assert_eq!(sent(&a), before, "{:?}", a.stats());
+    for (file, text, left) in files {
+        let mine = a.getattr(file).await.unwrap().value;
+        assert_eq!((mine.perm, mine.size), (left, 102), "{text}");
+        assert_eq!(find(&b, &[&text]).await, Some(file));
+        let theirs = b.getattr(file).await.unwrap().value;
+        assert_eq!((theirs.perm, theirs.size, theirs.mtime), (left, 102, mine.mtime), "{text}");
+        assert_eq!(&contents(&b, &[&text]).await[..3], "co\0", "{text}");
+    }
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
+
 /// What is set after the last write of a digest stays, however much of it is left out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_digest_keeps_what_was_set_after_the_last_write() {

@@ -82,7 +82,13 @@ struct OfInode {
 impl Told {
     /// Whether it is within this limit. One record alone may be more, and what replaces it goes with it.
     pub(super) fn fits(&self, bytes: u64) -> bool {
-        self.bytes <= bytes || self.bytes - Change::RECORD_WEIGHT * self.records as u64 <= self.first
+        self.may_fit(bytes, 0)
+    }
+
+    /// The same if up to `left_out` bytes of it turned out not to be told.
+    pub(super) fn may_fit(&self, bytes: u64, left_out: u64) -> bool {
+        let data = self.bytes - Change::RECORD_WEIGHT * self.records as u64;
+        self.bytes <= bytes.saturating_add(left_out) || data <= self.first + left_out
     }
 
     pub(super) fn add(&mut self, change: &Change) {

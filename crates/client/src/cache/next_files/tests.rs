@@ -31,10 +31,11 @@ impl Reader {
         let names = &self.names;
         self.next_files.note((self.dir, file(ino), SIZE), had, || Some(Orders::of(&listing(names))));
         self.here.insert(file(ino));
-        let NextFiles { walks, credit } = &mut self.next_files;
+        let NextFiles { walks, credit, .. } = &mut self.next_files;
         let here = &self.here;
         let small = |fid: Fid| (!here.contains(&fid)).then_some(SIZE);
         let next = walks.last_mut().unwrap().next(credit, MOST_BYTES, small);
+        self.next_files.weigh();
         self.fetched += next.len();
         self.here.extend(next);
     }
@@ -137,4 +138,22 @@ fn what_had_to_go_before_it_was_read_is_fetched_no_more() {
     reader.read(120);
     reader.read(121);
     assert_eq!(reader.fetched, fetched);
+}
+
+#[test]
+fn what_is_known_of_the_order_in_directories_is_weighed_and_bounded() {
+    const FILES: u64 = 1000;
+    let mut reader = Reader::of([]);
+    let mut weights = Vec::new();
+    for dir in 1..=3 * MOST_WALKS as u64 {
+        (reader.dir, reader.names) = (file(dir), (dir * FILES..(dir + 1) * FILES).collect());
+        (dir * FILES..dir * FILES + 5).for_each(|ino| reader.read(ino));
+        weights.push(reader.next_files.bytes());
+    }
+    let each = size_of::<Fid>() as u64 * 3;
+    for (walks, weight) in (1..).zip(&weights[..MOST_WALKS]) {
+        assert!((walks * FILES * each..walks * FILES * 150).contains(weight), "{weight} of {walks}");
+    }
+    let all = weights[MOST_WALKS - 1];
+    assert!(weights[MOST_WALKS..].iter().all(|weight| weight.abs_diff(all) < all / 10), "{weights:?}");
 }
