@@ -95,7 +95,7 @@ async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>,
                 Err(Stop::Keep(why)) => why,
             }
         }
-        Err(error @ SegmentError::NotALog { .. }) => error.to_string(),
+        Err(error @ (SegmentError::NotALog { .. } | SegmentError::Damaged { .. })) => error.to_string(),
         Err(error @ (SegmentError::TooNew { .. } | SegmentError::Io { .. })) => {
             tracing::error!(%error, "an operation log that was left cannot be read: it stays where it is");
             return Ok(touched);
