@@ -332,7 +332,13 @@ pub(crate) enum RecoverCommand {
         json: bool,
     },
     /// Show the changes in a log, in order
-    Show(RecoverOne),
+    Show {
+        #[command(flatten)]
+        one: RecoverOne,
+        /// Instead, write what it holds of files into this directory, which must be new or empty
+        #[arg(long, value_name = "DIR")]
+        save: Option<PathBuf>,
+    },
     /// Make the changes in a log now, but for what somebody else has changed since
     Apply {
         #[command(flatten)]
