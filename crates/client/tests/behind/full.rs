@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::common::small_disk::on_a_small_disk;
-use soda_client::Untold;
+use crate::replay::{kept, only_log};
+use soda_client::{ConnectError, Untold};
 use soda_types::FsResult;
 use std::path::Path;
 
@@ -148,6 +149,45 @@ async fn room_at_the_end() {
     assert!(!ending.is_finished());
     empty(&hog);
     assert_eq!(ending.await.unwrap(), Untold::default());
+    for number in 0..40 {
+        assert_eq!(contents(&b, &[&format!("new {number}")]).await.len(), 256 * KIB);
+    }
+}
+
+// SEMANTICS 50
+#[test]
+fn a_log_that_a_full_server_has_no_room_for_waits_for_a_mount_that_finds_some() {
+    on_a_small_disk("behind::full::replay_at_a_full_server", "300m", "TMPDIR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by a_log_that_a_full_server_has_no_room_for_waits_for_a_mount_that_finds_some"]
+async fn replay_at_a_full_server() {
+    let cell = Cell::start();
+    let victim = Victim::that_only_logs(&cell).await;
+    victim
+        .run(|client| async move {
+            for number in 0..40 {
+                fill(&client, &format!("new {number}"), 256 * KIB).await.unwrap();
+            }
+        })
+        .await;
+    let cache = victim.kill();
+    let hog = hog(&cell);
+    let next = || Client::connect(caching(&cell, cell.addr, cache.path()), Box::new(NoKernel));
+    let log = only_log(cache.path());
+    match next().await {
+        Err(ConnectError::NoRoom { records, dir, .. }) => {
+            assert_eq!((Path::new(&dir), records > 0), (&*log, true));
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("mounted without what it could not tell"),
+    }
+    assert!(log.exists() && kept(cache.path()).is_empty(), "for the next one");
+    empty(&hog);
+    let a = next().await.unwrap();
+    assert!(a.stats().count("replayed") > 0 && kept(cache.path()).is_empty());
+    let b = cell.client().await;
     for number in 0..40 {
         assert_eq!(contents(&b, &[&format!("new {number}")]).await.len(), 256 * KIB);
     }
