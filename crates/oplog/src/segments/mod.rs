@@ -249,6 +249,15 @@ impl Segments {
     /// # Errors
     /// ENOSPC above all. Nothing that was written before is lost; the buffer stays and can be tried again.
     pub fn write(&mut self) -> Result<(), SegmentError> {
+        self.write_on()?;
+        if self.is_full() { self.begin_file() } else { Ok(()) }
+    }
+
+    /// As [`Segments::write`], also into a file that is full.
+    ///
+    /// # Errors
+    /// As [`Segments::write`].
+    pub fn write_on(&mut self) -> Result<(), SegmentError> {
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -260,10 +269,19 @@ impl Segments {
         }
         self.current.bytes += self.buffer.len() as u64;
         self.buffer.clear();
-        if self.current.bytes >= FILE_BYTES && !self.failed { self.begin_file() } else { Ok(()) }
+        Ok(())
     }
 
-    fn begin_file(&mut self) -> Result<(), SegmentError> {
+    /// Whether it is time for another file.
+    pub fn is_full(&self) -> bool {
+        self.current.bytes >= FILE_BYTES && !self.failed
+    }
+
+    /// Begins another file; with [`Safety::PowerCut`] when the disk has the one before.
+    ///
+    /// # Errors
+    /// It cannot be made, or the one before cannot be synced.
+    pub fn begin_file(&mut self) -> Result<(), SegmentError> {
         if self.safety == Safety::PowerCut {
             self.sync_file()?;
         }
