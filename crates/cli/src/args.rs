@@ -34,8 +34,9 @@ change, or when the log is damaged: then it is kept for this command.
 
 `apply` makes the changes as any program would make them now. A file that somebody has changed since, and \
 a name that means something else, are left as they are and reported (exit code 1), with all changes that \
-rest on them; these stay in the log. What has been done already is no conflict. A log goes when all of it \
-is applied, or with `drop`.";
+rest on them; these stay in the log. What has been done already is no conflict. If it is interrupted, apply \
+again goes on. A log goes when all of it is applied, or with `drop`. A damaged one stays until then; what is \
+behind the damage can be shown and saved only.";
 
 /// A line for each of [`MOUNT_OPTIONS`].
 pub(crate) const MOUNT_OPTIONS_HELP: &str = "Options (-o):

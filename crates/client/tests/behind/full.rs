@@ -1,7 +1,7 @@
 //! A server whose disk gets full.
 
 use super::*;
-use crate::common::delayed::*;
+use crate::common::delayed::{Victim, caching, writer_with};
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::small_disk::on_a_small_disk;
 use crate::replay::{kept, only_log};

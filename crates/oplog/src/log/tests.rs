@@ -208,7 +208,7 @@ fn save_over(log: &mut Log, number: u64) {
         from: tmp.clone(),
         to: old,
         moved: new_file,
-        what: Moved::Node,
+        what: Moved::Leaf,
         replaced: Some((fid(999 + number), Fate::Gone)),
     };
     for change in [Change::Create { place: tmp, fid: new_file, new: new(FileKind::File) }, write, rename] {
