@@ -6,6 +6,7 @@ use crate::log::waiting::What;
 use soda_protocol::Lsn;
 use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use tokio::sync::oneshot;
 
@@ -125,7 +126,15 @@ impl Inner {
     }
 
     /// Waits until nothing is set aside of what was done up to this record.
+    ///
+    /// # Errors
+    /// EIO if it was lost with the session.
     async fn nothing_aside(&self, last: Lsn) -> FsResult<()> {
+        if self.locked().0.behind.aside_up_to(last).is_none() {
+            return Ok(());
+        }
+        let losses = || self.losses.load(Ordering::SeqCst);
+        let before = losses();
         let settled = async {
             loop {
                 let settled = self.locked().0.behind.aside_up_to(last);
@@ -138,12 +147,20 @@ impl Inner {
                 }
             }
         };
-        let Some(patience) = self.patience() else { return Ok(settled.await) };
-        let timed = {
-            let _context = self.runtime.enter();
-            tokio::time::timeout(patience, settled)
-        };
-        timed.await.map_err(timed_out)
+        match self.patience() {
+            None => settled.await,
+            Some(patience) => {
+                let timed = {
+                    let _context = self.runtime.enter();
+                    tokio::time::timeout(patience, settled)
+                };
+                timed.await.map_err(timed_out)?;
+            }
+        }
+        match losses() == before {
+            true => Ok(()),
+            false => Err(FsError::new(Errno::Io, "delayed writes were lost with the session")),
+        }
     }
 
     /// Waits until the digests that are under way have their answers.

@@ -63,22 +63,18 @@ async fn who_is_interrupted_anywhere_can_go_on() {
     assert_eq!(recover::list(cache.path()).unwrap(), []);
 }
 
-/// What was under way has been done, and nobody has heard of it: at each record in turn.
+/// What was under way has been done, and nobody has heard of it: creations, a write, an unlink, a rename.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hears_nothing_of_the_server_stops_and_can_go_on() {
     let Kept { cell, cache, other, log } = fenced().await;
     let proxy = Proxy::before(cell.addr).await;
-    let mut silent = 0;
-    for stop in 0..log.records {
+    for stop in [1, 2, 4, 7, 9] {
         let mut config = cell.client_config();
         config.server = proxy.addr.to_string();
-        config.retry = Retry::Soft { timeout: Duration::from_secs(2) };
+        config.retry = Retry::Soft { timeout: Duration::from_secs(4) };
         proxy.set(Weather::Fine);
         let client = Client::connect(config, Box::new(NoKernel)).await.unwrap();
         knows(&client).await;
-        if stop == 0 {
-            proxy.set(Weather::RepliesLost);
-        }
         let lose = |done| {
             if done == stop {
                 proxy.set(Weather::RepliesLost);
@@ -87,14 +83,12 @@ async fn who_hears_nothing_of_the_server_stops_and_can_go_on() {
         match log.apply(&client, lose).await {
             Err(RecoverError::Silent { done, of, .. }) => {
                 assert!(done >= stop && of == log.records, "{done} of {of}");
-                silent += 1;
             }
             other => panic!("{stop}: {other:#?}"),
         }
         proxy.set(Weather::Fine);
         client.shutdown().await;
     }
-    assert_eq!(silent, log.records);
     let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
     let report = log.apply(&other, |_| ()).await.unwrap();
     assert!(report.iter().all(|applied| applied.outcome.is_done()), "{report:#?}");
