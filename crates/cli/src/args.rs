@@ -34,8 +34,9 @@ change, or when the log is damaged: then it is kept for this command.
 
 `apply` makes the changes as any program would make them now. A file that somebody has changed since, and \
 a name that means something else, are left as they are and reported (exit code 1), with all changes that \
-rest on them; these stay in the log. What has been done already is no conflict. A log goes when all of it \
-is applied, or with `drop`.";
+rest on them; these stay in the log. What has been done already is no conflict. If it is interrupted, apply \
+again goes on. A log goes when all of it is applied, or with `drop`. A damaged one stays until then; what is \
+behind the damage can be shown and saved only.";
 
 /// A line for each of [`MOUNT_OPTIONS`].
 pub(crate) const MOUNT_OPTIONS_HELP: &str = "Options (-o):
@@ -332,7 +333,13 @@ pub(crate) enum RecoverCommand {
         json: bool,
     },
     /// Show the changes in a log, in order
-    Show(RecoverOne),
+    Show {
+        #[command(flatten)]
+        one: RecoverOne,
+        /// Instead, write what it holds of files into this directory, which must be new or empty
+        #[arg(long, value_name = "DIR")]
+        save: Option<PathBuf>,
+    },
     /// Make the changes in a log now, but for what somebody else has changed since
     Apply {
         #[command(flatten)]

@@ -109,7 +109,7 @@ impl From<ConnectError> for CliError {
     fn from(error: ConnectError) -> CliError {
         match error {
             ConnectError::Unreachable { server, cause } => CliError::Unreachable { server, cause },
-            ConnectError::Refused { .. } | ConnectError::NotSoda { .. } => {
+            ConnectError::Refused { .. } | ConnectError::NotSoda { .. } | ConnectError::NoRoom { .. } => {
                 CliError::Refused(error.to_string())
             }
             ConnectError::CacheDir { .. } => CliError::CacheDir(error),

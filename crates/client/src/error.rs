@@ -11,6 +11,13 @@ pub enum ConnectError {
     Refused { server: String, reason: String },
     #[error("{server} does not speak Soda's protocol: {reason}")]
     NotSoda { server: String, reason: String },
+    /// It has no room for what a client before this one had not told it, or its disk fails. The log stays.
+    #[error(
+        "the server {server} does not take {records} changes that were made here before and that it has not been told \
+         ({reason}): make room there, and mount again. They stay in {dir}, and whoever needs the files concerned before that may \
+         get them without these changes. With another cache-dir it is mounted without them"
+    )]
+    NoRoom { server: String, records: usize, reason: String, dir: String },
     #[error("the cache directory {path} cannot be used: {cause}")]
     CacheDir { path: String, cause: io::Error },
 }

@@ -196,9 +196,10 @@ impl Client {
 
     /// Whether there is something on the local disk that the server may lack.
     fn leaves_a_log(&self) -> bool {
-        let state = crate::lock(&self.inner.state);
+        let disk = crate::lock(&self.inner.state).behind.disk().cloned();
         // Also that nothing is left: should this process be killed before the log is removed.
-        state.behind.disk().is_some_and(|disk| disk.write() == OnDisk::Yes) && state.behind.has_backlog()
+        let is_written = disk.is_some_and(|disk| disk.write() == OnDisk::Yes);
+        is_written && crate::lock(&self.inner.state).behind.has_backlog()
     }
 
     /// How many changes it leaves in the log on the local disk.

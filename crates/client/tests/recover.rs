@@ -1,5 +1,8 @@
 //! Logs that are kept: shown, applied as far as nobody else was there first, dropped.
 
+mod again;
+mod damage;
+
 use crate::common::delayed::*;
 use crate::common::*;
 use soda_client::recover::{self, KeptLog, Outcome};

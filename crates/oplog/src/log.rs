@@ -14,8 +14,8 @@ use window::{Life, Removals, WIDEST};
 
 pub use wanted::{Needed, Wanted};
 
-/// Of what gives space back so much is looked at for one digest.
-const MOST_FREEING: usize = 64;
+/// Of what gives space back, and may bring data along, so much is judged for one digest.
+const MOST_JUDGED: usize = 64;
 
 /// Number of a digest; digests are numbered in the order in which the server applies them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -77,6 +77,8 @@ pub struct Log {
     /// Digests under way, in their order.
     sent: VecDeque<Sent>,
     applied: Undurable,
+    /// Of what gives space back the last that was judged: the next time others come first.
+    judged: Lsn,
 }
 
 #[derive(Debug)]
@@ -322,10 +324,23 @@ impl Log {
     /// The next digest of those that give space back and bring no data: what would make room at a full server must not
     /// stand behind what that has no room for. `None` if there are none.
     pub fn take_freeing(&mut self, limits: DigestLimits) -> Option<Digest> {
+        let (mut lsns, mut to_judge) = (BTreeSet::new(), Vec::new());
         let freeing = self.pending.iter().filter(|(_, pending)| pending.record.change.frees_space());
-        let mut lsns = BTreeSet::new();
-        for (lsn, _) in freeing.take(MOST_FREEING) {
-            let needed = self.closed_under_dependencies(vec![*lsn]);
+        for (lsn, pending) in freeing.take(WIDEST) {
+            // What comes after nothing else brings nothing along: as a rule, the removal of what the server knows.
+            let is_plain = |before: &Lsn| lsns.contains(before) || !self.pending.contains_key(before);
+            if !pending.after.iter().all(is_plain) || pending.record.change.brings_data() {
+                to_judge.push(*lsn);
+            } else if lsns.len() < limits.records {
+                lsns.insert(*lsn);
+            }
+        }
+        let first = to_judge.partition_point(|lsn| *lsn <= self.judged);
+        to_judge.rotate_left(first);
+        to_judge.truncate(MOST_JUDGED);
+        self.judged = to_judge.last().copied().unwrap_or_default();
+        for lsn in to_judge {
+            let needed = self.closed_under_dependencies(vec![lsn]);
             let records =
                 needed.iter().filter_map(|lsn| Some(self.pending.get(lsn)?.record.clone())).collect();
             let brings_data = coalesce(records).iter().any(|record| record.change.brings_data());

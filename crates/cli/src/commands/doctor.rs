@@ -3,19 +3,21 @@
 use crate::admin::{Admin, servers};
 use crate::args::DoctorArgs;
 use crate::commands::status::STOPPED_ADVICE;
-use crate::commands::{print, print_json};
+use crate::commands::{print, print_json, recover};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
-use crate::units::show_size;
+use crate::units::{count, show_duration, show_size};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::Serialize;
+use soda_client::recover::KeptLog;
 use soda_fuse::MountEntry;
 use soda_protocol::ServerStatus;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const DEVICE: &str = "/dev/fuse";
 /// What umount(8) runs for a mount of the type `fuse.soda`.
@@ -72,6 +74,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
         findings.push(unmounting(Path::new(UMOUNT_HELPER)));
     }
     findings.extend(dead(&mounts)?);
+    findings.push(kept(&recover::kept(&[])?, recover::now()));
     findings.extend(asked(arguments.server.server.as_deref(), &mounts)?);
     match arguments.json {
         true => print_json(&findings)?,
@@ -197,6 +200,27 @@ fn unmounting(helper: &Path) -> Finding {
     )
 }
 
+/// Delayed writes that were not told to their server: they stay until somebody decides, and take space.
+fn kept(logs: &[KeptLog], now: Duration) -> Finding {
+    const WHAT: &str = "delayed writes";
+    let Some(oldest) = logs.iter().map(|log| log.kept_at).min() else {
+        return Finding::good(WHAT, "none are kept for `soda recover`");
+    };
+    let size: u64 = logs.iter().map(|log| log.disk_bytes).sum();
+    let age = Duration::from_secs(now.saturating_sub(oldest).as_secs());
+    let found = format!(
+        "{} kept that no server was told of, {}, the oldest for {}",
+        count(logs.len() as u64, "log"),
+        show_size(size),
+        show_duration(age)
+    );
+    Finding::fair(
+        WHAT,
+        found,
+        "`soda recover ls`; then `soda recover apply`, `show --save DIR` or `drop` each",
+    )
+}
+
 fn dead(mounts: &[MountStatus]) -> Result<Vec<Finding>, CliError> {
     Ok(control::silent(mounts.iter())?.into_iter().map(|entry| unanswered(&entry)).collect())
 }
@@ -304,6 +328,28 @@ mod tests {
             assert!(!finding.advice.contains("modprobe") && !finding.advice.is_empty(), "{finding:?}");
         }
         assert_eq!(device(Path::new(DEVICE), Ok(())).verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn what_is_kept_is_said_with_its_size_and_age() {
+        assert_eq!(kept(&[], Duration::ZERO).verdict, Verdict::Good);
+        let log = |at, disk_bytes| KeptLog {
+            name: "1".into(),
+            dir: "/c/oplog/kept/1".into(),
+            kept_at: Duration::from_secs(at),
+            client: "host:/mnt".into(),
+            why: "why".into(),
+            server: "127.0.0.1:2".into(),
+            volume: "main".into(),
+            records: 3,
+            bytes: 1,
+            damage: None,
+            beyond_damage: 0,
+            disk_bytes,
+        };
+        let finding = kept(&[log(100, 1024), log(40, 2048)], Duration::from_secs(101));
+        assert_eq!(finding.verdict, Verdict::Fair);
+        assert_eq!(finding.found, "2 logs kept that no server was told of, 3.0 KiB, the oldest for 1m01s");
     }
 
     #[test]

@@ -7,9 +7,9 @@ use crate::error::CliError;
 use crate::progress::Progress;
 use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
-use soda_client::recover::{self, Applied, KeptLog, KeptRecord, Outcome, RecoverError};
+use soda_client::recover::{self, Applied, KeptLog, KeptRecord, Outcome, RecoverError, Saved, Whole};
 use soda_client::{Client, ClientConfig, NoKernel, Retry};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,8 @@ pub(crate) fn run(arguments: &RecoverArgs) -> Result<(), CliError> {
     match &arguments.command {
         RecoverCommand::Ls { json: true } => print_json(&logs),
         RecoverCommand::Ls { json: false } => print(&list_text(&logs, now())),
-        RecoverCommand::Show(one) => show(find(&logs, one)?, one),
+        RecoverCommand::Show { one, save: None } => show(find(&logs, one)?, one),
+        RecoverCommand::Show { one, save: Some(dir) } => save(find(&logs, one)?, one, dir),
         RecoverCommand::Apply { one, server } => apply(find(&logs, one)?, one, server.as_deref()),
         RecoverCommand::Drop(one) => {
             let log = find(&logs, one)?;
@@ -57,7 +58,7 @@ fn failed(error: RecoverError) -> CliError {
     CliError::Failed(error.to_string())
 }
 
-fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -101,7 +102,7 @@ fn list_text(logs: &[KeptLog], now: Duration) -> String {
         out.push_str(&format!("\n{}: {}\n  in {}\n", log.name, log.why, log.dir.display()));
         if log.beyond_damage > 0 {
             let beyond = count(log.beyond_damage as u64, "change");
-            out.push_str(&format!("  behind the damage: {beyond}, to be shown only\n"));
+            out.push_str(&format!("  behind the damage: {beyond}, to be shown and saved only\n"));
         }
     }
     out
@@ -124,6 +125,30 @@ fn records_text(records: &[KeptRecord]) -> String {
     table.to_string()
 }
 
+/// Writes out the files in it.
+fn save(log: &KeptLog, wanted: &RecoverOne, dir: &Path) -> Result<(), CliError> {
+    let saved = log.save(dir).map_err(failed)?;
+    match wanted.json {
+        true => print_json(&saved),
+        false => print(&saved_text(&saved)),
+    }
+}
+
+fn saved_text(saved: &[Saved]) -> String {
+    if saved.is_empty() {
+        return "It holds nothing of any file.\n".into();
+    }
+    let mut table = Table::new(["file", "written", ""]);
+    for Saved { file, held, whole } in saved {
+        let rest = match whole {
+            Whole::Yes => "",
+            Whole::No => "what was there before is zeros",
+        };
+        table.row([file.display().to_string(), show_size(*held), rest.into()]);
+    }
+    table.to_string()
+}
+
 fn apply(log: &KeptLog, wanted: &RecoverOne, server: Option<&str>) -> Result<(), CliError> {
     let server = server.unwrap_or(&log.server);
     let mut config = ClientConfig::new(server, &log.volume);
@@ -142,14 +167,28 @@ fn apply(log: &KeptLog, wanted: &RecoverOne, server: Option<&str>) -> Result<(),
         true => print_json(&report)?,
         false => print(&report_text(&report))?,
     }
-    let left = report.iter().filter(|applied| !applied.outcome.is_done()).count();
-    match left {
-        0 => Ok(()),
-        left => Err(CliError::Failed(format!(
-            "{} not applied: kept as {}, to be applied again or dropped",
-            count(left as u64, "change"),
-            log.name
-        ))),
+    match left_text(log, &report) {
+        None => Ok(()),
+        Some(left) => Err(CliError::Failed(left)),
+    }
+}
+
+/// What is still in the log, and what can be done with it.
+fn left_text(log: &KeptLog, report: &[Applied]) -> Option<String> {
+    let left = report.iter().filter(|applied| !applied.outcome.is_done()).count() as u64;
+    let name = &log.name;
+    match (&log.damage, left) {
+        (None, 0) => None,
+        (None, left) => Some(format!(
+            "{} not applied: kept as {name}, to be applied again or dropped",
+            count(left, "change")
+        )),
+        (Some(damage), left) => Some(format!(
+            "the log is damaged ({damage}): {} before the damage and {} behind it are left, those to be shown only (`soda recover \
+             show {name}`, with --save DIR for the data); `soda recover drop {name}` deletes it",
+            count(left, "change"),
+            count(log.beyond_damage as u64, "change")
+        )),
     }
 }
 
@@ -193,7 +232,9 @@ mod tests {
             volume: "main".into(),
             records: 12,
             bytes: 1536,
+            damage: None,
             beyond_damage: 0,
+            disk_bytes: 2048,
         }
     }
 
@@ -215,7 +256,7 @@ LOG  KEPT FOR  VOLUME            MOUNT      CHANGES  SIZE
 
 101: the session has ended
   in /c/oplog/kept/101
-  behind the damage: 1 change, to be shown only
+  behind the damage: 1 change, to be shown and saved only
 ";
         assert_eq!(list_text(&logs, Duration::from_secs(161)), expected);
         assert!(list_text(&[], Duration::ZERO).starts_with("Nothing is kept"));
@@ -244,6 +285,14 @@ CHANGE  OPERATION  PATH  WHY NOT
      4  write      /d/f  rests on one that was not applied
 ";
         assert_eq!(report_text(&report), expected);
+        let left = |log: &KeptLog, report: &[Applied]| left_text(log, report).unwrap_or_default();
+        assert_eq!(left(&log("100"), &report[..2]), "");
+        assert!(left(&log("100"), &report).starts_with("2 changes not applied"));
+        let damaged = KeptLog { damage: Some("1.log at byte 7".into()), beyond_damage: 3, ..log("100") };
+        let text = left(&damaged, &report[..2]);
+        assert!(text.contains("0 changes before the damage and 3 changes behind it are left"), "{text}");
+        let saved = [Saved { file: "/s/d/f".into(), held: 2048, whole: Whole::No }];
+        assert!(saved_text(&saved).contains("/s/d/f  2.0 KiB  what was there before is zeros"));
         assert!(records_text(&[record(1)]).contains("write      /d/f  4 bytes at 0"));
     }
 }

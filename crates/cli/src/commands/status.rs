@@ -405,7 +405,9 @@ MOUNT  NOT TOLD  SIZE     OLDEST    NOT DURABLE  DIRTY-AGE  DIRTY-SIZE  LOST
             volume: String::new(),
             records: 3,
             bytes: 0,
+            damage: None,
             beyond_damage: 0,
+            disk_bytes: 0,
         };
         let kept = text(&Status { kept: vec![log], ..status });
         assert!(

@@ -305,9 +305,7 @@ impl Inner {
                 let call = Call::Digest { records: digest.records, versions, after };
                 let slot = self.slots.digest(digest.id)?;
                 let order = Order { give_up: GiveUp::Never, ..Order::change(call, slot, ticket, Vec::new()) };
-                // Should this machine crash, it is known that the server may have it.
-                let disk = state.behind.disk.clone().filter(|disk| disk.write() == OnDisk::Yes);
-                crash::point("client.digest-noted");
+                let disk = state.behind.disk.clone();
                 // Whoever ends the session from here on finds it in the list.
                 let digest =
                     self.enlist(order, move |arrived, result| handle_answer(arrived, digest.id, result));
@@ -320,6 +318,10 @@ impl Inner {
             drop(self.send_reservation(order));
         }
         let Some((digest, disk)) = dispatch else { return Pumped::Nothing };
+        // Should this machine crash, it is known that the server may have it. The disk may be slow: not under the lock of the
+        // caches.
+        let disk = disk.filter(|disk| disk.write() == OnDisk::Yes);
+        crash::point("client.digest-noted");
         self.report_rest();
         match disk.filter(|disk| disk.safety() == Safety::PowerCut) {
             Some(disk) => {

@@ -7,7 +7,7 @@ use crate::inner::Inner;
 use crate::log::Behind;
 use crate::log::next::ServerRoom;
 use soda_oplog::segments::Entry;
-use soda_oplog::{Object, Record};
+use soda_oplog::{Lsn, Object, Record};
 use soda_types::semantics::Moment;
 use soda_types::{Errno, Fid, FileKind, FsError, FsResult, InUse, Monotonic};
 use std::sync::{Arc, MutexGuard};
@@ -38,31 +38,32 @@ impl State {
     }
 
     /// Takes what is still to be told of a file out of the log, before it is removed. The log on the disk keeps it until it is
-    /// known whether it was.
-    pub(crate) fn set_data_aside(&mut self, fid: Fid) -> Vec<Record> {
+    /// known whether it was. Returns under which number it is found again.
+    pub(crate) fn set_data_aside(&mut self, fid: Fid) -> Option<Lsn> {
         if !self.is_ahead(&[fid]) {
-            return Vec::new();
+            return None;
         }
         let records = self.behind.log.give_up(&[fid]);
         self.count_records();
+        let first = records.first()?.lsn;
+        self.behind.aside.insert(first, records);
         self.behind.waiting.note_set_aside(&self.behind.log);
         self.behind.news.notify_one();
-        records
+        Some(first)
     }
 
-    /// The file was removed, and these went with it.
-    pub(crate) fn forget_data_aside(&mut self, fid: Fid, records: &[Record]) {
-        if !records.is_empty() {
+    /// The file was removed, and what was set aside went with it.
+    pub(crate) fn forget_data_aside(&mut self, fid: Fid, aside: Option<Lsn>) {
+        if let Some(records) = self.behind.take_aside(aside) {
             self.memory.clear(fid);
-            self.not_on_disk_any_more(records);
+            self.not_on_disk_any_more(&records);
         }
     }
 
-    /// The file was not removed: it is told after all.
-    pub(crate) fn take_data_back(&mut self, now: Monotonic, fid: Fid, records: Vec<Record>) {
-        if records.is_empty() {
-            return;
-        }
+    /// The file was not removed: it is told after all. But not if the session has ended meanwhile: then it was lost with all the
+    /// rest.
+    pub(crate) fn take_data_back(&mut self, now: Monotonic, fid: Fid, aside: Option<Lsn>) {
+        let Some(records) = self.behind.take_aside(aside) else { return };
         if self.is_open(fid) {
             // Who opened it meanwhile may have brought in what the server has instead.
             self.memory.clear(fid);
@@ -72,8 +73,6 @@ impl State {
             let moment = Moment::logged(at, self.behind.reserve.first_version());
             self.log_change(now, moment, change);
         }
-        // If there is no room for it the next change says so.
-        let _ = self.behind.disk.as_ref().map(|disk| disk.write());
     }
 
     fn not_on_disk_any_more(&mut self, records: &[Record]) {

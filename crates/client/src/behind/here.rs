@@ -220,12 +220,14 @@ impl Inner {
     /// The local disk has no room for what was done here, after one record and up to another: the server is told, before anybody
     /// hears that it is done.
     async fn tell_at_once(self: &Arc<Inner>, (after, up_to): (Lsn, Lsn)) -> FsResult<()> {
-        let touched = crate::lock(&self.state).behind.log.touched_by(after, up_to);
-        match self.flush(&touched.into_iter().collect::<Vec<_>>()).await {
-            // It is done all the same, and in the log in memory; what comes next goes through, and fails.
-            Err(error) if error.errno == Errno::NoSpace => {
+        let touched = || crate::lock(&self.state).behind.log.touched_by(after, up_to);
+        match self.flush(&touched().into_iter().collect::<Vec<_>>()).await {
+            // It is done all the same, and in the log in memory; what comes next goes through, and fails. Not so if it was lost
+            // meanwhile.
+            Err(error) if !touched().is_empty() => {
                 tracing::warn!(
-                    "neither the local disk nor the server has room: a crash of this machine would lose a change"
+                    %error,
+                    "neither the local disk nor the server takes a change: a crash of this machine would lose it"
                 );
                 Ok(())
             }

@@ -32,7 +32,9 @@ impl State {
     /// The leases under which the log was written are gone: nothing of it may be applied any more. What it touched is
     /// forgotten, and the next write, fsync or close of each of these files fails.
     pub(crate) fn lose_log(&mut self, applied: Applied) -> Lost {
-        let records = self.behind.log.abandon(applied);
+        let mut records = self.behind.log.abandon(applied);
+        records.extend(self.behind.lose_aside());
+        records.sort_unstable_by_key(|record| record.lsn);
         self.behind.under_way.clear();
         self.behind.restoring = None;
         self.behind.reserve.start_over();

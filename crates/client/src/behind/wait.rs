@@ -5,6 +5,8 @@ use crate::inner::Inner;
 use crate::log::waiting::What;
 use soda_protocol::Lsn;
 use soda_types::{Errno, Fid, FsError, FsResult, Monotonic};
+use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use tokio::sync::oneshot;
 
@@ -117,7 +119,48 @@ impl Inner {
     /// As [`Inner::flush`].
     pub(crate) async fn flush_all(self: &Arc<Inner>) -> FsResult<()> {
         let last = self.locked().0.behind.last_lsn();
+        self.nothing_aside(last).await?;
+        // What was taken back is behind all the rest.
+        let last = self.locked().0.behind.last_lsn();
         self.told_up_to(last).await
+    }
+
+    /// Waits until nothing is set aside of what was done up to this record.
+    ///
+    /// # Errors
+    /// EIO if it was lost with the session.
+    async fn nothing_aside(&self, last: Lsn) -> FsResult<()> {
+        if self.locked().0.behind.aside_up_to(last).is_none() {
+            return Ok(());
+        }
+        let losses = || self.losses.load(Ordering::SeqCst);
+        let before = losses();
+        let settled = async {
+            loop {
+                let settled = self.locked().0.behind.aside_up_to(last);
+                let Some(settled) = settled else { return };
+                let mut less = pin!(settled.notified());
+                less.as_mut().enable();
+                // It may have been settled before anybody listened.
+                if self.locked().0.behind.aside_up_to(last).is_some() {
+                    less.await;
+                }
+            }
+        };
+        match self.patience() {
+            None => settled.await,
+            Some(patience) => {
+                let timed = {
+                    let _context = self.runtime.enter();
+                    tokio::time::timeout(patience, settled)
+                };
+                timed.await.map_err(timed_out)?;
+            }
+        }
+        match losses() == before {
+            true => Ok(()),
+            false => Err(FsError::new(Errno::Io, "delayed writes were lost with the session")),
+        }
     }
 
     /// Waits until the digests that are under way have their answers.
@@ -187,9 +230,12 @@ impl Inner {
             let _context = self.runtime.enter();
             tokio::time::timeout(patience, receiver)
         };
-        let timed_out = |_| FsError::new(Errno::Io, "ETIMEDOUT: the server did not answer in time (soft)");
         told(timed.await.map_err(timed_out)?)
     }
+}
+
+fn timed_out(_: tokio::time::error::Elapsed) -> FsError {
+    FsError::new(Errno::Io, "ETIMEDOUT: the server did not answer in time (soft)")
 }
 
 fn told(result: Result<FsResult<()>, oneshot::error::RecvError>) -> FsResult<()> {

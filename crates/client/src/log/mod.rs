@@ -13,7 +13,7 @@ use crate::config::{Fsync, WriteBehind, WritePolicy};
 use disk::DiskLog;
 use next::{ServerRoom, UnderWay};
 use reserve::Reserve;
-use soda_oplog::{Change, DigestId, Fate, Log, Needed};
+use soda_oplog::{Change, DigestId, Fate, Log, Needed, Record};
 use soda_protocol::Lsn;
 use soda_types::{Fid, Monotonic, Timestamp, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -66,6 +66,11 @@ pub(crate) struct Behind {
     pub(crate) moves: Vec<(Lsn, u64)>,
     /// Something is in the log that was not.
     pub(crate) news: Arc<Notify>,
+    /// What was taken out of the log for the removal of a file that is under way, by the first record of it: it is in the log
+    /// again if that fails, and lost with the log.
+    pub(crate) aside: BTreeMap<Lsn, Vec<Record>>,
+    /// Tells those who wait for it that there is less of it.
+    settled: Arc<Notify>,
 }
 
 impl Behind {
@@ -95,6 +100,8 @@ impl Behind {
             losses: 0,
             moves: Vec::new(),
             news: Arc::default(),
+            aside: BTreeMap::new(),
+            settled: Arc::default(),
         }
     }
 
@@ -177,7 +184,28 @@ impl Behind {
 
     /// Whether anything is not known to be on the server's disk.
     pub(crate) fn has_backlog(&self) -> bool {
-        self.log.first_pending().is_some() || self.log.under_way().is_some() || self.log.has_undurable()
+        self.log.first_pending().is_some()
+            || self.log.under_way().is_some()
+            || self.log.has_undurable()
+            || !self.aside.is_empty()
+    }
+
+    /// What was set aside under this number; `None`: nothing, or it is lost.
+    pub(crate) fn take_aside(&mut self, first: Option<Lsn>) -> Option<Vec<Record>> {
+        let records = self.aside.remove(&first?);
+        self.settled.notify_waiters();
+        records
+    }
+
+    /// All that is set aside: nobody brings it back.
+    pub(crate) fn lose_aside(&mut self) -> Vec<Record> {
+        self.settled.notify_waiters();
+        std::mem::take(&mut self.aside).into_values().flatten().collect()
+    }
+
+    /// What tells that less is set aside of what was done up to this record; `None`: nothing is.
+    pub(crate) fn aside_up_to(&self, last: Lsn) -> Option<Arc<Notify>> {
+        self.aside.range(..=last).next().map(|_| Arc::clone(&self.settled))
     }
 
     /// Whether the server has to be told again what it lost, before anything else.
@@ -202,7 +230,12 @@ impl Behind {
 
     /// For `soda status`.
     pub(crate) fn backlog(&self, now: Monotonic) -> soda_oplog::Backlog {
-        self.log.backlog(now)
+        let mut backlog = self.log.backlog(now);
+        for record in self.aside.values().flatten() {
+            backlog.records += 1;
+            backlog.bytes += record.change.weight();
+        }
+        backlog
     }
 
     /// Inodes that a change touches; each once.

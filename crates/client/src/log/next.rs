@@ -184,6 +184,7 @@ impl Behind {
         self.durable = self.durable.max(id);
         self.before = self.before.split_off(&DigestId(id.0 + 1));
         let floor = self.log.handle_durable(id);
+        let floor = self.aside.keys().next().map_or(floor, |first| floor.min(*first));
         if let Some(disk) = &self.disk {
             disk.push(Entry::Durable { up_to: Sequence(id.0) });
             disk.push_forget(floor);

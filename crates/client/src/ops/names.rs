@@ -357,7 +357,7 @@ impl Client {
             let flight = state.begin_names(now, &[(parent, name)], &[fid]);
             (in_use, ticket, flight, aside)
         };
-        let what = if aside.is_empty() { what(in_use) } else { Unlink::Untold };
+        let what = if aside.is_none() { what(in_use) } else { Unlink::Untold };
         let call = Call::Unlink { parent, name: name.clone(), what };
         let order = Order { names_of: vec![parent], ..Order::change(call, slot, ticket, vec![parent, fid]) };
         let waiting = self.inner.send(order, move |arrived, result| {
@@ -368,7 +368,7 @@ impl Client {
                     if in_use == InUse::Yes {
                         state.told_open(fid);
                     }
-                    state.forget_data_aside(fid, &aside);
+                    state.forget_data_aside(fid, aside);
                     state.end_names(now, ticket, flight, &[Some(Known::Absent)], Some(&did));
                     Ok(())
                 }

@@ -2,9 +2,14 @@
 //!
 //! A file is as the log left it if it is at the version that the log knows, or was last changed at the very time of one of the
 //! log's records (the times of records are their own: no other change has the same).
+//!
+//! How far it comes is noted beside the log record by record, so that who is interrupted can go on: with what the server has done,
+//! as done, and with the one that was under way, which may have been done or not. What is noted is not needed any more when
+//! the server's disk has it. (A power cut of the server between a kill of this program and that takes what was done since the
+//! last time that it was asked for its disk.)
 
 use super::KeptRecord;
-use super::reached::Reached;
+use super::progress::{Notes, Progress, Reached};
 use super::show::Paths;
 use crate::client::Client;
 use crate::log::disk::inodes_of;
@@ -15,8 +20,12 @@ use soda_oplog::segments::Found;
 use soda_oplog::{Change, Object, Place, Record, Touch};
 use soda_protocol::{IfExists, Lsn, NewNode, Node, Replace, SetXattr, WriteAt};
 use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, SetAttr, Timestamp, Version};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
+
+/// After so many records the server's disk is waited for.
+const SETTLED: usize = 1000;
 
 /// What became of a record.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -43,50 +52,102 @@ impl Outcome {
     }
 }
 
-/// What was carried out, and what it became.
+/// What came of the records, and which of them are not needed any more.
 pub(super) struct Report {
     pub(super) applied: Vec<Applied>,
-    pub(super) reached: HashMap<Fid, Reached>,
+    pub(super) over: BTreeSet<Lsn>,
 }
 
-/// Carries out what can be. `reached`: where the last time has ended.
+/// Why it did not come to its end.
+pub(super) enum Halt {
+    /// The server does not answer; so many records were gone through.
+    Silent { done: usize, cause: FsError },
+    /// How far it comes cannot be noted.
+    Unnoted(io::Error),
+}
+
+impl From<io::Error> for Halt {
+    fn from(error: io::Error) -> Halt {
+        Halt::Unnoted(error)
+    }
+}
+
+/// Carries out what can be. `before`: how far it came the last time.
 pub(super) async fn apply(
     client: &Arc<Client>,
     found: &Found,
-    reached: HashMap<Fid, Reached>,
+    before: Progress,
+    mut notes: Notes,
     mut progress: impl FnMut(usize),
-) -> Report {
-    let mut work =
-        Work { client, found, reached, last: HashMap::new(), open: Vec::new(), spoiled: HashMap::new() };
+) -> Result<Report, Halt> {
+    let Progress { reached, mut done, tried, .. } = before;
+    let mut work = Work {
+        client,
+        found,
+        reached,
+        tried,
+        last: HashMap::new(),
+        open: Vec::new(),
+        spoiled: HashMap::new(),
+    };
+    let mut report = Report { applied: Vec::new(), over: BTreeSet::new() };
+    let silent = |done: usize| move |cause| Halt::Silent { done, cause };
+    work.forget_nameless(&mut done).await.map_err(silent(0))?;
     let mut paths = Paths::default();
-    let mut applied = Vec::new();
     for record in found.records() {
-        let outcome = work.next(record).await;
-        applied.push(Applied { record: paths.show(record), outcome });
-        progress(applied.len());
+        let so_far = report.applied.len();
+        let outcome = if done.contains(&record.lsn) {
+            work.note_last(record);
+            Outcome::Already
+        } else {
+            notes.note_tried(record.lsn)?;
+            let (outcome, reached) = work.next(record).await.map_err(silent(so_far))?;
+            if outcome.is_done() {
+                notes.note_done(record.lsn, &reached)?;
+            }
+            outcome
+        };
+        report.applied.push(Applied { record: paths.show(record), outcome });
+        progress(so_far + 1);
+        if (so_far + 1).is_multiple_of(SETTLED) {
+            report.settle(client, found, &mut notes).await?;
+        }
     }
-    Report { applied, reached: work.reached }
+    report.settle(client, found, &mut notes).await?;
+    Ok(report)
 }
 
-/// The records that are not needed any more. What was done to a file without a name ends with the client that did it: it stays as
-/// long as something of that file is left.
-pub(super) fn over(found: &Found, applied: &[Applied]) -> Vec<Lsn> {
+impl Report {
+    /// Waits until the server's disk has what was done, and notes that it is not needed any more.
+    async fn settle(&mut self, client: &Arc<Client>, found: &Found, notes: &mut Notes) -> Result<(), Halt> {
+        let done = self.applied.len();
+        client.sync_all().await.map_err(|cause| Halt::Silent { done, cause })?;
+        let over = over(found, &self.applied);
+        let news: Vec<Lsn> = over.into_iter().filter(|lsn| self.over.insert(*lsn)).collect();
+        Ok(notes.note_over(&news)?)
+    }
+}
+
+/// The records that are not needed any more, of those that were gone through. What was done to a file without a name ends with the
+/// client that did it: it stays as long as something of that file is left.
+fn over(found: &Found, applied: &[Applied]) -> Vec<Lsn> {
     let records = found.records();
+    let is_done = |place: usize| applied.get(place).is_some_and(|applied| applied.outcome.is_done());
     let mut nameless = HashSet::new();
-    for (record, applied) in records.iter().zip(applied) {
+    for (place, record) in records.iter().enumerate() {
         match &record.change {
             Change::TmpFile { fid, .. } => drop(nameless.insert(*fid)),
-            Change::Link { fid, .. } if applied.outcome.is_done() => drop(nameless.remove(fid)),
+            Change::Link { fid, .. } if is_done(place) => drop(nameless.remove(fid)),
             _ => {}
         }
     }
-    let left = records.iter().zip(applied).filter(|(_, applied)| !applied.outcome.is_done());
+    let left = records.iter().enumerate().filter(|(place, _)| !is_done(*place));
     let needed: HashSet<Fid> =
-        left.flat_map(|(record, _)| inodes_of(&record.change)).filter(|fid| nameless.contains(fid)).collect();
-    let over = records.iter().zip(applied).filter(|(record, applied)| {
-        applied.outcome.is_done() && !inodes_of(&record.change).any(|fid| needed.contains(&fid))
+        left.flat_map(|(_, record)| inodes_of(&record.change)).filter(|fid| nameless.contains(fid)).collect();
+    let over = records.iter().enumerate().filter(|(place, record)| {
+        is_done(*place) && !inodes_of(&record.change).any(|fid| needed.contains(&fid))
     });
-    over.map(|(record, _)| record.lsn).collect()
+    over.map(|(_, record)| record.lsn).collect()
 }
 
 struct Work<'a> {
@@ -94,6 +155,8 @@ struct Work<'a> {
     found: &'a Found,
     /// What the inodes of the log have become.
     reached: HashMap<Fid, Reached>,
+    /// The record that was under way when somebody was interrupted.
+    tried: Option<Lsn>,
     /// When the log's records changed an inode.
     last: HashMap<Fid, HashSet<Timestamp>>,
     /// Files without names.
@@ -121,7 +184,38 @@ const CHANGED: &str = "somebody else has changed it since";
 const GONE: &str = "it is gone";
 
 impl Work<'_> {
-    async fn next(&mut self, record: &Record) -> Outcome {
+    /// What was done to files without names is not done any more if they got none.
+    async fn forget_nameless(&mut self, done: &mut BTreeSet<Lsn>) -> FsResult<()> {
+        let mut gone = HashSet::new();
+        for record in self.found.records() {
+            if let Change::TmpFile { fid, .. } = &record.change
+                && done.contains(&record.lsn)
+                && !self.has_name(*fid).await?
+            {
+                gone.insert(*fid);
+            }
+        }
+        for record in self.found.records() {
+            if inodes_of(&record.change).any(|fid| gone.contains(&fid)) {
+                done.remove(&record.lsn);
+            }
+        }
+        Ok(())
+    }
+
+    async fn has_name(&self, fid: Fid) -> FsResult<bool> {
+        match self.client.getattr(self.now(fid)).await {
+            Ok(attr) => Ok(attr.value.nlink > 0),
+            Err(error) if error.errno == Errno::Stale => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Carries out one, and says how far the inodes that it touches have come by that.
+    ///
+    /// # Errors
+    /// The server does not answer: it may have done it or not.
+    async fn next(&mut self, record: &Record) -> FsResult<(Outcome, Vec<(Fid, Reached)>)> {
         let touches = record.change.touches();
         let rests_on = |(object, touch): &(Object, Touch)| {
             self.spoiled.get(object).is_some_and(|spoiled| [*spoiled, *touch].contains(&Touch::Exclusive))
@@ -129,7 +223,16 @@ impl Work<'_> {
         let outcome = if touches.iter().any(rests_on) {
             Outcome::LeftOut
         } else {
-            match self.carry_out(record.lsn, &record.change).await {
+            let mut result = self.carry_out(record.lsn, &record.change).await;
+            if let Err(Trouble::Failed(error)) = &result
+                && error.errno == Errno::Io
+            {
+                // The server's disk fails, or the server is away, or the session was lost in between.
+                self.client.sync_all().await.map_err(|_| error.clone())?;
+                self.tried = Some(record.lsn);
+                result = self.carry_out(record.lsn, &record.change).await;
+            }
+            match result {
                 Ok(outcome) => outcome,
                 Err(Trouble::Conflict(why)) => Outcome::Conflict(why),
                 Err(Trouble::Failed(error)) if error.errno == Errno::Stale => Outcome::Conflict(GONE.into()),
@@ -143,23 +246,40 @@ impl Work<'_> {
                     *spoiled = touch;
                 }
             }
-            return outcome;
+            return Ok((outcome, Vec::new()));
         }
+        self.note_last(record);
+        let mut news = Vec::new();
         for fid in inodes_of(&record.change) {
-            self.last.entry(fid).or_default().insert(record.at);
             let now = self.now(fid);
-            if outcome == Outcome::Done
-                && let Ok(attr) = self.client.getattr(now).await
-            {
-                self.reached.insert(fid, Reached { now, version: attr.value.version });
+            let Ok(attr) = self.client.getattr(now).await else { continue };
+            let reached = Reached { now, version: attr.value.version };
+            // If it was done by who was interrupted, that was one change.
+            let known = self.known(fid, record.lsn).map(Version::next);
+            let is_tried = self.tried == Some(record.lsn) && known == Some(reached.version);
+            if outcome == Outcome::Done || is_tried {
+                self.reached.insert(fid, reached);
+                news.push((fid, reached));
             }
         }
-        outcome
+        Ok((outcome, news))
+    }
+
+    fn note_last(&mut self, record: &Record) {
+        for fid in inodes_of(&record.change) {
+            self.last.entry(fid).or_default().insert(record.at);
+        }
+    }
+
+    /// The version that an inode is at if nobody else has changed it.
+    fn known(&self, fid: Fid, lsn: Lsn) -> Option<Version> {
+        let reached = self.reached.get(&fid).map(|reached| reached.version);
+        reached.or_else(|| self.found.version_before(fid, lsn))
     }
 
     async fn carry_out(&mut self, lsn: Lsn, change: &Change) -> Result<Outcome, Trouble> {
         match change {
-            Change::Create { place, fid, new } => self.create(place, *fid, new).await,
+            Change::Create { place, fid, new } => self.create(lsn, place, *fid, new).await,
             Change::TmpFile { directory, fid, new } => {
                 let new = fresh(new);
                 let made = self.client.tmpfile(self.now(*directory), new, OpenMode::ReadWrite).await?;
@@ -249,7 +369,7 @@ impl Work<'_> {
         }
     }
 
-    async fn create(&mut self, place: &Place, fid: Fid, new: &NewNode) -> Result<Outcome, Trouble> {
+    async fn create(&mut self, lsn: Lsn, place: &Place, fid: Fid, new: &NewNode) -> Result<Outcome, Trouble> {
         match self.meaning(place).await? {
             None => {
                 let directory = self.now(place.directory);
@@ -259,7 +379,21 @@ impl Work<'_> {
                 Ok(Outcome::Done)
             }
             Some(there) if there.fid == self.now(fid) => Ok(Outcome::Already),
+            Some(there) if self.tried == Some(lsn) && self.is_as_made(there.fid, new).await? => {
+                self.has_made(fid, there.fid);
+                Ok(Outcome::Done)
+            }
             Some(_) => conflict("its name is taken"),
+        }
+    }
+
+    /// Whether nothing has been done to an inode since it was made like that.
+    async fn is_as_made(&self, fid: Fid, new: &NewNode) -> FsResult<bool> {
+        let attr = self.client.getattr(fid).await?.value;
+        let is_new = attr.kind == new.kind && attr.ctime == attr.btime && attr.mtime == attr.btime;
+        match attr.kind {
+            FileKind::Symlink if is_new => Ok(self.client.readlink(fid).await? == new.target),
+            _ => Ok(is_new),
         }
     }
 

@@ -2,21 +2,27 @@
 //! damaged): for people to look at, to apply as far as nobody else has changed what they touch, and to drop.
 //!
 //! Applying goes through a client like any other program's operations, with the leases and the rules of the day. What somebody
-//! has changed meanwhile is reported and left as it is, with all that rests on it. What is done is noted in the log, which
-//! stays until nothing is left in it, or it is dropped.
+//! has changed meanwhile is reported and left as it is, with all that rests on it. What is done is noted beside the log, which
+//! is left as it was found, until nothing is left in it, or it is dropped. Of a damaged one only what is before the damage is
+//! applied, and it stays until it is dropped.
 
 mod apply;
-mod reached;
+mod progress;
+mod save;
 mod show;
 
 pub use apply::{Applied, Outcome};
+pub use save::{Saved, Whole};
 
 use crate::client::Client;
-use crate::log::disk::place;
+use crate::log::disk::place::{self, Place};
+use progress::{Notes, Progress};
 use serde::{Deserialize, Serialize};
 use show::Paths;
-use soda_oplog::segments::{self, Entry, Found, Safety, SegmentError, Segments};
+use soda_oplog::Record;
+use soda_oplog::segments::{self, Found, SegmentError};
 use soda_protocol::Lsn;
+use soda_types::FsError;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +36,12 @@ pub enum RecoverError {
     Log(#[from] SegmentError),
     #[error("{0} holds no log")]
     Empty(PathBuf),
+    #[error("{0} is being applied or dropped by somebody else")]
+    InUse(PathBuf),
+    #[error(
+        "the server does not answer ({cause}): {done} of {of} changes were gone through. Apply it again to go on"
+    )]
+    Silent { done: usize, of: usize, cause: FsError },
 }
 
 /// A log that is kept.
@@ -49,8 +61,12 @@ pub struct KeptLog {
     pub records: usize,
     /// Bytes of data in these.
     pub bytes: u64,
-    /// What is behind a damaged place in it: can be shown, but not applied.
+    /// Where it is damaged, if it is.
+    pub damage: Option<String>,
+    /// Changes behind the damage: can be shown, but not applied.
     pub beyond_damage: usize,
+    /// Bytes on the local disk.
+    pub disk_bytes: u64,
 }
 
 /// A record of a kept log.
@@ -67,17 +83,17 @@ pub struct KeptRecord {
     pub detail: String,
 }
 
-/// The logs that are kept in a cache directory, oldest first.
+/// The logs that are kept in a cache directory, oldest first; also those that cannot be read.
 ///
 /// # Errors
-/// The directory or a log in it cannot be read.
+/// The directory cannot be read.
 pub fn list(cache_dir: &Path) -> Result<Vec<KeptLog>, RecoverError> {
     let failed = |source| RecoverError::Io { path: cache_dir.to_owned(), source };
-    place::kept(cache_dir).map_err(failed)?.iter().map(|dir| KeptLog::read(dir)).collect()
+    Ok(place::kept(cache_dir).map_err(failed)?.iter().map(|dir| KeptLog::read(dir)).collect())
 }
 
 impl KeptLog {
-    fn read(dir: &Path) -> Result<KeptLog, RecoverError> {
+    fn read(dir: &Path) -> KeptLog {
         let note = place::Note::read(dir);
         let mut log = KeptLog {
             name: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -89,20 +105,28 @@ impl KeptLog {
             volume: String::new(),
             records: 0,
             bytes: 0,
+            damage: None,
             beyond_damage: 0,
+            disk_bytes: place::bytes(dir),
         };
-        let found = match segments::read(dir) {
-            Ok(Some(found)) => found,
-            // Kept because it is no log: nothing in it can be read, but it is there.
-            Ok(None) | Err(SegmentError::NotALog { .. }) => return Ok(log),
-            Err(error) => return Err(error.into()),
+        let found = match log.found() {
+            Ok((found, _)) => found,
+            // Kept because it is no log: why says so.
+            Err(RecoverError::Empty(_) | RecoverError::Log(SegmentError::NotALog { .. })) => return log,
+            Err(error) => {
+                log.why = format!("cannot be read: {error}; {}", log.why);
+                return log;
+            }
         };
         let records = found.records();
         log.records = records.len();
         log.bytes = records.iter().map(|record| show::bytes_of(&record.change)).sum();
-        log.beyond_damage = found.damage.as_ref().map_or(0, |damage| damage.beyond.len());
+        if let Some(damage) = &found.damage {
+            log.damage = Some(format!("{} at byte {}", damage.file.display(), damage.offset));
+            log.beyond_damage = damage.beyond.len();
+        }
         (log.server, log.volume) = (found.header.server, found.header.volume);
-        Ok(log)
+        log
     }
 
     /// What is left in it, in order; behind it what lies behind a damaged place.
@@ -110,35 +134,46 @@ impl KeptLog {
     /// # Errors
     /// The log cannot be read.
     pub fn show(&self) -> Result<Vec<KeptRecord>, RecoverError> {
-        let found = self.found()?;
-        let beyond = found.damage.iter().flat_map(|damage| &damage.beyond);
+        let (found, _) = self.found()?;
         let mut paths = Paths::default();
-        Ok(found.records().into_iter().chain(beyond).map(|record| paths.show(record)).collect())
+        Ok(all(&found).map(|record| paths.show(record)).collect())
     }
 
-    /// Carries out what is left in it, through a client of its volume. What was done, or had been done already, is taken out of
-    /// the log; with nothing left in it the log is removed. `progress` hears after each change how many have been gone through.
+    /// Writes what it holds of files into a new directory, each as the log left it: under its path, as far as the log knows that.
+    /// What the log does not hold of a file is zeros. What has been applied is left out.
     ///
     /// # Errors
-    /// The log cannot be read or written. Nothing is lost: what was done is found to be done the next time.
+    /// The log cannot be read, the directory is there and not empty, or it cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<Vec<Saved>, RecoverError> {
+        let (found, _) = self.found()?;
+        save::save(all(&found), dir).map_err(|source| RecoverError::Io { path: dir.to_owned(), source })
+    }
+
+    /// Carries out what is left in it, through a client of its volume. What was done, or had been done already, is not left in it
+    /// any more; with nothing left, and no damage, it is removed. `progress` hears after each change how many have been gone
+    /// through.
+    ///
+    /// # Errors
+    /// The log cannot be read, or somebody else applies it; the server does not answer; how far it comes cannot be written
+    /// beside it. Nothing is lost: the next time goes on there.
     pub async fn apply(
         &self,
         client: &Arc<Client>,
         progress: impl FnMut(usize),
     ) -> Result<Vec<Applied>, RecoverError> {
-        let found = self.found()?;
-        let before = reached::read(&self.dir);
-        let apply::Report { applied, reached } = apply::apply(client, &found, before, progress).await;
-        let synced = client.sync_all().await;
-        let source = |error: soda_types::FsError| io::Error::other(error.to_string());
-        synced.map_err(|error| RecoverError::Io { path: self.dir.clone(), source: source(error) })?;
-        let over = apply::over(&found, &applied);
-        if over.len() == found.records().len() && found.damage.is_none() {
-            self.remove()?;
-        } else if !over.is_empty() {
-            let failed = |source| RecoverError::Io { path: self.dir.clone(), source };
-            reached::write(&self.dir, &reached).map_err(failed)?;
-            self.take_out(&found, over)?;
+        let failed = |source| RecoverError::Io { path: self.dir.clone(), source };
+        let lock = Place::lock(&self.dir).map_err(failed)?;
+        let _lock = lock.ok_or_else(|| RecoverError::InUse(self.dir.clone()))?;
+        let (found, before) = self.found()?;
+        let notes = Notes::begin(&self.dir, &before).map_err(failed)?;
+        let of = found.records().len();
+        let report = apply::apply(client, &found, before, notes, progress).await;
+        let apply::Report { applied, over } = report.map_err(|halt| match halt {
+            apply::Halt::Silent { done, cause } => RecoverError::Silent { done, of, cause },
+            apply::Halt::Unnoted(source) => failed(source),
+        })?;
+        if over.len() == of && found.damage.is_none() {
+            self.delete()?;
         }
         Ok(applied)
     }
@@ -146,21 +181,35 @@ impl KeptLog {
     /// Deletes it.
     ///
     /// # Errors
-    /// It cannot be deleted.
+    /// It cannot be deleted, or somebody applies it.
     pub fn remove(&self) -> Result<(), RecoverError> {
+        // On a full disk there is no room for a lock, either.
+        let lock = Place::lock(&self.dir);
+        match lock {
+            Ok(None) => Err(RecoverError::InUse(self.dir.clone())),
+            Ok(Some(_)) | Err(_) => self.delete(),
+        }
+    }
+
+    fn delete(&self) -> Result<(), RecoverError> {
         let failed = |source| RecoverError::Io { path: self.dir.clone(), source };
         std::fs::remove_dir_all(&self.dir).map_err(failed)
     }
 
-    fn found(&self) -> Result<Found, RecoverError> {
-        segments::read(&self.dir)?.ok_or_else(|| RecoverError::Empty(self.dir.clone()))
+    /// What is left in it, and how far it has been applied.
+    fn found(&self) -> Result<(Found, Progress), RecoverError> {
+        let mut found = segments::read(&self.dir)?.ok_or_else(|| RecoverError::Empty(self.dir.clone()))?;
+        let progress = Progress::read(&self.dir);
+        let is_left = |record: &Record| !progress.over.contains(&record.lsn);
+        found.pending.retain(is_left);
+        for digest in found.applied.iter_mut().chain(&mut found.sent) {
+            digest.records.retain(is_left);
+        }
+        Ok((found, progress))
     }
+}
 
-    fn take_out(&self, found: &Found, lsns: Vec<Lsn>) -> Result<(), RecoverError> {
-        let mut segments = Segments::create(&self.dir, found.header.clone(), Safety::PowerCut)?;
-        // Nothing of it is on its way any more.
-        segments.append(&Entry::Lost { from: soda_types::Sequence(0) });
-        segments.append(&Entry::GivenUp { lsns });
-        Ok(segments.sync()?)
-    }
+fn all(found: &Found) -> impl Iterator<Item = &Record> {
+    let beyond = found.damage.iter().flat_map(|damage| &damage.beyond);
+    found.records().into_iter().chain(beyond)
 }

@@ -71,7 +71,8 @@ impl Paths {
         }
     }
 
-    fn follow(&mut self, change: &Change) {
+    /// As [`Paths::show`], without a word.
+    pub(super) fn follow(&mut self, change: &Change) {
         let mut is_at = |fid: &Fid, place: &Place| {
             self.0.insert(*fid, (place.directory, place.name.clone()));
         };
@@ -100,18 +101,25 @@ impl Paths {
     }
 
     fn path(&self, fid: Fid) -> String {
+        let (top, names) = self.names(fid);
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        match top.ino {
+            Ino::ROOT => format!("/{}", names.join("/")),
+            ino => [vec![format!("<inode {}>", ino.0)], names].concat().join("/"),
+        }
+    }
+
+    /// The names that lead to an inode, and from where.
+    pub(super) fn names(&self, fid: Fid) -> (Fid, Vec<&Name>) {
         let mut names = Vec::new();
         let mut at = fid;
         // A damaged log can say anything.
         while let Some((above, name)) = self.0.get(&at).filter(|_| names.len() < 1000) {
-            names.push(name.to_string());
+            names.push(name);
             at = *above;
         }
         names.reverse();
-        match at.ino {
-            Ino::ROOT => format!("/{}", names.join("/")),
-            ino => [vec![format!("<inode {}>", ino.0)], names].concat().join("/"),
-        }
+        (at, names)
     }
 }
 

@@ -15,7 +15,10 @@
 //! | goes on in a new run of the server | what the server lost is to be sent again, too, if nothing in between went through to the server; the leases are reclaimed, each at the version that the log knows |
 //! | is over: somebody needed its leases | nothing is applied; the log is kept for people (`soda recover`) |
 //!
-//! Kept is also what the server refuses, with all that comes after it; and a log that is damaged, or that lacks its end
+//! If the server has no room for it, or its disk fails, the mount fails: the log stays where it is, and so does the session, which
+//! is what lets the next mount tell it.
+//!
+//! Kept is also what the server refuses for good, with all that comes after it; and a log that is damaged, or that lacks its end
 //! (after a power cut of this machine the server may have heard of more than the log says).
 
 mod wire;
@@ -29,14 +32,16 @@ use crate::log::next::LIMITS;
 use soda_oplog::segments::{self, Digested, Entry, Found, Safety, SegmentError, Segments};
 use soda_oplog::{DigestId, Log, Lsn, Record, coalesce};
 use soda_protocol::{Answer, Call, Failure, OpId, Reclaim, ReclaimStep, SessionWelcome, Standing};
-use soda_types::{Epoch, Errno, Fid, Grant, Mode, Monotonic, Scope, Sequence, Term, Version};
+use soda_types::{Epoch, Errno, Fid, FsError, Grant, Mode, Monotonic, Scope, Sequence, Term, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Wire, WireError};
 
-/// How long a replay is tried against a server that is away, or full.
+/// How long a replay is tried against a server that is away.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same of one that is full, or whose disk fails: others may give space back.
+const PATIENCE_WITH_FULL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Leases in one message.
 const RECLAIM_BATCH: usize = 8192;
@@ -44,7 +49,7 @@ const RECLAIM_BATCH: usize = 8192;
 /// Replays all logs that were left of this volume. Returns the inodes that they touch.
 ///
 /// # Errors
-/// The server cannot be reached: the logs stay.
+/// The server cannot be reached, or has no room: the logs stay.
 pub(crate) async fn replay_left(inner: &Arc<Inner>) -> Result<BTreeSet<Fid>, ConnectError> {
     let mut touched = BTreeSet::new();
     let Some(dir) = inner.config.cache.dir.clone() else { return Ok(touched) };
@@ -88,6 +93,10 @@ async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>,
                     let server = server.clone();
                     return Err(ConnectError::Unreachable { server, cause });
                 }
+                Err(Stop::NoRoom { records, reason }) => {
+                    let (server, dir) = (server.clone(), place.dir().display().to_string());
+                    return Err(ConnectError::NoRoom { server, records, reason, dir });
+                }
                 Err(Stop::Keep(_)) if found.records().is_empty() && found.damage.is_none() => {
                     place.remove();
                     return Ok(touched);
@@ -95,7 +104,7 @@ async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>,
                 Err(Stop::Keep(why)) => why,
             }
         }
-        Err(error @ SegmentError::NotALog { .. }) => error.to_string(),
+        Err(error @ (SegmentError::NotALog { .. } | SegmentError::Damaged { .. })) => error.to_string(),
         Err(error @ (SegmentError::TooNew { .. } | SegmentError::Io { .. })) => {
             tracing::error!(%error, "an operation log that was left cannot be read: it stays where it is");
             return Ok(touched);
@@ -120,6 +129,7 @@ fn keep(inner: &Inner, place: Place, why: &str) {
 /// Why a log is not replayed.
 enum Stop {
     Unreachable(std::io::Error),
+    NoRoom { records: usize, reason: String },
     Keep(String),
 }
 
@@ -127,7 +137,7 @@ enum Stop {
 enum Halt {
     /// The connection broke.
     Broken(std::io::Error),
-    /// The server has no room now.
+    /// The server has no room now, or its disk fails.
     NoRoom(String),
     Keep(String),
 }
@@ -143,9 +153,15 @@ impl From<WireError> for Halt {
         match error {
             WireError::Broken(error) => Halt::Broken(error),
             WireError::Failed(Failure::SessionEnded) => Halt::keep(SESSION_ENDED),
+            WireError::Failed(Failure::Fs(error)) if is_for_now(&error) => Halt::NoRoom(error.to_string()),
             WireError::Failed(failure) => Halt::keep(failure.to_string()),
         }
     }
+}
+
+/// Whether the server may take later what it does not take now.
+fn is_for_now(error: &FsError) -> bool {
+    matches!(error.errno, Errno::NoSpace | Errno::Io)
 }
 
 const SESSION_ENDED: &str = "the session has ended: somebody else needed what it had leases on";
@@ -161,14 +177,17 @@ async fn replay(inner: &Arc<Inner>, place: &Place, found: &Found) -> Result<usiz
     let began = inner.now();
     let mut found = found.clone();
     loop {
-        let (why, last) = match Attempt::begin(inner, place, &found).run().await {
+        let records = found.records().len();
+        let (why, last, patience) = match Attempt::begin(inner, place, &found).run().await {
             Ok(records) => return Ok(records),
             Err(Halt::Keep(why)) => return Err(Stop::Keep(why)),
-            Err(Halt::Broken(error)) => (error.to_string(), Stop::Unreachable(error)),
-            Err(Halt::NoRoom(why)) => (why.clone(), Stop::Keep(why)),
+            Err(Halt::Broken(error)) => (error.to_string(), Stop::Unreachable(error), PATIENCE),
+            Err(Halt::NoRoom(reason)) => {
+                (reason.clone(), Stop::NoRoom { records, reason }, PATIENCE_WITH_FULL)
+            }
         };
         // Who had nothing to tell need not be waited for.
-        if found.records().is_empty() || inner.now().since(began) > PATIENCE {
+        if records == 0 || inner.now().since(began) > patience {
             return Err(last);
         }
         tracing::warn!(why, "what a client that crashed had not told the server is tried again");
@@ -207,7 +226,7 @@ impl<'a> Attempt<'a> {
             Standing::New => Err(Halt::keep(SESSION_ENDED)),
             Standing::Resumed | Standing::Reclaim => self.tell(&mut wire, &welcome).await,
         };
-        // Whoever waits for its leases need not any more.
+        // Whoever waits for its leases need not any more. What is to be told later is told under them.
         if !matches!(result, Err(Halt::Broken(_) | Halt::NoRoom(_))) {
             let _ = wire.ask(None, Call::Goodbye).await;
         }
@@ -339,9 +358,9 @@ impl<'a> Attempt<'a> {
             Ok(_) => Err(Halt::keep("the server does not answer as one of Soda does")),
             Err(WireError::Failed(Failure::Digest { lsn, error })) => {
                 self.note(&Entry::Lost { from: op.sequence });
-                match error.errno {
-                    Errno::NoSpace | Errno::Io => Err(Halt::NoRoom(error.to_string())),
-                    _ => Err(Halt::keep(format!("the server refuses {lsn}: {error}"))),
+                match is_for_now(&error) {
+                    true => Err(Halt::NoRoom(error.to_string())),
+                    false => Err(Halt::keep(format!("the server refuses {lsn}: {error}"))),
                 }
             }
             Err(error) => Err(error.into()),

@@ -140,11 +140,13 @@ fn begin_session(inner: &Arc<Inner>, welcome: &SessionWelcome, sent_at: Monotoni
 
 /// Lets requests follow: at once, or, if the server has to be told again what it lost, after that.
 pub(super) fn let_go_on(inner: &Arc<Inner>, id: ConnId, key: SessionKey, joinable: &watch::Sender<Joinable>) {
-    let restoring = {
+    let (restoring, disk) = {
         let (mut state, now) = inner.locked();
         state.behind.window.open(now);
-        state.behind.is_restoring()
+        (state.behind.is_restoring(), state.behind.disk().cloned())
     };
+    // Digests that had no connection go now: of those, too, it is noted before.
+    let _ = disk.map(|disk| disk.write());
     let Some(slots) = inner.slots.digest_slots().filter(|_| restoring) else {
         inner.link.control_ready(id);
         joinable.send_replace(Some(key));

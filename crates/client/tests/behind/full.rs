@@ -1,8 +1,11 @@
 //! A server whose disk gets full.
 
 use super::*;
+use crate::common::delayed::{Victim, caching, writer_with};
+use crate::common::proxy::{Proxy, Weather};
 use crate::common::small_disk::on_a_small_disk;
-use soda_client::Untold;
+use crate::replay::{kept, only_log};
+use soda_client::{ConnectError, Untold, recover};
 use soda_types::FsResult;
 use std::path::Path;
 
@@ -153,6 +156,45 @@ async fn room_at_the_end() {
     }
 }
 
+// SEMANTICS 50
+#[test]
+fn a_log_that_a_full_server_has_no_room_for_waits_for_a_mount_that_finds_some() {
+    on_a_small_disk("behind::full::replay_at_a_full_server", "300m", "TMPDIR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by a_log_that_a_full_server_has_no_room_for_waits_for_a_mount_that_finds_some"]
+async fn replay_at_a_full_server() {
+    let cell = Cell::start();
+    let victim = Victim::that_only_logs(&cell).await;
+    victim
+        .run(|client| async move {
+            for number in 0..40 {
+                fill(&client, &format!("new {number}"), 256 * KIB).await.unwrap();
+            }
+        })
+        .await;
+    let cache = victim.kill();
+    let hog = hog(&cell);
+    let next = || Client::connect(caching(&cell, cell.addr, cache.path()), Box::new(NoKernel));
+    let log = only_log(cache.path());
+    match next().await {
+        Err(ConnectError::NoRoom { records, dir, .. }) => {
+            assert_eq!((Path::new(&dir), records > 0), (&*log, true));
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("mounted without what it could not tell"),
+    }
+    assert!(log.exists() && kept(cache.path()).is_empty(), "for the next one");
+    empty(&hog);
+    let a = next().await.unwrap();
+    assert!(a.stats().count("replayed") > 0 && kept(cache.path()).is_empty());
+    let b = cell.client().await;
+    for number in 0..40 {
+        assert_eq!(contents(&b, &[&format!("new {number}")]).await.len(), 256 * KIB);
+    }
+}
+
 #[test]
 fn a_file_that_a_full_server_cannot_take_can_be_removed() {
     on_a_small_disk("behind::full::removed_with_own_writes", "300m", "TMPDIR");
@@ -232,4 +274,65 @@ async fn removed_while_open_elsewhere() {
     assert_eq!(find(&b, &["old"]).await, None);
     assert_eq!(read(&b, &theirs).await, all, "removed, and open there");
     assert_eq!(a.stats().count("lost_records"), 0);
+}
+
+// SEMANTICS 49, 54
+#[test]
+fn what_was_set_aside_for_a_removal_is_lost_with_the_session() {
+    on_a_small_disk("behind::full::fenced_while_it_removes", "300m", "TMPDIR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by what_was_set_aside_for_a_removal_is_lost_with_the_session"]
+async fn fenced_while_it_removes() {
+    let cell = Cell::with_term(Duration::from_secs(1));
+    let proxy = Proxy::before(cell.addr).await;
+    let cache = tempfile::tempdir().unwrap();
+    let (a, b) = (writer_with(&cell, caching(&cell, proxy.addr, cache.path())).await, cell.client().await);
+    let old = fill(&a, "old", 4 * KIB).await.unwrap();
+    let before = fill(&a, "old too", 4 * KIB).await.unwrap();
+    a.sync_all().await.unwrap();
+    for (fid, pieces) in [(old, 2), (before, 1)] {
+        let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+        for number in 0..pieces {
+            write(&a, &file, number * 128 * KIB as u64, "y".repeat(128 * KIB)).await;
+        }
+    }
+    for number in 0..6 {
+        fill(&a, &format!("new {number}"), 64 * KIB).await.unwrap();
+    }
+    let hog = hog(&cell);
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace, "it is said");
+    // The directory has what there is room for when this has gone through.
+    a.unlink(a.root(), &name("old too")).await.unwrap();
+    let untold = a.session().backlog.records;
+    let through = a.stats().count("msg_unlink");
+    proxy.set(Weather::Silence);
+    let removing = {
+        let a = Arc::clone(&a);
+        tokio::spawn(async move { a.unlink(a.root(), &name("old")).await })
+    };
+    wait_until("the question", || async { a.stats().count("msg_unlink") > through }).await;
+    assert_eq!(a.session().backlog.records, untold, "also what is set aside");
+    let mut syncing = {
+        let a = Arc::clone(&a);
+        tokio::spawn(async move { a.sync_all().await })
+    };
+    // Somebody else needs the file before there is an answer.
+    assert_eq!(contents(&b, &["old"]).await, "x".repeat(4 * KIB));
+    let waits = tokio::time::timeout(Duration::from_millis(100), &mut syncing).await;
+    assert!(waits.is_err(), "nothing is told as long as it may be taken back: {waits:?}");
+    proxy.set(Weather::Fine);
+    assert_eq!(removing.await.unwrap().unwrap_err().errno, Errno::Io);
+    assert!(syncing.await.unwrap().is_err());
+    wait_until("loss", || async { a.stats().count("kept_logs") > 0 }).await;
+    let stats = a.stats();
+    assert!(stats.count("lost_records") >= untold, "{} of {untold}: {stats:?}", stats.count("lost_records"));
+    assert_eq!(a.session().backlog.records, 0, "nothing of it is in the log of the next session");
+    assert_eq!(a.fsync(old).await.unwrap_err().errno, Errno::Io, "it is said");
+    empty(&hog);
+    a.sync_all().await.unwrap();
+    assert_eq!(contents(&b, &["old"]).await, "x".repeat(4 * KIB));
+    let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
+    assert_eq!(log.records as u64, untold, "once");
 }

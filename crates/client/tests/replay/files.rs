@@ -12,7 +12,7 @@ fn data(number: usize) -> String {
 }
 
 /// All of it is in the log, and only there. Returns the files of the log.
-async fn log_much(cell: &Cell, top: &str) -> (tempfile::TempDir, Vec<PathBuf>) {
+pub(crate) async fn log_much(cell: &Cell, top: &str) -> (tempfile::TempDir, Vec<PathBuf>) {
     let victim = Victim::that_only_logs(cell).await;
     let before = victim.client.stats().count("digests");
     victim
@@ -68,10 +68,22 @@ async fn a_log_of_several_files_is_told_up_to_where_it_was_cut() {
         AfterItsHeader,
         TheSecondFile,
         InTheFirstFile,
+        AtAnEndInTheFirstFile,
+        ZerosInTheFirstFile,
     }
     use Cut::*;
     let mut cell = Cell::start().with_deep_leases();
-    for cut in [Nothing, InTheLastRecord, InTheSecondFile, AfterItsHeader, TheSecondFile, InTheFirstFile] {
+    let cuts = [
+        Nothing,
+        InTheLastRecord,
+        InTheSecondFile,
+        AfterItsHeader,
+        TheSecondFile,
+        InTheFirstFile,
+        AtAnEndInTheFirstFile,
+        ZerosInTheFirstFile,
+    ];
+    for cut in cuts {
         let top = format!("{cut:?}");
         let (cache, files) = log_much(&cell, &top).await;
         let bytes = fs::read(&files[1]).unwrap();
@@ -103,6 +115,17 @@ async fn a_log_of_several_files_is_told_up_to_where_it_was_cut() {
                 keep(0, 8 << 20);
                 0..=0
             }
+            AtAnEndInTheFirstFile => {
+                let bounds = boundaries(&fs::read(&files[0]).unwrap());
+                keep(0, bounds[bounds.len() / 2]);
+                0..=0
+            }
+            ZerosInTheFirstFile => {
+                let len = fs::metadata(&files[0]).unwrap().len() as usize;
+                keep(0, 8 << 20);
+                keep(0, len);
+                0..=0
+            }
         };
         // In between the server may have been started anew.
         if cut == InTheSecondFile {
@@ -110,7 +133,8 @@ async fn a_log_of_several_files_is_told_up_to_where_it_was_cut() {
         }
         let a = next(&cell, cache.path()).await;
         let why = kept(cache.path()).pop().map(|log| fs::read_to_string(log.join("why")).unwrap());
-        assert_eq!(why.is_some_and(|why| why.contains("damaged")), cut == InTheFirstFile, "{cut:?}");
+        let is_damaged = [InTheFirstFile, AtAnEndInTheFirstFile, ZerosInTheFirstFile].contains(&cut);
+        assert_eq!(why.is_some_and(|why| why.contains("damaged")), is_damaged, "{cut:?}");
         assert_prefix(&a, &top, expected).await;
         a.shutdown().await;
         assert!(logs(cache.path()).is_empty(), "{cut:?}");

@@ -1,7 +1,7 @@
 //! A client that is killed with delayed writes in its log, and the next one with its cache directory.
 
 mod cuts;
-mod files;
+pub(crate) mod files;
 mod large;
 
 use crate::common::delayed::*;

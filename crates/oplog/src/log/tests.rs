@@ -3,6 +3,7 @@ use crate::world::{Tree, fid, history, new, place};
 use bytes::Bytes;
 use proptest::prelude::*;
 use soda_protocol::Fate;
+use soda_protocol::digest::Moved;
 use soda_types::{FileKind, SetAttr};
 
 const ALL: DigestLimits = DigestLimits { records: usize::MAX, bytes: u64::MAX };
@@ -196,6 +197,49 @@ fn what_makes_room_does_not_wait_for_what_needs_room() {
     log.handle_applied(digest.id);
     assert!(log.take_freeing(ALL).is_none());
     assert_eq!(numbers(&log.take(ALL).unwrap().lsns), [1, 2, 3]);
+}
+
+/// As of an editor, rsync or git: the new contents under another name, then in place of the old.
+fn save_over(log: &mut Log, number: u64) {
+    let (tmp, old, new_file) = (place(fid(1), 1), place(fid(1), 2), fid(1000 + number));
+    let write =
+        Change::Write { fid: new_file, offset: 0, data: Bytes::from_static(b"data"), kill_suid_sgid: false };
+    let rename = Change::Rename {
+        from: tmp.clone(),
+        to: old,
+        moved: new_file,
+        what: Moved::Leaf,
+        replaced: Some((fid(999 + number), Fate::Gone)),
+    };
+    for change in [Change::Create { place: tmp, fid: new_file, new: new(FileKind::File) }, write, rename] {
+        log.append(at(number), Timestamp::new(number as i64, 0), change);
+    }
+}
+
+#[test]
+fn what_makes_room_is_found_behind_much_that_does_not() {
+    const SAVED: u64 = 150;
+    let mut log = Log::default();
+    (0..SAVED).for_each(|number| save_over(&mut log, number));
+    let unlink =
+        |number, ino| Change::Unlink { place: place(fid(1), number), fid: fid(ino), then: Fate::Gone };
+    let plain = log.append(at(900), Timestamp::new(900, 0), unlink(3, 7));
+    let digest = log.take_freeing(ALL).unwrap();
+    assert_eq!(digest.lsns, [plain], "what the server knows is removed at once");
+    log.handle_applied(digest.id);
+    // Made and filled here, and removed: with what it was made of nothing is left. It is judged when it is its turn.
+    let brief = place(fid(1), 4);
+    let made = Change::Create { place: brief.clone(), fid: fid(8), new: new(FileKind::File) };
+    let write =
+        Change::Write { fid: fid(8), offset: 0, data: Bytes::from_static(b"data"), kill_suid_sgid: false };
+    for change in [made, write, unlink(4, 8)] {
+        log.append(at(901), Timestamp::new(901, 0), change);
+    }
+    let looks = (1..=10).find_map(|look| Some((look, log.take_freeing(ALL)?)));
+    let (looks, digest) = looks.expect("never found");
+    assert_eq!(numbers(&digest.lsns), [plain.0 + 1, plain.0 + 2, plain.0 + 3]);
+    assert!(looks <= 4, "{looks}");
+    assert!(log.take_freeing(ALL).is_none());
 }
 
 #[test]

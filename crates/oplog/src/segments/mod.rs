@@ -5,19 +5,21 @@
 //! needed any more. Each file:
 //!
 //! ```text
-//! magic "SODALOG2" | entry | entry | ...          entry = length u32 | crc32c u32 | body     (little-endian)
+//! magic "SODALOG3" | entry | entry | ...          entry = length u32 | crc32c u32 | body     (little-endian)
 //! ```
 //!
 //! The check sum is over length and body; the body is an [`Entry`] in postcard. The first entry of each file is a
 //! [`Entry::Header`], so a file explains itself when the ones before it are gone. Format 1 had digests in one slot, one under
 //! way at a time: its files have no [`Entry::Slots`] and no [`Entry::SentBehind`], and [`Entry::Applied`] in place of
-//! [`Entry::AppliedAs`]; they are read all the same.
+//! [`Entry::AppliedAs`]. Format 2 had no [`Entry::After`]. Both are read all the same.
 //!
 //! # After a crash
 //! The log ends with its first entry that is not whole. At the end of the last file that is what a crash leaves, and
 //! nothing that was synced is missing. Anywhere else it is damage, and said ([`Found::damage`]): what comes after
 //! it is not taken for a continuation, as the order would have a hole. (With [`Safety::ProcessCrash`] a power cut can
-//! leave that, too: older files are not synced before newer ones are written.)
+//! leave that, too: older files are not synced before newer ones are written.) So is a file that is shorter than the next one
+//! says it was ([`Entry::After`]): it may have been cut where an entry ends. A damaged log is never written again
+//! ([`Segments::create`]): what is behind the damage would be taken for the continuation of what is before it.
 
 mod read;
 
@@ -34,13 +36,15 @@ use std::sync::Arc;
 
 pub use read::{Damage, Digested, Found, read};
 
-const MAGIC: &[u8; 8] = b"SODALOG2";
+const MAGIC: &[u8; 8] = b"SODALOG3";
 /// A file that has reached this many bytes is followed by a new one.
 const FILE_BYTES: u64 = 16 << 20;
 /// A file of less is left, although nothing in it is needed.
 const WORTH_DELETING: u64 = 1 << 20;
 /// No entry is longer: more is damage.
 const LONGEST_ENTRY: usize = 64 << 20;
+/// What stands before the first record of a file is shorter.
+const LONGEST_HEAD: usize = 4 << 10;
 
 /// What the files hold.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -87,6 +91,10 @@ pub enum Entry {
         sequence: Sequence,
         versions: Vec<(Fid, Version)>,
     },
+    /// Follows the slots, if the file goes on where another one ended: how many bytes that has.
+    After {
+        bytes: u64,
+    },
 }
 
 /// Whose log it is.
@@ -131,6 +139,8 @@ pub enum SegmentError {
     NotALog { path: PathBuf },
     #[error("{path} was written by a later version of Soda (format {format})")]
     TooNew { path: PathBuf, format: u8 },
+    #[error("the operation log is damaged, and not written any more: {path} at byte {offset}")]
+    Damaged { path: PathBuf, offset: u64 },
 }
 
 /// fdatasync(2), or what a test puts in its place.
@@ -171,18 +181,21 @@ struct Full {
 
 impl Segments {
     /// Starts a log in a directory, which is made if it is not there. Files that are there stay, as older ones of the same
-    /// log; what a crash left at their end is cut off. [`read()`] them first: a damaged log should not be gone on with.
+    /// log; what a crash left at their end is cut off.
     ///
     /// # Errors
-    /// The directory cannot be made or written.
+    /// The directory cannot be made or written, or the log in it is damaged: nothing is changed then.
     pub fn create(directory: &Path, header: Header, safety: Safety) -> Result<Segments, SegmentError> {
         let failed = |source| SegmentError::Io { path: directory.to_owned(), source };
         // File data is in it: nobody else's business.
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+        let read::Scan { files, damage } = read::scan(directory, |_| ())?;
+        if let Some(Damage { file, offset, .. }) = damage {
+            return Err(SegmentError::Damaged { path: file, offset });
+        }
         let mut full = VecDeque::new();
-        for (number, path) in read::files(directory)? {
-            let read::Extent { bytes, last } = read::extent(&path)?;
-            if bytes < MAGIC.len() as u64 {
+        for read::Extent { number, path, bytes, last } in files {
+            if bytes == 0 {
                 // A crash in its making: the number is free again.
                 std::fs::remove_file(&path).map_err(|source| SegmentError::Io { path, source })?;
                 continue;
@@ -193,7 +206,8 @@ impl Segments {
         }
         let number = full.back().map_or(1, |file| file.number + 1);
         let last = full.back().map_or(Lsn(0), |file| file.last);
-        let current = open(directory, number, &header, last, safety)?;
+        let before = full.back().map(|file| file.bytes);
+        let current = open(directory, number, &header, Place { last, before }, safety)?;
         let directory = directory.to_owned();
         let sync_data = File::sync_data;
         Ok(Segments {
@@ -235,6 +249,15 @@ impl Segments {
     /// # Errors
     /// ENOSPC above all. Nothing that was written before is lost; the buffer stays and can be tried again.
     pub fn write(&mut self) -> Result<(), SegmentError> {
+        self.write_on()?;
+        if self.is_full() { self.begin_file() } else { Ok(()) }
+    }
+
+    /// As [`Segments::write`], also into a file that is full.
+    ///
+    /// # Errors
+    /// As [`Segments::write`].
+    pub fn write_on(&mut self) -> Result<(), SegmentError> {
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -246,16 +269,29 @@ impl Segments {
         }
         self.current.bytes += self.buffer.len() as u64;
         self.buffer.clear();
-        if self.current.bytes >= FILE_BYTES && !self.failed { self.begin_file() } else { Ok(()) }
+        Ok(())
     }
 
-    fn begin_file(&mut self) -> Result<(), SegmentError> {
+    /// Whether it is time for another file.
+    pub fn is_full(&self) -> bool {
+        self.current.bytes >= FILE_BYTES && !self.failed
+    }
+
+    /// Begins another file; with [`Safety::PowerCut`] when the disk has the one before.
+    ///
+    /// # Errors
+    /// It cannot be made, or the one before cannot be synced.
+    pub fn begin_file(&mut self) -> Result<(), SegmentError> {
         if self.safety == Safety::PowerCut {
             self.sync_file()?;
         }
-        let (number, last) = (self.current.number + 1, self.current.last);
-        let next = open(&self.directory, number, &self.header, last, self.safety)?;
-        let Open { number, bytes, last, .. } = std::mem::replace(&mut self.current, next);
+        self.open_next()
+    }
+
+    fn open_next(&mut self) -> Result<(), SegmentError> {
+        let Open { number, bytes, last, .. } = self.current;
+        let place = Place { last, before: Some(bytes) };
+        self.current = open(&self.directory, number + 1, &self.header, place, self.safety)?;
         self.full.push_back(Full { number, bytes, last });
         Ok(())
     }
@@ -291,11 +327,8 @@ impl Segments {
 
     /// Nothing in the files is needed: they are replaced by a new one, before anything is believed to be on the disk again.
     fn start_over(&mut self) -> Result<(), SegmentError> {
-        let (number, last) = (self.current.number + 1, self.current.last);
-        let next = open(&self.directory, number, &self.header, last, self.safety)?;
+        self.open_next()?;
         self.buffer.clear();
-        let Open { number, bytes, last, .. } = std::mem::replace(&mut self.current, next);
-        self.full.push_back(Full { number, bytes, last });
         self.delete_below(Lsn(u64::MAX))?;
         if self.safety == Safety::PowerCut {
             // Should they come back, what is torn in them would be taken for damage.
@@ -350,17 +383,26 @@ impl Segments {
     }
 }
 
+/// Where a file goes on.
+struct Place {
+    /// The last record before it.
+    last: Lsn,
+    /// Bytes of the file before it.
+    before: Option<u64>,
+}
+
 fn open(
     directory: &Path,
     number: u64,
     header: &Header,
-    last: Lsn,
+    Place { last, before }: Place,
     safety: Safety,
 ) -> Result<Open, SegmentError> {
     let path = path_of(directory, number);
     let mut first = MAGIC.to_vec();
     encode(&Entry::Header(header.clone()), &mut first);
     encode(&Entry::Slots(header.slots), &mut first);
+    before.into_iter().for_each(|bytes| encode(&Entry::After { bytes }, &mut first));
     let made = || -> io::Result<File> {
         let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(&first)?;

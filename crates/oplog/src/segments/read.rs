@@ -1,10 +1,12 @@
 //! Reading a log after a crash.
 
-use super::{Entry, Header, LONGEST_ENTRY, MAGIC, SegmentError, checksum};
+use super::{Entry, Header, LONGEST_ENTRY, LONGEST_HEAD, MAGIC, SegmentError, checksum};
 use crate::{Lsn, Object, Record};
 use soda_protocol::OpId;
 use soda_types::{Fid, Sequence, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// What a log holds.
@@ -63,43 +65,84 @@ pub struct Damage {
 /// Reads the log in a directory. `None` if there is none.
 ///
 /// # Errors
-/// Something that is no log, or of a later version, or cannot be read.
+/// Something that is no log, or of a later version, or cannot be read; or a log whose head is damaged: nobody can say whose it is.
 pub fn read(directory: &Path) -> Result<Option<Found>, SegmentError> {
-    let files = files(directory)?;
     let mut state = State::default();
-    let mut damage: Option<Damage> = None;
-    let mut expected = None;
-    let last = files.last().map(|(number, _)| *number);
+    let Scan { damage, .. } = scan(directory, |entry| state.add(entry))?;
+    if let (None, Some(damage)) = (&state.header, &damage) {
+        return Err(SegmentError::NotALog { path: damage.file.clone() });
+    }
+    Ok(state.found(damage))
+}
+
+/// The files of a log, oldest first, and where it is damaged.
+pub(super) struct Scan {
+    pub(super) files: Vec<Extent>,
+    pub(super) damage: Option<Damage>,
+}
+
+/// A file, and how much of it is whole entries.
+pub(super) struct Extent {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    /// With the magic; 0: a crash in its making.
+    pub(super) bytes: u64,
+    /// The largest number of its records.
+    pub(super) last: Lsn,
+}
+
+/// Goes through a log. `entry` hears of all before the damage, in order.
+pub(super) fn scan(directory: &Path, mut entry: impl FnMut(Entry)) -> Result<Scan, SegmentError> {
+    let files = files(directory)?;
+    let last = last_begun(&files)?;
+    let mut scan = Scan { files: Vec::new(), damage: None };
     for (number, path) in files {
-        let gap = expected.is_some_and(|expected| expected != number);
-        expected = Some(number + 1);
-        if gap && damage.is_none() {
-            damage = Some(Damage { file: path.clone(), offset: 0, beyond: Vec::new() });
+        let is_last = last.is_none_or(|last| number >= last);
+        let before = scan.files.last().map(|file| (file.number, file.path.clone(), file.bytes));
+        if before.as_ref().is_some_and(|(before, ..)| before + 1 != number) {
+            scan.damaged(&path, 0);
         }
         let bytes = contents(&path)?;
-        let Some(mut rest) = body(&path, &bytes)? else {
-            // Made by a crash in the making of the file, if it is the last.
-            if Some(number) != last && damage.is_none() {
-                damage = Some(Damage { file: path, offset: 0, beyond: Vec::new() });
+        let (mut rest, mut extent) = match body(&path, &bytes)? {
+            Some(rest) => (rest, Extent { number, path, bytes: 0, last: Lsn(0) }),
+            None => {
+                if !is_last {
+                    scan.damaged(&path, 0);
+                }
+                scan.files.push(Extent { number, path, bytes: 0, last: Lsn(0) });
+                continue;
             }
-            continue;
         };
         loop {
+            let offset = (bytes.len() - rest.len()) as u64;
             match next(rest) {
-                Next::Entry(entry, after) => {
+                Next::Entry(found, after) => {
                     rest = after;
-                    match (&mut damage, *entry) {
-                        (None, entry) => state.add(entry),
+                    if let (Entry::After { bytes }, Some((_, path, there))) = (&*found, &before)
+                        && there != bytes
+                    {
+                        scan.damaged(path, *there);
+                    }
+                    if let Entry::Record(record) = &*found {
+                        extent.last = extent.last.max(record.lsn);
+                    }
+                    match (&mut scan.damage, *found) {
+                        (None, found) => entry(found),
                         (Some(damage), Entry::Record(record)) => damage.beyond.push(record),
                         (Some(_), _) => {}
                     }
                 }
-                Next::End => break,
+                Next::End => {
+                    // Zeros are what a crash leaves at the end of all, only there.
+                    if !is_last && !rest.is_empty() {
+                        scan.damaged(&extent.path, offset);
+                    }
+                    break;
+                }
                 Next::Broken(after) => {
-                    let is_tail = Some(number) == last && after.is_none();
-                    if !is_tail && damage.is_none() {
-                        let offset = (bytes.len() - rest.len()) as u64;
-                        damage = Some(Damage { file: path.clone(), offset, beyond: Vec::new() });
+                    let is_head = offset == MAGIC.len() as u64 && rest.len() > LONGEST_HEAD;
+                    if !is_last || is_head || after.is_some() {
+                        scan.damaged(&extent.path, offset);
                     }
                     match after {
                         Some(after) => rest = after,
@@ -108,8 +151,30 @@ pub fn read(directory: &Path) -> Result<Option<Found>, SegmentError> {
                 }
             }
         }
+        extent.bytes = (bytes.len() - rest.len()) as u64;
+        scan.files.push(extent);
     }
-    Ok(state.found(damage))
+    Ok(scan)
+}
+
+impl Scan {
+    /// The first place is the one that counts.
+    fn damaged(&mut self, file: &Path, offset: u64) {
+        self.damage.get_or_insert_with(|| Damage { file: file.to_owned(), offset, beyond: Vec::new() });
+    }
+}
+
+/// The last file that has a beginning: those behind it are what a crash in their making leaves.
+fn last_begun(files: &[(u64, PathBuf)]) -> Result<Option<u64>, SegmentError> {
+    for (number, path) in files.iter().rev() {
+        let mut magic = Vec::new();
+        let begin = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut magic));
+        begin.map_err(|source| SegmentError::Io { path: path.clone(), source })?;
+        if body(path, &magic)?.is_some() {
+            return Ok(Some(*number));
+        }
+    }
+    Ok(None)
 }
 
 /// The files of a log, oldest first.
@@ -132,38 +197,16 @@ pub(super) fn files(directory: &Path) -> Result<Vec<(u64, PathBuf)>, SegmentErro
     Ok(files)
 }
 
-/// How much of a file is whole entries, in bytes, and the largest number of its records.
-pub(super) struct Extent {
-    pub(super) bytes: u64,
-    pub(super) last: Lsn,
-}
-
-pub(super) fn extent(path: &Path) -> Result<Extent, SegmentError> {
-    let all = contents(path)?;
-    let mut last = Lsn(0);
-    let mut rest = body(path, &all)?.unwrap_or_default();
-    loop {
-        match next(rest) {
-            Next::Entry(entry, after) => {
-                if let Entry::Record(record) = *entry {
-                    last = last.max(record.lsn);
-                }
-                rest = after;
-            }
-            Next::Broken(Some(after)) => rest = after,
-            Next::Broken(None) | Next::End => break,
-        }
-    }
-    Ok(Extent { bytes: (all.len() - rest.len()) as u64, last })
-}
-
 fn contents(path: &Path) -> Result<Vec<u8>, SegmentError> {
     std::fs::read(path).map_err(|source| SegmentError::Io { path: path.to_owned(), source })
 }
 
-/// What follows the magic; `None` if the file ends before that.
+/// What follows the magic; `None` if the file ends before that, or a power cut has left zeros in its place.
 fn body<'a>(path: &Path, bytes: &'a [u8]) -> Result<Option<&'a [u8]>, SegmentError> {
     let (name, _) = MAGIC.split_at(MAGIC.len() - 1);
+    if bytes.iter().take(MAGIC.len()).all(|byte| *byte == 0) {
+        return Ok(None);
+    }
     let Some((magic, rest)) = bytes.split_at_checked(MAGIC.len()) else {
         return match MAGIC.starts_with(bytes) {
             true => Ok(None),
@@ -280,6 +323,7 @@ impl State {
                 self.pending.retain(|lsn, _| !lsns.contains(lsn));
             }
             Entry::Durable { up_to } => self.applied.retain(|batch| batch.op.sequence > up_to),
+            Entry::After { .. } => {}
             Entry::Slots(slots) => {
                 if let Some(header) = &mut self.header {
                     header.slots = slots;

@@ -47,6 +47,8 @@ pub(crate) struct DiskLog {
     /// One at a time; who comes meanwhile finds its entries synced.
     syncing: Mutex<()>,
     no_room: AtomicBool,
+    /// Somebody syncs a full file, to begin another one.
+    beginning: AtomicBool,
     sync_data: SyncData,
 }
 
@@ -99,6 +101,7 @@ impl DiskLog {
             files: Mutex::default(),
             syncing: Mutex::default(),
             no_room: AtomicBool::new(false),
+            beginning: AtomicBool::new(false),
             sync_data: File::sync_data,
         }
     }
@@ -160,11 +163,44 @@ impl DiskLog {
         if self.written.load(Ordering::Acquire) >= target {
             return OnDisk::Yes;
         }
-        self.attempt(&mut files)
+        let outcome = self.attempt(&mut files);
+        drop(files);
+        if outcome == OnDisk::Yes { self.begin_file() } else { outcome }
     }
 
     fn attempt(&self, files: &mut Stage) -> OnDisk {
-        match self.write_out(files) {
+        let written = self.write_out(files);
+        self.said(written)
+    }
+
+    /// If a file is full, begins another one. Until the disk has the full one others go on in that: nobody waits for it but who
+    /// found it full.
+    fn begin_file(&self) -> OnDisk {
+        let (file, sync_data) = {
+            let stage = lock(&self.files);
+            let Stage::Begun(files) = &*stage else { return OnDisk::Yes };
+            if !files.segments.is_full() || self.beginning.swap(true, Ordering::AcqRel) {
+                return OnDisk::Yes;
+            }
+            files.segments.file()
+        };
+        let synced = if self.safety == Safety::PowerCut { sync_data(&file) } else { Ok(()) };
+        let mut stage = lock(&self.files);
+        let begun = match (&mut *stage, synced) {
+            // What was written meanwhile is little.
+            (Stage::Begun(files), Ok(())) => files.segments.begin_file(),
+            (Stage::Begun(files), Err(source)) => {
+                files.segments.note_failed();
+                Err(SegmentError::Io { path: files.place.dir().to_owned(), source })
+            }
+            (Stage::NothingYet | Stage::Ended, _) => Ok(()),
+        };
+        self.beginning.store(false, Ordering::Release);
+        self.said(begun)
+    }
+
+    fn said(&self, done: Result<(), SegmentError>) -> OnDisk {
+        match done {
             Ok(()) => OnDisk::Yes,
             Err(error) => {
                 if !self.no_room.swap(true, Ordering::Relaxed) {
@@ -243,7 +279,7 @@ impl DiskLog {
         }
         // First, as it may make room. Should it fail, the files stay longer.
         let forgotten = floor.map_or(Ok(()), |floor| files.segments.forget_below(floor));
-        files.segments.write()?;
+        files.segments.write_on()?;
         self.written.store(files.taken, Ordering::Release);
         forgotten?;
         self.note_room(files);

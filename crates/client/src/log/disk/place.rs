@@ -6,6 +6,7 @@
 //!                  /kept/NAME/  will not be sent to the server any more: for `soda recover`
 //!                  /kept/NAME/why
 //!                            /reached   how far it has been applied (crate::recover)
+//!                            /lock      locked while it is applied
 //! ```
 
 use crate::private;
@@ -119,7 +120,11 @@ impl Place {
         Ok(to)
     }
 
-    fn lock(dir: &Path) -> io::Result<Option<Place>> {
+    /// `None`: somebody else has it, or it is gone.
+    ///
+    /// # Errors
+    /// The lock cannot be made.
+    pub(crate) fn lock(dir: &Path) -> io::Result<Option<Place>> {
         let path = dir.join(LOCK);
         let lock = match File::options().create(true).append(true).mode(0o600).open(&path) {
             Ok(lock) => lock,
@@ -149,6 +154,12 @@ pub(crate) fn new_kept(cache_dir: &Path, note: &Note) -> io::Result<PathBuf> {
     private::make_dir(&dir)?;
     note.write(&dir)?;
     Ok(dir)
+}
+
+/// Bytes of the files of a log; of what cannot be looked at, none.
+pub(crate) fn bytes(dir: &Path) -> u64 {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum()
 }
 
 /// Directories of the logs that are kept, oldest first.

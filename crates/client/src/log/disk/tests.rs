@@ -6,6 +6,8 @@ use soda_protocol::{OpId, SessionKey};
 use soda_types::{ClientId, Ino, SessionId, Slot, Timestamp, VolumeId};
 use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Condvar;
+use std::time::Duration;
 
 fn log(cache_dir: &Path) -> DiskLog {
     let header = Header {
@@ -204,6 +206,67 @@ fn what_a_sync_failed_for_is_not_taken_for_synced_by_the_next() {
     assert_eq!(files.count(), 1, "nothing is left that may be torn");
     drop(log);
     assert_eq!(left(cache.path())[0].pending, [record(4, 100)]);
+}
+
+/// A sync that goes on until somebody has written, or in vain for long.
+static SYNCING: Mutex<Syncing> = Mutex::new(Syncing::NotYet);
+static SYNC_CHANGED: Condvar = Condvar::new();
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Syncing {
+    NotYet,
+    Now,
+    Written,
+}
+
+fn reach(from: Syncing, to: Syncing) -> bool {
+    let syncing = SYNCING.lock().unwrap();
+    let patience = Duration::from_secs(60);
+    let (mut syncing, waited) =
+        SYNC_CHANGED.wait_timeout_while(syncing, patience, |syncing| *syncing == from).unwrap();
+    if !waited.timed_out() {
+        assert_eq!(*syncing, to);
+    }
+    *syncing = to;
+    !waited.timed_out()
+}
+
+fn syncs_until_written(_: &File) -> std::io::Result<()> {
+    let mut syncing = SYNCING.lock().unwrap();
+    if *syncing == Syncing::Written {
+        return Ok(());
+    }
+    *syncing = Syncing::Now;
+    drop(syncing);
+    SYNC_CHANGED.notify_all();
+    match reach(Syncing::Now, Syncing::Written) {
+        true => Ok(()),
+        false => Err(std::io::Error::other("nobody could write meanwhile")),
+    }
+}
+
+#[test]
+fn nobody_else_waits_for_the_disk_to_have_a_full_file() {
+    let cache = tempfile::tempdir().unwrap();
+    let log = DiskLog { sync_data: syncs_until_written, ..log(cache.path()) };
+    for lsn in 1..=17 {
+        log.push_record(std::iter::empty(), record(lsn, 1 << 20));
+    }
+    std::thread::scope(|scope| {
+        let full = scope.spawn(|| log.write());
+        assert!(reach(Syncing::NotYet, Syncing::Now), "nobody syncs");
+        push(&log, 18);
+        assert_eq!(log.write(), OnDisk::Yes);
+        *SYNCING.lock().unwrap() = Syncing::Written;
+        SYNC_CHANGED.notify_all();
+        assert_eq!(full.join().unwrap(), OnDisk::Yes);
+    });
+    assert!(cache.path().join("oplog/0/0000000002.log").exists());
+    push(&log, 19);
+    assert_eq!(log.write(), OnDisk::Yes);
+    drop(log);
+    let [found] = &left(cache.path())[..] else { panic!() };
+    assert_eq!((found.pending.len(), &found.damage), (19, &None));
 }
 
 #[test]
