@@ -11,7 +11,6 @@
 //! - an answer that the kernel takes in whatever it was told meanwhile has no time-out for attributes ([`Inode::Known`]).
 
 mod attrs;
-mod caller;
 mod data;
 mod dirs;
 mod leaving;
