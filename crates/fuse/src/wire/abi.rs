@@ -16,6 +16,8 @@ pub(crate) const MINOR: u32 = 45;
 /// The oldest one that has all that is used without asking (Linux 5.4).
 pub(crate) const MINOR_MIN: u32 = 31;
 pub(crate) const IN_HEADER_LEN: usize = 40;
+/// Where it has how many words of 8 bytes extend it, at the end of the message.
+pub(crate) const EXTENSIONS_AT: std::ops::Range<usize> = 36..38;
 pub(crate) const OUT_HEADER_LEN: usize = 16;
 
 macro_rules! constants {
