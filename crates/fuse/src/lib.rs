@@ -22,8 +22,8 @@ pub mod wire;
 
 pub use mount::{
     FILE_SYSTEM_TYPE, HANDOVER_FORMAT, HandOverError, Heir, Leaving, Monitor, Mount, MountAccess,
-    MountConfig, MountEntry, MountError, MountFlags, MountStats, ReadyHeir, StayError, abort_connection,
-    find_mount, guard, list_mounts, remount, unescape,
+    MountConfig, MountEntry, MountError, MountFlags, MountStats, ReadyHeir, RequestTimeout, StayError,
+    abort_connection, find_mount, guard, list_mounts, remount, unescape,
 };
 pub use notify::Hooks;
 pub use wire::Cores;

@@ -10,7 +10,7 @@ use crate::units::show_size;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::Serialize;
-use soda_fuse::MountEntry;
+use soda_fuse::{MountEntry, RequestTimeout};
 use soda_protocol::ServerStatus;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -72,6 +72,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
         findings.push(unmounting(Path::new(UMOUNT_HELPER)));
     }
     findings.extend(dead(&mounts)?);
+    findings.extend(RequestTimeout::of_this_machine().as_ref().map(timeout));
     findings.extend(asked(arguments.server.server.as_deref(), &mounts)?);
     match arguments.json {
         true => print_json(&findings)?,
@@ -195,6 +196,11 @@ fn unmounting(helper: &Path) -> Finding {
         "does not wait until delayed writes are told; `soda umount` does",
         format!("for umount(8) and systemd: `ln -s {} {}`", program.display(), helper.display()),
     )
+}
+
+/// Waits that are nothing unusual here end the mount then.
+fn timeout(timeout: &RequestTimeout) -> Finding {
+    Finding::fair("time limit", timeout.to_string(), timeout.advice())
 }
 
 fn dead(mounts: &[MountStatus]) -> Result<Vec<Finding>, CliError> {
@@ -336,6 +342,15 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn a_time_limit_on_requests_is_told_with_what_to_do() {
+        let set_by = vec!["fs.fuse.default_request_timeout".to_owned()];
+        let finding = timeout(&RequestTimeout { after: std::time::Duration::from_secs(60), set_by });
+        assert_eq!(finding.verdict, Verdict::Fair);
+        assert!(finding.found.contains("60s"), "{finding:?}");
+        assert!(finding.advice.contains("fs.fuse.default_request_timeout=0"), "{finding:?}");
+    }
+
     fn a_server_without_room_is_told() {
         let mut status = ServerStatus {
             software: "soda".into(),
