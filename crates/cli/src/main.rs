@@ -21,6 +21,7 @@ mod spec;
 mod table;
 mod takeover;
 mod units;
+mod user;
 mod within;
 
 use args::{Cli, Command};

@@ -7,6 +7,7 @@ use crate::commands::{print, print_json};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use crate::units::show_size;
+use crate::user::is_machines_root;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -68,11 +69,11 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
         io_uring(soda_fuse::uring_obstacle()),
         runtime(&control::runtime_dir()),
     ];
-    if rustix::process::geteuid().is_root() {
+    if is_machines_root() {
         findings.push(unmounting(Path::new(UMOUNT_HELPER)));
     }
-    findings.extend(dead(&mounts)?);
     findings.extend(RequestTimeout::of_this_machine().as_ref().map(timeout));
+    findings.extend(dead(&mounts)?);
     findings.extend(asked(arguments.server.server.as_deref(), &mounts)?);
     match arguments.json {
         true => print_json(&findings)?,
@@ -342,7 +343,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn a_time_limit_on_requests_is_told_with_what_to_do() {
         let set_by = vec!["fs.fuse.default_request_timeout".to_owned()];
         let finding = timeout(&RequestTimeout { after: std::time::Duration::from_secs(60), set_by });
@@ -351,6 +351,7 @@ mod tests {
         assert!(finding.advice.contains("fs.fuse.default_request_timeout=0"), "{finding:?}");
     }
 
+    #[test]
     fn a_server_without_room_is_told() {
         let mut status = ServerStatus {
             software: "soda".into(),
