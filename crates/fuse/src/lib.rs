@@ -27,4 +27,5 @@ pub use mount::{
 };
 pub use notify::Hooks;
 pub use wire::Cores;
-pub use wire::connection::{Transport, TransportChoice, URING_SWITCH, uring_obstacle};
+pub use wire::connection::{Transport, TransportChoice};
+pub use wire::{URING_SWITCH, uring_obstacle};
