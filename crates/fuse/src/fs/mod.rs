@@ -13,6 +13,7 @@
 mod attrs;
 mod data;
 mod dirs;
+mod flags;
 mod leaving;
 mod locks;
 mod moved;
@@ -364,6 +365,7 @@ impl Inner {
                 let copy = data::CopyRequest { offset, to_offset, len, kill, wide };
                 run!(fs, header, async move { fs.copy_range(from, to, copy, reply).await })
             }
+            Op::Ioctl { command, data, len } => flags::ioctl(command, data, len, reply),
             Op::GetLock(request) => {
                 let file = file!(request.handle);
                 run!(fs, header, async move { fs.lock_test(file, request, reply).await })

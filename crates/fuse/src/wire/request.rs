@@ -197,6 +197,13 @@ pub enum Op<'a> {
         wide: bool,
     },
 
+    /// `len`: of the answer.
+    Ioctl {
+        command: u32,
+        data: &'a [u8],
+        len: u32,
+    },
+
     OpenDir,
     ReadDir {
         handle: u64,
@@ -406,6 +413,11 @@ fn parse_op(
             len: f.u64()?,
             wide: operation == opcode::COPY_FILE_RANGE_64,
         },
+        opcode::IOCTL => {
+            let (_handle, _flags, command, _argument) = (f.u64()?, f.u32()?, f.u32()?, f.u64()?);
+            let (size, len) = (f.u32()?, f.u32()?);
+            Op::Ioctl { command, data: f.bytes(size as usize)?, len }
+        }
         opcode::OPENDIR => Op::OpenDir,
         opcode::READDIR => Op::ReadDir { handle: f.u64()?, offset: f.u64()?, len: f.u32()? },
         opcode::READDIRPLUS => Op::ReadDirPlus { handle: f.u64()?, offset: f.u64()?, len: f.u32()? },

@@ -44,13 +44,8 @@ fn a_write_is_decoded() {
     let bytes = message(opcode::WRITE, &body);
     let (_, _, fields) = parse_header(&bytes).unwrap();
     let (op, data) = parse_write(fields).unwrap();
-    let Op::Write {
-        handle: 3,
-        offset: 4096,
-        from_page_cache: false,
-        kill_suid_sgid: true,
-        flags: 0o10001,
-    } = op
+    let Op::Write { handle: 3, offset: 4096, from_page_cache: false, kill_suid_sgid: true, flags: 0o10001 } =
+        op
     else {
         panic!("{op:?}")
     };
@@ -117,11 +112,25 @@ proptest! {
         }
         match Op::parse(operation, fields, form) {
             Ok(Op::BatchForget { pairs }) => prop_assert_eq!(Op::forgets(pairs).count() * 16, pairs.len()),
+            Ok(Op::Ioctl { data, .. }) => prop_assert!(data.len() + 32 <= body.len()),
             Ok(Op::Lookup { name } | Op::Unlink { name }) => prop_assert!(!name.contains(&0)),
             Ok(Op::SetXattr { name, value, .. }) => prop_assert!(name.len() + value.len() < body.len()),
             _ => {}
         }
     }
+}
+
+#[test]
+fn an_ioctl_is_decoded() {
+    let mut body = vec![0; 32];
+    body[12..16].copy_from_slice(&0x4008_6602u32.to_ne_bytes());
+    body[24..28].copy_from_slice(&4u32.to_ne_bytes());
+    body[28..32].copy_from_slice(&9u32.to_ne_bytes());
+    body.extend([1, 2, 3, 4, 5]);
+    let bytes = message(opcode::IOCTL, &body);
+    let Ok(Op::Ioctl { command: 0x4008_6602, data: [1, 2, 3, 4], len: 9 }) = parse(&bytes) else {
+        panic!("{:?}", parse(&bytes))
+    };
 }
 
 #[test]
