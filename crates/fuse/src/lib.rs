@@ -3,7 +3,8 @@
 //!
 //! Code map: [`wire`] is the kernel's protocol and its device; `fs` answers requests; `nodes` and `handles` are what the kernel
 //! knows; `notify` is how it is made to forget, `listings` what it may be taking in meanwhile; `last_bytes` is how it learns
-//! that a file has become longer; `task` runs a request, `caller` is what can be seen of who made it; `mount` is mount(2), and the process that looks after the daemon.
+//! that a file has become longer; `task` runs a request, `caller` is what can be seen of who made it; `mount` is mount(2), and
+//! the process that looks after the daemon.
 //!
 //! Nothing here decides about leases: how long an answer may be kept is asked of the client, in the moment it is handed on.
 
