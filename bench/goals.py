@@ -131,9 +131,29 @@ def through(words: str, figure: str, bound: Bound, limit: float, nature: Nature 
     return Goal(f"write=through: {words}", figure, None, bound, limit, nature, target="soda-through")
 
 
+OF_ONE = {
+    "unlink": 3.05,
+    "mkdir": 3.05,
+    "rename": 4.05,
+    "rmdir": 3.05,
+    "chmod": 1.1,
+    "warm listing": 2.5,
+    "tar x of one file": 12.3,
+}
+"""Operation: requests to the daemon at most. Which these are is in PERFORMANCE.md."""
+
+GOALS += [
+    Goal(f"{operation}: requests to the daemon", f"requests per {operation}", None, MOST, most, Nature.REQUESTS)
+    for operation, most in OF_ONE.items()
+]
+
 GOALS += [
     through("create+write+close by one thread, a second", "create", LEAST, 3000),
     through("... requests to the daemon", "requests per create", MOST, 6.1, Nature.REQUESTS),
+    *(
+        through(f"{operation}: requests to the daemon", f"requests per {operation}", MOST, most, Nature.REQUESTS)
+        for operation, most in OF_ONE.items()
+    ),
     through("creates, the best of 2, 4 and 8 clients over one", "create, best over 1 client", LEAST, 1.0),
     through("fsync'ed creates, 8 threads over 1", "fsync creates, 8 threads over 1", LEAST, 2.0),
     through("a write that invalidates a reader, us", "recall", MOST, 1000),

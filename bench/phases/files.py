@@ -1,10 +1,15 @@
 """Many small files."""
 
+import io
 import multiprocessing
 import os
 import statistics
+import subprocess
+import tarfile
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from machine import Usage
@@ -13,11 +18,13 @@ from targets import Failed, Local, Passthrough, Soda, Target
 
 
 class Small(Phase):
-    """4 KiB files in directories of 100: made, looked at, read, removed, all by one thread. Where they are counted, how many
-    requests of the kernel to the daemon and messages of the daemon to the server each takes."""
+    """4 KiB files in directories of 100: made, looked at, read, removed, all by one thread; and archives of one such file,
+    unpacked by tar. Where they are counted, how many requests of the kernel to the daemon and messages of the daemon to the
+    server each takes."""
 
     CREATE, STAT, READ = Kind("create", "/s"), Kind("warm stat", "/s"), Kind("warm small read", "/s")
     LIST, UNLINK = Kind("warm readdir names", "/s"), Kind("unlink", "/s")
+    TAR = Kind("tar x of one file", "/s")
     tree = Kind("entries of a tree of small files", "stale")
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
@@ -67,9 +74,32 @@ class Small(Phase):
             figures[self.LIST] = statistics.median(rate(count, list_all) for _ in range(3))
         figures.update(counted.per("warm listing", 3 * len(directories)))
         measured(self.UNLINK, unlink_all)
+        with archives_of_one_file(10, content) as archives, Counted(target) as counted:
+            unpacked = len(archives) * len(directories)
+            figures[self.TAR] = rate(unpacked, lambda: unpack_all(archives, directories))
+        figures.update(counted.per(self.TAR.name, unpacked))
         for directory in directories:
             create(directory, range(0, 100, 10), content)
         return figures
+
+
+@contextmanager
+def archives_of_one_file(count: int, content: bytes) -> Iterator[list[Path]]:
+    """Each with a file of a name of its own, on the local disk."""
+    with tempfile.TemporaryDirectory(prefix="soda-bench.") as base:
+        archives = [Path(base) / f"{number}.tar" for number in range(count)]
+        for archive in archives:
+            with tarfile.open(archive, "w") as tar:
+                member = tarfile.TarInfo(f"unpacked{archive.stem}")
+                member.size, member.mtime = len(content), 1_000_000_000
+                tar.addfile(member, io.BytesIO(content))
+        yield archives
+
+
+def unpack_all(archives: list[Path], directories: list[Path]) -> None:
+    for directory in directories:
+        for archive in archives:
+            subprocess.run(["tar", "xf", archive, "-C", directory], check=True)
 
 
 class Names(Phase):

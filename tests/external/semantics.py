@@ -34,6 +34,8 @@ SLOW = 5
 LIBC = ctypes.CDLL(None, use_errno=True)
 NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
 KEEP_SIZE, PUNCH_HOLE, COLLAPSE, ZERO_RANGE, INSERT = 1, 2, 8, 16, 32
+FICLONE, FS_IOC_GETVERSION = 0x40049409, 0x80087601
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR = 0x80086601, 0x40086602, 0x801C581F, 0x401C5820
 NOBODY = 65534
 
 
@@ -1496,11 +1498,30 @@ def refused():
         with open(f"{A}/clone {name}", "wb") as file:
             file.write(bytes(8192))
     source, target = os.open(f"{A}/clone from", os.O_RDONLY), os.open(f"{A}/clone to", os.O_RDWR)
-    clone, flags = 0x40049409, 0x80086601  # FICLONE, FS_IOC_GETFLAGS
-    same(errno_of(fcntl.ioctl, target, clone, source), "ENOTSUP")
-    same(errno_of(fcntl.ioctl, target, flags, bytes(8)), "ENOTTY")
+    same(errno_of(fcntl.ioctl, target, FICLONE, source), "ENOTSUP")
+    same(errno_of(fcntl.ioctl, target, FS_IOC_SETFLAGS, b"\x10\0\0\0\0\0\0\0"), "ENOTSUP")
+    same(errno_of(fcntl.ioctl, target, FS_IOC_GETVERSION, bytes(8)), "ENOTTY")
     for mode in (COLLAPSE, INSERT):
         same(errno_of(allocate, target, mode, 0, 4096), "ENOTSUP")
+
+
+@test
+def flags_of_files():
+    """No file has a flag of chattr's, which lsattr can say; who sets none is right, who sets one is refused."""
+    os.mkdir(f"{A}/flags")
+    open(f"{A}/flags/file", "w").close()
+    get, set_, get_all, set_all = FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR
+    for path in f"{A}/flags", f"{B}/flags/file":
+        fd = os.open(path, os.O_RDONLY)
+        same(fcntl.ioctl(fd, get, b"\xff" * 8)[:4], bytes(4))
+        same(fcntl.ioctl(fd, get_all, b"\xff" * 28), bytes(28))
+        same(fcntl.ioctl(fd, set_, bytes(8)), bytes(8))
+        same(fcntl.ioctl(fd, set_all, bytes(28)), bytes(28))
+        same(errno_of(fcntl.ioctl, fd, set_, b"\x10" + bytes(7)), "ENOTSUP")
+        os.close(fd)
+    if shutil.which("lsattr"):
+        seen = subprocess.run(["lsattr", f"{A}/flags"], capture_output=True, text=True)
+        same((seen.returncode, seen.stderr, set(seen.stdout.split()[0])), (0, "", {"-"}))
 
 
 @test

@@ -2,6 +2,7 @@
 //! may be gone.
 
 use crate::control::named_dir;
+use crate::user::is_machines_root;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -28,7 +29,7 @@ fn state_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("SODA_STATE_DIR") {
         return PathBuf::from(dir);
     }
-    if rustix::process::geteuid().is_root() {
+    if is_machines_root() {
         return PathBuf::from("/var/lib/soda");
     }
     let home =

@@ -8,6 +8,7 @@ use crate::binds;
 use crate::ending::{self, LastWords, Listeners};
 use crate::error::CliError;
 use crate::takeover::{self, Claims};
+use crate::user;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use soda_client::{ChangesView, Client, ClientStanding, SessionView};
@@ -126,11 +127,10 @@ pub(crate) fn runtime_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("SODA_RUNTIME_DIR") {
         return PathBuf::from(dir);
     }
-    match rustix::process::geteuid().is_root() {
+    match user::is_machines_root() {
         true => PathBuf::from("/run/soda"),
         false => {
-            let fallback =
-                || std::env::temp_dir().join(format!("soda-{}", rustix::process::geteuid().as_raw()));
+            let fallback = || std::env::temp_dir().join(format!("soda-{}", user::outside()));
             named_dir(std::env::var_os("XDG_RUNTIME_DIR")).map_or_else(fallback, |dir| dir.join("soda"))
         }
     }
@@ -146,7 +146,8 @@ fn made_runtime_dir() -> Result<PathBuf, CliError> {
     let dir = runtime_dir();
     let made = std::fs::create_dir_all(&dir)
         .and_then(|()| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)));
-    made.map_err(CliError::io(format!("the runtime directory {}", dir.display())))?;
+    let what = format!("the runtime directory {} (SODA_RUNTIME_DIR names another place)", dir.display());
+    made.map_err(CliError::io(what))?;
     Ok(dir)
 }
 

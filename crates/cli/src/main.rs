@@ -21,6 +21,7 @@ mod spec;
 mod table;
 mod takeover;
 mod units;
+mod user;
 mod within;
 
 use args::{Cli, Command};
@@ -28,6 +29,9 @@ use clap::Parser;
 use error::CliError;
 use std::ffi::OsString;
 use std::process::ExitCode;
+
+/// What a mount's daemon logs: warnings; and how it answers the kernel, with the reason if not as it could.
+const DAEMON_LOG: &str = "warn,soda_fuse::mount=info,soda_fuse::wire::connection=info";
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -56,6 +60,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
     let default_filter = match &cli.command {
         Command::Serve(_) => "info,fjall=warn,lsm_tree=warn",
         Command::Mount(arguments) if arguments.foreground && !arguments.daemon => "info",
+        Command::Mount(arguments) if arguments.daemon => DAEMON_LOG,
         _ => "warn",
     };
     log::start(&cli.log, default_filter)?;

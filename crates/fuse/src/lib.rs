@@ -3,10 +3,12 @@
 //!
 //! Code map: [`wire`] is the kernel's protocol and its device; `fs` answers requests; `nodes` and `handles` are what the kernel
 //! knows; `notify` is how it is made to forget, `listings` what it may be taking in meanwhile; `last_bytes` is how it learns
-//! that a file has become longer; `task` runs a request; `mount` is mount(2), and the process that looks after the daemon.
+//! that a file has become longer; `task` runs a request, `caller` is what can be seen of who made it; `mount` is mount(2), and
+//! the process that looks after the daemon.
 //!
 //! Nothing here decides about leases: how long an answer may be kept is asked of the client, in the moment it is handed on.
 
+mod caller;
 mod errno;
 mod fs;
 mod handles;
@@ -21,9 +23,10 @@ pub mod wire;
 
 pub use mount::{
     FILE_SYSTEM_TYPE, HANDOVER_FORMAT, HandOverError, Heir, Leaving, Monitor, Mount, MountAccess,
-    MountConfig, MountEntry, MountError, MountFlags, MountStats, ReadyHeir, StayError, abort_connection,
-    find_mount, guard, list_mounts, remount, unescape,
+    MountConfig, MountEntry, MountError, MountFlags, MountStats, ReadyHeir, RequestTimeout, StayError,
+    abort_connection, find_mount, guard, list_mounts, remount, unescape,
 };
 pub use notify::Hooks;
 pub use wire::Cores;
-pub use wire::connection::{Transport, TransportChoice, URING_SWITCH, uring_obstacle};
+pub use wire::connection::{Transport, TransportChoice};
+pub use wire::{URING_SWITCH, uring_obstacle};

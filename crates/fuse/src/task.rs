@@ -4,8 +4,10 @@
 //! INTERRUPT ends a wait for a lock, which is told and answers by itself: it may have been granted just then. Any other
 //! operation is like a local disk's: only a signal that kills the process ends it, so that a handler of SIGALRM does not see
 //! EINTR from write(2). A process is let go only when what it has asked the server for is done, or never will be: whoever has
-//! waited for its death sees no change of it later.
+//! waited for its death sees no change of it later. Where nobody can see what the signal was (of a thread of another PID
+//! namespace) the operation goes on for as long as one may take whose server answers, and is let go then.
 
+use crate::caller::{Seen, look_at};
 use crate::wire::{Sink, Unique};
 use soda_client::caller::{self, Outstanding};
 use soda_types::Errno;
@@ -15,7 +17,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -28,6 +30,10 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 
 /// For how long a process that is being killed waits for what became of its operation. A server that answers does so at once.
 const TAKE_BACK: Duration = Duration::from_secs(2);
+
+/// For how long an operation goes on after a signal of which nobody can see whether it kills. Longer than a server that answers
+/// takes, with a client that holds it up for four terms of 10 s (SEMANTICS 36).
+const UNSEEN: Duration = Duration::from_secs(45);
 
 /// So many INTERRUPTs that came before their request are remembered.
 const EARLY: usize = 256;
@@ -50,6 +56,7 @@ pub(crate) struct Tasks {
     sink: Arc<dyn Sink>,
     waiting: Mutex<Waiting>,
     take_back: Duration,
+    unseen: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -102,7 +109,7 @@ pub(crate) enum Interrupted {
 
 impl Tasks {
     pub(crate) fn new(runtime: Handle, sink: Arc<dyn Sink>) -> Arc<Tasks> {
-        Arc::new(Tasks { runtime, sink, waiting: Mutex::default(), take_back: TAKE_BACK })
+        Arc::new(Tasks { runtime, sink, waiting: Mutex::default(), take_back: TAKE_BACK, unseen: UNSEEN })
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -178,7 +185,7 @@ impl Tasks {
         };
         match &task.interruptible {
             Interruptible::AnySignal(signal) => signal.notify_one(),
-            Interruptible::Death if is_dying(task.tid) => task.die(),
+            Interruptible::Death if is_dying(task.tid) == Some(true) => task.die(),
             Interruptible::Death => {
                 if !task.interrupted.swap(true, Ordering::Relaxed) {
                     self.runtime.spawn(give_up_on_death(task));
@@ -215,22 +222,25 @@ impl Tasks {
 
 /// The kernel tells of the first signal only; a killing one may follow.
 async fn give_up_on_death(task: Arc<Task>) {
+    let interrupted = Instant::now();
     loop {
         tokio::time::sleep(LOOK_AGAIN).await;
         if task.is_finished() {
             return;
         }
-        if is_dying(task.tid) {
+        if is_dying(task.tid).unwrap_or_else(|| interrupted.elapsed() >= task.tasks.unseen) {
             return task.die();
         }
     }
 }
 
-/// Whether a fatal signal is pending for the thread: the kernel then marks SIGKILL, whatever the signal was.
-fn is_dying(tid: u32) -> bool {
-    match std::fs::read_to_string(format!("/proc/{tid}/status")) {
-        Ok(status) => Signals::of(&status).is_fatal(),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+/// Whether a fatal signal is pending for the thread: the kernel then marks SIGKILL, whatever the signal was. `None`: nobody can
+/// say.
+fn is_dying(tid: u32) -> Option<bool> {
+    match look_at(tid) {
+        Seen::Status(status) => Some(Signals::of(&status).is_fatal()),
+        Seen::Gone => Some(true),
+        Seen::Unknown => None,
     }
 }
 
@@ -273,7 +283,7 @@ impl Task {
 
     /// Whether a signal that ends it is pending. A thread that is not there waits for nothing: the kernel wants the rest.
     fn has_signal(&self) -> bool {
-        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.tid)) else { return false };
+        let Seen::Status(status) = look_at(self.tid) else { return false };
         let signals = Signals::of(&status);
         match self.interruptible {
             Interruptible::AnySignal(_) => signals.is_fatal() || signals.is_heard(),
@@ -357,9 +367,9 @@ mod tests {
     use std::io;
 
     #[derive(Debug, Default)]
-    struct Seen(Mutex<Vec<(Unique, i32)>>);
+    struct Answered(Mutex<Vec<(Unique, i32)>>);
 
-    impl Sink for Seen {
+    impl Sink for Answered {
         fn send(&self, unique: Unique, error: i32, _: &[&[u8]]) -> io::Result<()> {
             self.0.lock().unwrap().push((unique, error));
             Ok(())
@@ -367,7 +377,7 @@ mod tests {
     }
 
     /// A wait for a lock that is never granted.
-    fn wait_for_lock(tasks: &Arc<Tasks>, seen: &Arc<Seen>, unique: Unique, tid: u32) {
+    fn wait_for_lock(tasks: &Arc<Tasks>, seen: &Arc<Answered>, unique: Unique, tid: u32) {
         let (signal, seen) = (Arc::<Notify>::default(), seen.clone());
         tasks.run(unique, tid, Interruptible::AnySignal(signal.clone()), async move {
             signal.notified().await;
@@ -381,9 +391,15 @@ mod tests {
         }
     }
 
-    fn tasks() -> (Arc<Tasks>, Arc<Seen>) {
-        let seen = Arc::new(Seen::default());
+    fn tasks() -> (Arc<Tasks>, Arc<Answered>) {
+        let seen = Arc::new(Answered::default());
         (Tasks::new(Handle::current(), seen.clone()), seen)
+    }
+
+    fn tasks_with(take_back: Duration, unseen: Duration) -> (Arc<Tasks>, Arc<Answered>) {
+        let (sink, runtime) = (Arc::new(Answered::default()), Handle::current());
+        let tasks = Tasks { runtime, sink: sink.clone(), waiting: Mutex::default(), take_back, unseen };
+        (Arc::new(tasks), sink)
     }
 
     #[tokio::test]
@@ -428,13 +444,29 @@ mod tests {
         assert_eq!(ended, [(1, -4), (3, -4)]);
     }
 
+    // SEMANTICS 27
+    /// As of all threads of other PID namespaces: Linux says 0.
+    #[tokio::test]
+    async fn a_signal_that_nobody_can_see_ends_no_operation_at_once_and_every_one_in_the_end() {
+        let ((tasks, seen), (brief, let_go)) =
+            (tasks_with(TAKE_BACK, UNSEEN), tasks_with(TAKE_BACK, Duration::ZERO));
+        for tasks in [&tasks, &brief] {
+            tasks.run(1, 0, Interruptible::Death, std::future::pending());
+            assert_eq!(tasks.interrupt(1), Interrupted::Noted);
+        }
+        wait_for_lock(&tasks, &seen, 2, 0);
+        assert_eq!(tasks.interrupt(2), Interrupted::Noted);
+        until_waiting(&brief, 0).await;
+        until_waiting(&tasks, 1).await;
+        assert_eq!(*let_go.0.lock().unwrap(), [(1, -4)]);
+        assert_eq!(*seen.0.lock().unwrap(), [(2, -4)]);
+        assert_eq!(tasks.len(), 1);
+    }
+
     #[tokio::test]
     async fn who_is_killed_waits_for_a_change_that_is_under_way_but_not_for_ever() {
-        let seen = Arc::new(Seen::default());
         let take_back = Duration::from_millis(200);
-        let tasks =
-            Tasks { runtime: Handle::current(), sink: seen.clone(), waiting: Mutex::default(), take_back };
-        let tasks = Arc::new(tasks);
+        let (tasks, seen) = tasks_with(take_back, UNSEEN);
         let under_way = |answered: tokio::sync::oneshot::Receiver<()>| {
             let mut answered = Box::pin(answered);
             std::future::poll_fn(move |context| {

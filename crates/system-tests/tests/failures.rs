@@ -1,12 +1,12 @@
 //! Failures cost time, never correctness, and never for ever: bounds on waiting, and what goes on by itself.
 
 use soda_system_tests::cell::{
-    Cell, MEASURED_TERM, Network, PATIENCE, Setting, TERM, is_mounted, prerequisites, soda_binary,
+    Cell, LONG_TERM, MEASURED_TERM, Network, PATIENCE, Setting, TERM, is_mounted, prerequisites, soda_binary,
 };
 use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::time::Duration;
 
@@ -153,6 +153,63 @@ fn a_reader_whose_server_is_gone_waits_can_be_killed_and_can_be_unmounted() {
     let finish = wait::run(Command::new("cat").arg(root.join("file")), Duration::from_secs(2));
     assert!(matches!(finish, Finish::TimedOut { killable: true }), "hard mounts wait, killably: {finish:?}");
     cell.mounts[0].unmount();
+}
+
+/// Of a container's daemon, whose mount programs outside of it use: it cannot see their signals, nor their groups.
+// SEMANTICS 27, 32
+#[test]
+fn a_daemon_in_another_pid_namespace_takes_no_signal_for_death() {
+    const WAITS: &str = "import ctypes, signal, sys\n\
+        signal.signal(signal.SIGALRM, lambda *_: None)\n\
+        signal.setitimer(signal.ITIMER_REAL, 0.1)\n\
+        done = ctypes.CDLL(None, use_errno=True).mkdir(sys.argv[1].encode(), 0o755)\n\
+        print(done, ctypes.get_errno())\n";
+    const ALARM: u64 = 1 << 13;
+    if !prerequisites() {
+        return;
+    }
+    let (mount_prefix, mount_options) =
+        (["unshare", "--pid", "--fork", "--kill-child"], ["-o", "write=through"]);
+    let setting = Setting {
+        term: LONG_TERM,
+        mount_prefix: &mount_prefix,
+        mount_options: &mount_options,
+        ..Setting::default()
+    };
+    let cell = Cell::assemble(1, &setting);
+    let root = cell.root(0);
+
+    let file = root.join("file");
+    fs::write(&file, "x").unwrap();
+    std::os::unix::fs::chown(&file, Some(1234), Some(4242)).unwrap();
+    let mut chmod = Command::new("setpriv");
+    chmod.args(["--reuid=1234", "--regid=1234", "--groups=4242", "chmod", "2755", "file"]).current_dir(root);
+    wait::run(&mut chmod, PATIENCE).expect_success("chmod");
+    assert_eq!(
+        fs::metadata(&file).unwrap().mode() & 0o7777,
+        0o2755,
+        "set-group-id for a group of the caller's"
+    );
+
+    cell.server.freeze();
+    let mut python = Command::new("python3");
+    python.args(["-c", WAITS]).arg(root.join("dir")).stdout(std::process::Stdio::piped());
+    let mut mkdir = python.spawn().unwrap();
+    // It waits in the kernel: else its handler would have taken the signal.
+    let status = format!("/proc/{}/status", mkdir.id());
+    let is_pending = || {
+        let status = fs::read_to_string(&status).unwrap();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap_or("0");
+        u64::from_str_radix(pending.trim(), 16).unwrap() & ALARM != 0
+    };
+    let told = wait::until(PATIENCE, || is_pending() || mkdir.try_wait().unwrap().is_some());
+    let early = wait::until(Duration::from_secs(1), || mkdir.try_wait().unwrap().is_some());
+    cell.server.thaw();
+    wait::in_time(PATIENCE, "mkdir still waits", || mkdir.try_wait().unwrap().is_some());
+    let mut said = String::new();
+    mkdir.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "0 0\n", "SIGALRM was taken for a signal that kills");
+    assert!(told && !early, "it did not wait for the server");
 }
 
 // SEMANTICS 38

@@ -7,10 +7,11 @@
 #![allow(clippy::unwrap_used)]
 
 use rustix::fs::{CWD, FileType, Mode};
-use soda_system_tests::cell::{Cell, LONG_TERM, Mount, PATIENCE, Setting, prerequisites};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use soda_system_tests::cell::{Cell, LONG_TERM, Mount, PATIENCE, Setting, prerequisites, skip};
 use soda_system_tests::wait;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -202,4 +203,154 @@ fn a_scan_of_many_files_costs_little_and_the_next_one_nothing() {
     assert!(leases <= 60, "{leases} leases at the server");
     assert!(costs[0].0 <= 3 * dirs + 50, "{costs:?}");
     assert_eq!(costs[1].0, 0, "{costs:?}");
+}
+
+/// As many descriptors as `wanted`. Says so where this process may not have them.
+fn may_open(wanted: u64) -> bool {
+    let mut limit = getrlimit(Resource::Nofile);
+    let more = |limit: Option<u64>| limit.map(|limit| limit.max(wanted));
+    (limit.current, limit.maximum) = (more(limit.current), more(limit.maximum));
+    let raised = setrlimit(Resource::Nofile, limit).is_ok();
+    if !raised {
+        skip("a process may not have so many open files");
+    }
+    raised
+}
+
+// SEMANTICS 57
+#[test]
+fn ten_thousand_files_are_open_on_two_machines_and_change_hands() {
+    /// Every so many are open on the other machine, too.
+    const SHARED: u64 = 10;
+    if !prerequisites() {
+        return;
+    }
+    let _alone = DISK.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = size("SODA_OPEN_FILES", 10_000);
+    if !may_open(2 * count) {
+        return;
+    }
+    let mut cell = Cell::unhurried(2);
+    let start = Instant::now();
+    let roots = cell.roots();
+    let name = |root: &Path, number: u64| root.join((number % 2).to_string()).join(number.to_string());
+    // Each machine makes every second one, in a directory of its own, and keeps it open.
+    let files: Vec<(u64, File)> = std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..2)
+            .map(|machine| {
+                let root = &roots[machine as usize];
+                scope.spawn(move || {
+                    fs::create_dir(root.join(machine.to_string())).unwrap();
+                    let make = |number| {
+                        let path = name(root, number);
+                        let file =
+                            File::options().read(true).write(true).create_new(true).open(path).unwrap();
+                        file.write_all_at(&number.to_le_bytes(), 0).unwrap();
+                        (number, file)
+                    };
+                    (machine..count).step_by(2).map(make).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        makers.into_iter().flat_map(|maker| maker.join().unwrap()).collect()
+    });
+    let made = start.elapsed();
+    let other = |number: u64| &roots[1 - (number % 2) as usize];
+    let shared: Vec<(u64, File)> = (0..count)
+        .filter(|number| number / 2 % SHARED == 0)
+        .map(|number| (number, File::open(name(other(number), number)).unwrap()))
+        .collect();
+    let open =
+        |cell: &Cell| -> u64 { cell.mounts.iter().map(|mount| mount.counter("kernel_open_files")).sum() };
+    assert_eq!(open(&cell), count + shared.len() as u64);
+
+    // Over io_uring no mount is handed over.
+    if std::env::var("SODA_TEST_TRANSPORT").as_deref() != Ok("uring") {
+        cell.mounts[0].take_over();
+    }
+    let content = |file: &File| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    for (number, file) in files.iter().chain(&shared) {
+        assert_eq!(content(file), *number);
+    }
+    for (number, file) in files.iter().filter(|(number, _)| number / 2 % 500 == 0) {
+        File::options()
+            .write(true)
+            .open(name(other(*number), *number))
+            .unwrap()
+            .write_all_at(&(number + count).to_le_bytes(), 0)
+            .unwrap();
+        assert_eq!(content(file), number + count);
+    }
+    let used = start.elapsed();
+    drop((files, shared));
+    // RELEASE is told when the kernel comes to it.
+    wait::in_time(PATIENCE, "files are still open", || open(&cell) == 0);
+    eprintln!(
+        "{count} files made and kept open in {made:?}, used until {used:?}, closed at {:?}",
+        start.elapsed()
+    );
+}
+
+// SEMANTICS 1, 10
+#[test]
+fn inodes_that_the_kernel_forgets_under_pressure_are_forgotten_and_come_back_as_they_are() {
+    const PRESSURE: &str = "/proc/sys/vm/drop_caches";
+    const LEFT: u64 = 1000;
+    if !prerequisites() {
+        return;
+    }
+    let _alone = DISK.lock().unwrap_or_else(PoisonError::into_inner);
+    // Dentries and inodes that nobody uses, of the whole machine.
+    let press = || fs::write(PRESSURE, "2");
+    if press().is_err() {
+        return skip("the kernel's caches are not ours to drop");
+    }
+    let entries = size("SODA_PRESSED", 10_000);
+    let cell = Cell::unhurried(2);
+    let (here, there) = (cell.root(0).join("directory"), cell.root(1).join("directory"));
+    fs::create_dir(&here).unwrap();
+    for number in 0..entries {
+        rustix::fs::mknodat(CWD, here.join(number.to_string()), FileType::RegularFile, Mode::RUSR, 0)
+            .unwrap();
+    }
+    let look = |dir: &Path| -> Vec<u64> {
+        let mut inodes = vec![0; entries as usize];
+        for entry in fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            let number: usize = entry.file_name().to_str().unwrap().parse().unwrap();
+            inodes[number] = entry.metadata().unwrap().ino();
+        }
+        inodes
+    };
+    let before = [&here, &there].map(|dir| look(dir));
+    assert!(before[0] == before[1] && !before[0].contains(&0), "other inodes on the other machine");
+    // What is used stays known: a file without a name, and a directory that somebody is in.
+    let nameless =
+        File::options().read(true).write(true).create_new(true).open(there.join("nameless")).unwrap();
+    nameless.write_all_at(b"still there", 0).unwrap();
+    fs::remove_file(there.join("nameless")).unwrap();
+    let inside = File::open(&there).unwrap();
+
+    let known = |mount: &Mount| mount.counter("kernel_inodes");
+    let had: Vec<u64> = cell.mounts.iter().map(known).collect();
+    assert!(had.iter().all(|known| *known > entries), "{had:?} inodes known of {entries}");
+    for mount in &cell.mounts {
+        wait::in_time(PATIENCE, "inodes are not forgotten", || {
+            press().unwrap();
+            known(mount) < LEFT
+        });
+    }
+    eprintln!("{had:?} inodes known, then {:?}", cell.mounts.iter().map(known).collect::<Vec<_>>());
+
+    let mut bytes = [0; 11];
+    nameless.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"still there");
+    rustix::fs::statat(&inside, "7", rustix::fs::AtFlags::empty()).unwrap();
+    fs::set_permissions(here.join("7"), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(fs::metadata(there.join("7")).unwrap().permissions().mode() & 0o777, 0o640);
+    assert!([&here, &there].iter().all(|dir| look(dir) == before[0]), "other inodes than before");
 }

@@ -1,6 +1,6 @@
 //! A machine with several users: what one has mounted is not another one's to judge or to take away.
 
-use soda_system_tests::cell::{Cell, PATIENCE, is_mounted, prerequisites, skip, soda_binary};
+use soda_system_tests::cell::{Cell, Network, PATIENCE, is_mounted, prerequisites, skip, soda_binary};
 use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -99,4 +99,82 @@ fn the_kernel_shows_noatime_for_mounts_of_every_user() {
     assert!(output.status.success(), "{output:?}");
     assert!(line.contains("noatime") && !line.contains("relatime"), "{line}");
     assert!(line.contains("user_id=65534"), "{line}");
+}
+
+/// What users do on two mounts of their own, with the death of a daemon: run as one of them, with `HERE`, which is theirs, and
+/// `SPEC`. The daemons end with the script, whose PID namespace ends.
+const WORK: &str = r#"set -eu
+cd "$HERE"; mkdir one two tmp; export TMPDIR="$HERE/tmp"
+soda() { "$HERE/soda" "$@"; }
+start() {
+    "$HERE/soda" mount "$SPEC" "$HERE/$1" --foreground >>"$HERE/$1.log" 2>&1 & pid=$!
+    until grep -q " $HERE/$1 " /proc/self/mountinfo; do kill -0 $pid; sleep 0.05; done
+}
+is() { [ "$1" = "$2" ] || { echo "$1, not $2"; exit 1; }; }
+start two; start one; daemon=$pid
+cd "$HERE/one/home"; other="$HERE/two/home"
+echo first >file; mkdir dir; mv file dir/moved; ln dir/moved link; ln -s dir/moved symlink; chmod 640 link
+is "$(cat "$other/dir/moved")" first; is "$(stat -c %a:%h "$other/symlink" -L)" 640:2
+echo second >>"$other/link"
+is "$(tail -n1 dir/moved)" second
+mv "$other/dir/moved" "$other/dir/there"
+is "$(ls dir)" there; is "$(tail -n1 symlink 2>&1 | grep -c such)" 1
+head -c 3000000 /dev/urandom >big; cmp big "$other/big"; truncate -s 1000000 "$other/big"; is "$(wc -c <big)" 1000000
+mkfifo fifo; touch gone; rm "$other/gone"; is "$(ls)" "$(printf 'big\ndir\nfifo\nlink\nsymlink')"
+flock link sh -c "! flock -n '$other/link' true"; flock -n "$other/link" true
+soda status | grep -q "$HERE/one "; soda stats "$HERE/one" --once >/dev/null; soda sync "$HERE/one" >/dev/null
+kill -9 $daemon; wait $daemon || true
+cd "$HERE"; is "$(ls one/home 2>&1 | grep -c 'not connected')" 1
+soda umount "$HERE/one"; is "$(grep -c " $HERE/one " /proc/self/mountinfo)" 0
+is "$(cat "$other/link")" "$(printf 'first\nsecond')"
+start one; rm -r one/home/*; is "$(ls "$other")" ""
+soda umount "$HERE/one"; soda umount "$HERE/two"; wait; is "$(grep -c " $HERE/\(one\|two\) " /proc/self/mountinfo)" 0
+echo "runtime: $(ls tmp)"
+"#;
+
+/// Runs [`WORK`] as nobody, where the device is open to all, as it is on most machines. With `enter` in front, which makes it the
+/// user `inside` of a namespace: that is what the volume is told.
+fn work_as_nobody(enter: &str, inside: u32) -> String {
+    let (cell, home) = (Cell::start(Network::Loopback, 1), Home::new());
+    let theirs = cell.root(0).join("home");
+    fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(inside), Some(inside)).unwrap();
+    let script = format!(
+        "set -e; mknod \"$HERE/fuse\" c 10 229; chmod 666 \"$HERE/fuse\"; mount --bind \"$HERE/fuse\" /dev/fuse\n\
+        exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups {enter} sh -c \"$WORK\""
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
+    command.env_remove("SODA_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR").env("WORK", WORK);
+    command.env("HERE", home.dir.path()).env("SPEC", format!("{}/main", cell.server.address()));
+    let output = wait::run(&mut command, PATIENCE * 3).output("what an ordinary user does");
+    let log = |name: &str| fs::read_to_string(home.dir.path().join(name)).unwrap_or_default();
+    assert!(output.status.success(), "{output:?}\none: {}\ntwo: {}", log("one.log"), log("two.log"));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn two_mounts_of_an_ordinary_user_are_one_copy_too() {
+    if !prerequisites() {
+        return;
+    }
+    if Command::new("fusermount3").arg("--version").output().is_err() {
+        return skip("no fusermount3");
+    }
+    assert_eq!(work_as_nobody("", NOBODY), format!("runtime: soda-{NOBODY}\n"));
+}
+
+/// Root there is nobody outside: /run is not theirs.
+#[test]
+fn who_is_root_in_a_user_namespace_mounts_there() {
+    const ENTER: &str = "unshare --user --map-root-user --mount";
+    if !prerequisites() {
+        return;
+    }
+    let mut allowed = Command::new("setpriv");
+    allowed.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(ENTER.split(' ')).arg("true");
+    if !finished(&mut allowed).status.success() {
+        return skip("users may not make user namespaces");
+    }
+    assert_eq!(work_as_nobody(ENTER, 0), format!("runtime: soda-{NOBODY}\n"));
 }

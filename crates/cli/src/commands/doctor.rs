@@ -7,11 +7,12 @@ use crate::commands::{print, print_json, recover};
 use crate::control::{self, MountStatus};
 use crate::error::CliError;
 use crate::units::{count, show_duration, show_size};
+use crate::user::is_machines_root;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::Serialize;
 use soda_client::recover::KeptLog;
-use soda_fuse::MountEntry;
+use soda_fuse::{MountEntry, RequestTimeout};
 use soda_protocol::ServerStatus;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -70,9 +71,10 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
         io_uring(soda_fuse::uring_obstacle()),
         runtime(&control::runtime_dir()),
     ];
-    if rustix::process::geteuid().is_root() {
+    if is_machines_root() {
         findings.push(unmounting(Path::new(UMOUNT_HELPER)));
     }
+    findings.extend(RequestTimeout::of_this_machine().as_ref().map(timeout));
     findings.extend(dead(&mounts)?);
     findings.push(kept(&recover::kept(&[])?, recover::now()));
     findings.extend(asked(arguments.server.server.as_deref(), &mounts)?);
@@ -219,6 +221,11 @@ fn kept(logs: &[KeptLog], now: Duration) -> Finding {
         found,
         "`soda recover ls`; then `soda recover apply`, `show --save DIR` or `drop` each",
     )
+}
+
+/// Waits that are nothing unusual here end the mount then.
+fn timeout(timeout: &RequestTimeout) -> Finding {
+    Finding::fair("time limit", timeout.to_string(), timeout.advice())
 }
 
 fn dead(mounts: &[MountStatus]) -> Result<Vec<Finding>, CliError> {
@@ -379,6 +386,15 @@ mod tests {
     fn io_uring_says_why_not() {
         assert!(io_uring(Some("it is switched off".into())).found.contains("switched off"));
         assert!(io_uring(None).found.contains("transport=uring"));
+    }
+
+    #[test]
+    fn a_time_limit_on_requests_is_told_with_what_to_do() {
+        let set_by = vec!["fs.fuse.default_request_timeout".to_owned()];
+        let finding = timeout(&RequestTimeout { after: std::time::Duration::from_secs(60), set_by });
+        assert_eq!(finding.verdict, Verdict::Fair);
+        assert!(finding.found.contains("60s"), "{finding:?}");
+        assert!(finding.advice.contains("fs.fuse.default_request_timeout=0"), "{finding:?}");
     }
 
     #[test]

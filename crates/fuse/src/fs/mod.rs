@@ -11,9 +11,9 @@
 //! - an answer that the kernel takes in whatever it was told meanwhile has no time-out for attributes ([`Inode::Known`]).
 
 mod attrs;
-mod caller;
 mod data;
 mod dirs;
+mod flags;
 mod leaving;
 mod locks;
 mod moved;
@@ -365,6 +365,7 @@ impl Inner {
                 let copy = data::CopyRequest { offset, to_offset, len, kill, wide };
                 run!(fs, header, async move { fs.copy_range(from, to, copy, reply).await })
             }
+            Op::Ioctl { command, data, len } => flags::ioctl(command, data, len, reply),
             Op::GetLock(request) => {
                 let file = file!(request.handle);
                 run!(fs, header, async move { fs.lock_test(file, request, reply).await })

@@ -1,8 +1,8 @@
 //! Extended attributes, access lists among them. Who may touch which name the kernel has checked.
 
 use super::Inner;
-use super::caller::{Capability, has_capability};
 use super::owners::as_owner;
+use crate::caller::{Capability, has_capability};
 use crate::wire::Reply;
 use soda_client::{KillPriv, SetXattr};
 use soda_types::semantics::is_access_list;

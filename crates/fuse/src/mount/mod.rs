@@ -6,6 +6,7 @@ mod heir;
 mod kernel;
 mod leave;
 mod table;
+mod time_out;
 
 pub use guard::guard;
 pub use handover::{HANDOVER_FORMAT, HandOverError};
@@ -13,6 +14,7 @@ pub use heir::{Heir, ReadyHeir};
 pub use kernel::{MountAccess, MountFlags, remount};
 pub use leave::{Leaving, StayError};
 pub use table::{MountEntry, abort_connection, find_mount, list_mounts, unescape};
+pub use time_out::RequestTimeout;
 
 use crate::fs::FileSystem;
 use crate::nodes::Nodes;
@@ -126,6 +128,9 @@ impl Mount {
             .map_err(|error| MountError::of(error, MountError::Negotiation))?;
         let agreement = connection.agreement();
         tracing::debug!(?agreement, "agreed with the kernel");
+        if let Some(timeout) = RequestTimeout::of_this_machine() {
+            tracing::warn!("{timeout}; {}", timeout.advice());
+        }
         let fs = file_system(client, hooks, (&device, agreement), connection.answers(), &dir);
         let guarded = Arc::new(Guarded::new(fs.clone(), &dir, config.guard));
         let readers = Readers { threads: config.threads, cores: config.cores };

@@ -16,6 +16,8 @@ pub(crate) const MINOR: u32 = 45;
 /// The oldest one that has all that is used without asking (Linux 5.4).
 pub(crate) const MINOR_MIN: u32 = 31;
 pub(crate) const IN_HEADER_LEN: usize = 40;
+/// Where it has how many words of 8 bytes extend it, at the end of the message.
+pub(crate) const EXTENSIONS_AT: std::ops::Range<usize> = 36..38;
 pub(crate) const OUT_HEADER_LEN: usize = 16;
 
 macro_rules! constants {
@@ -30,7 +32,7 @@ pub(crate) mod opcode {
         UNLINK = 10, RMDIR = 11, RENAME = 12, LINK = 13, OPEN = 14, READ = 15, WRITE = 16, STATFS = 17,
         RELEASE = 18, FSYNC = 20, SETXATTR = 21, GETXATTR = 22, LISTXATTR = 23, REMOVEXATTR = 24, FLUSH = 25,
         INIT = 26, OPENDIR = 27, READDIR = 28, RELEASEDIR = 29, FSYNCDIR = 30, GETLK = 31, SETLK = 32,
-        SETLKW = 33, CREATE = 35, INTERRUPT = 36, DESTROY = 38, NOTIFY_REPLY = 41, BATCH_FORGET = 42, FALLOCATE = 43,
+        SETLKW = 33, CREATE = 35, INTERRUPT = 36, DESTROY = 38, IOCTL = 39, NOTIFY_REPLY = 41, BATCH_FORGET = 42, FALLOCATE = 43,
         READDIRPLUS = 44, RENAME2 = 45, LSEEK = 46, COPY_FILE_RANGE = 47, SYNCFS = 50, TMPFILE = 51, STATX = 52,
         COPY_FILE_RANGE_64 = 53,
     }

@@ -107,6 +107,13 @@ pub(super) fn wanted_flags() -> u64 {
 mod tests {
     use super::*;
 
+    /// The numbers of `include/uapi/linux/fuse.h`: some flags cost nothing but speed if they are lost, which no other test sees.
+    #[test]
+    fn what_is_asked_of_the_kernel_is_all_there() {
+        let bits = [0, 1, 5, 6, 10, 12, 13, 14, 15, 18, 20, 22, 23, 28, 29, 30, 36];
+        assert_eq!(wanted_flags(), bits.iter().map(|bit| 1 << bit).sum());
+    }
+
     #[test]
     fn an_older_kernel_has_none_of_the_later_features() {
         let (kernel_minor, offered) = Pretence::Linux6_1.apply(abi::MINOR, u64::MAX);

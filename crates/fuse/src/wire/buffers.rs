@@ -2,6 +2,7 @@
 
 use super::device::MAX_WRITE;
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 pub(super) const BUFFER_LEN: usize = MAX_WRITE as usize + 4096;
@@ -29,12 +30,12 @@ impl BufferPool {
         }
     }
 
-    /// Bytes `start..end` of the buffer as something that can be kept, and a buffer for the next request.
-    pub(super) fn detach(self: &Arc<Self>, buffer: Vec<u8>, start: usize, end: usize) -> (Bytes, Vec<u8>) {
-        if end - start <= COPY_LIMIT {
-            return (Bytes::copy_from_slice(&buffer[start..end]), buffer);
+    /// A part of the buffer as something that can be kept, and a buffer for the next request.
+    pub(super) fn detach(self: &Arc<Self>, buffer: Vec<u8>, part: Range<usize>) -> (Bytes, Vec<u8>) {
+        if part.len() <= COPY_LIMIT {
+            return (Bytes::copy_from_slice(&buffer[part]), buffer);
         }
-        let lent = Lent { buffer, start, end, pool: self.clone() };
+        let lent = Lent { buffer, part, pool: self.clone() };
         (Bytes::from_owner(lent), self.take())
     }
 
@@ -45,21 +46,20 @@ impl BufferPool {
         }
         let mut buffer = self.take();
         buffer[..data.len()].copy_from_slice(data);
-        Bytes::from_owner(Lent { buffer, start: 0, end: data.len(), pool: self.clone() })
+        Bytes::from_owner(Lent { buffer, part: 0..data.len(), pool: self.clone() })
     }
 }
 
 /// A buffer that returns to its pool when the last reference to its data is gone.
 struct Lent {
     buffer: Vec<u8>,
-    start: usize,
-    end: usize,
+    part: Range<usize>,
     pool: Arc<BufferPool>,
 }
 
 impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+        &self.buffer[self.part.clone()]
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
         let pool = Arc::new(BufferPool::default());
         let mut buffer = pool.take();
         buffer[100] = 7;
-        let (data, next) = pool.detach(buffer, 100, 100 + COPY_LIMIT + 1);
+        let (data, next) = pool.detach(buffer, 100..100 + COPY_LIMIT + 1);
         assert_eq!(data[0], 7);
         assert!(pool.spare.lock().unwrap().is_empty());
         drop(data);

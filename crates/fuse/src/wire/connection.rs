@@ -4,6 +4,7 @@ use super::abi::init;
 use super::agreement::Agreement;
 use super::device::{Device, Hello};
 use super::escort::Cores;
+use super::obstacle::uring_obstacle;
 use super::serve::{Dispatcher, Readers, Serving, read_device, serve_device};
 use super::spare::Spare;
 use super::uring::{self, AnyQueue, Uring};
@@ -15,8 +16,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// The switch of the kernel's module.
-pub const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// With io_uring the device brings little: FORGET, INTERRUPT, the end.
 const READERS_BESIDE_URING: Readers = Readers { threads: 1, cores: Cores::Free };
 
@@ -150,7 +149,7 @@ impl Connection {
                 Err(ConnectError::NoUring(format!("the kernel refuses its queues: {error}")))
             }
             Err(error) => {
-                tracing::info!(%error, "requests come over /dev/fuse: the kernel refuses queues of io_uring");
+                tracing::warn!(%error, "requests come over /dev/fuse: the kernel refuses queues of io_uring");
                 uring::decline(&self.device)?;
                 serving.join_later(device(readers, None)?);
                 Ok((serving, Transport::Dev))
@@ -200,18 +199,6 @@ fn prepare_uring(
 
 fn why_not_offered() -> String {
     uring_obstacle().unwrap_or_else(|| "the kernel does not offer it".into())
-}
-
-/// What stands in the way of FUSE over io_uring on this machine and what to do about it, as far as it can be seen without
-/// mounting.
-pub fn uring_obstacle() -> Option<String> {
-    match std::fs::read_to_string(URING_SWITCH) {
-        Ok(value) if value.trim() == "N" => {
-            Some(format!("it is switched off: `echo Y > {URING_SWITCH}` as root"))
-        }
-        Ok(_) => None,
-        Err(_) => Some("the kernel has no FUSE over io_uring (Linux 6.14 and later have)".into()),
-    }
 }
 
 #[cfg(test)]

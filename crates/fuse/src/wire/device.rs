@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Most bytes in one write request.
 pub const MAX_WRITE: u32 = 1 << 20;
@@ -20,6 +21,31 @@ const CONGESTION_THRESHOLD: u16 = 48;
 
 /// What one writev(2) takes (`UIO_MAXIOV` in `linux/uio.h`). rustix has no public constant, and drops in silence what is more.
 const IOV_MAX: usize = 1024;
+
+/// Until the memory of a control group may be there again.
+const OUT_OF_MEMORY: Duration = Duration::from_millis(10);
+
+/// What comes after a read that brought nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Unread {
+    Again,
+    Later,
+    Unmounted,
+    Failed,
+}
+
+impl Unread {
+    fn of(error: Errno) -> Unread {
+        match error {
+            // NOENT: the request was taken back before it could be read.
+            Errno::NOENT | Errno::INTR | Errno::AGAIN => Unread::Again,
+            // Linux has answered that request with EIO. A thread that ended for it would be missing for good.
+            Errno::NOMEM => Unread::Later,
+            Errno::NODEV | Errno::CONNABORTED => Unread::Unmounted,
+            _ => Unread::Failed,
+        }
+    }
+}
 
 /// The device of one mount.
 #[derive(Debug)]
@@ -101,12 +127,18 @@ impl Device {
     /// `None`: unmounted.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
-            match rustix::io::read(&self.fd, &mut *buffer) {
+            let error = match rustix::io::read(&self.fd, &mut *buffer) {
                 Ok(len) => return Ok(Some(len)),
-                // ENOENT: the request was taken back before it could be read.
-                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
-                Err(error) => return Err(error.into()),
+                Err(error) => error,
+            };
+            match Unread::of(error) {
+                Unread::Again => {}
+                Unread::Later => {
+                    tracing::warn!(%error, "cannot read from the FUSE device just now");
+                    std::thread::sleep(OUT_OF_MEMORY);
+                }
+                Unread::Unmounted => return Ok(None),
+                Unread::Failed => return Err(error.into()),
             }
         }
     }
@@ -163,6 +195,12 @@ impl Sink for Device {
 mod tests {
     use super::*;
     use std::io::Read;
+
+    #[test]
+    fn a_reader_outlives_a_lack_of_memory() {
+        let after = [Errno::NOMEM, Errno::NOENT, Errno::NODEV, Errno::BADF].map(Unread::of);
+        assert_eq!(after, [Unread::Later, Unread::Again, Unread::Unmounted, Unread::Failed]);
+    }
 
     #[test]
     fn an_answer_of_any_number_of_parts_is_whole() {

@@ -13,6 +13,7 @@ mod buffers;
 pub mod connection;
 pub mod device;
 mod escort;
+mod obstacle;
 mod pause;
 mod reply;
 mod request;
@@ -30,6 +31,7 @@ pub use request::{
 
 pub use escort::Cores;
 pub(crate) use escort::Escort;
+pub use obstacle::{URING_SWITCH, uring_obstacle};
 pub(crate) use serve::spare_readers;
 pub use serve::{Readers, Serving};
 pub(crate) use spare::Spare;

@@ -125,6 +125,11 @@ impl Reply {
         self.send(0, &[&value.to_ne_bytes()]);
     }
 
+    /// What an ioctl(2) that went well brings; as long as the kernel asked for.
+    pub fn ioctl(mut self, data: &[u8]) {
+        self.send(0, &[&Record::<16>::new().skip(16).done(), data]);
+    }
+
     /// The size an attribute's value (or the list of names) would have.
     pub fn xattr_size(self, size: u32) {
         self.written(size);

@@ -5,6 +5,7 @@ use super::abi::{self, Fields, NodeId, fattr, flag, opcode};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use soda_types::{SetAttr, SetTime, Timestamp};
+use std::ops::Range;
 
 /// Who asks, and about what.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -196,6 +197,13 @@ pub enum Op<'a> {
         wide: bool,
     },
 
+    /// `len`: of the answer.
+    Ioctl {
+        command: u32,
+        data: &'a [u8],
+        len: u32,
+    },
+
     OpenDir,
     ReadDir {
         handle: u64,
@@ -247,23 +255,24 @@ pub(crate) fn parse_header(bytes: &[u8]) -> Result<(u32, Header, Fields<'_>), Ma
         let (uid, gid, tid) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let extensions = usize::from(u16::from_ne_bytes(fields.bytes(2)?.try_into().ok()?)) * 8;
         fields.bytes(2)?;
-        let body = bytes.get(abi::IN_HEADER_LEN..len.checked_sub(extensions)?)?;
+        let body = bytes.get(..len)?.get(abi::IN_HEADER_LEN..len.checked_sub(extensions)?)?;
         Some((operation, Header { unique, node, uid, gid, tid }, Fields(body)))
     })()
     .ok_or(MalformedRequest::Short)
 }
 
-/// Arguments of a write, and where its data starts in the message.
-pub(crate) fn parse_write(mut fields: Fields<'_>) -> Result<(Op<'static>, usize), MalformedRequest> {
-    let body = fields.0.len();
+/// Arguments of a write, and where in the message its data is: as much as the arguments say, whatever follows.
+pub(crate) fn parse_write(mut fields: Fields<'_>) -> Result<(Op<'static>, Range<usize>), MalformedRequest> {
+    let end = abi::IN_HEADER_LEN + fields.0.len();
     let (op, size) = write_arguments(&mut fields).ok_or(MalformedRequest::Short)?;
+    let start = end - fields.0.len();
     match fields.0.len() < size {
         true => Err(MalformedRequest::Short),
-        false => Ok((op, abi::IN_HEADER_LEN + body - fields.0.len())),
+        false => Ok((op, start..start + size)),
     }
 }
 
-/// Arguments of a write whose data, `available` bytes, is elsewhere, and how much of that is its own.
+/// As [`parse_write`], of a write whose data, `available` bytes, is elsewhere: how much of that is its own.
 pub(crate) fn parse_write_apart(
     mut fields: Fields<'_>,
     available: usize,
@@ -404,6 +413,11 @@ fn parse_op(
             len: f.u64()?,
             wide: operation == opcode::COPY_FILE_RANGE_64,
         },
+        opcode::IOCTL => {
+            let (_handle, _flags, command, _argument) = (f.u64()?, f.u32()?, f.u32()?, f.u64()?);
+            let (size, len) = (f.u32()?, f.u32()?);
+            Op::Ioctl { command, data: f.bytes(size as usize)?, len }
+        }
         opcode::OPENDIR => Op::OpenDir,
         opcode::READDIR => Op::ReadDir { handle: f.u64()?, offset: f.u64()?, len: f.u32()? },
         opcode::READDIRPLUS => Op::ReadDirPlus { handle: f.u64()?, offset: f.u64()?, len: f.u32()? },
@@ -480,116 +494,4 @@ fn parse_lock(f: &mut Fields<'_>) -> Option<LockRequest> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn message(operation: u32, body: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.extend(((abi::IN_HEADER_LEN + body.len()) as u32).to_ne_bytes());
-        bytes.extend(operation.to_ne_bytes());
-        bytes.extend(7u64.to_ne_bytes());
-        bytes.extend(9u64.to_ne_bytes());
-        bytes.extend([0; 16]);
-        bytes.extend(body);
-        bytes
-    }
-
-    fn parse(bytes: &[u8]) -> Result<Op<'_>, MalformedRequest> {
-        let (operation, _, fields) = parse_header(bytes)?;
-        Op::parse(operation, fields, SetXattrForm::Short)
-    }
-
-    #[test]
-    fn a_lookup_is_decoded() {
-        let bytes = message(opcode::LOOKUP, b"name\0");
-        let (_, header, _) = parse_header(&bytes).unwrap();
-        assert_eq!((header.unique, header.node), (7, NodeId(9)));
-        assert!(matches!(parse(&bytes), Ok(Op::Lookup { name: b"name" })));
-    }
-
-    #[test]
-    fn a_write_is_decoded() {
-        let mut body = Vec::new();
-        body.extend(3u64.to_ne_bytes());
-        body.extend(4096u64.to_ne_bytes());
-        body.extend(5u32.to_ne_bytes());
-        body.extend(flag::WRITE_KILL_SUIDGID.to_ne_bytes());
-        body.extend(u64::MAX.to_ne_bytes());
-        body.extend(0o10001u32.to_ne_bytes());
-        body.extend([0xff; 4]);
-        body.extend(b"hello");
-        let bytes = message(opcode::WRITE, &body);
-        let (_, _, fields) = parse_header(&bytes).unwrap();
-        let (op, start) = parse_write(fields).unwrap();
-        let Op::Write {
-            handle: 3,
-            offset: 4096,
-            from_page_cache: false,
-            kill_suid_sgid: true,
-            flags: 0o10001,
-        } = op
-        else {
-            panic!("{op:?}")
-        };
-        assert_eq!(&bytes[start..], b"hello");
-    }
-
-    #[test]
-    fn nothing_short_is_accepted_and_nothing_panics() {
-        for operation in 0..60 {
-            for len in 0..140 {
-                let bytes = message(operation, &vec![0xff; len]);
-                let _ = parse(&bytes);
-                for cut in 0..bytes.len() {
-                    assert!(parse_header(&bytes[..cut]).is_err());
-                }
-            }
-        }
-        assert_eq!(parse(&message(opcode::READ, &[0; 19])).err(), Some(MalformedRequest::Short));
-        assert_eq!(parse(&message(opcode::LOOKUP, b"no end")).err(), Some(MalformedRequest::Short));
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(20_000))]
-
-        /// A kernel does not send such things; whoever else holds the device must not bring the daemon down with them.
-        #[test]
-        fn random_messages_do_not_panic_and_nothing_outside_of_them_is_read(
-            operation in prop_oneof![0u32..60, Just(opcode::STATX), any::<u32>()],
-            body in proptest::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..200),
-            extended in any::<bool>(),
-            lie in prop_oneof![8 => Just(0i64), 1 => -200i64..200],
-            extensions in prop_oneof![8 => Just(0u16), 1 => any::<u16>()],
-        ) {
-            let mut bytes = message(operation, &body);
-            let claimed = (bytes.len() as i64 + lie).max(0) as u32;
-            bytes[..4].copy_from_slice(&claimed.to_ne_bytes());
-            bytes[36..38].copy_from_slice(&extensions.to_ne_bytes());
-            let form = if extended { SetXattrForm::Extended } else { SetXattrForm::Short };
-            let Ok((operation, _, fields)) = parse_header(&bytes) else { return Ok(()) };
-            prop_assert!(claimed as usize <= bytes.len());
-            if let Ok((_, start)) = parse_write(Fields(fields.0)) {
-                prop_assert!(start <= bytes.len());
-            }
-            match Op::parse(operation, fields, form) {
-                Ok(Op::BatchForget { pairs }) => prop_assert_eq!(Op::forgets(pairs).count() * 16, pairs.len()),
-                Ok(Op::Lookup { name } | Op::Unlink { name }) => prop_assert!(!name.contains(&0)),
-                Ok(Op::SetXattr { name, value, .. }) => prop_assert!(name.len() + value.len() < body.len()),
-                _ => {}
-            }
-        }
-    }
-
-    #[test]
-    fn now_wins_over_a_given_time() {
-        let mut body = vec![0; 88];
-        body[..4].copy_from_slice(&(fattr::MTIME | fattr::MTIME_NOW | fattr::SIZE).to_ne_bytes());
-        body[16..24].copy_from_slice(&5u64.to_ne_bytes());
-        let bytes = message(opcode::SETATTR, &body);
-        let Ok(Op::SetAttr(request)) = parse(&bytes) else { panic!("not decoded") };
-        assert_eq!(request.set.mtime, Some(SetTime::Now));
-        assert_eq!(request.set.size, Some(5));
-        assert_eq!(request.handle, None);
-    }
-}
+pub(super) mod tests;

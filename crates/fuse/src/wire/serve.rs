@@ -193,11 +193,16 @@ impl<H: Handler> Dispatcher<H> {
             message.extend_from_slice(payload);
             return Assembled::Whole;
         }
-        // The message says how long it is with its data.
+        // The message says how long it is with its data, and with what extends its header, which is behind these.
         let head = (message.len() as u32).to_ne_bytes();
         message[..head.len()].copy_from_slice(&head);
-        let parsed =
-            parse_header(message).and_then(|(_, _, fields)| parse_write_apart(fields, payload.len()));
+        let extensions = message.get_mut(abi::EXTENSIONS_AT).map_or(0, |words| {
+            let count = words.first_chunk().map_or(0, |words| u16::from_ne_bytes(*words));
+            words.fill(0);
+            usize::from(count) * 8
+        });
+        let available = payload.len().saturating_sub(extensions);
+        let parsed = parse_header(message).and_then(|(_, _, fields)| parse_write_apart(fields, available));
         Assembled::Write(parsed.map(|(op, size)| (op, self.pool.copy(&payload[..size]))))
     }
 
@@ -281,14 +286,79 @@ impl<H: Handler> Worker<H> {
             return buffer;
         }
         match parse_write(fields) {
-            Ok((op, start)) => {
-                let (payload, buffer) = self.dispatcher.pool.detach(buffer, start, len);
+            Ok((op, data)) => {
+                let (payload, buffer) = self.dispatcher.pool.detach(buffer, data);
                 self.dispatcher.handler.handle(Request { header, op, payload }, reply);
                 buffer
             }
             Err(error) => {
                 refuse(operation, error, reply);
                 buffer
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Unique;
+    use super::super::request::tests::{message, write_head};
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::Mutex;
+
+    /// Keeps what is written.
+    #[derive(Debug, Default)]
+    struct Written(Mutex<Vec<Bytes>>);
+
+    impl Handler for Written {
+        fn handle(&self, request: Request<'_>, _: Reply) {
+            if let Op::Write { .. } = request.op {
+                self.0.lock().unwrap().push(request.payload);
+            }
+        }
+    }
+
+    #[derive(Debug)]
+    struct Nowhere;
+
+    impl Sink for Nowhere {
+        fn send(&self, _: Unique, _: i32, _: &[&[u8]]) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        /// What comes in parts, over io_uring, is taken as what comes whole: of a write its own data and no more.
+        #[test]
+        fn random_requests_in_parts_do_not_panic_and_are_taken_as_whole_ones(
+            operation in prop_oneof![3 => Just(abi::opcode::WRITE), 1 => 0u32..60],
+            size in prop_oneof![3 => 0u32..60, 1 => any::<u32>()],
+            arguments in prop_oneof![3 => Just(40usize), 1 => 0usize..60],
+            payload in proptest::collection::vec(any::<u8>(), 0..100),
+            cut in prop_oneof![8 => Just(0usize), 1 => 0usize..50],
+            extensions in 0u16..3,
+        ) {
+            let mut head = write_head(size);
+            head.resize(arguments, 0);
+            let payload = [&payload[..], &[0xee; 16][..usize::from(extensions) * 8]].concat();
+            let mut whole = message(operation, &[&head[..], &payload].concat());
+            let mut parts = message(operation, &head);
+            for message in [&mut whole, &mut parts] {
+                message[abi::EXTENSIONS_AT].copy_from_slice(&extensions.to_ne_bytes());
+            }
+            parts.truncate(parts.len().saturating_sub(cut));
+            let taken = Dispatcher::new(Arc::<Written>::default(), &Agreement::of_linux_6_18());
+            let assembled = taken.assemble(&mut parts, &payload);
+            taken.dispatch(&parts, assembled, Reply::new(1, Arc::new(Nowhere)));
+            let expected = match parse_header(&whole).map(|(_, _, fields)| parse_write(fields)) {
+                Ok(Ok((_, data))) if operation == abi::opcode::WRITE => vec![whole[data].to_vec()],
+                _ => Vec::new(),
+            };
+            if arguments == 40 && cut == 0 {
+                prop_assert_eq!(&*taken.handler.0.lock().unwrap(), &expected);
             }
         }
     }

@@ -367,6 +367,15 @@ impl NullMount {
         self.device.send(0, INVAL_INODE, &[&record])
     }
 
+    /// Gives the kernel the beginning of a file, as it is.
+    pub(crate) fn store(&self, number: u64, len: usize) -> std::io::Result<()> {
+        const STORE: i32 = 4;
+        let mut record = [0; 24];
+        record[..8].copy_from_slice(&(number + 2).to_ne_bytes());
+        record[16..20].copy_from_slice(&(len as u32).to_ne_bytes());
+        self.device.send(0, STORE, &[&record, &vec![number as u8 + 2; len]])
+    }
+
     /// Drops a name, and with it the last that holds its inode.
     pub(crate) fn invalidate_name(&self, number: u64) -> std::io::Result<()> {
         const INVAL_ENTRY: i32 = 3;
@@ -393,6 +402,11 @@ impl NullMount {
 
     pub(crate) fn detach(&self) {
         rustix::mount::unmount(&self.dir, UnmountFlags::DETACH).unwrap();
+    }
+
+    /// Unmounts what is in use, and ends its requests.
+    pub(crate) fn cut_off(&self) {
+        rustix::mount::unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH).unwrap();
     }
 
     /// Unmounts, and waits until all threads have ended.
@@ -458,10 +472,33 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 pub(crate) fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !can {
-        assert!(std::env::var_os("SODA_TEST_REQUIRE").is_none(), "root and /dev/fuse are needed");
-        println!("SKIPPED: needs root and /dev/fuse");
+        skip("needs root and /dev/fuse");
     }
     can
+}
+
+/// Says that a test does not run here, and why.
+///
+/// # Panics
+/// If `SODA_TEST_REQUIRE` is set.
+pub(crate) fn skip(reason: &str) {
+    assert!(std::env::var_os("SODA_TEST_REQUIRE").is_none(), "every test must run here, but: {reason}");
+    println!("SKIPPED: {reason}");
+}
+
+/// Whether this process runs no test but `name`. If not, has another one do it: for what looks at a whole process.
+///
+/// # Panics
+/// If the test fails there.
+pub(crate) fn is_alone(name: &str) -> bool {
+    const ALONE: &str = "SODA_TEST_ALONE";
+    if std::env::var(ALONE).as_deref() == Ok(name) {
+        return true;
+    }
+    let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = test.args(["--exact", name]).env(ALONE, name).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    false
 }
 
 /// Runs `test` on a mount over each transport that this machine has.

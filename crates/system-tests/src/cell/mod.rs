@@ -50,6 +50,8 @@ pub struct Setting<'a> {
     pub data: Option<&'a Path>,
     /// Of `soda mount`.
     pub mount_options: &'a [&'a str],
+    /// What starts the program that mounts, as `["unshare", "--pid", "--fork"]`.
+    pub mount_prefix: &'a [&'a str],
     /// Of `soda serve`.
     pub server_options: &'a [&'a str],
     /// What mounts take the kernel for.
@@ -61,7 +63,15 @@ pub struct Setting<'a> {
 impl Default for Setting<'_> {
     fn default() -> Self {
         let network = Network::Loopback;
-        Setting { network, data: None, mount_options: &[], server_options: &[], kernel: None, term: TERM }
+        Setting {
+            network,
+            data: None,
+            mount_options: &[],
+            mount_prefix: &[],
+            server_options: &[],
+            kernel: None,
+            term: TERM,
+        }
     }
 }
 
@@ -112,7 +122,8 @@ impl Cell {
     /// As [`Cell::start`].
     pub fn assemble(clients: usize, setting: &Setting<'_>) -> Cell {
         let pretence = setting.kernel.map(|kernel| format!("SODA_FUSE_PRETEND={kernel}"));
-        let wrapper: Vec<&str> = pretence.iter().flat_map(|pretence| ["env", pretence.as_str()]).collect();
+        let pretence = pretence.iter().flat_map(|pretence| ["env", pretence.as_str()]);
+        let prefix: Vec<&str> = pretence.chain(setting.mount_prefix.iter().copied()).collect();
         let dir = match tempfile::Builder::new().prefix("soda-cell.").tempdir() {
             Ok(dir) => dir,
             Err(error) => panic!("no temporary directory: {error}"),
@@ -125,7 +136,7 @@ impl Cell {
         let server = Server::start(dir.path(), data, namespaces.as_ref(), setting);
         let mut cell = Cell { mounts: Vec::new(), server, namespaces, dir };
         for number in 0..clients {
-            let mount = cell.new_mount(number, &wrapper, setting.mount_options);
+            let mount = cell.new_mount(number, &prefix, setting.mount_options);
             cell.mounts.push(mount);
         }
         cell
@@ -195,14 +206,14 @@ impl Cell {
         }
     }
 
-    fn new_mount(&self, number: usize, wrapper: &[&str], options: &[&str]) -> Mount {
+    fn new_mount(&self, number: usize, words: &[&str], options: &[&str]) -> Mount {
         let address = match &self.namespaces {
             Some(namespaces) => namespaces.server_address(number, self.server.port()),
             None => self.server.address(),
         };
         let mut prefix =
             self.namespaces.as_ref().map(|namespaces| namespaces.enter_client(number)).unwrap_or_default();
-        prefix.extend(wrapper.iter().map(|word| (*word).to_owned()));
+        prefix.extend(words.iter().map(|word| (*word).to_owned()));
         let mut mount = Mount::new(self.dir.path(), number, &address, prefix, options);
         mount.start();
         mount

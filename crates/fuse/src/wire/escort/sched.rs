@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::caller::is_proc_ours;
 use rustix::thread::{CpuSet, Pid, gettid};
 use std::fs::{self, File};
 use std::io;
@@ -85,8 +86,7 @@ pub(super) fn check() -> Result<(), String> {
     if policy_of(gettid()).map_err(|error| known("its policy", error))? != Policy::Ordinary {
         return Err("the daemon is not scheduled as usual".into());
     }
-    let own = fs::read_link("/proc/self").map_err(|error| known("/proc/self", error))?;
-    if own.to_str() != Some(&std::process::id().to_string()) {
+    if !is_proc_ours() {
         return Err("/proc is of another PID namespace".into());
     }
     fs::metadata("/proc/self/schedstat").map_err(|error| known("/proc/self/schedstat", error))?;
