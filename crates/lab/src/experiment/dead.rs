@@ -103,7 +103,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
 }
 
 pub(super) const WHY: &str = "A machine that is gone answers no recall, so a write waits for what is left of its \
-    lease and no longer, as the formula has it. It is a little more here: the server counts a lease from its answer, the \
+    lease and no longer, as the formula has it. It can be a little more here: the server counts a lease from its answer, the \
     client from its question and gives it up early, so that who reads on has a new one before the old one is over; and \
     who writes has a lease from then on, not from its next read. Where leases last as long as the session, two thirds of \
     that are left at least, and nearly all of it of a machine that has just asked for something.";
