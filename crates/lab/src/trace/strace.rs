@@ -185,6 +185,8 @@ mod tests {
         let call = one("20 1.5 mmap(NULL, 8192, PROT_READ, MAP_PRIVATE|21<<26, 3</t/a>, 0) = 0x7f0c");
         assert_eq!((call.argument(4), call.value()), ("3</t/a>", Some(0x7f0c)));
         assert_eq!(call.argument(9), "");
+        let call = one(r#"20 1.5 link("a\", (b", "c") = 0"#);
+        assert_eq!(call.arguments.len(), 2, "a quotation mark in a name ends nothing");
     }
 
     #[test]

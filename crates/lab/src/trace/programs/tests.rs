@@ -108,6 +108,23 @@ fn data_of_a_file_that_is_renamed_while_it_is_open_is_its_own() {
 }
 
 #[test]
+fn what_a_file_is_written_that_took_anothers_name_is_its_own() {
+    let lines = [
+        r#"openat(AT_FDCWD</t/work>, "a.new", O_WRONLY|O_CREAT, 0600) = 3</t/work/a.new>"#,
+        r#"openat(AT_FDCWD</t/work>, "old", O_WRONLY|O_TRUNC) = 4</t/work/old>"#,
+        r#"rename("a.new", "old") = 0"#,
+        r#"write(3</t/work/old>, ""..., 10) = 10"#,
+    ];
+    let steps = [
+        step(Make, "a.new", None),
+        step(Write, "a.new", Some(10)),
+        step(Write, "old", Some(0)),
+        step(Rename, "a.new", None),
+    ];
+    assert_eq!(told(&lines), steps);
+}
+
+#[test]
 fn each_process_is_where_it_or_its_parent_has_gone() {
     let lines = [
         "7 1.0 chdir(\"dir\") = 0",
