@@ -3,6 +3,8 @@
 use crate::args::ServerArg;
 use crate::units::parse_duration;
 use clap::{Args, Subcommand};
+use soda_lab::advise::Waiting;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,6 +20,8 @@ pub(crate) enum LabCommand {
     Run(RunArgs),
     /// One page (HTML) of all results, beside what the papers say
     Report(ReportArgs),
+    /// Run a command, and record what it asks of the files below a directory, for `soda lab replay`
+    Record(RecordArgs),
     /// What each protocol would have cost for a recorded trace (such as traces-build.csv of `soda lab run traces`)
     Replay(ReplayArgs),
     /// What a running server's counters recommend: term, mode, granularity
@@ -48,6 +52,19 @@ pub(crate) struct ReportArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct RecordArgs {
+    /// What is asked of files below this directory is recorded, whatever file system they are on
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Where the trace goes
+    #[arg(long, value_name = "FILE", default_value = "trace.csv")]
+    pub out: PathBuf,
+    /// The command, such as `make -j4`; it runs under strace, which makes its system calls slower
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
     /// CSV: seconds,client,call,bytes,path with that line first, or without bytes; calls are read, write, stat,
     /// miss, list, make, remove, and rename and link with `OLD -> NEW` for path
@@ -74,6 +91,13 @@ pub(crate) struct AdviseArgs {
     /// Go by what happens in the next TIME, such as 30s, in place of all since the server's start, idle nights included
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub interval: Option<Duration>,
+    /// What a second is worth for which a writer waits for a client that is gone (switched off, cut off), in messages. With
+    /// 0 nobody minds to wait, and leases may last as long as the session; the more it is, the shorter they should be
+    #[arg(long, default_value_t = Waiting::default().price, value_name = "MESSAGES", allow_negative_numbers = true)]
+    pub waiting_price: f64,
+    /// The chance, 0 to 1, that a client that is asked for its lease is gone [default: as often as this server has found one]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub dead: Option<f64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -5,8 +5,10 @@
 //! too.
 
 mod objects;
+mod waiting;
 
 pub use objects::{Contended, ObjectAdvice};
+pub use waiting::Waiting;
 
 use crate::LabError;
 use crate::figure::{Table, digits};
@@ -15,6 +17,7 @@ use soda_lease::table::DeepLeases;
 use soda_model::load::{ModelError, Network, Sharing, Subtree, Term};
 use soda_protocol::{CallKind, Purpose};
 use std::collections::BTreeMap;
+use waiting::{Choice, Lasting, option, percent};
 
 /// Fewer operations say nothing.
 const ENOUGH: f64 = 100.0;
@@ -72,6 +75,10 @@ pub struct Observed {
     /// Of these, in digests.
     pub told: f64,
     pub recalls: f64,
+    /// Sessions that were ended because somebody waited for their leases, and they did not answer any more.
+    pub dead: f64,
+    /// Leases that clients hold at the moment.
+    pub held: f64,
     /// Leases given to who had none.
     pub grants: f64,
     /// Deep leases among them.
@@ -91,6 +98,19 @@ pub struct Advice {
     pub saved_messages_per_s: f64,
 }
 
+/// How long writes wait for clients that are gone, by the model.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Waits {
+    /// Chance, 0 to 1, that a holder that is asked for its lease is dead.
+    pub dead: f64,
+    /// Messages that a second of waiting is taken for worth.
+    pub price: f64,
+    /// Seconds on average, if leases last as recommended.
+    pub recommended_s: f64,
+    /// The same if they last as long as the session.
+    pub session_s: f64,
+}
+
 /// What is observed, and what follows.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
@@ -99,13 +119,14 @@ pub struct Report {
     pub asking: f64,
     /// Messages per second that leases cost now.
     pub leases: f64,
+    pub waits: Waits,
     pub advice: Vec<Advice>,
     /// Of single files and directories, the busiest first.
     pub objects: Vec<ObjectAdvice>,
 }
 
 impl Observed {
-    /// From what the counters of `soda stats` have grown by, and the seconds that it took.
+    /// From what the counters of `soda stats` have grown by, and the seconds that it took; `leases` is how many there are.
     ///
     /// # Errors
     /// If too little has happened to say anything.
@@ -128,6 +149,9 @@ impl Observed {
             changes: changes / seconds,
             told: asked.told / seconds,
             recalls: rate("lease.recalls"),
+            dead: rate("lease.fences"),
+            // A level, not a count.
+            held: count(counters, "leases"),
             grants: rate("lease.read_grants") + rate("lease.write_grants"),
             deep_grants: rate("lease.deep_grants"),
             digests: asked.digests / seconds,
@@ -138,46 +162,121 @@ impl Observed {
     /// Asks the model.
     ///
     /// # Errors
-    /// If a counter is no number the model knows.
-    pub fn advise(&self) -> Result<Report, LabError> {
+    /// If a counter, or what is said of waiting, is no number the model knows.
+    pub fn advise(&self, waiting: &Waiting) -> Result<Report, LabError> {
         let reads = self.misses + self.hits;
         let asking = 2.0 * reads;
         let leases = 2.0 * (self.misses + self.recalls);
-        let advice = vec![self.term(reads, asking, leases)?, self.mode()?, self.granularity()?];
-        Ok(Report { observed: *self, asking, leases, advice, objects: Vec::new() })
+        let (term, choice) = self.term(reads, asking, leases, waiting)?;
+        let waits = Waits {
+            dead: choice.dead,
+            price: waiting.price,
+            recommended_s: choice.wait,
+            session_s: choice.session_wait,
+        };
+        let advice = vec![term, self.mode()?, self.granularity()?];
+        Ok(Report { observed: *self, asking, leases, waits, advice, objects: Vec::new() })
     }
 
-    fn term(&self, reads: f64, asking: f64, leases: f64) -> Result<Advice, LabError> {
-        // As one file that all share: only changes that recalled something count as W.
+    /// The chance that a holder that is asked for its lease is dead, as counted.
+    pub fn chance_of_dead(&self) -> f64 {
+        if self.recalls > 0.0 { (self.dead / self.recalls).min(1.0) } else { 0.0 }
+    }
+
+    fn term(
+        &self,
+        reads: f64,
+        asking: f64,
+        leases: f64,
+        waiting: &Waiting,
+    ) -> Result<(Advice, Choice), LabError> {
+        // Only changes that recalled something count as W. All leases are taken for alike: one that is never lost has to be
+        // renewed as well when a term ends, and the more there are, the less often each is used.
+        let alike = (self.held / self.clients).max(1.0);
         let conflicts = self.recalls / (self.clients - 1.0).max(1.0) / self.clients;
-        let sharing = Sharing::new(self.clients, reads / self.clients, conflicts)?;
-        let pays = sharing.leases_pay(Term::INFINITE, Network::Unicast);
+        let sharing = Sharing::new(self.clients, reads / self.clients / alike, conflicts / alike)?;
         let saved = asking - leases;
-        let (recommended, because) = if pays && saved >= 0.0 {
-            let enough = sharing.term_saving(0.99)?.secs();
-            (
-                "as long as the session (--object-term session)".to_owned(),
-                format!(
+        let pays = sharing.leases_pay(Term::INFINITE, Network::Unicast) && saved >= 0.0;
+        let choice = waiting.choose(&sharing, self.chance_of_dead())?;
+        let choice = if pays { choice } else { Choice { lasting: Lasting::None, wait: 0.0, ..choice } };
+        let dead = self.said_of_dead(waiting, &choice);
+        let priced = format!(
+            "a second of waiting is taken for worth {} messages (--waiting-price)",
+            digits(waiting.price)
+        );
+        let (recommended, because, saved) = match choice.lasting {
+            Lasting::Session => {
+                let enough = sharing.term_saving(0.99)?.secs();
+                let waits = match choice.session_wait {
+                    0.0 => String::new(),
+                    wait => format!(
+                        ", so that a write waits {} s on average; {priced}, and a shorter term would cost more than \
+                         that",
+                        digits(wait)
+                    ),
+                };
+                let because = format!(
                     "leases save at least {} of {} messages/s; R/W is above N - 1 = {} (equation 8), and then longer is \
-                     better: {} s would save 99 % of it if all were one file",
+                     better: {} s would save 99 % of it if all leases were alike; {dead}{waits}",
                     digits(saved),
                     digits(asking),
                     digits(self.clients - 1.0),
                     digits(enough)
-                ),
-            )
-        } else {
-            (
-                "none where files are contended (--equation-8 on does that file by file)".to_owned(),
-                format!(
+                );
+                ("as long as the session (--object-term session)".to_owned(), because, saved)
+            }
+            Lasting::Seconds(term) => {
+                let because = format!(
+                    "{dead}, and {priced}: with leases of {term} s a write waits {} s on average, with leases as long as \
+                     the session ({} s) {} s, which is worth more than the messages that longer leases save",
+                    digits(choice.wait),
+                    digits(waiting.session),
+                    digits(choice.session_wait)
+                );
+                let option = option(term);
+                let saved = alike * (choice.session_cost - choice.cost);
+                (format!("{option} (--object-term {option})"), because, saved)
+            }
+            Lasting::None if pays => {
+                let because = format!(
+                    "{dead}, and {priced}: with leases as long as the session a write waits {} s on average, which is \
+                     worth more than the {} messages/s that leases save",
+                    digits(choice.session_wait),
+                    digits(saved)
+                );
+                let saved = alike * (choice.session_cost - choice.cost);
+                ("none (--object-term 0)".to_owned(), because, saved)
+            }
+            Lasting::None => {
+                let because = format!(
                     "leases cost {} messages/s, asking at each read would cost {}; but reads that the kernels served are \
                      not in these counts",
                     digits(leases),
                     digits(asking)
-                ),
-            )
+                );
+                let none = "none where files are contended (--equation-8 on does that file by file)";
+                (none.to_owned(), because, saved.abs())
+            }
         };
-        Ok(Advice { about: "term", recommended, because, saved_messages_per_s: saved.abs() })
+        let advice = Advice { about: "term", recommended, because, saved_messages_per_s: saved };
+        Ok((advice, choice))
+    }
+
+    fn said_of_dead(&self, waiting: &Waiting, choice: &Choice) -> String {
+        let whole = |rate: f64| format!("{:.0}", rate * self.seconds);
+        match waiting.dead {
+            Some(dead) => format!("{} of the holders that are asked are dead (--dead)", percent(dead)),
+            None if self.recalls == 0.0 => "nobody was asked for a lease".to_owned(),
+            None if choice.dead == 0.0 => {
+                format!("none of {} recalls met a client that was dead", whole(self.recalls))
+            }
+            None => format!(
+                "{} of {} recalls met a client that was dead ({})",
+                whole(self.dead),
+                whole(self.recalls),
+                percent(choice.dead)
+            ),
+        }
     }
 
     /// Messages per second that changes take: told one by one, and delayed, in digests.
@@ -316,7 +415,10 @@ mod tests {
     }
 
     fn advice(list: &[(&str, u64)], clients: usize) -> Vec<String> {
-        let report = Observed::of(&counters(list), clients, 100.0).expect("enough").advise().expect("right");
+        let report = Observed::of(&counters(list), clients, 100.0)
+            .expect("enough")
+            .advise(&Waiting::default())
+            .expect("right");
         report.advice.into_iter().map(|advice| advice.recommended).collect()
     }
 
@@ -351,7 +453,7 @@ mod tests {
         let observed = Observed::of(&counters(&list), 4, 100.0).expect("enough");
         let found = [observed.misses, observed.changes, observed.told, observed.digests];
         assert_eq!(found, [1.5, 50.0, 50.0, 0.1]);
-        let mode = &observed.advise().expect("right").advice[1];
+        let mode = &observed.advise(&Waiting::default()).expect("right").advice[1];
         assert!(mode.recommended.starts_with("write=behind"), "{mode:?}");
         assert!(mode.because.contains("(100 % of them come in digests now)"), "{mode:?}");
         let consistency = Consistency::of(&counters(&list), 4).expect("reads");
@@ -364,7 +466,10 @@ mod tests {
     fn what_advice_saves_is_what_the_model_has_for_the_other_choice() {
         // One client, 50 changes a second: told each, or in digests, a second after the first of them.
         let list = [("calls.write", 5000), ("calls.read", 100), ("lease.read_grants", 300)];
-        let report = Observed::of(&counters(&list), 1, 100.0).expect("enough").advise().expect("right");
+        let report = Observed::of(&counters(&list), 1, 100.0)
+            .expect("enough")
+            .advise(&Waiting::default())
+            .expect("right");
         let [term, mode, granularity] = &report.advice[..] else { panic!("{:?}", report.advice) };
         assert_eq!(term.saved_messages_per_s, 0.0, "all reads came to the server");
         let delayed = 2.0 / (1.0 + 1.0 / 50.0);
@@ -376,8 +481,64 @@ mod tests {
         );
         assert_eq!(report.table().rows[1][2], "98.0");
         let deep = [list[0], list[1], list[2], ("lease.deep_grants", 1)];
-        let report = Observed::of(&counters(&deep), 1, 100.0).expect("enough").advise().expect("right");
+        let report = Observed::of(&counters(&deep), 1, 100.0)
+            .expect("enough")
+            .advise(&Waiting::default())
+            .expect("right");
         assert_eq!(report.advice[2].recommended, "deep leases, as there are");
+    }
+
+    /// Four machines that read what one of them changes now and then, with so many leases and dead clients.
+    fn shared(dead: u64, held: u64, waiting: &Waiting) -> Report {
+        let list = [
+            ("calls.lookupstat", 3000),
+            ("lease.reported_uses", 97_000),
+            ("calls.write", 300),
+            ("lease.recalls", 900),
+            ("lease.fences", dead),
+            ("leases", held),
+        ];
+        Observed::of(&counters(&list), 4, 1000.0).expect("enough").advise(waiting).expect("right")
+    }
+
+    #[test]
+    fn how_long_a_lease_lasts_is_a_matter_of_who_dies_and_what_waiting_is_worth() {
+        let found = |dead, waiting: &Waiting| shared(dead, 0, waiting).advice.swap_remove(0);
+        let usual = Waiting::default();
+        let calm = found(0, &usual);
+        assert!(calm.recommended.starts_with("as long as the session"), "{calm:?}");
+        assert!(calm.because.contains("none of 900 recalls met a client that was dead"), "{calm:?}");
+        let dying = found(9, &usual);
+        assert!(dying.recommended.contains("s (--object-term "), "{dying:?}");
+        assert!(dying.because.contains("9 of 900 recalls met a client that was dead (1.00 %)"), "{dying:?}");
+        assert!(dying.because.contains("worth 1000 messages (--waiting-price)"), "{dying:?}");
+        // As little as nothing, or more than all that leases save.
+        let free = found(9, &Waiting { price: 0.0, ..usual });
+        assert!(free.recommended.starts_with("as long as the session"), "{free:?}");
+        let dear = found(9, &Waiting { price: 1e7, ..usual });
+        assert!(dear.recommended.starts_with("none (--object-term 0)"), "{dear:?}");
+        // Who knows better than the counters says so.
+        let supposed = found(0, &Waiting { dead: Some(0.01), ..usual });
+        assert_eq!(supposed.recommended, dying.recommended);
+        assert!(supposed.because.contains("1.00 % of the holders that are asked are dead (--dead)"));
+    }
+
+    #[test]
+    fn what_is_recommended_is_what_the_model_has_for_leases_that_are_alike() {
+        let report = shared(9, 40, &Waiting::default());
+        // Ten leases of each client; R = 100 / 4 / 10, W = 0.9 / 3 / 4 / 10, f = 1 %.
+        let sharing = Sharing::new(4.0, 2.5, 0.0075).expect("right");
+        let best = sharing.optimal_term(Network::Unicast, 1000.0, 0.01).expect("right").secs();
+        let Some((term, _)) = report.advice[0].recommended.split_once("s (") else { panic!("{report:?}") };
+        let term: f64 = term.parse().expect("seconds");
+        assert!((term / best - 1.0).abs() < 0.05, "{report:?}, {best}");
+        let waits = sharing.write_delay(Term::new(term).expect("a term"), 0.01).expect("right");
+        assert!((report.waits.recommended_s - waits).abs() < 1e-12, "{report:?}");
+        assert!(report.waits.recommended_s < report.waits.session_s);
+        // One lease alone is used more often, so a shorter one saves as much.
+        let alone = shared(9, 4, &Waiting::default()).advice.swap_remove(0).recommended;
+        let (alone, _) = alone.split_once("s (").expect("seconds");
+        assert!(alone.parse::<f64>().expect("a number") < term, "{alone}, {term}");
     }
 
     #[test]

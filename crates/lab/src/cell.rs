@@ -214,6 +214,46 @@ impl Mount {
     pub(crate) fn is_dead(&mut self) -> bool {
         !matches!(self.process.child.try_wait(), Ok(None))
     }
+
+    /// As a machine that hangs or is cut off: it answers nothing until the value is dropped. Who uses its files waits as long.
+    pub(crate) fn freeze(&self) -> Result<Frozen, LabError> {
+        let pid = self.process.child.id();
+        let frozen = Frozen(Pid::from_raw(pid.cast_signed()));
+        frozen.signal(Signal::STOP);
+        // One thread that still runs could answer a last message. What is in the kernel stops when it comes back from it.
+        let stands = |thread: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(thread.path().join("stat"));
+            stat.map_or(true, |stat| {
+                stat.rsplit(") ").next().unwrap_or_default().starts_with(['T', 'D', 'Z'])
+            })
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while !std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().all(stands) {
+            if Instant::now() > deadline {
+                return Err(LabError::Failed(format!("{} cannot be stopped", self.root.display())));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(frozen)
+    }
+}
+
+/// A mount that does not answer; it goes on when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Frozen(Option<Pid>);
+
+impl Frozen {
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.0 {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.signal(Signal::CONT);
+    }
 }
 
 /// Who is asked may take two seconds for the answer; on a busy machine that may not be enough, once.

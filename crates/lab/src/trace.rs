@@ -6,6 +6,11 @@
 //! `rename` and `link` (a second name of a file) have two paths, ` -> ` between them; a symbolic link is made as a file is,
 //! and to read one is a `stat`.
 
+mod programs;
+mod strace;
+
+pub use programs::{Recorded, record};
+
 use crate::LabError;
 use crate::sim::workload::{BLOCK, Event, OpenFor, SystemCall};
 use std::collections::{BTreeMap, BTreeSet};
@@ -154,6 +159,12 @@ impl Trace {
     pub fn read(path: &Path) -> Result<Trace, LabError> {
         let text = std::fs::read_to_string(path).map_err(LabError::io(path))?;
         Trace::parse(&text).map_err(|error| LabError::Usage(format!("{}: {error}", path.display())))
+    }
+
+    /// How many steps there are of each kind, in words; of those that there are.
+    pub fn counts(&self) -> Vec<(&'static str, usize)> {
+        let count = |does: Does| self.steps.iter().filter(|step| step.does == does).count();
+        WORDS.iter().map(|(word, does)| (*word, count(*does))).filter(|(_, count)| *count > 0).collect()
     }
 
     /// Seconds until the last step.

@@ -39,6 +39,16 @@ impl Rng {
         choices[self.below(choices.len() as u64) as usize]
     }
 
+    /// A number in (0, 1].
+    pub fn uniform(&mut self) -> f64 {
+        ((self.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Until the next event of a Poisson process of this rate, which is more than 0.
+    pub fn exponential(&mut self, rate: f64) -> f64 {
+        -self.uniform().ln() / rate
+    }
+
     /// A source of its own for a part of a test: parts do not disturb each other's numbers.
     pub fn fork(&mut self) -> Rng {
         Rng(self.next_u64())
@@ -55,6 +65,14 @@ mod tests {
         let mut rng = Rng::new(1_234_567);
         assert_eq!(rng.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(rng.next_u64(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn times_between_events_are_what_the_rate_says_on_average() {
+        let mut rng = Rng::new(3);
+        let mean = (0..10_000).map(|_| rng.exponential(4.0)).sum::<f64>() / 10_000.0;
+        assert!((mean - 0.25).abs() < 0.01, "{mean}");
+        assert!((0..1000).map(|_| rng.uniform()).all(|number| number > 0.0 && number <= 1.0));
     }
 
     #[test]

@@ -6,17 +6,19 @@ use crate::admin::{Admin, server_or_default};
 use crate::commands::stats::{Counters, since};
 use crate::commands::{print, print_json};
 use crate::error::CliError;
-use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, ReplayArgs, ReportArgs, RunArgs};
+use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, RecordArgs, ReplayArgs, ReportArgs, RunArgs};
 use crate::progress::Waiting;
+use crate::units::count;
 use ground::Ground;
 use indicatif::ProgressBar;
 use serde_json::json;
 use soda_lab::LabError;
-use soda_lab::advise::{Contended, Observed};
+use soda_lab::advise::{self, Contended, Observed};
 use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
 use soda_lab::figure::{Figure, Scale};
 use soda_lab::model::{self, Parameters, Sweep};
-use soda_lab::trace::Trace;
+use soda_lab::trace::{Recorded, Trace};
+use std::fs::File;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,6 +28,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), CliError> {
         LabCommand::Model(arguments) => run_model(arguments),
         LabCommand::Run(arguments) => run_experiments(arguments),
         LabCommand::Report(arguments) => report(arguments),
+        LabCommand::Record(arguments) => record(arguments),
         LabCommand::Replay(arguments) => replay(arguments),
         LabCommand::Advise(arguments) => advise(arguments),
     }
@@ -110,6 +113,26 @@ fn report(arguments: &ReportArgs) -> Result<(), CliError> {
     print(&format!("{}\n", path.display()))
 }
 
+fn record(arguments: &RecordArgs) -> Result<(), CliError> {
+    // Nobody wants to hear after a long build that there is no place for what it did.
+    let out = File::create(&arguments.out).map_err(LabError::io(&arguments.out))?;
+    let Recorded { trace, status } = soda_lab::trace::record(&arguments.dir, &arguments.command)?;
+    std::io::Write::write_all(&mut &out, trace.csv().as_bytes()).map_err(LabError::io(&arguments.out))?;
+    let (steps, out) = (trace.steps.len() as u64, arguments.out.display());
+    let kinds: Vec<String> = trace.counts().iter().map(|(word, count)| format!("{count} {word}")).collect();
+    // The command may have an output that somebody reads.
+    eprintln!(
+        "soda: {} in {:.1} s ({}) are in {out}; `soda lab replay {out}` says what they would have cost",
+        count(steps, "call"),
+        trace.length(),
+        kinds.join(", ")
+    );
+    if status.success() {
+        return Ok(());
+    }
+    Err(CliError::Failed(format!("the command has failed ({status}); what it did is recorded")))
+}
+
 fn replay(arguments: &ReplayArgs) -> Result<(), CliError> {
     if !(arguments.rtt.is_finite() && arguments.rtt >= 0.0) {
         return Err(CliError::Usage(format!(
@@ -138,7 +161,12 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     let (counters, seconds) = counted(&mut admin, arguments.interval)?;
     let status = admin.status()?;
     let observed = Observed::of(&counters, status.sessions.len(), seconds)?;
-    let mut report = observed.advise()?;
+    let waiting = advise::Waiting {
+        price: arguments.waiting_price,
+        dead: arguments.dead,
+        session: status.term.as_secs_f64(),
+    };
+    let mut report = observed.advise(&waiting)?;
     if arguments.objects > 0 {
         for found in admin.busiest(arguments.objects)? {
             let object = Contended {
@@ -148,7 +176,7 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
                 writes: found.writes_per_s,
                 leased: found.is_leased,
             };
-            report.objects.extend(object.advise()?);
+            report.objects.extend(object.advise(&waiting, observed.chance_of_dead())?);
         }
     }
     if arguments.json {
@@ -179,6 +207,9 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     print(&text)
 }
 
+/// The counter that is a level.
+const LEASES: &str = "leases";
+
 /// By how much the server's counters have grown, and in how many seconds: since its start, or from now on for a while.
 fn counted(admin: &mut Admin, interval: Option<Duration>) -> Result<(Counters, f64), CliError> {
     let Some(interval) = interval else {
@@ -190,7 +221,10 @@ fn counted(admin: &mut Admin, interval: Option<Duration>) -> Result<(Counters, f
         std::thread::sleep(interval);
     }
     let (after, seconds) = (admin.stats()?, begin.elapsed().as_secs_f64());
-    Ok((since(&before, &after), seconds))
+    let mut grown = since(&before, &after);
+    // How many there are, not how many more.
+    grown.extend(after.get_key_value(LEASES).map(|(name, held)| (name.clone(), *held)));
+    Ok((grown, seconds))
 }
 
 /// What is being done: a line that changes on a terminal, a line each elsewhere.

@@ -1,9 +1,9 @@
 //! The Andrew benchmark (Howard et al. 1988): five phases on 70 files of 200 KB, by one to twenty machines at once.
 
 use super::spread::{self, Spread};
-use super::{Found, Lab, joined};
+use super::{Found, Lab, at_once};
 use crate::LabError;
-use crate::cell::{Cell, Counters, Mount, count};
+use crate::cell::{Cell, Counters, count};
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::trace::Files;
 use soda_protocol::{CallKind, Purpose};
@@ -322,15 +322,14 @@ pub(super) fn make_source(files: &Files) -> Result<(), LabError> {
 
 /// The phases' times, the mean over the machines.
 fn all_at_once(cell: &Cell, computes: Duration) -> Result<[Duration; 5], LabError> {
-    let start = |(number, mount): (usize, &Mount)| {
+    let found = at_once(&cell.mounts, |number, mount| {
         let files = Files::of(&mount.root);
-        std::thread::spawn(move || one_machine(&files, number, computes))
-    };
-    let threads: Vec<_> = cell.mounts.iter().enumerate().map(start).collect();
-    let count = u32::try_from(threads.len()).unwrap_or(1).max(1);
+        move || one_machine(&files, number, computes)
+    })?;
+    let count = u32::try_from(found.len()).unwrap_or(1).max(1);
     let mut sum = [Duration::ZERO; 5];
-    for thread in threads {
-        for (sum, time) in sum.iter_mut().zip(joined(thread)?) {
+    for times in found {
+        for (sum, time) in sum.iter_mut().zip(times) {
             *sum += time;
         }
     }

@@ -1,7 +1,7 @@
 //! CS739's measurements: system calls by size of the file, and small jobs by number of clients.
 
 use super::spread::{self, Spread};
-use super::{Found, Lab, joined};
+use super::{Found, Lab, at_once};
 use crate::LabError;
 use crate::cell::Cell;
 use crate::figure::{self, Axis, Figure, Table, digits};
@@ -194,18 +194,10 @@ pub(super) const WHY_SCALABILITY: &str = "All clients and the server share the p
 /// Milliseconds of a job.
 fn all_work(cell: &Cell, name: &str, jobs: usize) -> Result<f64, LabError> {
     let start = Instant::now();
-    let threads: Vec<_> = cell
-        .mounts
-        .iter()
-        .enumerate()
-        .map(|(number, mount)| {
-            let dir = mount.root.join(format!("{name}-{number}"));
-            std::thread::spawn(move || work(&dir, jobs))
-        })
-        .collect();
-    for thread in threads {
-        joined(thread)?;
-    }
+    at_once(&cell.mounts, |number, mount| {
+        let dir = mount.root.join(format!("{name}-{number}"));
+        move || work(&dir, jobs)
+    })?;
     Ok(start.elapsed().as_secs_f64() * 1e3 / jobs as f64)
 }
 

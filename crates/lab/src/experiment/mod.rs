@@ -4,6 +4,7 @@ mod afs_latency;
 mod andrew;
 mod build;
 mod crashes;
+mod dead;
 mod distance;
 mod latency;
 mod openssh;
@@ -106,7 +107,7 @@ impl std::fmt::Debug for Lab<'_> {
 }
 
 /// All experiments, in the order of the report.
-pub const ALL: [Experiment; 16] = [
+pub const ALL: [Experiment; 17] = [
     Experiment {
         name: "soda-fig2",
         title: "SODA, figure 2: messages against the term",
@@ -141,6 +142,13 @@ pub const ALL: [Experiment; 16] = [
         question: "Who writes much: are leases still faster than asking at each read?",
         needs: Needs::Mounts,
         run: terms::figures_6_and_7,
+    },
+    Experiment {
+        name: "dead-readers",
+        title: "SODA, section 2.3: writes that wait for readers who are gone",
+        question: "A machine with a lease is cut off: how long does who writes wait, by the lease's term?",
+        needs: Needs::Mounts,
+        run: dead::run,
     },
     Experiment {
         name: "cached-reads",
@@ -357,6 +365,20 @@ pub(crate) fn times(more: f64, less: f64) -> String {
     }
 }
 
+/// All machines of an experiment at once: of each, and its number, `work` makes what its thread does. What they have found, in
+/// order.
+pub(crate) fn at_once<M, T, F>(machines: &[M], work: impl Fn(usize, &M) -> F) -> Result<Vec<T>, LabError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, LabError> + Send + 'static,
+{
+    let start = |(number, machine)| std::thread::spawn(work(number, machine));
+    let threads: Vec<_> = machines.iter().enumerate().map(start).collect();
+    // Nobody goes on while another is still at work.
+    let found: Vec<_> = threads.into_iter().map(joined).collect();
+    found.into_iter().collect()
+}
+
 /// What a thread of an experiment has found.
 pub(crate) fn joined<T>(thread: std::thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
     thread.join().map_err(|_| LabError::Failed("a machine of the experiment broke down".into()))?
@@ -390,6 +412,7 @@ mod tests {
             afs_latency::WHY,
             andrew::WHY,
             crashes::WHY,
+            dead::WHY,
             distance::WHY,
             latency::WHY,
             latency::WHY_SCALABILITY,

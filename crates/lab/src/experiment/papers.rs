@@ -4,7 +4,7 @@ use super::{Found, Lab};
 use crate::LabError;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::sim::leases::Setting;
-use crate::sim::workload::{Arrivals, Popularity, Sizes, Workload};
+use crate::sim::workload::Workload;
 use crate::sim::{INTERVAL, Outcome, System, run};
 use soda_model::load::{Network, Sharing, Term};
 
@@ -18,16 +18,7 @@ fn simulate(
     seed: u64,
 ) -> Result<Outcome, LabError> {
     let duration = lab.by_extent(1e5, 1e6) / (f64::from(clients) * (reads + writes));
-    let workload = Workload {
-        clients,
-        files: 1,
-        reads,
-        writes,
-        duration,
-        arrivals: Arrivals::Poisson,
-        popularity: Popularity::Uniform,
-        sizes: Sizes::Block,
-    };
+    let workload = Workload::of_one_file(clients, (reads, writes), duration);
     run(System::Leases(Setting::paper(term, UNICAST)), &workload, 0.0, seed)
 }
 

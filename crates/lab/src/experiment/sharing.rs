@@ -1,14 +1,14 @@
 //! Strata with leases, figures 5 and 6: machines that share one large file.
 
 use super::spread::{self, Spread};
-use super::{Found, Lab, joined, times};
+use super::{Found, Lab, at_once, times};
 use crate::LabError;
 use crate::cell::{Cell, count};
 use crate::figure::{Axis, Figure, Series, Style, Table};
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Bytes of a read or write; of the second experiment, which is about waiting, not about bytes.
 const BLOCK: usize = 128 << 10;
@@ -94,20 +94,12 @@ fn anew(cell: &Cell, writers: usize, size: usize, block: usize) -> Result<f64, L
 /// All machines go through the file, so many of them writing. Milliseconds until the last one is done.
 fn last_of(cell: &Cell, writers: usize, size: usize, block: usize) -> Result<f64, LabError> {
     let start = Instant::now();
-    let threads: Vec<_> = cell
-        .mounts
-        .iter()
-        .enumerate()
-        .map(|(number, mount)| {
-            let role = if number < writers { Role::Writer } else { Role::Reader };
-            let path = mount.root.join("shared");
-            std::thread::spawn(move || go_through(&path, role, size, block).map(|()| start.elapsed()))
-        })
-        .collect();
-    let mut last = Duration::ZERO;
-    for thread in threads {
-        last = last.max(joined(thread)?);
-    }
+    let ended = at_once(&cell.mounts, |number, mount| {
+        let role = if number < writers { Role::Writer } else { Role::Reader };
+        let path = mount.root.join("shared");
+        move || go_through(&path, role, size, block).map(|()| start.elapsed())
+    })?;
+    let last = ended.into_iter().max().unwrap_or_default();
     Ok(last.as_secs_f64() * 1e3)
 }
 

@@ -1,7 +1,7 @@
 //! SODA's figures 5, 6 and 7 and its two ratios, of the real system.
 
 use super::spread::{self, Spread};
-use super::{Found, Lab, median_micros, micros, times};
+use super::{Found, Lab, at_once, median_micros, micros, times};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages};
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
@@ -67,18 +67,12 @@ fn open(cell: &Cell, files: u32, writes: Writes) -> Result<Vec<Arc<Handles>>, La
 
 /// Each mount reads and writes its files at random, R and W times a second (of each file), for a while.
 fn share(mounts: &[Arc<Handles>], (reads, writes): (f64, f64), length: Duration) -> Result<Times, LabError> {
-    let workers: Vec<_> = mounts
-        .iter()
-        .enumerate()
-        .map(|(number, handles)| {
-            let handles = Arc::clone(handles);
-            std::thread::spawn(move || client(&handles, number as u64, (reads, writes), length))
-        })
-        .collect();
+    let found = at_once(mounts, |number, handles| {
+        let handles = Arc::clone(handles);
+        move || client(&handles, number as u64, (reads, writes), length)
+    })?;
     let mut all = Times::default();
-    for worker in workers {
-        let times =
-            worker.join().map_err(|_| LabError::Failed("a client of the experiment broke down".into()))??;
+    for times in found {
         all.reads.extend(times.reads);
         all.writes.extend(times.writes);
     }

@@ -1,7 +1,7 @@
 //! What real programs asked of a real mount, as a workload of every protocol.
 
 use super::build::Build;
-use super::{Found, Lab, andrew, joined, times};
+use super::{Found, Lab, andrew, at_once, times};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages};
 use crate::figure::{Axis, Figure, Series, Style, Table};
@@ -118,14 +118,10 @@ fn record_andrew(lab: &Lab<'_>, machines: usize, deep: &str, options: &str) -> R
     cell.mount(machines, options)?;
     let before = counters(&cell)?;
     let recording = Recording::start();
-    let start = |(number, mount): (usize, &crate::cell::Mount)| {
+    at_once(&cell.mounts, |number, mount| {
         let files = Files::recorded(&mount.root, &recording, number);
-        std::thread::spawn(move || andrew::one_machine(&files, number, Duration::ZERO))
-    };
-    let threads: Vec<_> = cell.mounts.iter().enumerate().map(start).collect();
-    for thread in threads {
-        joined(thread)?;
-    }
+        move || andrew::one_machine(&files, number, Duration::ZERO)
+    })?;
     for mount in &cell.mounts {
         super::distance::sync(lab.program, &mount.root)?;
     }

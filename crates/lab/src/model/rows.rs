@@ -220,6 +220,12 @@ impl Case<'_> {
                 MESSAGES,
                 "one file: delayed writes, data included",
             ),
+            (
+                "delayed_subset",
+                sharing.delayed_subset_cost(writers, parameters.age)?.into(),
+                MESSAGES,
+                "the same, only M of the N write",
+            ),
         ])
     }
 

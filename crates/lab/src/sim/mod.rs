@@ -293,14 +293,8 @@ pub fn run(system: System, workload: &Workload, round_trip: f64, seed: u64) -> R
 /// Runs a system under what was recorded.
 pub fn replay(system: System, replay: &Replay, round_trip: f64) -> Outcome {
     let workload = Workload {
-        clients: replay.clients,
         files: u32::try_from(replay.parents.len()).unwrap_or(u32::MAX),
-        reads: 0.0,
-        writes: 0.0,
-        duration: replay.duration,
-        arrivals: workload::Arrivals::Poisson,
-        popularity: workload::Popularity::Uniform,
-        sizes: workload::Sizes::Block,
+        ..Workload::of_one_file(replay.clients, (0.0, 0.0), replay.duration)
     };
     let tree = Tree { parents: replay.parents.clone(), born: replay.born.clone() };
     carry_out(protocol(system, &workload, &tree), &workload, &replay.events, round_trip)

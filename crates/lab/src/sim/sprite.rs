@@ -176,7 +176,13 @@ impl Protocol for Sprite {
             SystemCall::Look => self.look(book, event),
             SystemCall::Change => {
                 book.exchange_with_data(Kind::Write, event.part);
-                self.files[event.file].stored = book.write(event.file, 1, 0.0);
+                let version = book.write(event.file, 1, 0.0);
+                let state = &mut self.files[event.file];
+                match state.dirty {
+                    // The data that nobody else has seen are those of the file with its new attributes.
+                    Some(dirty) => self.copies[dirty.client][event.file] = Some(version),
+                    None => state.stored = version,
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What each protocol of others sends for a few calls in a row, message by message.
 
-use super::workload::{BLOCK, OpenFor, Popularity, Sizes, SystemCall};
+use super::workload::{BLOCK, OpenFor, SystemCall};
 use super::*;
 use SystemCall::{Change, Close, Look, Open, Read, Write};
 
@@ -9,16 +9,7 @@ const WRITING: SystemCall = Open(OpenFor::Writing);
 
 /// Of three clients and one file: at what second, who, and what.
 fn told(system: System, story: &[(f64, usize, SystemCall)]) -> Outcome {
-    let workload = Workload {
-        clients: 3,
-        files: 1,
-        reads: 0.0,
-        writes: 0.0,
-        duration: 100.0,
-        arrivals: workload::Arrivals::Poisson,
-        popularity: Popularity::Uniform,
-        sizes: Sizes::Block,
-    };
+    let workload = Workload::of_one_file(3, (0.0, 0.0), 100.0);
     let event = |(at, client, call): &(f64, usize, SystemCall)| {
         let part = if matches!(call, Look | Change) { 0 } else { BLOCK };
         Event { at: *at, client: *client, file: 0, call: *call, size: 10 * BLOCK, part }
@@ -60,6 +51,25 @@ fn sprite_has_what_another_wrote_brought_back_when_a_file_is_opened() {
     // Four opens and closes, and the one whose answer waits for the writer.
     assert_eq!((outcome.open_delay, outcome.read_delay, outcome.write_delay), (9.0, 1.0, 0.0));
     assert_eq!(outcome.bytes, 22 * SMALL + 2 * BLOCK);
+}
+
+#[test]
+fn sprite_keeps_what_it_has_not_written_back_when_a_file_gets_a_second_name() {
+    let story = [
+        (0.0, 0, WRITING),
+        (1.0, 0, Write),
+        (2.0, 0, Close),
+        (3.0, 0, Change),
+        (4.0, 0, READING),
+        (5.0, 0, Read),
+        (6.0, 0, Close),
+        (7.0, 1, READING),
+        (8.0, 1, Read),
+    ];
+    let outcome = told(System::Sprite, &story);
+    let kinds =
+        [(Kind::Read, 2), (Kind::Recall, 2), (Kind::Write, 2), (Kind::Flush, 2), (Kind::OpenClose, 10)];
+    assert_eq!((sent(&outcome), reads(&outcome)), (kinds.to_vec(), (0, 1, 2)));
 }
 
 #[test]
@@ -158,16 +168,8 @@ fn sprite_asks_the_server_for_names_and_the_writer_for_attributes() {
 
 #[test]
 fn sprite_sends_two_messages_for_each_read_of_what_all_have_open() {
-    let workload = Workload {
-        clients: 4,
-        files: 3,
-        reads: 2.0,
-        writes: 0.3,
-        duration: 500.0,
-        arrivals: workload::Arrivals::Held,
-        popularity: Popularity::Uniform,
-        sizes: Sizes::Block,
-    };
+    let arrivals = workload::Arrivals::Held;
+    let workload = Workload { files: 3, arrivals, ..Workload::of_one_file(4, (2.0, 0.3), 500.0) };
     let outcome = run(System::Sprite, &workload, 0.001, 3).expect("runs");
     // 2NR, what the SODA paper has for Sprite; beside 4 opens of 3 files, of each of which the first who opened it is told.
     let kinds = [

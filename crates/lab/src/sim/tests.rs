@@ -2,22 +2,13 @@
 
 use super::compare::systems;
 use super::leases::{Policy, Setting, Use};
-use super::workload::{Arrivals, Event, Popularity, Sizes};
+use super::workload::{Arrivals, Event, Popularity};
 use super::*;
 use crate::trace::Trace;
 use soda_model::load::{Network, Sharing, Subtree, Term};
 
 fn poisson(clients: u32, reads: f64, writes: f64, duration: f64) -> Workload {
-    Workload {
-        clients,
-        files: 1,
-        reads,
-        writes,
-        duration,
-        arrivals: Arrivals::Poisson,
-        popularity: Popularity::Uniform,
-        sizes: Sizes::Block,
-    }
+    Workload::of_one_file(clients, (reads, writes), duration)
 }
 
 fn run(system: System, workload: &Workload, round_trip: f64, seed: u64) -> Outcome {

@@ -96,6 +96,21 @@ pub enum OpenFor {
 }
 
 impl Workload {
+    /// As the models have it: so many clients share one file of a block, each reading and writing so often a second,
+    /// independently, for so many seconds.
+    pub fn of_one_file(clients: u32, (reads, writes): (f64, f64), duration: f64) -> Workload {
+        Workload {
+            clients,
+            files: 1,
+            reads,
+            writes,
+            duration,
+            arrivals: Arrivals::Poisson,
+            popularity: Popularity::Uniform,
+            sizes: Sizes::Block,
+        }
+    }
+
     /// All events, in order of time; the same for the same seed.
     ///
     /// # Errors
@@ -130,9 +145,9 @@ impl Workload {
                 Arrivals::Bursty { work, rest } => {
                     let mut now = 0.0;
                     while now < self.duration {
-                        let until = (now + exponential(&mut own, 1.0 / work)).min(self.duration);
+                        let until = (now + own.exponential(1.0 / work)).min(self.duration);
                         self.steady(&mut own, client, &ranks, (now, until), (work + rest) / work, &mut add);
-                        now = until + exponential(&mut own, 1.0 / rest);
+                        now = until + own.exponential(1.0 / rest);
                     }
                 }
                 Arrivals::Sessions { operations, gap } => {
@@ -185,11 +200,11 @@ impl Workload {
         if rate <= 0.0 {
             return;
         }
-        let mut at = from + exponential(rng, rate);
+        let mut at = from + rng.exponential(rate);
         while at < to {
             let (file, call) = (choose(rng, ranks), self.call(rng));
             add(self.event(at, client, file, call));
-            at += exponential(rng, rate);
+            at += rng.exponential(rate);
         }
     }
 
@@ -203,33 +218,33 @@ impl Workload {
     ) {
         // Writers open for writing from the start; only they write. So writing sessions are as many as make W.
         let writes = self.writes / (self.reads + self.writes);
-        let mut at = exponential(rng, 1.0 / pause);
+        let mut at = rng.exponential(1.0 / pause);
         while at < self.duration {
             let file = choose(rng, ranks);
             let mode =
-                if uniform(rng) <= (2.0 * writes).min(1.0) { OpenFor::Writing } else { OpenFor::Reading };
+                if rng.uniform() <= (2.0 * writes).min(1.0) { OpenFor::Writing } else { OpenFor::Reading };
             let mut now = at;
             add(self.event(now, client, file, SystemCall::Open(mode)));
             loop {
-                now += exponential(rng, 1.0 / gap);
-                let half = uniform(rng) <= 0.5_f64.max(writes);
+                now += rng.exponential(1.0 / gap);
+                let half = rng.uniform() <= 0.5_f64.max(writes);
                 let call =
                     if mode == OpenFor::Writing && half { SystemCall::Write } else { SystemCall::Read };
                 add(self.event(now, client, file, call));
-                if uniform(rng) <= 1.0 / operations {
+                if rng.uniform() <= 1.0 / operations {
                     break;
                 }
             }
-            now += exponential(rng, 1.0 / gap);
+            now += rng.exponential(1.0 / gap);
             add(self.event(now, client, file, SystemCall::Close));
             // One after the other.
-            at = now + exponential(rng, 1.0 / pause);
+            at = now + rng.exponential(1.0 / pause);
         }
     }
 
     fn call(&self, rng: &mut Rng) -> SystemCall {
         let reads = self.reads / (self.reads + self.writes);
-        if uniform(rng) <= reads { SystemCall::Read } else { SystemCall::Write }
+        if rng.uniform() <= reads { SystemCall::Read } else { SystemCall::Write }
     }
 
     /// For each file the chance that it or one before it is used.
@@ -248,17 +263,8 @@ impl Workload {
 }
 
 fn choose(rng: &mut Rng, ranks: &[f64]) -> usize {
-    let at = uniform(rng);
+    let at = rng.uniform();
     ranks.partition_point(|sum| *sum < at).min(ranks.len() - 1)
-}
-
-/// In (0, 1].
-fn uniform(rng: &mut Rng) -> f64 {
-    ((rng.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
-}
-
-fn exponential(rng: &mut Rng, rate: f64) -> f64 {
-    -uniform(rng).ln() / rate
 }
 
 /// By time, then in the order in which they were made.
@@ -284,16 +290,8 @@ mod tests {
     use super::*;
 
     fn workload(arrivals: Arrivals) -> Workload {
-        Workload {
-            clients: 4,
-            files: 10,
-            reads: 2.0,
-            writes: 0.5,
-            duration: 2000.0,
-            arrivals,
-            popularity: Popularity::Zipf { exponent: 1.0 },
-            sizes: Sizes::Block,
-        }
+        let popularity = Popularity::Zipf { exponent: 1.0 };
+        Workload { files: 10, arrivals, popularity, ..Workload::of_one_file(4, (2.0, 0.5), 2000.0) }
     }
 
     #[test]

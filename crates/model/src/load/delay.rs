@@ -59,7 +59,7 @@ impl Sharing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::{batches, exponential, uniform};
+    use super::super::trial::batches;
     use super::*;
     use crate::rng::Rng;
 
@@ -69,9 +69,9 @@ mod tests {
         let mut expires = vec![0.0; n];
         let (mut now, mut waited, mut writes) = (0.0, 0.0, 0.0);
         while writes < 20_000.0 {
-            now += exponential(rng, rate);
+            now += rng.exponential(rate);
             let who = rng.below(n as u64) as usize;
-            if uniform(rng) <= r / (r + w) {
+            if rng.uniform() <= r / (r + w) {
                 if expires[who] <= now {
                     expires[who] = now + t;
                 }
@@ -79,7 +79,7 @@ mod tests {
             }
             writes += 1.0;
             let others = (0..n).filter(|other| *other != who && expires[*other] > now);
-            let dead = others.filter(|_| uniform(rng) <= dead).map(|other| expires[other] - now);
+            let dead = others.filter(|_| rng.uniform() <= dead).map(|other| expires[other] - now);
             waited += dead.collect::<Vec<f64>>().into_iter().fold(0.0, f64::max);
             expires.fill(0.0);
         }

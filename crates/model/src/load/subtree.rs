@@ -100,7 +100,7 @@ fn alternating(uses: f64, conflicts: f64, term: Term) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::{self, batches, exponential, uniform};
+    use super::super::trial::{self, batches};
     use super::*;
     use crate::rng::Rng;
     use proptest::prelude::*;
@@ -124,9 +124,9 @@ mod tests {
         let (mut deep, mut holes) = (f64::NEG_INFINITY, vec![false; k]);
         let (mut now, mut messages, mut uses, mut free) = (0.0, 0.0, 0.0, 0.0);
         while now < 20_000.0 / rate {
-            now += exponential(rng, rate);
+            now += rng.exponential(rate);
             let object = rng.below(k as u64) as usize;
-            let is_use = uniform(rng) <= u / (u + c);
+            let is_use = rng.uniform() <= u / (u + c);
             let before = messages;
             match (grain, is_use) {
                 (Grain::Node, true) if nodes[object] <= now => {

@@ -34,20 +34,59 @@ impl Sharing {
         }
     }
 
+    /// What terms cost if a second for which a write waits is worth `price` messages and a holder that is asked is dead with
+    /// chance `dead`: C_total + price NW E(delay), messages per second, of [`Sharing::exact_lease_cost`] and
+    /// [`Sharing::write_delay`].
+    ///
+    /// # Errors
+    /// If `dead` is no part of a whole, or the price is negative or no number.
+    pub fn cost_with_waiting(
+        &self,
+        term: Term,
+        network: Network,
+        price: f64,
+        dead: f64,
+    ) -> Result<f64, ModelError> {
+        let worth = self.worth(price, dead, || self.write_delay(term, dead))?;
+        Ok(self.exact_lease_cost(term, network) + worth)
+    }
+
+    /// The same of leases that last as long as a session, of [`Sharing::write_delay_of_sessions`].
+    ///
+    /// # Errors
+    /// As [`Sharing::cost_with_waiting`].
+    pub fn session_cost_with_waiting(
+        &self,
+        session: Term,
+        network: Network,
+        price: f64,
+        dead: f64,
+    ) -> Result<f64, ModelError> {
+        let worth = self.worth(price, dead, || self.write_delay_of_sessions(session, dead))?;
+        Ok(self.exact_lease_cost(Term::INFINITE, network) + worth)
+    }
+
+    /// Messages per second that the waiting of all writes is worth.
+    fn worth(
+        &self,
+        price: f64,
+        dead: f64,
+        delay: impl Fn() -> Result<f64, ModelError>,
+    ) -> Result<f64, ModelError> {
+        let waited = self.clients * self.writes * amount("price", price)?;
+        part("f", dead)?;
+        // 0 of something infinite is nothing.
+        if waited == 0.0 { Ok(0.0) } else { Ok(waited * delay()?) }
+    }
+
     /// The term that costs least if a second for which a write waits is worth `price` messages and a holder that is asked is
-    /// dead with chance `dead`: the least C_total + price NW E(delay), of [`Sharing::exact_lease_cost`] and
-    /// [`Sharing::write_delay`]. Found by trying terms from 1 ms to four months, to one per cent.
+    /// dead with chance `dead`: the least [`Sharing::cost_with_waiting`]. Found by trying terms from 1 ms to four months, to one
+    /// per cent.
     ///
     /// # Errors
     /// If `dead` is no part of a whole, or the price is negative or no number.
     pub fn optimal_term(&self, network: Network, price: f64, dead: f64) -> Result<Term, ModelError> {
-        let price = amount("price", price)?;
-        let worth = |term: Term| -> Result<f64, ModelError> {
-            let waited = self.clients * self.writes * price;
-            // 0 of something infinite is nothing.
-            let delay = if waited == 0.0 { 0.0 } else { waited * self.write_delay(term, dead)? };
-            Ok(self.exact_lease_cost(term, network) + delay)
-        };
+        let worth = |term: Term| self.cost_with_waiting(term, network, price, dead);
         let best = |terms: &mut dyn Iterator<Item = Term>| -> Result<Term, ModelError> {
             let mut best = (Term::ZERO, f64::INFINITY);
             for term in terms {
@@ -124,12 +163,28 @@ mod tests {
     }
 
     #[test]
+    fn what_waiting_costs_is_what_all_writes_wait_at_its_price() {
+        let (price, dead) = (100.0, 0.1);
+        let alone = figure_2().exact_lease_cost(Term(10.0), Unicast);
+        let cost = figure_2().cost_with_waiting(Term(10.0), Unicast, price, dead).expect("right");
+        // NW = 0.5 writes/s.
+        let waits = figure_2().write_delay(Term(10.0), dead).expect("right");
+        assert!((cost - alone - price * 0.5 * waits).abs() < 1e-9, "{cost}");
+        let session =
+            |dead| figure_2().session_cost_with_waiting(Term(10.0), Unicast, price, dead).expect("right");
+        assert_eq!(session(0.0), figure_2().exact_lease_cost(Term::INFINITE, Unicast), "nobody waits");
+        let waits = figure_2().write_delay_of_sessions(Term(10.0), dead).expect("right");
+        assert!((session(dead) - session(0.0) - price * 0.5 * waits).abs() < 1e-9, "{}", session(dead));
+        // Nobody writes, so nobody waits, however long a lease lasts; what is no chance is refused all the same.
+        let read_only = Sharing::new(5.0, 2.0, 0.0).expect("right");
+        assert_eq!(read_only.cost_with_waiting(Term::INFINITE, Unicast, price, 1.0), Ok(0.0));
+        assert!(read_only.cost_with_waiting(Term::INFINITE, Unicast, price, 1.5).is_err());
+    }
+
+    #[test]
     fn no_other_term_costs_less_than_the_optimum() {
         for (price, dead) in [(10.0, 0.01), (100.0, 0.1), (1.0, 0.5), (1000.0, 0.001)] {
-            let cost = |term: Term| {
-                let delay = figure_2().write_delay(term, dead).expect("right");
-                figure_2().exact_lease_cost(term, Unicast) + price * 0.5 * delay
-            };
+            let cost = |term| figure_2().cost_with_waiting(term, Unicast, price, dead).expect("right");
             let best = figure_2().optimal_term(Unicast, price, dead).expect("right");
             for step in -200..300 {
                 let other = Term((f64::from(step) / 30.0).exp());

@@ -42,16 +42,6 @@ impl Measured {
     }
 }
 
-/// A time of an exponential distribution.
-pub(super) fn exponential(rng: &mut Rng, rate: f64) -> f64 {
-    -uniform(rng).ln() / rate
-}
-
-/// In (0, 1].
-pub(super) fn uniform(rng: &mut Rng) -> f64 {
-    ((rng.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
-}
-
 /// Runs `batch` for forty seeds and takes what each returns for a measurement.
 pub(super) fn batches(seed: u64, mut batch: impl FnMut(&mut Rng) -> f64) -> Measured {
     let mut rng = Rng::new(seed ^ 0x50da_1ab0);
@@ -85,8 +75,8 @@ pub(super) fn subset(
         let mut expires = vec![f64::NEG_INFINITY; clients as usize];
         let (mut now, mut messages) = (0.0, 0.0);
         while now < duration {
-            now += exponential(rng, all_reads + all_writes);
-            if uniform(rng) * (all_reads + all_writes) <= all_reads {
+            now += rng.exponential(all_reads + all_writes);
+            if rng.uniform() * (all_reads + all_writes) <= all_reads {
                 let reader = rng.below(u64::from(clients)) as usize;
                 if expires[reader] <= now {
                     messages += 2.0;

@@ -79,18 +79,41 @@ impl Sharing {
     /// # Errors
     /// If the age is negative or no number.
     pub fn delayed_write_cost(&self, age: f64) -> Result<f64, ModelError> {
-        let age = time("age", age)?;
+        self.delayed_subset_cost(self.clients, age)
+    }
+
+    /// The same if only `writers` of the N write, W each: a writer loses the file to (N-1) R reads and (M-1) W writes a second,
+    /// and there are M W writes in all. For as many writes in all this costs at most what it does if everybody writes.
+    ///
+    /// While there are readers, a write finds M' - h others: M' = 2 + (N-2) R / (R + MW), and h is the chance that a client who
+    /// writes is among them. It is if it wrote last, was the first to read after that (s = (N + M - 2) / (M (N-1)) for both), or
+    /// has read since: h = 1 - (1 - s) MW / (R + MW).
+    ///
+    /// # Errors
+    /// As [`Sharing::delayed_write_cost`] and [`Sharing::subset_cost`].
+    pub fn delayed_subset_cost(&self, writers: f64, age: f64) -> Result<f64, ModelError> {
+        let (age, writers) = (time("age", age)?, self.some_of(writers)?);
         let Sharing { clients: n, reads: r, writes: w } = *self;
-        if w == 0.0 {
+        let all = writers * w;
+        if all == 0.0 {
             return Ok(0.0);
         }
-        let others = (n - 1.0) * (r + w);
+        let others = (n - 1.0) * r + (writers - 1.0).max(0.0) * w;
         let of_writers = 4.0 * others + 2.0 * w / (1.0 + w * lasting(others, age));
-        // N - M: they do not read before the next write.
-        let outside = (n - 2.0) * n * w / (r + n * w);
-        let of_readers = 2.0 * r * outside + 2.0 * w * (n + (n - 1.0) * (n - outside));
-        let written = n * w / (n * w + (n - 1.0) * r);
-        let read = (n - 1.0) * r / (n * w + (n - 1.0) * r);
+        if n == 1.0 {
+            return Ok(of_writers);
+        }
+        // N - M': they do not read before the next write.
+        let unread = all / (r + all);
+        let outside = (n - 2.0) * unread;
+        let was_first = match writers {
+            ..=1.0 => 1.0,
+            _ => ((n + writers - 2.0) / (writers * (n - 1.0))).clamp(0.0, 1.0),
+        };
+        let is_reader = 1.0 - (1.0 - was_first) * unread;
+        let of_readers = 2.0 * r * outside + 2.0 * all * (1.0 + (n - outside) - is_reader);
+        let written = all / (all + (n - 1.0) * r);
+        let read = (n - 1.0) * r / (all + (n - 1.0) * r);
         Ok(written * of_writers + read * of_readers)
     }
 

@@ -1,6 +1,6 @@
 //! Each formula that is in no paper, against a small Monte Carlo of what it speaks of.
 
-use super::super::trial::{self, batches, exponential, rates, times, uniform};
+use super::super::trial::{self, batches, rates, times};
 use super::*;
 use crate::rng::Rng;
 use Network::{Multicast, Unicast};
@@ -42,7 +42,7 @@ fn renewing(rng: &mut Rng, n: usize, (r, w): (f64, f64), t: f64) -> f64 {
     let mut leases = vec![(f64::NEG_INFINITY, false); n];
     let (mut now, mut messages) = (0.0, 0.0);
     while now < duration {
-        now += exponential(rng, rate);
+        now += rng.exponential(rate);
         for (end, used) in &mut leases {
             while *end <= now && *used {
                 messages += 2.0;
@@ -50,7 +50,7 @@ fn renewing(rng: &mut Rng, n: usize, (r, w): (f64, f64), t: f64) -> f64 {
             }
         }
         let who = rng.below(n as u64) as usize;
-        if uniform(rng) <= r / (r + w) {
+        if rng.uniform() <= r / (r + w) {
             if leases[who].0 > now {
                 leases[who].1 = true;
             } else {
@@ -74,7 +74,7 @@ fn session_leases_renew_what_is_silent() {
         let found = batches(80 + at as u64, |rng| {
             let (mut now, mut beats) = (0.0, 0.0);
             while now < 5000.0 / (traffic + 1.0 / gap) {
-                let next = exponential(rng, traffic);
+                let next = rng.exponential(traffic);
                 now += next.min(gap);
                 beats += f64::from(u8::from(next > gap));
             }
@@ -102,27 +102,46 @@ fn delayed_writes() {
             .enumerate()
     {
         let expected = sharing(n as u32, r, w).delayed_write_cost(age).expect("right");
-        let found = batches(90 + at as u64, |rng| delaying(rng, n, (r, w), age));
+        let found = batches(90 + at as u64, |rng| delaying(rng, (n, n), (r, w), age));
         found.agrees_with(expected, &format!("N {n} R {r} W {w} age {age}"));
     }
 }
 
-/// Messages per second, data included, of clients with delayed-write leases.
-fn delaying(rng: &mut Rng, n: usize, (r, w): (f64, f64), age: f64) -> f64 {
-    let rate = n as f64 * (r + w);
+#[test]
+fn delayed_writes_of_some() {
+    for (at, (n, m, r, w, age)) in [
+        (2_usize, 1_usize, 0.2, 1.0, 1.0),
+        (5, 1, 1.0, 2.0, 2.0),
+        (6, 3, 0.3, 0.5, f64::INFINITY),
+        (4, 2, 1.0, 0.1, 1.0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let expected = sharing(n as u32, r, w).delayed_subset_cost(m as f64, age).expect("right");
+        let found = batches(95 + at as u64, |rng| delaying(rng, (n, m), (r, w), age));
+        found.agrees_with(expected, &format!("{m} of {n}, R {r} W {w} age {age}"));
+    }
+}
+
+/// Messages per second, data included, of clients with delayed-write leases, so many of whom write.
+fn delaying(rng: &mut Rng, (n, writers): (usize, usize), (r, w): (f64, f64), age: f64) -> f64 {
+    let (reads, writes) = (n as f64 * r, writers as f64 * w);
+    let rate = reads + writes;
     let duration = 20_000.0 / rate;
     let (mut now, mut messages) = (0.0, 0.0);
     let mut readers = vec![false; n];
     let mut writer: Option<usize> = Some(0);
     let mut dirty_since: Option<f64> = None;
     while now < duration {
-        now += exponential(rng, rate);
+        now += rng.exponential(rate);
         if dirty_since.is_some_and(|since| since + age <= now) {
             messages += 2.0;
             dirty_since = None;
         }
-        let who = rng.below(n as u64) as usize;
-        let is_read = uniform(rng) <= r / (r + w);
+        let is_read = rng.uniform() <= reads / rate;
+        let among = if is_read { n } else { writers };
+        let who = rng.below(among as u64) as usize;
         match (writer, is_read) {
             (Some(owner), true) if owner == who => {}
             (Some(owner), false) if owner == who => {
@@ -219,6 +238,23 @@ fn wrong_numbers_are_refused() {
 }
 
 proptest! {
+    #[test]
+    fn who_writes_is_nothing_to_leases_and_asking_and_with_delayed_writes_fewer_writers_cost_less(
+        n in 2_u32..50, m in 1_u32..50, r in rates(20.0), all in 0.001..20.0_f64, t in times(100.0)
+    ) {
+        let (n, m) = (n.max(m), f64::from(m));
+        let alike = sharing(n, r, all / f64::from(n));
+        let some = sharing(n, r, all / m);
+        for network in [Unicast, Multicast] {
+            let (every, few) = (alike.exact_lease_cost(Term(t), network), some.subset_cost(m, Term(t), network));
+            let few = few.expect("right");
+            prop_assert!((every - few).abs() <= 1e-9 * every, "{every} {few}");
+        }
+        let (every, few) = (alike.delayed_write_cost(t), some.delayed_subset_cost(m, t));
+        let (every, few) = (every.expect("right"), few.expect("right"));
+        prop_assert!(few <= every * (1.0 + 1e-9), "{every} {few}");
+    }
+
     #[test]
     fn all_writers_are_the_papers_case(n in 1_u32..50, r in rates(9.0), w in rates(2.0), t in times(100.0)) {
         let file = sharing(n, r, w);
