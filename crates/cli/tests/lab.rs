@@ -7,8 +7,10 @@ mod common;
 
 use common::left_behind;
 use rustix::process::{Pid, Signal, kill_process};
+use soda_protocol::CallKind;
 use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites, skip};
 use soda_system_tests::wait;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -241,4 +243,59 @@ fn advice_and_stats_know_changes_that_are_told_later() {
     let idle = soda(&["lab", "advise", "--interval", "50ms", "--server", &server]);
     let said = String::from_utf8_lossy(&idle.stderr);
     assert!(!idle.status.success() && said.contains("too little to advise on"), "{said}");
+}
+
+#[test]
+fn an_experiment_says_what_it_is_held_to_and_leaves_no_earlier_result() {
+    if !prerequisites() {
+        return;
+    }
+    let (scratch, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let earlier = ["cached-reads.json", "cached-reads-table9.csv"].map(|name| out.path().join(name));
+    earlier.iter().for_each(|path| std::fs::write(path, "of last week").unwrap());
+    let arguments = ["cached-reads", "--json", "--out", out.path().to_str().unwrap()];
+    let output = wait::run(&mut lab(scratch.path(), &arguments), PATIENCE * 5).expect_success("soda lab run");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = json["experiments"][0]["checks"].as_array().unwrap().clone();
+    let counted: Vec<_> = checks.iter().filter(|check| check["basis"] == "Counted").collect();
+    // A cold read is one message, with a lease and without.
+    let cold = |check: &&&serde_json::Value| check["claim"].as_str().unwrap().contains("once");
+    assert_eq!(counted.iter().filter(cold).count(), 2, "{json}");
+    assert!(counted.iter().all(|check| check["holds"] == true), "{json}");
+    assert!(!earlier[1].exists(), "an earlier table stays");
+    let written = std::fs::read_to_string(&earlier[0]).unwrap();
+    assert!(written.contains("\"checks\"") && !written.contains("of last week"), "{written}");
+}
+
+#[test]
+fn stats_measure_what_a_mount_with_short_leases_has_sent() {
+    if !prerequisites() {
+        return;
+    }
+    let cell = Cell::start_with(Network::Loopback, 1, &["-o", "write=through,lease-term=1s"]);
+    for number in 0..50 {
+        let path = cell.root(0).join(format!("file{number}"));
+        std::fs::write(&path, "made here").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"made here");
+    }
+    let counters = |who: &[&str]| -> BTreeMap<String, u64> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
+        command.args(["stats", "--once", "--json"]).args(who);
+        let output = wait::run(&mut command, PATIENCE).expect_success("soda stats");
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of = json.as_object().unwrap().values().next().unwrap().as_object().unwrap().clone();
+        of.into_iter().filter_map(|(name, value)| Some((name, value.as_u64()?))).collect()
+    };
+    let mount = counters(&[cell.root(0).to_str().unwrap()]);
+    let server = counters(&["--server", &cell.server.address()]);
+    let sent = |name: &str| mount.get(name).copied().unwrap_or(0);
+    let calls = CallKind::ALL.iter().filter(|kind| kind.purpose().is_for_consistency());
+    let calls: u64 = calls.map(|kind| sent(&format!("msg_{}", kind.name()))).sum();
+    let expected = (2 * (calls + sent("recalls")) + sent("msg_release")) as f64;
+    let measured = soda_lab::advise::Consistency::of(&server, 1).unwrap().measured;
+    assert!(sent("msg_opened") > 0, "a file under a lease that may run out is registered: {mount:?}");
+    assert!(
+        (measured - expected).abs() <= 0.1 * expected,
+        "{measured} at the server, {expected} by the mount"
+    );
 }

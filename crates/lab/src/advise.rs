@@ -32,6 +32,8 @@ struct Asked {
     alone: f64,
     told: f64,
     digests: f64,
+    /// Files that were opened under a lease which may run out, and byte-range locks.
+    kept: f64,
 }
 
 impl Asked {
@@ -45,7 +47,14 @@ impl Asked {
             alone: calls(Purpose::Change),
             told: count(counters, "digest_records"),
             digests: calls(Purpose::Digest),
+            kept: calls(Purpose::Open) + calls(Purpose::Lock),
         }
+    }
+
+    /// Messages that consistency took, as the lab counts them of mounts: two for each call that is for it and each recall, one for
+    /// each lease that went back unasked.
+    fn for_consistency(&self, counters: &BTreeMap<String, u64>) -> f64 {
+        2.0 * (self.reads + self.kept + count(counters, "lease.recalls")) + count(counters, "lease.releases")
     }
 }
 
@@ -68,6 +77,11 @@ pub struct Observed {
     pub clients: f64,
     /// Reads that came to the server.
     pub misses: f64,
+    /// Files opened under a lease that may run out, which the server has to know (`--object-term session` spares that), and
+    /// byte-range locks.
+    pub kept: f64,
+    /// Messages that consistency took.
+    pub consistency: f64,
     /// Uses of caches that holders have reported.
     pub hits: f64,
     /// Changes, those in digests included.
@@ -145,6 +159,8 @@ impl Observed {
         Ok(Observed {
             clients: clients as f64,
             misses: asked.reads / seconds,
+            kept: asked.kept / seconds,
+            consistency: asked.for_consistency(counters) / seconds,
             hits: rate("lease.reported_uses"),
             changes: changes / seconds,
             told: asked.told / seconds,
@@ -166,7 +182,7 @@ impl Observed {
     pub fn advise(&self, waiting: &Waiting) -> Result<Report, LabError> {
         let reads = self.misses + self.hits;
         let asking = 2.0 * reads;
-        let leases = 2.0 * (self.misses + self.recalls);
+        let leases = self.consistency;
         let (term, choice) = self.term(reads, asking, leases, waiting)?;
         let waits = Waits {
             dead: choice.dead,
@@ -361,7 +377,7 @@ impl Observed {
 /// Messages that only consistency needs: measured, and what the model has for as many uses and changes. Two for each exchange.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Consistency {
-    /// Reads that came to the server, and recalls.
+    /// Calls that read, open or lock, recalls, and leases that went back unasked.
     pub measured: f64,
     /// By the exact formula with callbacks, if all clients shared all files alike: 2NR(1 - p) + 2S(N - 1)W.
     pub shared: f64,
@@ -382,7 +398,7 @@ impl Consistency {
         }
         let sharing = Sharing::new(clients, uses / clients, changes / clients).ok()?;
         Some(Consistency {
-            measured: 2.0 * (asked.reads + count(counters, "lease.recalls")),
+            measured: asked.for_consistency(counters),
             shared: sharing.exact_lease_cost(Term::INFINITE, Network::Unicast),
             asking: sharing.sprite_cost(),
         })
@@ -570,6 +586,33 @@ mod tests {
         // R = 500, W = 50, p = 500 / 600; 4 * 500 / 6 and 2 * (2 * 5 / 6) * 50.
         assert_eq!((found.measured, found.asking), (300.0, 2000.0));
         assert!((found.shared - 500.0).abs() < 1e-9, "{}", found.shared);
+    }
+
+    #[test]
+    fn what_terms_cost_besides_reads_is_counted_as_the_lab_counts_it_of_a_mount() {
+        let of_server = counters(&[
+            ("calls.read", 100),
+            ("calls.opened", 900),
+            ("calls.lockset", 20),
+            ("calls.write", 5000),
+            ("calls.sync", 7),
+            ("lease.recalls", 50),
+            ("lease.releases", 30),
+        ]);
+        let of_mount = counters(&[
+            ("msg_read", 100),
+            ("msg_opened", 900),
+            ("msg_lockset", 20),
+            ("msg_write", 5000),
+            ("msg_sync", 7),
+            ("recalls", 50),
+            ("msg_release", 30),
+        ]);
+        let lab = crate::cell::Messages::between(&BTreeMap::new(), &of_mount).for_consistency();
+        let measured = Consistency::of(&of_server, 2).expect("reads").measured;
+        assert_eq!((measured, lab), (2170.0, 2170));
+        let observed = Observed::of(&of_server, 2, 10.0).expect("enough");
+        assert_eq!((observed.kept, observed.consistency), (92.0, 217.0));
     }
 
     #[test]

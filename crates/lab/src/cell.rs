@@ -372,6 +372,22 @@ impl Messages {
         Messages { all: 2 * (calls + grown("recalls")) + grown("msg_release"), changes: 2 * changes }
     }
 
+    /// Messages for consistency by what they are: names of calls, `recall` and `release`; the most first. Of several mounts
+    /// together.
+    pub(crate) fn by_call(before: &[Counters], after: &[Counters]) -> Vec<(&'static str, u64)> {
+        let grown = |name: &str| -> u64 {
+            let pairs = before.iter().zip(after);
+            pairs.map(|(before, after)| count(after, name).saturating_sub(count(before, name))).sum()
+        };
+        let kinds = CallKind::ALL.iter().filter(|kind| kind.purpose().is_for_consistency());
+        let mut all: Vec<(&str, u64)> =
+            kinds.map(|kind| (kind.name(), 2 * grown(&format!("msg_{}", kind.name())))).collect();
+        all.extend([("recall", 2 * grown("recalls")), ("release", grown("msg_release"))]);
+        all.retain(|(_, count)| *count > 0);
+        all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        all
+    }
+
     pub(crate) fn for_consistency(self) -> u64 {
         self.all.saturating_sub(self.changes)
     }
@@ -414,6 +430,8 @@ mod tests {
         // Three look-ups, one with attributes, two digests, a recall; three leases given back.
         assert_eq!(found, Messages { all: 2 * (3 + 1 + 2 + 1) + 3, changes: 4 });
         assert_eq!(found.for_consistency(), 13);
+        let by_call = Messages::by_call(&[before], &[after]);
+        assert_eq!(by_call, [("lookup", 6), ("release", 3), ("lookupstat", 2), ("recall", 2)]);
     }
 
     #[test]

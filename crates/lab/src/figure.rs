@@ -183,6 +183,11 @@ pub fn size(bytes: f64) -> String {
     format!("{} {unit}", (amount * 10.0).round() / 10.0)
 }
 
+/// A count as it is, what is none with the digits that say something.
+pub fn amount(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value:.0}") } else { digits(value) }
+}
+
 /// A number with three digits that say something.
 pub fn digits(value: f64) -> String {
     let size = value.abs();
@@ -234,6 +239,10 @@ mod tests {
         let mut table = Table::new("t", ["name", "n"]);
         table.row(["a".into(), "1000".into()]);
         assert_eq!(table.to_string(), "name     n\na     1000\n");
+        assert_eq!(
+            [amount(16.0), amount(0.0), amount(2.5), amount(f64::INFINITY)],
+            ["16", "0", "2.50", "infinite"]
+        );
         assert_eq!([digits(1234.5), digits(0.25), digits(f64::INFINITY)], ["1234", "0.2500", "infinite"]);
     }
 }

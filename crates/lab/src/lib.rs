@@ -6,11 +6,13 @@
 //!   workloads, message by message, repeatable by seed.
 //! * [`trace`]: what programs asked of a real mount, as a workload for the simulation.
 //! * [`experiment`]: the papers' experiments by name; those of the real system start servers and mounts as processes.
-//! * [`figure`], [`machine`], [`plot`], [`report`]: what was found, as data, when and where, drawn, and on one page.
+//! * [`figure`], [`check`], [`machine`], [`plot`], [`report`]: what was found, as data, what it is held to, when and where,
+//!   drawn, and on one page.
 //! * [`advise`]: what the model makes of a running server's counters.
 
 pub mod advise;
 mod cell;
+pub mod check;
 pub mod experiment;
 pub mod figure;
 pub mod machine;

@@ -3,10 +3,11 @@
 mod axis;
 
 use crate::LabError;
-use crate::figure::{Figure, Series, Style, digits};
+use crate::figure::{Figure, Scale, Series, Style, amount};
 use axis::{Marked, Range, TICKS};
 use plotters::backend::DrawingBackend;
 use plotters::coord::Shift;
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
@@ -188,21 +189,31 @@ fn curves<B: DrawingBackend>(
         });
         chart.draw_series(whiskers.flatten())?;
         if series.style != Style::Line {
-            let (filled, open) = (look.color.filled(), look.color.stroke_width(2 * k));
-            let points = points.into_iter();
-            // By turns, for who cannot tell colours at all.
-            match look.marker % 4 {
-                0 => chart.draw_series(points.map(|at| Circle::new(at, 4 * k, filled))),
-                1 => chart.draw_series(points.map(|at| TriangleMarker::new(at, 6 * k, filled))),
-                2 => chart.draw_series(points.map(|at| Cross::new(at, 5 * k, open))),
-                _ => chart.draw_series(points.map(|at| Circle::new(at, 5 * k, open))),
-            }?;
+            mark(&mut chart, points, look, k)?;
         }
     }
     legend(&right, figure, k)
 }
 
-/// A bar for each name, the first on top.
+/// Markers, by turns, for who cannot tell colours at all.
+fn mark<B: DrawingBackend>(
+    chart: &mut ChartContext<'_, B, Cartesian2d<Marked, Marked>>,
+    points: Vec<(f64, f64)>,
+    look: Look,
+    k: u32,
+) -> Drawn<B> {
+    let (filled, open) = (look.color.filled(), look.color.stroke_width(2 * k));
+    let points = points.into_iter();
+    match look.marker % 4 {
+        0 => chart.draw_series(points.map(|at| Circle::new(at, 4 * k, filled))).map(drop),
+        1 => chart.draw_series(points.map(|at| TriangleMarker::new(at, 6 * k, filled))).map(drop),
+        2 => chart.draw_series(points.map(|at| Cross::new(at, 5 * k, open))).map(drop),
+        _ => chart.draw_series(points.map(|at| Circle::new(at, 5 * k, open))).map(drop),
+    }
+}
+
+/// A bar for each name, the first on top. On a logarithmic axis, which has no zero to begin at, the length of a bar would mean
+/// nothing: a marker.
 fn bars<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>, mut y: Range, k: u32) -> Drawn<B> {
     area.fill(&WHITE)?;
     let (left, right) = area.split_horizontally((SIZE.0 - LEGEND_WIDTH) * k);
@@ -245,9 +256,17 @@ fn bars<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>, mut y:
         for (number, (value, look)) in here.into_iter().enumerate() {
             let Some(end) = figure.y.scale.place(value) else { continue };
             let top = (names.len() - name) as f64 + 1.4 - number as f64 * height;
-            let bar = Rectangle::new([(y.from, top - height), (end, top)], look.color.filled());
-            chart.draw_series(std::iter::once(bar))?;
-            let text = Text::new(format!(" {}", digits(value)), (end, top - 0.2 * height), (FONT, 11 * k));
+            let from_zero = figure.y.scale == Scale::Linear;
+            if from_zero {
+                let bar = Rectangle::new([(y.from, top - height), (end, top)], look.color.filled());
+                chart.draw_series(std::iter::once(bar))?;
+            } else {
+                mark(&mut chart, vec![(end, top - 0.5 * height)], look, k)?;
+            }
+            // Beside the marker.
+            let gap = if from_zero { " " } else { "   " };
+            let text = format!("{gap}{}", amount(value));
+            let text = Text::new(text, (end, top - 0.2 * height), (FONT, 11 * k));
             chart.draw_series(std::iter::once(text))?;
         }
     }
@@ -257,14 +276,15 @@ fn bars<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>, mut y:
 fn legend<B: DrawingBackend>(area: &DrawingArea<B, Shift>, figure: &Figure, k: u32) -> Drawn<B> {
     let px = |pixels: i32| pixels * i32::try_from(k).unwrap_or(1);
     let row = |number: usize| px(60 + 24 * i32::try_from(number).unwrap_or(0));
-    let are_bars = !figure.x.names.is_empty();
+    let are_named = !figure.x.names.is_empty();
+    let are_bars = are_named && figure.y.scale == Scale::Linear;
     for ((number, series), look) in figure.series.iter().enumerate().zip(Look::all(&figure.series)) {
         let y = row(number);
         let pen = look.color.stroke_width(2 * k);
         let ends = vec![(px(4), y), (px(32), y)];
         if are_bars {
             area.draw(&Rectangle::new([(px(8), y - px(6)), (px(28), y + px(6))], look.color.filled()))?;
-        } else if series.style != Style::Points {
+        } else if series.style != Style::Points && !are_named {
             match look.dashes {
                 None => area.draw(&PathElement::new(ends, pen))?,
                 Some((length, gap)) => {
@@ -368,6 +388,21 @@ mod tests {
     }
 
     #[test]
+    fn on_a_logarithmic_axis_there_are_markers_in_place_of_bars() {
+        let drawn = |y: Axis| {
+            let series = vec![Series::new("messages", Style::Points, vec![(1.0, 16.0), (2.0, 4200.0)])];
+            let figure = Figure::new("f", "Traces", Axis::named("", ["one", "two"]), y, series);
+            svg(&figure).expect("drawn")
+        };
+        let bars = |text: &str| text.matches("<rect").count();
+        let (linear, logarithmic) = (drawn(Axis::linear("n")), drawn(Axis::logarithmic("n")));
+        // The background is one, too; of bars there are two and one in the legend.
+        assert_eq!((bars(&linear), bars(&logarithmic)), (4, 1), "{logarithmic}");
+        assert_eq!(logarithmic.matches("<circle").count(), 3);
+        assert!(logarithmic.contains("   16\n") && !logarithmic.contains("16.0"), "counts are whole");
+    }
+
+    #[test]
     fn what_is_drawn_larger_becomes_the_mean() {
         let finer = FINER as usize;
         // Two pixels: the left one is white, of the right one a column is.
@@ -403,11 +438,13 @@ mod tests {
         assert_eq!(shown(range(-0.1, 1.4, false), Scale::Logarithmic), ["1", "2", "5", "10", "20"]);
         assert_eq!(shown(range(0.0, 4.0, false), Scale::Logarithmic).len(), 9);
         assert_eq!(shown(range(5.0, 31.0, false), Scale::Bytes)[..3], ["256 B", "4 KiB", "64 KiB"]);
+        // Between numbers that can hardly be told apart there is no step to go by.
+        assert_eq!(shown(range(0.0, 1e-323, false), Scale::Linear), Vec::<String>::new());
     }
 
     #[test]
     fn labels_are_short() {
         let labels = [0.0, 0.05, 0.1, 1.0, 2.5, 10.0, 150.0, 20_000.0, 3.2e6].map(short);
-        assert_eq!(labels, ["0", "0.05", "0.1", "1", "2.5", "10", "150", "20k", "3.2M"]);
+        assert_eq!(labels, ["0", "0.05", "0.1", "1", "2.5", "10", "150", "20000", "3.2M"]);
     }
 }

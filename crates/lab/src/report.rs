@@ -29,7 +29,18 @@ pub fn html(all: &[Findings]) -> Result<String, LabError> {
          it.</p>\n<ul>\n"
     );
     for found in all {
-        let _ = writeln!(page, "<li><a href=\"#{}\">{}</a></li>", escape(&found.name), escape(&found.title));
+        let held = found.checks.iter().filter(|check| check.holds).count();
+        let said = match (&found.error, found.checks.len()) {
+            (Some(_), _) => ": failed".to_owned(),
+            (None, 0) => String::new(),
+            (None, claims) => format!(": {held} of {claims} claims hold"),
+        };
+        let _ = writeln!(
+            page,
+            "<li><a href=\"#{}\">{}</a>{said}</li>",
+            escape(&found.name),
+            escape(&found.title)
+        );
     }
     page.push_str("</ul>\n");
     for found in all {
@@ -40,26 +51,44 @@ pub fn html(all: &[Findings]) -> Result<String, LabError> {
 }
 
 fn section(page: &mut String, found: &Findings) -> Result<(), LabError> {
+    let name = escape(&found.name);
     let _ = write!(
         page,
-        "<h2 id=\"{}\">{}</h2>\n<p><b>{}</b></p>\n<p class=\"paper\"><b>The paper:</b> {}</p>\n<p class=\"why\"><b>Here:</b> \
-         {}</p>\n",
-        escape(&found.name),
+        "<h2 id=\"{name}\">{}</h2>\n<p><b>{}</b></p>\n",
         escape(&found.title),
-        escape(&found.question),
-        escape(&found.paper),
-        escape(&found.why),
+        escape(&found.question)
     );
+    if let Some(error) = &found.error {
+        let _ = writeln!(page, "<p class=\"why\"><b>It failed:</b> {}</p>", escape(error));
+    } else {
+        let _ = write!(
+            page,
+            "<p class=\"paper\"><b>The paper:</b> {}</p>\n<p class=\"why\"><b>Here:</b> {}</p>\n",
+            escape(&found.paper),
+            escape(&found.why),
+        );
+    }
+    if !found.checks.is_empty() {
+        let mut table = Table::new("What it is held to", ["claim", "holds", "numbers"]);
+        for check in &found.checks {
+            table.row([check.claim.clone(), check.answer().to_owned(), check.numbers.clone()]);
+        }
+        html_table(page, &table);
+    }
+    // As `Findings::write` calls them, beside the page.
+    let link = |file: String, text: &str| format!("<a href=\"{file}\">{text}</a>");
     for figure in &found.figures {
         page.push_str(&plot::svg(figure)?);
-        page.push('\n');
+        let _ = writeln!(page, "<small>{}</small>", link(format!("{name}-{}.csv", figure.name), "CSV"));
     }
-    for table in &found.tables {
+    for (number, table) in found.tables.iter().enumerate() {
         html_table(page, table);
+        let _ = writeln!(page, "<small>{}</small>", link(format!("{name}-table{}.csv", number + 1), "CSV"));
     }
     let machine = found.machine.as_ref().map_or("machine not known".to_owned(), ToString::to_string);
     let (extent, machine) = (escape(&found.extent), escape(&machine));
-    let _ = writeln!(page, "<p><small>{extent} run, {:.1} s; {machine}</small></p>", found.took);
+    let json = link(format!("{name}.json"), "JSON");
+    let _ = writeln!(page, "<p><small>{extent} run, {:.1} s; {machine}; {json}</small></p>", found.took);
     Ok(())
 }
 
@@ -83,6 +112,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::Check;
     use crate::figure::{Axis, Figure, Series, Style};
     use crate::machine::Machine;
 
@@ -99,12 +129,18 @@ mod tests {
             why: "another machine".into(),
             figures: vec![Figure::new("f", "F", Axis::linear("x"), Axis::linear("y"), series)],
             tables: vec![table],
+            checks: vec![
+                Check::timed("it is fast", false, "3 s"),
+                Check::counted("it is right", true, "2 of 2"),
+            ],
+            error: None,
             files: Vec::new(),
             extent: "quick".into(),
             took: 1.0,
             machine: Some(Machine { kernel: "6.18".into(), cores: 2, ..Machine::default() }),
         };
-        let page = html(&[found]).expect("written");
+        let failed = Findings { name: "m".into(), error: Some("no <space>".into()), ..found.clone() };
+        let page = html(&[found, failed]).expect("written");
         for word in [
             "A title",
             "Why?",
@@ -115,6 +151,12 @@ mod tests {
             "1 &amp; 2",
             "Linux 6.18",
             "2 cores",
+            "1 of 2 claims hold",
+            "<td>it is fast</td><td>no</td><td>3 s</td>",
+            "href=\"n-table1.csv\"",
+            "href=\"n.json\"",
+            ": failed",
+            "It failed:</b> no &lt;space&gt;",
         ] {
             assert!(page.contains(word), "{word}");
         }

@@ -178,7 +178,11 @@ impl Trace {
     pub fn replay(&self) -> Replay {
         let (mut names, mut parents) = (Names::new(), vec![None]);
         let (mut events, mut used, mut born) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        // As they come: who is the 1000th of a trace that has two is the second, and nobody keeps room for the others.
+        let mut clients: BTreeMap<usize, usize> = BTreeMap::new();
         for step in &self.steps {
+            let next = clients.len();
+            let client = *clients.entry(step.client).or_insert(next);
             let object = object_of(&mut names, &mut parents, &step.path);
             // What was asked for in vain may be made later.
             if step.does != Does::Miss && used.insert(object) && step.does == Does::Make {
@@ -201,7 +205,7 @@ impl Trace {
             let mut does = |file: usize, calls: &[SystemCall], bytes: u64| {
                 let event = |call: &SystemCall| Event {
                     at: step.at,
-                    client: step.client,
+                    client,
                     file,
                     call: *call,
                     size: bytes,
@@ -226,9 +230,9 @@ impl Trace {
                 }
             }
         }
-        let clients = self.steps.iter().map(|step| step.client + 1).max().unwrap_or(1);
         let duration = self.length() + 1.0;
-        Replay { clients: u32::try_from(clients).unwrap_or(u32::MAX), parents, born, events, duration }
+        let clients = u32::try_from(clients.len()).unwrap_or(u32::MAX).max(1);
+        Replay { clients, parents, born, events, duration }
     }
 }
 
@@ -258,13 +262,21 @@ fn object_of(names: &mut Names, parents: &mut Vec<Option<usize>>, path: &str) ->
 
 /// With all that is below it. What had the new name has none any more.
 fn rename(names: &mut Names, from: &str, to: &str) {
-    names.retain(|path, _| !is_at_or_below(path, to));
-    let moved: Vec<String> = names.keys().filter(|path| is_at_or_below(path, from)).cloned().collect();
-    for path in moved {
+    for path in at_or_below(names, to) {
+        names.remove(&path);
+    }
+    for path in at_or_below(names, from) {
         if let Some(object) = names.remove(&path) {
             names.insert(format!("{to}{}", &path[from.len()..]), object);
         }
     }
+}
+
+/// Without a look at all the others: a trace may have millions.
+fn at_or_below(names: &Names, dir: &str) -> Vec<String> {
+    let below = names.range(format!("{dir}/")..).map(|(path, _)| path);
+    let below = below.take_while(|path| is_at_or_below(path, dir)).cloned();
+    names.contains_key(dir).then(|| dir.to_owned()).into_iter().chain(below).collect()
 }
 
 /// What several clients do at once is recorded in one place.
@@ -293,15 +305,31 @@ impl Recording {
 pub(crate) struct Files {
     root: PathBuf,
     recording: Option<(Recording, usize)>,
+    computing: Computing,
+}
+
+/// What happens while a program computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Computing {
+    /// It takes its time.
+    Waited,
+    /// A recording is told how long it would be.
+    Noted,
 }
 
 impl Files {
     pub(crate) fn of(root: &Path) -> Files {
-        Files { root: root.to_owned(), recording: None }
+        Files { root: root.to_owned(), recording: None, computing: Computing::Waited }
     }
 
     pub(crate) fn recorded(root: &Path, recording: &Recording, client: usize) -> Files {
-        Files { root: root.to_owned(), recording: Some((recording.clone(), client)) }
+        let recording = Some((recording.clone(), client));
+        Files { root: root.to_owned(), recording, computing: Computing::Noted }
+    }
+
+    /// As [`Files::recorded`], of programs that take their time.
+    pub(crate) fn recorded_live(root: &Path, recording: &Recording, client: usize) -> Files {
+        Files { computing: Computing::Waited, ..Files::recorded(root, recording, client) }
     }
 
     fn note(&self, does: Does, path: &str) {
@@ -383,13 +411,13 @@ impl Files {
         std::fs::hard_link(self.at(path), self.at(to)).map_err(LabError::io(self.at(path)))
     }
 
-    /// The program computes. A recording is told how long; nobody waits for it.
+    /// The program computes: a recording may be told how long, and nobody waits for it.
     pub(crate) fn compute(&self, time: Duration) {
-        match &self.recording {
-            Some((recording, _)) => {
+        match (&self.recording, self.computing) {
+            (Some((recording, _)), Computing::Noted) => {
                 *recording.computed.lock().unwrap_or_else(PoisonError::into_inner) += time;
             }
-            None => std::thread::sleep(time),
+            _ => std::thread::sleep(time),
         }
     }
 }
@@ -429,7 +457,7 @@ mod tests {
         let replay = trace.replay();
         // a, a/b, a/c (in vain), and what was made as `a/c, d`.
         assert_eq!(replay.born, BTreeSet::from([1, 2, 4]));
-        assert_eq!((replay.clients, &replay.parents), (2, &vec![None, Some(0), Some(1), Some(1), Some(1)]));
+        assert_eq!((replay.clients, &replay.parents), (1, &vec![None, Some(0), Some(1), Some(1), Some(1)]));
         let written: Vec<usize> =
             replay.events.iter().filter(|event| event.call.is_change()).map(|event| event.file).collect();
         // The root for `a`, `a` for `b`, `b` itself, `a` for the removal and the next file, that file; both directories for
@@ -480,6 +508,24 @@ mod tests {
         assert_eq!(used(steps), [2, 4, 2, 4, 6]);
         // As editors save: what was there is gone.
         assert_eq!(used("read,file\nread,file.new\nrename,file.new -> file\nread,file"), [1, 2, 2]);
+    }
+
+    #[test]
+    fn clients_are_as_many_as_do_something() {
+        let replay = Trace::parse("0,999,read,a\n1,3,read,a\n2,999,write,a\n").expect("a trace").replay();
+        let clients: Vec<usize> = replay.events.iter().map(|event| event.client).collect();
+        assert_eq!((replay.clients, clients), (2, vec![0, 0, 0, 1, 1, 1, 0, 0, 0]));
+    }
+
+    #[test]
+    fn names_beside_what_is_renamed_stay() {
+        let mut names = Names::new();
+        for (object, path) in (1..).zip(["a", "a-b", "a.c", "a/x", "a/y/z", "a0", "b", "b/old"]) {
+            names.insert(path.to_owned(), object);
+        }
+        rename(&mut names, "a", "b");
+        let now: Vec<(&str, usize)> = names.iter().map(|(path, object)| (path.as_str(), *object)).collect();
+        assert_eq!(now, [("a-b", 2), ("a.c", 3), ("a0", 6), ("b", 1), ("b/x", 4), ("b/y/z", 5)]);
     }
 
     #[test]

@@ -56,6 +56,14 @@ pub enum Purpose {
     Upkeep,
 }
 
+impl Purpose {
+    /// Whether calls for it are what consistency costs, as the models count: there would be none if caches needed no leases.
+    /// Changes, and what makes them durable, would be there.
+    pub fn is_for_consistency(self) -> bool {
+        matches!(self, Purpose::Read | Purpose::Open | Purpose::Lock)
+    }
+}
+
 impl CallKind {
     /// The kind that counters have under this name.
     pub fn named(name: &str) -> Option<CallKind> {

@@ -6,6 +6,7 @@ use crate::commands::this_program;
 use crate::control;
 use crate::error::CliError;
 use rustix::process::{Pid, Signal, kill_process};
+use soda_lab::experiment::STARTED_FOR;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
@@ -42,7 +43,7 @@ pub(crate) struct Cleaner {
 
 impl Cleaner {
     /// Makes a directory whose name begins so, which it will clean up: processes of this program that have it among their
-    /// words, what is mounted below, and all that is in it.
+    /// words, others that were started for it ([`STARTED_FOR`]), what is mounted below, and all that is in it.
     pub(crate) fn start(prefix: &str, manner: Manner) -> Result<Cleaner, CliError> {
         let failed = || CliError::io("a temporary directory");
         let made = tempfile::Builder::new().prefix(prefix).tempdir().map_err(failed())?;
@@ -114,7 +115,7 @@ fn clean_up(scratch: &Path, manner: Manner) -> Result<(), CliError> {
         // Killed first: one that is just mounting must not be done with it after the mounts were looked at.
         let processes = processes_in(scratch)?;
         signal(&processes, Signal::KILL);
-        while Instant::now() < deadline && processes.iter().any(|pid| works_in(*pid, scratch)) {
+        while Instant::now() < deadline && processes.iter().any(|pid| belongs_to(*pid, scratch)) {
             std::thread::sleep(Duration::from_millis(10));
         }
         for mount in mounts_below(scratch)? {
@@ -122,14 +123,13 @@ fn clean_up(scratch: &Path, manner: Manner) -> Result<(), CliError> {
         }
         // What is below a mount is not ours to remove.
         let is_free = mounts_below(scratch)?.is_empty();
-        if is_free && scratch.exists() {
-            fs::remove_dir_all(scratch).map_err(CliError::io(scratch.display().to_string()))?;
-        }
-        // Whoever is only asked to end may have started something meanwhile.
-        match is_free && processes_in(scratch)?.is_empty() && !scratch.exists() {
-            true => return Ok(()),
-            false if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
-            false => {
+        let removed = if is_free && scratch.exists() { fs::remove_dir_all(scratch) } else { Ok(()) };
+        // Whoever is only asked to end may have started something meanwhile, or have made a file in what was empty just now.
+        match (is_free && processes_in(scratch)?.is_empty() && !scratch.exists(), removed) {
+            (true, _) => return Ok(()),
+            (false, _) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            (false, Err(error)) => return Err(CliError::io(scratch.display().to_string())(error)),
+            (false, Ok(())) => {
                 let scratch = scratch.display();
                 return Err(CliError::Failed(format!("cannot take away what is below {scratch}")));
             }
@@ -166,12 +166,26 @@ fn mounts_below(scratch: &Path) -> Result<Vec<PathBuf>, CliError> {
     Ok(control::table()?.into_iter().map(|mount| mount.dir).filter(|dir| dir.starts_with(scratch)).collect())
 }
 
-/// This program's, but not this process. Who only looks at a file there with a program of another name is left alone.
+/// This program's and those that were started for it, but not this process. Who only looks at a file there with a program of
+/// another name is left alone.
 fn processes_in(scratch: &Path) -> Result<Vec<Pid>, CliError> {
     let numbers = fs::read_dir("/proc").map_err(CliError::io("/proc"))?.flatten();
     let pids = numbers.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
     let own = rustix::process::getpid();
-    Ok(pids.filter(|pid| *pid != own && is_this_program(*pid) && works_in(*pid, scratch)).collect())
+    Ok(pids.filter(|pid| *pid != own && belongs_to(*pid, scratch)).collect())
+}
+
+/// Whether this is still a process to be ended: a number may have been given to another since. One that has ended, but was not
+/// waited for, has neither words nor an environment left.
+fn belongs_to(pid: Pid, scratch: &Path) -> bool {
+    is_this_program(pid) && works_in(pid, scratch) || was_started_for(pid, scratch)
+}
+
+/// A compiler of an experiment, which knows nothing of the directory, or what it has started.
+fn was_started_for(pid: Pid, scratch: &Path) -> bool {
+    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+    let mark = [STARTED_FOR.as_bytes(), b"=", scratch.as_os_str().as_encoded_bytes()].concat();
+    environment.split(|byte| *byte == 0).any(|word| word == mark)
 }
 
 fn is_this_program(pid: Pid) -> bool {
@@ -179,8 +193,7 @@ fn is_this_program(pid: Pid) -> bool {
     file(&pid.as_raw_nonzero().to_string()).is_some_and(|other| Some(other) == file("self"))
 }
 
-/// Whether this is still a process that works there: a number may have been given to another since. One that has ended, but
-/// was not waited for, has no words left.
+/// Whether it has the directory among its words.
 fn works_in(pid: Pid, scratch: &Path) -> bool {
     let words = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
     let scratch = scratch.as_os_str().as_encoded_bytes();
@@ -190,5 +203,38 @@ fn works_in(pid: Pid, scratch: &Path) -> bool {
 fn signal(processes: &[Pid], signal: Signal) {
     for pid in processes {
         let _ = kill_process(*pid, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_another_name_that_were_started_for_it_are_ended_and_what_they_make_is_taken_away() {
+        let parent = tempfile::tempdir().unwrap();
+        let scratch = parent.path().join("scratch");
+        fs::create_dir(&scratch).unwrap();
+        // As a build: a process of its own group, which has another, and both make files all the time.
+        let makes = "i=0; while :; do i=$((i+1)); mkdir $1$i && : > $1$i/file; done";
+        let script = format!("sh -c '{makes}' x a & set -- b; {makes}");
+        let start = |mark: Option<&Path>| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]).current_dir(&scratch).process_group(0).stderr(Stdio::null());
+            if let Some(mark) = mark {
+                command.env(STARTED_FOR, mark);
+            }
+            command.spawn().unwrap()
+        };
+        let mut meant = start(Some(&scratch));
+        // Somebody else's, who has nothing to do with it but for where a shell of his stands.
+        let mut other = Command::new("sleep").arg("60").current_dir(&scratch).spawn().unwrap();
+        clean_up(&scratch, Manner::AtOnce).unwrap();
+        assert!(!scratch.exists());
+        assert!(other.try_wait().unwrap().is_none(), "it was ended, too");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(!meant.wait().unwrap().success());
+        assert_eq!(processes_in(&scratch).unwrap(), Vec::new());
     }
 }

@@ -53,20 +53,26 @@ fn run_experiments(arguments: &RunArgs) -> Result<(), CliError> {
         let progress = |step: &str| steps.say(&format!("{head}: {step}"));
         progress(experiment.title);
         let lab = Lab { program: &program, scratch: ground.scratch(), extent, progress: &progress };
-        let found = experiment.run(&lab).and_then(|found| found.write(&arguments.out).map(|_| found.took));
-        steps.clear();
-        let (entry, line) = match &found {
-            Ok(took) => (
-                json!({ "name": experiment.name, "took": took }),
-                format!("{}: {took:.1} s\n", experiment.name),
-            ),
-            // What comes next may be well, and has been waited for.
-            Err(error) => (
-                json!({ "name": experiment.name, "error": error.to_string() }),
-                format!("{}: failed: {error}\n", experiment.name),
-            ),
+        Findings::forget(&arguments.out, experiment.name)?;
+        // What comes next may be well, and has been waited for.
+        let (found, error) = match experiment.run(&lab) {
+            Ok(found) => (found, None),
+            Err(error) => (experiment.failed(&lab, &error), Some(error)),
         };
-        failed.extend(found.err().map(|error| (experiment.name, error)));
+        let written = found.write(&arguments.out).err();
+        let broken = found.broken();
+        steps.clear();
+        let mut line = match error.as_ref().or(written.as_ref()) {
+            None => format!("{}: {:.1} s\n", experiment.name, found.took),
+            Some(error) => format!("{}: failed: {error}\n", experiment.name),
+        };
+        line.extend(found.checks.iter().map(|check| format!("  {check}\n")));
+        let error = error.or(written).or(broken);
+        let mut entry = json!({ "name": experiment.name, "took": found.took, "checks": found.checks });
+        if let (Some(error), Some(entry)) = (&error, entry.as_object_mut()) {
+            entry.insert("error".to_owned(), json!(error.to_string()));
+        }
+        failed.extend(error.map(|error| (experiment.name, error)));
         match arguments.json {
             true => done.push(entry),
             false => print(&line)?,
@@ -185,12 +191,13 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     let digits = soda_lab::figure::digits;
     let volumes: Vec<&str> = status.volumes.iter().map(|(name, _)| name.as_str()).collect();
     let mut text = format!(
-        "volume {}, {} clients, {} s; per second: {} reads at the server, {} more from caches that holders told of, \
-         {} changes, {} recalls\n\n",
+        "volume {}, {} clients, {} s; per second: {} reads at the server, {} opens and locks, {} reads from caches that \
+         holders told of, {} changes, {} recalls\n\n",
         volumes.join(", "),
         digits(observed.clients),
         digits(observed.seconds),
         digits(observed.misses),
+        digits(observed.kept),
         digits(observed.hits),
         digits(observed.changes),
         digits(observed.recalls),

@@ -3,6 +3,7 @@
 use super::{Found, Lab, joined};
 use crate::LabError;
 use crate::cell::Cell;
+use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -100,12 +101,13 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     ];
     let title = "The server dies and is started again; a program writes and syncs all the time";
     let mut server = Table::new(title, head);
-    let (mut names, mut waits) = (Vec::new(), Vec::new());
+    let (mut names, mut waits, mut checks) = (Vec::new(), Vec::new(), Vec::new());
     for (point, meaning) in &SERVER[..lab.by_extent(3, SERVER.len())] {
         (lab.progress)(&format!("the server dies at {point}"));
         let seen = server_dies(lab, point)?;
         names.push((*point).to_owned());
         waits.push((names.len() as f64, seen.longest.as_secs_f64()));
+        checks.push(seen.check(point));
         server.row([
             (*point).to_owned(),
             (*meaning).to_owned(),
@@ -137,6 +139,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         let seen = client_dies(lab, point, *mode)?;
         names.push(if *point == KILL { format!("{KILL}, {}", mode.name()) } else { (*point).to_owned() });
         read_after.push((names.len() as f64, seen.read_after.as_secs_f64()));
+        checks.push(seen.check(&format!("{point}, {}", mode.name())));
         client.row([
             (*point).to_owned(),
             mode.name().to_owned(),
@@ -169,6 +172,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         why,
         figures: vec![Figure::new("waits", "CS739: how long a crash keeps others waiting", x, y, series)],
         tables: vec![server, client],
+        checks,
         files: Vec::new(),
     })
 }
@@ -189,6 +193,23 @@ struct AfterServer {
     lost: usize,
     torn: usize,
     fsck: String,
+}
+
+impl AfterServer {
+    fn check(&self, point: &str) -> Check {
+        let AfterServer { errors, lost, torn, .. } = self;
+        let claim = format!("The server dies at {point}: no call fails, and no synced file is lost or torn");
+        let numbers = format!("{errors} errors, {lost} lost, {torn} torn");
+        Check::counted(claim, *errors + *lost + *torn == 0, numbers)
+    }
+}
+
+impl AfterClient {
+    fn check(&self, point: &str) -> Check {
+        let AfterClient { synced, lost, torn, .. } = self;
+        let claim = format!("A client dies at {point}: no synced file is lost, and none is torn");
+        Check::counted(claim, *lost + *torn == 0, format!("{lost} of {synced} lost, {torn} torn"))
+    }
 }
 
 fn server_dies(lab: &Lab<'_>, point: &str) -> Result<AfterServer, LabError> {
@@ -359,6 +380,23 @@ mod tests {
         };
         assert!(SERVER.iter().all(|(point, _)| named(server, point)));
         assert!(CLIENT.iter().all(|(point, ..)| *point == KILL || named(client, point)));
+    }
+
+    #[test]
+    fn one_lost_or_torn_file_is_a_failure() {
+        let after = |errors, lost, torn| {
+            let (longest, fsck) = (Duration::ZERO, String::new());
+            AfterServer { calls: 240, errors, longest, lost, torn, fsck }.check("here").holds
+        };
+        assert!(after(0, 0, 0));
+        assert!(!after(1, 0, 0) && !after(0, 1, 0) && !after(0, 0, 1));
+        let after = |lost, torn| {
+            let (read_after, fsck) = (Duration::ZERO, String::new());
+            let found =
+                AfterClient { written: 35, synced: 8, lost, unsynced_there: 0, torn, read_after, fsck };
+            found.check("here").holds
+        };
+        assert!(after(0, 0) && !after(1, 0) && !after(0, 1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{Found, Lab};
 use crate::LabError;
 use crate::cell::Cell;
+use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use soda_model::Rng;
 use soda_model::load::{ModelError, Sharing, Term};
@@ -99,6 +100,13 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         }],
         tables: vec![table],
         files: Vec::new(),
+        checks: vec![Check::timed(
+            format!(
+                "with leases of {most} s and f = 0.5 a write waits as long as the formula has it, to a half"
+            ),
+            (longest.0 - longest.1).abs() <= 0.5 * longest.1,
+            format!("{} s, {} s", digits(longest.0), digits(longest.1)),
+        )],
     })
 }
 

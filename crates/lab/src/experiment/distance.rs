@@ -61,6 +61,10 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let title = "Hierarchical control, figure 3: a build by distance, one client";
     let (mut figures, mut tables) =
         (vec![Figure::new("distance", title, x(), Axis::logarithmic(time), series)], vec![table]);
+    let foreign = super::foreign::run(lab, &trips)?;
+    why.push_str(&foreign.why);
+    figures.push(foreign.figure);
+    tables.push(foreign.table);
     if !lab.is_quick() {
         let (series, table) = openssh(lab)?;
         if let (Some(local), Some(least), Some(most)) = ends_of(&series) {
@@ -81,6 +85,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         why,
         figures,
         tables,
+        checks: Vec::new(),
         files: Vec::new(),
     })
 }

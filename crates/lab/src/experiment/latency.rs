@@ -1,9 +1,11 @@
 //! CS739's measurements: system calls by size of the file, and small jobs by number of clients.
 
+use super::cold::{Apart, Asked};
 use super::spread::{self, Spread};
 use super::{Found, Lab, at_once};
 use crate::LabError;
 use crate::cell::Cell;
+use crate::check::Check;
 use crate::figure::{self, Axis, Figure, Table, digits};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -36,9 +38,14 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut table = Table::new("Time of the calls: median (quartiles)", head);
     // Of each test: by call and size.
     let mut points: [[Vec<(f64, Spread)>; 3]; 4] = Default::default();
+    let mut checks = Vec::new();
     for (size, times, firsts) in sizes(lab) {
         (lab.progress)(&format!("files of {}", figure::size(size as f64)));
-        for (test, calls) in measure(lab, size, times, firsts)?.into_iter().enumerate() {
+        let (found, asked) = measure(lab, size, times, firsts)?;
+        if size <= ONE_MESSAGE {
+            checks.push(asked.check(&format!("First reads of {}", figure::size(size as f64)), firsts));
+        }
+        for (test, calls) in found.into_iter().enumerate() {
             let of =
                 |call: usize| Spread::of(calls.iter().map(|calls| calls[call].as_secs_f64() * 1e3).collect());
             let spreads = [0, 1, 2].map(of);
@@ -63,6 +70,13 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     });
     let last = |test: usize, call: usize| points[test][call].last().map_or(f64::NAN, |(_, time)| time.middle);
     let largest = points[0][0].last().map_or(f64::NAN, |(size, _)| *size);
+    let opens = || points[0][0].iter().map(|(_, time)| time.middle);
+    let (least, most) = (opens().fold(f64::INFINITY, f64::min), opens().fold(0.0, f64::max));
+    checks.push(Check::timed(
+        "First opens of large files take at most four times as long as of small ones",
+        most <= 4.0 * least,
+        format!("{} to {} ms", digits(least), digits(most)),
+    ));
     Ok(Found {
         paper: "The first open fetches the file and takes in proportion to its size; the next ones only ask whether it has \
                 changed. Its basic version cannot transfer 16 MiB at all.",
@@ -78,24 +92,37 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         ),
         figures: figures.to_vec(),
         tables: vec![table],
+        checks,
         files: Vec::new(),
     })
 }
 
-pub(super) const WHY: &str = "Opens do not grow with the size, as data is fetched when it is read and not at \
-    open; nobody asks again under a lease, and a close has nothing left to store. What is large gains nothing by \
-    write=behind, as all of it has to be told in the end.";
+pub(super) const WHY: &str = "Data is fetched when it is read and not at open; nobody asks again under a lease, and a close \
+    has nothing left to store. What is large gains nothing by write=behind, as all of it has to be told in the end. What is \
+    read for the first time is in directories of their own, so that the client does not fetch it before.";
 
-/// Of each of [`TESTS`], the times of its calls.
-fn measure(lab: &Lab<'_>, size: usize, times: usize, firsts: usize) -> Result<[Vec<Calls>; 4], LabError> {
+/// Bytes that one message brings, all of them.
+const ONE_MESSAGE: usize = 4 << 10;
+
+/// Of each of [`TESTS`], the times of its calls; what was asked for in the first reads.
+fn measure(
+    lab: &Lab<'_>,
+    size: usize,
+    times: usize,
+    firsts: usize,
+) -> Result<([Vec<Calls>; 4], Asked), LabError> {
     let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(2, "sync")?;
-    let data =
-        |cell: &Cell, mount: usize, number: usize| cell.mounts[mount].root.join(format!("data{number}"));
-    (0..firsts).try_for_each(|number| write(&data(&cell, 0, number), size).map(drop))?;
+    let data = Apart::new("data", firsts);
+    data.make_by(&cell.mounts[0].root, |path| write(path, size).map(drop))?;
     // The other machine has not seen them.
-    let first = (0..firsts).map(|number| read(&data(&cell, 1, number), size)).collect::<Result<_, _>>()?;
-    let again = (0..times).map(|_| read(&data(&cell, 1, 0), size)).collect::<Result<_, _>>()?;
+    let other = cell.mounts[1].root.clone();
+    data.look(&other)?;
+    let before = Asked::by(&cell.mounts[1])?;
+    let first = data.paths(&other).iter().map(|path| read(path, size)).collect::<Result<_, _>>()?;
+    let mut asked = Asked::default();
+    asked.add(before, Asked::by(&cell.mounts[1])?);
+    let again = (0..times).map(|_| read(&data.path(&other, 0), size)).collect::<Result<_, _>>()?;
     let fresh = |cell: &Cell| {
         let fresh = |number: usize| {
             let path = cell.mounts[0].root.join(format!("new{number}"));
@@ -108,7 +135,7 @@ fn measure(lab: &Lab<'_>, size: usize, times: usize, firsts: usize) -> Result<[V
     };
     let through = fresh(&cell)?;
     cell.mount(1, "write=behind")?;
-    Ok([first, again, through, fresh(&cell)?])
+    Ok(([first, again, through, fresh(&cell)?], asked))
 }
 
 fn read(path: &Path, size: usize) -> Result<Calls, LabError> {
@@ -183,6 +210,7 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
         ),
         figures: vec![Figure::new("jobs", title, x, y, series)],
         tables: vec![table],
+        checks: Vec::new(),
         files: Vec::new(),
     })
 }

@@ -3,9 +3,12 @@
 mod afs_latency;
 mod andrew;
 mod build;
+mod cached;
+mod cold;
 mod crashes;
 mod dead;
 mod distance;
+mod foreign;
 mod latency;
 mod openssh;
 mod papers;
@@ -16,12 +19,17 @@ mod terms;
 mod timeouts;
 mod traces;
 
+use crate::check::Check;
 use crate::figure::{Figure, Table};
-use crate::machine::Machine;
+use crate::machine::{Machine, Stretch};
 use crate::{LabError, plot};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// In the environment of programs that an experiment starts beside servers and mounts, with [`Lab::scratch`]: they and all that
+/// they start can be told from others, and be ended when the lab was killed.
+pub const STARTED_FOR: &str = "SODA_LAB_SCRATCH";
 
 /// How much of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +64,12 @@ pub struct Findings {
     pub why: String,
     pub figures: Vec<Figure>,
     pub tables: Vec<Table>,
+    /// What it is held to.
+    #[serde(default)]
+    pub checks: Vec<Check>,
+    /// Why there is nothing of all that; `None`: it did not fail.
+    #[serde(default)]
+    pub error: Option<String>,
     /// Written beside them, not part of the page: the end of each name, and what is in it.
     #[serde(skip)]
     pub files: Vec<(String, String)>,
@@ -75,6 +89,7 @@ pub(crate) struct Found {
     pub(crate) why: String,
     pub(crate) figures: Vec<Figure>,
     pub(crate) tables: Vec<Table>,
+    pub(crate) checks: Vec<Check>,
     /// Files beside these: the ends of their names, and what is in them.
     pub(crate) files: Vec<(&'static str, String)>,
 }
@@ -155,7 +170,7 @@ pub const ALL: [Experiment; 17] = [
         title: "Cached against server reads, and the price of a lease",
         question: "What is a cache worth, and what does its lease add to a read that misses?",
         needs: Needs::Mounts,
-        run: terms::cached_reads,
+        run: cached::run,
     },
     Experiment {
         name: "strata-fig5",
@@ -258,24 +273,46 @@ impl Experiment {
     /// If this machine cannot do it, or something fails on the way.
     pub fn run(&self, lab: &Lab<'_>) -> Result<Findings, LabError> {
         self.check()?;
-        let (began, machine) = (Instant::now(), Machine::now());
+        let (began, machine, stretch) = (Instant::now(), Machine::now(), Stretch::begin());
         let found = (self.run)(lab)?;
         Ok(Findings {
-            name: self.name.to_owned(),
-            title: self.title.to_owned(),
-            question: self.question.to_owned(),
             paper: found.paper.to_owned(),
             why: found.why,
             figures: found.figures,
             tables: found.tables,
+            checks: found.checks,
             files: found.files.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
+            took: began.elapsed().as_secs_f64(),
+            machine: Some(Machine { others: stretch.others(), ..machine }),
+            ..self.nothing(lab)
+        })
+    }
+
+    /// What the report shows of one that failed, in place of an earlier result.
+    pub fn failed(&self, lab: &Lab<'_>, error: &LabError) -> Findings {
+        let machine = Some(Machine::now());
+        Findings { error: Some(error.to_string()), machine, ..self.nothing(lab) }
+    }
+
+    fn nothing(&self, lab: &Lab<'_>) -> Findings {
+        Findings {
+            name: self.name.to_owned(),
+            title: self.title.to_owned(),
+            question: self.question.to_owned(),
+            paper: String::new(),
+            why: String::new(),
+            figures: Vec::new(),
+            tables: Vec::new(),
+            checks: Vec::new(),
+            error: None,
+            files: Vec::new(),
             extent: match lab.extent {
                 Extent::Quick => "quick".to_owned(),
                 Extent::Full => "full".to_owned(),
             },
-            took: began.elapsed().as_secs_f64(),
-            machine: Some(machine),
-        })
+            took: 0.0,
+            machine: None,
+        }
     }
 }
 
@@ -287,6 +324,25 @@ impl Findings {
     pub fn check_writable(dir: &Path) -> Result<(), LabError> {
         std::fs::create_dir_all(dir).map_err(LabError::io(dir))?;
         tempfile::tempfile_in(dir).map(drop).map_err(LabError::io(dir))
+    }
+
+    /// Takes away what an earlier run of this experiment has written there: who reads the results would take it for today's.
+    ///
+    /// # Errors
+    /// If the directory cannot be read or a file of these not be removed.
+    pub fn forget(dir: &Path, name: &str) -> Result<(), LabError> {
+        for entry in std::fs::read_dir(dir).map_err(LabError::io(dir))? {
+            let entry = entry.map_err(LabError::io(dir))?;
+            if writer_of(&entry.file_name().to_string_lossy()) == Some(name) {
+                std::fs::remove_file(entry.path()).map_err(LabError::io(entry.path()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What does not hold though it does not depend on the machine.
+    pub fn broken(&self) -> Option<LabError> {
+        Check::broken(&self.checks)
     }
 
     /// Writes NAME.json, and for each figure and table CSV, SVG and PNG. Returns what was written.
@@ -342,6 +398,20 @@ impl Findings {
         }
         Ok(all)
     }
+}
+
+/// The experiment that writes files of this name, if one does. Of two whose names begin it, the longer one.
+fn writer_of(file: &str) -> Option<&'static str> {
+    let (stem, extension) = file.rsplit_once('.')?;
+    let writes = |name: &&str| {
+        stem.strip_prefix(name).is_some_and(|rest| match extension {
+            "json" => rest.is_empty(),
+            "csv" | "svg" | "png" => rest.starts_with('-'),
+            _ => false,
+        })
+    };
+    // Tables of `hierarchical-timeouts` are none of `hierarchical`.
+    ALL.iter().map(|experiment| experiment.name).filter(writes).max_by_key(|name| name.len())
 }
 
 impl Lab<'_> {
@@ -407,26 +477,49 @@ mod tests {
     }
 
     #[test]
+    fn an_earlier_result_goes_and_those_of_others_stay() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mine = ["hierarchical.json", "hierarchical-table3.csv", "hierarchical-distance.png"];
+        let others = [
+            "hierarchical-timeouts.json",
+            "hierarchical-timeouts-table1.csv",
+            "traces.json",
+            "hierarchical.txt",
+            "report.html",
+        ];
+        mine.iter()
+            .chain(&others)
+            .for_each(|name| std::fs::write(dir.path().join(name), "x").expect("written"));
+        Findings::forget(dir.path(), "hierarchical").expect("forgotten");
+        let there = |name: &&&str| dir.path().join(name).exists();
+        assert_eq!(mine.iter().filter(there).count(), 0);
+        assert_eq!(others.iter().filter(there).count(), others.len());
+    }
+
+    #[test]
     fn fixed_texts_have_no_figures_of_some_day() {
         let fixed = [
             afs_latency::WHY,
             andrew::WHY,
+            cached::WHY,
             crashes::WHY,
             dead::WHY,
             distance::WHY,
             latency::WHY,
             latency::WHY_SCALABILITY,
+            papers::WHY_2,
+            papers::WHY_3,
+            protocols::WHY,
             sharing::WHY,
             sharing::WHY_POLLING,
             terms::WHY_5,
             terms::WHY_6_7,
-            terms::WHY_CACHED,
             timeouts::WHY,
             traces::WHY,
         ];
         for why in fixed {
             // Versions and formulas are none.
-            let said = ["v1", "v2", "CS739", "equation 8"]
+            let said = ["v1", "v2", "CS739", "equation 8", "equation (8)"]
                 .into_iter()
                 .fold(why.to_owned(), |said, name| said.replace(name, ""));
             assert!(!said.contains(|letter: char| letter.is_ascii_digit()), "{why}");

@@ -1,7 +1,7 @@
 //! Debian's source of openssh is unpacked, configured and built: SSH-Build as it is today. Where the source or a compiler cannot
 //! be had, that is said, and everything else goes on.
 
-use super::Lab;
+use super::{Lab, STARTED_FOR};
 use crate::LabError;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,9 @@ impl Openssh {
     pub(super) fn fetch(lab: &Lab<'_>) -> Result<Openssh, String> {
         (lab.progress)("openssh's source is fetched");
         let script = format!("{LIBRARY}\n{FETCH}");
-        let output =
-            Command::new("timeout").args([PATIENCE, "bash", "-c", &script]).stdin(Stdio::null()).output();
+        let mut command = Command::new("timeout");
+        command.args([PATIENCE, "bash", "-c", &script]).env(STARTED_FOR, lab.scratch).stdin(Stdio::null());
+        let output = command.output();
         let output = output.map_err(|error| format!("openssh cannot be fetched: {error}"))?;
         let said = String::from_utf8_lossy(&output.stdout);
         let archive = said.lines().last().map(PathBuf::from).filter(|archive| archive.is_file());
@@ -74,7 +75,8 @@ fn timed(lab: &Lab<'_>, dir: &Path, words: &[&std::ffi::OsStr]) -> Result<Durati
     let out = File::create(&log).map_err(LabError::io(&log))?;
     let err = out.try_clone().map_err(LabError::io(&log))?;
     let mut command = Command::new("timeout");
-    command.arg(PATIENCE).args(words).current_dir(dir).stdin(Stdio::null()).stdout(out).stderr(err);
+    command.arg(PATIENCE).args(words).current_dir(dir).env(STARTED_FOR, lab.scratch);
+    command.stdin(Stdio::null()).stdout(out).stderr(err);
     let start = Instant::now();
     let status = command.status().map_err(LabError::io("timeout"))?;
     let took = start.elapsed();

@@ -4,6 +4,7 @@ use super::spread::{self, Spread};
 use super::{Found, Lab, at_once, times};
 use crate::LabError;
 use crate::cell::{Cell, count};
+use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table};
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -27,31 +28,42 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         &format!("{machines} machines, {} MiB", size >> 20),
         ["writers", "mode", "the last one (ms)", "the paper's (ms)"],
     );
-    let mut order = Vec::new();
-    let mut series = Vec::new();
-    for (mode, options) in [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")]
-    {
+    let modes = [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")];
+    let scenarios = [(0, "all read"), (machines / 2, "half write"), (machines, "all write")];
+    let mut cells = Vec::new();
+    for (_, options) in modes {
         let mut cell = Cell::start(lab, &["--term", "60s"])?;
         cell.mount(machines, options)?;
-        let mut points = Vec::new();
-        for writers in [0, machines / 2, machines] {
-            (lab.progress)(&format!("{mode}: {writers} of {machines} machines write"));
-            let round = |_| anew(&cell, writers, size, BLOCK);
-            let times = (0..rounds).map(round).collect::<Result<_, _>>()?;
-            if let Some(millis) = Spread::of(times) {
-                points.push((100.0 * writers as f64 / machines as f64, millis));
-                // It has a number for this one only.
-                let theirs =
-                    if writers == machines { format!("{PAPER_ALL_WRITE:.0}") } else { "-".to_owned() };
-                table.row([format!("{writers} of {machines}"), mode.to_owned(), millis.to_string(), theirs]);
+        cells.push(cell);
+    }
+    // By turns, so that the machine's mood is the same for all: of each mode and scenario, the times.
+    let mut times: [[Vec<f64>; 3]; 2] = Default::default();
+    for round in 0..rounds {
+        for (at, (writers, scenario)) in scenarios.iter().enumerate() {
+            for (number, (mode, _)) in modes.iter().enumerate() {
+                (lab.progress)(&format!("{mode}, {scenario}: round {} of {rounds}", round + 1));
+                times[number][at].push(anew(&cells[number], *writers, size, BLOCK)?);
             }
         }
-        order.push(format!("with {mode} {}", slowest_last(&points)));
-        series.push(spread::series(mode, &points));
     }
-    let paper = vec![(100.0, PAPER_ALL_WRITE)];
-    series.push(Series::new("Strata, ten processes write", Style::Points, paper).looking(6, 3));
-    let (x, y) = (Axis::linear("machines that write (%)"), Axis::linear("until the last one is done (ms)"));
+    let mut order = Vec::new();
+    let mut series = Vec::new();
+    for ((mode, _), times) in modes.into_iter().zip(times) {
+        let mut points = Vec::new();
+        for ((place, (writers, scenario)), times) in (1..).zip(scenarios).zip(times) {
+            let Some(millis) = Spread::of(times) else { continue };
+            points.push((f64::from(place), scenario, millis));
+            // It has a number for this one only.
+            let theirs = if writers == machines { format!("{PAPER_ALL_WRITE:.0}") } else { "-".to_owned() };
+            table.row([format!("{writers} of {machines}"), mode.to_owned(), millis.to_string(), theirs]);
+        }
+        order.push(format!("with {mode} {}", slowest_last(&points)));
+        let middles = points.iter().map(|(place, _, millis)| (*place, millis.middle)).collect();
+        series.push(Series::new(mode, Style::Points, middles));
+    }
+    series.push(Series::new("Strata in 2020", Style::Points, vec![(3.0, PAPER_ALL_WRITE)]).looking(6, 3));
+    let x = Axis::named("", scenarios.map(|(_, scenario)| scenario));
+    let y = Axis::linear("until the last one is done (ms)");
     let title = format!("Strata, figure 5: {machines} machines, each all of one file of {} MiB", size >> 20);
     Ok(Found {
         paper: "Ten processes, 100 MiB each: all reading is fastest, all writing takes some 680 ms, half and half is \
@@ -60,6 +72,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         why: format!("{WHY} Here, fastest first: {}.", order.join("; ")),
         figures: vec![Figure::new("runtime", &title, x, y, series)],
         tables: vec![table],
+        checks: Vec::new(),
         files: Vec::new(),
     })
 }
@@ -72,15 +85,10 @@ pub(super) const WHY: &str = "Strata's processes write to a log in non-volatile 
     socket, so who writes waits for that in any mix, and whoever reads has the writer asked first.";
 
 /// `all read 202, half write 289, all write 397 ms`.
-fn slowest_last(points: &[(f64, Spread)]) -> String {
+fn slowest_last(points: &[(f64, &str, Spread)]) -> String {
     let mut sorted = points.to_vec();
-    sorted.sort_by(|one, other| one.1.middle.total_cmp(&other.1.middle));
-    let name = |writers: f64| match writers {
-        0.0 => "all read",
-        100.0 => "all write",
-        _ => "half write",
-    };
-    let parts = sorted.iter().map(|(writers, time)| format!("{} {:.0}", name(*writers), time.middle));
+    sorted.sort_by(|one, other| one.2.middle.total_cmp(&other.2.middle));
+    let parts = sorted.iter().map(|(_, scenario, time)| format!("{scenario} {:.0}", time.middle));
     format!("{} ms", parts.collect::<Vec<_>>().join(", "))
 }
 
@@ -114,36 +122,45 @@ pub(super) fn polling(lab: &Lab<'_>) -> Result<Found, LabError> {
     );
     let all = machines;
     let scenarios = [(all, "all write"), (all / 2, "half write"), (0, "all read")];
+    let modes: Vec<Option<f64>> = std::iter::once(None).chain(waits.iter().map(|wait| Some(*wait))).collect();
+    // Of each mode and scenario: the times of the rounds, and how often somebody asked again in all of them.
+    let mut measured = vec![vec![(Vec::new(), 0); scenarios.len()]; modes.len()];
+    let mut cell = Cell::start(lab, &["--term", "60s"])?;
+    // By turns, so that the machine's mood is the same for all.
+    for round in 0..rounds {
+        for (wait, times) in modes.iter().zip(&mut measured) {
+            (lab.progress)(&format!("who waits {}: round {} of {rounds}", named(*wait), round + 1));
+            let options = match wait {
+                Some(millis) => format!("sync,memory=64M,lease-poll={}us", (millis * 1000.0) as u64),
+                None => "sync,memory=64M".to_owned(),
+            };
+            cell.mount(machines, &options)?;
+            // Nobody is new to the file.
+            anew(&cell, 0, size, SMALL_BLOCK)?;
+            for ((writers, _), (times, asked)) in scenarios.iter().zip(times) {
+                let before = polls(&cell)?;
+                times.push(anew(&cell, *writers, size, SMALL_BLOCK)?);
+                *asked += polls(&cell)? - before;
+            }
+        }
+    }
     let mut polled: Vec<Vec<(f64, Spread)>> = vec![Vec::new(); scenarios.len()];
     let mut notified: Vec<Vec<(f64, f64)>> = vec![Vec::new(); scenarios.len()];
-    let mut most_asked = 0;
-    let modes = std::iter::once(None).chain(waits.iter().map(|wait| Some(*wait)));
-    for wait in modes {
-        let (mode, options) = match wait {
-            Some(millis) => {
-                let micros = (millis * 1000.0) as u64;
-                (format!("asks every {millis} ms"), format!("sync,memory=64M,lease-poll={micros}us"))
-            }
-            None => ("is notified".to_owned(), "sync,memory=64M".to_owned()),
-        };
-        let mut cell = Cell::start(lab, &["--term", "60s"])?;
-        cell.mount(machines, &options)?;
-        for (number, (writers, scenario)) in scenarios.iter().enumerate() {
-            (lab.progress)(&format!("{scenario}, who waits {mode}"));
-            let before = polls(&cell)?;
-            let round = |_| anew(&cell, *writers, size, SMALL_BLOCK);
-            let times = (0..rounds).map(round).collect::<Result<_, _>>()?;
-            let asked = (polls(&cell)? - before) / rounds;
+    let (mut most_asked, mut told_and_asked) = (0, 0);
+    for (wait, times) in modes.into_iter().zip(measured) {
+        for (number, ((writers, _), (times, asked))) in scenarios.iter().zip(times).enumerate() {
+            let asked_each = asked / rounds;
             if number == 0 && wait == waits.first().copied() {
-                most_asked = asked;
+                most_asked = asked_each;
             }
             let Some(millis) = Spread::of(times) else { continue };
-            let waiting = [format!("{writers} of {machines}"), mode.clone(), millis.to_string()];
-            table.rows.push(waiting.into_iter().chain([asked.to_string()]).collect());
+            let waiting = [format!("{writers} of {machines}"), named(wait), millis.to_string()];
+            table.rows.push(waiting.into_iter().chain([asked_each.to_string()]).collect());
             match wait {
                 Some(wait) => polled[number].push((wait, millis)),
                 // As wide as the figure.
                 None => {
+                    told_and_asked += asked;
                     let ends = [waits[0], waits[waits.len() - 1]];
                     notified[number].extend(ends.map(|at| (at, millis.middle)));
                 }
@@ -180,14 +197,30 @@ pub(super) fn polling(lab: &Lab<'_>) -> Result<Found, LabError> {
         ),
         figures: vec![Figure::new("polling", &title, x, y, series)],
         tables: vec![table],
+        checks: vec![
+            Check::counted(
+                "Who is notified never asks again",
+                told_and_asked == 0,
+                format!("{told_and_asked} questions"),
+            ),
+            Check::timed(
+                format!("All writing takes longer if who waits asks every {} ms", waits[waits.len() - 1]),
+                longest > shortest,
+                format!("{longest:.0} and {shortest:.0} ms"),
+            ),
+        ],
         files: Vec::new(),
     })
 }
 
-pub(super) const WHY_POLLING: &str = "The same, where the interval is long: below, what is waited for \
-    between two questions drowns in the rest, and short intervals cost questions in vain instead; and Strata \
-    acquires and releases a lease for each operation, where here it stays until somebody asks for it, and the server \
-    gives none on a file as contended as this one (equation 8).";
+pub(super) const WHY_POLLING: &str = "Where the interval is short, what is waited for between two questions drowns in the \
+    rest, and it costs questions in vain instead. Strata acquires and releases a lease for each operation, where here it \
+    stays until somebody asks for it.";
+
+/// How somebody waits for a lease: asks again after so many milliseconds, or is told.
+fn named(wait: Option<f64>) -> String {
+    wait.map_or("is notified".to_owned(), |millis| format!("asks every {millis} ms"))
+}
 
 /// How often all the mounts have asked again.
 fn polls(cell: &Cell) -> Result<u64, LabError> {
@@ -205,4 +238,31 @@ fn go_through(path: &Path, role: Role, size: usize, block: usize) -> Result<(), 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenarios_are_said_fastest_first() {
+        let spread = |middle| Spread { middle, low: middle, high: middle };
+        let points = [
+            (1.0, "all read", spread(202.0)),
+            (2.0, "half write", spread(397.4)),
+            (3.0, "all write", spread(289.0)),
+        ];
+        assert_eq!(slowest_last(&points), "all read 202, all write 289, half write 397 ms");
+    }
+
+    #[test]
+    fn a_machine_goes_through_all_of_the_file_in_its_role() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("shared");
+        std::fs::write(&path, vec![1; 4 * SMALL_BLOCK]).expect("written");
+        go_through(&path, Role::Reader, 4 * SMALL_BLOCK, SMALL_BLOCK).expect("read");
+        assert!(go_through(&path, Role::Reader, 5 * SMALL_BLOCK, SMALL_BLOCK).is_err(), "there is no more");
+        go_through(&path, Role::Writer, 4 * SMALL_BLOCK, SMALL_BLOCK).expect("written");
+        assert!(std::fs::read(&path).expect("read").iter().all(|byte| *byte == 2));
+    }
 }

@@ -3,14 +3,15 @@
 use super::build::Build;
 use super::openssh::Openssh;
 use super::traces;
-use super::{Found, Lab};
+use super::{Found, Lab, times};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages, count};
+use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::proxy::Proxy;
 use crate::sim::leases::{Setting, Use};
 use crate::sim::{self, Kind, System};
-use crate::trace::{Does, Files, Step, Trace};
+use crate::trace::{Does, Files, Recording, Step, Trace};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -25,96 +26,108 @@ const LOG: &str = "tree/config.log";
 /// The paper's time-outs, seconds.
 const MEASURED: [f64; 3] = [0.1, 1.0, 2.0];
 
+/// How a build is done: what it is called, the mount's options, the simulation's words.
+const MODES: [(&str, &str, Use); 2] =
+    [("write=through", "sync", Use::Through), ("write=behind", "write=behind", Use::Behind { age: 1.0 })];
+
+/// What is simulated of a mount with this time-out.
+fn simulated(usage: Use, timeout: f64) -> Setting {
+    Setting::soda(usage).deep(timeout).syncing()
+}
+
+fn name(timeout: f64) -> String {
+    if timeout.is_finite() { digits(timeout) } else { "never".to_owned() }
+}
+
 pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     (lab.progress)("recording a build");
     let build = traces::build(lab);
     let trace = watched(&traces::recorded_build(lab, &build)?);
     let replay = trace.replay();
     let head = [
+        "mode",
         "time-out (s)",
         "messages",
         "given back",
         "recalls",
-        "0 ms away: waited (s)",
-        "50 ms away",
+        "50 ms away: waited (s)",
         "200 ms away",
     ];
-    let title = format!(
-        "Simulated, write=through: a recorded build of {:.0} s, looked at every {LOOKS_EVERY} s",
-        replay.duration
-    );
+    let title =
+        format!("Simulated: a recorded build of {:.0} s, looked at every {LOOKS_EVERY} s", replay.duration);
     let mut table = Table::new(&title, head);
-    let mut points = [Vec::new(), Vec::new()];
-    let row = |table: &mut Table, name: String, setting: Setting| {
-        let waited = |trip: f64| {
-            let outcome = sim::replay(System::Leases(setting), &replay, trip);
-            digits(outcome.read_delay + outcome.write_delay)
+    let mut series = Vec::new();
+    for (color, (mode, _, usage)) in MODES.into_iter().enumerate() {
+        let mut row = |name: String, setting: Setting| {
+            let outcome = sim::replay(System::Leases(setting), &replay, 0.0);
+            let waited = |trip: f64| {
+                let outcome = sim::replay(System::Leases(setting), &replay, trip);
+                digits(outcome.read_delay + outcome.write_delay)
+            };
+            let kind = |kind| outcome.messages.get(&kind).copied().unwrap_or(0);
+            let counts = [outcome.all(), kind(Kind::Release), kind(Kind::Recall) / 2].map(|n| n.to_string());
+            let row = [mode.to_owned(), name].into_iter().chain(counts).chain([waited(0.05), waited(0.2)]);
+            table.rows.push(row.collect());
+            outcome.all() as f64
         };
-        let outcome = sim::replay(System::Leases(setting), &replay, 0.0);
-        let kind = |kind| outcome.messages.get(&kind).copied().unwrap_or(0);
-        table.row([
-            name,
-            outcome.all().to_string(),
-            kind(Kind::Release).to_string(),
-            (kind(Kind::Recall) / 2).to_string(),
-            waited(0.0),
-            waited(0.05),
-            waited(0.2),
-        ]);
-        outcome.all() as f64
-    };
-    for (points, usage) in points.iter_mut().zip([Use::Through, Use::Behind { age: 1.0 }]) {
-        for timeout in TIMEOUTS {
-            let setting = Setting::soda(usage).deep(timeout);
-            let name = if timeout.is_finite() { digits(timeout) } else { "never".to_owned() };
-            let name = if usage == Use::Through { name } else { format!("{name}, write=behind") };
-            let messages = row(&mut table, name, setting);
-            if timeout.is_finite() {
-                points.push((timeout, messages));
-            }
-        }
-        let name = if usage == Use::Through { "node leases" } else { "node leases, write=behind" };
-        row(&mut table, name.to_owned(), Setting::soda(usage));
+        let points = TIMEOUTS.map(|timeout| (timeout, row(name(timeout), simulated(usage, timeout))));
+        row("node leases".to_owned(), Setting::soda(usage).syncing());
+        series.extend(curves(mode, &points, color));
     }
-    let [through, behind] = points;
-    let series = vec![
-        Series::new("write=through", Style::Both, through),
-        Series::new("write=behind", Style::Both, behind),
-    ];
     let (x, y) =
         (Axis::logarithmic("time-out of a deep lease (s)"), Axis::logarithmic("messages of the build"));
-    let (figure, measured) = measured(lab)?;
+    let Measured { mut curves, table: measured, checks, recalled } = measured(lab)?;
     let mut tables = vec![table, measured];
     if !lab.is_quick() {
-        tables.push(openssh(lab)?);
+        let (openssh, points) = openssh(lab)?;
+        tables.push(openssh);
+        if !points.is_empty() {
+            curves.push(Series::new("openssh, write=behind", Style::Both, points).looking(2, 2));
+        }
     }
+    let title = format!("Hierarchical control, figure 4: builds on a mount, {} ms away", trip(lab));
+    let build_time = Axis::linear("build (s)");
     Ok(Found {
         paper: "Time-outs of 0.1, 1 and 2 s: a couple of seconds captures most of the bursts of updates of a build of SSH; with \
                 0.1 s the servers elect anew again and again.",
         why: format!(
-            "{WHY} Here the compiler computed {} s at most, and the build took, with write=behind, so many messages: {}.",
+            "{WHY} Here the compiler computed {} s at most, and the simulated build took, with write=behind, so many \
+             messages: {}. Leases that were asked back on the mount: {}.",
             digits(build.longest().as_secs_f64()),
-            by_timeout(&series[1].points)
+            by_timeout(&series[series.len() - 2].points),
+            recalled.join("; ")
         ),
         figures: vec![
             Figure::new(
                 "messages",
                 "Hierarchical control, figure 4: a recorded build, simulated",
-                x,
+                x.clone(),
                 y,
-                series.clone(),
+                series,
             ),
-            figure,
+            Figure::new("measured", &title, x, build_time, curves),
         ],
         tables,
+        checks,
         files: Vec::new(),
     })
 }
 
-pub(super) const WHY: &str = "The same: where the time-out is longer than the compiler computes, the lease \
-    lasts through the build; where it is shorter, what only the deep lease covered is asked for again and again, and \
-    with write=behind that is most of what a build costs at all, because changes go through where there is no lease. \
-    Who never gives the lease back pays for it with a recall when the other machine looks.";
+/// What finite time-outs cost, and a line for none.
+fn curves(mode: &str, points: &[(f64, f64)], color: usize) -> [Series; 2] {
+    let finite: Vec<(f64, f64)> = points.iter().filter(|point| point.0.is_finite()).copied().collect();
+    let never = points.iter().find(|point| point.0.is_infinite()).map_or(f64::NAN, |point| point.1);
+    let ends = [finite.first(), finite.last()].into_iter().flatten().map(|(at, _)| (*at, never)).collect();
+    [
+        Series::new(mode, Style::Both, finite).looking(color, color),
+        Series::new(format!("{mode}, never"), Style::Line, ends).looking(color, color),
+    ]
+}
+
+pub(super) const WHY: &str = "Where the time-out is longer than the compiler computes, the lease lasts through the build; \
+    where it is shorter, what only the deep lease covered is asked for again and again. With write=behind leases on what \
+    was changed stay until the server has it on its disk, whatever the time-out: a client has that done every other second. \
+    Who never gives the lease back has it asked for when the other machine looks.";
 
 /// What each time-out cost, in words.
 fn by_timeout(points: &[(f64, f64)]) -> String {
@@ -135,54 +148,109 @@ fn watched(trace: &Trace) -> Trace {
     Trace { steps }
 }
 
-/// The same of the real system, which waits while the compiler computes: of each mode and time-out.
-fn measured(lab: &Lab<'_>) -> Result<(Figure, Table), LabError> {
+/// Milliseconds to the server and back.
+fn trip(lab: &Lab<'_>) -> u64 {
+    lab.by_extent(0, TRIP)
+}
+
+/// What was found on mounts.
+struct Measured {
+    curves: Vec<Series>,
+    table: Table,
+    checks: Vec<Check>,
+    /// Leases that were asked back, in words.
+    recalled: Vec<String>,
+}
+
+/// The same of the real system, which waits while the compiler computes: of each mode and time-out. What it did is recorded and
+/// simulated as well.
+fn measured(lab: &Lab<'_>) -> Result<Measured, LabError> {
     let (sources, headers, probes) = lab.by_extent((4, 2, 2), (24, 8, 10));
     let thinks = Duration::from_millis(lab.by_extent(200, 500));
     let build = Build { sources, headers, probes, thinks };
-    let trip = lab.by_extent(0, TRIP);
+    let trip = trip(lab);
     let timeouts = lab.by_extent(&MEASURED[..1], &MEASURED);
-    let head = ["lease-idle", "mode", "time (s)", "messages", "given back", "recalls"];
+    let head = [
+        "mode",
+        "lease-idle",
+        "time (s)",
+        "messages",
+        "simulated",
+        "given back",
+        "simulated",
+        "recalls",
+        "simulated",
+    ];
     let title = format!(
-        "Measured {trip} ms away: {sources} sources, {probes} probes, a compiler that takes {thinks:?} on average"
+        "Measured {trip} ms away, and what was recorded there simulated: {sources} sources, {probes} probes, a compiler \
+         that takes {thinks:?} on average"
     );
-    let mut table = Table::new(&title, head);
-    let mut series = Vec::new();
-    for (mode, options) in [("write=through", "sync"), ("write=behind", "write=behind")] {
-        let mut points = Vec::new();
-        for timeout in timeouts.iter().map(|timeout| Some(*timeout)).chain([None]) {
-            let idle = timeout.map_or("1h".to_owned(), |seconds| format!("{}ms", seconds * 1e3));
+    let mut found = Measured {
+        curves: Vec::new(),
+        table: Table::new(&title, head),
+        checks: Vec::new(),
+        recalled: Vec::new(),
+    };
+    let mut worst: (f64, String) = (1.0, "none".to_owned());
+    for (color, (mode, options, usage)) in MODES.into_iter().enumerate() {
+        let (mut points, mut recalled) = (Vec::new(), Vec::new());
+        for timeout in timeouts.iter().copied().chain([f64::INFINITY]) {
+            let idle = if timeout.is_finite() { format!("{}ms", timeout * 1e3) } else { "1h".to_owned() };
             (lab.progress)(&format!("lease-idle={idle}, {mode}, {trip} ms away"));
             let options = format!("{options},deep-leases=on,lease-idle={idle}");
-            let work = |root: &Path| build.run(&Files::of(root)).map(|times| times.iter().sum());
+            let recording = Recording::start();
+            let work = |root: &Path| {
+                let files = Files::recorded_live(root, &recording, 0);
+                build.run(&files).map(|times| times.iter().sum())
+            };
             let run = run_watched(lab, trip, &options, LOG, work)?;
-            let name = timeout.map_or("never".to_owned(), digits);
-            table.row([
-                name,
-                mode.to_owned(),
-                digits(run.seconds),
-                run.messages,
-                run.given_back,
-                run.recalls,
-            ]);
-            points.extend(timeout.map(|timeout| (timeout, run.seconds)));
+            let replay = watched(&recording.end()).replay();
+            let outcome = sim::replay(System::Leases(simulated(usage, timeout)), &replay, 0.0);
+            let kind = |kind| outcome.messages.get(&kind).copied().unwrap_or(0);
+            let factor = run.messages as f64 / outcome.all().max(1) as f64;
+            if factor.ln().abs() > worst.0.ln().abs() {
+                worst = (factor, format!("{mode}, {}", name(timeout)));
+            }
+            let seconds = digits(run.seconds);
+            let counts = [
+                (run.messages, outcome.all()),
+                (run.given_back, kind(Kind::Release)),
+                (run.recalls, kind(Kind::Recall) / 2),
+            ];
+            let counts = counts.into_iter().flat_map(|(here, there)| [here.to_string(), there.to_string()]);
+            let row = [mode.to_owned(), name(timeout), seconds].into_iter().chain(counts);
+            found.table.rows.push(row.collect());
+            recalled.push(format!("{} with {}", run.recalls, name(timeout)));
+            if timeout.is_infinite() {
+                found.checks.push(Check::counted(
+                    format!("With {mode} and no time-out no lease is given back"),
+                    run.given_back == 0,
+                    run.given_back.to_string(),
+                ));
+            }
+            points.push((timeout, run.seconds));
         }
-        series.push(Series::new(mode, Style::Both, points));
+        found.recalled.push(format!("{mode}: {}", recalled.join(", ")));
+        found.curves.extend(curves(mode, &points, color));
     }
-    let (x, y) = (Axis::logarithmic("time-out of a deep lease (s)"), Axis::linear("build (s)"));
-    let title = format!("Hierarchical control, figure 4: the lab's build on a mount, {trip} ms away");
-    Ok((Figure::new("measured", &title, x, y, series), table))
+    found.checks.push(Check::timed(
+        "Measured and simulated messages differ by less than half of the smaller",
+        worst.0.ln().abs() <= 1.5_f64.ln(),
+        format!("{} as many measured as simulated: {}", times(worst.0, 1.0), worst.1),
+    ));
+    Ok(found)
 }
 
-/// openssh, as in the paper, with delayed writes.
-fn openssh(lab: &Lab<'_>) -> Result<Table, LabError> {
-    let head = ["lease-idle", "mode", "time (s)", "messages", "given back", "recalls"];
+/// openssh, as in the paper, with delayed writes; and its seconds by time-out.
+fn openssh(lab: &Lab<'_>) -> Result<(Table, Vec<(f64, f64)>), LabError> {
+    let head = ["mode", "lease-idle", "time (s)", "messages", "given back", "recalls"];
     let mut table = Table::new(&format!("Measured {TRIP} ms away: openssh, write=behind"), head);
+    let mut points = Vec::new();
     let openssh = match Openssh::fetch(lab) {
         Ok(openssh) => openssh,
         Err(why) => {
             table.title = why;
-            return Ok(table);
+            return Ok((table, points));
         }
     };
     for timeout in MEASURED {
@@ -190,17 +258,19 @@ fn openssh(lab: &Lab<'_>) -> Result<Table, LabError> {
         let options = format!("write=behind,deep-leases=on,lease-idle={}ms", timeout * 1e3);
         let work = |root: &Path| openssh.run(lab, root).map(|times| times.iter().sum());
         let run = run_watched(lab, TRIP, &options, "openssh/config.log", work)?;
-        let row = [digits(timeout), "write=behind".to_owned(), digits(run.seconds)];
-        table.rows.push(row.into_iter().chain([run.messages, run.given_back, run.recalls]).collect());
+        let counts = [run.messages, run.given_back, run.recalls].map(|count| count.to_string());
+        let row = ["write=behind".to_owned(), name(timeout), digits(run.seconds)];
+        table.rows.push(row.into_iter().chain(counts).collect());
+        points.push((timeout, run.seconds));
     }
-    Ok(table)
+    Ok((table, points))
 }
 
 struct Run {
     seconds: f64,
-    messages: String,
-    given_back: String,
-    recalls: String,
+    messages: u64,
+    given_back: u64,
+    recalls: u64,
 }
 
 /// Work on a far mount, while a near one looks at a file that the work makes. Over when the server has all of it.
@@ -233,13 +303,34 @@ fn run_watched(
     let _ = watcher.join();
     done.and(synced)?;
     let counters = cell.mounts[0].counters()?;
-    let of = |name: &str| count(&counters, name).to_string();
+    let of = |name: &str| count(&counters, name);
     let run = Run {
         seconds,
-        messages: Messages::between(&Counters::new(), &counters).all.to_string(),
+        messages: Messages::between(&Counters::new(), &counters).all,
         given_back: of("leases_released"),
         recalls: of("recalls"),
     };
     cell.mounts.clear();
     Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_out_is_a_line_across_the_others() {
+        let [finite, never] = curves("m", &[(0.1, 9.0), (2.0, 5.0), (f64::INFINITY, 4.0)], 1);
+        assert_eq!(finite.points, [(0.1, 9.0), (2.0, 5.0)]);
+        assert_eq!(never.points, [(0.1, 4.0), (2.0, 4.0)]);
+        assert_eq!((never.style, never.look), (Style::Line, finite.look));
+    }
+
+    #[test]
+    fn the_other_machine_looks_while_the_build_goes_on() {
+        let trace = Trace::parse("0,0,make,tree\n1,0,write,tree/config.log\n20,0,read,tree/config.log\n");
+        let looks = watched(&trace.expect("a trace")).steps.into_iter().filter(|step| step.client == 1);
+        let at: Vec<f64> = looks.map(|step| step.at).collect();
+        assert_eq!(at, [8.0, 15.0]);
+    }
 }

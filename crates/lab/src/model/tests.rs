@@ -49,9 +49,7 @@ fn it_is_said_in_words_whether_leases_pay() {
     assert!(said(of(1.0, 0.0)).contains("yes, nobody writes"));
     assert!(said(of(0.0, 0.0)).contains("no, nobody reads"));
     assert!(said(Parameters { term: 0.0, ..Parameters::default() }).contains("with t = 0 there are none"));
-    assert!(
-        said(Parameters { writers: Some(1.0), ..of(0.1, 0.1) }).contains("If only 1.00 of 5.00 write: yes")
-    );
+    assert!(said(Parameters { writers: Some(1.0), ..of(0.1, 0.1) }).contains("If only 1 of 5 write: yes"));
     let tree = Parameters { files: 100.0, conflicts: Some(0.01), ..Parameters::default() };
     let (tree, best) = (said(tree), "one client and 100 objects, fewest first: a deep lease ");
     assert!(tree.contains(best) && tree.contains("they cover an object 95.0 %"), "{tree}");

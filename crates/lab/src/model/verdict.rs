@@ -2,7 +2,7 @@
 
 use super::Case;
 use crate::LabError;
-use crate::figure::digits;
+use crate::figure::{amount, digits};
 use soda_model::load::Network::{Multicast, Unicast};
 use soda_model::load::Term;
 
@@ -74,8 +74,8 @@ fn subset(case: &Case<'_>) -> Result<Option<String>, LabError> {
     let pays = sharing.subset_leases_pay(writers)?;
     Ok(Some(format!(
         "If only {} of {} write: {}, R/W {} M (N - 1) / N = {}.",
-        digits(writers),
-        digits(sharing.clients()),
+        amount(writers),
+        amount(sharing.clients()),
         yes(pays),
         sign(pays),
         digits(writers * (sharing.clients() - 1.0) / sharing.clients()),

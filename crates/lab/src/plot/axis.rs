@@ -23,13 +23,12 @@ impl Scale {
     }
 }
 
-/// As few characters as say it: `0.05`, `20`, `3.2M`.
+/// As few characters as say it: `0.05`, `20`, `3.2M`. Thousands are written out: a `k` beside `ms` is misread.
 pub(super) fn short(value: f64) -> String {
     let size = value.abs();
     match size {
         _ if size < 1e-12 => "0".to_owned(),
         _ if size >= 999_950.0 => format!("{}M", short(value / 1e6)),
-        _ if size >= 10_000.0 => format!("{}k", short(value / 1e3)),
         _ if size >= 99.95 => format!("{value:.0}"),
         _ => {
             // Two digits that say something, without the zeros at the end.
@@ -140,6 +139,10 @@ impl Range {
                 let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power);
                 let step = step.into_iter().find(|step| *step >= rough).unwrap_or(rough);
                 let step = if self.is_whole { step.max(1.0) } else { step };
+                // Of the smallest numbers there are an eighth is none, and its logarithm no number.
+                if !(step > 0.0 && step.is_finite()) {
+                    return Vec::new();
+                }
                 let (first, last) = ((self.from / step).ceil() as i64, (self.to / step).floor() as i64);
                 (first..=last).map(|number| number as f64 * step).collect()
             }

@@ -1,5 +1,9 @@
 //! Production leases under simulation: [`soda_lease::Table`] at the server, a [`soda_lease::Holder`] at each client.
 
+mod setting;
+
+pub use setting::{Granularity, Policy, Setting, Use};
+
 use super::workload::{Event, SystemCall, Workload};
 use super::{Book, Kind, Protocol, Source, Tree};
 use soda_lease::holder::RecallStep;
@@ -17,97 +21,13 @@ use std::time::Duration;
 /// Longer than any run.
 const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 
-/// How leases are used.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Setting {
-    /// Seconds; infinite as long as the session.
-    pub term: f64,
-    pub usage: Use,
-    pub network: Network,
-    /// Whether the server may withhold leases.
-    pub policy: Policy,
-    /// Seconds that a session lasts unless something is sent; infinite: it needs no renewal, and leases alone are counted.
-    pub session: f64,
-    /// Chance that a holder that is asked is dead: then its lease has to run out.
-    pub dead: f64,
-    pub granularity: Granularity,
-    /// What was not used for so many seconds goes back (infinite: nothing does): the mount's `lease-idle`.
-    pub idle: f64,
-}
-
-/// What a lease may cover.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Granularity {
-    Nodes,
-    /// Whole subtrees, too.
-    Deep,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Policy {
-    /// As the papers, and `soda serve --equation-8 off`.
-    AlwaysGrant,
-    /// Production's defaults: equation (8), and write leases that back off while they are recalled.
-    Production,
-}
-
-/// What writers do with their leases.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Use {
-    /// As in the SODA paper: a write ends every lease, the writer's own as well, and goes through.
-    Paper,
-    /// As Soda's `write=through`: who writes has a write lease afterwards, which the next reader has lowered.
-    Through,
-    /// As Soda's `write=behind`: under a write lease writes stay at the client for so many seconds.
-    Behind { age: f64 },
-}
-
-impl Setting {
-    /// The paper's protocol with this term.
-    pub fn paper(term: f64, network: Network) -> Setting {
-        Setting {
-            term,
-            usage: Use::Paper,
-            network,
-            policy: Policy::AlwaysGrant,
-            session: f64::INFINITY,
-            dead: 0.0,
-            granularity: Granularity::Nodes,
-            idle: f64::INFINITY,
-        }
-    }
-
-    /// Soda's, with leases as long as the session, whose renewal is not counted.
-    pub fn soda(usage: Use) -> Setting {
-        Setting {
-            term: f64::INFINITY,
-            usage,
-            network: Network::Unicast,
-            policy: Policy::Production,
-            session: f64::INFINITY,
-            dead: 0.0,
-            granularity: Granularity::Nodes,
-            idle: f64::INFINITY,
-        }
-    }
-
-    /// The same with leases always given.
-    pub fn without_policy(self) -> Setting {
-        Setting { policy: Policy::AlwaysGrant, ..self }
-    }
-
-    /// The same with deep leases; they and others are given back after so many seconds without use.
-    pub fn deep(self, idle: f64) -> Setting {
-        Setting { granularity: Granularity::Deep, idle, ..self }
-    }
-}
-
 /// What a client or the server does by itself when its time has come.
 #[derive(Clone, Copy, Debug)]
 enum Due {
     Table,
     /// When exactly, seconds, and whose delayed writes.
     Digest(f64, usize),
+    Sync(usize),
     Heartbeat(usize),
 }
 
@@ -118,13 +38,6 @@ struct Pending {
     is_flush: bool,
     /// The server had to ask somebody.
     asked: bool,
-}
-
-/// What is written at a client and not told.
-#[derive(Clone, Copy, Debug)]
-struct Dirty {
-    since: f64,
-    bytes: u64,
 }
 
 /// What a digest on the way tells.
@@ -139,10 +52,22 @@ struct Client {
     holder: Holder,
     /// Version of what is cached of each file.
     cached: Vec<u64>,
-    /// Files with writes that were not told.
-    dirty: BTreeMap<usize, Dirty>,
+    /// Files with writes that were not told, how many bytes they have of these, and since when there are any.
+    dirty: BTreeMap<usize, u64>,
+    dirty_since: f64,
     /// Those of them that the server does not know yet.
     made: BTreeSet<usize>,
+    /// Files whose changes the server has, but not on its disk.
+    undurable: BTreeSet<usize>,
+    /// When it asks for that, or may do so again, seconds.
+    sync_at: f64,
+}
+
+impl Client {
+    /// Whether a lease on the file may go back unasked.
+    fn may_give_back(&self, file: usize) -> bool {
+        !self.dirty.contains_key(&file) && !self.undurable.contains(&file)
+    }
 }
 
 pub(super) struct Leases {
@@ -201,7 +126,9 @@ impl Leases {
             let lost = holder.start_session(Monotonic::ZERO, Monotonic::ZERO, session, session_term);
             debug_assert!(lost.is_empty());
             let cached = vec![0; workload.files as usize];
-            clients.push(Client { holder, cached, dirty: BTreeMap::new(), made: BTreeSet::new() });
+            let (made, undurable) = (BTreeSet::new(), BTreeSet::new());
+            let dirty = BTreeMap::new();
+            clients.push(Client { holder, cached, dirty, dirty_since: 0.0, made, undurable, sync_at: 0.0 });
         }
         Leases {
             setting,
@@ -223,8 +150,9 @@ impl Leases {
         loop {
             let wake = self.table.poll_timeout().map(|wake| (wake, Due::Table));
             let tell = self.oldest_dirty().map(|(at, client)| (clock(at), Due::Digest(at, client)));
+            let sync = self.first_to_sync().map(|(at, client)| (clock(at), Due::Sync(client)));
             let renew = self.first_to_renew().map(|(at, client)| (at, Due::Heartbeat(client)));
-            let first = [wake, tell, renew].into_iter().flatten().min_by_key(|(at, _)| *at);
+            let first = [wake, tell, sync, renew].into_iter().flatten().min_by_key(|(at, _)| *at);
             let Some((at, due)) = first.filter(|(at, _)| *at <= clock(until)) else { break };
             let now = seconds(at).min(until);
             book.at(now);
@@ -232,11 +160,23 @@ impl Leases {
                 // Not by way of seconds, which are rounded: before its time it would do nothing, again and again.
                 Due::Table => self.table.handle_timeout(at),
                 Due::Digest(at, client) => self.flush(book, at.min(until), client),
+                Due::Sync(client) => {
+                    book.messages(Kind::Flush, 2);
+                    let client = &mut self.clients[client];
+                    client.sync_at = now + self.setting.syncs;
+                    client.undurable.clear();
+                }
                 Due::Heartbeat(client) => self.renew(book, at, client),
             }
             self.drain(book, now);
         }
         book.at(until);
+    }
+
+    /// Who has told changes that are not durable, and when it asks for that.
+    fn first_to_sync(&self) -> Option<(f64, usize)> {
+        let all = self.clients.iter().enumerate().filter(|(_, client)| !client.undurable.is_empty());
+        all.map(|(number, client)| (client.sync_at, number)).min_by(|one, other| one.0.total_cmp(&other.0))
     }
 
     /// Who has sent nothing for a third of a session's term.
@@ -260,11 +200,9 @@ impl Leases {
     /// When the oldest delayed write has to be told, and whose it is.
     fn oldest_dirty(&self) -> Option<(f64, usize)> {
         let Use::Behind { age } = self.setting.usage else { return None };
-        let all =
-            self.clients.iter().enumerate().flat_map(|(client, state)| {
-                state.dirty.values().map(move |dirty| (dirty.since + age, client))
-            });
-        all.filter(|(at, _)| at.is_finite()).min_by(|one, other| one.0.total_cmp(&other.0))
+        let all = self.clients.iter().enumerate().filter(|(_, client)| !client.dirty.is_empty());
+        let due = all.map(|(number, client)| (client.dirty_since + age, number));
+        due.filter(|(at, _)| at.is_finite()).min_by(|one, other| one.0.total_cmp(&other.0))
     }
 
     /// Tells all that a client wrote under write leases, in one digest.
@@ -274,7 +212,13 @@ impl Leases {
         if dirty.is_empty() {
             return;
         }
-        book.exchange_with_data(Kind::Flush, dirty.values().map(|dirty| dirty.bytes).sum());
+        book.exchange_with_data(Kind::Flush, dirty.values().sum());
+        if self.setting.syncs > 0.0 {
+            if state.undurable.is_empty() {
+                state.sync_at = state.sync_at.max(now);
+            }
+            state.undurable.extend(dirty.keys());
+        }
         let versions = dirty.keys().map(|file| (*file, self.clients[client].cached[*file])).collect();
         let held: Vec<usize> = dirty.into_keys().filter(|file| !made.contains(file)).collect();
         let ancestors = match self.setting.granularity {
@@ -321,14 +265,19 @@ impl Leases {
         let older_than = Duration::from_secs_f64(self.setting.idle);
         for number in 0..self.clients.len() {
             let client = &mut self.clients[number];
-            let is_dirty = |fid: &Fid| client.dirty.contains_key(&(fid.ino.0 as usize));
+            let may_go = |fid: &Fid| client.may_give_back(fid.ino.0 as usize);
             let idle: Vec<Fid> =
-                client.holder.idle(clock(now), older_than).into_iter().filter(|fid| !is_dirty(fid)).collect();
+                client.holder.idle(clock(now), older_than).into_iter().filter(may_go).collect();
             let acks: Vec<RecallAck> =
                 idle.into_iter().filter_map(|fid| client.holder.release(clock(now), fid)).collect();
             book.messages(Kind::Release, acks.len() as u64);
             self.table.handle_release(clock(now), session(number), &acks);
-            for root in self.clients[number].holder.idle_deep(clock(now), older_than) {
+            let client = &self.clients[number];
+            // A deep lease goes back when nothing below is to be told or made durable; where all is durable at once, what there is
+            // is told first.
+            let stays = self.setting.syncs > 0.0 && !(client.dirty.is_empty() && client.undurable.is_empty());
+            let roots = client.holder.idle_deep(clock(now), older_than);
+            for root in if stays { Vec::new() } else { roots } {
                 self.flush(book, now, number);
                 self.drain(book, now);
                 if let Some(ack) = self.clients[number].holder.release_deep(root) {
@@ -407,7 +356,7 @@ impl Leases {
     fn told(&mut self, now: f64, op: OpKey, client: usize) {
         let Some(Told { made, versions }) = self.told.remove(&op) else { return };
         versions.into_iter().for_each(|(file, version)| self.stored[file] = version);
-        let directories = self.tree.directories();
+        let directories = &self.tree.directories;
         let created = made.iter().map(|file| Created {
             fid: fid(*file),
             kind: if directories.contains(file) { FileKind::Directory } else { FileKind::File },
@@ -475,8 +424,11 @@ impl Leases {
             return false;
         }
         client.cached[event.file] = book.write(event.file, 0, 0.0);
-        let dirty = client.dirty.entry(event.file).or_insert(Dirty { since: event.at, bytes: 0 });
-        dirty.bytes = dirty.bytes.max(event.part);
+        if client.dirty.is_empty() {
+            client.dirty_since = event.at;
+        }
+        let bytes = client.dirty.entry(event.file).or_insert(0);
+        *bytes = (*bytes).max(event.part);
         true
     }
 }

@@ -296,7 +296,7 @@ pub fn replay(system: System, replay: &Replay, round_trip: f64) -> Outcome {
         files: u32::try_from(replay.parents.len()).unwrap_or(u32::MAX),
         ..Workload::of_one_file(replay.clients, (0.0, 0.0), replay.duration)
     };
-    let tree = Tree { parents: replay.parents.clone(), born: replay.born.clone() };
+    let tree = Tree::new(replay.parents.clone(), replay.born.clone());
     carry_out(protocol(system, &workload, &tree), &workload, &replay.events, round_trip)
 }
 
@@ -308,8 +308,7 @@ fn protocol(system: System, workload: &Workload, tree: &Tree) -> Box<dyn Protoco
         System::AfsV1 => Box::new(rivals::WholeFiles::new(workload, rivals::Validity::TestAuth)),
         System::AfsV2 => Box::new(rivals::WholeFiles::new(workload, rivals::Validity::Callback)),
         System::Nfs { files, directories } => {
-            let are_directories = tree.directories();
-            let believed = |object| if are_directories.contains(&object) { directories } else { files };
+            let believed = |object| if tree.directories.contains(&object) { directories } else { files };
             let believed = (0..workload.files as usize).map(believed).collect();
             Box::new(rivals::Nfs::new(workload, believed))
         }
@@ -339,18 +338,20 @@ pub(crate) struct Tree {
     pub(crate) parents: Vec<Option<usize>>,
     /// What is not there from the start.
     pub(crate) born: BTreeSet<usize>,
+    /// Those that something is in.
+    pub(crate) directories: BTreeSet<usize>,
 }
 
 impl Tree {
+    fn new(parents: Vec<Option<usize>>, born: BTreeSet<usize>) -> Tree {
+        let directories = parents.iter().flatten().copied().collect();
+        Tree { parents, born, directories }
+    }
+
     /// Files beside each other in a directory that nobody uses; it comes after them.
     fn flat(files: usize) -> Tree {
         let parents = (0..files).map(|_| Some(files)).chain([None]).collect();
-        Tree { parents, born: BTreeSet::new() }
-    }
-
-    /// Those that something is in.
-    pub(crate) fn directories(&self) -> BTreeSet<usize> {
-        self.parents.iter().flatten().copied().collect()
+        Tree::new(parents, BTreeSet::new())
     }
 }
 

@@ -265,6 +265,21 @@ fn leases_on_single_files_go_back_as_well_when_they_are_not_used() {
     assert_eq!(kept.messages.into_iter().collect::<Vec<_>>(), kinds);
 }
 
+#[test]
+fn who_has_told_changes_keeps_their_leases_until_they_are_durable() {
+    // Through and with a lease; here twice, told each time; here again, or through because the lease has gone back.
+    let trace = "0,0,write,a\n0.1,0,write,a\n0.3,0,write,a\n1.5,0,write,a";
+    let replay = |syncing: bool| {
+        let setting = Setting { idle: 0.4, ..Setting::soda(Use::Behind { age: 0.1 }) };
+        let setting = if syncing { setting.syncing() } else { setting };
+        let outcome = replay(System::Leases(setting), &Trace::parse(trace).expect("a trace").replay(), 0.0);
+        outcome.messages.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(replay(false), [(Kind::Write, 4), (Kind::Flush, 4), (Kind::Release, 1)]);
+    // Three digests, and two syncs two seconds apart, the later one after all.
+    assert_eq!(replay(true), [(Kind::Write, 2), (Kind::Flush, 10)]);
+}
+
 /// As the workload, but only the first so many clients write.
 fn writes_of(writers: usize, workload: &Workload, seed: u64) -> Vec<Event> {
     let all = workload.events(seed).expect("right");
@@ -309,6 +324,24 @@ fn leases_on_many_files_that_another_changes_cost_what_the_formula_says() {
             carry_out(protocol(system, &workload, &Tree::flat(k as usize)), &workload, &events, 0.0);
         let expected = Subtree::new(each, u, c).expect("right").node_cost(Term::new(t).expect("right"));
         agrees(outcome.consistency_rate(), expected, &format!("k {k} u {u} c {c} t {t}"));
+    }
+}
+
+#[test]
+fn a_deep_lease_with_holes_costs_what_the_formula_says() {
+    for (seed, (k, u, c)) in [(100, 1.0, 0.05), (60, 0.5, 0.2)].into_iter().enumerate() {
+        let each = f64::from(k);
+        let workload = Workload { files: k, ..poisson(2, u * each, c * each, 3000.0) };
+        // One at work, and another who comes across it. What comes before the deep lease is next to nothing of all this.
+        let all = workload.events(90 + seed as u64).expect("right").into_iter();
+        let events: Vec<Event> = all.filter(|event| (event.client == 1) == event.call.is_change()).collect();
+        let system = System::Leases(Setting::paper(f64::INFINITY, Network::Unicast).deep(f64::INFINITY));
+        let outcome =
+            carry_out(protocol(system, &workload, &Tree::flat(k as usize)), &workload, &events, 0.0);
+        let subtree = Subtree::new(each, u, c).expect("right");
+        let expected = subtree.deep_with_holes_cost(Term::INFINITE);
+        agrees(outcome.consistency_rate(), expected, &format!("k {k} u {u} c {c}"));
+        assert_eq!(outcome.stale_reads, 0);
     }
 }
 
