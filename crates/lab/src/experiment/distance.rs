@@ -59,8 +59,9 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let x = || Axis::linear("round trip to the server (ms)");
     let time = "unpack, configure, build, sync (s)";
     let title = "Hierarchical control, figure 3: a build by distance, one client";
-    let (mut figures, mut tables) =
-        (vec![Figure::new("distance", title, x(), Axis::logarithmic(time), series)], vec![table]);
+    let whiskers = lab.by_extent("", "least and greatest of three").to_owned();
+    let figure = Figure { whiskers, ..Figure::new("distance", title, x(), Axis::logarithmic(time), series) };
+    let (mut figures, mut tables) = (vec![figure], vec![table]);
     let foreign = super::foreign::run(lab, &trips)?;
     why.push_str(&foreign.why);
     figures.push(foreign.figure);
