@@ -141,6 +141,7 @@ impl Tree {
                 let change = Change::Rename { from: from.clone(), to, moved, what: *what, replaced };
                 self.apply(&Record { change, ..record.clone() });
                 self.make(*fid, FileKind::CharDevice, at, 1);
+                self.get(*fid).perm = 0;
                 assert_eq!(self.named(at, &from, Some(*fid)), None);
             }
             Change::Exchange { one, other, .. } => {
