@@ -184,8 +184,8 @@ fn left_text(log: &KeptLog, report: &[Applied]) -> Option<String> {
             count(left, "change")
         )),
         (Some(damage), left) => Some(format!(
-            "the log is damaged ({damage}): {} before the damage and {} behind it are left, those to be shown only (`soda recover \
-             show {name}`, with --save DIR for the data); `soda recover drop {name}` deletes it",
+            "the log is damaged ({damage}): {} before the damage and {} behind it are left, those to be shown only (`soda \
+             recover show {name}`, with --save DIR for the data); `soda recover drop {name}` deletes it",
             count(left, "change"),
             count(log.beyond_damage as u64, "change")
         )),

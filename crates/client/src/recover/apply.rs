@@ -3,8 +3,8 @@
 //! A file is as the log left it if it is at the version that the log knows, or was last changed at the very time of one of the
 //! log's records (the times of records are their own: no other change has the same).
 //!
-//! How far it comes is noted beside the log record by record, so that who is interrupted can go on: with what the server has done,
-//! as done, and with the one that was under way, which may have been done or not. What is noted is not needed any more when
+//! How far it comes is noted beside the log record by record, so that who is interrupted can go on: with what the server has
+//! done, as done, and with the one that was under way, which may have been done or not. What is noted is not needed any more when
 //! the server's disk has it. (A power cut of the server between a kill of this program and that takes what was done since the
 //! last time that it was asked for its disk.)
 
@@ -128,8 +128,8 @@ impl Report {
     }
 }
 
-/// The records that are not needed any more, of those that were gone through. What was done to a file without a name ends with the
-/// client that did it: it stays as long as something of that file is left.
+/// The records that are not needed any more, of those that were gone through. What was done to a file without a name ends with
+/// the client that did it: it stays as long as something of that file is left.
 fn over(found: &Found, applied: &[Applied]) -> Vec<Lsn> {
     let records = found.records();
     let is_done = |place: usize| applied.get(place).is_some_and(|applied| applied.outcome.is_done());

@@ -15,8 +15,8 @@
 //! | goes on in a new run of the server | what the server lost is to be sent again, too, if nothing in between went through to the server; the leases are reclaimed, each at the version that the log knows |
 //! | is over: somebody needed its leases | nothing is applied; the log is kept for people (`soda recover`) |
 //!
-//! If the server has no room for it, or its disk fails, the mount fails: the log stays where it is, and so does the session, which
-//! is what lets the next mount tell it.
+//! If the server has no room for it, or its disk fails, the mount fails: the log stays where it is, and so does the session,
+//! which is what lets the next mount tell it.
 //!
 //! Kept is also what the server refuses for good, with all that comes after it; and a log that is damaged, or that lacks its end
 //! (after a power cut of this machine the server may have heard of more than the log says).

@@ -65,7 +65,8 @@ pub struct Damage {
 /// Reads the log in a directory. `None` if there is none.
 ///
 /// # Errors
-/// Something that is no log, or of a later version, or cannot be read; or a log whose head is damaged: nobody can say whose it is.
+/// Something that is no log, or of a later version, or cannot be read; or a log whose head is damaged: nobody can say whose it
+/// is.
 pub fn read(directory: &Path) -> Result<Option<Found>, SegmentError> {
     let mut state = State::default();
     let Scan { damage, .. } = scan(directory, |entry| state.add(entry))?;
