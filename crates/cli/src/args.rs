@@ -475,12 +475,13 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// What prints neither a table nor figures.
-    const WITHOUT_JSON: [&str; 7] = [
+    /// What prints neither a table nor figures; the output of `lab record` is its command's.
+    const WITHOUT_JSON: [&str; 8] = [
         "soda serve",
         "soda mount",
         "soda umount",
         "soda lab report",
+        "soda lab record",
         "soda demo",
         "soda completions",
         "soda man",
