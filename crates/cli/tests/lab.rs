@@ -180,16 +180,18 @@ fn stats_measure_what_mounts_with_short_leases_have_sent() {
         std::fs::write(path(0), "made here").unwrap();
         assert_eq!(std::fs::read(path(1)).unwrap(), b"made here");
     }
-    let counters = |who: &[&str]| -> BTreeMap<String, u64> {
+    let counters = |who: &[&str], name: &str| -> BTreeMap<String, u64> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
         command.args(["stats", "--once", "--json"]).args(who);
         let output = wait::run(&mut command, PATIENCE).expect_success("soda stats");
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let of = json.as_object().unwrap().values().next().unwrap().as_object().unwrap().clone();
-        of.into_iter().filter_map(|(name, value)| Some((name, value.as_u64()?))).collect()
+        let of = json[name].as_object().unwrap();
+        of.iter().filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect()
     };
-    let mounts = [0, 1].map(|mount| counters(&[cell.root(mount).to_str().unwrap()]));
-    let server = counters(&["--server", &cell.server.address()]);
+    let mounts = [0, 1].map(|mount| cell.root(mount).display().to_string());
+    let mounts = mounts.map(|root| counters(&[&root], &root));
+    let server = cell.server.address();
+    let server = counters(&["--server", &server], &format!("server {server}"));
     let sent = |name: &str| -> u64 { mounts.iter().filter_map(|mount| mount.get(name)).sum() };
     let calls = CallKind::ALL.iter().filter(|kind| kind.purpose().is_for_consistency());
     let calls: u64 = calls.map(|kind| sent(&format!("msg_{}", kind.name()))).sum();

@@ -48,8 +48,8 @@ impl Asked {
         }
     }
 
-    /// Messages that consistency took, as the lab counts them of mounts: two for each call that is for it and each recall, one for
-    /// each lease that went back unasked.
+    /// Messages that consistency took, as the lab counts them of mounts: two for each call that is for it and for each recall,
+    /// one for each lease that went back unasked.
     fn for_consistency(&self, counters: &BTreeMap<String, u64>) -> f64 {
         2.0 * (self.reads + self.kept + count(counters, "lease.recalls")) + count(counters, "lease.releases")
     }

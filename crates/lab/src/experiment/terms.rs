@@ -335,10 +335,8 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
     let length = lab.by_extent(Duration::from_millis(1500), Duration::from_secs(10));
     let rates = lab.by_extent(vec![0.0, 0.3, 0.7], vec![0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]);
     // Who asks would be given leases all the same, and have them asked back, unless it wants none.
-    let modes = [
-        ("Soda (leases)", "sync"),
-        ("asking at each read (sSPRITE)", "consistency=verify,lease-term=0"),
-    ];
+    let modes =
+        [("Soda (leases)", "sync"), ("asking at each read (sSPRITE)", "consistency=verify,lease-term=0")];
     let mut cells = Vec::new();
     for (_, options) in modes {
         let mut cell = Cell::start(lab, &["--term", "60s"])?;

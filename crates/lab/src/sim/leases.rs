@@ -273,8 +273,8 @@ impl Leases {
             book.messages(Kind::Release, acks.len() as u64);
             self.table.handle_release(clock(now), session(number), &acks);
             let client = &self.clients[number];
-            // A deep lease goes back when nothing below is to be told or made durable; where all is durable at once, what there is
-            // is told first.
+            // A deep lease goes back when nothing below is to be told or made durable; where all is durable at once, what
+            // there is is told first.
             let stays = self.setting.syncs > 0.0 && !(client.dirty.is_empty() && client.undurable.is_empty());
             let roots = client.holder.idle_deep(clock(now), older_than);
             for root in if stays { Vec::new() } else { roots } {
