@@ -109,16 +109,16 @@ impl Inner {
 
     fn handle_recalls(self: &Arc<Inner>, recalls: &[Recall]) {
         recalls.iter().for_each(|recall| self.stats.recalled(&recall.cause));
-        self.work_on_recalls(recalls);
+        self.work_on_recalls(recalls, Asked::JustNow);
     }
 
-    fn work_on_recalls(self: &Arc<Inner>, recalls: &[Recall]) {
+    fn work_on_recalls(self: &Arc<Inner>, recalls: &[Recall], asked: Asked) {
         let mut acks = Vec::new();
         for recall in recalls {
-            if recall.part.is_some() && self.defer(recall) {
+            if recall.part.is_some() && asked == Asked::JustNow && self.defer(recall) {
                 continue;
             }
-            match self.begin_recall(recall) {
+            match self.begin_recall(recall, asked) {
                 Begun::Gone(ack) => {
                     self.stats.recalls_gone.one();
                     acks.push(ack);
@@ -161,7 +161,7 @@ impl Inner {
         });
     }
 
-    fn begin_recall(self: &Arc<Inner>, recall: &Recall) -> Begun {
+    fn begin_recall(self: &Arc<Inner>, recall: &Recall, since: Asked) -> Begun {
         let now = self.now();
         let asked = recall.asked();
         let mut state = crate::lock(&self.state);
@@ -171,11 +171,15 @@ impl Inner {
             Some(Origin::Told) if recall.part.is_none() => state.adopt_lease(now, recall),
             _ => {}
         }
-        let step = state.holder.handle_recall(now, recall);
+        let step = if recall.part.is_some() && !state.may_disown(recall.fid) {
+            state.holder.handle_recall_in_part(now, recall)
+        } else {
+            state.holder.handle_recall(now, recall)
+        };
         let in_use = state.in_use(asked, InUse::No);
         let (of, keep, inside) = match step {
             RecallStep::AlreadyGone(mut ack) => {
-                if let Some(part) = ack.part {
+                if let Some(part) = ack.part.filter(|_| since != Asked::AfterTelling) {
                     let uncovered = state.uncovered_ahead(part);
                     if !uncovered.is_empty() {
                         return Begun::Uncovered(uncovered);
@@ -312,6 +316,17 @@ impl Inner {
     }
 }
 
+/// What has been told to the server since a question about part of a deep lease came. Each is done once: what the part covers is
+/// told to nobody while the question is open, so what is made from then on has other leases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    JustNow,
+    /// The digests that were under way then have their answers.
+    AfterDigests,
+    /// And what no lease covers has been told.
+    AfterTelling,
+}
+
 /// Whether a recall is answered although the kernel may not be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Finish {
@@ -339,6 +354,16 @@ enum Begun {
 }
 
 impl State {
+    /// All of a deep lease may be disowned: it is held here, and then the question is about what was asked for, or nothing that has
+    /// been made here can rest on it, as far as the server knows.
+    fn may_disown(&self, lease: Fid) -> bool {
+        let rests_on_it = || {
+            self.behind.digest_under_way().is_some()
+                || !self.uncovered_ahead(LeasePart::tree(lease)).is_empty()
+        };
+        self.holder.holds_deep(lease) || !rests_on_it()
+    }
+
     /// The kernel holds no more of it than may be kept: neither do we. Says whether it is in use.
     fn bring_down(&mut self, part: &Part, used: InUse) -> InUse {
         let Part { fid, keep, .. } = *part;

@@ -190,6 +190,7 @@ async fn drop_orphan(shared: &Shared, fid: Fid) -> FsResult<()> {
     let now = core.now;
     if unused && result.is_ok() {
         core.orphans.remove(&fid);
+        core.table.forget_holes_of(fid);
     }
     core.table.finish(now, key, Outcome::Applied);
     core.settle();

@@ -1,6 +1,6 @@
 //! What was done here and not told goes to the server before a recall's answer.
 
-use super::Part;
+use super::{Asked, Part};
 use crate::cache::State;
 use crate::inner::Inner;
 use crate::kernel::Plan;
@@ -17,20 +17,30 @@ const PROGRESS: Duration = Duration::from_secs(1);
 impl Inner {
     /// Part of a deep lease is asked for, and the answer to a digest that made something below is not here yet. It may have been
     /// lost with a connection, and the server believe that the deep lease covers what it made: no question about that part is
-    /// answered before that is known.
+    /// answered before that is known. Those that are begun later make nothing that the part covers.
     pub(super) fn defer(self: &Arc<Inner>, recall: &Recall) -> bool {
         let Some(digest) = crate::lock(&self.state).behind.digest_under_way() else { return false };
         let (inner, recall) = (Arc::clone(self), recall.clone());
+        let mut digests = self.stats.digests.get();
         self.runtime.spawn(async move {
             while crate::lock(&inner.state).behind.is_under_way(digest) {
-                let answered = tokio::time::timeout(PROGRESS, inner.answered()).await;
-                if matches!(answered, Ok(Err(_))) {
-                    tokio::time::sleep(FLUSH_AGAIN).await;
+                match tokio::time::timeout(PROGRESS, inner.answered()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => tokio::time::sleep(FLUSH_AGAIN).await,
+                    Err(_) => inner.report_progress(recall.asked(), &mut digests),
                 }
             }
-            inner.work_on_recalls(&[recall]);
+            inner.work_on_recalls(&[recall], Asked::AfterDigests);
         });
         true
+    }
+
+    /// The server hears that the flush is getting on, if anything was sent since the last time.
+    fn report_progress(&self, asked: Fid, digests: &mut u64) {
+        let now = self.stats.digests.get();
+        if std::mem::replace(digests, now) != now {
+            self.note(&Note::RecallProgress(vec![asked]));
+        }
     }
 
     /// A deep lease is asked for that is not held here: with the answer the server would refuse what only that covers, as far as
@@ -41,7 +51,7 @@ impl Inner {
             let part = |fid: Fid| Part { fid, keep: None, plan: Plan::default() };
             let parts: Vec<Part> = fids.into_iter().map(part).collect();
             inner.flush_for_recall(recall.asked(), &parts).await;
-            inner.work_on_recalls(&[recall]);
+            inner.work_on_recalls(&[recall], Asked::AfterTelling);
         });
     }
 
@@ -66,9 +76,8 @@ impl Inner {
             if matches!(flushed, Ok(Err(_))) {
                 tokio::time::sleep(FLUSH_AGAIN).await;
             }
-            let now = self.stats.digests.get();
-            if flushed.is_err() && std::mem::replace(&mut digests, now) != now {
-                self.note(&Note::RecallProgress(vec![asked]));
+            if flushed.is_err() {
+                self.report_progress(asked, &mut digests);
             }
         }
     }

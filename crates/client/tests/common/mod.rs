@@ -84,10 +84,11 @@ impl Cell {
     fn with(term: Duration, sync_interval: Duration) -> Cell {
         let addr = "127.0.0.1:0".parse().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        // All tests can be run with deep leases, too.
+        // All tests can be run with deep leases, and without.
         let deep_leases = match std::env::var_os("SODA_TEST_DEEP_LEASES") {
+            Some(wanted) if wanted == "0" => DeepLeases::Off,
             Some(_) => DeepLeases::DEFAULT_ON,
-            None => DeepLeases::Off,
+            None => ServerConfig::new("").deep_leases,
         };
         let mut cell =
             Cell { server: None, dir, addr, term, sync_interval, deep_leases, quota: None, boots: 1 };

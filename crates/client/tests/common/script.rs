@@ -141,6 +141,7 @@ impl Peer {
                 let (count, bytes, version) = (*inodes, *bytes, Version(1 << 20));
                 self.answer(tag, Answer::Reserved { first: Ino(10_000), count, bytes, version }, &[]).await;
             }
+            Call::GetXattrs { .. } => self.answer(tag, Answer::Xattrs(Vec::new()), &[]).await,
             Call::Sync { .. } | Call::Renew => self.answer(tag, Answer::Done, &[]).await,
             other => panic!("{other:?}"),
         }
@@ -167,6 +168,10 @@ impl Peer {
 
     /// From that run of the server.
     pub(crate) async fn welcome_in(&mut self, boot: [u8; 16], standing: Standing, stored: &[(u16, u64)]) {
+        self.welcome_with(4, boot, standing, stored).await;
+    }
+
+    async fn welcome_with(&mut self, slots: u16, boot: [u8; 16], standing: Standing, stored: &[(u16, u64)]) {
         let (tag, request) = self.request().await;
         assert!(matches!(request.call, Call::Hello(_)));
         let session = SessionWelcome {
@@ -174,7 +179,7 @@ impl Peer {
             standing,
             root: ROOT,
             term: Duration::from_secs(30),
-            slots: 4,
+            slots,
             max_io: 1 << 20,
             stored: stored.iter().map(|(slot, sequence)| (Slot(*slot), Sequence(*sequence))).collect(),
         };
@@ -242,6 +247,20 @@ impl Script {
         let write = WritePolicy::Behind(behind);
         let config = ClientConfig { data_connections: 0, write, ..ClientConfig::new("scripted:1", "main") };
         Script::start_as(config, Box::new(NoKernel), Arc::new(BootClock)).await
+    }
+
+    /// As [`Script::writing_behind`], at the end of a line on which digests go behind one another: whoever answers takes this time.
+    pub(crate) async fn writing_behind_far_away(trip: Duration) -> Script {
+        let behind = WriteBehind { max_age: Duration::from_secs(3600), ..WriteBehind::default() };
+        let write = WritePolicy::Behind(behind);
+        let config = ClientConfig { data_connections: 0, write, ..ClientConfig::new("scripted:1", "main") };
+        let (transport, mut connections) = pipes();
+        let client =
+            tokio::spawn(Client::connect_with(config, Box::new(NoKernel), Arc::new(BootClock), transport));
+        let mut control = Peer(connections.recv().await.unwrap());
+        tokio::time::sleep(trip).await;
+        control.welcome_with(64, FIRST_RUN, Standing::New, &[]).await;
+        Script { client: client.await.unwrap().unwrap(), control, data: None, connections }
     }
 
     pub(crate) async fn start_with(

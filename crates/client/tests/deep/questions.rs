@@ -5,7 +5,9 @@ use crate::common::{name, new_node};
 use bytes::Bytes;
 use soda_client::{Client, KillPriv, OpenFile, OpenMode};
 use soda_protocol::*;
-use soda_types::{Cause, Epoch, Fid, FileKind, Grant, Ino, LeasePart, Mode, Recall, VolumeId};
+use soda_types::{
+    Cause, Epoch, Fid, FileKind, Grant, Ino, LeasePart, Mode, Recall, RecallAck, Scope, VolumeId,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,6 +146,160 @@ async fn a_question_about_part_of_a_deep_lease_waits_for_the_digest_under_way_an
     let (digests, acks) = server.await.unwrap();
     assert_eq!((digests, acks.len()), (1, 1), "{acks:?}");
     drop(syncing);
+}
+
+/// Who writes all the time has another one under way whenever it looks. What that makes has other leases.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_about_part_of_a_deep_lease_waits_for_no_digest_that_is_begun_later() {
+    const ROUNDS: u64 = 20;
+    let script = Script::writing_behind().await;
+    let (client, mut control) = (script.client, script.control);
+    let server = tokio::spawn(async move {
+        let mut version = 1;
+        let mut answers = 0;
+        let mut is_asked = false;
+        let mut under_way = Vec::new();
+        while answers < ROUNDS {
+            version += 1;
+            match control.next().await {
+                Message::Request(tag, request) => match &request.call {
+                    Call::Digest { records, .. } => under_way.push((tag, touched(records), made(records))),
+                    call => control.answer_alone(tag, call, version).await,
+                },
+                Message::Note(Note::RecallAcks(acks)) => {
+                    assert!(is_answer(&acks), "{acks:?}");
+                    is_asked = false;
+                    answers += 1;
+                }
+                Message::Note(_) => {}
+            }
+            // One of the next is under way before this is looked at, if the client begins one.
+            if !is_asked && let Some((tag, touched, made)) = under_way.pop() {
+                ask(&mut control, answers).await;
+                is_asked = true;
+                let attrs = touched.into_iter().map(|fid| (fid, attr(fid, (2 << 20) + version, 0))).collect();
+                let leases: Vec<Grant> = made.iter().map(|fid| grant(*fid, Mode::Write, 1 << 29)).collect();
+                control.answer(tag, Answer::Digested { attrs }, &leases).await;
+            }
+        }
+    });
+    let file = made_here(&client).await;
+    let writers = [0, 1].map(|_| {
+        let (client, file) = (Arc::clone(&client), Arc::clone(&file));
+        tokio::spawn(async move {
+            loop {
+                client.write(&file, WriteAt::Offset(0), "and so on".into(), KillPriv::Keep).await.unwrap();
+                client.sync_all().await.unwrap();
+            }
+        })
+    });
+    soon(server).await;
+    writers.iter().for_each(|writer| writer.abort());
+}
+
+/// As a holder does that flushes.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_digest_before_it_answers_says_that_it_gets_on() {
+    const TRIP: Duration = Duration::from_millis(20);
+    let script = Script::writing_behind_far_away(TRIP).await;
+    let (client, mut control) = (script.client, script.control);
+    let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let server = tokio::spawn(async move {
+        let mut version = 1;
+        let mut is_asked = false;
+        let mut under_way = Vec::new();
+        loop {
+            version += 1;
+            match control.next().await {
+                Message::Request(tag, request) => match &request.call {
+                    Call::Digest { records, .. } => {
+                        under_way.push((tag, touched(records), made(records)));
+                        if !std::mem::replace(&mut is_asked, true) {
+                            ask(&mut control, 0).await;
+                            // The answer to this says that the question has been taken up.
+                            control.recall(FILE, 1 << 31, None).await;
+                        }
+                    }
+                    call => {
+                        tokio::time::sleep(TRIP).await;
+                        control.answer_alone(tag, call, version).await;
+                    }
+                },
+                Message::Note(Note::RecallAcks(acks)) if acks[0].epoch == Epoch(1 << 31) => {
+                    said.send(()).unwrap();
+                }
+                Message::Note(Note::RecallAcks(acks)) => return acks,
+                Message::Note(Note::RecallProgress(fids)) => {
+                    assert_eq!((fids, under_way.len()), (vec![FILE], 2));
+                    for (tag, touched, made) in under_way.drain(..) {
+                        let attrs =
+                            touched.into_iter().map(|fid| (fid, attr(fid, (2 << 20) + version, 0))).collect();
+                        let leases: Vec<Grant> =
+                            made.iter().map(|fid| grant(*fid, Mode::Write, 1 << 29)).collect();
+                        control.answer(tag, Answer::Digested { attrs }, &leases).await;
+                    }
+                }
+                Message::Note(_) => {}
+            }
+        }
+    });
+    let file = made_here(&client).await;
+    let sync = || {
+        let client = Arc::clone(&client);
+        tokio::spawn(async move { client.sync_all().await })
+    };
+    let first = sync();
+    heard.recv().await.unwrap();
+    // As much as fills a digest goes behind the one under way.
+    let second = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move {
+            for number in 0..2 {
+                let data = Bytes::from(vec![1; 1 << 20]);
+                client.write(&file, WriteAt::Offset(number << 20), data, KillPriv::Keep).await.unwrap();
+            }
+            client.sync_all().await
+        }
+    });
+    let acks = soon(server).await;
+    assert!(is_answer(&acks), "{acks:?}");
+    [first, second].iter().for_each(|sync| sync.abort());
+}
+
+async fn soon<T>(server: tokio::task::JoinHandle<T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), server).await.expect("something waits for ever").unwrap()
+}
+
+const PART: LeasePart = LeasePart { fid: FILE, scope: Scope::Node };
+
+/// For the part, or all of the lease if nothing that is under way can rest on it.
+fn is_answer(acks: &[RecallAck]) -> bool {
+    let [RecallAck { fid: LEASE, kept: None, part: Some(part), .. }] = acks else { return false };
+    *part == PART || *part == LeasePart::tree(LEASE)
+}
+
+async fn ask(control: &mut Peer, number: u64) {
+    let (epoch, cause) = (Epoch((1 << 30) + number), Cause::Data);
+    let recall = Recall { fid: LEASE, epoch, to: None, cause, part: Some(PART) };
+    control.send(FrameKind::Push, 0, &Push::Recalls(vec![recall]), Bytes::new()).await;
+}
+
+fn touched(records: &[Record]) -> Vec<Fid> {
+    let objects = records.iter().flat_map(|record| record.change.touches());
+    let mut fids: Vec<Fid> = objects
+        .filter_map(|(object, _)| match object {
+            Object::Inode(fid) => Some(fid),
+            _ => None,
+        })
+        .chain([ROOT])
+        .collect();
+    fids.sort_unstable();
+    fids.dedup();
+    fids
+}
+
+fn made(records: &[Record]) -> Vec<Fid> {
+    records.iter().filter_map(|record| made_by(&record.change)).collect()
 }
 
 fn made_by(change: &Change) -> Option<Fid> {

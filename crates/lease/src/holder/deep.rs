@@ -18,9 +18,11 @@ mod raise;
 mod whole;
 
 use super::leases::{Held, Holding};
+use super::recall::IfUnknown;
 use super::{Holder, RecallStep, Ticket};
 use links::Links;
 use over::Over;
+use raise::News;
 use soda_types::{Coverage, Epoch, Fid, Grant, InUse, LeasePart, Mode, Monotonic, Recall, RecallAck, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -52,6 +54,7 @@ pub(super) struct Deep {
     strayed: BTreeSet<Fid>,
     /// Grants that came with the answer that is being taken in: what they raise.
     raising: Vec<Grant>,
+    news: News,
     /// The last request that was sent before a directory was asked for with all below it, or a lease was lowered or given back.
     /// What an answer of before says to lie elsewhere than it has been moved to since may have been below that.
     narrowed: u64,
@@ -284,7 +287,7 @@ impl Holder {
             Some(root) if grant.epoch < root.grant.epoch => {}
             // Said again, beside what it covers.
             Some(root) if grant.epoch == root.grant.epoch => root.granted_by = granted_by,
-            _ if self.deep.over.has(grant) => {}
+            _ if self.deep.over.has(grant, ticket.number) => {}
             Some(root) if !root.is_asked => {
                 if grant.mode > root.grant.mode {
                     self.deep.raising.push(*grant);
@@ -341,6 +344,11 @@ impl Holder {
         }
     }
 
+    /// A deep lease on the directory is held, or being given up.
+    pub fn holds_deep(&self, directory: Fid) -> bool {
+        self.deep.roots.contains_key(&directory)
+    }
+
     /// The mode in which a deep lease covers an object that nobody asks for.
     pub fn covered_deep(&self, fid: Fid) -> Option<Mode> {
         let member = self.deep.members.get(&fid)?;
@@ -374,6 +382,7 @@ impl Holder {
         now: Monotonic,
         recall: &Recall,
         part: LeasePart,
+        unknown: IfUnknown,
     ) -> RecallStep {
         let Recall { fid: lease, epoch, to, .. } = *recall;
         let answer = RecallAck { fid: lease, epoch, kept: to, in_use: InUse::No, uses: 0, part: Some(part) };
@@ -399,13 +408,14 @@ impl Holder {
                 // It moved, and the server speaks of the lease that it gave with the move.
                 return self.start_work(epoch, Work { answer, inside, whole: None });
             }
-            if !self.deep.lowered_by(LeasePart::tree(lease), None).is_empty() {
-                // Other things are, that it may be all that stands behind.
+            let keeps = unknown == IfUnknown::Keep && !all_of_it;
+            if keeps || !self.deep.lowered_by(LeasePart::tree(lease), None).is_empty() {
+                // Other things are, or may be, that it is all that stands behind.
                 return RecallStep::AlreadyGone(answer);
             }
             // Perhaps its grant is on the way: refuse it when it comes, and say so.
             self.deep.bar(lease, until, Scope::Subtree);
-            self.deep.over.add(lease, epoch);
+            self.deep.over.add(lease, epoch, until);
             return RecallStep::AlreadyGone(RecallAck {
                 kept: None,
                 part: Some(LeasePart::tree(lease)),
@@ -516,7 +526,7 @@ impl Holder {
         let until = self.clock;
         self.deep.bar(lease, until, Scope::Subtree);
         self.deep.narrowed = until;
-        self.deep.over.add(lease, epoch);
+        self.deep.over.add(lease, epoch, until);
         let members = self.deep.standing_on(lease);
         self.deep.remove_root(lease, members);
         Some(RecallAck {

@@ -85,13 +85,14 @@ impl Holder {
             let end = held.own_end.min(self.session_end());
             (allowed && end > now).then_some(end)
         });
-        by_node.or_else(|| {
-            let end = self.session_end();
-            // What was moved out of reach of the deep lease has only the node lease behind it.
-            let asked = self.leases.get(&fid).is_some_and(|held| held.recall.is_some());
-            let allowed = self.deep.allows(fid, mode) && (mode == Mode::Read || !asked);
-            (allowed && end > now).then_some(end)
-        })
+        if by_node.is_some() || self.deep.members.is_empty() {
+            return by_node;
+        }
+        let end = self.session_end();
+        // What was moved out of reach of the deep lease has only the node lease behind it.
+        let asked = self.leases.get(&fid).is_some_and(|held| held.recall.is_some());
+        let allowed = self.deep.allows(fid, mode) && (mode == Mode::Read || !asked);
+        (allowed && end > now).then_some(end)
     }
 
     /// Whether changes of the object may be made in the caches now, to be told to the server later: no, if the lease could run

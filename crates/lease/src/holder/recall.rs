@@ -20,11 +20,20 @@ pub enum RecallStep {
     Working,
 }
 
+/// What becomes of a deep lease that is not held here when part of it is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum IfUnknown {
+    /// All of it is said not to be held.
+    Disown,
+    Keep,
+}
+
 impl Holder {
     /// The server asks for a lease. Recalls may come twice, late, and before the grant they mean.
     pub fn handle_recall(&mut self, now: Monotonic, recall: &Recall) -> RecallStep {
+        self.deep.note_recall(recall.epoch);
         if let Some(part) = recall.part {
-            return self.handle_part_recall(now, recall, part);
+            return self.handle_part_recall(now, recall, part, IfUnknown::Disown);
         }
         if !self.leases.contains_key(&recall.fid)
             && let Some(step) = self.handle_recall_of_member(recall)
@@ -62,6 +71,16 @@ impl Holder {
         held.recall = Some(Asked { epoch: latest, first, to: keep, steps });
         self.bar(fid, epoch);
         step
+    }
+
+    /// As [`Holder::handle_recall`] for part of a deep lease, which stays the server's word where it is not known here: own changes
+    /// that are on the way may rest on it, as their answers will tell.
+    pub fn handle_recall_in_part(&mut self, now: Monotonic, recall: &Recall) -> RecallStep {
+        self.deep.note_recall(recall.epoch);
+        match recall.part {
+            Some(part) => self.handle_part_recall(now, recall, part, IfUnknown::Keep),
+            None => self.handle_recall(now, recall),
+        }
     }
 
     /// A recall tells of a write lease whose grant was lost with a connection; everything else about the object shows that

@@ -80,6 +80,7 @@ impl Holder {
             && self.on_the_way.contains(&ticket.number)
         {
             self.renew_from(ticket.sent_at);
+            self.deep.begin_answer(ticket, grants);
             for grant in grants {
                 self.accept(now, ticket, grant);
             }
@@ -87,6 +88,9 @@ impl Holder {
                 self.accept_covered(ticket, covered);
             }
             self.raise_below(ticket);
+            if !grants.is_empty() || !covered.is_empty() {
+                self.deep.note_heard(ticket.number);
+            }
         }
         let until = self.clock;
         self.deep.end_move(ticket.number, until);

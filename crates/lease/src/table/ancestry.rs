@@ -240,9 +240,14 @@ impl Ancestry {
         }
     }
 
-    /// Leases of other sessions that may be anywhere in the volume.
+    /// Leases that may be anywhere in the volume.
+    pub(super) fn unplaced(&self, volume: VolumeId) -> Option<&Below> {
+        self.unplaced.get(&volume)
+    }
+
+    /// As [`Ancestry::unplaced`], those of other sessions than this one.
     pub(super) fn unplaced_of_others(&self, volume: VolumeId, session: SessionId) -> Tally {
-        self.unplaced.get(&volume).map_or(Tally::default(), |below| below.of_others(session))
+        self.unplaced(volume).map_or(Tally::default(), |below| below.of_others(session))
     }
 }
 

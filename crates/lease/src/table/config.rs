@@ -75,6 +75,14 @@ impl TableConfig {
         }
     }
 
+    /// With more holes than this a deep lease is given up.
+    pub(super) fn most_holes(&self) -> usize {
+        match self.deep_leases {
+            DeepLeases::Off => usize::MAX,
+            DeepLeases::On { max_holes, .. } => max_holes,
+        }
+    }
+
     pub(super) fn term_of(&self, volume: VolumeId) -> ObjectTerm {
         if self.volume_terms.is_empty() {
             return self.object_term;

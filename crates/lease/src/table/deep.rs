@@ -303,7 +303,7 @@ impl Table {
                 self.store.deep_lease_of(object, session)?
             }
         };
-        self.store.deep_mut(id)?.set_holes(holes);
+        self.store.set_holes(id, holes);
         self.ask_all_anew(now, id);
         self.store.lease(id).map(|lease| self.grant_of(lease))
     }

@@ -4,9 +4,9 @@ use super::Table;
 use super::ancestry::Position;
 use super::index::ObjectId;
 use super::sessions::Session;
-use super::store::LeaseId;
+use super::store::{LeaseId, Store};
 use soda_types::{Cause, Epoch, Fid, FileKind, Mode, Monotonic, Scope, SessionId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a deep lease does not cover, or not as the rest; the weakest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -95,8 +95,7 @@ impl Deep {
         self.asked.remove(&fid);
     }
 
-    /// The object's directory, if it is known, is told how many there are in it.
-    pub(super) fn add_hole(&mut self, fid: Fid, hole: Hole, directory: Option<Fid>) {
+    fn add_hole(&mut self, fid: Fid, hole: Hole, directory: Option<Fid>) {
         let known = self.holes.get(&fid).copied();
         self.holes.insert(fid, known.map_or(hole, |known| known.max(hole)));
         if let Some(directory) = directory.filter(|_| known.is_none()) {
@@ -116,27 +115,87 @@ impl Deep {
         }
     }
 
-    /// Holes that are part of the one that a directory is with all below it.
-    pub(super) fn forget_holes(&mut self, directory: Fid, below: &[Fid]) {
-        self.holes.retain(|fid, _| below.binary_search(fid).is_err());
-        self.crowds.retain(|fid, _| *fid != directory && below.binary_search(fid).is_err());
-    }
-
     pub(super) fn crowd_in(&self, directory: Fid) -> usize {
         self.crowds.get(&directory).copied().unwrap_or_default()
     }
 
-    /// Holes that say no less than the lease does.
-    pub(super) fn forget_holes_that_keep(&mut self, mode: Mode) {
-        self.holes.retain(|_, hole| hole.kept() < Some(mode));
-    }
-
-    pub(super) fn set_holes(&mut self, holes: Holes) {
-        (self.holes, self.crowds) = (holes, BTreeMap::new());
-    }
-
     pub(super) fn holes(&self) -> &Holes {
         &self.holes
+    }
+}
+
+/// The deep leases that have a hole for an inode, in the order of inodes: it may be gone, or lie elsewhere, and the hole is there.
+#[derive(Debug, Default)]
+pub(super) struct Holed(BTreeSet<(Fid, LeaseId)>);
+
+impl Holed {
+    fn leases(&self, fid: Fid) -> impl Iterator<Item = LeaseId> {
+        self.0.range((fid, LeaseId::MIN)..=(fid, LeaseId::MAX)).map(|(_, lease)| *lease)
+    }
+
+    /// The lease is gone.
+    pub(super) fn forget(&mut self, lease: LeaseId, gone: &Deep) {
+        for fid in gone.holes.keys() {
+            self.0.remove(&(*fid, lease));
+        }
+    }
+}
+
+/// All that changes holes, so that [`Holed`] is right.
+impl Store {
+    /// The object's directory, if it is known, is told how many there are in it.
+    pub(super) fn add_hole(&mut self, lease: LeaseId, fid: Fid, hole: Hole, directory: Option<Fid>) {
+        if let Some(deep) = self.deep_mut(lease) {
+            deep.add_hole(fid, hole, directory);
+            self.holed_mut().0.insert((fid, lease));
+        }
+    }
+
+    fn close_hole(&mut self, lease: LeaseId, fid: Fid, directory: Option<Fid>) {
+        if let Some(deep) = self.deep_mut(lease) {
+            deep.close_hole(fid, directory);
+            self.holed_mut().0.remove(&(fid, lease));
+        }
+    }
+
+    /// What was in the hole is gone. A directory takes its crowd along.
+    fn forget_hole(&mut self, lease: LeaseId, fid: Fid) {
+        if let Some(deep) = self.deep_mut(lease) {
+            deep.holes.remove(&fid);
+            deep.crowds.remove(&fid);
+            self.holed_mut().0.remove(&(fid, lease));
+        }
+    }
+
+    /// Holes that are part of the one that a directory is with all below it.
+    fn forget_holes_below(&mut self, lease: LeaseId, directory: Fid, below: &[Fid]) {
+        below.iter().for_each(|fid| self.forget_hole(lease, *fid));
+        if let Some(deep) = self.deep_mut(lease) {
+            deep.crowds.retain(|fid, _| *fid != directory && below.binary_search(fid).is_err());
+        }
+    }
+
+    /// Holes that say no less than the lease does.
+    pub(super) fn forget_holes_that_keep(&mut self, lease: LeaseId, mode: Mode) {
+        let holes = self.deep(lease).into_iter().flat_map(|deep| &deep.holes);
+        let idle: Vec<Fid> =
+            holes.filter(|(_, hole)| hole.kept() >= Some(mode)).map(|(fid, _)| *fid).collect();
+        for fid in idle {
+            if let Some(deep) = self.deep_mut(lease) {
+                deep.holes.remove(&fid);
+                self.holed_mut().0.remove(&(fid, lease));
+            }
+        }
+    }
+
+    pub(super) fn set_holes(&mut self, lease: LeaseId, holes: Holes) {
+        let Some(deep) = self.deep_mut(lease) else { return };
+        let new: Vec<Fid> = holes.keys().copied().collect();
+        let asked = std::mem::take(&mut deep.asked);
+        let old = std::mem::replace(deep, Deep { holes, asked, ..Deep::default() });
+        let holed = self.holed_mut();
+        holed.forget(lease, &old);
+        holed.0.extend(new.into_iter().map(|fid| (fid, lease)));
     }
 }
 
@@ -178,18 +237,20 @@ impl Table {
     pub(super) fn make_hole(&mut self, lease: LeaseId, object: ObjectId, fid: Fid, hole: Hole) {
         let directory = self.store.parent(object);
         let most = self.store.lease(lease).map_or(usize::MAX, |lease| self.config.crowd(lease.mode));
-        let Some(deep) = self.store.deep_mut(lease) else { return };
-        deep.add_hole(fid, hole, directory);
-        let crowded = directory.is_some_and(|directory| deep.crowd_in(directory) > most);
+        self.store.add_hole(lease, fid, hole, directory);
         if hole == Hole::Tree {
             self.close_below(lease, fid);
-        } else if crowded {
-            self.crowded.extend(directory.map(|directory| (lease, directory)));
+        }
+        let Some(deep) = self.store.deep(lease) else { return };
+        let crowded = directory.is_some_and(|directory| deep.crowd_in(directory) > most);
+        if (crowded && hole != Hole::Tree) || deep.holes.len() > self.config.most_holes() {
+            self.crowded.push((lease, directory.unwrap_or(fid)));
         }
     }
 
     /// A session whose time is over has a hole where it has been told of nothing, and nobody waits for it. If it comes back it
-    /// goes on without knowing. False: it may have something there.
+    /// goes on without knowing. False: it may have something there, or its lease has as many holes as it may have, and nobody can
+    /// be asked to give it up.
     pub(super) fn leave_out_untold(
         &mut self,
         now: Monotonic,
@@ -202,10 +263,13 @@ impl Table {
         let is_untold = |holder: &Session| {
             holder.expires <= now && holder.is_good() && hole != Hole::Tree && !holder.told.has(fid)
         };
-        if !holder.is_some_and(is_untold) {
+        let deep = self.store.deep(lease);
+        let has_room =
+            |deep: &Deep| deep.holes.len() < self.config.most_holes() || deep.holes.contains_key(&fid);
+        if !holder.is_some_and(is_untold) || !deep.is_some_and(has_room) {
             return false;
         }
-        if let Some((epoch, _)) = self.store.deep(lease).and_then(|deep| deep.asked(fid))
+        if let Some((epoch, _)) = deep.and_then(|deep| deep.asked(fid))
             && let Some(part) = self.recalls.remove(epoch).and_then(|asked| asked.part)
         {
             self.withdraw_question(lease, part);
@@ -215,13 +279,14 @@ impl Table {
         true
     }
 
-    /// The inode does not exist any more, nor will another of its number: nobody needs a hole for it. For the crowd in its
-    /// directory it goes on counting: who removes one file after the other there asks for all of it after some.
+    /// The inode does not exist any more, nor will another of its number: nobody needs a hole for it, wherever it lay and whether
+    /// or not anything else is known of it. For the crowd in its directory it goes on counting: who removes one file after the
+    /// other there asks for all of it after some.
     pub fn forget_holes_of(&mut self, fid: Fid) {
-        let Some(object) = self.store.find(fid).filter(|_| self.store.deep_count() > 0) else { return };
-        for (lease, _) in self.store.with_holes_for(object) {
-            if let Some(deep) = self.store.deep_mut(lease).filter(|deep| !deep.asked.contains_key(&fid)) {
-                deep.holes.remove(&fid);
+        let leases: Vec<LeaseId> = self.store.holed().leases(fid).collect();
+        for lease in leases {
+            if self.store.deep(lease).is_some_and(|deep| !deep.asked.contains_key(&fid)) {
+                self.store.forget_hole(lease, fid);
             }
         }
     }
@@ -238,9 +303,7 @@ impl Table {
             at(directory).is_some_and(|at| at > 0) && at(directory) <= at(root)
         };
         let below: Vec<Fid> = deep.holes.keys().copied().filter(inside).collect();
-        if let Some(deep) = self.store.deep_mut(lease) {
-            deep.forget_holes(directory, &below);
-        }
+        self.store.forget_holes_below(lease, directory, &below);
     }
 
     /// Directories with too many holes are asked for with all below them, leases with too many are given up.
@@ -251,8 +314,10 @@ impl Table {
             };
             let (holes, crowd) = (deep.holes.len(), deep.crowd_in(directory));
             let out = deep.holes.get(&directory) == Some(&Hole::Tree);
+            let away = self.sessions.get(&held.session).is_none_or(|holder| holder.expires <= now);
             if crowd > self.config.crowd(held.mode)
                 && !out
+                && !away
                 && let Some(object) = self.store.find(directory)
             {
                 self.recall_part(now, lease, object, Hole::Tree, Cause::Reclaim);
@@ -283,18 +348,22 @@ impl Table {
         {
             return;
         }
-        // All leases are looked at, so what costs least goes first.
-        let theirs = self.store.leases().filter(|lease| {
-            lease.session != session
-                && (mode == Mode::Write || lease.mode == Mode::Write)
-                && self.store.may_be_inside(lease.object, fid)
-        });
-        let holes: Vec<(ObjectId, Hole)> = theirs
-            .map(|lease| {
-                let kept = (lease.mode == Mode::Read && lease.scope == Scope::Node).then_some(Mode::Read);
-                (lease.object, Hole::new(kept, lease.scope))
-            })
-            .collect();
+        let mut holes: Vec<(ObjectId, Hole)> = Vec::new();
+        for holder in self.store.sessions_inside(object).into_iter().filter(|holder| *holder != session) {
+            let mut next = self.sessions.get(&holder).and_then(|holder| holder.leases.oldest());
+            while let Some(id) = next
+                && let Some(lease) = self.store.lease(id)
+            {
+                self.counters.leases_examined += 1;
+                // All that the session holds is looked at, so what costs least goes first.
+                let conflicts = mode == Mode::Write || lease.mode == Mode::Write;
+                if conflicts && self.store.may_be_inside(lease.object, fid) {
+                    let kept = (lease.mode == Mode::Read && lease.scope == Scope::Node).then_some(Mode::Read);
+                    holes.push((lease.object, Hole::new(kept, lease.scope)));
+                }
+                next = self.store.newer(id);
+            }
+        }
         for (object, hole) in holes {
             if let Some(fid) = self.store.object(object).map(|found| found.fid) {
                 self.make_hole(id, object, fid, hole);
@@ -318,10 +387,8 @@ impl Table {
                 if !self.has_healed(now, session, lease, *fid, hole) {
                     break;
                 }
-                if let Some(deep) = self.store.deep_mut(lease) {
-                    deep.close_hole(*fid, path.get(at + 1).copied());
-                    self.counters.holes_healed += 1;
-                }
+                self.store.close_hole(lease, *fid, path.get(at + 1).copied());
+                self.counters.holes_healed += 1;
             }
         }
     }

@@ -2,7 +2,6 @@
 //! question with an epoch of its own as its name, and is never altered: a question for more is a new one.
 
 use super::admission::mode_for;
-use super::config::DeepLeases;
 use super::holes::Hole;
 use super::index::ObjectId;
 use super::rates::Use;
@@ -84,13 +83,19 @@ impl Table {
         self.note_contention(now, object, session, mode);
     }
 
-    /// Puts a question in another's place: answers to that one do not count any more.
+    /// Puts a question in another's place: answers to that one do not count any more. One for more of the lease is a new question,
+    /// of which there are two at most before the next answer. For the same the deadline stays: the holder's own changes may be why
+    /// it is asked anew, and it could go on with these for ever.
     fn ask_for(&mut self, now: Monotonic, old: Epoch, hole: Hole, cause: Cause) {
         let Some(mut outstanding) = self.recalls.remove(old) else { return };
         let Some(session) = self.store.lease(outstanding.lease).map(|lease| lease.session) else { return };
         let epoch = self.take_epoch();
         if let (Some(part), Some(deep)) = (&mut outstanding.part, self.store.deep_mut(outstanding.lease)) {
             deep.ask(part.fid, epoch, hole);
+            if part.hole < hole {
+                outstanding.since = now;
+                outstanding.deadline = now + self.config.recall_deadline;
+            }
             part.hole = hole;
         }
         outstanding.to = hole.kept();
@@ -100,11 +105,12 @@ impl Table {
         self.plan(now, epoch);
     }
 
-    /// As [`Table::ask_anew`] for all that is being asked of a deep lease.
+    /// As [`Table::ask_anew`] for all that is being asked of a deep lease, which stands for more by now.
     pub(super) fn ask_all_anew(&mut self, now: Monotonic, lease: LeaseId) {
         let asked: Vec<(Epoch, Hole)> =
             self.store.deep(lease).into_iter().flat_map(|deep| deep.all_asked()).collect();
         for (epoch, hole) in asked {
+            self.recalls.renew(now, epoch, self.config.recall_deadline);
             let cause = self.recalls.get(epoch).map_or(Cause::Reclaim, |asked| asked.cause.clone());
             self.ask_for(now, epoch, hole, cause);
         }
@@ -190,7 +196,7 @@ impl Table {
         let Some(deep) = self.store.deep_mut(lease) else { return };
         deep.forget_question(fid);
         if ack.kept < mode {
-            deep.add_hole(fid, hole, directory);
+            self.store.add_hole(lease, fid, hole, directory);
             self.counters.holes += 1;
         }
         if hole == Hole::Tree {
@@ -212,17 +218,16 @@ impl Table {
             return;
         }
         self.store.set_mode(id, kept);
-        if let Some(deep) = self.store.deep_mut(id) {
-            deep.forget_holes_that_keep(kept);
-        }
+        self.store.forget_holes_that_keep(id, kept);
         self.counters.deep_lowered += 1;
         self.note_contention(now, root, session, mode);
     }
 
+    /// Its holder is asked for it; if that is away, it is ended.
     pub(super) fn give_up_if_too_full(&mut self, now: Monotonic, lease: LeaseId, holes: usize) {
-        if let DeepLeases::On { max_holes, .. } = self.config.deep_leases
-            && holes > max_holes
+        if holes > self.config.most_holes()
             && let Some(root) = self.store.lease(lease).map(|lease| lease.object)
+            && self.still_holds(now, lease, root)
         {
             self.recall_part(now, lease, root, Hole::Tree, Cause::Reclaim);
         }

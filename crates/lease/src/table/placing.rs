@@ -4,6 +4,7 @@ use super::ancestry::{BranchId, By, Counted, Position, Tally};
 use super::index::ObjectId;
 use super::store::{Lease, LeaseId, Store};
 use soda_types::{Fid, Mode, Scope, SessionId, VolumeId};
+use std::collections::BTreeSet;
 
 /// A deep lease that reaches an object, and what it allows there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -369,6 +370,21 @@ impl Store {
         let leases = self.holders(object).filter_map(|id| self.lease(id));
         let others = leases.filter(|lease| lease.session != session);
         others.fold(Tally::default(), |sum, lease| sum.plus(Tally::one(lease.mode, lease.scope)))
+    }
+
+    /// Sessions that hold something on a directory or, for all that is known, below it.
+    pub(super) fn sessions_inside(&self, object: ObjectId) -> BTreeSet<SessionId> {
+        let Some(ancestry) = self.ancestry() else { return BTreeSet::new() };
+        let branch = match self.position(object) {
+            Position::Is(branch) => ancestry.get(branch),
+            _ => None,
+        };
+        let volume = self.object(object).map(|found| found.fid.volume);
+        let unplaced = volume.and_then(|volume| ancestry.unplaced(volume));
+        let counted = branch.map(|branch| &branch.below).into_iter().chain(unplaced);
+        let inside = counted.flat_map(|below| below.each()).map(|(session, _)| *session);
+        let here = self.holders(object).chain(self.deep_ids_on(object)).filter_map(|id| self.lease(id));
+        inside.chain(here.map(|lease| lease.session)).collect()
     }
 
     /// Leases of other sessions on objects of unknown place.

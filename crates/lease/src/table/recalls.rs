@@ -92,6 +92,15 @@ impl Recalls {
         Some(outstanding)
     }
 
+    /// What this asks for has come to mean more, and is about to be asked anew: the holder has as long for it as at first. But its
+    /// own moves may have brought that about, so twice as long from the first time is all it gets.
+    pub(super) fn renew(&mut self, now: Monotonic, epoch: Epoch, by: Duration) {
+        if let Some(outstanding) = self.by_epoch.get_mut(&epoch) {
+            let latest = outstanding.since + by + by;
+            outstanding.deadline = outstanding.deadline.max((now + by).min(latest));
+        }
+    }
+
     /// Nobody was heard until now: holders are given so long from now on, and have been asked now.
     pub(super) fn put_off_deadlines(&mut self, now: Monotonic, by: Duration) {
         for outstanding in self.by_epoch.values_mut() {

@@ -1,7 +1,7 @@
 //! Objects and the leases on them: the part of the table that is large, so every byte counts here.
 
 use super::ancestry::{Ancestry, By, PackedPosition, Position, Tally};
-use super::holes::Deep;
+use super::holes::{Deep, Holed};
 use super::index::{FidIndex, ObjectId};
 use super::rates::Rates;
 use super::slab::Slab;
@@ -187,6 +187,7 @@ pub(super) struct Store {
     leases: Slab<Lease>,
     /// What only deep leases have.
     deep: BTreeMap<LeaseId, Deep>,
+    holed: Holed,
     /// Absent while deep leases are off.
     ancestry: Option<Ancestry>,
     /// Directories that something was moved out of.
@@ -201,6 +202,7 @@ impl Store {
             index: FidIndex::default(),
             leases,
             deep: BTreeMap::new(),
+            holed: Holed::default(),
             ancestry,
             untidy: Vec::new(),
         }
@@ -228,6 +230,14 @@ impl Store {
 
     pub(super) fn deep_mut(&mut self, id: LeaseId) -> Option<&mut Deep> {
         self.deep.get_mut(&id)
+    }
+
+    pub(super) fn holed(&self) -> &Holed {
+        &self.holed
+    }
+
+    pub(super) fn holed_mut(&mut self) -> &mut Holed {
+        &mut self.holed
     }
 
     pub(super) fn lease_count(&self) -> usize {
@@ -395,7 +405,9 @@ impl Store {
         let lease = self.leases.remove(id)?;
         self.count(lease.object, lease.session, Tally::one(lease.mode, lease.scope), By::Taking);
         if lease.scope == Scope::Subtree {
-            self.deep.remove(&id);
+            if let Some(gone) = self.deep.remove(&id) {
+                self.holed.forget(id, &gone);
+            }
             self.put_on_branch(lease.object, |deep| deep.retain(|held| *held != id));
             return Some(lease);
         }

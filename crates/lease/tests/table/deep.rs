@@ -2,6 +2,7 @@
 //!
 //! The tree of these tests: 1 is the root, 2 a directory in it, 3 one in that; everything else is in 3.
 
+mod asking;
 mod holes;
 mod moves;
 

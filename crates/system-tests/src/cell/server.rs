@@ -128,6 +128,13 @@ impl Server {
         words.push(self.data.display().to_string());
         words.extend(["--term".to_owned(), format!("{}s", self.term.as_secs())]);
         words.extend(self.options.iter().cloned());
+        // All tests can be run with deep leases, and without.
+        if let Some(wanted) = std::env::var_os("SODA_TEST_DEEP_LEASES")
+            && !self.options.iter().any(|word| word == "--deep-leases")
+        {
+            let wanted = if wanted == "0" { "off" } else { "on" };
+            words.extend(["--deep-leases", wanted].map(str::to_owned));
+        }
         if self.is_namespaced {
             words.push("--insecure".to_owned());
         }

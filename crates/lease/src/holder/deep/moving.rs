@@ -9,6 +9,7 @@ impl Deep {
     /// The request has its answer: what it moved may have been told of, as it lay before, by those that were on the way with it.
     pub(in crate::holder) fn end_move(&mut self, number: u64, until: u64) {
         for fid in self.moving.remove(&number).unwrap_or_default() {
+            self.news.note_move(fid, until);
             let ends = (fid, number, Fid::default());
             while let Some(end) = self.bound_for.range(ends..).next().copied()
                 && (end.0, end.1) == (fid, number)

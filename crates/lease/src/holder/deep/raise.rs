@@ -4,13 +4,76 @@
 //! the time, since that would have been asked for. So it is where it was when it was said to be covered, unless this client
 //! has moved it, or a directory between, itself, or that was asked for alone: that is left out. What has a lease of its own
 //! keeps to that one; what is below is not left out for it. A lease that this client got because it has moved the
-//! directory has holes, and is left out; where the answer with it was lost, what the next one says of its members counts.
+//! directory has holes, and is left out.
+//!
+//! Only the answer that brings the lease raises anything. Where that was lost, others may have been let in by the time that the
+//! next one names it, and this client was asked for nothing that it did not know. So a lease that may be older than that
+//! ([`News`]) is one like any other: what is said of its members counts.
 
 use super::links::Links;
 use super::{Deep, Holder, Member, Ticket};
-use soda_types::{Fid, Mode};
+use soda_types::{Epoch, Fid, Grant, Mode, Scope};
+use std::collections::BTreeSet;
+
+/// Which deep leases were certainly given by the request that is answered. Epochs only grow, and a node lease gets a new one each
+/// time that it is given; so what has a later one than has been heard of is new. But for what the server gave with an own move:
+/// that is not, if the answer has been lost, until a node lease has come that was asked for after the move.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// The latest epoch that has been heard of.
+    latest: Epoch,
+    /// What own moves moved that have ended, and no answer to a request that was sent later has brought a node lease.
+    moved: BTreeSet<Fid>,
+    /// Too many of them.
+    much_moved: bool,
+    moved_until: u64,
+    /// What the answer brings that is being taken in is new if it is later than this,
+    than: Epoch,
+    /// and later than this, if it was moved.
+    than_moves: Option<Epoch>,
+}
+
+impl News {
+    const MOST: usize = 1000;
+
+    pub(super) fn note_move(&mut self, fid: Fid, until: u64) {
+        self.moved_until = until;
+        self.much_moved |= self.moved.len() >= News::MOST;
+        if !self.much_moved {
+            self.moved.insert(fid);
+        }
+    }
+
+    fn begin_answer(&mut self, ticket: Ticket, grants: &[Grant]) {
+        let nodes = grants.iter().filter(|grant| grant.scope == Scope::Node);
+        self.than_moves = nodes.map(|grant| grant.epoch).min().filter(|_| ticket.number > self.moved_until);
+        self.than = self.latest;
+        self.latest = grants.iter().map(|grant| grant.epoch).fold(self.latest, Epoch::max);
+    }
+
+    fn has(&self, grant: &Grant) -> bool {
+        let was_moved = self.much_moved || self.moved.contains(&grant.fid);
+        let is_later = || self.than_moves.is_some_and(|epoch| grant.epoch > epoch);
+        grant.epoch > self.than && (!was_moved || is_later())
+    }
+
+    fn end_answer(&mut self) {
+        if self.than_moves.is_some() {
+            self.much_moved = false;
+            self.moved.clear();
+        }
+    }
+}
 
 impl Deep {
+    pub(in crate::holder) fn begin_answer(&mut self, ticket: Ticket, grants: &[Grant]) {
+        self.news.begin_answer(ticket, grants);
+    }
+
+    pub(in crate::holder) fn note_recall(&mut self, epoch: Epoch) {
+        self.news.latest = self.news.latest.max(epoch);
+    }
+
     /// What is known to lie below the directory for certain.
     fn certainly_below(&self, directory: Fid, ticket: Ticket) -> Vec<Fid> {
         let bar = |fid: &Fid| self.bars.get(fid);
@@ -54,10 +117,12 @@ impl Holder {
     /// to that of the old one.
     pub(in crate::holder) fn raise_below(&mut self, ticket: Ticket) {
         for grant in std::mem::take(&mut self.deep.raising) {
-            if grant.mode == Mode::Write && !self.deep.displaced.contains(&grant.fid) {
+            let is_new = self.deep.news.has(&grant) && !self.deep.displaced.contains(&grant.fid);
+            if grant.mode == Mode::Write && is_new {
                 self.raise_below_one(ticket, grant.fid);
             }
         }
+        self.deep.news.end_answer();
     }
 
     fn raise_below_one(&mut self, ticket: Ticket, root: Fid) {

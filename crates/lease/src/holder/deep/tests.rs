@@ -2,6 +2,7 @@
 
 mod alone;
 mod crossing;
+mod words;
 
 use super::*;
 use crate::{DriftMargin, HolderConfig};
