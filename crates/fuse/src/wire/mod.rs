@@ -29,7 +29,7 @@ pub use request::{
 };
 
 pub use escort::Cores;
-pub(crate) use escort::Escort;
+pub(crate) use escort::Hurry;
 pub(crate) use serve::spare_readers;
 pub use serve::{Readers, Serving};
 pub(crate) use spare::Spare;
