@@ -60,9 +60,10 @@ not last go untold
   reserve-idle=TIME  with write=behind: what the server keeps free for this mount (256 MiB, less on a small disk; others get \
 ENOSPC without it) it gets back after TIME without a change (30s)
   fsync=server|local  with write=behind and cache-dir: what fsync waits for, see below
-  transport=auto|dev|uring  how the kernel's requests come; auto is dev, uring is on trial
+  transport=auto|dev|uring  how the kernel's requests come; auto is uring on Linux 6.18 and later where that is \
+switched on and the daemon has CAP_SYS_NICE, else dev
   cores=free|follow  follow, on trial: while one thread makes all requests, those that answer it run on its core; needs \
-CAP_SYS_NICE, and not with transport=uring
+CAP_SYS_NICE and goes with transport=dev
   nosuid, nodev, noexec  as everywhere
   allow_other  of a mount that is not root's: others may use it, where /etc/fuse.conf says user_allow_other
   remount  change ro, rw, nosuid, nodev and noexec of a mount that is there, see below";

@@ -15,7 +15,7 @@ use crate::last_bytes::{MESSAGE_LEN, OnItsWay};
 use crate::listings::Listings;
 use crate::nodes::{NameKind, Nodes};
 use crate::wire::abi::{Record, notify};
-use crate::wire::{Agreement, Escort, NodeId, Sink};
+use crate::wire::{Agreement, Hurry, NodeId, Sink};
 use soda_client::{KernelHooks, Names, NamesLock};
 use soda_types::{Fid, Name};
 use std::io;
@@ -46,7 +46,7 @@ pub(crate) struct Notifier {
     listings: Listings,
     threads: NotifyThreads,
     counters: NotifyCounters,
-    escort: OnceLock<Arc<Escort>>,
+    hurry: OnceLock<Arc<dyn Hurry>>,
 }
 
 /// Notifications sent since the start.
@@ -76,7 +76,7 @@ impl Notifier {
             listings: Listings::default(),
             threads: NotifyThreads::default(),
             counters: NotifyCounters::default(),
-            escort: OnceLock::new(),
+            hurry: OnceLock::new(),
         }
     }
 
@@ -85,8 +85,8 @@ impl Notifier {
     }
 
     /// Who may hold up a recall, and is to be told.
-    pub(crate) fn attach(&self, escort: Arc<Escort>) {
-        let _ = self.escort.set(escort);
+    pub(crate) fn attach(&self, hurry: Arc<dyn Hurry>) {
+        let _ = self.hurry.set(hurry);
     }
 
     pub(crate) fn counters(&self) -> &NotifyCounters {
@@ -410,8 +410,8 @@ impl KernelHooks for Hooks {
     }
 
     fn hurry(&self) {
-        if let Some(escort) = self.notifier.get().and_then(|notifier| notifier.escort.get()) {
-            escort.hurry();
+        if let Some(hurry) = self.notifier.get().and_then(|notifier| notifier.hurry.get()) {
+            hurry.hurry();
         }
     }
 

@@ -64,11 +64,12 @@ impl Finding {
 
 pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
     let mounts = control::mounts();
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut findings = vec![
         device(Path::new(DEVICE), OpenOptions::new().read(true).write(true).open(DEVICE).map(drop)),
         privilege(),
-        kernel(&rustix::system::uname().release().to_string_lossy()),
-        io_uring(soda_fuse::uring_obstacle()),
+        kernel(&release),
+        io_uring(soda_fuse::uring_obstacle(), &release),
         runtime(&control::runtime_dir()),
     ];
     if is_machines_root() {
@@ -161,17 +162,16 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Nobody needs it yet, so nothing about it is bad.
-fn io_uring(obstacle: Option<String>) -> Finding {
+/// What `transport=auto` takes. Nobody needs io_uring, so nothing about it is bad.
+fn io_uring(obstacle: Option<String>, release: &str) -> Finding {
     const WHAT: &str = "io_uring";
     match obstacle {
-        None => Finding::good(
+        None if version(release) >= Some((6, 18)) => Finding::good(
             WHAT,
-            "`-o transport=uring` can be tried; `auto` takes /dev/fuse while it is on trial",
+            "the kernel's requests come over it, unless the daemon lacks CAP_SYS_NICE or a cpuset keeps a core from it",
         ),
-        Some(why) => {
-            Finding::good(WHAT, format!("`-o transport=uring`, on trial, cannot be had here: {why}"))
-        }
+        None => Finding::good(WHAT, "`-o transport=uring` can be tried; `auto` takes it from Linux 6.18 on"),
+        Some(why) => Finding::good(WHAT, format!("the kernel's requests come over /dev/fuse: {why}")),
     }
 }
 
@@ -384,8 +384,9 @@ mod tests {
 
     #[test]
     fn io_uring_says_why_not() {
-        assert!(io_uring(Some("it is switched off".into())).found.contains("switched off"));
-        assert!(io_uring(None).found.contains("transport=uring"));
+        assert!(io_uring(Some("it is switched off".into()), "6.18.1").found.contains("switched off"));
+        assert!(io_uring(None, "6.17.9").found.contains("transport=uring"));
+        assert!(io_uring(None, "6.18.0-rc1").found.contains("come over it"));
     }
 
     #[test]

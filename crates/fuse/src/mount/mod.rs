@@ -124,7 +124,12 @@ impl Mount {
         let fd = kernel::mount(&config.source, &dir, &config.flags)?;
         let undo = DetachOnDrop(Some(dir.clone()));
         let device = Device::new(fd);
-        let connection = Connection::negotiate(&device, config.transport)
+        // Threads follow over the device only.
+        let transport = match (config.transport, config.cores) {
+            (TransportChoice::Auto, Cores::Follow) => TransportChoice::Only(Transport::Dev),
+            (transport, _) => transport,
+        };
+        let connection = Connection::negotiate(&device, transport)
             .map_err(|error| MountError::of(error, MountError::Negotiation))?;
         let agreement = connection.agreement();
         tracing::debug!(?agreement, "agreed with the kernel");
@@ -155,7 +160,7 @@ impl Mount {
         guarded: Arc<Guarded>,
         (serving, transport): (Serving, Transport),
     ) -> Mount {
-        serving.escort().into_iter().for_each(|escort| fs.inner().notifier.attach(escort));
+        serving.hurry().into_iter().for_each(|hurry| fs.inner().notifier.attach(hurry));
         tracing::info!(%transport, "the mount answers the kernel");
         Mount { dir, fs, serving: Some(serving), transport, device, agreement, guarded }
     }

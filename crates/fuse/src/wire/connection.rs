@@ -41,7 +41,7 @@ impl fmt::Display for Transport {
 /// Which one is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TransportChoice {
-    /// The best of those that are not on trial: the device.
+    /// io_uring where it is sure to do, else the device.
     #[default]
     Auto,
     Only(Transport),
@@ -140,9 +140,10 @@ impl Connection {
             |readers, uring: Option<&Uring>| serve_device(&self.device, readers, &dispatcher, uring, runtime);
         let Some(uring) = self.uring else { return Ok((device(readers, None)?, Transport::Dev)) };
         let mut serving = device(READERS_BESIDE_URING, Some(&uring))?;
+        let hurry = uring.hurry();
         match uring.start(&dispatcher, runtime) {
             Ok(queues) => {
-                serving.add(queues);
+                serving.add(queues, hurry);
                 Ok((serving, Transport::Uring))
             }
             Err(error) if self.choice == TransportChoice::Only(Transport::Uring) => {
@@ -183,16 +184,17 @@ fn prepare_uring(
     hello: &Hello,
     choice: TransportChoice,
 ) -> Result<Option<Uring>, String> {
-    match choice {
-        TransportChoice::Only(Transport::Dev) => return Ok(None),
-        // See docs/PERFORMANCE.md for what it costs, and docs/ROADMAP.md for what it lacks.
-        TransportChoice::Auto => {
-            return Err("it is on trial, and only taken where transport=uring asks for it".into());
-        }
-        TransportChoice::Only(Transport::Uring) => {}
+    if choice == TransportChoice::Only(Transport::Dev) {
+        return Ok(None);
     }
     if !hello.offers_uring() {
         return Err(why_not_offered());
+    }
+    if choice == TransportChoice::Auto {
+        match hello.has_tested_uring() {
+            true => uring::drawback().map_or(Ok(()), Err)?,
+            false => return Err("this kernel is older than Linux 6.18, with which it is tested".into()),
+        }
     }
     Uring::prepare(device).map(Some).map_err(|error| format!("a ring cannot be made: {error}"))
 }

@@ -66,6 +66,12 @@ impl Hello {
     pub(super) fn offers_uring(&self) -> bool {
         self.offered & init::OVER_IO_URING != 0
     }
+
+    /// Whether the kernel's side of io_uring is one that this has been tested with (Linux 6.18 and later).
+    pub(super) fn has_tested_uring(&self) -> bool {
+        const SINCE: u32 = 45;
+        self.kernel_minor >= SINCE
+    }
 }
 
 impl Device {

@@ -30,7 +30,7 @@ pub use request::{
 };
 
 pub use escort::Cores;
-pub(crate) use escort::Escort;
+pub(crate) use escort::Hurry;
 pub use obstacle::{URING_SWITCH, uring_obstacle};
 pub(crate) use serve::spare_readers;
 pub use serve::{Readers, Serving};

@@ -4,7 +4,7 @@ use super::abi;
 use super::agreement::Agreement;
 use super::buffers::BufferPool;
 use super::device::Device;
-use super::escort::{Cores, Escort, Seat, escort};
+use super::escort::{Cores, Hurry, Seat, escort};
 use super::pause::Pause;
 use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
 use super::spare::Spare;
@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 pub struct Serving {
     threads: Vec<JoinHandle<()>>,
     ended: tokio::sync::watch::Receiver<bool>,
-    escort: Option<Arc<Escort>>,
+    hurry: Option<Arc<dyn Hurry>>,
     pauses: Vec<Arc<Pause>>,
 }
 
@@ -135,7 +135,8 @@ pub(super) fn read_device<H: Handler>(
             Err(error) => tracing::debug!(%error, "the threads that answer do not follow who asks"),
         }
     }
-    Serving { threads, ended: when_ended, escort, pauses: vec![pause] }
+    let hurry = escort.map(|escort| -> Arc<dyn Hurry> { escort });
+    Serving { threads, ended: when_ended, hurry, pauses: vec![pause] }
 }
 
 impl Serving {
@@ -143,15 +144,17 @@ impl Serving {
     pub(super) fn join_later(&mut self, other: Serving) {
         self.threads.extend(other.threads);
         self.pauses.extend(other.pauses);
-        self.escort = self.escort.take().or(other.escort);
+        self.hurry = self.hurry.take().or(other.hurry);
     }
 
-    pub(crate) fn escort(&self) -> Option<Arc<Escort>> {
-        self.escort.clone()
+    /// Those of its threads that may hold up a recall.
+    pub(crate) fn hurry(&self) -> Option<Arc<dyn Hurry>> {
+        self.hurry.clone()
     }
 
-    pub(super) fn add(&mut self, threads: Vec<JoinHandle<()>>) {
+    pub(super) fn add(&mut self, threads: Vec<JoinHandle<()>>, hurry: Arc<dyn Hurry>) {
         self.threads.extend(threads);
+        self.hurry = Some(hurry);
     }
 }
 

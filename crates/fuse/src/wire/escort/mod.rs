@@ -33,6 +33,10 @@ mod sched;
 mod supervisor;
 #[cfg(test)]
 mod tests;
+mod yielding;
+
+pub(in crate::wire) use sched::check as check_idle;
+pub(in crate::wire) use yielding::{Place as YieldingPlace, Yielding};
 
 use policy::Run;
 use rustix::thread::{CpuSet, Pid};
@@ -81,6 +85,12 @@ impl FromStr for Cores {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Threads that answer the kernel and may wait for their core for long.
+pub(crate) trait Hurry: Send + Sync + fmt::Debug {
+    /// Somebody waits for what they are at: from here on they are scheduled as usual.
+    fn hurry(&self);
 }
 
 /// What the readers of a mount and their supervisor share.
@@ -196,13 +206,6 @@ impl Escort {
         false
     }
 
-    /// Somebody waits for what readers are at: ends the escort, if there is one.
-    pub(crate) fn hurry(&self) {
-        if self.caller.load(Ordering::Acquire) != 0 && self.caller.swap(0, Ordering::AcqRel) != 0 {
-            self.free_all();
-        }
-    }
-
     fn free_all(&self) {
         self.readers.iter().for_each(|reader| lock(&reader.place).free());
     }
@@ -211,6 +214,15 @@ impl Escort {
     pub(super) fn end(&self) {
         lock(&self.orders).has_ended = true;
         self.ordered.notify_one();
+    }
+}
+
+impl Hurry for Escort {
+    /// Ends the escort, if there is one.
+    fn hurry(&self) {
+        if self.caller.load(Ordering::Acquire) != 0 && self.caller.swap(0, Ordering::AcqRel) != 0 {
+            self.free_all();
+        }
     }
 }
 

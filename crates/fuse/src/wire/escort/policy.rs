@@ -10,6 +10,9 @@ const WITHIN: Duration = Duration::from_millis(20);
 /// Who asks for nothing for so long is left: nobody looks at what sleeps.
 const SILENCE: Duration = Duration::from_millis(20);
 
+/// For how long a queue's thread is looked at before it lets others go first. Longer than a time slice of who computes.
+const TRIAL: Duration = Duration::from_millis(10);
+
 /// An escort that ended sooner was not worth it.
 const SHORT: Duration = Duration::from_millis(200);
 const MOST_DOUBLINGS: u32 = 6;
@@ -158,6 +161,27 @@ impl Judge {
     }
 }
 
+/// Whether a queue's thread shares its core with none but those whom it answers.
+#[derive(Debug)]
+pub(super) struct Trial {
+    began: Instant,
+    waited: Duration,
+}
+
+impl Trial {
+    /// `waited`: as in [`Look`], but of the queue's thread.
+    pub(super) fn new(waited: Duration, now: Instant) -> Trial {
+        Trial { began: now, waited }
+    }
+
+    /// `None`: it is too early to say.
+    pub(super) fn passes(&self, waited: Duration, now: Instant) -> Option<bool> {
+        let lasts = now.saturating_duration_since(self.began);
+        // Those whom it answers go to sleep as soon as they have asked.
+        (lasts >= TRIAL).then(|| waited.saturating_sub(self.waited) <= lasts / 2)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,6 +267,15 @@ mod tests {
         let held_up = Look { is_held_up: true, ..look(10) };
         assert_eq!(judge.look(&held_up, start + 2 * MS), Verdict::Stay);
         assert_eq!(judge.look(&held_up, start + 4 * MS), Verdict::Leave(Reason::Crowd));
+    }
+
+    #[test]
+    fn who_waits_for_its_core_does_not_let_others_go_first() {
+        let start = Instant::now();
+        let trial = Trial::new(5 * MS, start);
+        assert_eq!(trial.passes(5 * MS, start + 9 * MS), None);
+        assert_eq!(trial.passes(10 * MS, start + 10 * MS), Some(true));
+        assert_eq!(trial.passes(11 * MS, start + 11 * MS), Some(false));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+use std::thread::Builder;
 use std::time::Duration;
 
 /// How a thread is scheduled.
@@ -72,12 +74,11 @@ pub(super) fn run_as_usual() {
 }
 
 /// Whether this machine and what this process may do here allow for an escort; to be asked by a thread that has what all
-/// threads have. Leaves the calling thread in `SCHED_IDLE` where
-/// it cannot come back from there: it should end then.
+/// threads have.
 ///
 /// # Errors
 /// Why not.
-pub(super) fn check() -> Result<(), String> {
+pub(in crate::wire) fn check() -> Result<(), String> {
     let known = |what: &str, error: io::Error| format!("{what}: {error}");
     let free = rustix::thread::sched_getaffinity(None).map_err(|error| known("its cores", error.into()))?;
     if free.count() < 2 {
@@ -90,8 +91,17 @@ pub(super) fn check() -> Result<(), String> {
         return Err("/proc is of another PID namespace".into());
     }
     fs::metadata("/proc/self/schedstat").map_err(|error| known("/proc/self/schedstat", error))?;
-    set_policy(gettid(), Policy::Idle).map_err(|error| known("SCHED_IDLE", error))?;
-    set_policy(gettid(), Policy::Ordinary)
+    let (tell, told) = channel();
+    let (_stay, until) = channel::<()>();
+    // With a thread that sleeps: one that runs might not get its core again for seconds.
+    let sleeper = move || {
+        let _ = tell.send(gettid());
+        let _ = until.recv();
+    };
+    Builder::new().name("fuse-sleeper".into()).spawn(sleeper).map_err(|error| known("a thread", error))?;
+    let sleeper = told.recv().map_err(|_| "a thread has ended")?;
+    set_policy(sleeper, Policy::Idle).map_err(|error| known("SCHED_IDLE", error))?;
+    set_policy(sleeper, Policy::Ordinary)
         .map_err(|error| known("back from SCHED_IDLE (CAP_SYS_NICE)", error))?;
     let _ = FREE.set(free);
     soda_client::threads::begin_with(run_as_usual);

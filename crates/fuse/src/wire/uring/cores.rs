@@ -1,8 +1,9 @@
-//! The cores of the machine, and which of them this thread uses.
+//! The cores of the machine, and which of them this process may use.
 
 use rustix::thread::CpuSet;
 use std::io;
 use std::ops::RangeInclusive;
+use std::thread;
 
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
@@ -22,6 +23,22 @@ pub(super) fn possible() -> io::Result<u16> {
 /// Whether callers can be on a core.
 pub(super) fn is_online(core: u16) -> bool {
     matches!(listed(ONLINE), Ok(Some(cores)) if cores.iter().any(|range| range.contains(&core)))
+}
+
+/// A core that callers can be on and no thread of this process, as where a cpuset keeps it from that.
+///
+/// # Errors
+/// No thread could be started, or the list cannot be read.
+pub(super) fn forbidden() -> io::Result<Option<u16>> {
+    let online = listed(ONLINE)?.ok_or_else(|| io::Error::other(format!("{ONLINE} cannot be understood")))?;
+    first_forbidden(online)
+}
+
+fn first_forbidden(cores: Vec<RangeInclusive<u16>>) -> io::Result<Option<u16>> {
+    // In a thread of its own, which is moved about. What this one may use at the moment need not be all that it might.
+    let look = move || cores.into_iter().flatten().find(|core| run_on(*core).is_err());
+    let looking = thread::Builder::new().name("fuse-cores".into()).spawn(look)?;
+    looking.join().map_err(|_| io::Error::other("a thread that looked at the cores has panicked"))
 }
 
 fn listed(file: &str) -> io::Result<Option<Vec<RangeInclusive<u16>>>> {
@@ -62,5 +79,14 @@ mod tests {
         }
         let possible = possible().unwrap();
         assert!((0..possible).any(is_online) && !is_online(u16::MAX));
+    }
+
+    #[test]
+    fn a_core_that_cannot_be_used_is_found() {
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        let own = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).unwrap() as u16;
+        assert_eq!(first_forbidden(vec![own..=own]).unwrap(), None);
+        assert_eq!(first_forbidden(vec![own..=own, 60_000..=60_001]).unwrap(), Some(60_000));
+        assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), allowed);
     }
 }

@@ -26,6 +26,7 @@ mod ring;
 
 use super::abi::{self, NodeId};
 use super::device::Device;
+use super::escort::{Hurry, Yielding, YieldingPlace, check_idle};
 use super::serve::Dispatcher;
 use super::{Handler, Reply, Sink, Unique};
 use cores::{is_online, run_on};
@@ -59,6 +60,7 @@ pub(super) struct Uring {
     device: Arc<Device>,
     queues: Vec<Unused>,
     nudges: Arc<Nudges>,
+    yielding: Arc<Yielding>,
 }
 
 #[derive(Debug)]
@@ -75,21 +77,26 @@ impl Uring {
     /// The kernel's; its text says what was tried.
     pub(super) fn prepare(device: &Arc<Device>) -> io::Result<Uring> {
         let cores = cores::possible()?;
-        let nudges = Arc::new(Nudges::new(cores.into()));
+        let (nudges, yielding) = (Arc::new(Nudges::new(cores.into())), Yielding::new(cores.into()));
         let queues = (0..cores)
             .map(|number| {
                 let ring = Ring::new(device.clone(), number)?;
-                let queue = Arc::new(Queue::new(number, ring.waker(), nudges.clone()));
+                let queue = Arc::new(Queue::new(number, ring.waker(), nudges.clone(), yielding.clone()));
                 let depth = if is_online(number) { DEPTH } else { DEPTH_OFFLINE };
                 let entries = (0..depth).map(|_| Entry::new()).collect::<io::Result<_>>()?;
                 Ok(Unused { queue, ring, entries })
             })
             .collect::<io::Result<_>>()?;
-        Ok(Uring { device: device.clone(), queues, nudges })
+        Ok(Uring { device: device.clone(), queues, nudges, yielding })
     }
 
     pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
         self.queues.iter().map(|unused| unused.queue.clone()).collect()
+    }
+
+    /// The threads of the queues may hold up a recall.
+    pub(super) fn hurry(&self) -> Arc<dyn Hurry> {
+        self.yielding.clone()
     }
 
     /// Starts the threads, and returns when the kernel uses the queues. To be called when INIT was answered. The
@@ -120,7 +127,11 @@ impl Uring {
         let last = queues.last().map(|queue| queue.number);
         let (nudges, device) = (self.nudges.clone(), self.device);
         let nudge = move || nudges.run(&queues, &device);
-        let mut threads = vec![thread::Builder::new().name("fuse-nudge".into()).spawn(nudge)?];
+        let supervise = move || self.yielding.supervise();
+        let mut threads = vec![
+            thread::Builder::new().name("fuse-nudge".into()).spawn(nudge)?,
+            thread::Builder::new().name("fuse-yielding".into()).spawn(supervise)?,
+        ];
         // One after the other: requests come as soon as each has an entry, so only while the last one gets its others.
         for unused in self.queues {
             threads.push(start_queue(unused, dispatcher.clone(), runtime.clone())?);
@@ -129,6 +140,15 @@ impl Uring {
             self.nudges.owe(last, DEPTH);
         }
         Ok(threads)
+    }
+}
+
+/// Why a mount had better not be over io_uring here although it could.
+pub(super) fn drawback() -> Option<String> {
+    match cores::forbidden() {
+        Ok(None) => check_idle().err().map(|why| format!("its threads cannot let others go first: {why}")),
+        Ok(Some(core)) => Some(format!("core {core} is kept from this process, as by a cpuset")),
+        Err(error) => Some(format!("the cores of the machine are not known: {error}")),
     }
 }
 
@@ -152,7 +172,8 @@ fn start_queue<H: Handler>(
     let (report, began) = channel();
     let thread = thread::Builder::new().name(format!("fuse-core-{}", queue.number)).spawn(move || {
         let _context = runtime.enter();
-        QueueThread { queue, ring, dispatcher, message: Vec::new(), total: 0 }.run(entries, report);
+        let place = YieldingPlace::take(&queue.yielding, queue.number.into());
+        QueueThread { queue, ring, dispatcher, place, message: Vec::new(), total: 0 }.run(entries, report);
     })?;
     began.recv().unwrap_or_else(|_| Err(io::Error::other("a queue's thread has ended")))?;
     Ok(thread)
@@ -164,6 +185,7 @@ pub(super) struct Queue {
     number: u16,
     waker: Arc<Waker>,
     nudges: Arc<Nudges>,
+    yielding: Arc<Yielding>,
     state: Mutex<State>,
 }
 
@@ -193,9 +215,9 @@ enum ThreadState {
 }
 
 impl Queue {
-    fn new(number: u16, waker: Arc<Waker>, nudges: Arc<Nudges>) -> Queue {
+    fn new(number: u16, waker: Arc<Waker>, nudges: Arc<Nudges>, yielding: Arc<Yielding>) -> Queue {
         let state = State { in_hand: HashMap::new(), answered: Vec::new(), thread: ThreadState::Awake };
-        Queue { number, waker, nudges, state: Mutex::new(state) }
+        Queue { number, waker, nudges, yielding, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -211,6 +233,7 @@ impl Queue {
         };
         self.waker.wake();
         self.nudges.end();
+        self.yielding.end();
         drop((in_hand, answered));
     }
 
@@ -303,6 +326,7 @@ struct QueueThread<H> {
     queue: Arc<Queue>,
     ring: Ring,
     dispatcher: Dispatcher<H>,
+    place: YieldingPlace,
     /// Where a request is put together.
     message: Vec<u8>,
     /// Entries, wherever they are.
@@ -400,6 +424,7 @@ impl<H: Handler> QueueThread<H> {
     }
 
     fn request(&mut self, mut entry: Entry) {
+        self.place.request();
         let (unique, commit_id) = (entry.unique(), entry.commit_id());
         if entry.operation() == abi::opcode::NOTIFY_REPLY {
             entry.answer(&abi::out_header(abi::OUT_HEADER_LEN, 0, unique), &[]);
@@ -465,7 +490,7 @@ mod tests {
     fn queue_with(unique: Unique) -> Queue {
         let device = Device::new(std::fs::File::open("/dev/null").unwrap().into());
         let ring = Ring::new(device, 0).unwrap();
-        let queue = Queue::new(0, ring.waker(), Arc::new(Nudges::new(1)));
+        let queue = Queue::new(0, ring.waker(), Arc::new(Nudges::new(1)), Yielding::new(1));
         let held = Held { entry: Entry::new().unwrap(), commit_id: 70 + unique };
         queue.state().in_hand.insert(unique, held);
         queue
