@@ -76,8 +76,8 @@ impl Streams {
 
 impl Behind {
     /// Whether a write of these bytes goes to the server at once, since that has not been told of too much. Not where fsync is
-    /// content with the log: then nobody wants to be kept waiting for the server, nor does all that was not told have to be on its
-    /// disk before the next fsync returns.
+    /// content with the log: then nobody wants to be kept waiting for the server, as each fsync would be until all that went
+    /// through is on its disk.
     pub(crate) fn streams_past(&mut self, now: Monotonic, fid: Fid, range: &Range<u64>) -> bool {
         let WritePolicy::Behind(WriteBehind { max_bytes, .. }) = self.policy else { return false };
         if self.syncs_here() || self.window.is_far() {

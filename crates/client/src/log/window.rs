@@ -79,7 +79,7 @@ impl Window {
         self.answered_at = now;
     }
 
-    /// Whether a round trip takes longer than what a digest takes of the server and of the line: then who waits for an answer each
+    /// Whether a round trip takes longer than a digest takes of the server and of the line: then who waits for an answer each
     /// time is slower than digests that follow each other.
     pub(crate) fn is_far(&self) -> bool {
         self.round_trip.is_some_and(|trip| trip > self.each)
