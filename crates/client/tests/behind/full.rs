@@ -5,7 +5,7 @@ use crate::common::delayed::{Victim, caching, writer_with};
 use crate::common::proxy::{Proxy, Weather};
 use crate::common::small_disk::on_a_small_disk;
 use crate::replay::{kept, only_log};
-use soda_client::{ConnectError, Untold};
+use soda_client::{ConnectError, Untold, recover};
 use soda_types::FsResult;
 use std::path::Path;
 
@@ -290,19 +290,21 @@ async fn fenced_while_it_removes() {
     let cache = tempfile::tempdir().unwrap();
     let (a, b) = (writer_with(&cell, caching(&cell, proxy.addr, cache.path())).await, cell.client().await);
     let old = fill(&a, "old", 4 * KIB).await.unwrap();
+    let before = fill(&a, "old too", 4 * KIB).await.unwrap();
     a.sync_all().await.unwrap();
-    let file = a.open(old, OpenMode::ReadWrite).await.unwrap();
-    for number in 0..2 {
-        write(&a, &file, number * 128 * KIB as u64, "y".repeat(128 * KIB)).await;
+    for (fid, pieces) in [(old, 2), (before, 1)] {
+        let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+        for number in 0..pieces {
+            write(&a, &file, number * 128 * KIB as u64, "y".repeat(128 * KIB)).await;
+        }
     }
-    drop(file);
     for number in 0..6 {
         fill(&a, &format!("new {number}"), 64 * KIB).await.unwrap();
     }
     let hog = hog(&cell);
     assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace, "it is said");
-    // Looked at, the directory has what there is room for.
-    assert_eq!(find(&b, &["looked for"]).await, None);
+    // The directory has what there is room for when this has gone through.
+    a.unlink(a.root(), &name("old too")).await.unwrap();
     let untold = a.session().backlog.records;
     let through = a.stats().count("msg_unlink");
     proxy.set(Weather::Silence);
@@ -312,12 +314,25 @@ async fn fenced_while_it_removes() {
     };
     wait_until("the question", || async { a.stats().count("msg_unlink") > through }).await;
     assert_eq!(a.session().backlog.records, untold, "also what is set aside");
+    let mut syncing = {
+        let a = Arc::clone(&a);
+        tokio::spawn(async move { a.sync_all().await })
+    };
     // Somebody else needs the file before there is an answer.
     assert_eq!(contents(&b, &["old"]).await, "x".repeat(4 * KIB));
+    let waits = tokio::time::timeout(Duration::from_millis(100), &mut syncing).await;
+    assert!(waits.is_err(), "nothing is told as long as it may be taken back: {waits:?}");
     proxy.set(Weather::Fine);
     assert_eq!(removing.await.unwrap().unwrap_err().errno, Errno::Io);
-    let lost = a.stats().count("lost_records");
-    assert!(lost >= untold, "{lost} of {untold}: {:?}", a.stats());
+    assert!(syncing.await.unwrap().is_err());
+    wait_until("loss", || async { a.stats().count("kept_logs") > 0 }).await;
+    let stats = a.stats();
+    assert!(stats.count("lost_records") >= untold, "{} of {untold}: {stats:?}", stats.count("lost_records"));
     assert_eq!(a.session().backlog.records, 0, "nothing of it is in the log of the next session");
+    assert_eq!(a.fsync(old).await.unwrap_err().errno, Errno::Io, "it is said");
     empty(&hog);
+    a.sync_all().await.unwrap();
+    assert_eq!(contents(&b, &["old"]).await, "x".repeat(4 * KIB));
+    let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
+    assert_eq!(log.records as u64, untold, "once");
 }
