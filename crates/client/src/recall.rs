@@ -354,8 +354,8 @@ enum Begun {
 }
 
 impl State {
-    /// All of a deep lease may be disowned: it is held here, and then the question is about what was asked for, or nothing that has
-    /// been made here can rest on it, as far as the server knows.
+    /// All of a deep lease may be disowned: it is held here, and then the question is about what was asked for, or nothing that
+    /// has been made here can rest on it, as far as the server knows.
     fn may_disown(&self, lease: Fid) -> bool {
         let rests_on_it = || {
             self.behind.digest_under_way().is_some()

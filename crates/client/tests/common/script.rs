@@ -249,7 +249,8 @@ impl Script {
         Script::start_as(config, Box::new(NoKernel), Arc::new(BootClock)).await
     }
 
-    /// As [`Script::writing_behind`], at the end of a line on which digests go behind one another: whoever answers takes this time.
+    /// As [`Script::writing_behind`], at the end of a line on which digests go behind one another: whoever answers takes this
+    /// time.
     pub(crate) async fn writing_behind_far_away(trip: Duration) -> Script {
         let behind = WriteBehind { max_age: Duration::from_secs(3600), ..WriteBehind::default() };
         let write = WritePolicy::Behind(behind);

@@ -73,8 +73,8 @@ impl Holder {
         step
     }
 
-    /// As [`Holder::handle_recall`] for part of a deep lease, which stays the server's word where it is not known here: own changes
-    /// that are on the way may rest on it, as their answers will tell.
+    /// As [`Holder::handle_recall`] for part of a deep lease, which stays the server's word where it is not known here: own
+    /// changes that are on the way may rest on it, as their answers will tell.
     pub fn handle_recall_in_part(&mut self, now: Monotonic, recall: &Recall) -> RecallStep {
         self.deep.note_recall(recall.epoch);
         match recall.part {

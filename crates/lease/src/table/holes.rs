@@ -124,7 +124,8 @@ impl Deep {
     }
 }
 
-/// The deep leases that have a hole for an inode, in the order of inodes: it may be gone, or lie elsewhere, and the hole is there.
+/// The deep leases that have a hole for an inode, in the order of inodes: it may be gone, or lie elsewhere, and the hole is
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct Holed(BTreeSet<(Fid, LeaseId)>);
 

@@ -82,9 +82,9 @@ impl Table {
         self.note_contention(now, object, session, mode);
     }
 
-    /// Puts a question in another's place: answers to that one do not count any more. One for more of the lease is a new question,
-    /// of which there are two at most before the next answer. For the same the deadline stays: the holder's own changes may be why
-    /// it is asked anew, and it could go on with these for ever.
+    /// Puts a question in another's place: answers to that one do not count any more. One for more of the lease is a new
+    /// question, of which there are two at most before the next answer. For the same the deadline stays: the holder's own changes
+    /// may be why it is asked anew, and it could go on with these for ever.
     fn ask_for(&mut self, now: Monotonic, old: Epoch, hole: Hole, cause: Cause) {
         let Some(mut outstanding) = self.recalls.remove(old) else { return };
         let Some(session) = self.store.lease(outstanding.lease).map(|lease| lease.session) else { return };

@@ -91,8 +91,8 @@ impl Recalls {
         Some(outstanding)
     }
 
-    /// What this asks for has come to mean more, and is about to be asked anew: the holder has as long for it as at first. But its
-    /// own moves may have brought that about, so twice as long from the first time is all it gets.
+    /// What this asks for has come to mean more, and is about to be asked anew: the holder has as long for it as at first. But
+    /// its own moves may have brought that about, so twice as long from the first time is all it gets.
     pub(super) fn renew(&mut self, now: Monotonic, epoch: Epoch, by: Duration) {
         if let Some(outstanding) = self.by_epoch.get_mut(&epoch) {
             let latest = outstanding.since + by + by;
