@@ -93,6 +93,7 @@ impl Saving<'_> {
             }
             Change::Unlink { fid, then: Fate::Gone, .. }
             | Change::Rename { replaced: Some((fid, Fate::Gone)), .. }
+            | Change::Whiteout { replaced: Some((fid, Fate::Gone)), .. }
             | Change::Release { fid } => {
                 if let Some(open) = self.files.remove(fid) {
                     fs::remove_file(open.path)?;
