@@ -7,6 +7,7 @@ use crate::common::small_disk::on_a_small_disk;
 use crate::replay::{kept, only_log};
 use soda_client::{ConnectError, Untold, recover};
 use soda_types::FsResult;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 const KIB: usize = 1 << 10;
@@ -291,19 +292,20 @@ async fn fenced_while_it_removes() {
     let (a, b) = (writer_with(&cell, caching(&cell, proxy.addr, cache.path())).await, cell.client().await);
     let old = fill(&a, "old", 4 * KIB).await.unwrap();
     let before = fill(&a, "old too", 4 * KIB).await.unwrap();
+    let mut files = vec![(old, 4), (before, 2)];
+    for number in 0..6 {
+        files.push((fill(&a, &format!("new {number}"), KIB).await.unwrap(), 1));
+    }
+    // All names are durable there: what is kept in the end is what is untold.
     a.sync_all().await.unwrap();
-    for (fid, pieces) in [(old, 2), (before, 1)] {
+    for (fid, pieces) in files {
         let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
         for number in 0..pieces {
-            write(&a, &file, number * 128 * KIB as u64, "y".repeat(128 * KIB)).await;
+            write(&a, &file, number * 64 * KIB as u64, "y".repeat(64 * KIB)).await;
         }
-    }
-    for number in 0..6 {
-        fill(&a, &format!("new {number}"), 64 * KIB).await.unwrap();
     }
     let hog = hog(&cell);
     assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace, "it is said");
-    // The directory has what there is room for when this has gone through.
     a.unlink(a.root(), &name("old too")).await.unwrap();
     let untold = a.session().backlog.records;
     let through = a.stats().count("msg_unlink");
@@ -334,5 +336,9 @@ async fn fenced_while_it_removes() {
     a.sync_all().await.unwrap();
     assert_eq!(contents(&b, &["old"]).await, "x".repeat(4 * KIB));
     let [log] = &recover::list(cache.path()).unwrap()[..] else { panic!() };
-    assert_eq!(log.records as u64, untold, "once");
+    let shown = log.show().unwrap();
+    let kept: BTreeSet<_> =
+        shown.iter().map(|record| (&record.path, &record.operation, &record.detail)).collect();
+    assert_eq!(kept.len(), shown.len(), "each once: {shown:#?}");
+    assert_eq!(log.records as u64, untold, "once: {shown:#?}");
 }
