@@ -1,6 +1,8 @@
 //! A machine with several users: what one has mounted is not another one's to judge or to take away.
 
-use soda_system_tests::cell::{Cell, Network, PATIENCE, is_mounted, prerequisites, skip, soda_binary};
+use soda_system_tests::cell::{
+    Cell, Network, PATIENCE, is_mounted, prerequisites, skip, skip_not_allowed, soda_binary,
+};
 use soda_system_tests::wait::{self, Finish};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -174,7 +176,7 @@ fn who_is_root_in_a_user_namespace_mounts_there() {
     let mut allowed = Command::new("setpriv");
     allowed.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(ENTER.split(' ')).arg("true");
     if !finished(&mut allowed).status.success() {
-        return skip("users may not make user namespaces");
+        return skip_not_allowed("users may not make user namespaces");
     }
     assert_eq!(work_as_nobody(ENTER, 0), format!("runtime: soda-{NOBODY}\n"));
 }
