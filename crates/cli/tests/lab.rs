@@ -8,7 +8,7 @@ mod common;
 use common::left_behind;
 use rustix::process::{Pid, Signal, kill_process};
 use soda_protocol::CallKind;
-use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites, skip};
+use soda_system_tests::cell::{Cell, Network, PATIENCE, prerequisites, skip, skip_not_allowed};
 use soda_system_tests::wait;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -77,6 +77,10 @@ fn what_is_wrong_is_said_before_anything_is_measured() {
 fn what_any_program_asks_of_a_directory_is_recorded_and_can_be_replayed() {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
         return skip("no strace");
+    }
+    let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
+    if !traced.is_ok_and(|status| status.success()) {
+        return skip_not_allowed("programs may not be traced");
     }
     let scratch = tempfile::tempdir().unwrap();
     let (work, out) = (scratch.path().join("work"), scratch.path().join("trace.csv"));
