@@ -2,7 +2,8 @@
 //! calls are in tests/external/semantics.py.
 
 use soda_system_tests::cell::{
-    Cell, MEASURED_TERM, Network, PATIENCE, Setting, SmallDisk, TERM, prerequisites, soda_binary,
+    Cell, MEASURED_TERM, Network, PATIENCE, Setting, SmallDisk, TERM, prerequisites, skip_not_allowed,
+    soda_binary,
 };
 use soda_system_tests::linear::assert_linearizable;
 use soda_system_tests::wait;
@@ -505,4 +506,32 @@ fn the_helper_of_these_tests_tells_errors_from_values() {
     assert_eq!(python.ask("x = 3"), "done");
     assert_eq!(python.ask("x + 1"), "4");
     assert_eq!(python.ask("os.close(999)"), "EBADF");
+}
+
+/// What containers are made of: overlayfs takes no file system for its upper layer that cannot rename and leave a whiteout in one
+/// step. What it writes another mount sees, whiteouts and all.
+#[test]
+fn a_union_file_system_has_its_upper_layer_here() {
+    const WORK: &str = r#"set -eu
+        cd "$HERE"; mkdir lower lower/dir merged "$ONE/upper" "$ONE/work"
+        echo lower >lower/file; echo two >lower/two; echo in >lower/dir/in
+        mount -t overlay overlay -o "lowerdir=$HERE/lower,upperdir=$ONE/upper,workdir=$ONE/work" merged
+        cd merged; echo changed >>file; rm two; mv file renamed; mv dir/in dir/out; mv renamed dir/; rm -r dir; mkdir dir
+        [ "$(ls)" = dir ] && [ -z "$(ls dir)" ]; echo last >dir/last
+        cd "$TWO/upper"; [ "$(ls)" = "$(printf 'dir\nfile\ntwo')" ]
+        [ "$(stat -c '%F %t:%T' file two | uniq)" = 'character special file 0:0' ]; [ "$(cat dir/last)" = last ]
+        cd "$HERE"; umount merged; echo done"#;
+    if !prerequisites() {
+        return;
+    }
+    if !fs::read_to_string("/proc/filesystems").unwrap().contains("overlay")
+        && !Command::new("modprobe").arg("overlay").status().is_ok_and(|status| status.success())
+    {
+        return skip_not_allowed("the kernel has no overlayfs");
+    }
+    let (cell, here) = (Cell::unhurried(2), tempfile::tempdir().unwrap());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", WORK]).env("HERE", here.path());
+    command.env("ONE", cell.root(0)).env("TWO", cell.root(1));
+    wait::run(&mut command, PATIENCE).expect_success("work in a union");
 }
