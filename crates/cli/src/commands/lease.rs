@@ -284,8 +284,9 @@ fn recall_text(lease: &LeaseInfo) -> String {
     lease.recalled_for.map_or_else(|| "-".into(), |time| format!("no answer for {}", show_duration(time)))
 }
 
-/// What reached the server lately: reads that a cache answered are not among it. Equation (8) of the SODA paper compares
-/// R/W with N-1; what the server concludes is the policy.
+/// What reached the server lately: reads that a cache answered are not among it. Equation (8) of the SODA paper compares R/W
+/// with N-1, for reads that are independent of each other; the server's policy counts hits and recalls, and is told beside
+/// it.
 fn usage_text(info: &WhyInfo) -> String {
     let (reads, writes) = (info.reads_per_s, info.writes_per_s);
     let rates = format!(

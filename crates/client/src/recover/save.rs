@@ -1,8 +1,9 @@
 //! What a log holds of files, as files.
 
 use super::show::Paths;
+use crate::log::Behind;
 use serde::{Deserialize, Serialize};
-use soda_oplog::{Change, Fate, Record};
+use soda_oplog::{Change, Record};
 use soda_protocol::Allocate;
 use soda_types::{Fid, FileKind, Ino, SetAttr};
 use std::collections::BTreeMap;
@@ -91,15 +92,11 @@ impl Saving<'_> {
             Change::Allocate { fid, offset, len, how } => {
                 self.open(*fid, Whole::No)?.allocate(*offset, *len, *how)?;
             }
-            Change::Unlink { fid, then: Fate::Gone, .. }
-            | Change::Rename { replaced: Some((fid, Fate::Gone)), .. }
-            | Change::Whiteout { replaced: Some((fid, Fate::Gone)), .. }
-            | Change::Release { fid } => {
-                if let Some(open) = self.files.remove(fid) {
+            _ => {
+                if let Some(open) = Behind::removed_by(change).and_then(|fid| self.files.remove(&fid)) {
                     fs::remove_file(open.path)?;
                 }
             }
-            _ => {}
         }
         Ok(())
     }
@@ -170,6 +167,7 @@ impl Open {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use soda_oplog::Fate;
     use soda_oplog::world::{fid, new, place, record};
 
     fn write(ino: u64, offset: u64, data: &'static [u8]) -> Change {

@@ -116,7 +116,7 @@ async fn a_question_about_part_of_a_deep_lease_waits_for_the_digest_under_way_an
                 continue;
             };
             digests += 1;
-            let made: Vec<Fid> = records.iter().filter_map(|record| made_by(&record.change)).collect();
+            let made = made(records);
             let touched = made.iter().copied().chain([ROOT]);
             let attrs = touched.map(|fid| (fid, attr(fid, (2 << 20) + version, 0))).collect();
             let leases: Vec<Grant> = made.iter().map(|fid| grant(*fid, Mode::Write, 1 << 29)).collect();
@@ -243,12 +243,5 @@ fn touched(records: &[Record]) -> Vec<Fid> {
 }
 
 fn made(records: &[Record]) -> Vec<Fid> {
-    records.iter().filter_map(|record| made_by(&record.change)).collect()
-}
-
-fn made_by(change: &Change) -> Option<Fid> {
-    match change {
-        Change::Create { fid, .. } => Some(*fid),
-        _ => None,
-    }
+    records.iter().filter_map(|record| record.change.creates()).collect()
 }

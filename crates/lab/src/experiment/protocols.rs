@@ -131,4 +131,5 @@ pub(super) const WHY: &str = "Sprite pays two messages for each open and close, 
     where all have them open it asks at each read, as SODA's model has it. AFS and NFS send few messages in sessions and read \
     stale data, which is counted; AFS moves whole files. Leases are never stale, and send least where few share a file. Where \
     many do, the server may withhold them (equation (8), as its policy has it), which saves messages where each read would \
-    be asked back, and costs some where one lease would have spared many reads a question: the last table has both.";
+    be asked back. It counts the reads that caches answer and the caches that are asked back, so in sessions, where one lease \
+    spares many reads a question, it gives leases: the last table has both.";
