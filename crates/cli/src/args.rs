@@ -218,13 +218,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TIME|off", value_parser = parse_back_off)]
     pub back_off: Option<FirstBackOff>,
     /// Whether one lease may cover a whole subtree
-    #[arg(long, value_enum, default_value_t = SwitchArg::Off)]
+    #[arg(long, value_enum, default_value_t = SwitchArg::On)]
     pub deep_leases: SwitchArg,
-    /// With --deep-leases on: who holds N leases below one directory, with nobody else in the way, gets one for all of it; also
+    /// With deep leases: who holds N leases below one directory, with nobody else in the way, gets one for all of it; also
     /// who reads N inodes of one directory at once [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub deep_after: Option<u32>,
-    /// With --deep-leases on: a deep lease out of which others were given more than N inodes is given up [default: 1024]
+    /// With deep leases: a deep lease out of which others were given more than N inodes is given up [default: 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub deep_holes: Option<u32>,
     /// Memory for metadata

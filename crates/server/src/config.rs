@@ -105,7 +105,7 @@ impl ServerConfig {
             write_leases: WriteLeases::Grant,
             equation_8: Equation8::On,
             back_off: None,
-            deep_leases: DeepLeases::Off,
+            deep_leases: DeepLeases::DEFAULT_ON,
             courtesy: Duration::from_secs(24 * 3600),
             cache: CacheSizes { metadata: 128 << 20, data: 256 << 20 },
             sync_interval: Duration::from_secs(1),

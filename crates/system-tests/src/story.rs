@@ -151,9 +151,9 @@ impl Story {
         Story { options: vec!["-o".to_owned(), options], delays, ..self }
     }
 
-    /// One lease may cover a whole subtree.
-    pub fn with_deep_leases(self) -> Story {
-        Story { server: &["--deep-leases", "on"], ..self }
+    /// No lease covers more than one object.
+    pub fn with_node_leases_only(self) -> Story {
+        Story { server: &["--deep-leases", "off"], ..self }
     }
 
     pub fn with_seed(self, seed: u64) -> Story {

@@ -110,20 +110,20 @@ fn four_mounts_that_write_behind_through_several_faults_at_once() {
 
 // SEMANTICS 1-6
 #[test]
-fn two_mounts_with_deep_leases_are_one_copy() {
-    Story::of(2).with_deep_leases().with_seed(61).undisturbed(2500);
+fn two_mounts_with_node_leases_only_are_one_copy() {
+    Story::of(2).with_node_leases_only().with_seed(61).undisturbed(2500);
 }
 
 // SEMANTICS 1-6, 46
 #[test]
-fn four_mounts_with_deep_leases_that_write_behind_are_one_copy() {
-    Story::of(4).with_deep_leases().writing_behind().with_seed(62).undisturbed(1500);
+fn four_mounts_with_node_leases_only_that_write_behind_are_one_copy() {
+    Story::of(4).with_node_leases_only().writing_behind().with_seed(62).undisturbed(1500);
 }
 
 // SEMANTICS 17, 20, 39
 #[test]
-fn with_deep_leases_faults_lose_nothing_and_show_nothing_stale() {
-    Story::of(2).with_deep_leases().with_seed(63).disturbed(|stage| {
+fn with_node_leases_only_faults_lose_nothing_and_show_nothing_stale() {
+    Story::of(2).with_node_leases_only().with_seed(63).disturbed(|stage| {
         stage.suffer(&[Fault::ServerCrash]);
         stage.suffer(&[Fault::ClientFrozen(0)]);
         stage.suffer(&[Fault::ServerCrash]);
@@ -133,8 +133,8 @@ fn with_deep_leases_faults_lose_nothing_and_show_nothing_stale() {
 
 // SEMANTICS 47
 #[test]
-fn with_deep_leases_server_crashes_take_nothing_from_mounts_that_write_behind() {
-    Story::of(2).with_deep_leases().writing_behind().with_seed(64).disturbed(|stage| {
+fn with_node_leases_only_server_crashes_take_nothing_from_mounts_that_write_behind() {
+    Story::of(2).with_node_leases_only().writing_behind().with_seed(64).disturbed(|stage| {
         for _ in 0..3 {
             stage.suffer(&[Fault::ServerCrash]);
         }
