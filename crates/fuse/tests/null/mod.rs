@@ -1,7 +1,7 @@
 //! A file system that answers from memory at once, over either transport: what is left is the kernel's side.
 //!
 //! The root has files of fixed size, one for each number: `0`, `1`, ... A read answers with the file's number, unless it
-//! was told to wait ([`Null::hold`]). Writes are summed up. All files share one lock.
+//! was told to wait ([`Null::hold`]). Writes are summed up. All files share one lock. What is created is nowhere.
 
 #![allow(dead_code, reason = "each user takes a part")]
 
@@ -22,9 +22,14 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 pub(crate) const FILE_LEN: u64 = 64 << 20;
-/// Files with this bit in their node are opened past the page cache.
+/// Files from here on keep what the kernel has of them when they are opened again.
+pub(crate) const KEPT: u64 = 1 << 20;
+/// FOPEN_DIRECT_IO and FOPEN_KEEP_CACHE.
 const DIRECT_IO: u32 = 1;
+const KEEP_CACHE: u32 = 2;
 const ROOT: u64 = 1;
+/// Nodes that were created have numbers from here on.
+const CREATED: u64 = 1 << 32;
 /// F_UNLCK.
 const UNLOCK: u32 = 2;
 
@@ -253,9 +258,19 @@ impl Handler for NullFs {
             Op::Statx(_) => reply.statx(AttrOut { node: node.0, attr: &attr(node.0), valid }),
             Op::SetAttr(_) => reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid }),
             Op::Open(_) => {
-                // Odd numbers keep their pages.
-                let flags = if node.0 % 2 == 0 { DIRECT_IO } else { 0 };
+                // Odd numbers have pages in the kernel.
+                let flags = match node.0 {
+                    KEPT.. => KEEP_CACHE,
+                    number if number % 2 == 0 => DIRECT_IO,
+                    _ => 0,
+                };
                 let _ = reply.opened(OpenOut { handle: node.0, flags });
+            }
+            Op::Create { .. } => {
+                let node = CREATED + null.requests.load(Ordering::Relaxed);
+                let attr = AttrOut { node, attr: &attr(node), valid };
+                let entry = EntryOut { attr, generation: 0, valid };
+                let _ = reply.created(entry, OpenOut { handle: node, flags: 0 });
             }
             Op::Read { len, .. } => null.read(node, len, reply),
             Op::Write { .. } => {
@@ -297,18 +312,8 @@ impl NullMount {
         choice: TransportChoice,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
-        NullMount::try_start_with(choice, cores(), runtime)
-    }
-
-    /// # Errors
-    /// As [`NullMount::try_start`].
-    pub(crate) fn try_start_with(
-        choice: TransportChoice,
-        cores: Cores,
-        runtime: &tokio::runtime::Handle,
-    ) -> Result<NullMount, ConnectError> {
         let dir = new_dir();
-        let mut mount = NullMount::mount(dir.path(), choice, cores, runtime)?;
+        let mut mount = NullMount::try_start_at(dir.path(), choice, runtime)?;
         mount.own_dir = Some(dir);
         Ok(mount)
     }
@@ -320,10 +325,12 @@ impl NullMount {
         choice: TransportChoice,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
-        NullMount::mount(dir, choice, cores(), runtime)
+        NullMount::try_start_in(dir, choice, cores(), runtime)
     }
 
-    fn mount(
+    /// # Errors
+    /// As [`NullMount::try_start`].
+    pub(crate) fn try_start_in(
         dir: &Path,
         choice: TransportChoice,
         cores: Cores,
