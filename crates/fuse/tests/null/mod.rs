@@ -22,6 +22,9 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 pub(crate) const FILE_LEN: u64 = 64 << 20;
+/// Files from here on have [`SMALL_LEN`] bytes.
+pub(crate) const SMALL: u64 = 1 << 19;
+const SMALL_LEN: u64 = 4096;
 /// Files from here on keep what the kernel has of them when they are opened again.
 pub(crate) const KEPT: u64 = 1 << 20;
 /// FOPEN_DIRECT_IO and FOPEN_KEEP_CACHE.
@@ -194,7 +197,11 @@ fn attr(node: u64) -> Attr {
         uid: 0,
         gid: 0,
         rdev: 0,
-        size: if node == ROOT { 0 } else { FILE_LEN },
+        size: match node {
+            ROOT => 0,
+            SMALL.. => SMALL_LEN,
+            _ => FILE_LEN,
+        },
         allocated: 0,
         atime: time,
         mtime: time,
