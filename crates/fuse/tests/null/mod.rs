@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ pub(crate) const FILE_LEN: u64 = 64 << 20;
 /// Files from here on have [`SMALL_LEN`] bytes.
 pub(crate) const SMALL: u64 = 1 << 19;
 const SMALL_LEN: u64 = 4096;
-/// Files from here on keep what the kernel has of them when they are opened again.
+/// The kernel keeps what it has of files from here on: pages when they are opened again, and attributes.
 pub(crate) const KEPT: u64 = 1 << 20;
 /// FOPEN_DIRECT_IO and FOPEN_KEEP_CACHE.
 const DIRECT_IO: u32 = 1;
@@ -39,6 +39,9 @@ const UNLOCK: u32 = 2;
 /// Longer than anything takes on the slowest machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
+/// Of what the kernel may believe.
+const VALID: Duration = Duration::from_secs(3600);
+
 /// What one read asks for.
 const MOST: usize = 1 << 20;
 
@@ -51,6 +54,8 @@ pub(crate) struct Null {
     pub(crate) written: AtomicU64,
     /// Sum of all bytes written.
     pub(crate) sum: AtomicU64,
+    /// The kernel may believe the attributes of the root, which it else asks for to open a file.
+    pub(crate) keeps_root: AtomicBool,
     held: Mutex<Held>,
     lock: Mutex<Lock>,
     has_stopped: Mutex<bool>,
@@ -212,6 +217,11 @@ fn attr(node: u64) -> Attr {
     }
 }
 
+/// Of attributes. Those of most files are not believed: each stat is a request.
+fn validity(node: u64) -> Duration {
+    if node >= KEPT { VALID } else { Duration::ZERO }
+}
+
 /// The handler, shared with the test.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NullFs(pub(crate) Arc<Null>);
@@ -224,8 +234,8 @@ impl Handler for NullFs {
         drop(null.goes_on.wait_while(stopped, |has_stopped| *has_stopped).unwrap());
         null.waiting_to_go_on.fetch_sub(1, Ordering::Relaxed);
         null.requests.fetch_add(1, Ordering::Relaxed);
-        // Nothing is believed: each stat is a request.
-        let valid = Duration::ZERO;
+        let is_root = node.0 == ROOT && null.keeps_root.load(Ordering::Relaxed);
+        let valid = if is_root { VALID } else { validity(node.0) };
         match request.op {
             Op::Interrupt { unique } => {
                 null.interrupt(unique);
@@ -243,9 +253,8 @@ impl Handler for NullFs {
                 match std::str::from_utf8(name).ok().and_then(|name| name.parse::<u64>().ok()) {
                     Some(number) => {
                         let node = number + 2;
-                        let attr = AttrOut { node, attr: &attr(node), valid };
-                        let _ =
-                            reply.entry(EntryOut { attr, generation: 0, valid: Duration::from_secs(3600) });
+                        let attr = AttrOut { node, attr: &attr(node), valid: validity(node) };
+                        let _ = reply.entry(EntryOut { attr, generation: 0, valid: VALID });
                     }
                     None => {
                         let mut held = null.held.lock().unwrap();
@@ -276,7 +285,7 @@ impl Handler for NullFs {
             Op::Create { .. } => {
                 let node = CREATED + null.requests.load(Ordering::Relaxed);
                 let attr = AttrOut { node, attr: &attr(node), valid };
-                let entry = EntryOut { attr, generation: 0, valid };
+                let entry = EntryOut { attr, generation: 0, valid: Duration::ZERO };
                 let _ = reply.created(entry, OpenOut { handle: node, flags: 0 });
             }
             Op::Read { len, .. } => null.read(node, len, reply),
