@@ -22,10 +22,10 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 pub(crate) const FILE_LEN: u64 = 64 << 20;
-/// Files from here on have [`SMALL_LEN`] bytes.
+/// Files from here on have [`SMALL_LEN`] bytes, and the kernel may believe their attributes.
 pub(crate) const SMALL: u64 = 1 << 19;
 const SMALL_LEN: u64 = 4096;
-/// The kernel keeps what it has of files from here on: pages when they are opened again, and attributes.
+/// Files from here on keep what the kernel has of their pages when they are opened again.
 pub(crate) const KEPT: u64 = 1 << 20;
 /// FOPEN_DIRECT_IO and FOPEN_KEEP_CACHE.
 const DIRECT_IO: u32 = 1;
@@ -219,7 +219,7 @@ fn attr(node: u64) -> Attr {
 
 /// Of attributes. Those of most files are not believed: each stat is a request.
 fn validity(node: u64) -> Duration {
-    if node >= KEPT { VALID } else { Duration::ZERO }
+    if node >= SMALL { VALID } else { Duration::ZERO }
 }
 
 /// The handler, shared with the test.
