@@ -161,6 +161,26 @@ GOALS += [
 """Last those of another target."""
 
 
+def door(words: str, figure: str, bound: Bound, limit: float, target: str, against: str | None = None) -> Goal:
+    return Goal(f"{target}: {words}", figure, against, bound, limit, target=target)
+
+
+DOOR = [
+    door("a request's median, us", "getattr, median", MOST, 12, "null-uring"),
+    door("the same, of Soda", "getattr, median", MOST, 12, "soda-uring"),
+    door("requests of 4 threads, over /dev/fuse", "getattr by 4 threads", LEAST, 1.4, "null-uring", "null-dev"),
+    door("the same, of Soda", "getattr by 4 threads", LEAST, 1.4, "soda-uring", "soda-dev"),
+    door("create+write+close, over /dev/fuse", "create", LEAST, 1.5, "soda-uring", "soda-dev"),
+    door("open+read+close of a cached small file, median, us", "open+read+close, median", MOST, 10, "soda-uring"),
+    door("... by a file system that does nothing itself", "open+read+close, median", MOST, 10, "null-uring"),
+    door("data in the daemon's memory, MB/s", "read from memory", LEAST, 1500, "soda-dev"),
+    door("data in the daemon's memory, MB/s", "read from memory", LEAST, 1500, "soda-uring"),
+    door("data in the cache directory, MB/s", "read from cache-dir", LEAST, 1500, "soda-dev"),
+    door("data in the cache directory, MB/s", "read from cache-dir", LEAST, 1500, "soda-uring"),
+]
+"""Those of `bench/door`."""
+
+
 @dataclass(frozen=True)
 class Judged:
     goal: Goal
@@ -171,10 +191,10 @@ class Judged:
         return self.value >= self.goal.limit if self.goal.bound is LEAST else self.value <= self.goal.limit
 
 
-def judge(figures: dict) -> list[Judged]:
+def judge(figures: dict, goals: list[Goal] = GOALS) -> list[Judged]:
     """The goals that a series' figures (as in the JSON) say something about."""
     judged = []
-    for goal in GOALS:
+    for goal in goals:
         figure = figures.get(goal.figure, {"targets": {}, "ratios": {}})
         if goal.against is None:
             value = figure["targets"].get(goal.target, {}).get("median")

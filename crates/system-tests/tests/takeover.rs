@@ -224,7 +224,7 @@ fn over_io_uring_a_mount_is_not_handed_over() {
     if !prerequisites() {
         return;
     }
-    // By hand, as all that takes the kernel's switch to be on.
+    // In `scripts/test uring` it is.
     if std::env::var("SODA_TEST_TRANSPORT").as_deref() != Ok("uring") {
         return;
     }

@@ -29,9 +29,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Why the mount is not let go.
 #[derive(Debug, thiserror::Error)]
 pub enum StayError {
-    #[error(
-        "over io_uring a mount cannot be taken over: its queues end with the process that made them. Unmount, and mount again"
-    )]
+    #[error("over io_uring a mount cannot be taken over: unmount, and mount again")]
     Uring,
     #[error("the server has not been told everything: {0}")]
     Untold(FsError),

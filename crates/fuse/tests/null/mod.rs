@@ -1,7 +1,7 @@
 //! A file system that answers from memory at once, over either transport: what is left is the kernel's side.
 //!
 //! The root has files of fixed size, one for each number: `0`, `1`, ... A read answers with the file's number, unless it
-//! was told to wait ([`Null::hold`]). Writes are summed up. All files share one lock.
+//! was told to wait ([`Null::hold`]). Writes are summed up. All files share one lock. What is created is nowhere.
 
 #![allow(dead_code, reason = "each user takes a part")]
 
@@ -17,19 +17,30 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 pub(crate) const FILE_LEN: u64 = 64 << 20;
-/// Files with this bit in their node are opened past the page cache.
+/// Files from here on have [`SMALL_LEN`] bytes, and the kernel may believe their attributes.
+pub(crate) const SMALL: u64 = 1 << 19;
+const SMALL_LEN: u64 = 4096;
+/// Files from here on keep what the kernel has of their pages when they are opened again.
+pub(crate) const KEPT: u64 = 1 << 20;
+/// FOPEN_DIRECT_IO and FOPEN_KEEP_CACHE.
 const DIRECT_IO: u32 = 1;
+const KEEP_CACHE: u32 = 2;
 const ROOT: u64 = 1;
+/// Nodes that were created have numbers from here on.
+const CREATED: u64 = 1 << 32;
 /// F_UNLCK.
 const UNLOCK: u32 = 2;
 
 /// Longer than anything takes on the slowest machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Of what the kernel may believe.
+const VALID: Duration = Duration::from_secs(3600);
 
 /// What one read asks for.
 const MOST: usize = 1 << 20;
@@ -43,6 +54,8 @@ pub(crate) struct Null {
     pub(crate) written: AtomicU64,
     /// Sum of all bytes written.
     pub(crate) sum: AtomicU64,
+    /// The kernel may believe the attributes of the root, which it else asks for to open a file.
+    pub(crate) keeps_root: AtomicBool,
     held: Mutex<Held>,
     lock: Mutex<Lock>,
     has_stopped: Mutex<bool>,
@@ -189,7 +202,11 @@ fn attr(node: u64) -> Attr {
         uid: 0,
         gid: 0,
         rdev: 0,
-        size: if node == ROOT { 0 } else { FILE_LEN },
+        size: match node {
+            ROOT => 0,
+            SMALL.. => SMALL_LEN,
+            _ => FILE_LEN,
+        },
         allocated: 0,
         atime: time,
         mtime: time,
@@ -198,6 +215,11 @@ fn attr(node: u64) -> Attr {
         version: Version(1),
         data_version: Version(1),
     }
+}
+
+/// Of attributes. Those of most files are not believed: each stat is a request.
+fn validity(node: u64) -> Duration {
+    if node >= SMALL { VALID } else { Duration::ZERO }
 }
 
 /// The handler, shared with the test.
@@ -212,8 +234,8 @@ impl Handler for NullFs {
         drop(null.goes_on.wait_while(stopped, |has_stopped| *has_stopped).unwrap());
         null.waiting_to_go_on.fetch_sub(1, Ordering::Relaxed);
         null.requests.fetch_add(1, Ordering::Relaxed);
-        // Nothing is believed: each stat is a request.
-        let valid = Duration::ZERO;
+        let is_root = node.0 == ROOT && null.keeps_root.load(Ordering::Relaxed);
+        let valid = if is_root { VALID } else { validity(node.0) };
         match request.op {
             Op::Interrupt { unique } => {
                 null.interrupt(unique);
@@ -231,9 +253,8 @@ impl Handler for NullFs {
                 match std::str::from_utf8(name).ok().and_then(|name| name.parse::<u64>().ok()) {
                     Some(number) => {
                         let node = number + 2;
-                        let attr = AttrOut { node, attr: &attr(node), valid };
-                        let _ =
-                            reply.entry(EntryOut { attr, generation: 0, valid: Duration::from_secs(3600) });
+                        let attr = AttrOut { node, attr: &attr(node), valid: validity(node) };
+                        let _ = reply.entry(EntryOut { attr, generation: 0, valid: VALID });
                     }
                     None => {
                         let mut held = null.held.lock().unwrap();
@@ -253,9 +274,19 @@ impl Handler for NullFs {
             Op::Statx(_) => reply.statx(AttrOut { node: node.0, attr: &attr(node.0), valid }),
             Op::SetAttr(_) => reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid }),
             Op::Open(_) => {
-                // Odd numbers keep their pages.
-                let flags = if node.0 % 2 == 0 { DIRECT_IO } else { 0 };
+                // Odd numbers have pages in the kernel.
+                let flags = match node.0 {
+                    KEPT.. => KEEP_CACHE,
+                    number if number % 2 == 0 => DIRECT_IO,
+                    _ => 0,
+                };
                 let _ = reply.opened(OpenOut { handle: node.0, flags });
+            }
+            Op::Create { .. } => {
+                let node = CREATED + null.requests.load(Ordering::Relaxed);
+                let attr = AttrOut { node, attr: &attr(node), valid };
+                let entry = EntryOut { attr, generation: 0, valid: Duration::ZERO };
+                let _ = reply.created(entry, OpenOut { handle: node, flags: 0 });
             }
             Op::Read { len, .. } => null.read(node, len, reply),
             Op::Write { .. } => {
@@ -297,18 +328,8 @@ impl NullMount {
         choice: TransportChoice,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
-        NullMount::try_start_with(choice, cores(), runtime)
-    }
-
-    /// # Errors
-    /// As [`NullMount::try_start`].
-    pub(crate) fn try_start_with(
-        choice: TransportChoice,
-        cores: Cores,
-        runtime: &tokio::runtime::Handle,
-    ) -> Result<NullMount, ConnectError> {
         let dir = new_dir();
-        let mut mount = NullMount::mount(dir.path(), choice, cores, runtime)?;
+        let mut mount = NullMount::try_start_at(dir.path(), choice, runtime)?;
         mount.own_dir = Some(dir);
         Ok(mount)
     }
@@ -320,10 +341,12 @@ impl NullMount {
         choice: TransportChoice,
         runtime: &tokio::runtime::Handle,
     ) -> Result<NullMount, ConnectError> {
-        NullMount::mount(dir, choice, cores(), runtime)
+        NullMount::try_start_in(dir, choice, cores(), runtime)
     }
 
-    fn mount(
+    /// # Errors
+    /// As [`NullMount::try_start`].
+    pub(crate) fn try_start_in(
         dir: &Path,
         choice: TransportChoice,
         cores: Cores,
@@ -530,7 +553,10 @@ pub(crate) fn start_uring(runtime: &tokio::runtime::Handle) -> Option<NullMount>
     if !is_wanted() {
         return None;
     }
-    let _on = UringOn::turn()?;
+    let Some(_on) = UringOn::turn() else {
+        skip("the switch of FUSE over io_uring is not ours to turn");
+        return None;
+    };
     Some(start(Transport::Uring, runtime))
 }
 

@@ -14,7 +14,7 @@
 //! `soda_client::threads::started`, too, or they are bound as the queue's.
 
 use super::policy::{Judge, Look, Pauses, Reason, Run, Trial, Verdict};
-use super::sched::{self, Observed, Policy};
+use super::sched::{self, Observed, Policy, Seen};
 use super::{Hurry, TICK, lock};
 use rustix::thread::Pid;
 use std::io;
@@ -190,9 +190,7 @@ impl Watch {
         let requests = member.requests.load(Ordering::Relaxed).wrapping_sub(self.requests_before);
         let Ok(seen) = self.seen.look() else { return Some(Reason::Gone) };
         let has_asked = self.judge.has_asked(requests);
-        let is_held_up = seen.is_runnable && !has_asked;
-        let look = Look { core: OWN, waited: seen.waited, requests, is_held_up };
-        if let Verdict::Leave(reason) = self.judge.look(&look, now) {
+        if let Verdict::Leave(reason) = self.judge.look(&look_of(seen, requests, has_asked), now) {
             return Some(reason);
         }
         match self.trial.as_ref().filter(|_| has_asked)?.passes(seen.waited, now)? {
@@ -203,6 +201,10 @@ impl Watch {
             false => Some(Reason::Crowd),
         }
     }
+}
+
+fn look_of(seen: Seen, requests: u64, has_asked: bool) -> Look {
+    Look { core: OWN, waited: seen.waited, requests, is_held_up: seen.is_runnable && !has_asked }
 }
 
 /// The part of a queue's thread in it, from its begin to its end.
@@ -419,6 +421,35 @@ mod tests {
     }
 
     #[test]
+    fn a_supervisor_with_nothing_to_do_ends_with_the_mount() {
+        if let Err(why) = sched::check() {
+            return println!("SKIPPED: {why}");
+        }
+        let yielding = Yielding::new(1);
+        let (of_thread, (tell, told)) = (yielding.clone(), channel());
+        let supervisor = thread::spawn(move || {
+            tell.send(rustix::thread::gettid()).unwrap();
+            of_thread.supervise();
+        });
+        let pid = told.recv_timeout(LIMIT).unwrap();
+        let seen = Observed::open(pid.as_raw_nonzero().get() as u32).unwrap();
+        let has_begun = || yielding.is_possible.load(Ordering::Relaxed);
+        wait_until("it waits for orders", || has_begun() && !seen.look().unwrap().is_runnable);
+        yielding.end();
+        wait_until("it has ended", || supervisor.is_finished());
+        supervisor.join().unwrap();
+    }
+
+    /// However much it waits for its core, which depends on what else this machine does.
+    #[test]
+    fn who_wants_to_run_and_has_read_nothing_is_held_up() {
+        let seen = |is_runnable| Seen { is_runnable, core: 3, waited: Duration::from_millis(5) };
+        let (judged, asks) = (look_of(seen(true), 7, false), look_of(seen(true), 7, true));
+        assert!(judged.is_held_up && !asks.is_held_up && !look_of(seen(false), 7, false).is_held_up);
+        assert_eq!((judged.core, judged.requests, judged.waited), (OWN, 7, Duration::from_millis(5)));
+    }
+
+    #[test]
     fn a_thread_that_sleeps_falls_silent_and_one_that_gets_nowhere_is_held_up() {
         let Some(queue) = queue() else { return };
         queue.begin(|_| ());
@@ -445,5 +476,6 @@ mod tests {
         let member = queue.yielding.clone();
         queue.end();
         assert!(Watch::begin(&member.queues[0]).is_err(), "it has ended");
+        assert_eq!(*lock(&member.queues[0].thread), None, "its number may be another thread's by now");
     }
 }

@@ -1,0 +1,147 @@
+//! What `bench/door` measures with: calls of a mount that have to ask the daemon, timed, and a file system that does nothing
+//! itself. Any file system can be measured so.
+
+#![allow(clippy::unwrap_used, reason = "as in tests")]
+
+#[path = "../tests/null/mod.rs"]
+mod null;
+
+use null::{KEPT, NullMount};
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use soda_fuse::wire::Cores;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "usage: door WHAT, each prints lines of a name and a figure
+
+serve DIR TRANSPORT CORES  mounts the null file system until the end of its input; of a line `store` it says what giving
+                           the kernel 4 KiB of a file takes (FUSE_NOTIFY_STORE): p50 and p99, us
+stat FILE                  what one statx that asks takes: p50 and p99, us
+stat4 FILE                 such calls by four threads, a second
+create DIR                 files of 4 KiB created, written and closed, a second
+open FILE                  open+read+close of 4 KiB: p50 and p99, us
+read FILE                  from end to end, 1 MiB at a time: MB/s of the first 256 MiB, and of all";
+
+const WARM_UP: Duration = Duration::from_millis(200);
+const TIME: Duration = Duration::from_millis(1000);
+const MIB: usize = 1 << 20;
+const SMALL: usize = 4096;
+const CREATED: usize = 2000;
+/// Of a file that is read, what is judged by itself: a daemon's first memory.
+const BEGINNING: usize = 256 * MIB;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["serve", dir, transport, cores] => serve(dir.as_ref(), transport, cores),
+        ["stat", file] => percentiles(&mut times(stat_of(&File::open(file).unwrap()))),
+        ["stat4", file] => stat_by_four(file.as_ref()),
+        ["create", dir] => create(dir.as_ref()),
+        ["open", file] => percentiles(&mut times(|| open(file.as_ref()))),
+        ["read", file] => read(file.as_ref()),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn serve(dir: &Path, transport: &str, cores: &str) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let cores: Cores = cores.parse().unwrap();
+    let mount = NullMount::try_start_in(dir, transport.parse().unwrap(), cores, runtime.handle()).unwrap();
+    mount.fs.keeps_root.store(true, Ordering::Relaxed);
+    for line in std::io::stdin().lines() {
+        assert_eq!(line.unwrap(), "store");
+        store(&mount);
+    }
+    mount.end();
+}
+
+/// Pages that the kernel has not had yet.
+fn store(mount: &NullMount) {
+    let mut times = Vec::new();
+    for number in KEPT..KEPT + CREATED as u64 {
+        // What the kernel does not know it does not take.
+        mount.file(number).metadata().unwrap();
+        mount.invalidate(number).unwrap();
+        let start = Instant::now();
+        mount.store(number, SMALL).unwrap();
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    percentiles(&mut times);
+}
+
+/// Asks whatever the kernel believes.
+fn stat_of(file: &File) -> impl FnMut() {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    move || assert!(statx(file, "", flags, StatxFlags::BASIC_STATS).unwrap().stx_nlink > 0)
+}
+
+fn stat_by_four(file: &Path) {
+    let count: usize = thread::scope(|scope| {
+        let all = [(); 4].map(|()| scope.spawn(|| times(stat_of(&File::open(file).unwrap())).len()));
+        all.map(|one| one.join().unwrap()).iter().sum()
+    });
+    println!("rate {}", count as f64 / TIME.as_secs_f64());
+}
+
+/// Opened by path each time.
+fn open(file: &Path) {
+    let mut data = [0; SMALL];
+    File::open(file).unwrap().read_exact(&mut data).unwrap();
+}
+
+fn create(dir: &Path) {
+    let data = [7; SMALL];
+    let begin = Instant::now();
+    for number in 0..CREATED {
+        File::create_new(dir.join(format!("new{number}"))).unwrap().write_all(&data).unwrap();
+    }
+    println!("rate {}", CREATED as f64 / begin.elapsed().as_secs_f64());
+}
+
+/// The memory that is read to has been touched before.
+fn read(file: &Path) {
+    let (mut file, mut buffer) = (File::open(file).unwrap(), vec![1; MIB]);
+    let (begin, mut len, mut beginning) = (Instant::now(), 0, 0.0);
+    let rate = |len| len as f64 / 1e6 / begin.elapsed().as_secs_f64();
+    loop {
+        match file.read(&mut buffer).unwrap() {
+            0 => break,
+            count => len += count,
+        }
+        if len <= BEGINNING {
+            beginning = rate(len);
+        }
+    }
+    println!("beginning {beginning}\nall {}", rate(len));
+}
+
+/// How long each call took, in microseconds, for [`TIME`].
+fn times(mut call: impl FnMut()) -> Vec<f64> {
+    let begin = Instant::now();
+    while begin.elapsed() < WARM_UP {
+        call();
+    }
+    let (mut times, begin) = (Vec::new(), Instant::now());
+    while begin.elapsed() < TIME {
+        let start = Instant::now();
+        call();
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    times
+}
+
+fn percentiles(times: &mut [f64]) {
+    times.sort_unstable_by(f64::total_cmp);
+    let of = |part: f64| times[(times.len() as f64 * part) as usize];
+    println!("p50 {}\np99 {}", of(0.5), of(0.99));
+}
