@@ -142,6 +142,23 @@ async fn who_has_no_leases_to_keep_data_under_asks_as_ever() {
     }
 }
 
+/// Its recall may never come.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_open_under_a_lease_that_runs_out_is_said_to_be_so_and_nothing_else() {
+    let cell = Cell::with_term(Duration::from_secs(120));
+    let a = cell.client().await;
+    let lease_term = Some(ObjectTerm::For(Duration::from_secs(60)));
+    let config = ClientConfig { lease_term, ..cell.client_config() };
+    let b = Client::connect(config, Box::new(NoKernel)).await.unwrap();
+    let (mine, fid) = shared(&a, &b, "one").await;
+    let mut asked = Questions::of(&b);
+    assert_eq!(cat(&b, fid).await, "one");
+    assert_eq!(asked.asked(), [("opened", 1)]);
+    write(&a, &mine, 0, "two").await;
+    drop(b.open(fid, OpenMode::Read).await.unwrap());
+    assert_eq!(asked.asked(), [("opened", 1), ("fetch", 1)]);
+}
+
 /// The file was read before; then its lease was asked back.
 async fn read_and_recalled(script: &mut Script) -> Arc<OpenFile> {
     script.known_file(5).await;
@@ -163,7 +180,7 @@ async fn read_and_recalled(script: &mut Script) -> Arc<OpenFile> {
 async fn a_server_that_does_not_know_the_question_is_not_asked_it() {
     for (protocol, knows) in [(PROTOCOL_VERSION_FETCH - 1, false), (PROTOCOL_VERSION_FETCH, true)] {
         let mut script = Script::start_speaking(protocol).await;
-        read_and_recalled(&mut script).await;
+        let _file = read_and_recalled(&mut script).await;
         let client = Arc::clone(&script.client);
         let asking = tokio::spawn(async move { client.getattr(FILE).await });
         let (tag, request) = script.control.request().await;
@@ -186,14 +203,16 @@ async fn data_of_another_length_or_without_a_lease_are_not_kept() {
         let (tag, request) = script.control.request().await;
         assert!(matches!(request.call, Call::Fetch { .. }), "{request:?}");
         let grants = lease.into_iter().collect();
-        let reply =
-            Reply { result: Ok(Answer::Fetched(node(FILE, 2, size))), grants, covered: Vec::new() };
+        let reply = Reply { result: Ok(Answer::Fetched(node(FILE, 2, size))), grants, covered: Vec::new() };
         script.control.send(FrameKind::Reply, tag, &reply, Bytes::from_static(b"second")).await;
         let answer = asking.await.unwrap();
-        assert_eq!(answer.map(|attr| attr.value.size).map_err(|error| error.errno), match size {
-            7 => Err(Errno::Io),
-            size => Ok(size),
-        });
+        assert_eq!(
+            answer.map(|attr| attr.value.size).map_err(|error| error.errno),
+            match size {
+                7 => Err(Errno::Io),
+                size => Ok(size),
+            }
+        );
         let client = Arc::clone(&script.client);
         let reading = tokio::spawn(async move { client.read(&file, 0, 10).await.unwrap().to_bytes() });
         let (tag, request) = script.control.request().await;
@@ -207,10 +226,11 @@ async fn data_of_another_length_or_without_a_lease_are_not_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_new_connection_speaks_counts() {
     let mut script = Script::start(0, Box::new(NoKernel)).await;
-    read_and_recalled(&mut script).await;
+    let _file = read_and_recalled(&mut script).await;
     script.control.0 = tokio::io::duplex(1).0;
     let mut control = crate::common::script::Peer(script.connections.recv().await.unwrap());
     control.welcome_speaking(PROTOCOL_VERSION_FETCH - 1, Standing::Resumed).await;
+    eventually("a connection", || script.client.stats().count("reconnects") == 1).await;
     let client = Arc::clone(&script.client);
     let asking = tokio::spawn(async move { client.getattr(FILE).await });
     let (tag, request) = control.request().await;

@@ -49,8 +49,6 @@ async fn what_has_no_data_is_answered_with_its_attributes() {
     }
     client.unlink(client.root, "empty", soda_types::InUse::No).await.unwrap();
     let reply = client.ask(fetch(empty, MAX_IO, None)).await;
-    let gone = |failure: &soda_protocol::Failure| {
-        matches!(failure, soda_protocol::Failure::Fs(error) if error.errno == Errno::Stale)
-    };
+    let gone = |failure: &soda_protocol::Failure| matches!(failure, soda_protocol::Failure::Fs(error) if error.errno == Errno::Stale);
     assert!(reply.result.as_ref().is_err_and(gone), "{reply:?}");
 }

@@ -93,8 +93,7 @@ impl State {
         let inode = self.existing(fid)?;
         let expected = std::mem::take(&mut inode.reading.followed);
         let described_in_vain = asks != Asks::Attributes && inode.hearsay;
-        inode.reading.if_read =
-            if described_in_vain { Followed::ReadAfterDescription } else { expected };
+        inode.reading.if_read = if described_in_vain { Followed::ReadAfterDescription } else { expected };
         let is_quiet = inode.log.origin == Origin::AtServer
             && inode.log.records == 0
             && inode.changes.unanswered == 0

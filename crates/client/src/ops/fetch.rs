@@ -37,13 +37,17 @@ impl Inner {
         let ticket = state.holder.begin_request(now);
         drop(state);
         let call = match (besides, asks) {
-            (Some(besides), _) => Call::Fetch { fid, most: MOST, known: besides.known, holder: besides.holder },
+            (Some(besides), _) => {
+                Call::Fetch { fid, most: MOST, known: besides.known, holder: besides.holder }
+            }
             (None, Asks::Attributes) => Call::Stat { fid },
             (None, Asks::Lease | Asks::Data) => Call::GetAttr { fid },
         };
         self.send(Order::question(call, ticket), move |arrived, result| {
             let said = match (result, fetch) {
-                (Ok((Answer::Fetched(node), data)), Some(fetch)) => fetched(arrived, (fid, fetch), &node, data),
+                (Ok((Answer::Fetched(node), data)), Some(fetch)) => {
+                    fetched(arrived, (fid, fetch), &node, data)
+                }
                 (result, _) => result.and_then(|(answer, _)| said(arrived, fid, &answer)),
             };
             if let Some(fetch) = fetch {

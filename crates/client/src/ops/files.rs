@@ -185,11 +185,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::open`].
-    pub async fn open_with_attr(
-        &self,
-        fid: Fid,
-        mode: OpenMode,
-    ) -> FsResult<(Arc<OpenFile>, Cached<Attr>)> {
+    pub async fn open_with_attr(&self, fid: Fid, mode: OpenMode) -> FsResult<(Arc<OpenFile>, Cached<Attr>)> {
         match self.open_asking(fid, mode).await? {
             (file, Some(attr)) => Ok((file, attr)),
             (file, None) => {
@@ -199,16 +195,12 @@ impl Client {
         }
     }
 
-    async fn open_asking(
-        &self,
-        fid: Fid,
-        mode: OpenMode,
-    ) -> FsResult<(Arc<OpenFile>, Option<Cached<Attr>>)> {
+    async fn open_asking(&self, fid: Fid, mode: OpenMode) -> FsResult<(Arc<OpenFile>, Option<Cached<Attr>>)> {
         self.inner.stats.op_open.one();
         if mode != OpenMode::Read && self.inner.config.access == crate::config::Access::ReadOnly {
             return Err(Errno::ReadOnly.into());
         }
-        let (file, known) = {
+        let (file, known, has_attr) = {
             let (mut state, now) = self.inner.locked();
             let file = OpenFile::count(&self.inner, &mut state, fid, mode);
             if let Consistency::Ttl(_) = self.inner.config.consistency {
@@ -221,13 +213,14 @@ impl Client {
                 drop(state);
                 return Err(FsError::new(Errno::Stale, "removed meanwhile"));
             }
-            (file, self.inner.is_known_open(&mut state, now, fid))
+            let known = self.inner.is_known_open(&mut state, now, fid);
+            (file, known, state.peek_attr(now, fid).is_some())
         };
         if known == InUse::Yes {
             return Ok((file, None));
         }
         let mut attr = None;
-        if self.inner.keeps_leases() {
+        if !has_attr && self.inner.keeps_leases() {
             // What is opened is read, as a rule, and the lease that its data want is enough here, too.
             self.inner.flush(&[fid]).await?;
             let said = self.inner.ask(fid, file.asks()).result().await?;
@@ -391,8 +384,7 @@ impl Inner {
             // An own unlink may be on its way that was told that nobody here has it open.
             && state.inode(fid).changes.unanswered == 0;
         let inode = state.inode(fid);
-        let known =
-            covered || inode.log.origin == Origin::Here || inode.uses.open_at_server == InUse::Yes;
+        let known = covered || inode.log.origin == Origin::Here || inode.uses.open_at_server == InUse::Yes;
         if known { InUse::Yes } else { InUse::No }
     }
 

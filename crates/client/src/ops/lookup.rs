@@ -104,7 +104,11 @@ impl Client {
         }
         self.inner.stats.attr_misses.one();
         self.inner.flush(&[fid]).await?;
-        self.inner.ask(fid, asks).result().await.map(|said| Cached { value: said.node.attr, valid: said.valid })
+        self.inner
+            .ask(fid, asks)
+            .result()
+            .await
+            .map(|said| Cached { value: said.node.attr, valid: said.valid })
     }
 
     /// As [`Client::getattr`], of who wants to know these attributes and no more: where another client has changed the inode and

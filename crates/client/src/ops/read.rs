@@ -437,7 +437,13 @@ fn data_of(result: FsResult<(Answer, Bytes)>, len: u32) -> FsResult<(Attr, Bytes
 }
 
 /// Bytes from the server into the caches, if the lease (or another mode's rule) allows it.
-pub(super) fn enter(arrived: &mut Arrived<'_>, fid: Fid, (offset, id): (u64, FetchId), attr: &Attr, bytes: Bytes) {
+pub(super) fn enter(
+    arrived: &mut Arrived<'_>,
+    fid: Fid,
+    (offset, id): (u64, FetchId),
+    attr: &Attr,
+    bytes: Bytes,
+) {
     let (state, now, ticket) = (&mut *arrived.state, arrived.now, arrived.ticket);
     let enterable = state.enter(ticket, fid);
     state.learn_attr(now, ticket, fid, attr);

@@ -138,6 +138,21 @@ async fn whose_attributes_were_asked_of_the_holder_for_nothing_is_asked_for_the_
     assert_eq!(a.stats().count("digests"), digests);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stat_of_what_was_read_before_flushes_nothing_and_takes_no_lease() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let fid = changed(&a, "f", "+new").await;
+    let file = b.open(fid, OpenMode::Read).await.unwrap();
+    assert_eq!(read(&b, &file).await, "old+new");
+    let size = 7 + append_until_delayed(&a, fid).await;
+    let digests = a.stats().count("digests");
+    let said = b.stat(fid).await.unwrap();
+    assert_eq!((said.value.size, said.valid.is_untold()), (size, true));
+    assert_eq!((a.stats().count("digests"), b.stats().count("msg_fetch")), (digests, 2));
+    assert!(a.holds_write_lease(fid));
+}
+
 /// Who was asked for its lease has it again first. Returns how many bytes there are more.
 async fn append_until_delayed(a: &Arc<Client>, fid: Fid) -> u64 {
     let file = a.open(fid, OpenMode::Write).await.unwrap();
