@@ -214,7 +214,7 @@ impl Client {
                 return Err(FsError::new(Errno::Stale, "removed meanwhile"));
             }
             let known = self.inner.is_known_open(&mut state, now, fid);
-            (file, known, state.peek_attr(now, fid).is_some())
+            (file, known, known == InUse::No && state.peek_attr(now, fid).is_some())
         };
         if known == InUse::Yes {
             return Ok((file, None));
