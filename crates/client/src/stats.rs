@@ -28,7 +28,7 @@ counters! {
     op_readdir, op_xattr, op_seek, op_allocate, op_copy, op_fsync, op_statfs, op_lock,
     name_hits, name_misses, attr_hits, attr_misses, data_hits, data_misses, disk_hits, xattr_hits, xattr_misses,
     bytes_read, bytes_written, bytes_sent, bytes_received, readahead_bytes,
-    next_files, next_files_read, directories_ahead,
+    next_files, next_files_read, directories_ahead, fetched,
     notes_sent, replies, grace_waits, busy_waits, lease_polls,
     recalls, recalls_for_reading, recalls_for_names, recalls_for_attributes, recalls_for_data, recalls_for_reclaim,
     recalls_gone, recalls_kernel, recall_nanos, recall_nanos_max, recalls_forced, recalls_run_out,
@@ -169,6 +169,7 @@ impl Stats {
 /// `recalls_for_*` by what the other wants, `recalls_flushed` those that had to wait until the server was told something:
 /// `recall_records` changes of what was asked for, `recall_collateral` others that those depend on; `*_flush_nanos` the time
 /// that recalls, operations that went through, and fsync waited for that, `log_full_nanos` that writers waited for room;
+/// `fetched` small files whose data came with their attributes;
 /// `inquiries` how often the server wanted attributes instead of a lease, `inquiries_declined` those that were not answered with
 /// them, `described` attributes that another client gave in answer to ours. Of file locks: `locks_here` calls that were decided
 /// without the server, `lock_recalls` files whose locks it asked back, `lock_returns` those given back, asked or not.

@@ -10,6 +10,7 @@ mod common;
 mod deep;
 mod examples;
 mod failures;
+mod fetch;
 mod handover;
 mod holes;
 mod hostile_server;

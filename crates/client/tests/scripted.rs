@@ -463,7 +463,10 @@ async fn pages_read_back_during_a_recall_are_dropped_again() {
             script.control.answer(tag, Answer::Done, &[]).await;
             continue;
         }
-        script.control.data(tag, attr(FILE, 1, 5), b"bytes", &[grant(FILE, Mode::Read, 1)]).await;
+        assert!(matches!(request.call, Call::Fetch { .. }), "{request:?}");
+        let (result, grants) = (Ok(Answer::Fetched(node(FILE, 1, 5))), vec![grant(FILE, Mode::Read, 1)]);
+        let reply = Reply { result, grants, covered: Vec::new() };
+        script.control.send(FrameKind::Reply, tag, &reply, Bytes::from_static(b"bytes")).await;
         break;
     }
     let file = asking.await.unwrap();

@@ -34,7 +34,7 @@ call_kinds! {
     SetXattr => "setxattr", RemoveXattr => "removexattr", Sync => "sync", Opened => "opened",
     Digest => "digest", Reserve => "reserve", LockTest => "locktest", LockSet => "lockset",
     LockRelease => "lockrelease", Admin => "admin", Layout => "layout",
-    Stat => "stat", LookupStat => "lookupstat", LockReturn => "lockreturn",
+    Stat => "stat", LookupStat => "lookupstat", LockReturn => "lockreturn", Fetch => "fetch",
 }
 
 /// What a call does to what clients may have cached.
@@ -81,6 +81,7 @@ impl CallKind {
             | CallKind::GetXattrs
             | CallKind::GetXattr
             | CallKind::Read
+            | CallKind::Fetch
             | CallKind::Seek
             | CallKind::Layout => Purpose::Read,
             CallKind::Create

@@ -332,6 +332,25 @@ pub enum Call {
         epoch: Epoch,
         locks: Option<Vec<Lock>>,
     },
+
+    /// As [`Call::GetAttr`], of who goes on to read: a small file's data come with its attributes, under the same lease
+    /// ([`Answer::Fetched`]). Without them the answer is that of GetAttr: if it has none or more than `most` bytes, at most
+    /// [`crate::MAX_IO`]; if they are at the version `known`, which the client has; if they are damaged, as who reads them hears.
+    Fetch {
+        fid: Fid,
+        most: u32,
+        known: Option<Version>,
+        holder: FromHolder,
+    },
+}
+
+/// What a [`Call::Fetch`] takes where only a session that delays its changes is in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FromHolder {
+    /// What it says of the attributes, if it does, as [`Call::Stat`] does: its lease stays, and there are no data.
+    Attributes,
+    /// Its lease, as all other calls do.
+    Lease,
 }
 
 /// What is to be created.
@@ -517,4 +536,6 @@ pub enum Answer {
     /// The lock is taken. When all requests of the client for locks of this file are answered, it takes and releases further
     /// ones without asking, until it gives that right back with the same epoch, or its session's lease has run out.
     Delegated(Epoch),
+    /// A file's attributes; the payload is all that is in it.
+    Fetched(Node),
 }

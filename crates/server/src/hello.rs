@@ -45,9 +45,10 @@ pub(crate) async fn answer(
 ) -> Result<Accepted, Failure> {
     let tag = frame.tag;
     let hello = check_hello(shared, frame, room)?;
+    let protocol = hello.protocol_max.min(PROTOCOL_VERSION);
     match hello.role {
         Role::Admin => {
-            let welcome = welcome(shared, None);
+            let welcome = welcome(shared, protocol, None);
             connection.outbox().push(respond::reply(
                 tag,
                 &respond::encode(&Ok(welcome)),
@@ -56,9 +57,10 @@ pub(crate) async fn answer(
             ));
             Ok(Accepted::Admin)
         }
-        Role::Data(key) => shared.attach_data(connection, tag, &key),
+        Role::Data(key) => shared.attach_data(connection, tag, protocol, &key),
         Role::Control { client, name, volume, resume, lease_term, widest_lease, lease_wait } => {
-            let asked = Asked { client, name, volume, resume, lease_term, widest_lease, lease_wait, peer };
+            let asked =
+                Asked { protocol, client, name, volume, resume, lease_term, widest_lease, lease_wait, peer };
             shared.attach_control(connection, tag, asked).await
         }
     }
@@ -96,6 +98,8 @@ fn check_hello(shared: &Shared, frame: &Frame, room: Room) -> Result<Hello, Fail
 
 /// What a control connection asked for.
 struct Asked {
+    /// The version that both sides speak.
+    protocol: u16,
     client: ClientId,
     name: String,
     volume: String,
@@ -111,6 +115,7 @@ impl Shared {
         self: &Arc<Self>,
         connection: &Connection,
         tag: u64,
+        protocol: u16,
         key: &SessionKey,
     ) -> Result<Accepted, Failure> {
         let mut core = self.core();
@@ -122,7 +127,7 @@ impl Shared {
         let session = entry.session.clone();
         entry.data.push(connection.outbox().clone());
         let standing = entry.standing.on_wire();
-        let welcome = welcome(self, Some(self.session_welcome(&session, standing)));
+        let welcome = welcome(self, protocol, Some(self.session_welcome(&session, standing)));
         let outbox = connection.outbox().clone();
         core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), Leases::NONE, Bytes::new()));
         drop(core);
@@ -177,7 +182,7 @@ impl Shared {
         }
         self.metrics.sessions_resumed.add(1);
         tracing::info!(session = %session.id, name = session.record.name, peer = %asked.peer, ?standing, "session goes on");
-        let welcome = welcome(self, Some(self.session_welcome(&session, standing)));
+        let welcome = welcome(self, asked.protocol, Some(self.session_welcome(&session, standing)));
         let outbox = connection.outbox().clone();
         core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), Leases::NONE, Bytes::new()));
         core.table.handle_reconnect(now, session.id);
@@ -216,7 +221,7 @@ impl Shared {
         session.set_lease_wait(asked.lease_wait);
         self.metrics.sessions_opened.add(1);
         tracing::info!(session = %id, name = session.record.name, client = %asked.client, peer = %asked.peer, "session opened");
-        let welcome = welcome(self, Some(self.session_welcome(&session, WireStanding::New)));
+        let welcome = welcome(self, asked.protocol, Some(self.session_welcome(&session, WireStanding::New)));
         let outbox = connection.outbox().clone();
         core.send(&outbox, respond::reply(tag, &respond::encode(&Ok(welcome)), Leases::NONE, Bytes::new()));
         core.settle();
@@ -257,9 +262,9 @@ impl Standing {
     }
 }
 
-fn welcome(shared: &Shared, session: Option<SessionWelcome>) -> Answer {
+fn welcome(shared: &Shared, protocol: u16, session: Option<SessionWelcome>) -> Answer {
     Answer::Welcome(Welcome {
-        protocol: PROTOCOL_VERSION,
+        protocol,
         software: env!("CARGO_PKG_VERSION").to_owned(),
         boot: shared.boot,
         session,

@@ -3,7 +3,9 @@
 
 use crate::common::*;
 use bytes::Bytes;
-use soda_protocol::{AdminAnswer, AdminCall, Answer, Call, Failure, Reply, Role, Unlink, WriteAt};
+use soda_protocol::{
+    AdminAnswer, AdminCall, Answer, Call, Failure, FromHolder, Reply, Role, Unlink, WriteAt,
+};
 use soda_server::{DeepLeases, Server, ServerConfig};
 use soda_types::{Errno, Fid, FileKind, InUse, Mode, SetAttr};
 
@@ -37,6 +39,7 @@ async fn who_asks_for_an_inode_that_is_gone_gets_no_lease_on_it() {
             Call::GetAttr { fid: file },
             Call::Stat { fid: file },
             Call::Read { fid: file, offset: 0, len: 10 },
+            Call::Fetch { fid: file, most: 10, known: None, holder: FromHolder::Lease },
             xattr(file),
             Call::Opened { fid: file },
             Call::GetAttr { fid: sub },

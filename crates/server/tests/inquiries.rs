@@ -3,7 +3,9 @@
 
 use crate::common::*;
 use bytes::Bytes;
-use soda_protocol::{Answer, Call, Inquiry, InquiryAnswer, Node, Note, Push, Reply, Unlink, WriteAt};
+use soda_protocol::{
+    Answer, Call, FromHolder, Inquiry, InquiryAnswer, Node, Note, Push, Reply, Unlink, WriteAt,
+};
 use soda_server::RunningServer;
 use soda_types::{Fid, FileKind, Grant, InUse, Mode, Recall, RecallAck, Version};
 use std::time::{Duration, Instant};
@@ -102,15 +104,24 @@ async fn what_the_holder_says_is_the_answer_and_its_lease_stays() {
     let server = start(dir.path());
     let (holder, other) = (Holder::connect(&server).await, Client::connect(&server).await);
     holder.delays_changes().await;
+    let fid = holder.node.fid;
     for _ in 0..3 {
         let says = async { holder.answer(holder.inquiry().await.number, Some(holder.news())).await };
         let (reply, ()) = tokio::join!(stat(&other, holder.node.fid), says);
         assert_eq!(size_and_lease(&reply, holder.node.fid), (1234, None));
     }
+    let fetch = |holder| Call::Fetch { fid, most: 1 << 20, known: None, holder };
+    // Data are not worth the lease to who may want none.
+    let says = async { holder.answer(holder.inquiry().await.number, Some(holder.news())).await };
+    let (reply, ()) = tokio::join!(other.ask(fetch(FromHolder::Attributes)), says);
+    assert_eq!(size_and_lease(&reply, holder.node.fid), (1234, None));
     // Who wants more waits for the lease.
-    let call = Call::GetAttr { fid: holder.node.fid };
+    let call = fetch(FromHolder::Lease);
     let (reply, ()) = tokio::join!(other.ask(call), holder.lower());
-    assert_eq!(size_and_lease(&reply, holder.node.fid), (1, Some(Mode::Read)));
+    let read = Some(Mode::Read);
+    assert!(matches!(reply.result, Ok(Answer::Fetched(node)) if node.attr.size == 1), "{reply:?}");
+    assert_eq!(mode_on(&reply.grants, fid), read);
+    assert_eq!(size_and_lease(&other.ask(Call::GetAttr { fid }).await, fid), (1, read));
 }
 
 /// What is said about a question of before a restart is never taken for the answer to one of after it.

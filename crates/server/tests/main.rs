@@ -7,6 +7,7 @@ mod common;
 mod deep;
 mod digests;
 mod exactly_once;
+mod fetch;
 mod gone;
 mod hostile;
 mod hostile_client;

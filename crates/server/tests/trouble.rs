@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use bytes::Bytes;
-use soda_protocol::{Call, WriteAt};
+use soda_protocol::{Answer, Call, FromHolder, WriteAt};
 use soda_server::Server;
 use soda_types::{Errno, Fid, InUse};
 use std::fs;
@@ -61,6 +61,9 @@ async fn damaged_data_is_an_error_and_never_other_data() {
         if error.errno == Errno::Io && error.context.contains("check sum")),
         "{reply:?}"
     );
+    // Attributes are not damaged.
+    let fetch = Call::Fetch { fid: bad, most: 1 << 20, known: None, holder: FromHolder::Lease };
+    assert!(matches!(client.ask(fetch).await.result, Ok(Answer::Node(node)) if node.fid == bad));
     assert_eq!(client.read(good, 0, 1 << 20).await.unwrap().as_ref(), vec![0x11; 1 << 20]);
     client.write(bad, WriteAt::Offset(0), &vec![0x33; 1 << 20]).await.unwrap();
     assert_eq!(client.read(bad, 0, 1 << 20).await.unwrap().as_ref(), vec![0x33; 1 << 20]);

@@ -113,7 +113,7 @@ fn a_mount_with_a_term_of_its_own_for_leases() {
         let file = cell.root(0).join("file");
         fs::write(&file, "content").unwrap();
         fs::metadata(&file).unwrap();
-        let questions = ["msg_lookup", "msg_lookupstat", "msg_getattr", "msg_stat"];
+        let questions = ["msg_lookup", "msg_lookupstat", "msg_getattr", "msg_stat", "msg_fetch"];
         let asked = || questions.iter().map(|question| cell.mounts[0].counter(question)).sum::<u64>();
         let before = asked();
         for _ in 0..10 {

@@ -100,6 +100,11 @@ impl Memory {
         self.limit
     }
 
+    /// The data version of what is cached of a file.
+    pub(crate) fn version(&self, fid: Fid) -> Option<Version> {
+        self.files.get(&fid).filter(|file| !file.extents.is_empty()).map(|file| file.version)
+    }
+
     pub(crate) fn find(&mut self, fid: Fid, range: Range<u64>) -> Found {
         let Some(file) = self.files.get(&fid) else { return Found::Missing(range) };
         let mut chunks = Vec::new();

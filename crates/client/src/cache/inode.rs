@@ -3,6 +3,7 @@
 use crate::cache::layout::Layout;
 use crate::cache::lru::LruPlace;
 use crate::cache::names::Directory;
+use crate::cache::reading::Reading;
 use crate::cache::unseen::Unseen;
 use crate::hooks::{KERNEL_LAG, Names};
 use crate::why::Why;
@@ -88,6 +89,7 @@ pub(crate) struct Inode {
     pub(crate) parent: Option<Fid>,
     pub(crate) unseen: Unseen,
     pub(crate) described: Described,
+    pub(crate) reading: Reading,
 
     pub(crate) changes: OwnChanges,
     pub(crate) log: Logged,
@@ -238,6 +240,7 @@ impl Inode {
 
     /// A read is about to be answered, and the kernel may keep the pages.
     pub(crate) fn note_fill(&mut self) {
+        self.reading.note_read();
         self.kernel.data = true;
         if self.kernel.recalling > 0 {
             self.kernel.fills = self.kernel.fills.wrapping_add(1);

@@ -19,6 +19,7 @@ pub(crate) mod names_ahead;
 pub(crate) mod next_files;
 mod opens;
 pub(crate) mod readahead;
+pub(crate) mod reading;
 mod room;
 pub(crate) mod unseen;
 pub(crate) mod unsynced;
@@ -260,7 +261,9 @@ impl State {
             let before = self.inode(fid).holding;
             if before != Some(holding) {
                 self.void(fid);
-                self.inode(fid).holding = Some(holding);
+                let inode = self.inode(fid);
+                inode.holding = Some(holding);
+                inode.reading.note_leased();
             }
         } else {
             self.inode(fid);

@@ -1,7 +1,9 @@
 //! Open files: what keeps an inode that has no name any more.
 
+use crate::cache::State;
 use crate::cache::inode::Origin;
 use crate::cache::readahead::Sequence;
+use crate::cache::reading::Asks;
 use crate::cache::unsynced::Heard;
 use crate::call::Order;
 use crate::client::Client;
@@ -9,10 +11,11 @@ use crate::config::{Consistency, Retry};
 use crate::inner::{Arrived, Inner};
 use crate::log::disk::OnDisk;
 use crate::ops::Entry;
+use crate::validity::Cached;
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use soda_protocol::{Call, Note};
-use soda_types::{Errno, Fid, FsError, FsResult, InUse, Mode, Monotonic};
+use soda_types::{Attr, Errno, Fid, FsError, FsResult, InUse, Mode, Monotonic, ObjectTerm};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -60,6 +63,14 @@ impl OpenFile {
 
     pub fn mode(&self) -> OpenMode {
         self.mode
+    }
+
+    /// What attributes are asked for by who has it open.
+    pub(super) fn asks(&self) -> Asks {
+        match self.mode {
+            OpenMode::Write => Asks::Lease,
+            OpenMode::Read | OpenMode::ReadWrite => Asks::Data,
+        }
     }
 
     /// Of an inode that the server has just been told is open.
@@ -167,35 +178,62 @@ impl Client {
     /// # Errors
     /// ESTALE if it is gone; EROFS for writing on a read-only client.
     pub async fn open(&self, fid: Fid, mode: OpenMode) -> FsResult<Arc<OpenFile>> {
+        self.open_asking(fid, mode).await.map(|(file, _)| file)
+    }
+
+    /// As [`Client::open`], with the attributes that [`Client::getattr_open`] has next.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub async fn open_with_attr(&self, fid: Fid, mode: OpenMode) -> FsResult<(Arc<OpenFile>, Cached<Attr>)> {
+        match self.open_asking(fid, mode).await? {
+            (file, Some(attr)) => Ok((file, attr)),
+            (file, None) => {
+                let attr = self.getattr_open(&file).await?;
+                Ok((file, attr))
+            }
+        }
+    }
+
+    async fn open_asking(&self, fid: Fid, mode: OpenMode) -> FsResult<(Arc<OpenFile>, Option<Cached<Attr>>)> {
         self.inner.stats.op_open.one();
         if mode != OpenMode::Read && self.inner.config.access == crate::config::Access::ReadOnly {
             return Err(Errno::ReadOnly.into());
         }
-        let (file, ticket) = {
+        let (file, known, has_attr) = {
             let (mut state, now) = self.inner.locked();
             let file = OpenFile::count(&self.inner, &mut state, fid, mode);
-            let consistency = self.inner.config.consistency;
-            if let Consistency::Ttl(_) = consistency {
+            if let Consistency::Ttl(_) = self.inner.config.consistency {
                 // Close-to-open, as NFS: what is cached is checked when a file is opened.
                 state.inode(fid).fetched = Monotonic::ZERO;
             }
-            // A lease is enough: its recall will ask whether the inode is in use. One that can run out on its own is not.
-            let covered = consistency == Consistency::Lease
-                && state.holder.lasts_until_recalled(now, fid)
-            // An own unlink may be on its way that was told that nobody here has it open.
-            && state.inode(fid).changes.unanswered == 0;
             let gone = state.inode(fid).attr.is_some_and(|attr| attr.nlink == 0);
             if gone && state.inode(fid).uses.opens == 1 && state.may_change_here(now, fid).is_ok() {
                 // Its last name was removed here, and with it perhaps the inode.
                 drop(state);
                 return Err(FsError::new(Errno::Stale, "removed meanwhile"));
             }
-            let here = state.inode(fid).log.origin == Origin::Here;
-            if covered || here || state.inode(fid).uses.open_at_server == InUse::Yes {
-                return Ok(file);
+            let known = self.inner.is_known_open(&mut state, now, fid);
+            (file, known, known == InUse::No && state.peek_attr(now, fid).is_some())
+        };
+        if known == InUse::Yes {
+            return Ok((file, None));
+        }
+        let mut attr = None;
+        if !has_attr && self.inner.keeps_leases() {
+            // What is opened is read, as a rule, and the lease that its data want is enough here, too.
+            self.inner.flush(&[fid]).await?;
+            let said = self.inner.ask(fid, file.asks()).result().await?;
+            attr = Some(Cached { value: said.node.attr, valid: said.valid });
+            let (mut state, now) = self.inner.locked();
+            if self.inner.is_known_open(&mut state, now, fid) == InUse::Yes {
+                drop(state);
+                return Ok((file, attr));
             }
-            let ticket = state.holder.begin_request(now);
-            (file, ticket)
+        }
+        let ticket = {
+            let (mut state, now) = self.inner.locked();
+            state.holder.begin_request(now)
         };
         let waiting =
             self.inner.send(Order::question(Call::Opened { fid }, ticket), move |arrived, result| {
@@ -204,7 +242,7 @@ impl Client {
                 Ok(())
             });
         waiting.result().await?;
-        Ok(file)
+        Ok((file, attr))
     }
 
     /// Makes everything durable that was answered before, to whatever machine: on the server's disk, not only in its memory;
@@ -334,6 +372,25 @@ impl Client {
     /// Whether operations wait for ever for a server that is gone.
     pub fn retry(&self) -> Retry {
         self.inner.config.retry
+    }
+}
+
+impl Inner {
+    /// Whether the server knows, or will ask before it matters, that the inode, counted already, is open.
+    fn is_known_open(&self, state: &mut State, now: Monotonic, fid: Fid) -> InUse {
+        // A lease is enough: its recall will ask whether the inode is in use. One that can run out on its own is not.
+        let covered = self.config.consistency == Consistency::Lease
+            && state.holder.lasts_until_recalled(now, fid)
+            // An own unlink may be on its way that was told that nobody here has it open.
+            && state.inode(fid).changes.unanswered == 0;
+        let inode = state.inode(fid);
+        let known = covered || inode.log.origin == Origin::Here || inode.uses.open_at_server == InUse::Yes;
+        if known { InUse::Yes } else { InUse::No }
+    }
+
+    /// Whether leases are wanted.
+    fn keeps_leases(&self) -> bool {
+        self.config.consistency == Consistency::Lease && self.config.lease_term != Some(ObjectTerm::None)
     }
 }
 

@@ -2,11 +2,13 @@
 
 use crate::cache::inode::Origin;
 use crate::cache::names::Known;
+use crate::cache::reading::Asks;
 use crate::cache::{State, is_directory, present};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
 use crate::inner::Inner;
-use crate::ops::Entry;
+use crate::ops::fetch::{Age, Said};
+use crate::ops::{Entry, OpenFile};
 use crate::validity::{Cached, Validity};
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, Node, XattrSummary};
@@ -70,9 +72,28 @@ impl Client {
         self.inner.cached_entry(parent, name)
     }
 
+    /// What is known of an inode's attributes, if they may be used. Asks nobody.
+    pub fn cached_attr(&self, fid: Fid) -> Option<Cached<Attr>> {
+        let (mut state, now) = self.inner.locked();
+        state.attr(now, fid)
+    }
+
     /// # Errors
     /// ESTALE if the inode is gone.
     pub async fn getattr(&self, fid: Fid) -> FsResult<Cached<Attr>> {
+        self.attr_for(fid, Asks::Lease).await
+    }
+
+    /// As [`Client::getattr`], of who has it open, and goes on to read if that is possible: then the data of a small file come
+    /// with the attributes.
+    ///
+    /// # Errors
+    /// As [`Client::getattr`].
+    pub async fn getattr_open(&self, file: &OpenFile) -> FsResult<Cached<Attr>> {
+        self.attr_for(file.fid(), file.asks()).await
+    }
+
+    async fn attr_for(&self, fid: Fid, asks: Asks) -> FsResult<Cached<Attr>> {
         self.inner.stats.op_getattr.one();
         {
             let (mut state, now) = self.inner.locked();
@@ -83,7 +104,11 @@ impl Client {
         }
         self.inner.stats.attr_misses.one();
         self.inner.flush(&[fid]).await?;
-        self.inner.ask_attr(fid).result().await
+        self.inner
+            .ask(fid, asks)
+            .result()
+            .await
+            .map(|said| Cached { value: said.node.attr, valid: said.valid })
     }
 
     /// As [`Client::getattr`], of who wants to know these attributes and no more: where another client has changed the inode and
@@ -274,31 +299,9 @@ impl Inner {
     /// What an inode is like, as the server or the holder of a write lease says.
     pub(crate) async fn stat(self: &Arc<Inner>, fid: Fid) -> FsResult<(Node, Validity)> {
         self.flush(&[fid]).await?;
-        let ticket = {
-            let (mut state, now) = self.locked();
-            state.holder.begin_request(now)
-        };
-        let asked = self.send(Order::question(Call::Stat { fid }, ticket), move |arrived, result| {
-            let (state, now, ticket) = (&mut *arrived.state, arrived.now, arrived.ticket);
-            match result?.0 {
-                Answer::Node(node) => {
-                    state.learn_node(now, ticket, &node);
-                    let valid = state.attr_validity(now, fid, &node.attr);
-                    Ok((!state.is_outdated(&node)).then_some((node, valid)))
-                }
-                Answer::Described(node) => {
-                    arrived.inner.stats.described.one();
-                    // It has come here after what is known by now.
-                    let late = state.peek_attr(now, fid).is_some()
-                        || state.peek(fid).is_some_and(|inode| node.attr.version < inode.seen);
-                    state.inode(fid).hearsay = !late;
-                    Ok((!late).then_some((node, Validity::UNTOLD)))
-                }
-                other => unexpected(&other),
-            }
-        });
-        if let Some(said) = asked.result().await? {
-            return Ok(said);
+        let Said { node, valid, age } = self.ask(fid, Asks::Attributes).result().await?;
+        if age == Age::Current {
+            return Ok((node, valid));
         }
         let Cached { value: attr, valid } = self.ask_attr(fid).result().await?;
         let xattrs = self.locked().0.peek(fid).and_then(|inode| inode.summary());

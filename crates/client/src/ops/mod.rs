@@ -5,6 +5,7 @@
 
 mod attr;
 mod dir;
+mod fetch;
 mod files;
 mod locks;
 mod lookup;
@@ -102,6 +103,7 @@ mod tests {
     ) {
         assert_send(client.lookup(fid, name));
         assert_send(client.getattr(fid));
+        assert_send(client.getattr_open(file));
         assert_send(client.setattr(fid, SetAttr::default()));
         assert_send(client.readlink(fid));
         assert_send(client.statfs());
@@ -117,6 +119,7 @@ mod tests {
         assert_send(client.read_dir_with(open, 0, 1, Detail::Names));
         assert_send(client.parent(open));
         assert_send(client.open(fid, OpenMode::Read));
+        assert_send(client.open_with_attr(fid, OpenMode::Read));
         assert_send(client.read(file, 0, 1));
         assert_send(client.write(file, WriteAt::End, Bytes::new(), KillPriv::Keep));
         assert_send(client.seek(file, 0, Whence::Data));

@@ -5,13 +5,14 @@ use crate::cache::disk::Extent;
 use crate::cache::extents::{FetchId, Found, Kept};
 use crate::cache::next_files::Had;
 use crate::cache::readahead::{Plan, RANDOM_UNIT, UNIT, unit_end};
+use crate::cache::reading::Asks;
 use crate::call::{Order, Waiting, unexpected};
 use crate::client::Client;
 use crate::config::Consistency;
 use crate::connection::Route;
 use crate::inner::{Arrived, Inner};
 use crate::ops::OpenFile;
-use crate::validity::Cached;
+use crate::ops::fetch::Said;
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Answer, Call};
@@ -66,8 +67,8 @@ enum Step {
     Join(Vec<oneshot::Receiver<()>>),
     /// Parts are on their way into the cache.
     Fetch(Fetches),
-    /// A lease first.
-    Ask(Waiting<Cached<Attr>>),
+    /// A lease first; of a small file data come with it.
+    Ask(Waiting<Said>),
     /// Straight from the server.
     Direct(Waiting<ReadData>),
     /// The server has to hear first what was written here.
@@ -150,7 +151,7 @@ impl Client {
                         }
                     }
                 }
-                Step::Ask(attr) => drop(attr.result().await?),
+                Step::Ask(said) => drop(said.result().await?),
                 Step::Direct(data) => return self.came(file, data.result().await?),
             }
             wanted.tries += 1;
@@ -331,7 +332,7 @@ impl Inner {
         let leases = self.config.consistency != Consistency::Verify;
         if wanted.tries == 0 && !wanted.is_small() && leases && !in_flight {
             drop(state);
-            return Step::Ask(self.ask_attr(fid));
+            return Step::Ask(self.ask(fid, Asks::Data));
         }
         Step::Direct(self.direct(state, now, wanted))
     }
@@ -436,7 +437,13 @@ fn data_of(result: FsResult<(Answer, Bytes)>, len: u32) -> FsResult<(Attr, Bytes
 }
 
 /// Bytes from the server into the caches, if the lease (or another mode's rule) allows it.
-fn enter(arrived: &mut Arrived<'_>, fid: Fid, (offset, id): (u64, FetchId), attr: &Attr, bytes: Bytes) {
+pub(super) fn enter(
+    arrived: &mut Arrived<'_>,
+    fid: Fid,
+    (offset, id): (u64, FetchId),
+    attr: &Attr,
+    bytes: Bytes,
+) {
     let (state, now, ticket) = (&mut *arrived.state, arrived.now, arrived.ticket);
     let enterable = state.enter(ticket, fid);
     state.learn_attr(now, ticket, fid, attr);

@@ -105,6 +105,68 @@ async fn nobody_hears_of_a_change_that_the_own_kernel_does_not_show() {
     assert_eq!(told.attrs.lock().unwrap().iter().filter(|told| **told == fid).count(), after);
 }
 
+/// Who polls a file and reads it when it has grown asks for its attributes first, for nothing; after the first time no more. Who
+/// only polls it has nothing told.
+#[tokio::test(flavor = "multi_thread")]
+async fn whose_attributes_were_asked_of_the_holder_for_nothing_is_asked_for_the_lease_and_data() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let fid = changed(&a, "f", "0").await;
+    let mut size = 4;
+    let questions = || {
+        let stats = b.stats();
+        ["stat", "fetch", "getattr", "read", "opened"].map(|call| stats.count(&format!("msg_{call}")))
+    };
+    // The answer without a lease, a look that was not for nothing; then all in one.
+    for expected in [[1, 1, 0, 0, 0], [0, 1, 0, 0, 0], [0, 1, 0, 0, 0]] {
+        let before = questions();
+        let said = b.stat(fid).await.unwrap();
+        assert_eq!((said.value.size, said.valid.is_untold()), (size, expected[0] == 1));
+        let file = b.open(fid, OpenMode::Read).await.unwrap();
+        assert_eq!(read(&b, &file).await.len() as u64, size);
+        let after = questions();
+        let asked = std::array::from_fn::<u64, 5, _>(|at| after[at] - before[at]);
+        assert_eq!(asked, expected, "stat, fetch, getattr, read, opened");
+        size += append_until_delayed(&a, fid).await;
+    }
+    // It was read, so it is expected to be once more; then nobody reads it, and nothing is told for that.
+    b.stat(fid).await.unwrap();
+    size += append_until_delayed(&a, fid).await;
+    let digests = a.stats().count("digests");
+    let said = b.stat(fid).await.unwrap();
+    assert_eq!((said.value.size, said.valid.is_untold()), (size, true));
+    assert_eq!(a.stats().count("digests"), digests);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stat_of_what_was_read_before_flushes_nothing_and_takes_no_lease() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let fid = changed(&a, "f", "+new").await;
+    let file = b.open(fid, OpenMode::Read).await.unwrap();
+    assert_eq!(read(&b, &file).await, "old+new");
+    let size = 7 + append_until_delayed(&a, fid).await;
+    let digests = a.stats().count("digests");
+    let said = b.stat(fid).await.unwrap();
+    assert_eq!((said.value.size, said.valid.is_untold()), (size, true));
+    assert_eq!((a.stats().count("digests"), b.stats().count("msg_fetch")), (digests, 2));
+    assert!(a.holds_write_lease(fid));
+}
+
+/// Who was asked for its lease has it again first. Returns how many bytes there are more.
+async fn append_until_delayed(a: &Arc<Client>, fid: Fid) -> u64 {
+    let file = a.open(fid, OpenMode::Write).await.unwrap();
+    for more in 1..2000 {
+        let before = a.stats().count("here");
+        a.write(&file, WriteAt::End, "x".into(), KillPriv::Keep).await.unwrap();
+        if a.stats().count("here") > before {
+            return more;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("{:?}", a.stats());
+}
+
 // SEMANTICS 55
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_lost_machine_said_is_forgotten() {

@@ -109,7 +109,7 @@ fn sent(client: &Client) -> u64 {
     let stats = client.stats();
     changes
         .iter()
-        .chain(&["lookup", "read", "getattr", "readlink"])
+        .chain(&["lookup", "read", "fetch", "getattr", "readlink"])
         .map(|kind| stats.count(&format!("msg_{kind}")))
         .sum()
 }

@@ -50,7 +50,10 @@ fn deep_leases(client: &Client) -> Vec<(Fid, Mode)> {
 /// Questions that the caches could not answer.
 fn messages(client: &Client) -> u64 {
     let stats = client.stats();
-    ["lookup", "getattr", "readdir", "read"].iter().map(|kind| stats.count(&format!("msg_{kind}"))).sum()
+    ["lookup", "getattr", "readdir", "read", "fetch"]
+        .iter()
+        .map(|kind| stats.count(&format!("msg_{kind}")))
+        .sum()
 }
 
 fn patient(cell: &Cell) -> ClientConfig {

@@ -4,6 +4,7 @@ use super::{Inner, Inode};
 use crate::handles::{FileHandle, Path};
 use crate::nodes::{Fill, PageState};
 use crate::wire::{Reply, SetAttrRequest};
+use soda_client::OpenFile;
 use soda_types::{Attr, Creds, Fid};
 use std::sync::Arc;
 
@@ -16,11 +17,13 @@ pub(super) enum Form {
 }
 
 /// What attributes are asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wants {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wants<'a> {
     Attributes,
     /// More will be asked of the inode.
     Lease,
+    /// The same, of who has it open.
+    Open(&'a OpenFile),
 }
 
 /// Whether the kernel knows the size of the newest data.
@@ -40,7 +43,11 @@ impl Inner {
         let file = handle.and_then(|handle| self.files.find(handle));
         for tries in 1.. {
             // With a handle it is for a read, or to seek or append: these want the lease next.
-            let wants = if handle.is_some() { Wants::Lease } else { Wants::Attributes };
+            let wants = match (&file, handle) {
+                (Some(file), _) => Wants::Open(&file.open),
+                (None, Some(_)) => Wants::Lease,
+                (None, None) => Wants::Attributes,
+            };
             let attr = match self.attributes(fid, wants).await {
                 Ok(attr) => attr,
                 Err(error) => return self.fail("getattr", &error, reply),

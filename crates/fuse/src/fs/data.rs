@@ -9,7 +9,6 @@ use soda_client::{Allocate, KillPriv, OpenFile, Whence, WriteAt};
 use soda_types::{Attr, Errno, Fid, FsResult, Version};
 use std::ops::Range;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// How long the kernel may keep pages that no lease covers: enough for the process that asked to use them.
@@ -164,13 +163,8 @@ impl Inner {
 
     /// The version of the data if a lease covers it, without asking anyone.
     fn known_version(&self, fid: Fid) -> Option<Version> {
-        let question = std::pin::pin!(self.client.getattr(fid));
-        match question.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(attr)) if !self.client.answer().remaining(attr.valid).is_zero() => {
-                Some(attr.value.data_version)
-            }
-            _ => None,
-        }
+        let attr = self.client.cached_attr(fid)?;
+        (!self.client.answer().remaining(attr.valid).is_zero()).then_some(attr.value.data_version)
     }
 
     pub(super) async fn write(self: Arc<Self>, file: Arc<FileHandle>, write: WriteRequest, reply: Reply) {

@@ -40,11 +40,12 @@ impl Inner {
     }
 
     async fn open_file(&self, fid: Fid, request: OpenRequest) -> FsResult<(Arc<OpenFile>, Cached<Attr>)> {
-        let open = self.client.open(fid, open_mode(request.flags)).await?;
-        let attr = match request.flags & O_TRUNC {
-            0 => self.client.getattr(fid).await?,
-            _ => self.truncate(fid, request).await?,
-        };
+        let mode = open_mode(request.flags);
+        if request.flags & O_TRUNC == 0 {
+            return self.client.open_with_attr(fid, mode).await;
+        }
+        let open = self.client.open(fid, mode).await?;
+        let attr = self.truncate(fid, request).await?;
         Ok((open, attr))
     }
 

@@ -12,10 +12,11 @@ use soda_types::{Attr, Errno, Fid, FsError, FsResult};
 
 impl Inner {
     /// Attributes, also of a directory that was removed: then with no links, and to be asked for each time.
-    pub(super) async fn attributes(&self, fid: Fid, wants: Wants) -> FsResult<Cached<Attr>> {
+    pub(super) async fn attributes(&self, fid: Fid, wants: Wants<'_>) -> FsResult<Cached<Attr>> {
         let asked = match wants {
             Wants::Attributes => self.client.stat(fid).await,
             Wants::Lease => self.client.getattr(fid).await,
+            Wants::Open(file) => self.client.getattr_open(file).await,
         };
         match asked {
             Err(error) if error.errno == Errno::Stale => {

@@ -97,7 +97,7 @@ fn paper_call(kind: CallKind) -> usize {
         // Is what is cached still so?
         CallKind::GetAttr => 0,
         CallKind::Lookup | CallKind::LookupStat | CallKind::Stat => 1,
-        CallKind::Read => 2,
+        CallKind::Read | CallKind::Fetch => 2,
         CallKind::Write | CallKind::Allocate | CallKind::CopyRange | CallKind::Digest => 3,
         CallKind::SetAttr => 4,
         CallKind::ReadDir => 5,

@@ -68,7 +68,10 @@ impl Asked {
     /// So far.
     pub(super) fn by(mount: &Mount) -> Result<Asked, LabError> {
         let counters = mount.counters()?;
-        Ok(Asked { data: count(&counters, "msg_read"), foreseen: count(&counters, "next_files") })
+        Ok(Asked {
+            data: count(&counters, "msg_read") + count(&counters, "fetched"),
+            foreseen: count(&counters, "next_files"),
+        })
     }
 
     /// More, by what was asked between these.

@@ -138,8 +138,8 @@ struct Predicted {
 }
 
 /// What Soda does besides: who writes has an exclusive lease, which the next who reads has lowered (two messages for each write
-/// that another reads before that lease ends); and the others, whose kernels have dropped attributes and data, ask for them
-/// apart, first for the attributes, with which the lease comes back, then for data (two more for each of them).
+/// that another reads before that lease ends). The others ask once for what was recalled, as in the formula: lease, attributes and
+/// data come together (`Call::Fetch`).
 fn predict(t: f64) -> Result<Predicted, LabError> {
     let (_, reads, writes) = LOAD;
     let sharing = Sharing::new(f64::from(CLIENTS), reads, writes)?;
@@ -150,9 +150,7 @@ fn predict(t: f64) -> Result<Predicted, LabError> {
     let (exact, left) = (cost(t)?, cost(is_left)?);
     let others = f64::from(CLIENTS - 1);
     let meets_a_reader = 1.0 - (-others * reads * is_left).exp();
-    // Without leases a read asks for data, and nobody looks at attributes.
-    let apart = if is_left > 0.0 { others } else { 0.0 };
-    Ok(Predicted { exact, left, soda: left + 2.0 * writes / reads * (meets_a_reader + apart) })
+    Ok(Predicted { exact, left, soda: left + 2.0 * writes / reads * meets_a_reader })
 }
 
 pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
@@ -277,11 +275,10 @@ fn checks(measured: &[(f64, f64)], expected: &[(f64, f64)]) -> Vec<Check> {
     ]
 }
 
-pub(super) const WHY_5: &str = "Soda sends more than the formula has, for three reasons. Clients give a lease up a moment \
+pub(super) const WHY_5: &str = "Soda sends more than the formula has, for two reasons. Clients give a lease up a moment \
     early, for clocks that drift, which is a large part of a short term. Who writes has the file for itself then, which the \
-    next reader has lowered: two messages more for each write. And the others' kernels have dropped attributes and data, \
-    which they ask for apart (getattr, then read): two more for each of them. Everything happens five times as fast as in \
-    the paper, which changes neither: what a message takes of the processor is that of this rate.";
+    next reader has lowered: two messages more for each write. Everything happens five times as fast as in the paper, which \
+    changes neither: what a message takes of the processor is that of this rate.";
 
 /// What was done and given on one file in a measurement.
 #[derive(Debug)]
@@ -442,9 +439,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_costs_two_messages_for_its_lease_and_two_for_each_other_who_reads_it() {
+    fn a_write_costs_two_messages_for_its_lease_besides() {
         let long = predict(60.0).expect("a term");
-        let besides = 2.0 * 0.01 / 2.0 * (1.0 + 2.0);
+        let besides = 2.0 * 0.01 / 2.0;
         assert!((long.soda - long.left - besides).abs() < 1e-9, "R/W = 200, three clients");
         assert!(long.exact < long.left, "a shorter lease saves less");
         // Nothing is left of a term that is no longer than the margin.

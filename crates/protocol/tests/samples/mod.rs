@@ -61,6 +61,7 @@ variants!(
         Stat,
         LookupStat,
         LockReturn,
+        Fetch,
     }
 );
 variants!(
@@ -89,6 +90,7 @@ variants!(
         Described,
         Named,
         Delegated,
+        Fetched,
     }
 );
 variants!(
@@ -261,6 +263,8 @@ fn calls() -> Vec<Call> {
         Call::Layout { fid, offset: 4096, most: MAX_LAYOUT },
         Call::Stat { fid },
         Call::LookupStat { parent: fid, name: name("a") },
+        Call::Fetch { fid, most: MAX_IO, known: None, holder: FromHolder::Attributes },
+        Call::Fetch { fid, most: 1, known: Some(Version(7)), holder: FromHolder::Lease },
         Call::Sync { fid },
         Call::Reserve { inodes: 4096, bytes: 1 << 26 },
         Call::Opened { fid },

@@ -26,7 +26,7 @@ use bytes::Bytes;
 use conclusion::{Conclusion, Stop};
 use plan::{Found, Plan, Planned, tree_of};
 use soda_lease::table::{Access, Granted, OpKey, Outcome, TreeChanges, Want};
-use soda_protocol::{Answer, Call, Failure, LeaseWait, Node};
+use soda_protocol::{Answer, Call, Failure, FromHolder, LeaseWait, Node};
 use soda_types::{Errno, Fid, FileKind, FsError, Grant, SessionId};
 use soda_volume::Staged;
 use std::sync::Arc;
@@ -173,7 +173,9 @@ impl Operation {
                 continue;
             }
             match incoming.request.call {
-                Call::Stat { .. } if self.inquiry == Inquired::NotYet => {
+                Call::Stat { .. } | Call::Fetch { holder: FromHolder::Attributes, .. }
+                    if self.inquiry == Inquired::NotYet =>
+                {
                     if let Some(about) = plan.attributes
                         && let Some(answer) = core.inquire(incoming.session(), &plan.accesses[0])
                     {

@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | Lookup | directory, inode if the name exists | |
 //! | LookupStat | directory, inode if the name exists and its holder need not be asked instead | |
-//! | Stat | inode, unless its holder is asked instead | |
+//! | Stat, Fetch | inode, unless its holder is asked instead | |
 //! | GetAttr, ReadLink, GetXattr(s), Read, Seek, Layout, Opened | inode | |
 //! | ReadDir | directory; inodes of the page that nobody else may change | |
 //! | Create, name absent | | directory (and the new inode) |
@@ -91,6 +91,10 @@ fn plan_with_leases(volume: &Volume, call: &Call) -> FsResult<Plan> {
             let attributes = attributes_of(*fid, volume.getattr(*fid)?.kind);
             return Ok(Plan { accesses: vec![Access::read(*fid)], attributes, ..Plan::default() });
         }
+        Call::Fetch { fid, .. } => {
+            let attributes = attributes_of(*fid, volume.getattr(*fid)?.kind);
+            return Ok(Plan { accesses: vec![Access::read_data(*fid)], attributes, ..Plan::default() });
+        }
         Call::Create { parent, name, new } => return plan_create(volume, *parent, name, new.existing),
         Call::Unlink { parent, name, .. } => return plan_unlink(volume, *parent, name),
         Call::Rename { parent, name, new_parent, new_name, how } => {
@@ -145,6 +149,7 @@ pub(super) fn named_by(call: &Call) -> Vec<Fid> {
         Call::CopyRange { from, to, .. } => vec![*from, *to],
         Call::ReadDir { dir, .. } => vec![*dir],
         Call::Stat { fid }
+        | Call::Fetch { fid, .. }
         | Call::GetAttr { fid }
         | Call::ReadLink { fid }
         | Call::GetXattrs { fid }
