@@ -138,8 +138,8 @@ struct Predicted {
 }
 
 /// What Soda does besides: who writes has an exclusive lease, which the next who reads has lowered (two messages for each write
-/// that another reads before that lease ends). The others ask once for what was recalled, as in the formula: lease, attributes and
-/// data come together (`Call::Fetch`).
+/// that another reads before that lease ends). The others ask once for what was recalled, as in the formula: lease, attributes
+/// and data come together (`Call::Fetch`).
 fn predict(t: f64) -> Result<Predicted, LabError> {
     let (_, reads, writes) = LOAD;
     let sharing = Sharing::new(f64::from(CLIENTS), reads, writes)?;
