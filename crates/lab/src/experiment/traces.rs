@@ -54,7 +54,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             if kind == "Andrew" && at == 0 {
                 let title =
                     format!("Andrew, {machines} machines, one source: {} calls; 0.5 ms", trace.steps.len());
-                tables.extend(under_trace(&title, &trace, ROUND_TRIP).totals());
+                tables.extend(under_trace(&title, &trace, ROUND_TRIP, &[]).totals());
                 files.push(("andrew.csv", trace.csv()));
             }
         }
@@ -63,7 +63,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let trace = recorded_build(lab, &build(lab))?;
     let title =
         format!("A build of {:.0} s by one machine: {} calls; 0.5 ms", trace.length(), trace.steps.len());
-    tables.extend(under_trace(&title, &trace, ROUND_TRIP).totals());
+    tables.extend(under_trace(&title, &trace, ROUND_TRIP, &[]).totals());
     files.push(("build.csv", trace.csv()));
     let series =
         points.iter().map(|(name, points)| Series::new(*name, Style::Points, points.clone())).collect();
