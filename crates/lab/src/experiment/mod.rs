@@ -20,6 +20,7 @@ mod timeouts;
 mod traces;
 
 use crate::check::Check;
+use crate::cell::{Cell, Counters};
 use crate::figure::{Figure, Table};
 use crate::machine::{Machine, Stretch};
 use crate::{LabError, plot};
@@ -457,6 +458,11 @@ pub(crate) fn joined<T>(thread: std::thread::JoinHandle<Result<T, LabError>>) ->
 /// The middle one of several times, microseconds.
 pub(crate) fn median_micros(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
+/// Of each mount.
+pub(crate) fn counters(cell: &Cell) -> Result<Vec<Counters>, LabError> {
+    cell.mounts.iter().map(crate::cell::Mount::counters).collect()
+}
+
     times.get(times.len() / 2).map_or(f64::NAN, |time| micros(*time))
 }
 

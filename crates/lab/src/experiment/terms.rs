@@ -1,9 +1,9 @@
 //! SODA's figures 5, 6 and 7, of the real system.
 
 use super::spread::{self, Spread};
-use super::{Found, Lab, at_once, median_micros, micros, times};
+use super::{Found, Lab, at_once, counters, median_micros, micros, times};
 use crate::LabError;
-use crate::cell::{Cell, Counters, Messages, count};
+use crate::cell::{Cell, Messages, count};
 use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use soda_model::Rng;
@@ -117,10 +117,6 @@ fn fill(root: &Path, files: u32) -> Result<(), LabError> {
         std::fs::write(&path, [1; BLOCK]).map_err(LabError::io(&path))?;
     }
     Ok(())
-}
-
-fn counters(cell: &Cell) -> Result<Vec<Counters>, LabError> {
-    cell.mounts.iter().map(crate::cell::Mount::counters).collect()
 }
 
 /// Files, and of each client R and W of each file.

@@ -1,7 +1,7 @@
 //! What real programs asked of a real mount, as a workload of every protocol.
 
 use super::build::Build;
-use super::{Found, Lab, andrew, at_once, times};
+use super::{Found, Lab, andrew, at_once, counters, times};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages};
 use crate::check::Check;
@@ -154,10 +154,6 @@ fn record_build(lab: &Lab<'_>, build: &Build, deep: &str, options: &str) -> Resu
 /// What is recorded here once, for the simulation alone.
 pub(super) fn recorded_build(lab: &Lab<'_>, build: &Build) -> Result<Trace, LabError> {
     Ok(record_build(lab, build, "off", "write=behind")?.0)
-}
-
-fn counters(cell: &Cell) -> Result<Vec<Counters>, LabError> {
-    cell.mounts.iter().map(crate::cell::Mount::counters).collect()
 }
 
 fn messages(before: &[Counters], after: &[Counters]) -> (u64, u64) {
