@@ -153,7 +153,7 @@ fn predict(t: f64) -> Result<Predicted, LabError> {
 
 pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
     let (files, reads, writes) = LOAD;
-    let least = lab.by_extent(2.0, 20.0);
+    let least = lab.by_extent(2.0, 16.0);
     let terms = lab.by_extent(vec![0.0, 0.5, 2.0], vec![0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0]);
     let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(1, "sync")?;
@@ -322,7 +322,7 @@ impl Shared {
 }
 
 pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
-    let length = lab.by_extent(Duration::from_millis(1500), Duration::from_secs(10));
+    let length = lab.by_extent(Duration::from_millis(1500), Duration::from_secs(9));
     let rates = lab.by_extent(vec![0.0, 0.3, 0.7], vec![0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]);
     // Who asks would be given leases all the same, and have them asked back, unless it wants none.
     let modes =
