@@ -376,7 +376,7 @@ fn run_watched(
     let run = Run {
         seconds,
         messages: Messages::between(&Counters::new(), &counters).all,
-        by_call: Messages::all_by_call(&[Counters::new()], &[counters.clone()]),
+        by_call: Messages::all_by_call(&[Counters::new()], std::slice::from_ref(&counters)),
         given_back: of("leases_released"),
         recalls: of("recalls"),
     };
