@@ -55,7 +55,7 @@ pub struct Compared {
 }
 
 /// All protocols under a trace, with so many seconds of a round trip; NFS with these times, if there are any, else with those of
-/// [`systems`].
+/// Linux and of the SODA paper.
 pub fn under_trace(title: &str, trace: &Trace, round_trip: f64, nfs: &[Believed]) -> Compared {
     let recorded = trace.replay();
     let known = systems().into_iter().map(|(name, system)| (name.to_owned(), system));
