@@ -527,6 +527,7 @@ mod tests {
             "soda lease why /m/file --json",
             "soda stats --once --json",
             "soda fsck /d --repair",
+            "soda lab replay trace.csv --nfs 3,30 --nfs 60 --csv",
             "soda demo --once",
             "soda completions bash",
             "soda man",

@@ -4,6 +4,7 @@ use crate::args::ServerArg;
 use crate::units::parse_duration;
 use clap::{Args, Subcommand};
 use soda_lab::advise::Waiting;
+use soda_lab::sim::compare::Believed;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -73,6 +74,10 @@ pub(crate) struct ReplayArgs {
     /// Milliseconds of a round trip to the server
     #[arg(long, default_value_t = 0.5, value_name = "MS", allow_negative_numbers = true)]
     pub rtt: f64,
+    /// For how many seconds NFS believes attributes of files and of directories (`actimeo` is both, `inf` for good); one row for
+    /// each pair, in place of 3,30 and 6,60
+    #[arg(long, value_name = "FILES,DIRS", value_parser = parse_believed, allow_hyphen_values = true)]
+    pub nfs: Vec<Believed>,
     /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
@@ -172,4 +177,30 @@ pub(crate) struct ModelArgs {
     /// Print CSV
     #[arg(long)]
     pub csv: bool,
+}
+
+/// `3,30`, or one number for both.
+fn parse_believed(text: &str) -> Result<Believed, String> {
+    let (files, directories) = text.split_once(',').unwrap_or((text, text));
+    let seconds = |text: &str| text.trim().parse().ok();
+    let times = seconds(files).zip(seconds(directories));
+    let times = times.and_then(|(files, directories)| Believed::new(files, directories));
+    times.ok_or_else(|| "expected seconds of files and of directories, such as 3,30; not negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_nfs_are_two_numbers_or_one_for_both() {
+        let believed = |files, directories| Believed::new(files, directories).ok_or_else(String::new);
+        assert_eq!(parse_believed("3,30"), believed(3.0, 30.0));
+        assert_eq!(parse_believed("0.5"), believed(0.5, 0.5));
+        assert_eq!(parse_believed("0, inf"), believed(0.0, f64::INFINITY));
+        for wrong in ["", "3,", "3,30,60", "-1,30", "3,-1", "NaN,3", "3s", "3;30"] {
+            let said = parse_believed(wrong).unwrap_err();
+            assert!(said.contains("such as 3,30"), "{wrong}: {said}");
+        }
+    }
 }

@@ -119,6 +119,15 @@ fn what_any_program_asks_of_a_directory_is_recorded_and_can_be_replayed() {
     assert!(steps.contains(&"write,5000,made/copy".to_owned()), "{trace}");
     let replayed = soda(&["replay", file, "--csv"]);
     assert!(replayed.status.success(), "{replayed:?}");
+    let rows = |arguments: &[&str]| {
+        let output = soda(&[&["replay", file, "--csv"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), said.lines().filter(|line| line.starts_with("\"NFS")).count(), said)
+    };
+    let (code, count, said) = rows(&["--nfs", "1,60", "--nfs", "0.5", "--nfs", "inf"]);
+    assert!(code == Some(0) && count == 3 && said.contains("\"NFS, 1 s, names 60 s\","), "{said}");
+    assert_eq!(rows(&[]).1, 2);
+    assert_eq!(rows(&["--nfs", "-1,30"]).0, Some(2));
     // What is missing is said before the command runs, or where it has done nothing there.
     let none = work.join("none");
     for (arguments, words) in [

@@ -375,11 +375,24 @@ impl Messages {
     /// Messages for consistency by what they are: names of calls, `recall` and `release`; the most first. Of several mounts
     /// together.
     pub(crate) fn by_call(before: &[Counters], after: &[Counters]) -> Vec<(&'static str, u64)> {
+        Messages::grown_by_call(before, after, Purpose::is_for_consistency)
+    }
+
+    /// The same of all that [`Messages::all`] counts.
+    pub(crate) fn all_by_call(before: &[Counters], after: &[Counters]) -> Vec<(&'static str, u64)> {
+        Messages::grown_by_call(before, after, |purpose| purpose != Purpose::Upkeep)
+    }
+
+    fn grown_by_call(
+        before: &[Counters],
+        after: &[Counters],
+        counts: fn(Purpose) -> bool,
+    ) -> Vec<(&'static str, u64)> {
         let grown = |name: &str| -> u64 {
             let pairs = before.iter().zip(after);
             pairs.map(|(before, after)| count(after, name).saturating_sub(count(before, name))).sum()
         };
-        let kinds = CallKind::ALL.iter().filter(|kind| kind.purpose().is_for_consistency());
+        let kinds = CallKind::ALL.iter().filter(|kind| counts(kind.purpose()));
         let mut all: Vec<(&str, u64)> =
             kinds.map(|kind| (kind.name(), 2 * grown(&format!("msg_{}", kind.name())))).collect();
         all.extend([("recall", 2 * grown("recalls")), ("release", grown("msg_release"))]);
@@ -430,8 +443,12 @@ mod tests {
         // Three look-ups, one with attributes, two digests, a recall; three leases given back.
         assert_eq!(found, Messages { all: 2 * (3 + 1 + 2 + 1) + 3, changes: 4 });
         assert_eq!(found.for_consistency(), 13);
-        let by_call = Messages::by_call(&[before], &[after]);
+        let (before, after) = ([before], [after]);
+        let by_call = Messages::by_call(&before, &after);
         assert_eq!(by_call, [("lookup", 6), ("release", 3), ("lookupstat", 2), ("recall", 2)]);
+        let all = Messages::all_by_call(&before, &after);
+        assert_eq!(all.iter().map(|(_, count)| count).sum::<u64>(), found.all);
+        assert!(all.contains(&("digest", 4)) && !all.iter().any(|(name, _)| *name == "renew"), "{all:?}");
     }
 
     #[test]

@@ -151,6 +151,7 @@ fn replay(arguments: &ReplayArgs) -> Result<(), CliError> {
         &arguments.trace.display().to_string(),
         &trace,
         arguments.rtt / 1e3,
+        &arguments.nfs,
     );
     if arguments.json {
         return print_json(&compared.whole());
@@ -326,7 +327,8 @@ mod tests {
     fn a_trace_that_cannot_be_replayed_is_refused_in_words() {
         let dir = tempfile::tempdir().unwrap();
         let said = |name: &str, rtt: f64| {
-            let arguments = ReplayArgs { trace: dir.path().join(name), rtt, json: false, csv: true };
+            let arguments =
+                ReplayArgs { trace: dir.path().join(name), rtt, nfs: Vec::new(), json: false, csv: true };
             replay(&arguments).unwrap_err().to_string()
         };
         assert!(said("none.csv", 1.0).contains("none.csv: No such file"));

@@ -107,6 +107,12 @@ impl Build {
         files.link("tree/program", "tree/program-1.0")
     }
 
+    /// The same where it has been done before: objects and program are written anew, as `make -B` does.
+    pub(super) fn make_again(&self, files: &Files) -> Result<(), LabError> {
+        files.remove("tree/program-1.0")?;
+        self.make(files)
+    }
+
     /// Exponentially distributed, as sources are short and long: 16 quantiles by turns.
     fn compute(&self, files: &Files, number: usize) {
         if !self.thinks.is_zero() {
@@ -146,6 +152,7 @@ mod tests {
         build.run(&Files::recorded(dir.path(), &recording, 0)).expect("built");
         let program = std::fs::metadata(dir.path().join("tree/program")).expect("linked");
         assert_eq!(program.len(), 9 * (12 << 10));
+        build.make_again(&Files::of(dir.path())).expect("built again");
         assert!(!dir.path().join("tree/conftest.c").exists(), "configure leaves nothing behind");
         let count = |does: Does| recording.end().steps.iter().filter(|step| step.does == does).count();
         assert_eq!(count(Does::Remove), 3 * 2);

@@ -49,7 +49,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         (lab.progress)(&format!("leases of {term} s, machines that are gone"));
         let options = format!("sync,lease-term={}ms", term * 1e3);
         // As many as take about as long, whatever the term.
-        let times = lab.by_extent(2, ((24.0 / term).round() as usize).min(40));
+        let times = lab.by_extent(2, ((18.0 / term).round() as usize).min(30));
         // The server hears of no read that a kernel served, so by equation (8) it would give none.
         let waits = measure(lab, &["--term", "60s", "--equation-8", "off"], &options, times)?;
         let model = by_number(|chance| sharing.write_delay(Term::new(term)?, chance))?;

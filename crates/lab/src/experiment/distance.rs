@@ -6,6 +6,7 @@ use super::spread::{self, Spread};
 use super::{Found, Lab};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages, count};
+use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::proxy::Proxy;
 use crate::trace::Files;
@@ -24,22 +25,28 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let large = Build { sources: 24, headers: 8, probes: 10, thinks: Duration::ZERO };
     let build = lab.by_extent(small, large);
     let trips = lab.by_extent(vec![0, 10], vec![0, 50, 100, 200]);
-    let (rounds, of_rounds) =
-        lab.by_extent((1, ""), (3, ": the middle of three runs (the least and the greatest)"));
     let (mut series, mut farthest) = (Vec::new(), Vec::new());
+    let of_rounds =
+        lab.by_extent("", ", where the server is beside the middle of three runs (least to greatest)");
     let title = format!(
         "{} sources, {} headers, {} probes; seconds{of_rounds}",
         build.sources, build.headers, build.probes
     );
+    // Of each mode, what each distance took.
+    let mut costs: [Vec<Costs>; MODES.len()] = Default::default();
     let mut table = empty_table(&title);
-    for (mode, deep, options) in MODES {
+    for ((mode, deep, options), costs) in MODES.into_iter().zip(&mut costs) {
         let mut points = Vec::new();
         for &trip in &trips {
+            // Distance takes as long each time, what the machine takes does not.
+            let rounds = if trip == 0 { lab.by_extent(1, 3) } else { 1 };
             (lab.progress)(&format!("{mode}: {trip} ms away"));
             let run = |_| built_at(lab, &build, (deep, options), trip);
             let mut runs = (0..rounds).map(run).collect::<Result<Vec<Run>, _>>()?;
             runs.sort_by(|one, other| one.all().total_cmp(&other.all()));
-            let [messages, leases] = runs[runs.len() / 2].costs.clone();
+            let middle = runs[runs.len() / 2].costs;
+            let [messages, leases] = middle.cells();
+            costs.push(middle);
             let spread = |seconds: &dyn Fn(&Run) -> f64| Spread::of(runs.iter().map(seconds).collect());
             let parts = (0..PHASES.len() + 1).map(|part| spread(&|run: &Run| run.seconds[part]));
             let all = spread(&Run::all);
@@ -62,10 +69,12 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let whiskers = lab.by_extent("", "least and greatest of three").to_owned();
     let figure = Figure { whiskers, ..Figure::new("distance", title, x(), Axis::logarithmic(time), series) };
     let (mut figures, mut tables) = (vec![figure], vec![table]);
-    let foreign = super::foreign::run(lab, &trips)?;
+    let mut checks = checks(&costs);
+    let foreign = super::foreign::run(lab, &lab.by_extent(vec![10], vec![0, 50, 200]))?;
     why.push_str(&foreign.why);
-    figures.push(foreign.figure);
+    figures.extend(foreign.figures);
     tables.push(foreign.table);
+    checks.extend(foreign.checks);
     if !lab.is_quick() {
         let (series, table) = openssh(lab)?;
         if let (Some(local), Some(least), Some(most)) = ends_of(&series) {
@@ -86,17 +95,66 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         why,
         figures,
         tables,
-        checks: Vec::new(),
+        checks,
         files: Vec::new(),
     })
+}
+
+/// That what is sent does not depend on distance, nor, of what is the builder's own, on how far leases reach; and what delays
+/// and deep leases spare. Of each of [`MODES`], by distance.
+fn checks(costs: &[Vec<Costs>; MODES.len()]) -> Vec<Check> {
+    let [node_through, node_behind, deep_through, deep_behind] = costs;
+    let ends = |of: &[&Vec<Costs>], what: fn(&Costs) -> u64| {
+        let all = || of.iter().flat_map(|costs| costs.iter()).map(what);
+        (all().min().unwrap_or(0), all().max().unwrap_or(0))
+    };
+    let through = ends(&[node_through, deep_through], |costs| costs.messages);
+    let behind = ends(&[node_behind, deep_behind], |costs| costs.messages);
+    let node = ends(&[node_through, node_behind], |costs| costs.leases);
+    let deep = ends(&[deep_through, deep_behind], |costs| costs.leases);
+    let span = |(least, most): (u64, u64)| format!("{least} to {most}");
+    vec![
+        Check::counted(
+            "write=through: as many messages at any distance, with deep leases as without, but for a twentieth",
+            through.0 > 0 && 20 * through.1 <= 21 * through.0,
+            span(through),
+        ),
+        Check::counted(
+            "write=behind: a third of these messages at most",
+            behind.0 > 0 && 3 * behind.1 <= through.0,
+            format!("{} of {}", span(behind), span(through)),
+        ),
+        Check::counted(
+            "The server keeps a fifth of the leases at most where they are deep",
+            deep.0 > 0 && 5 * deep.1 <= node.0,
+            format!("{} of {}", span(deep), span(node)),
+        ),
+    ]
 }
 
 /// One build.
 struct Run {
     /// Of each phase, and of the sync: the end is when the server has it, as for who writes through.
     seconds: [f64; PHASES.len() + 1],
-    /// Messages, and leases that the server keeps.
-    costs: [String; 2],
+    costs: Costs,
+}
+
+/// Messages of the only machine, and leases that the server keeps of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Costs {
+    messages: u64,
+    leases: u64,
+}
+
+impl Costs {
+    fn of(cell: &Cell) -> Result<Costs, LabError> {
+        let messages = Messages::between(&Counters::new(), &cell.mounts[0].counters()?).all;
+        Ok(Costs { messages, leases: count(&cell.server_counters()?, "leases") })
+    }
+
+    fn cells(self) -> [String; 2] {
+        [self.messages, self.leases].map(|count| count.to_string())
+    }
 }
 
 impl Run {
@@ -114,7 +172,7 @@ fn built_at(lab: &Lab<'_>, build: &Build, (deep, options): (&str, &str), trip: u
     let start = Instant::now();
     sync(lab.program, &cell.mounts[0].root)?;
     let seconds = [unpack, configure, make, start.elapsed()].map(|time| time.as_secs_f64());
-    let costs = costs(&cell)?;
+    let costs = Costs::of(&cell)?;
     // Before the proxy, which would let them wait.
     cell.mounts.clear();
     Ok(Run { seconds, costs })
@@ -135,12 +193,6 @@ fn empty_table(title: &str) -> Table {
     let head = ["mode", "round trip (ms)"].into_iter().chain(PHASES);
     let head = head.chain(["sync", "all (s)", "messages", "leases at the server"]);
     Table { title: title.to_owned(), head: head.map(str::to_owned).collect(), rows: Vec::new() }
-}
-
-/// Messages of the only machine, and what the server keeps of it.
-fn costs(cell: &Cell) -> Result<[String; 2], LabError> {
-    let messages = Messages::between(&Counters::new(), &cell.mounts[0].counters()?);
-    Ok([messages.all.to_string(), count(&cell.server_counters()?, "leases").to_string()])
 }
 
 /// Of what is far away, milliseconds; with writes that go through it would take hours.
@@ -185,7 +237,7 @@ fn openssh(lab: &Lab<'_>) -> Result<(Vec<Series>, Table), LabError> {
             let times = openssh.run(lab, &cell.mounts[0].root)?;
             let start = Instant::now();
             sync(lab.program, &cell.mounts[0].root)?;
-            let all = row(mode, &trip.to_string(), times, start.elapsed(), costs(&cell)?);
+            let all = row(mode, &trip.to_string(), times, start.elapsed(), Costs::of(&cell)?.cells());
             points.push((trip as f64, all));
             cell.mounts.clear();
         }
@@ -196,9 +248,11 @@ fn openssh(lab: &Lab<'_>) -> Result<(Vec<Series>, Table), LabError> {
 
 pub(super) const WHY: &str = "Distance costs who tells the server of each change, and hardly who delays \
     changes, with deep leases and without: what a machine makes is its own with the server's reply, so a lease on \
-    one object costs no round trip of its own as a lock there does, and what deep leases save here is leases. The \
-    lab's own build has SSH-Build's shape, and no compiler runs; where one does, it takes so long that distance \
-    hardly shows.";
+    one object costs no round trip of its own as a lock there does, and what deep leases save here is leases. Where the \
+    tree is another machine's, what is read brings its lease with the answer, too, but what is changed (rm -r, objects \
+    that are written again) takes an exchange for each object, unless a deep lease covers it, as in the paper; and where \
+    another machine still reads the tree nobody has such a lease. The lab's own build has SSH-Build's shape, and no \
+    compiler runs; where one does, it takes so long that distance hardly shows.";
 
 pub(super) fn sync(program: &Path, root: &Path) -> Result<(), LabError> {
     let output =
@@ -207,4 +261,29 @@ pub(super) fn sync(program: &Path, root: &Path) -> Result<(), LabError> {
         return Ok(());
     }
     Err(LabError::Failed(format!("soda sync: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_depends_on_distance_or_saves_nothing_is_found_out() {
+        let costs = |messages, leases| Costs { messages, leases };
+        let holds = |all: [[Costs; 2]; 4]| -> Vec<bool> {
+            checks(&all.map(|of| of.to_vec())).into_iter().map(|check| check.holds).collect()
+        };
+        let well =
+            [[costs(480, 68); 2], [costs(14, 68), costs(18, 66)], [costs(484, 3); 2], [costs(14, 3); 2]];
+        assert_eq!(holds(well), [true, true, true]);
+        let with = |mode: usize, one: Costs| {
+            let mut all = well;
+            all[mode][1] = one;
+            holds(all)
+        };
+        assert_eq!(with(2, costs(540, 3)), [false, true, true], "one more lease for each object");
+        assert_eq!(with(1, costs(200, 68)), [true, false, true]);
+        assert_eq!(with(3, costs(14, 60)), [true, true, false]);
+        assert_eq!(with(0, costs(0, 0)), [false, false, false], "nothing was counted");
+    }
 }

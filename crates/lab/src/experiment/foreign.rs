@@ -1,46 +1,82 @@
-//! A build in a tree that another machine has unpacked and a third has read: nothing there is the builder's own, so each file
-//! takes a lease of its own, or one lease the whole tree.
+//! Work in a tree that another machine has made: nothing there is the worker's own, so each object takes a lease of its own, or
+//! one lease the whole tree. What is read brings its lease with the answer, which costs nothing; what is changed needs a lease
+//! first, as the paper's locks do.
 
-use super::Lab;
 use super::build::Build;
 use super::distance::sync;
 use super::spread::{self, Spread};
+use super::{Lab, times};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages, count};
-use crate::figure::{Axis, Figure, Series, Style, Table};
+use crate::check::Check;
+use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::proxy::Proxy;
 use crate::trace::Files;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Names, whether the server gives deep leases, and the builder's options. All delay changes: who tells each at once waits for
+/// Names, whether the server gives deep leases, and the worker's options. All delay changes: who tells each at once waits for
 /// that whatever leases there are.
 const MODES: [(&str, &str, &str); 2] = [
     ("node leases", "off", "write=behind,deep-leases=off"),
     ("deep leases", "on", "write=behind,deep-leases=on"),
 ];
 
-/// What was found: the figure, the table, and a sentence.
+/// What the worker does in the tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// `ls -lR` and `grep -r`.
+    Scan,
+    Build,
+    /// Everything is compiled once more, over the objects that are there.
+    BuildAgain,
+    /// `rm -r`
+    Remove,
+}
+
+/// The other machines when the work begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Others {
+    /// Whoever made the tree has gone, and nobody holds anything of it.
+    Gone,
+    /// It is still there, and a third one has read all of it.
+    Read,
+}
+
+const CASES: [(&str, Work, Others); 6] = [
+    ("list, look, read", Work::Scan, Others::Gone),
+    ("build", Work::Build, Others::Gone),
+    ("build, others read", Work::Build, Others::Read),
+    ("build again", Work::BuildAgain, Others::Gone),
+    ("rm -r", Work::Remove, Others::Gone),
+    ("rm -r, others read", Work::Remove, Others::Read),
+];
+
+/// What was found: figures, the table, a sentence, and claims.
 pub(super) struct Foreign {
-    pub(super) figure: Figure,
+    pub(super) figures: Vec<Figure>,
     pub(super) table: Table,
     pub(super) why: String,
+    pub(super) checks: Vec<Check>,
 }
+
+/// Of a case and a mode, by distance.
+type Curve = Vec<(f64, Spread)>;
 
 pub(super) fn run(lab: &Lab<'_>, trips: &[u64]) -> Result<Foreign, LabError> {
     let build = Build {
-        sources: lab.by_extent(8, 96),
-        headers: lab.by_extent(4, 16),
-        probes: lab.by_extent(2, 5),
+        sources: lab.by_extent(24, 36),
+        headers: lab.by_extent(4, 8),
+        probes: lab.by_extent(2, 3),
         thinks: Duration::ZERO,
     };
-    let rounds = lab.by_extent(1, 3);
     let title = format!(
-        "A tree of {} sources and {} headers that another machine unpacked and a third has read: configure, build and sync; \
-         write=behind, median of {rounds} rounds",
+        "A tree of {} sources and {} headers that another machine has made, built (but for `build`) and told: work and sync; \
+         write=behind, the median of three rounds where the server is beside",
         build.sources, build.headers
     );
     let head = [
+        "work",
         "mode",
         "round trip (ms)",
         "all (s)",
@@ -48,102 +84,242 @@ pub(super) fn run(lab: &Lab<'_>, trips: &[u64]) -> Result<Foreign, LabError> {
         "for consistency",
         "leases given",
         "leases at the server",
+        "messages by call",
     ];
     let mut table = Table::new(&title, head);
-    let mut points: [Vec<(f64, Spread)>; 2] = Default::default();
-    let mut farthest = Vec::new();
-    for trip in trips {
-        // By turns, so that the machine's mood is the same for both.
-        let mut found: [Vec<Built>; 2] = Default::default();
-        for round in 0..rounds {
-            for ((mode, deep, options), found) in MODES.iter().zip(&mut found) {
-                (lab.progress)(&format!(
-                    "a foreign tree, {mode}: {trip} ms away, round {} of {rounds}",
-                    round + 1
-                ));
-                found.push(built(lab, &build, *trip, deep, options)?);
+    let mut curves: [[Curve; 2]; CASES.len()] = Default::default();
+    // The last of each, which is the farthest.
+    let mut farthest: [[Option<Done>; 2]; CASES.len()] = Default::default();
+    for (case, (name, work, others)) in CASES.into_iter().enumerate() {
+        for trip in trips {
+            // Distance takes as long each time, what the machine takes does not.
+            let rounds = if *trip == 0 { lab.by_extent(1, 3) } else { 1 };
+            // By turns, so that the machine's mood is the same for both.
+            let mut found: [Vec<Done>; 2] = Default::default();
+            for round in 0..rounds {
+                for ((mode, deep, options), found) in MODES.into_iter().zip(&mut found) {
+                    let round = round + 1;
+                    (lab.progress)(&format!("{name}, {mode}: {trip} ms away, round {round} of {rounds}"));
+                    found.push(done(lab, (work, others), &build, *trip, (deep, options))?);
+                }
             }
-        }
-        for (((mode, ..), found), points) in MODES.iter().zip(&found).zip(&mut points) {
-            let Some(all) = Spread::of(found.iter().map(|built| built.seconds).collect()) else { continue };
-            points.push((*trip as f64, all));
-            let middle = |of: fn(&Built) -> u64| {
-                let counts = found.iter().map(|built| of(built) as f64).collect();
-                Spread::of(counts).map_or("-".to_owned(), |spread| format!("{:.0}", spread.middle))
-            };
-            let counts = [
-                middle(|built| built.messages.all),
-                middle(|built| built.messages.for_consistency()),
-                middle(|built| built.given),
-                middle(|built| built.leases),
-            ];
-            if Some(trip) == trips.last() {
-                farthest.push(format!("{mode} {all} s, {} messages", counts[0]));
+            for (mode, found) in found.into_iter().enumerate() {
+                let Some(all) = Spread::of(found.iter().map(|done| done.seconds).collect()) else { continue };
+                curves[case][mode].push((*trip as f64, all));
+                let Some(last) = found.into_iter().last() else { continue };
+                let row = [name.to_owned(), MODES[mode].0.to_owned(), trip.to_string(), all.to_string()];
+                table.rows.push(row.into_iter().chain(last.cells()).collect());
+                farthest[case][mode] = Some(last);
             }
-            let row = [(*mode).to_owned(), trip.to_string(), all.to_string()];
-            table.rows.push(row.into_iter().chain(counts).collect());
         }
     }
-    // Dashed over solid: where both take as long both are seen.
-    let [node, deep] = points;
-    let deep = Series { style: Style::Line, ..spread::series(MODES[1].0, &deep).looking(1, 1) };
-    let series = vec![spread::series(MODES[0].0, &node).looking(0, 0), deep];
-    let (x, y) = (Axis::linear("round trip to the server (ms)"), Axis::linear("configure, build, sync (s)"));
-    let title = "Hierarchical control, figure 3: a build in a tree that another machine made";
+    let ends = |of: fn(&Done) -> f64| -> Vec<Series> {
+        let of = |mode: usize| {
+            let places = (1..).zip(&farthest);
+            let points = places.filter_map(|(at, done)| Some((f64::from(at), of(done[mode].as_ref()?))));
+            Series::new(MODES[mode].0, Style::Points, points.collect()).looking(mode, mode)
+        };
+        vec![of(0), of(1)]
+    };
     let most = trips.last().copied().unwrap_or_default();
+    let names = || Axis::named("", CASES.map(|(name, ..)| name));
+    let title = "Hierarchical control, figure 3: work in a tree that another machine made";
+    let messages = ends(|done| done.messages.all as f64);
+    let seconds = ends(|done| done.seconds);
+    let away = format!("{title}; {most} ms away");
+    let mut figures = vec![
+        Figure::new("tree-messages", &away, names(), Axis::linear("messages of the worker"), messages),
+        Figure::new("tree-time", &away, names(), Axis::linear("work and sync (s)"), seconds),
+    ];
+    // One point would be no curve.
+    if trips.len() > 1 {
+        let (x, y) = (Axis::linear("round trip to the server (ms)"), Axis::linear("work and sync (s)"));
+        let curves = Figure::new("tree-distance", title, x, y, by_distance(&curves));
+        figures.push(Figure { whiskers: "least and greatest of three".to_owned(), ..curves });
+    }
     Ok(Foreign {
-        figure: Figure::new("foreign", title, x, y, series),
+        figures,
         table,
-        why: format!(" In a tree that another machine made, {most} ms away: {}.", farthest.join("; ")),
+        why: said(&farthest, most),
+        checks: checks(&CASES.map(|(name, work, others)| (name, work, others)), &farthest),
     })
 }
 
-/// One build.
-struct Built {
+/// Of what changes the tree. Dashed over solid: where both take as long both are seen.
+fn by_distance(curves: &[[Curve; 2]; CASES.len()]) -> Vec<Series> {
+    let changing = CASES.iter().zip(curves).filter(|((_, work, others), _)| {
+        matches!(work, Work::BuildAgain | Work::Remove) && *others == Others::Gone
+    });
+    let both = changing.enumerate().flat_map(|(color, ((name, ..), [node, deep]))| {
+        let of = |mode: usize, curve: &Curve| {
+            spread::series(format!("{name}, {}", MODES[mode].0), curve).looking(color, mode)
+        };
+        [of(0, node), Series { style: Style::Line, ..of(1, deep) }]
+    });
+    both.collect()
+}
+
+/// What each kind of work took, in a sentence.
+fn said(farthest: &[[Option<Done>; 2]; CASES.len()], trip: u64) -> String {
+    let parts = CASES.iter().zip(farthest).filter_map(|((name, ..), [node, deep])| {
+        let (node, deep) = (node.as_ref()?, deep.as_ref()?);
+        let of = |done: &Done| format!("{} s, {} messages", digits(done.seconds), done.messages.all);
+        Some(format!("{name}: {} and {}", of(node), of(deep)))
+    });
+    let parts: Vec<String> = parts.collect();
+    format!(
+        " In a tree that another machine made, {trip} ms away, with node leases and with deep ones: {}.",
+        parts.join("; ")
+    )
+}
+
+/// That deep leases spare the exchange that each changed object takes by itself; none where things are only read, or where
+/// another machine reads them: below what others read the server gives no deep lease to write.
+fn checks(cases: &[(&str, Work, Others)], found: &[[Option<Done>; 2]]) -> Vec<Check> {
+    let pairs = cases.iter().zip(found).filter_map(|((name, work, others), [node, deep])| {
+        let (node, deep) = (node.as_ref()?.messages, deep.as_ref()?.messages);
+        let ratio = times(deep.all as f64, node.all as f64);
+        let numbers = format!("{} of {}, {ratio}", deep.all, node.all);
+        let check = match (work, others) {
+            (Work::Remove, Others::Gone) => Check::counted(
+                format!("{name}: with deep leases a third of the messages at most"),
+                3 * deep.all <= node.all,
+                numbers,
+            ),
+            (Work::BuildAgain, Others::Gone) => Check::counted(
+                format!("{name}: with deep leases five sixths of the messages at most"),
+                6 * deep.all <= 5 * node.all,
+                numbers,
+            ),
+            _ => Check::counted(
+                format!("{name}: with deep leases no more messages, but for a tenth"),
+                10 * deep.all <= 11 * node.all,
+                numbers,
+            ),
+        };
+        Some(check)
+    });
+    pairs.collect()
+}
+
+/// One piece of work.
+struct Done {
     seconds: f64,
-    /// Of the builder.
+    /// Of the worker, and what they are, by call.
     messages: Messages,
-    /// Leases that the server gave it while it built, and those that it has in the end, of all.
+    by_call: Vec<(&'static str, u64)>,
+    /// Leases that the server gave it while it worked, and those that it has in the end, of all.
     given: u64,
     leases: u64,
 }
 
-fn built(lab: &Lab<'_>, build: &Build, trip: u64, deep: &str, options: &str) -> Result<Built, LabError> {
+impl Done {
+    fn cells(&self) -> [String; 5] {
+        let by_call: Vec<String> =
+            self.by_call.iter().map(|(call, count)| format!("{call} {count}")).collect();
+        let Messages { all, .. } = self.messages;
+        let counts = [all, self.messages.for_consistency(), self.given, self.leases].map(|n| n.to_string());
+        let [all, consistency, given, leases] = counts;
+        [all, consistency, given, leases, by_call.join(", ")]
+    }
+}
+
+fn done(
+    lab: &Lab<'_>,
+    (work, others): (Work, Others),
+    build: &Build,
+    trip: u64,
+    (deep, options): (&str, &str),
+) -> Result<Done, LabError> {
     let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", deep])?;
     let proxy = Proxy::start(cell.address(), Duration::from_millis(trip))?;
     cell.mount(2, "sync")?;
-    build.unpack(&Files::of(&cell.mounts[0].root))?;
+    let made = Files::of(&cell.mounts[0].root);
+    build.unpack(&made)?;
+    if work != Work::Build {
+        build.configure(&made)?;
+        build.make(&made)?;
+    }
     sync(lab.program, &cell.mounts[0].root)?;
-    read_all(&cell.mounts[1].root)?;
+    match others {
+        Others::Gone => cell.mounts.clear(),
+        Others::Read => read_all(&cell.mounts[1].root)?,
+    }
     cell.mount_another(&proxy.address(), options, None)?;
-    let files = Files::of(&cell.mounts[2].root);
+    let Some(worker) = cell.mounts.last() else {
+        return Err(LabError::Failed("the worker has no mount".to_owned()));
+    };
+    let files = Files::of(&worker.root);
     let given =
         |counters: &Counters| count(counters, "lease.read_grants") + count(counters, "lease.write_grants");
-    let (server, before) = (cell.server_counters()?, cell.mounts[2].counters()?);
+    let (server, before) = (cell.server_counters()?, worker.counters()?);
     let start = Instant::now();
-    build.configure(&files)?;
-    build.make(&files)?;
-    sync(lab.program, &cell.mounts[2].root)?;
+    match work {
+        Work::Scan => read_all(&worker.root)?,
+        Work::Build => {
+            build.configure(&files)?;
+            build.make(&files)?;
+        }
+        Work::BuildAgain => build.make_again(&files)?,
+        Work::Remove => {
+            let tree = worker.root.join("tree");
+            std::fs::remove_dir_all(&tree).map_err(LabError::io(&tree))?;
+        }
+    }
+    sync(lab.program, &worker.root)?;
     let seconds = start.elapsed().as_secs_f64();
-    let (after, messages) = (cell.server_counters()?, cell.mounts[2].counters()?);
+    let (after, counters) = (cell.server_counters()?, worker.counters()?);
+    // Before the proxy, which would let them wait.
     cell.mounts.clear();
-    Ok(Built {
+    Ok(Done {
         seconds,
-        messages: Messages::between(&before, &messages),
+        messages: Messages::between(&before, &counters),
+        by_call: Messages::all_by_call(&[before], &[counters]),
         given: given(&after).saturating_sub(given(&server)),
         leases: count(&after, "leases"),
     })
 }
 
-/// Every file below.
+/// Looks at every name below, and reads every file.
 fn read_all(dir: &Path) -> Result<(), LabError> {
     for entry in std::fs::read_dir(dir).map_err(LabError::io(dir))? {
-        let path = entry.map_err(LabError::io(dir))?.path();
-        if path.is_dir() {
+        let entry = entry.map_err(LabError::io(dir))?;
+        let path = entry.path();
+        if entry.metadata().map_err(LabError::io(&path))?.is_dir() {
             read_all(&path)?;
         } else {
             std::fs::read(&path).map_err(LabError::io(&path))?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done_with(all: u64) -> Option<Done> {
+        let messages = Messages { all, changes: 2 };
+        Some(Done { seconds: 1.0, messages, by_call: vec![("read", all)], given: 1, leases: 2 })
+    }
+
+    #[test]
+    fn who_saves_nothing_where_something_is_changed_is_found_out() {
+        let holds = |work: Work, others: Others, node: u64, deep: u64| {
+            let checks = checks(&[("it", work, others)], &[[done_with(node), done_with(deep)]]);
+            assert_eq!(checks.len(), 1);
+            checks[0].holds
+        };
+        let gone = Others::Gone;
+        assert!(holds(Work::Remove, gone, 300, 100) && !holds(Work::Remove, gone, 300, 101));
+        assert!(holds(Work::BuildAgain, gone, 600, 500) && !holds(Work::BuildAgain, gone, 600, 501));
+        assert!(holds(Work::Scan, gone, 100, 110) && !holds(Work::Build, gone, 100, 111));
+        assert!(holds(Work::Remove, Others::Read, 100, 110) && !holds(Work::Remove, Others::Read, 100, 111));
+    }
+
+    #[test]
+    fn calls_stand_with_their_counts() {
+        let cells = done_with(7).expect("done").cells();
+        assert_eq!(cells, ["7", "5", "1", "2", "read 7"].map(str::to_owned));
+    }
 }

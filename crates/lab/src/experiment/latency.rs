@@ -2,14 +2,14 @@
 
 use super::cold::{Apart, Asked};
 use super::spread::{self, Spread};
-use super::{Found, Lab, at_once};
+use super::{Found, Lab, at_once, counters};
 use crate::LabError;
-use crate::cell::Cell;
+use crate::cell::{Cell, Counters, Messages, Mount, count};
 use crate::check::Check;
 use crate::figure::{self, Axis, Figure, Table, digits};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// open, read or write all, close.
@@ -176,20 +176,29 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
     let clients = lab.by_extent(vec![1, 2, 4], vec![1, 2, 4, 6, 8, 10]);
     let (jobs, rounds) = lab.by_extent((10, 1), (50, 5));
     let title = "A job: four files of 5 KiB written, read, removed; median of the rounds, and the quartiles";
-    let mut table = Table::new(title, ["clients", "mode", "a job (ms)"]);
+    let head = ["clients", "mode", "a job (ms)", "messages of a job", "leases asked back"];
+    let mut table = Table::new(title, head);
     let (mut series, mut grows) = (Vec::new(), Vec::new());
-    for (mode, options) in [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")]
-    {
+    let mut sent: [Vec<Sent>; MODES.len()] = Default::default();
+    for ((mode, options), sent) in MODES.into_iter().zip(&mut sent) {
         let mut cell = Cell::start(lab, &["--term", "60s"])?;
         let mut points = Vec::new();
         for &count in &clients {
             (lab.progress)(&format!("{mode}: {count} clients"));
             cell.mount(count, options)?;
-            let round = |round| all_work(&cell, &format!("{mode}-{count}-{round}"), jobs);
-            let times = (0..rounds).map(round).collect::<Result<_, _>>()?;
+            let name = |round: usize| format!("{mode}-{count}-{round}");
+            // The directory that theirs are in is the one thing that they share.
+            make_dirs(&cell, (0..rounds).map(name))?;
+            let before = counters(&cell)?;
+            let times = (0..rounds).map(|round| all_work(&cell, &name(round), jobs));
+            let times = times.collect::<Result<_, _>>()?;
+            let of_jobs = Sent::between(&before, &counters(&cell)?, count * jobs * rounds);
+            sent.push(of_jobs);
             if let Some(time) = Spread::of(times) {
                 points.push((count as f64, time));
-                table.row([count.to_string(), mode.to_owned(), time.to_string()]);
+                let counts = [digits(of_jobs.messages), of_jobs.recalls.to_string()];
+                let row = [count.to_string(), mode.to_owned(), time.to_string()];
+                table.rows.push(row.into_iter().chain(counts).collect());
             }
         }
         if let (Some((_, first)), Some((_, last))) = (points.first(), points.last()) {
@@ -210,9 +219,70 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
         ),
         figures: vec![Figure::new("jobs", title, x, y, series)],
         tables: vec![table],
-        checks: Vec::new(),
+        checks: of_strangers(&sent),
         files: Vec::new(),
     })
+}
+
+const MODES: [(&str, &str); 2] =
+    [("write=through", "sync,memory=64M"), ("write=behind", "write=behind,memory=64M")];
+
+/// What so many clients sent for their jobs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Sent {
+    /// Of one job.
+    messages: f64,
+    /// Leases that were asked back, of all.
+    recalls: u64,
+}
+
+impl Sent {
+    fn between(before: &[Counters], after: &[Counters], jobs: usize) -> Sent {
+        let pairs = || before.iter().zip(after);
+        let recalls = |(before, after)| count(after, "recalls").saturating_sub(count(before, "recalls"));
+        let all: Messages = pairs().map(|(before, after)| Messages::between(before, after)).sum();
+        Sent { messages: all.all as f64 / jobs.max(1) as f64, recalls: pairs().map(recalls).sum() }
+    }
+}
+
+/// That clients that share nothing do not disturb each other: of each of [`MODES`], by the number of clients.
+fn of_strangers(sent: &[Vec<Sent>; MODES.len()]) -> Vec<Check> {
+    let [through, behind] = sent;
+    let all = |of: &[Sent]| -> (f64, f64) {
+        let messages = || of.iter().map(|sent| sent.messages);
+        (messages().fold(f64::INFINITY, f64::min), messages().fold(0.0, f64::max))
+    };
+    let span = |(least, most): (f64, f64)| format!("{} to {}", digits(least), digits(most));
+    let recalls: u64 = sent.iter().flatten().map(|sent| sent.recalls).sum();
+    let (through, behind) = (all(through), all(behind));
+    vec![
+        Check::counted(
+            "No lease is asked back of clients in directories of their own",
+            recalls == 0,
+            format!("{recalls} of all"),
+        ),
+        Check::counted(
+            "write=through: a job takes as many messages however many clients there are, but for a twentieth",
+            through.0 > 0.0 && through.1 <= 1.05 * through.0,
+            span(through),
+        ),
+        Check::counted(
+            "write=behind: a third of these at most",
+            3.0 * behind.1 <= through.0,
+            format!("{} of {}", span(behind), span(through)),
+        ),
+    ]
+}
+
+/// Those of all clients, each its own; all know then where theirs are.
+fn make_dirs(cell: &Cell, names: impl Iterator<Item = String>) -> Result<(), LabError> {
+    let dirs = |name: &String| -> Vec<PathBuf> {
+        let own = |(number, mount): (usize, &Mount)| mount.root.join(format!("{name}-{number}"));
+        cell.mounts.iter().enumerate().map(own).collect()
+    };
+    let all: Vec<PathBuf> = names.flat_map(|name| dirs(&name)).collect();
+    all.iter().try_for_each(|dir| std::fs::create_dir(dir).map_err(LabError::io(dir)))?;
+    all.iter().try_for_each(|dir| std::fs::read_dir(dir).map(drop).map_err(LabError::io(dir)))
 }
 
 pub(super) const WHY_SCALABILITY: &str = "All clients and the server share the processors of one computer \
@@ -230,7 +300,6 @@ fn all_work(cell: &Cell, name: &str, jobs: usize) -> Result<f64, LabError> {
 }
 
 fn work(dir: &Path, jobs: usize) -> Result<(), LabError> {
-    std::fs::create_dir(dir).map_err(LabError::io(dir))?;
     for _ in 0..jobs {
         let paths: Vec<_> = (0..4).map(|number| dir.join(format!("file{number}.c"))).collect();
         for path in &paths {
@@ -244,4 +313,34 @@ fn work(dir: &Path, jobs: usize) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_disturb_each_other_are_found_out() {
+        let sent = |messages, recalls| Sent { messages, recalls };
+        let well = [vec![sent(40.0, 0), sent(40.4, 0)], vec![sent(0.1, 0), sent(0.2, 0)]];
+        let with = |mode: usize, one: Sent| -> Vec<bool> {
+            let mut all = well.clone();
+            all[mode][1] = one;
+            of_strangers(&all).into_iter().map(|check| check.holds).collect()
+        };
+        assert_eq!(with(0, sent(41.0, 0)), [true, true, true]);
+        assert_eq!(with(0, sent(40.0, 1)), [false, true, true]);
+        assert_eq!(with(0, sent(43.0, 0)), [true, false, true], "two more by number");
+        assert_eq!(with(1, sent(20.0, 0)), [true, true, false]);
+    }
+
+    #[test]
+    fn messages_are_of_one_job_and_recalls_of_all() {
+        let of = |list: &[(&str, u64)]| -> Counters {
+            list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+        };
+        let before = [of(&[("msg_create", 3)]), of(&[])];
+        let after = [of(&[("msg_create", 13), ("recalls", 1)]), of(&[("msg_unlink", 9)])];
+        assert_eq!(Sent::between(&before, &after, 10), Sent { messages: 4.0, recalls: 1 });
+    }
 }

@@ -15,10 +15,12 @@ mod papers;
 mod protocols;
 mod sharing;
 mod spread;
+mod stale;
 mod terms;
 mod timeouts;
 mod traces;
 
+use crate::cell::{Cell, Counters};
 use crate::check::Check;
 use crate::figure::{Figure, Table};
 use crate::machine::{Machine, Stretch};
@@ -122,7 +124,7 @@ impl std::fmt::Debug for Lab<'_> {
 }
 
 /// All experiments, in the order of the report.
-pub const ALL: [Experiment; 17] = [
+pub const ALL: [Experiment; 18] = [
     Experiment {
         name: "soda-fig2",
         title: "SODA, figure 2: messages against the term",
@@ -157,6 +159,13 @@ pub const ALL: [Experiment; 17] = [
         question: "Who writes much: are leases still faster than asking at each read?",
         needs: Needs::Mounts,
         run: terms::figures_6_and_7,
+    },
+    Experiment {
+        name: "stale-reads",
+        title: "SODA, introduction: mounts that believe for a time what they have, as NFS",
+        question: "What does it cost to be right, and how often is who only believes wrong?",
+        needs: Needs::Mounts,
+        run: stale::run,
     },
     Experiment {
         name: "dead-readers",
@@ -449,6 +458,11 @@ where
     found.into_iter().collect()
 }
 
+/// Of each mount.
+pub(crate) fn counters(cell: &Cell) -> Result<Vec<Counters>, LabError> {
+    cell.mounts.iter().map(crate::cell::Mount::counters).collect()
+}
+
 /// What a thread of an experiment has found.
 pub(crate) fn joined<T>(thread: std::thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
     thread.join().map_err(|_| LabError::Failed("a machine of the experiment broke down".into()))?
@@ -512,6 +526,7 @@ mod tests {
             protocols::WHY,
             sharing::WHY,
             sharing::WHY_POLLING,
+            stale::WHY,
             terms::WHY_5,
             terms::WHY_6_7,
             timeouts::WHY,

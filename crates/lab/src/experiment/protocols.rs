@@ -17,9 +17,9 @@ const NOT_DRAWN: [&str; 4] =
     ["leases, by multicast", "Soda, behind, no eq. 8", "Soda, behind, deep leases", "NFS, 6 s, names 60 s"];
 
 fn compare(lab: &Lab<'_>, title: &str, workload: &Workload, seed: u64) -> Result<Compared, LabError> {
-    let outcome = |(name, system)| {
+    let outcome = |(name, system): (&str, System)| {
         (lab.progress)(&format!("simulating {name}: {title}"));
-        Ok((name, simulate(system, workload, ROUND_TRIP, seed)?))
+        Ok((name.to_owned(), simulate(system, workload, ROUND_TRIP, seed)?))
     };
     let rows = systems().into_iter().map(outcome).collect::<Result<_, LabError>>()?;
     Ok(Compared::new(title, rows))

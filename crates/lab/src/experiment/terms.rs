@@ -1,9 +1,9 @@
 //! SODA's figures 5, 6 and 7, of the real system.
 
 use super::spread::{self, Spread};
-use super::{Found, Lab, at_once, median_micros, micros, times};
+use super::{Found, Lab, at_once, counters, median_micros, micros, times};
 use crate::LabError;
-use crate::cell::{Cell, Counters, Messages, count};
+use crate::cell::{Cell, Messages, count};
 use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use soda_model::Rng;
@@ -119,10 +119,6 @@ fn fill(root: &Path, files: u32) -> Result<(), LabError> {
     Ok(())
 }
 
-fn counters(cell: &Cell) -> Result<Vec<Counters>, LabError> {
-    cell.mounts.iter().map(crate::cell::Mount::counters).collect()
-}
-
 /// Files, and of each client R and W of each file.
 const LOAD: (u32, f64, f64) = (10, 2.0, 0.01);
 
@@ -155,7 +151,7 @@ fn predict(t: f64) -> Result<Predicted, LabError> {
 
 pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
     let (files, reads, writes) = LOAD;
-    let least = lab.by_extent(2.0, 20.0);
+    let least = lab.by_extent(2.0, 16.0);
     let terms = lab.by_extent(vec![0.0, 0.5, 2.0], vec![0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0]);
     let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(1, "sync")?;
@@ -323,7 +319,7 @@ impl Shared {
 }
 
 pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
-    let length = lab.by_extent(Duration::from_millis(1500), Duration::from_secs(10));
+    let length = lab.by_extent(Duration::from_millis(1500), Duration::from_secs(9));
     let rates = lab.by_extent(vec![0.0, 0.3, 0.7], vec![0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]);
     // Who asks would be given leases all the same, and have them asked back, unless it wants none.
     let modes =

@@ -12,6 +12,7 @@ use crate::proxy::Proxy;
 use crate::sim::leases::{Setting, Use};
 use crate::sim::{self, Kind, System};
 use crate::trace::{Does, Files, Recording, Step, Trace};
+use soda_protocol::CallKind;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -76,7 +77,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     }
     let (x, y) =
         (Axis::logarithmic("time-out of a deep lease (s)"), Axis::logarithmic("messages of the build"));
-    let Measured { mut curves, table: measured, checks, recalled } = measured(lab)?;
+    let Measured { mut curves, table: measured, checks, recalled, asked } = measured(lab)?;
     let mut tables = vec![table, measured];
     if !lab.is_quick() {
         let (openssh, points) = openssh(lab)?;
@@ -92,10 +93,11 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
                 0.1 s the servers elect anew again and again.",
         why: format!(
             "{WHY} Here the compiler computed {} s at most, and the simulated build took, with write=behind, so many \
-             messages: {}. Leases that were asked back on the mount: {}.",
+             messages: {}. Leases that were asked back on the mount: {}. What the mount asked for with {} s: {asked}.",
             digits(build.longest().as_secs_f64()),
             by_timeout(&series[series.len() - 2].points),
-            recalled.join("; ")
+            recalled.join("; "),
+            MEASURED[0]
         ),
         figures: vec![
             Figure::new(
@@ -127,7 +129,9 @@ fn curves(mode: &str, points: &[(f64, f64)], color: usize) -> [Series; 2] {
 pub(super) const WHY: &str = "Where the time-out is longer than the compiler computes, the lease lasts through the build; \
     where it is shorter, what only the deep lease covered is asked for again and again. With write=behind leases on what \
     was changed stay until the server has it on its disk, whatever the time-out: a client has that done every other second. \
-    Who never gives the lease back has it asked for when the other machine looks.";
+    Who never gives the lease back has it asked for when the other machine looks. With write=through a mount sends \
+    more than is simulated: when all has gone back, the way to one file is a question for each name of its path, for its \
+    attributes, and for lists of directories, where the simulation has one for each lease; the table has them by call.";
 
 /// What each time-out cost, in words.
 fn by_timeout(points: &[(f64, f64)]) -> String {
@@ -158,8 +162,9 @@ struct Measured {
     curves: Vec<Series>,
     table: Table,
     checks: Vec<Check>,
-    /// Leases that were asked back, in words.
+    /// Leases that were asked back, in words; and what was asked for with the shortest time-out.
     recalled: Vec<String>,
+    asked: String,
 }
 
 /// The same of the real system, which waits while the compiler computes: of each mode and time-out. What it did is recorded and
@@ -180,6 +185,8 @@ fn measured(lab: &Lab<'_>) -> Result<Measured, LabError> {
         "simulated",
         "recalls",
         "simulated",
+        "measured, by call",
+        "simulated, by kind",
     ];
     let title = format!(
         "Measured {trip} ms away, and what was recorded there simulated: {sources} sources, {probes} probes, a compiler \
@@ -190,8 +197,10 @@ fn measured(lab: &Lab<'_>) -> Result<Measured, LabError> {
         table: Table::new(&title, head),
         checks: Vec::new(),
         recalled: Vec::new(),
+        asked: String::new(),
     };
     let mut worst: (f64, String) = (1.0, "none".to_owned());
+    let mut asked = Vec::new();
     for (color, (mode, options, usage)) in MODES.into_iter().enumerate() {
         let (mut points, mut recalled) = (Vec::new(), Vec::new());
         for timeout in timeouts.iter().copied().chain([f64::INFINITY]) {
@@ -219,7 +228,14 @@ fn measured(lab: &Lab<'_>) -> Result<Measured, LabError> {
             ];
             let counts = counts.into_iter().flat_map(|(here, there)| [here.to_string(), there.to_string()]);
             let row = [mode.to_owned(), name(timeout), seconds].into_iter().chain(counts);
-            found.table.rows.push(row.collect());
+            let kinds: Vec<(&str, u64)> =
+                outcome.messages.iter().map(|(kind, count)| (kind.name(), *count)).collect();
+            found.table.rows.push(row.chain([listed(&run.by_call), listed(&kinds)]).collect());
+            asked.extend((timeout == MEASURED[0]).then(|| {
+                let looks = Looks::of(&run.by_call);
+                found.checks.push(looks.check(mode));
+                format!("{mode}: {looks}")
+            }));
             recalled.push(format!("{} with {}", run.recalls, name(timeout)));
             if timeout.is_infinite() {
                 found.checks.push(Check::counted(
@@ -238,7 +254,59 @@ fn measured(lab: &Lab<'_>) -> Result<Measured, LabError> {
         worst.0.ln().abs() <= 1.5_f64.ln(),
         format!("{} as many measured as simulated: {}", times(worst.0, 1.0), worst.1),
     ));
+    found.asked = asked.join("; ");
     Ok(found)
+}
+
+/// What there was, and how often.
+fn listed(counts: &[(&str, u64)]) -> String {
+    counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What a mount asks for apart that the simulation has as one exchange for each lease: the names on the way to a file, their
+/// attributes, lists of directories, and data. Messages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Looks {
+    names: u64,
+    attributes: u64,
+    lists: u64,
+    data: u64,
+    /// All, changes and recalls as well.
+    all: u64,
+}
+
+impl Looks {
+    fn of(by_call: &[(&str, u64)]) -> Looks {
+        let mut looks = Looks::default();
+        for (call, count) in by_call {
+            looks.all += count;
+            match CallKind::named(call) {
+                Some(CallKind::Lookup | CallKind::LookupStat) => looks.names += count,
+                Some(CallKind::GetAttr | CallKind::Stat) => looks.attributes += count,
+                Some(CallKind::ReadDir) => looks.lists += count,
+                Some(CallKind::Read) => looks.data += count,
+                _ => {}
+            }
+        }
+        looks
+    }
+
+    /// That these are what a mount sends more: of a build whose leases went back while the compiler computed.
+    fn check(self, mode: &str) -> Check {
+        let Looks { names, attributes, lists, data, .. } = self;
+        let but_data = names + attributes + lists;
+        let claim = format!(
+            "With {mode} and the shortest time-out most of what a mount reads again is not file data"
+        );
+        Check::counted(claim, but_data > data, self.to_string())
+    }
+}
+
+impl std::fmt::Display for Looks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Looks { names, attributes, lists, data, all } = self;
+        write!(f, "names {names}, attributes {attributes}, lists {lists}, data {data} of {all} messages")
+    }
 }
 
 /// openssh, as in the paper, with delayed writes; and its seconds by time-out.
@@ -269,6 +337,7 @@ fn openssh(lab: &Lab<'_>) -> Result<(Table, Vec<(f64, f64)>), LabError> {
 struct Run {
     seconds: f64,
     messages: u64,
+    by_call: Vec<(&'static str, u64)>,
     given_back: u64,
     recalls: u64,
 }
@@ -307,6 +376,7 @@ fn run_watched(
     let run = Run {
         seconds,
         messages: Messages::between(&Counters::new(), &counters).all,
+        by_call: Messages::all_by_call(&[Counters::new()], std::slice::from_ref(&counters)),
         given_back: of("leases_released"),
         recalls: of("recalls"),
     };
@@ -324,6 +394,22 @@ mod tests {
         assert_eq!(finite.points, [(0.1, 9.0), (2.0, 5.0)]);
         assert_eq!(never.points, [(0.1, 4.0), (2.0, 4.0)]);
         assert_eq!((never.style, never.look), (Style::Line, finite.look));
+    }
+
+    #[test]
+    fn what_a_mount_asks_for_apart_is_sorted_by_call() {
+        let calls = [
+            ("lookupstat", 40),
+            ("read", 20),
+            ("getattr", 12),
+            ("readdir", 6),
+            ("digest", 4),
+            ("release", 3),
+        ];
+        let looks = Looks::of(&calls);
+        assert_eq!(looks, Looks { names: 40, attributes: 12, lists: 6, data: 20, all: 85 });
+        assert!(looks.check("m").holds && !Looks { names: 2, ..looks }.check("m").holds);
+        assert_eq!(listed(&calls[..2]), "lookupstat 40, read 20");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What real programs asked of a real mount, as a workload of every protocol.
 
 use super::build::Build;
-use super::{Found, Lab, andrew, at_once, times};
+use super::{Found, Lab, andrew, at_once, counters, times};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages};
 use crate::check::Check;
@@ -54,7 +54,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             if kind == "Andrew" && at == 0 {
                 let title =
                     format!("Andrew, {machines} machines, one source: {} calls; 0.5 ms", trace.steps.len());
-                tables.extend(under_trace(&title, &trace, ROUND_TRIP).totals());
+                tables.extend(under_trace(&title, &trace, ROUND_TRIP, &[]).totals());
                 files.push(("andrew.csv", trace.csv()));
             }
         }
@@ -63,7 +63,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let trace = recorded_build(lab, &build(lab))?;
     let title =
         format!("A build of {:.0} s by one machine: {} calls; 0.5 ms", trace.length(), trace.steps.len());
-    tables.extend(under_trace(&title, &trace, ROUND_TRIP).totals());
+    tables.extend(under_trace(&title, &trace, ROUND_TRIP, &[]).totals());
     files.push(("build.csv", trace.csv()));
     let series =
         points.iter().map(|(name, points)| Series::new(*name, Style::Points, points.clone())).collect();
@@ -154,10 +154,6 @@ fn record_build(lab: &Lab<'_>, build: &Build, deep: &str, options: &str) -> Resu
 /// What is recorded here once, for the simulation alone.
 pub(super) fn recorded_build(lab: &Lab<'_>, build: &Build) -> Result<Trace, LabError> {
     Ok(record_build(lab, build, "off", "write=behind")?.0)
-}
-
-fn counters(cell: &Cell) -> Result<Vec<Counters>, LabError> {
-    cell.mounts.iter().map(crate::cell::Mount::counters).collect()
 }
 
 fn messages(before: &[Counters], after: &[Counters]) -> (u64, u64) {
