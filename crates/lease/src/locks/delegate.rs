@@ -107,7 +107,8 @@ impl Delegate {
         self.files.get(&fid).is_some_and(|file| file.made != Made::No)
     }
 
-    /// The digest of this number is about to tell of the file. True: it has to say, too, that this client decides about its locks.
+    /// The digest of this number is about to tell of the file. True: it has to say, too, that this client decides about its
+    /// locks.
     pub fn tell(&mut self, fid: Fid, epoch: Epoch) -> bool {
         let decides = self.files.get(&fid).is_some_and(|file| file.made == Made::Untold);
         if decides {
