@@ -15,7 +15,7 @@ use soda_protocol::{Answer, Note, SessionKey};
 use soda_types::{Epoch, Fid, FsResult, InUse, Monotonic, Recall, RecallAck};
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -41,8 +41,6 @@ pub(crate) struct Inner {
     pub(crate) opening_disk: watch::Sender<bool>,
     pub(crate) root: OnceLock<Fid>,
     pub(crate) max_io: AtomicU32,
-    /// The version that the server spoke last.
-    pub(crate) protocol: AtomicU16,
     /// Grows with each session that was lost: open files remember it.
     pub(crate) losses: AtomicU64,
     /// Whether notes that are kept back are going to be sent, whatever follows.

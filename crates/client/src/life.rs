@@ -18,7 +18,7 @@ use soda_oplog::Applied;
 use soda_protocol::{Call, Frame, FrameKind, Request};
 use soda_types::{Errno, Fid, FsError};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -65,7 +65,6 @@ impl Inner {
             opening_disk: watch::Sender::new(false),
             root: OnceLock::new(),
             max_io: AtomicU32::new(soda_protocol::MAX_IO),
-            protocol: AtomicU16::new(soda_protocol::PROTOCOL_VERSION_MIN),
             losses: AtomicU64::new(0),
             holding: AtomicBool::new(false),
             session_ended: Notify::new(),

@@ -177,19 +177,16 @@ async fn read_and_recalled(script: &mut Script) -> Arc<OpenFile> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_does_not_know_the_question_is_not_asked_it() {
-    for (protocol, knows) in [(PROTOCOL_VERSION_FETCH - 1, false), (PROTOCOL_VERSION_FETCH, true)] {
-        let mut script = Script::start_speaking(protocol).await;
-        let _file = read_and_recalled(&mut script).await;
-        let client = Arc::clone(&script.client);
-        let asking = tokio::spawn(async move { client.getattr(FILE).await });
-        let (tag, request) = script.control.request().await;
-        let fetch =
-            Call::Fetch { fid: FILE, most: 128 << 10, known: Some(Version(1)), holder: FromHolder::Lease };
-        assert_eq!(request.call, if knows { fetch } else { Call::GetAttr { fid: FILE } });
-        script.control.answer(tag, Answer::Node(node(FILE, 2, 6)), &[grant(FILE, Mode::Read, 2)]).await;
-        assert_eq!(asking.await.unwrap().unwrap().value.size, 6);
-    }
+async fn the_version_that_is_known_is_said() {
+    let mut script = Script::start(0, Box::new(NoKernel)).await;
+    let _file = read_and_recalled(&mut script).await;
+    let client = Arc::clone(&script.client);
+    let asking = tokio::spawn(async move { client.getattr(FILE).await });
+    let (tag, request) = script.control.request().await;
+    let fetch = Call::Fetch { fid: FILE, most: 128 << 10, known: Some(Version(1)), holder: FromHolder::Lease };
+    assert_eq!(request.call, fetch);
+    script.control.answer(tag, Answer::Node(node(FILE, 2, 6)), &[grant(FILE, Mode::Read, 2)]).await;
+    assert_eq!(asking.await.unwrap().unwrap().value.size, 6);
 }
 
 /// What comes is not what was asked for, or comes when it is not covered any more: it is not shown to anybody.
@@ -220,21 +217,4 @@ async fn data_of_another_length_or_without_a_lease_are_not_kept() {
         script.control.data(tag, attr(FILE, 3, 5), b"third", &[]).await;
         assert_eq!(reading.await.unwrap(), "third");
     }
-}
-
-/// A connection to another run of the server may speak less.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_new_connection_speaks_counts() {
-    let mut script = Script::start(0, Box::new(NoKernel)).await;
-    let _file = read_and_recalled(&mut script).await;
-    script.control.0 = tokio::io::duplex(1).0;
-    let mut control = crate::common::script::Peer(script.connections.recv().await.unwrap());
-    control.welcome_speaking(PROTOCOL_VERSION_FETCH - 1, Standing::Resumed).await;
-    eventually("a connection", || script.client.stats().count("reconnects") == 1).await;
-    let client = Arc::clone(&script.client);
-    let asking = tokio::spawn(async move { client.getattr(FILE).await });
-    let (tag, request) = control.request().await;
-    assert_eq!(request.call, Call::GetAttr { fid: FILE });
-    control.answer(tag, Answer::Node(node(FILE, 2, 6)), &[grant(FILE, Mode::Read, 2)]).await;
-    asking.await.unwrap().unwrap();
 }

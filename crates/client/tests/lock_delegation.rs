@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-fn lock(owner: u64, start: u64, end: u64) -> Lock {
+pub(crate) fn lock(owner: u64, start: u64, end: u64) -> Lock {
     let (family, mode) = (LockFamily::Record, LockMode::Exclusive);
     Lock { family, owner: LockOwner(owner), pid: 1, start, end, mode }
 }
 
-fn flock(owner: u64, mode: LockMode) -> Lock {
+pub(crate) fn flock(owner: u64, mode: LockMode) -> Lock {
     Lock { family: LockFamily::Flock, mode, ..lock(owner, 0, u64::MAX) }
 }
 
@@ -27,7 +27,7 @@ async fn client_behind(proxy: &Proxy, cell: &Cell) -> Arc<Client> {
     Client::connect(config, Box::new(NoKernel)).await.unwrap()
 }
 
-async fn take(client: &Client, file: &OpenFile, lock: Lock) -> Result<(), Errno> {
+pub(crate) async fn take(client: &Client, file: &OpenFile, lock: Lock) -> Result<(), Errno> {
     client.lock_set(file, lock, LockWait::No).await.map_err(|error| error.errno)
 }
 
@@ -46,7 +46,7 @@ async fn eventually_decides(client: &Client, file: &OpenFile, lock: Lock) {
     .await;
 }
 
-fn lock_messages(client: &Client) -> u64 {
+pub(crate) fn lock_messages(client: &Client) -> u64 {
     let stats = client.stats();
     ["msg_lockset", "msg_lockrelease", "msg_locktest", "msg_lockreturn"]
         .map(|name| stats.count(name))
@@ -54,7 +54,7 @@ fn lock_messages(client: &Client) -> u64 {
         .sum()
 }
 
-async fn in_the_way(client: &Client, fid: Fid, lock: Lock) -> Option<(u64, u64)> {
+pub(crate) async fn in_the_way(client: &Client, fid: Fid, lock: Lock) -> Option<(u64, u64)> {
     client.lock_test(fid, lock).await.unwrap().map(|held| (held.start, held.end))
 }
 

@@ -275,6 +275,10 @@ pub enum Call {
         /// The digest before, if it may be without an answer: applied only if that was, and is the last of its slot
         /// ([`Failure::OutOfTurn`]).
         after: Option<OpId>,
+        /// Of the inodes that it creates, those about whose locks the client decides by itself since it made them, which nobody
+        /// else could know. With the digest the right is known at the server, as if it had been given with
+        /// [`Answer::Delegated`]; its epoch is the digest's sequence, below all that a server gives.
+        locks: Vec<Fid>,
     },
     /// Sets aside what digests will need, so that they cannot fail for want of it: so many inode numbers, for good, and so
     /// many bytes; the session's reservation of space becomes what the answer says.

@@ -174,7 +174,7 @@ fn plan(seed: u64, root: Fid, first: Ino) -> Plan {
         let slots = DigestSlots::of(64).unwrap();
         let after = (index > 0).then(|| slots.op(Sequence(index)));
         let slot = Some(slots.op(Sequence(index + 1)).slot);
-        Told { sequence: index + 1, records: coalesce(records), versions: Vec::new(), after, slot }
+        Told { sequence: index + 1, records: coalesce(records), after, slot, ..Told::default() }
     });
     let digests = digests.collect();
     Plan { digests, tree, large }

@@ -1,5 +1,6 @@
 //! Locks that a client takes by itself: who lets it, and what the others see of it.
 
+use crate::common::teller::Teller;
 use crate::common::{Client, Connection, config, errno, start};
 use bytes::Bytes;
 use soda_protocol::{
@@ -294,4 +295,63 @@ async fn after_a_restart_locks_are_reclaimed_and_rights_of_before_count_for_noth
     back.ask(Call::LockRelease { fid: file, lock: lock(1, 20, 29) }).await.result.unwrap();
     let next = two.delegated(file, lock(1, 10, 19)).await;
     assert_ne!(next, epoch);
+}
+
+/// The maker took it before anybody else could know the file.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_finds_a_file_finds_the_locks_of_who_made_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (mut maker, two) = (Teller::connect(&server).await, Client::connect(&server).await);
+    let (file, records) = maker.file("file", b"data");
+    let mut told = maker.next(records);
+    told.locks = vec![file];
+    maker.send(&told).await.result.unwrap();
+    assert_eq!(two.lookup(two.root, "file").await.unwrap().unwrap().fid, file);
+    let tested = two.asks(test(file, lock(1, 0, 99))).await;
+    let epoch = Epoch(told.sequence);
+    assert_eq!(maker.client.next_lock_recall().await, (file, epoch));
+    let locks = Some(vec![lock(3, 20, 29)]);
+    maker.client.ask(give_back(file, epoch, locks)).await.result.unwrap();
+    assert_eq!(tested.await.unwrap().0.result, Ok(Answer::Conflict(Some(lock(3, 20, 29)))));
+    // Sent again it gives nothing.
+    maker.send(&told).await.result.unwrap();
+    maker.client.ask(give_back(file, epoch, Some(vec![]))).await.result.unwrap();
+    assert_eq!(two.ask(test(file, lock(1, 0, 99))).await.result, Ok(Answer::Conflict(Some(lock(3, 20, 29)))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_gives_nothing_of_what_it_does_not_make_or_that_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let (mut maker, two) = (Teller::connect(&server).await, Client::connect(&server).await);
+    let (file, records) = maker.file("file", b"data");
+    maker.tell(records.clone()).await.result.unwrap();
+    let (other, more) = maker.file("other", b"data");
+    let mut told = maker.next(more);
+    told.locks = vec![file];
+    maker.send(&told).await.result.unwrap();
+    assert_eq!(two.ask(test(file, lock(1, 0, 99))).await.result, Ok(Answer::Conflict(None)));
+    // The name is there.
+    let (third, mut again) = maker.file("file", b"data");
+    again.truncate(1);
+    let mut told = maker.next(again);
+    told.locks = vec![third];
+    assert!(matches!(maker.send(&told).await.result, Err(Failure::Digest { .. })));
+    for fid in [other, third] {
+        assert_eq!(two.ask(test(fid, lock(1, 0, 99))).await.result, Ok(Answer::Conflict(None)));
+    }
+}
+
+/// More than it would decide about are not taken, nor is what they come with.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_with_more_files_locks_than_a_session_may_have_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let mut maker = Teller::connect(&server).await;
+    let (file, records) = maker.file("file", b"data");
+    let mut told = maker.next(records);
+    told.locks = vec![file; (1 << 16) + 1];
+    let refused = maker.send(&told).await.result;
+    assert!(matches!(refused, Err(Failure::Digest { error, .. }) if error.errno == Errno::TooBig));
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
 use soda_oplog::{Change, Digest, DigestId, Fate};
 use soda_protocol::{Answer, Call, Lsn};
-use soda_types::{Attr, Errno, Fid, FsError, FsResult, InUse, Monotonic, Sequence, Version};
+use soda_types::{Attr, Epoch, Errno, Fid, FsError, FsResult, InUse, Monotonic, Sequence, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,8 @@ struct Next {
     versions: Vec<Counted>,
     /// The one before it, if that has no answer.
     after: Option<DigestId>,
+    /// What it makes of which this client decides about the locks.
+    locks: Vec<Fid>,
 }
 
 impl State {
@@ -59,7 +61,11 @@ impl State {
         }
         behind.waiting.note_taken(&behind.log, digest.id);
         let mut under_way = UnderWay { id: digest.id, chosen, filled, ..UnderWay::default() };
+        let epoch = epoch_of(digest.id);
+        let made = digest.records.iter().filter_map(|record| record.change.creates());
+        let locks = made.filter(|fid| self.delegate.tell(*fid, epoch)).collect();
         for record in behind.log.records_of(digest.id) {
+            under_way.made.extend(record.change.creates().filter(|fid| self.delegate.is_made(*fid)));
             under_way.touched.extend(Behind::inodes_of(&record.change));
             under_way.gone.extend(Behind::removed_by(&record.change));
             if let Change::TmpFile { fid, .. }
@@ -85,7 +91,7 @@ impl State {
             Some((fid, reserve.told(known.0), reserve.told(known.1)))
         };
         let versions = touched.into_iter().filter_map(counted).collect();
-        Some(Next { digest, versions, after })
+        Some(Next { digest, versions, after, locks })
     }
 
     /// The server has applied the digest; leases on what it created have been accepted.
@@ -213,6 +219,7 @@ impl State {
     pub(super) fn digests_lost(&mut self, from: DigestId) {
         self.behind.under_way.retain(|under_way| under_way.id < from);
         self.behind.log.handle_lost(from);
+        self.delegate.handle_lost(epoch_of(from));
         for (_, before) in self.behind.before.split_off(&from).into_iter().rev() {
             before.into_iter().for_each(|(fid, version)| self.inode(fid).told = version);
         }
@@ -278,6 +285,11 @@ pub(crate) struct Refusal {
     pub(super) touched: Vec<Fid>,
 }
 
+/// The digest's sequence: under which the server enters who decides about locks of what it makes.
+fn epoch_of(id: DigestId) -> Epoch {
+    Epoch(id.0)
+}
+
 fn touched_once(under_way: &UnderWay) -> BTreeSet<Fid> {
     under_way.touched.iter().copied().collect()
 }
@@ -296,13 +308,13 @@ impl Inner {
             let reservation = state.next_reservation(now);
             let slots = self.slots.digest_slots();
             let next = slots.and_then(|slots| Some((slots, state.next_digest(now)?)));
-            let dispatch = next.and_then(|(slots, Next { digest, versions, after })| {
+            let dispatch = next.and_then(|(slots, Next { digest, versions, after, locks })| {
                 self.stats.digests.one();
                 self.stats.digested.add(digest.lsns.len() as u64);
                 self.stats.coalesced.add((digest.lsns.len() - digest.records.len()) as u64);
                 let ticket = state.holder.begin_request(now);
                 let after = after.map(|before| slots.op(Sequence(before.0)));
-                let call = Call::Digest { records: digest.records, versions, after };
+                let call = Call::Digest { records: digest.records, versions, after, locks };
                 let slot = self.slots.digest(digest.id)?;
                 let order = Order { give_up: GiveUp::Never, ..Order::change(call, slot, ticket, Vec::new()) };
                 let disk = state.behind.disk.clone();
@@ -361,7 +373,12 @@ fn handle_answer(arrived: &mut Arrived<'_>, id: DigestId, result: FsResult<(Answ
         Ok(attrs) => {
             crash::point("client.digest-answered");
             state.behind.stalled_until = Monotonic::ZERO;
+            let made = state.behind.made_in(id);
             let kernel_is_wrong = state.digest_applied(now, sent_at, id, &attrs);
+            for fid in made {
+                let exists = attrs.iter().any(|(known, _)| *known == fid);
+                inner.handle_made_told(state, fid, exists.then(|| epoch_of(id)));
+            }
             crash::point("client.digest-applied");
             if !kernel_is_wrong.is_empty() {
                 let hooks = Arc::clone(&inner.hooks);

@@ -123,6 +123,7 @@ impl State {
             records.iter().flat_map(|record| Behind::inodes_of(&record.change)).collect();
         for record in &records {
             self.doubt_names(&record.change);
+            record.change.creates().into_iter().for_each(|fid| self.delegate.forget_made(fid));
         }
         for fid in &touched {
             if self.is_ahead(&[*fid]) {

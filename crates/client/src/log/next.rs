@@ -38,6 +38,8 @@ pub(crate) struct UnderWay {
     pub(crate) kept: Vec<Fid>,
     /// Inodes that are removed.
     pub(crate) gone: Vec<Fid>,
+    /// Inodes that are made, of those about whose locks something was decided here.
+    pub(crate) made: Vec<Fid>,
 }
 
 /// How much of what it may hold a digest holds.
@@ -167,6 +169,12 @@ impl Behind {
     /// How often a server turned out to have less than it had been told.
     pub(crate) fn losses(&self) -> u64 {
         self.losses
+    }
+
+    /// Of what a digest makes, that about whose locks something was decided here.
+    pub(crate) fn made_in(&self, id: DigestId) -> Vec<Fid> {
+        let found = self.under_way.iter().find(|under_way| under_way.id == id);
+        found.map_or_else(Vec::new, |under_way| under_way.made.clone())
     }
 
     /// So much of the server's slots digests have in this session.

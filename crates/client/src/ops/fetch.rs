@@ -7,10 +7,9 @@ use crate::call::{Order, Waiting, unexpected};
 use crate::inner::{Arrived, Inner};
 use crate::validity::Validity;
 use bytes::Bytes;
-use soda_protocol::{Answer, Call, Node, PROTOCOL_VERSION_FETCH};
+use soda_protocol::{Answer, Call, Node};
 use soda_types::{Fid, FsResult};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// What an inode is like.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +30,7 @@ impl Inner {
     /// Asks the server.
     pub(super) fn ask(self: &Arc<Inner>, fid: Fid, asks: Asks) -> Waiting<Said> {
         let (mut state, now) = self.locked();
-        let can_fetch = self.protocol.load(Ordering::Relaxed) >= PROTOCOL_VERSION_FETCH;
-        let besides = state.ask_besides(fid, asks).filter(|_| can_fetch);
+        let besides = state.ask_besides(fid, asks);
         let fetch = besides.map(|_| state.memory.begin_fetch(fid, 0..u64::from(MOST)));
         let ticket = state.holder.begin_request(now);
         drop(state);

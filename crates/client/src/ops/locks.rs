@@ -1,18 +1,21 @@
 //! File locks, kept by the server. The client remembers what it holds, to ask for it again after a restart of the server.
 //!
 //! Of a file that nobody else locks the server lets the client decide ([`soda_lease::locks::Delegate`]): what it remembers is
-//! the truth then. Whoever has to wait for a lock waits at the server, so that circles are found.
+//! the truth then. So it is of a file that was made here and that the server does not know. Whoever has to wait for a lock waits
+//! at the server, so that circles are found.
 //!
 //! A lock that is granted while its caller goes away is given back: what the owner had in its range before is had again.
 
 use crate::cache::State;
 use crate::cache::asked_locks::LockRequest;
 use crate::cache::held_locks::{MOST_HERE, Owner, Undo};
+use crate::cache::inode::{Inode, Origin};
 use crate::call::{Order, Waiting, unexpected};
 use crate::client::Client;
 use crate::config::Locks;
 use crate::inner::{Arrived, Inner};
 use crate::ops::OpenFile;
+use soda_oplog::DigestId;
 use soda_protocol::{Answer, Call, Delegable, Lock, LockFamily, LockMode, LockWait};
 use soda_types::{Errno, Fid, FsError, FsResult, LockOwner, Monotonic};
 use std::pin::pin;
@@ -159,7 +162,7 @@ impl Client {
             // It may wait for hours, and brings no leases.
             state.holder.fail_request(ticket);
             state.delegate.asked(fid);
-            break (state.asked_locks.ask(fid, lock), ticket, self.delegable(&state, fid));
+            break (state.asked_locks.ask(fid, lock), ticket, self.inner.delegable(&state, fid));
         };
         let caller = Caller { inner: Arc::clone(&self.inner), request };
         let order = Order::question(Call::LockSet { fid, lock, wait, delegable }, ticket);
@@ -220,14 +223,6 @@ impl Client {
         Ok(Decided::Here)
     }
 
-    /// Whether the server may let this client decide about further locks of the file.
-    fn delegable(&self, state: &State, fid: Fid) -> Delegable {
-        let wanted = self.inner.config.locks() == Locks::Delegated
-            && state.delegate.len() < MOST_FILES
-            && state.locks.count_of(fid) < MOST_HERE / 2;
-        if wanted { Delegable::Yes } else { Delegable::No }
-    }
-
     /// Releases what the owner has in the range.
     ///
     /// # Errors
@@ -241,6 +236,10 @@ impl Client {
         }
         if !has_any() {
             return Ok(());
+        }
+        if self.inner.has_too_many_untold(fid) {
+            // Each may leave one more, and all have to be told at once. If this cannot be told now, later.
+            let _ = self.inner.flush(&[fid]).await;
         }
         match self.inner.release_lock(fid, lock) {
             Some(waiting) => waiting.result().await,
@@ -287,7 +286,33 @@ fn granted(arrived: &mut Arrived<'_>, request: LockRequest) -> Granted {
     Granted { inner: Arc::clone(arrived.inner), request, before: Some(before) }
 }
 
+impl State {
+    /// Whether the file was made here and the server was never told of it: nobody else has a lock on it, or asks for one.
+    fn is_known_here_alone(&self, fid: Fid) -> bool {
+        let unheard_of = |inode: &Inode| {
+            inode.log.origin == Origin::Here
+                && inode.log.records > 0
+                && inode.log.told_in == DigestId::default()
+        };
+        self.peek(fid).is_some_and(unheard_of)
+    }
+}
+
 impl Inner {
+    /// Whether this client may be let decide about further locks of the file.
+    fn delegable(&self, state: &State, fid: Fid) -> Delegable {
+        let wanted = self.config.locks() == Locks::Delegated
+            && state.delegate.len() < MOST_FILES
+            && state.locks.count_of(fid) < MOST_HERE / 2;
+        if wanted { Delegable::Yes } else { Delegable::No }
+    }
+
+    /// Whether there are so many locks on what was made here that the server has to be told before there are more.
+    fn has_too_many_untold(&self, fid: Fid) -> bool {
+        let state = crate::lock(&self.state);
+        state.delegate.is_made(fid) && state.locks.count_of(fid) >= MOST_HERE
+    }
+
     /// Who waited to change its flock and stopped has none: the old one went when the waiting began (flock(2)), or goes now, if
     /// it had not begun.
     fn drop_old_flock(self: &Arc<Inner>, state: &mut State, fid: Fid, lock: Lock) {
@@ -309,12 +334,15 @@ impl Inner {
     }
 
     /// Whether this client decides about locks of the file, which takes a session that lasts. If that may be over the server
-    /// is told first what was decided.
+    /// is told first what was decided. What was made here it is told of first.
     fn decides_now(self: &Arc<Inner>, state: &mut State, now: Monotonic, fid: Fid) -> FsResult<bool> {
+        let lasts = now < state.holder.session_valid_until();
+        if lasts && state.is_known_here_alone(fid) && self.delegable(state, fid) == Delegable::Yes {
+            state.delegate.begin_made(now, fid);
+        }
         if !state.delegate.decides(fid) {
             return Ok(false);
         }
-        let lasts = now < state.holder.session_valid_until();
         if !lasts {
             self.leave_locks_to_server(state, fid)?;
         }

@@ -48,6 +48,16 @@ impl Inner {
         }
     }
 
+    /// A digest that made this file is applied: under this epoch the server knows that the client decides, if it said so. `None`:
+    /// the file was gone before.
+    pub(crate) fn handle_made_told(self: &Arc<Inner>, state: &mut State, fid: Fid, epoch: Option<Epoch>) {
+        let Some(epoch) = epoch else { return state.delegate.forget_made(fid) };
+        if let Some(given_back) = state.delegate.told(fid, epoch) {
+            let _ = self.return_locks(state, fid, given_back);
+        }
+        self.limit_locks_here(state, fid);
+    }
+
     /// Leaves the locks to the server if there are too many to go on.
     pub(crate) fn limit_locks_here(self: &Arc<Inner>, state: &mut State, fid: Fid) {
         if state.locks.count_of(fid) > MOST_HERE {

@@ -347,7 +347,9 @@ impl<'a> Attempt<'a> {
     /// One digest, of which the log says that it is sent.
     async fn send(&mut self, wire: &mut Wire, op: OpId, records: Vec<Record>) -> Result<(), Halt> {
         let count = records.len();
-        match wire.ask(Some(op), Call::Digest { records, versions: Vec::new(), after: None }).await {
+        // The processes that had locks are gone.
+        let call = Call::Digest { records, versions: Vec::new(), after: None, locks: Vec::new() };
+        match wire.ask(Some(op), call).await {
             Ok(Answer::Digested { attrs }) => {
                 crash::point("client.replay-answered");
                 let versions = attrs.iter().map(|(fid, attr)| (*fid, attr.version)).collect();

@@ -10,7 +10,6 @@ use soda_protocol::{
 use soda_types::{ClientId, Monotonic};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A server that takes longer for an answer in the handshake is taken for gone.
@@ -51,7 +50,6 @@ pub(crate) async fn open_control(
     let answer = exchange(inner, &mut reader, &writer, Call::Hello(hello(role))).await;
     let welcome = match answer {
         Ok((Answer::Welcome(welcome), _)) => {
-            inner.protocol.store(welcome.protocol, Ordering::Relaxed);
             let session = welcome.session.map(|session| (session, welcome.boot));
             session.ok_or_else(|| HandshakeError::NotSoda("a welcome without a session".into()))
         }

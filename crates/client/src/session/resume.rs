@@ -194,7 +194,7 @@ async fn reclaim(
         let mut state = crate::lock(&inner.state);
         state.holder.fall_back_to_nodes();
         // From here on the server decides: it hears of all locks now.
-        state.delegate.forget_all();
+        state.delegate.leave_all();
         state.hold_what_is_there_again();
         let grants = state.holder.reclaim_list(inner.now());
         let versioned = |grant: Grant| {

@@ -11,6 +11,7 @@ mod inquiries;
 mod kinds;
 mod large;
 mod lists;
+mod locks;
 mod lost;
 mod nameless;
 mod pace;

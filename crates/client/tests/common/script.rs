@@ -171,23 +171,7 @@ impl Peer {
         self.welcome_with(4, boot, standing, stored).await;
     }
 
-    /// As [`Peer::welcome`], of a server of another version.
-    pub(crate) async fn welcome_speaking(&mut self, protocol: u16, standing: Standing) {
-        self.welcome_as(protocol, 4, FIRST_RUN, standing, &[]).await;
-    }
-
     async fn welcome_with(&mut self, slots: u16, boot: [u8; 16], standing: Standing, stored: &[(u16, u64)]) {
-        self.welcome_as(PROTOCOL_VERSION, slots, boot, standing, stored).await;
-    }
-
-    async fn welcome_as(
-        &mut self,
-        protocol: u16,
-        slots: u16,
-        boot: [u8; 16],
-        standing: Standing,
-        stored: &[(u16, u64)],
-    ) {
         let (tag, request) = self.request().await;
         assert!(matches!(request.call, Call::Hello(_)));
         let session = SessionWelcome {
@@ -199,7 +183,8 @@ impl Peer {
             max_io: 1 << 20,
             stored: stored.iter().map(|(slot, sequence)| (Slot(*slot), Sequence(*sequence))).collect(),
         };
-        let welcome = Welcome { protocol, software: "scripted".into(), boot, session: Some(session) };
+        let welcome =
+            Welcome { protocol: PROTOCOL_VERSION, software: "scripted".into(), boot, session: Some(session) };
         self.answer(tag, Answer::Welcome(welcome), &[]).await;
     }
 }
@@ -290,26 +275,11 @@ impl Script {
     }
 
     async fn start_as(config: ClientConfig, hooks: Box<dyn KernelHooks>, clock: Arc<dyn Clock>) -> Script {
-        Script::start_with_protocol(PROTOCOL_VERSION, config, hooks, clock).await
-    }
-
-    /// Of a server of another version, without connections for data.
-    pub(crate) async fn start_speaking(protocol: u16) -> Script {
-        let config = ClientConfig { data_connections: 0, ..ClientConfig::new("scripted:1", "main") };
-        Script::start_with_protocol(protocol, config, Box::new(NoKernel), Arc::new(BootClock)).await
-    }
-
-    async fn start_with_protocol(
-        protocol: u16,
-        config: ClientConfig,
-        hooks: Box<dyn KernelHooks>,
-        clock: Arc<dyn Clock>,
-    ) -> Script {
         let (transport, mut connections) = pipes();
         let data_connections = config.data_connections;
         let client = tokio::spawn(Client::connect_with(config, hooks, clock, transport));
         let mut control = Peer(connections.recv().await.unwrap());
-        control.welcome_speaking(protocol, Standing::New).await;
+        control.welcome(Standing::New, &[]).await;
         let mut data = None;
         if data_connections > 0 {
             let mut peer = Peer(connections.recv().await.unwrap());

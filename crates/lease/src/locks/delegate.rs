@@ -4,10 +4,14 @@
 //! be on their way then, so that the server's table still changes: the client decides only when all of them are answered, and
 //! from then on asks the server nothing about the file before it has given the right back. Nobody ever waits for a lock here:
 //! who has to wait does so at the server, where all of a circle can be seen.
+//!
+//! *What was made here.* Nobody else can know a file that the server has not been told of, so the client decides about its locks
+//! without a word ([`Delegate::begin_made`]). The digest that tells of the file says so, and the server enters the right under
+//! that digest's number before anybody can ask ([`Delegate::tell`], [`Delegate::told`]). What a digest has told of once is never
+//! begun so: whoever saw it may have a lock, even if a power cut has taken it from the server again.
 
 use soda_types::{Epoch, Fid, Monotonic};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 /// See the [module](self).
@@ -23,10 +27,35 @@ struct File {
     held: Option<Epoch>,
     /// Given back; the server may not have heard of it.
     returning: Option<Epoch>,
+    made: Made,
     /// Requests for, and releases of, locks that the server has not answered.
     unanswered: u32,
     /// When a lock was last asked for.
     used: Monotonic,
+}
+
+/// What a file that was made here has to do with the right to decide about its locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Made {
+    /// Nothing: it was not made here, or the server knows of both.
+    #[default]
+    No,
+    /// The server does not know the file, and this client decides.
+    Untold,
+    /// It is being told of the file, and that this client decides, in the digest of this number.
+    Telling(Epoch),
+    /// A server that was started anew has heard of all locks, and decides. The digest with this number may still give the right.
+    Over(Option<Epoch>),
+}
+
+impl File {
+    fn has_right(&self) -> bool {
+        self.held.is_some() || matches!(self.made, Made::Untold | Made::Telling(_))
+    }
+
+    fn is_forgotten(&self) -> bool {
+        self.held.is_none() && self.returning.is_none() && self.made == Made::No && self.unanswered == 0
+    }
 }
 
 /// What is given back.
@@ -52,24 +81,81 @@ impl Delegate {
 
     /// A request that changes locks of the file goes to the server.
     pub fn asked(&mut self, fid: Fid) {
-        self.files.entry(fid).or_default().unanswered += 1;
+        self.change(fid, |file| file.unanswered += 1);
     }
 
     /// It is answered, or will never be. `given`: the client may decide from now on.
     pub fn answered(&mut self, now: Monotonic, fid: Fid, given: Option<Epoch>) {
-        let file = self.files.entry(fid).or_default();
-        file.unanswered = file.unanswered.saturating_sub(1);
-        if given.is_some() {
-            self.held += usize::from(file.held.is_none());
-            file.held = given;
-            file.used = now;
+        self.change(fid, |file| {
+            file.unanswered = file.unanswered.saturating_sub(1);
+            if given.is_some() {
+                (file.held, file.used) = (given, now);
+            }
+        });
+    }
+
+    /// The server has never been told of the file, which was made here: this client decides about its locks, and whoever tells of
+    /// the file says so. Not if anything about its locks is known here already.
+    pub fn begin_made(&mut self, now: Monotonic, fid: Fid) {
+        if !self.files.contains_key(&fid) {
+            self.change(fid, |file| (file.made, file.used) = (Made::Untold, now));
         }
-        self.tidy(fid);
+    }
+
+    /// Whether the file was made here, and the server has not said that it knows it.
+    pub fn is_made(&self, fid: Fid) -> bool {
+        self.files.get(&fid).is_some_and(|file| file.made != Made::No)
+    }
+
+    /// The digest of this number is about to tell of the file. True: it has to say, too, that this client decides about its
+    /// locks.
+    pub fn tell(&mut self, fid: Fid, epoch: Epoch) -> bool {
+        let decides = self.files.get(&fid).is_some_and(|file| file.made == Made::Untold);
+        if decides {
+            self.change(fid, |file| file.made = Made::Telling(epoch));
+        }
+        decides
+    }
+
+    /// That digest is applied. A right that is not used any more is to be given back.
+    pub fn told(&mut self, fid: Fid, epoch: Epoch) -> Option<Return> {
+        self.change(fid, |file| match std::mem::take(&mut file.made) {
+            Made::Telling(telling) if telling == epoch => {
+                file.held = Some(epoch);
+                None
+            }
+            // By the run of the server that decides now, or by the one before.
+            Made::Over(Some(telling)) if telling == epoch => {
+                file.returning = Some(epoch);
+                Some(Return { epoch, truth: Truth::Server })
+            }
+            Made::No | Made::Over(_) => None,
+            made @ (Made::Untold | Made::Telling(_)) => {
+                file.made = made;
+                None
+            }
+        })
+    }
+
+    /// The server has neither that digest nor any later one.
+    pub fn handle_lost(&mut self, from: Epoch) {
+        for file in self.files.values_mut() {
+            file.made = match file.made {
+                Made::Telling(telling) if telling >= from => Made::Untold,
+                Made::Over(Some(telling)) if telling >= from => Made::Over(None),
+                made => made,
+            };
+        }
+    }
+
+    /// The file is gone before the server heard of it.
+    pub fn forget_made(&mut self, fid: Fid) {
+        self.change(fid, |file| file.made = Made::No);
     }
 
     /// Whether a request about locks of the file is decided here, and not sent.
     pub fn decides(&self, fid: Fid) -> bool {
-        self.files.get(&fid).is_some_and(|file| file.held.is_some() && file.unanswered == 0)
+        self.files.get(&fid).is_some_and(|file| file.has_right() && file.unanswered == 0)
     }
 
     /// Something was decided.
@@ -81,23 +167,29 @@ impl Delegate {
 
     /// The server asks for it. `None`: the answer is on its way.
     pub fn recalled(&mut self, fid: Fid, epoch: Epoch) -> Option<Return> {
-        let file = self.files.entry(fid).or_default();
-        if file.returning == Some(epoch) {
-            return None;
-        }
-        let truth = match file.held {
-            Some(held) if held == epoch && file.unanswered == 0 => Truth::Here,
-            _ => Truth::Server,
-        };
-        if file.held == Some(epoch) {
-            file.held = None;
-            self.held -= 1;
-        }
-        file.returning = Some(epoch);
-        Some(Return { epoch, truth })
+        self.change(fid, |file| {
+            if file.returning == Some(epoch) {
+                return None;
+            }
+            let is_held = file.held == Some(epoch);
+            // The answer to the digest is lost, or late.
+            let is_told = file.made == Made::Telling(epoch);
+            let truth =
+                if (is_held || is_told) && file.unanswered == 0 { Truth::Here } else { Truth::Server };
+            if is_held {
+                file.held = None;
+            }
+            match file.made {
+                _ if is_told => file.made = Made::No,
+                Made::Over(Some(telling)) if telling == epoch => file.made = Made::Over(None),
+                _ => {}
+            }
+            file.returning = Some(epoch);
+            Some(Return { epoch, truth })
+        })
     }
 
-    /// Gives it back unasked.
+    /// Gives it back unasked. What the server does not know of cannot be given back.
     pub fn give_up(&mut self, fid: Fid) -> Option<Return> {
         let epoch = self.files.get(&fid).filter(|file| file.unanswered == 0)?.held?;
         self.recalled(fid, epoch)
@@ -111,38 +203,45 @@ impl Delegate {
 
     /// It could not be given back after all: nothing was sent.
     pub fn keep(&mut self, fid: Fid, kept: Return) {
-        if let Some(file) = self.files.get_mut(&fid)
-            && file.returning == Some(kept.epoch)
-        {
-            file.returning = None;
-            if kept.truth == Truth::Here {
-                self.held += usize::from(file.held.is_none());
-                file.held = Some(kept.epoch);
+        self.change(fid, |file| {
+            if file.returning == Some(kept.epoch) {
+                file.returning = None;
+                if kept.truth == Truth::Here {
+                    file.held = Some(kept.epoch);
+                }
             }
-        }
-        self.tidy(fid);
+        });
     }
 
     /// The server has it back.
     pub fn returned(&mut self, fid: Fid, epoch: Epoch) {
-        if let Some(file) = self.files.get_mut(&fid)
-            && file.returning == Some(epoch)
-        {
-            file.returning = None;
-        }
-        self.tidy(fid);
+        self.change(fid, |file| file.returning = file.returning.filter(|returning| *returning != epoch));
     }
 
-    /// The server has forgotten whom it let decide, or the session has ended.
+    /// The session has ended.
     pub fn forget_all(&mut self) {
         self.held = 0;
         self.files.retain(|_, file| {
-            (file.held, file.returning) = (None, None);
+            (file.held, file.returning, file.made) = (None, None, Made::No);
             file.unanswered > 0
         });
     }
 
-    /// Files about which nothing was decided for this long.
+    /// The server was started anew: it has forgotten whom it let decide, and is told of all locks.
+    pub fn leave_all(&mut self) {
+        self.held = 0;
+        self.files.retain(|_, file| {
+            (file.held, file.returning) = (None, None);
+            file.made = match file.made {
+                Made::Untold => Made::Over(None),
+                Made::Telling(telling) => Made::Over(Some(telling)),
+                made => made,
+            };
+            !file.is_forgotten()
+        });
+    }
+
+    /// Files about which nothing was decided for this long, of those that can be given back.
     pub fn idle(&self, now: Monotonic, idle: Duration) -> Vec<Fid> {
         let is_idle =
             |file: &File| file.held.is_some() && file.unanswered == 0 && now.since(file.used) >= idle;
@@ -158,13 +257,20 @@ impl Delegate {
         self.len() == 0
     }
 
-    fn tidy(&mut self, fid: Fid) {
-        if let Entry::Occupied(file) = self.files.entry(fid) {
-            let File { held, returning, unanswered, .. } = file.get();
-            if held.is_none() && returning.is_none() && *unanswered == 0 {
-                file.remove();
-            }
+    fn change<T>(&mut self, fid: Fid, change: impl FnOnce(&mut File) -> T) -> T {
+        let mut file = self.files.get(&fid).copied().unwrap_or_default();
+        let had_it = file.has_right();
+        let changed = change(&mut file);
+        match (had_it, file.has_right()) {
+            (false, true) => self.held += 1,
+            (true, false) => self.held -= 1,
+            (false, false) | (true, true) => {}
         }
+        match file.is_forgotten() {
+            true => drop(self.files.remove(&fid)),
+            false => drop(self.files.insert(fid, file)),
+        }
+        changed
     }
 }
 
@@ -204,16 +310,22 @@ mod tests {
         let mut kept = Vec::new();
         for _ in 0..20_000 {
             let (fid, epoch) = (Fid { ino: Ino(next(4)), ..FILE }, Epoch(next(5)));
-            match next(8) {
+            match next(12) {
                 0 | 1 => delegate.asked(fid),
                 2 | 3 => delegate.answered(Monotonic::default(), fid, (epoch.0 > 0).then_some(epoch)),
                 4 => kept.extend(delegate.recalled(fid, epoch).map(|given_back| (fid, given_back))),
                 5 => kept.extend(delegate.give_up(fid).map(|given_back| (fid, given_back))),
                 6 => kept.pop().into_iter().for_each(|(fid, given_back)| delegate.keep(fid, given_back)),
+                7 => delegate.begin_made(Monotonic::default(), fid),
+                8 => drop(delegate.tell(fid, epoch)),
+                9 => drop(delegate.told(fid, epoch)),
+                10 if next(3) == 0 => delegate.forget_made(fid),
+                10 => delegate.handle_lost(epoch),
                 _ if next(50) == 0 => delegate.forget_all(),
+                _ if next(20) == 0 => delegate.leave_all(),
                 _ => delegate.returned(fid, epoch),
             }
-            let counted = delegate.files.values().filter(|file| file.held.is_some()).count();
+            let counted = delegate.files.values().filter(|file| file.has_right()).count();
             assert_eq!(delegate.len(), counted);
         }
     }
@@ -226,5 +338,70 @@ mod tests {
         delegate.answered(Monotonic::default(), FILE, Some(Epoch(7)));
         assert_eq!(delegate.decline(FILE), Some(Return { epoch: Epoch(7), truth: Truth::Server }));
         assert!(!delegate.decides(FILE));
+    }
+    #[test]
+    fn what_was_made_here_is_decided_about_until_asked_back() {
+        let mut delegate = Delegate::new();
+        delegate.begin_made(Monotonic::default(), FILE);
+        assert!(delegate.decides(FILE) && delegate.len() == 1);
+        assert_eq!(delegate.give_up(FILE), None, "there is nobody to give it back to");
+        assert!(delegate.tell(FILE, Epoch(3)) && !delegate.tell(FILE, Epoch(4)), "it is told once");
+        assert_eq!(delegate.recalled(FILE, Epoch(9)).map(|given_back| given_back.truth), Some(Truth::Server));
+        delegate.returned(FILE, Epoch(9));
+        assert!(delegate.decides(FILE), "another one's epoch");
+        assert_eq!(delegate.told(FILE, Epoch(3)), None);
+        assert!(delegate.decides(FILE) && !delegate.is_made(FILE));
+        assert_eq!(delegate.give_up(FILE), Some(Return { epoch: Epoch(3), truth: Truth::Here }));
+    }
+
+    /// The answer to the digest is lost, and comes with the next connection, behind the recall.
+    #[test]
+    fn what_is_asked_back_before_it_is_known_to_be_told_is_not_had_again() {
+        let mut delegate = Delegate::new();
+        delegate.begin_made(Monotonic::default(), FILE);
+        assert!(delegate.tell(FILE, Epoch(3)));
+        assert_eq!(
+            delegate.recalled(FILE, Epoch(3)),
+            Some(Return { epoch: Epoch(3), truth: Truth::Here }),
+            "only the client knows of its locks"
+        );
+        delegate.returned(FILE, Epoch(3));
+        assert_eq!(delegate.told(FILE, Epoch(3)), None);
+        assert!(!delegate.decides(FILE) && delegate.is_empty());
+    }
+
+    #[test]
+    fn a_digest_that_was_not_applied_gives_nothing() {
+        let mut delegate = Delegate::new();
+        delegate.begin_made(Monotonic::default(), FILE);
+        assert!(delegate.tell(FILE, Epoch(3)));
+        delegate.handle_lost(Epoch(4));
+        assert!(!delegate.tell(FILE, Epoch(5)), "it is under way");
+        delegate.handle_lost(Epoch(2));
+        assert!(delegate.decides(FILE) && delegate.tell(FILE, Epoch(5)));
+        assert_eq!(delegate.told(FILE, Epoch(3)), None);
+        assert_eq!(delegate.give_up(FILE), None);
+        assert_eq!(delegate.told(FILE, Epoch(5)), None);
+        assert!(delegate.give_up(FILE).is_some());
+    }
+
+    /// It was told of all locks. A digest of before, in doubt, may or may not have given the right in this run.
+    #[test]
+    fn a_server_that_is_started_anew_decides_about_what_was_made_here() {
+        let mut delegate = Delegate::new();
+        let other = Fid { ino: Ino(3), ..FILE };
+        for fid in [FILE, other] {
+            delegate.begin_made(Monotonic::default(), fid);
+        }
+        assert!(delegate.tell(FILE, Epoch(3)));
+        delegate.leave_all();
+        delegate.begin_made(Monotonic::default(), other);
+        assert!(!delegate.decides(FILE) && !delegate.decides(other) && delegate.is_empty());
+        assert!(!delegate.tell(other, Epoch(4)) && delegate.is_made(other));
+        assert_eq!(delegate.told(FILE, Epoch(3)), Some(Return { epoch: Epoch(3), truth: Truth::Server }));
+        assert_eq!(delegate.recalled(FILE, Epoch(3)), None, "the answer is on its way");
+        delegate.returned(FILE, Epoch(3));
+        assert_eq!(delegate.told(other, Epoch(4)), None);
+        assert!(delegate.files.is_empty());
     }
 }

@@ -94,6 +94,22 @@ impl Delegations {
         Some(epoch)
     }
 
+    /// Whether a session may decide about so many files more.
+    pub fn has_room_for(&self, session: SessionId, more: usize) -> bool {
+        let of_session = self.of_session.get(&session).map_or(0, BTreeSet::len);
+        of_session + more <= self.limits.of_session
+    }
+
+    /// The session has made the file, and decided about its locks before anybody else could know of it. To be entered before
+    /// anybody can: nothing is asked about limits, nor about who has locks, as nobody has. (Who has had the file before a power
+    /// cut that took it, and decides about it now, goes on: then its maker has left that to the server, and expects nothing.)
+    pub fn enter_made(&mut self, fid: Fid, session: SessionId, epoch: Epoch) {
+        if let Entry::Vacant(place) = self.files.entry(fid) {
+            place.insert(Delegation { session, epoch, recalled: None });
+            self.of_session.entry(session).or_default().insert(fid);
+        }
+    }
+
     /// Somebody else wants to know of, or have, locks on the file. Returns whom to ask for them, the first time.
     pub fn recall(&mut self, now: Monotonic, fid: Fid) -> Option<(SessionId, Epoch)> {
         let delegation = self.files.get_mut(&fid).filter(|delegation| delegation.recalled.is_none())?;
@@ -266,6 +282,27 @@ mod tests {
         assert_eq!([3, 4].map(|ino| offers(TWO, ino)), [true, false]);
         assert!(!offers(SessionId(3), 4));
         assert_eq!(all.of_session.keys().copied().collect::<Vec<_>>(), [ONE, TWO]);
+    }
+
+    #[test]
+    fn who_made_a_file_decides_from_the_first() {
+        let (mut all, locks) = (Delegations::new(), LockTable::new());
+        all.enter_made(FILE, ONE, Epoch(3));
+        assert_eq!(all.other(FILE, TWO), Some(ONE));
+        assert_eq!(all.offer(seconds(0), FILE, ONE, &locks, Epoch(9)), Some(Epoch(3)), "told again");
+        assert_eq!(all.recall(seconds(1), FILE), Some((ONE, Epoch(3))));
+        assert!(all.take_back(FILE, ONE, Epoch(3)));
+        assert!(all.offer(seconds(9), FILE, TWO, &locks, Epoch(9)).is_some());
+        all.enter_made(FILE, ONE, Epoch(4));
+        assert_eq!(all.other(FILE, ONE), Some(TWO), "it had the file before a power cut");
+        assert!(!all.has_any(ONE));
+
+        let limits = Limits { of_session: 2, all: 0 };
+        let mut all = Delegations { limits, ..Delegations::new() };
+        assert!(all.has_room_for(ONE, 2) && !all.has_room_for(ONE, 3));
+        all.enter_made(FILE, ONE, Epoch(3));
+        assert!(all.has_room_for(ONE, 1) && !all.has_room_for(ONE, 2) && all.has_room_for(TWO, 2));
+        assert_eq!(all.len(), 1, "limits of all the server gives away are not its maker's");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Clients that take locks of one file by themselves where the server lets them: whatever is under way, and lost with a
-//! connection, no two of them have what excludes each other, and in the end the server knows of every lock.
+//! Clients that take locks of one file by themselves where the server lets them, or where one of them has just made the file:
+//! whatever is under way, and lost with a connection, a restart or a power cut, no two of them have what excludes each other, and
+//! in the end the server knows of every lock.
 
 use super::fid;
 use proptest::prelude::*;
@@ -47,13 +48,41 @@ enum Step {
     /// What is under way is lost; the client sends again what was not answered.
     Cut(usize),
     GiveUp(usize),
+    /// The one who made the file tells the server of it.
+    Tell,
+    /// The server does not take what it is being told, which is told anew.
+    Refuse,
+    Restart(Store),
 }
+
+/// What a server that is started anew has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Store {
+    All,
+    /// A power cut has taken the file.
+    WithoutFile,
+}
+
+/// Who makes the file, if it is not there from the first.
+const MAKER: usize = 0;
 
 #[derive(Clone, Debug)]
 enum Call {
     Set(Lock, Wait),
     Release(Lock),
     Return(Epoch, Option<Vec<Lock>>),
+    /// The file was made; whether its maker decides about the locks.
+    Tell(bool),
+}
+
+/// What the maker of the file knows of the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Standing {
+    /// It has the file.
+    #[default]
+    Told,
+    Telling(u64),
+    Untold,
 }
 
 #[derive(Clone, Debug)]
@@ -87,6 +116,13 @@ struct World {
     in_turn: bool,
     waits: BTreeMap<WaitKey, (usize, u64)>,
     clients: [Client; CLIENTS],
+    standing: Standing,
+    /// Whether the server was ever being told of the file.
+    was_told: bool,
+    /// The digest in which the server has heard of the file.
+    file_of: Option<u64>,
+    /// Who has found the file.
+    found: [bool; CLIENTS],
     /// Locks that were taken without the server.
     here: usize,
 }
@@ -109,6 +145,17 @@ impl World {
         self.last
     }
 
+    /// The file is there, or one of the clients has just made it.
+    fn new(made: bool) -> World {
+        let mut world = World::default();
+        if made {
+            world.standing = Standing::Untold;
+        } else {
+            (world.file_of, world.was_told) = (Some(0), true);
+        }
+        world
+    }
+
     fn do_step(&mut self, step: &Step) {
         self.now = self.now + Duration::from_millis(300);
         match step {
@@ -126,15 +173,79 @@ impl World {
             }
             Step::Cut(client) => self.cut(*client),
             Step::GiveUp(client) => self.give_up(*client),
+            Step::Tell => self.tell(),
+            Step::Refuse => self.refuse(),
+            Step::Restart(store) => self.restart(*store),
         }
+    }
+
+    fn tell(&mut self) {
+        if self.standing == Standing::Untold {
+            let id = self.number();
+            let decides = self.clients[MAKER].delegate.tell(file(), Epoch(id));
+            (self.standing, self.was_told) = (Standing::Telling(id), true);
+            self.send_as(MAKER, id, Call::Tell(decides));
+        }
+    }
+
+    fn refuse(&mut self) {
+        let Standing::Telling(id) = self.standing else { return };
+        // What it has applied it cannot refuse.
+        if self.file_of.is_none() {
+            let maker = &mut self.clients[MAKER];
+            maker.to_server.retain(|(sent, _)| *sent != id);
+            maker.unanswered.remove(&id);
+            maker.delegate.handle_lost(Epoch(id));
+            self.standing = Standing::Untold;
+        }
+    }
+
+    fn restart(&mut self, store: Store) {
+        (self.locks, self.delegations) = (LockTable::default(), Delegations::default());
+        self.put_off.clear();
+        self.waits.clear();
+        if store == Store::WithoutFile
+            && let Some(id) = self.file_of.filter(|id| *id > 0)
+        {
+            self.file_of = None;
+            // What has no answer comes again by itself.
+            if self.standing == Standing::Told {
+                self.standing = Standing::Untold;
+                self.clients[MAKER].delegate.handle_lost(Epoch(id));
+            }
+        }
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            client.to_client.clear();
+            client.to_server = client.unanswered.iter().map(|(id, call)| (*id, call.clone())).collect();
+            client.delegate.leave_all();
+            for (held, counted_on) in client.held.iter_mut().zip(&mut client.counted_on) {
+                for lock in held.clone().iter() {
+                    if self.locks.set(file(), session(number), *lock, IfBusy::Fail).is_err() {
+                        // It is being changed to what others may have beside it: lost.
+                        held.cut(*lock);
+                        counted_on.cut(*lock);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a client has the file to lock it.
+    fn finds(&mut self, client: usize) -> bool {
+        let made_it = client == MAKER && !matches!(self.standing, Standing::Told);
+        self.found[client] |= self.file_of.is_some() || made_it;
+        self.found[client]
     }
 
     fn lock(&mut self, client: usize, owner: usize, lock: Lock, wait: Wait) {
         let lock = Lock { owner: LockOwner(owner as u64), ..lock };
-        if self.clients[client].busy[owner] {
+        if self.clients[client].busy[owner] || !self.finds(client) {
             return;
         }
         self.clients[client].counted_on[owner].cut(lock);
+        if client == MAKER && !self.was_told {
+            self.clients[client].delegate.begin_made(self.now, file());
+        }
         if self.clients[client].delegate.decides(file()) {
             let is_free = !self.clients[client].in_the_way(owner, &lock);
             if is_free {
@@ -145,6 +256,10 @@ impl World {
                 return;
             }
             self.give_up(client);
+        }
+        // The server is told first.
+        if client == MAKER && self.standing != Standing::Told {
+            return;
         }
         self.clients[client].busy[owner] = true;
         self.clients[client].delegate.asked(file());
@@ -194,6 +309,10 @@ impl World {
 
     fn send(&mut self, client: usize, call: Call) {
         let id = self.number();
+        self.send_as(client, id, call);
+    }
+
+    fn send_as(&mut self, client: usize, id: u64, call: Call) {
         self.clients[client].unanswered.insert(id, call.clone());
         self.clients[client].to_server.push_back((id, call));
     }
@@ -240,6 +359,16 @@ impl World {
             }
             Call::Release(lock) => {
                 self.locks.release(file(), session(client), lock);
+                self.clients[client].to_client.push_back(Message::Done(id));
+            }
+            Call::Tell(decides) => {
+                // Told again it is answered, and no more.
+                if self.file_of.is_none() {
+                    self.file_of = Some(id);
+                    if decides {
+                        self.delegations.enter_made(file(), session(client), Epoch(id));
+                    }
+                }
                 self.clients[client].to_client.push_back(Message::Done(id));
             }
             Call::Return(epoch, locks) => {
@@ -297,6 +426,11 @@ impl World {
                     it.busy[lock.owner.0 as usize] = false;
                 }
                 Some(Call::Return(epoch, _)) => it.delegate.returned(file(), epoch),
+                Some(Call::Tell(_)) => {
+                    let given_back = it.delegate.told(file(), Epoch(id));
+                    self.standing = Standing::Told;
+                    self.give_back(client, given_back);
+                }
                 None => {}
             },
             Message::Recall(epoch) => {
@@ -310,6 +444,7 @@ impl World {
     fn come_to_rest(&mut self) {
         // The last time there is nothing to ask for: what was contended lately nobody is let decide about.
         for _ in 0..3 {
+            self.tell();
             while self.clients.iter().any(|it| !it.to_server.is_empty() || !it.to_client.is_empty()) {
                 for client in 0..CLIENTS {
                     self.do_step(&Step::Request(client));
@@ -346,6 +481,12 @@ fn step() -> impl Strategy<Value = Step> {
         8 => client.clone().prop_map(Step::Message),
         1 => client.clone().prop_map(Step::Cut),
         1 => client.prop_map(Step::GiveUp),
+        2 => Just(Step::Tell),
+        1 => prop_oneof![
+            Just(Step::Refuse),
+            Just(Step::Restart(Store::All)),
+            Just(Step::Restart(Store::WithoutFile)),
+        ],
     ]
 }
 
@@ -353,8 +494,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn locks_taken_alone_exclude_each_other(steps in prop::collection::vec(step(), 1..120)) {
-        let mut world = World::default();
+    fn locks_taken_alone_exclude_each_other(
+        made in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut world = World::new(made);
         steps.iter().for_each(|step| world.do_step(step));
         world.come_to_rest();
         prop_assert!(world.delegations.is_empty() && world.put_off.is_empty());
@@ -373,20 +517,38 @@ proptest! {
 /// The steps above come to what they are for.
 #[test]
 fn who_is_alone_asks_once() {
-    let mut world = World::default();
-    let lock = Lock {
+    let mut world = World::new(false);
+    for _ in 0..10 {
+        world.do_step(&Step::Lock { client: 0, owner: 0, lock: ten_bytes(), wait: Wait::Yes });
+        world.do_step(&Step::Request(0));
+        world.do_step(&Step::Message(0));
+        world.do_step(&Step::Unlock { client: 0, owner: 0, lock: ten_bytes() });
+    }
+    assert_eq!((world.here, world.clients[0].unanswered.len()), (9, 0));
+}
+
+#[test]
+fn who_made_the_file_does_not_ask_and_whoever_finds_it_does() {
+    let mut world = World::new(true);
+    let locks = |client| Step::Lock { client, owner: 0, lock: ten_bytes(), wait: Wait::Yes };
+    for step in [locks(1), locks(MAKER), Step::Tell, Step::Request(MAKER), locks(1), Step::Request(1)] {
+        world.do_step(&step);
+    }
+    assert_eq!((world.here, world.put_off.len()), (1, 1));
+    // The recall is behind the answer.
+    for step in [Step::Message(MAKER), Step::Message(MAKER), Step::Request(MAKER)] {
+        world.do_step(&step);
+    }
+    assert_eq!((world.put_off.len(), world.waits.len()), (0, 1));
+}
+
+fn ten_bytes() -> Lock {
+    Lock {
         family: LockFamily::Record,
         owner: LockOwner(0),
         pid: 1,
         start: 0,
         end: 9,
         mode: LockMode::Exclusive,
-    };
-    for _ in 0..10 {
-        world.do_step(&Step::Lock { client: 0, owner: 0, lock, wait: Wait::Yes });
-        world.do_step(&Step::Request(0));
-        world.do_step(&Step::Message(0));
-        world.do_step(&Step::Unlock { client: 0, owner: 0, lock });
     }
-    assert_eq!((world.here, world.clients[0].unanswered.len()), (9, 0));
 }

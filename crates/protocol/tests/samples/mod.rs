@@ -326,6 +326,7 @@ fn changes() -> Vec<Call> {
             records: records(),
             versions: vec![(fid, Version(1 << 44), Version(3))],
             after: Some(OpId { slot: Slot(55), sequence: Sequence(1 << 40) }),
+            locks: vec![fid],
         },
     ]
 }

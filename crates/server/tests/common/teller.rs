@@ -33,6 +33,8 @@ pub struct Told {
     /// Of many that are under way together: the one before, and the slot of this one.
     pub after: Option<OpId>,
     pub slot: Option<Slot>,
+    /// Of what it creates, that whose locks the client decides about.
+    pub locks: Vec<Fid>,
 }
 
 impl Teller {
@@ -115,7 +117,7 @@ impl Told {
 
     pub fn call(&self) -> Call {
         let (records, versions) = (self.records.clone(), self.versions.clone());
-        Call::Digest { records, versions, after: self.after }
+        Call::Digest { records, versions, after: self.after, locks: self.locks.clone() }
     }
 
     /// Sends it and leaves the answer for later.

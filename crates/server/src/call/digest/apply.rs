@@ -36,6 +36,11 @@ pub(super) enum End {
 }
 
 impl Applied {
+    /// Whether the inode was created and exists.
+    pub(super) fn has_made(&self, fid: Fid) -> bool {
+        self.made.contains(&fid) && self.ends.get(&fid) != Some(&End::Gone)
+    }
+
     /// What was created and exists, where it is in the end.
     fn note_created(&mut self, txn: &Txn<'_>) -> FsResult<()> {
         let exists = |fid: &&Fid| self.ends.get(fid) != Some(&End::Gone);

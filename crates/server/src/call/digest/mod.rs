@@ -4,8 +4,9 @@
 //! → plan and staging ([`plan`]) → ask the table, which recalls nothing and refuses what is not covered by the
 //! session's write leases
 //! → (wait for operations in progress) → carry out in one transaction with the reply ([`apply`]) → finish: the session gets write
-//! leases on what it created. A digest that is sent again gets the stored reply and the leases once more: its
-//! client does not know that it was applied, and serves what it created as its own all the while.
+//! leases on what it created, and decides about the locks of what it says that it does. A digest that is sent again gets the
+//! stored reply and the leases once more: its client does not know that it was applied, and serves what it created as its own all
+//! the while. Not so the right to decide about locks: it knows that it had that, and would have heard if it were asked back.
 
 mod apply;
 mod plan;
@@ -28,7 +29,7 @@ use plan::{Plan, created};
 use soda_lease::table::{Ancestors, Granted, OpKey};
 use soda_protocol::{Answer, Call, Failure, Lsn, OpId, Record};
 use soda_storage::{Table, crash};
-use soda_types::{Errno, Fid, FsError, Version};
+use soda_types::{Epoch, Errno, Fid, FsError, Version};
 use soda_volume::Staged;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -156,6 +157,14 @@ impl Telling {
         }
     }
 
+    /// What it creates of which the session decides about the locks.
+    fn locks(&self) -> &[Fid] {
+        match &self.incoming.request.call {
+            Call::Digest { locks, .. } => locks,
+            _ => &[],
+        }
+    }
+
     fn shared(&self) -> &Shared {
         &self.incoming.link.shared
     }
@@ -166,6 +175,10 @@ impl Telling {
         let plan = plan::plan(&shared.volume, self.records(), self.versions())?;
         let first = self.first();
         let whole = |error| Failure::Digest { lsn: first, error };
+        let (session, locks) = (self.incoming.session(), self.locks().len());
+        if locks > 0 && !shared.core().delegations.has_room_for(session, locks) {
+            return Err(whole(FsError::new(Errno::TooBig, "more files' locks than a session decides about")));
+        }
         let wanted = (plan.space, Purpose::Told);
         let taking = shared.space.take(self.incoming.session(), wanted, || shared.free_space());
         self.taking = Some(taking.map_err(whole)?);
@@ -314,6 +327,12 @@ impl Telling {
         let (now, session) = (core.now, incoming.session());
         let granted =
             key.map_or_else(Granted::default, |key| core.table.finish_covered_tree(now, key, &applied.tree));
+        // Before anybody else is admitted to what names the files. Of an ended session they would stay for ever.
+        if !incoming.link.session.has_ended() {
+            let made = self.locks().iter().filter(|fid| applied.has_made(**fid));
+            let epoch = Epoch(self.op.sequence.0);
+            made.for_each(|fid| core.delegations.enter_made(*fid, session, epoch));
+        }
         for (fid, end) in applied.ends {
             match end {
                 End::Named => drop(core.orphans.remove(&fid)),
