@@ -160,8 +160,8 @@ impl Client {
         waiting.result().await
     }
 
-    /// Carries an operation out here, if that can be ([`Inner::here`]), one that has to know the extended attributes of the inode:
-    /// they are asked for, once for all that comes after it.
+    /// Carries an operation out here, if that can be ([`Inner::here`]), one that has to know the extended attributes of the
+    /// inode: they are asked for, once for all that comes after it.
     pub(super) async fn here_with_xattrs<T>(
         &self,
         fid: Fid,
