@@ -15,7 +15,7 @@ pub enum Why {
     Contended,
     /// What the name means, or what the inode is like, is not known here.
     Unknown,
-    /// Access control lists are the server's business.
+    /// An access control list that is not understood here: the server says what is wrong with it.
     AccessList,
     /// The server has to give out inode numbers or space first.
     Reservation,

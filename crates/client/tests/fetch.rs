@@ -6,7 +6,7 @@ use crate::common::script::{FILE, Script, attr, grant, node};
 use crate::common::*;
 use bytes::Bytes;
 use soda_client::{Client, ClientConfig, Consistency, NoKernel, OpenFile, OpenMode};
-use soda_protocol::{Answer, Call, FrameKind, FromHolder, PROTOCOL_VERSION_FETCH, Reply, Standing};
+use soda_protocol::{Answer, Call, FrameKind, FromHolder, Reply};
 use soda_types::{Errno, Fid, Mode, ObjectTerm, SetAttr, Version};
 use std::sync::Arc;
 use std::time::Duration;

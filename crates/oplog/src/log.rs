@@ -1,5 +1,6 @@
 //! What is pending: dependencies, digests, and what the server is known to have. Sans-IO.
 
+mod backlog;
 mod told;
 mod wanted;
 mod window;
@@ -8,10 +9,10 @@ use crate::coalesce::coalesce;
 use crate::{Change, Lsn, Object, Record, Touch};
 use soda_types::{Fid, Monotonic, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::time::Duration;
 use told::{Told, Writes};
 use window::{Life, Removals, WIDEST};
 
+pub use backlog::Backlog;
 pub use wanted::{Needed, Wanted};
 
 /// Of what gives space back, and may bring data along, so much is judged for one digest.
@@ -38,19 +39,6 @@ pub struct DigestLimits {
     /// Bytes, as [`Change::weight`] counts them, without writes that a later one of the digest replaces. One record alone may be
     /// more.
     pub bytes: u64,
-}
-
-/// What is not known to be on the server's disk.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Backlog {
-    /// Records that the server has not applied.
-    pub records: u64,
-    /// Their weight in bytes.
-    pub bytes: u64,
-    /// How long the oldest of them has been waiting.
-    pub age: Duration,
-    /// Records that the server has applied and may lose in a power cut.
-    pub not_durable: u64,
 }
 
 /// What is known of what the server has applied and not made durable.
@@ -87,6 +75,8 @@ struct Pending {
     since: Monotonic,
     /// Records that must be applied before this one; those that are not pending any more have been.
     after: Vec<Lsn>,
+    /// Bytes that the server's disk may need for it.
+    space: u64,
 }
 
 /// Pending records that touch an object: what the next one has to come after.
@@ -112,7 +102,7 @@ struct Sent {
     weight: u64,
     /// Bytes that are left of that without what cancels out.
     told: u64,
-    /// Bytes, as [`Change::space`] counts them.
+    /// Bytes that the server's disk may need for them.
     space: u64,
 }
 
@@ -151,8 +141,16 @@ impl Log {
 
     /// Adds a change. Its number is larger than all before.
     pub fn append(&mut self, now: Monotonic, at: Timestamp, change: Change) -> Lsn {
-        let lsn = Lsn(self.last_lsn + 1);
-        self.restore(now, Record { lsn, at, change });
+        let space = change.space();
+        self.append_with(now, at, change, space)
+    }
+
+    /// The same of one for which the server's disk may need more than [`Change::space`] can tell: for lists that are inherited.
+    pub fn append_with(&mut self, now: Monotonic, at: Timestamp, change: Change, space: u64) -> Lsn {
+        let record = Record { lsn: Lsn(self.last_lsn + 1), at, change };
+        self.last_lsn = record.lsn.0;
+        let lsn = record.lsn;
+        self.enter(record, now, space);
         lsn
     }
 
@@ -160,10 +158,11 @@ impl Log {
     pub fn restore(&mut self, now: Monotonic, record: Record) {
         debug_assert!(record.lsn.0 > self.last_lsn, "{:?} after lsn{}", record.lsn, self.last_lsn);
         self.last_lsn = record.lsn.0;
-        self.enter(record, now);
+        let space = record.change.space();
+        self.enter(record, now, space);
     }
 
-    fn enter(&mut self, record: Record, since: Monotonic) {
+    fn enter(&mut self, record: Record, since: Monotonic, space: u64) {
         let lsn = record.lsn;
         let mut after = BTreeSet::new();
         for (object, touch) in record.change.touches() {
@@ -190,8 +189,8 @@ impl Log {
             }
         }
         self.pending_weight += record.change.weight();
-        self.pending_space += record.change.space();
-        self.pending.insert(lsn, Pending { record, since, after: after.into_iter().collect() });
+        self.pending_space += space;
+        self.pending.insert(lsn, Pending { record, since, after: after.into_iter().collect(), space });
     }
 
     /// Directories that have got another parent, as far as the server does not know: the last of those not in a digest yet, which
@@ -254,7 +253,7 @@ impl Log {
         self.sent.iter().map(|sent| sent.told).sum()
     }
 
-    /// Bytes that the server's disk may need for what is pending and under way, as [`Change::space`] counts them.
+    /// Bytes that the server's disk may need for what is pending and under way.
     pub fn untold_space(&self) -> u64 {
         self.pending_space + self.under_way_space()
     }
@@ -375,7 +374,7 @@ impl Log {
         let mut written = BTreeSet::new();
         for (lsn, pending) in &taken {
             weight += pending.record.change.weight();
-            space += pending.record.change.space();
+            space += pending.space;
             written.extend(self.forget_uses(*lsn, &pending.record.change));
         }
         written.into_iter().for_each(|fid| self.count_replaced(fid));
@@ -483,7 +482,7 @@ impl Log {
         self.removals.clear();
         (self.pending_weight, self.pending_space, self.pending_replaced) = (0, 0, 0);
         for pending in pending.into_values() {
-            self.enter(pending.record, pending.since);
+            self.enter(pending.record, pending.since, pending.space);
         }
     }
 
@@ -500,21 +499,6 @@ impl Log {
     /// The last digest that the server has applied or is about to.
     pub fn last_digest(&self) -> DigestId {
         DigestId(self.last_digest)
-    }
-
-    pub fn backlog(&self, now: Monotonic) -> Backlog {
-        let sent = self.sent.iter().flat_map(|sent| &sent.records);
-        let (sent_records, sent_bytes) = sent
-            .clone()
-            .fold((0, 0), |(count, bytes), (_, pending)| (count + 1, bytes + pending.record.change.weight()));
-        let oldest =
-            self.pending.values().chain(sent.map(|(_, pending)| pending)).map(|pending| pending.since).min();
-        Backlog {
-            records: self.pending.len() as u64 + sent_records,
-            bytes: self.pending_weight + sent_bytes,
-            age: oldest.map_or(Duration::ZERO, |since| now.since(since)),
-            not_durable: self.applied.records,
-        }
     }
 
     /// When the oldest record that is not under way was made.

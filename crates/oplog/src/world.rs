@@ -6,13 +6,19 @@
 use crate::{Change, Fate, Lsn, Moved, Place, Record};
 use bytes::Bytes;
 use soda_protocol::{Allocate, IfExists, NewNode, SetXattr};
-use soda_types::{Creds, Fid, FileKind, InUse, Ino, Name, SetAttr, SetTime, Timestamp, VolumeId, mode};
+use soda_types::acl::{self, Inherited, Kept, NewList};
+use soda_types::semantics::is_access_list;
+use soda_types::{
+    Creds, Fid, FileKind, InUse, Ino, Name, SetAttr, SetTime, Timestamp, VolumeId, XATTR_ACCESS_LIST,
+    XATTR_DEFAULT_LIST, mode,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
     pub kind: FileKind,
     pub perm: u16,
+    pub gid: u32,
     /// Names of it; those of a directory's own `.` and `..` are not counted.
     pub links: u32,
     pub data: Vec<u8>,
@@ -59,19 +65,37 @@ pub fn record(lsn: u64, change: Change) -> Record {
 impl Tree {
     /// The root, number 1.
     pub fn empty() -> Tree {
-        let mut tree = Tree { inodes: BTreeMap::new() };
-        tree.make(fid(1), FileKind::Directory, Timestamp::new(0, 0), 1);
-        tree
-    }
-
-    fn make(&mut self, fid: Fid, kind: FileKind, at: Timestamp, links: u32) {
-        let inode = Inode {
-            kind,
+        let at = Timestamp::new(0, 0);
+        let root = Inode {
+            kind: FileKind::Directory,
             perm: 0o644,
-            links,
+            gid: 0,
+            links: 1,
             data: Vec::new(),
             names: BTreeMap::new(),
             xattrs: BTreeMap::new(),
+            mtime: at,
+            ctime: at,
+        };
+        Tree { inodes: BTreeMap::from([(fid(1), root)]) }
+    }
+
+    fn make(&mut self, fid: Fid, parent: Fid, new: &NewNode, at: Timestamp, links: u32) {
+        let parent = &self.inodes[&parent];
+        let inherited = match parent.xattrs.get(XATTR_DEFAULT_LIST) {
+            Some(list) => Inherited::from_default(list, new.perm, new.kind).unwrap(),
+            None => Inherited::plain(new.perm, new.umask),
+        };
+        let sets_group = parent.perm & mode::SET_GID != 0;
+        let hands_on = sets_group && new.kind == FileKind::Directory;
+        let inode = Inode {
+            kind: new.kind,
+            perm: inherited.perm & !inherited.umask | if hands_on { mode::SET_GID } else { 0 },
+            gid: if sets_group { parent.gid } else { new.creds.gid },
+            links,
+            data: Vec::new(),
+            names: BTreeMap::new(),
+            xattrs: inherited.xattrs().map(|(name, list)| (name.to_vec(), list)).collect(),
             mtime: at,
             ctime: at,
         };
@@ -107,10 +131,10 @@ impl Tree {
         let at = record.at;
         match &record.change {
             Change::Create { place, fid, new } => {
-                self.make(*fid, new.kind, at, 1);
+                self.make(*fid, place.directory, new, at, 1);
                 assert_eq!(self.named(at, place, Some(*fid)), None, "{place:?} is taken");
             }
-            Change::TmpFile { fid, new, .. } => self.make(*fid, new.kind, at, 0),
+            Change::TmpFile { directory, fid, new } => self.make(*fid, *directory, new, at, 0),
             Change::Link { fid, place } => {
                 let inode = self.get(*fid);
                 inode.links += 1;
@@ -136,12 +160,11 @@ impl Tree {
                     self.unlinked(at, *fid, *fate);
                 }
             }
-            Change::Whiteout { from, to, moved, replaced, left: (fid, _), what } => {
+            Change::Whiteout { from, to, moved, replaced, left: (fid, creds), what } => {
                 let (from, to, moved, replaced) = (from.clone(), to.clone(), *moved, *replaced);
                 let change = Change::Rename { from: from.clone(), to, moved, what: *what, replaced };
                 self.apply(&Record { change, ..record.clone() });
-                self.make(*fid, FileKind::CharDevice, at, 1);
-                self.get(*fid).perm = 0;
+                self.make(*fid, from.directory, &NewNode::whiteout(*creds), at, 1);
                 assert_eq!(self.named(at, &from, Some(*fid)), None);
             }
             Change::Exchange { one, other, .. } => {
@@ -154,6 +177,12 @@ impl Tree {
                 let inode = self.get(*fid);
                 inode.ctime = at;
                 inode.perm = set.perm.unwrap_or(inode.perm);
+                inode.gid = set.gid.unwrap_or(inode.gid);
+                if let Some(perm) = set.perm
+                    && let Some(list) = inode.xattrs.get_mut(XATTR_ACCESS_LIST)
+                {
+                    *list = acl::after_chmod(list, perm).unwrap();
+                }
                 if set.kill_suid_sgid {
                     inode.perm &= !mode::SET_UID;
                 }
@@ -176,10 +205,18 @@ impl Tree {
                     inode.perm &= !mode::SET_UID;
                 }
             }
-            Change::SetXattr { fid, name, value, .. } => {
+            Change::SetXattr { fid, name, value, kill_sgid, .. } => {
                 let inode = self.get(*fid);
                 inode.xattrs.insert(name.clone(), value.clone());
                 inode.ctime = at;
+                if is_access_list(name) {
+                    let new = NewList { name, list: value, kill_sgid: *kill_sgid };
+                    let set = acl::set_list(inode.kind, inode.perm, &new).unwrap();
+                    inode.perm = set.perm;
+                    if set.kept == Kept::No {
+                        inode.xattrs.remove(name);
+                    }
+                }
             }
             Change::RemoveXattr { fid, name } => {
                 let inode = self.get(*fid);
@@ -228,6 +265,27 @@ impl Tree {
     }
 }
 
+/// A valid access list: its owner, in most of them a user and a mask, its group and others.
+fn list(dice: u8) -> Bytes {
+    let (perm, nobody) = (u16::from(dice % 8), u32::MAX);
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    let mut entry = |tag: u16, perm: u16, id: u32| {
+        bytes.extend_from_slice(&tag.to_le_bytes());
+        bytes.extend_from_slice(&perm.to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+    };
+    entry(0x01, 6, nobody);
+    if dice >= 64 {
+        entry(0x02, perm, 1000);
+    }
+    entry(0x04, perm, nobody);
+    if dice >= 64 {
+        entry(0x10, u16::from(dice / 8 % 8), nobody);
+    }
+    entry(0x20, u16::from(dice % 2) * 4, nobody);
+    bytes.into()
+}
+
 /// Makes a legal history out of random numbers.
 struct Author {
     tree: Tree,
@@ -237,6 +295,8 @@ struct Author {
 }
 
 impl Author {
+    const ROOT: Fid = Fid { volume: VolumeId(1), ino: Ino::ROOT, generation: 0 };
+
     fn pick<T: Copy>(from: &[T], dice: u8) -> Option<T> {
         (!from.is_empty()).then(|| from[usize::from(dice) % from.len()])
     }
@@ -335,21 +395,29 @@ impl Author {
             9 => {
                 let fid = if a % 2 == 0 { directory } else { file? };
                 let mut set = SetAttr::default();
+                // Histories are told to a server whose root serves more than one.
+                let hands_on = fid == directory && fid != Author::ROOT;
                 match d % 4 {
+                    0 if hands_on && c % 2 == 0 => set.perm = Some(mode::SET_GID | u16::from(b)),
                     0 => set.perm = Some(mode::SET_UID | u16::from(b)),
+                    2 if hands_on => set.gid = Some(u32::from(b % 3)),
                     1 if fid != directory => set.size = Some(u64::from(b % 8)),
                     _ => set.mtime = Some(SetTime::At(Timestamp::new(-i64::from(b), 0))),
                 }
                 self.add(Change::SetAttr { fid, set });
             }
-            10 if d % 4 == 0 => {
-                let (fid, name) = (file?, format!("user.{}", b % 2).into_bytes());
+            10 if d % 4 != 3 => {
+                let (fid, name, value) = match d % 4 {
+                    0 => (file?, format!("user.{}", b % 2).into_bytes(), Bytes::copy_from_slice(&[c])),
+                    1 if directory != Author::ROOT => (directory, XATTR_DEFAULT_LIST.to_vec(), list(c)),
+                    2 if directory != Author::ROOT => (directory, XATTR_ACCESS_LIST.to_vec(), list(c)),
+                    _ => (file?, XATTR_ACCESS_LIST.to_vec(), list(c)),
+                };
                 if self.tree.inodes[&fid].xattrs.contains_key(&name) && a % 2 == 0 {
                     self.add(Change::RemoveXattr { fid, name });
                 } else {
-                    let value = Bytes::copy_from_slice(&[c]);
-                    let how = SetXattr::Either;
-                    self.add(Change::SetXattr { fid, name, value, how, kill_sgid: false });
+                    let (how, kill_sgid) = (SetXattr::Either, b % 3 == 0);
+                    self.add(Change::SetXattr { fid, name, value, how, kill_sgid });
                 }
             }
             11 if d % 3 == 0 => {

@@ -224,7 +224,13 @@ pub fn space_for(bytes: usize) -> u64 {
     RECORDS + bytes + 2 * bytes.min(SMALL)
 }
 
-/// The same of an allocation of so many bytes: who is told that they are his finds no full disk when it is told.
+/// What a change takes beside [`Change::space`] by which lists come to be stored that it does not name, of so many bytes: those
+/// that are inherited, and those that follow the permission bits.
+pub fn space_for_lists(bytes: usize) -> u64 {
+    space_for(bytes) - space_for(0)
+}
+
+/// [`Change::space`] of an allocation of so many bytes: who is told that they are his finds no full disk when it is told.
 fn space_to_allocate(len: u64) -> u64 {
     space_for(0).saturating_add(len)
 }

@@ -18,7 +18,8 @@ pub mod session;
 
 pub use admin::*;
 pub use digest::{
-    Change, DigestSlots, Fate, Lsn, Moved, Object, Place, Record, Touch, space_for, space_through,
+    Change, DigestSlots, Fate, Lsn, Moved, Object, Place, Record, Touch, space_for, space_for_lists,
+    space_through,
 };
 pub use found::*;
 pub use frame::{Frame, FrameError, FrameHeader, FrameKind, HEADER_LEN, MAX_BODY, MAX_PAYLOAD};

@@ -1,6 +1,6 @@
 //! POSIX access control lists in the form the kernel passes them (`include/uapi/linux/posix_acl_xattr.h`), and what they
 //! mean for permission bits (POSIX 1003.1e draft 17, section 23; acl(5)): in one place for the server and for a client that
-//! creates under a write lease.
+//! creates, or sets them, under a write lease.
 
 use crate::{Errno, FileKind, FsError, FsResult, XATTR_ACCESS_LIST, XATTR_DEFAULT_LIST, mode};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -66,6 +66,54 @@ impl Inherited {
         let list = |name: &'static [u8], acl: &Option<Acl>| acl.as_ref().map(|acl| (name, acl.to_bytes()));
         [list(XATTR_ACCESS_LIST, &self.access), list(XATTR_DEFAULT_LIST, &self.default)].into_iter().flatten()
     }
+}
+
+/// An access list that is to be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewList<'a> {
+    /// [`XATTR_ACCESS_LIST`] or [`XATTR_DEFAULT_LIST`].
+    pub name: &'a [u8],
+    pub list: &'a [u8],
+    /// Whoever sets it is not of the inode's group: with the list that access is checked by, set-group-ID goes (Linux:
+    /// `posix_acl_update_mode`).
+    pub kill_sgid: bool,
+}
+
+/// What an inode is like with a list that was set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WithList {
+    pub perm: u16,
+    pub kept: Kept,
+}
+
+/// Whether a list that was set is there then, as an extended attribute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kept {
+    Yes,
+    /// It says no more than the permission bits do, or nothing: there is none.
+    No,
+}
+
+/// Sets a list of an inode of this kind with these permissions.
+///
+/// # Errors
+/// EINVAL, ENOTSUP: it is none. ENOTSUP: a symbolic link has none. EACCES: only directories have default ones.
+pub fn set_list(kind: FileKind, perm: u16, new: &NewList<'_>) -> FsResult<WithList> {
+    let kept = |kept: bool| if kept { Kept::Yes } else { Kept::No };
+    if new.name == XATTR_DEFAULT_LIST {
+        let acl = Acl::parse_or_empty(new.list)?;
+        return match acl {
+            Some(_) if kind != FileKind::Directory => Err(Errno::Access.into()),
+            acl => Ok(WithList { perm, kept: kept(acl.is_some()) }),
+        };
+    }
+    if kind == FileKind::Symlink {
+        return Err(Errno::NotSupported.into());
+    }
+    let acl = Acl::parse(new.list)?;
+    let perm = acl.mode_bits(perm);
+    let perm = if new.kill_sgid { perm & !mode::SET_GID } else { perm };
+    Ok(WithList { perm, kept: kept(!acl.is_mode_only()) })
 }
 
 /// An access list after a change of the permission bits.
@@ -253,6 +301,24 @@ mod tests {
             let left = created.apply_creation_mode(perm);
             prop_assert_eq!(left & !perm, 0, "a list takes rights away from a creation, it gives none");
             prop_assert_eq!(created.mode_bits(left), left);
+        }
+
+        /// A list that is set leads to permissions that setting them changes nothing of.
+        #[test]
+        fn a_list_and_the_permissions_that_it_sets_agree(bytes in entries(), perm in 0u16..0o10000) {
+            let new = NewList { name: XATTR_ACCESS_LIST, list: &bytes, kill_sgid: false };
+            let Ok(set) = set_list(FileKind::File, perm, &new) else {
+                prop_assert!(Acl::parse(&bytes).is_err());
+                return Ok(());
+            };
+            prop_assert_eq!(set.perm & !0o777, perm & !0o777);
+            prop_assert_eq!(after_chmod(&bytes, set.perm).unwrap(), Acl::parse(&bytes).unwrap().to_bytes());
+            let killed = set_list(FileKind::File, perm, &NewList { kill_sgid: true, ..new }).unwrap();
+            prop_assert_eq!(killed, WithList { perm: set.perm & !mode::SET_GID, ..set });
+            let default = NewList { name: XATTR_DEFAULT_LIST, ..new };
+            let of_directory = set_list(FileKind::Directory, perm, &default).unwrap();
+            prop_assert_eq!(of_directory, WithList { perm, kept: Kept::Yes });
+            prop_assert!(set_list(FileKind::File, perm, &default).is_err());
         }
 
         /// A list that lost or won bytes, or some of whose bits flipped, is taken or refused.

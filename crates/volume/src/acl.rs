@@ -4,7 +4,9 @@ use crate::record::Inode;
 use crate::txn::Txn;
 use soda_types::{FileKind, FsResult, Ino};
 
-pub(crate) use soda_types::acl::{Acl, Inherited};
+#[cfg(test)]
+pub(crate) use soda_types::acl::Acl;
+pub(crate) use soda_types::acl::{Inherited, Kept, NewList, set_list};
 
 pub(crate) const ACCESS: &[u8] = soda_types::XATTR_ACCESS_LIST;
 pub(crate) const DEFAULT: &[u8] = soda_types::XATTR_DEFAULT_LIST;

@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use crate::acl;
+use crate::acl::{Kept, NewList, set_list};
 use crate::key;
 use crate::record::{self, Xattr};
 use crate::txn::{KillPriv, Txn};
@@ -8,10 +8,10 @@ use crate::view::View;
 use crate::volume::Volume;
 use bytes::Bytes;
 use soda_storage::Table;
-use soda_types::semantics::check_xattr_name;
+use soda_types::semantics::{check_xattr_name, is_access_list};
 use soda_types::{
-    Attr, Errno, Fid, FileKind, FsError, FsResult, Ino, XATTR_CAPABILITY, XATTR_LIST_MAX, XATTR_NAME_MAX,
-    XATTR_VALUE_MAX, XATTRS_MAX, mode,
+    Attr, Errno, Fid, FsError, FsResult, Ino, XATTR_CAPABILITY, XATTR_LIST_MAX, XATTR_NAME_MAX,
+    XATTR_VALUE_MAX, XATTRS_MAX,
 };
 use std::ops::ControlFlow;
 
@@ -110,32 +110,16 @@ impl Txn<'_> {
                 _ => {}
             }
             let now = txn.now();
-            let mut kept = Some(value.clone());
-            if name == acl::ACCESS {
-                if inode.kind == FileKind::Symlink {
-                    return Err(Errno::NotSupported.into());
-                }
-                let acl = acl::Acl::parse(&value)?;
-                let perm = acl.mode_bits(inode.perm);
-                let inode = txn.inode_mut(fid.ino)?;
-                inode.perm = perm;
-                if privileges == KillPriv::Drop {
-                    inode.perm &= !mode::SET_GID;
-                }
-                if acl.is_mode_only() {
-                    kept = None;
-                }
-            } else if name == acl::DEFAULT {
-                let acl = acl::Acl::parse_or_empty(&value)?;
-                if acl.is_none() {
-                    kept = None;
-                } else if inode.kind != FileKind::Directory {
-                    return Err(Errno::Access.into());
-                }
+            let mut kept = Kept::Yes;
+            if is_access_list(name) {
+                let new = NewList { name, list: &value, kill_sgid: privileges == KillPriv::Drop };
+                let set = set_list(inode.kind, inode.perm, &new)?;
+                txn.inode_mut(fid.ino)?.perm = set.perm;
+                kept = set.kept;
             }
             match kept {
-                Some(value) => txn.put_xattr(fid.ino, name, value)?,
-                None => txn.delete_xattr(fid.ino, name)?,
+                Kept::Yes => txn.put_xattr(fid.ino, name, value)?,
+                Kept::No => txn.delete_xattr(fid.ino, name)?,
             }
             txn.change(fid.ino, |attr| attr.changed(now))
         })

@@ -9,13 +9,28 @@ use crate::why::Why;
 use bytes::Bytes;
 use soda_oplog::Change;
 use soda_protocol::SetXattr;
+use soda_types::acl::{self, Kept, NewList};
 use soda_types::semantics::{self, check_xattr_name, is_access_list};
-use soda_types::{Attr, Errno, Fid, FileKind, Monotonic, SetAttr, Timestamp, XATTR_ACCESS_LIST, acl};
+use soda_types::{
+    Attr, Errno, Fid, FileKind, Monotonic, SetAttr, Timestamp, XATTR_ACCESS_LIST, XATTR_LIST_MAX,
+    XATTR_VALUE_MAX,
+};
 use std::sync::Arc;
 
-/// The server's limits are larger; what could come near them is its business. Bytes.
-const LARGEST_VALUE: usize = 4096;
-const LARGEST_LIST: usize = 32 << 10;
+/// All attributes of an inode in memory, bytes: each change copies the list of them, and of what comes near the server's limit
+/// ([`XATTRS_MAX`](soda_types::XATTRS_MAX)) the server keeps the accounts.
+const LARGEST_LIST: u64 = 256 << 10;
+
+/// What setxattr(2) asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewXattr<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) value: &'a [u8],
+    pub(crate) how: SetXattr,
+    pub(crate) kill: KillPriv,
+    /// Who has to own the inode, if that is asked.
+    pub(crate) owner: Option<u32>,
+}
 
 impl State {
     pub(crate) fn setattr_here(
@@ -31,15 +46,9 @@ impl State {
         if *set == SetAttr::default() {
             return Err(Why::Kind.into());
         }
-        // An access list follows the permission bits.
-        let list = match set.perm.is_some() || set.kill_suid_sgid {
-            true => self.xattrs_here(fid)?,
-            false => XattrList::default(),
-        };
+        // An access list follows the permission bits. What is dropped of these beside is not in it.
+        let list = if set.perm.is_some() { self.xattrs_here(fid)? } else { XattrList::default() };
         let access = list.iter().position(|(name, _)| name == XATTR_ACCESS_LIST);
-        if set.kill_suid_sgid && list.iter().any(|(name, _)| is_access_list(name)) {
-            return Err(Why::AccessList.into());
-        }
         if let Some(size) = set.size {
             if attr.kind != FileKind::File {
                 return Err(Why::Kind.into());
@@ -77,17 +86,14 @@ impl State {
         now: Monotonic,
         calendar: Timestamp,
         fid: Fid,
-        (name, value): (&[u8], &[u8]),
-        how: SetXattr,
-        kill: KillPriv,
+        new: &NewXattr<'_>,
     ) -> Here<()> {
+        let NewXattr { name, value, how, kill, owner } = *new;
         let mut attr = self.attr_here(now, fid)?;
+        attr.check_owner(owner).map_err(NotHere::Fails)?;
         let mut list = self.list_here(fid, name)?;
-        if kill == KillPriv::Kill {
-            return Err(Why::AccessList.into());
-        }
-        if value.len() > LARGEST_VALUE {
-            return Err(Why::Large.into());
+        if value.len() > XATTR_VALUE_MAX {
+            return Err(Errno::TooBig.into());
         }
         let present = list.iter().any(|(known, _)| known == name);
         match how {
@@ -95,19 +101,30 @@ impl State {
             SetXattr::Replace if !present => return Err(Errno::NoData.into()),
             _ => {}
         }
+        let kill_sgid = kill == KillPriv::Kill;
+        let mut kept = Kept::Yes;
+        if is_access_list(name) {
+            let new = NewList { name, list: value, kill_sgid };
+            let set = acl::set_list(attr.kind, attr.perm, &new).map_err(NotHere::Fails)?;
+            attr.perm = set.perm;
+            kept = set.kept;
+        }
         let value = Bytes::copy_from_slice(value);
         list.retain(|(known, _)| known != name);
-        list.push((name.to_vec(), value.clone()));
-        if list.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LARGEST_LIST {
+        if kept == Kept::Yes {
+            list.push((name.to_vec(), value.clone()));
+        }
+        let names: usize = list.iter().map(|(name, _)| name.len() + 1).sum();
+        let list = Xattrs::All(Arc::new(list));
+        if kept == Kept::Yes && (list.bytes() > LARGEST_LIST || names > XATTR_LIST_MAX) {
             return Err(Why::Large.into());
         }
         self.room_here(now, name.len() + value.len())?;
         let moment = self.moment(calendar, &[&attr]);
         attr.changed(moment);
         let (name, how) = (name.to_vec(), SetXattr::Either);
-        let change = Change::SetXattr { fid, name, value, how, kill_sgid: false };
         self.xattrs_changed(now, fid, attr, list);
-        self.log_change(now, moment, change);
+        self.log_change(now, moment, Change::SetXattr { fid, name, value, how, kill_sgid });
         Ok(())
     }
 
@@ -117,8 +134,10 @@ impl State {
         calendar: Timestamp,
         fid: Fid,
         name: &[u8],
+        owner: Option<u32>,
     ) -> Here<()> {
         let mut attr = self.attr_here(now, fid)?;
+        attr.check_owner(owner).map_err(NotHere::Fails)?;
         let mut list = self.list_here(fid, name)?;
         let before = list.len();
         list.retain(|(known, _)| known != name);
@@ -128,22 +147,19 @@ impl State {
         self.room_here(now, 0)?;
         let moment = self.moment(calendar, &[&attr]);
         attr.changed(moment);
-        self.xattrs_changed(now, fid, attr, list);
+        self.xattrs_changed(now, fid, attr, Xattrs::All(Arc::new(list)));
         self.log_change(now, moment, Change::RemoveXattr { fid, name: name.to_vec() });
         Ok(())
     }
 
-    fn xattrs_changed(&mut self, now: Monotonic, fid: Fid, attr: Attr, list: Vec<(Vec<u8>, Bytes)>) {
+    fn xattrs_changed(&mut self, now: Monotonic, fid: Fid, attr: Attr, list: Xattrs) {
         self.set_attr_here(now, fid, attr);
-        self.set_xattrs(now, fid, Xattrs::All(Arc::new(list)));
+        self.set_xattrs(now, fid, list);
         self.changed(now, fid, None, None);
     }
 
-    /// All extended attributes, to be edited; the name is one whose meaning the server does not interpret.
+    /// All extended attributes, one of which is to be set or removed.
     fn list_here(&self, fid: Fid, name: &[u8]) -> Here<Vec<(Vec<u8>, Bytes)>> {
-        if is_access_list(name) {
-            return Err(Why::AccessList.into());
-        }
         // The server says what is wrong with it.
         check_xattr_name(name).map_err(|_| Why::Kind)?;
         Ok(self.xattrs_here(fid)?.to_vec())

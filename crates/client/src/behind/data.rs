@@ -75,7 +75,8 @@ impl State {
         kill: KillPriv,
     ) -> Here<()> {
         let WritePolicy::Behind(policy) = &self.behind.policy else { return Err(Why::Policy.into()) };
-        let (len, most) = (range.end - range.start, policy.max_bytes);
+        // More is set aside only after more has been asked for.
+        let (len, most) = (range.end - range.start, policy.space() / 2);
         let mut attr = self.attr_here(now, fid)?;
         if attr.kind != FileKind::File || len == 0 {
             return Err(Why::Kind.into());
@@ -89,7 +90,6 @@ impl State {
         };
         let change = Change::Allocate { fid, offset: range.start, len, how };
         let space = change.space();
-        // More than is ever set aside, or most of it.
         if space > most {
             return Err(Why::Large.into());
         }

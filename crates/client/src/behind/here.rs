@@ -12,8 +12,8 @@ use crate::log::disk::OnDisk;
 use crate::log::next::ServerRoom;
 use crate::why::Why;
 use soda_oplog::{Change, Record};
-use soda_protocol::{Lsn, space_for};
-use soda_types::semantics::Moment;
+use soda_protocol::{Lsn, space_for, space_for_lists};
+use soda_types::semantics::{Moment, is_access_list};
 use soda_types::{Attr, Errno, Fid, FsError, FsResult, Monotonic, Name, Timestamp, Version};
 use std::sync::Arc;
 
@@ -143,7 +143,8 @@ impl State {
         }
         let moved = moved_by(&change);
         let for_disk = self.behind.disk.clone().map(|disk| (disk, change.clone()));
-        let lsn = self.behind.log.append(now, moment.time(), change);
+        let space = change.space() + space_for_lists(self.lists_beside(&change));
+        let lsn = self.behind.log.append_with(now, moment.time(), change, space);
         if let Some((disk, change)) = for_disk {
             disk.push_record(told.into_iter(), Record { lsn, at: moment.time(), change });
         }
@@ -151,6 +152,18 @@ impl State {
         if was_empty {
             self.behind.news.notify_one();
         }
+    }
+
+    /// Bytes of the lists that are stored with a change and are not in its record, as they are once it is made: those that are
+    /// inherited, and one that follows the permission bits.
+    fn lists_beside(&self, change: &Change) -> usize {
+        let fid = match change {
+            Change::SetAttr { fid, set } if set.perm.is_some() => Some(*fid),
+            change => change.creates(),
+        };
+        let Some(Xattrs::All(list)) = fid.and_then(|fid| Some(&self.peek(fid)?.xattrs)) else { return 0 };
+        let lists = list.iter().filter(|(name, _)| is_access_list(name));
+        lists.map(|(name, list)| name.len() + list.len()).sum()
     }
 
     /// A change of the inode is not made here. What is not known at all has nowhere to keep that.

@@ -10,7 +10,7 @@ use crate::validity::Validity;
 use crate::why::Why;
 use bytes::Bytes;
 use soda_oplog::{Change, Fate, Moved, Place};
-use soda_protocol::{IfExists, NewNode, Node, Replace, XattrSummary};
+use soda_protocol::{IfExists, NewNode, Node, Replace, XattrSummary, space_for, space_for_lists};
 use soda_types::acl::Inherited;
 use soda_types::semantics::{self, Moment, Names, Newborn};
 use soda_types::{
@@ -23,8 +23,9 @@ const DEEPEST: usize = 512;
 
 /// Bytes: what a name takes at most.
 const LONGEST_NAME: usize = 255;
-/// Bytes: access lists that are handed on to what is made, with their names. What longer ones take is the server's to count.
-const LONGEST_LISTS: usize = 512;
+/// Bytes: access lists that are handed on to what is made, with their names. They are not counted in a digest, and a thousand of
+/// them are one transaction of the server.
+const LONGEST_LISTS: usize = 4096;
 
 /// A name in a directory, for the time of an operation.
 #[derive(Clone, Copy, Debug)]
@@ -341,7 +342,7 @@ impl State {
         if new.kind == FileKind::Symlink {
             semantics::check_target(new.target.len()).map_err(NotHere::Fails)?;
         }
-        self.room_here(now, LONGEST_NAME + new.target.len() + handed_on)?;
+        self.space_here(now, space_for(LONGEST_NAME + new.target.len()) + space_for_lists(handed_on))?;
         let fid = self.number_here(dir.volume)?;
         let moment = self.moment(calendar, &[parent]);
         let newborn = Newborn {

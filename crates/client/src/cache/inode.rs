@@ -33,7 +33,8 @@ pub(crate) enum Xattrs {
 }
 
 impl Xattrs {
-    fn bytes(&self) -> u64 {
+    /// What they take in memory, about.
+    pub(crate) fn bytes(&self) -> u64 {
         const EACH: u64 = 80;
         let Xattrs::All(list) = self else { return 0 };
         list.iter().map(|(name, value)| EACH + (name.len() + value.len()) as u64).sum()

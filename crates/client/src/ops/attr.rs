@@ -1,5 +1,6 @@
 //! setattr: chmod, chown, truncate, utimensat.
 
+use crate::cache::State;
 use crate::cache::inode::Xattrs;
 use crate::call::Order;
 use crate::client::Client;
@@ -23,8 +24,13 @@ impl Client {
     /// EPERM if another one does.
     pub async fn setattr_if(&self, fid: Fid, set: SetAttr, owner: Option<u32>) -> FsResult<Cached<Attr>> {
         self.inner.stats.op_setattr.one();
-        let here = self.inner.here(fid, |state, now, today| state.setattr_here(now, today, fid, &set, owner));
-        if let Some(attr) = here.await? {
+        let work = |state: &mut State, now, today| state.setattr_here(now, today, fid, &set, owner);
+        let here = match set.perm {
+            // An access list follows the permission bits.
+            Some(_) => self.here_with_xattrs(fid, work).await?,
+            None => self.inner.here(fid, work).await?,
+        };
+        if let Some(attr) = here {
             return Ok(attr);
         }
         let slot = self.slot().await?;

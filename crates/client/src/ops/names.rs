@@ -1,6 +1,5 @@
 //! Changes of names: create, link, unlink.
 
-use crate::behind::here::Here;
 use crate::behind::names::At;
 use crate::cache::names::Known;
 use crate::cache::{OwnChange, State, is_directory, present};
@@ -126,7 +125,7 @@ impl Client {
         let at = At { dir: parent, name };
         let make =
             |state: &mut State, now: Monotonic, today: Timestamp| state.create_here(now, today, at, &new);
-        if let Some(entry) = self.made_here(parent, make).await? {
+        if let Some(entry) = self.here_with_xattrs(parent, make).await? {
             self.inner.stats.op_create.one();
             return Ok(entry);
         }
@@ -150,33 +149,12 @@ impl Client {
             let entry = state.create_here(now, today, at, &new)?;
             Ok(OpenFile::opened_here(&self.inner, state, entry, mode)?)
         };
-        if let Some(made) = self.made_here(parent, make).await? {
+        if let Some(made) = self.here_with_xattrs(parent, make).await? {
             self.inner.stats.op_create.one();
             return Ok(made);
         }
         let open = move |arrived: &mut Arrived<'_>, fid| OpenFile::registered(arrived, fid, mode);
         self.create_node(parent, name, new, open).await
-    }
-
-    /// Something new, made here if that can be. What access lists the directory hands on is asked once for all.
-    async fn made_here<T>(
-        &self,
-        parent: Fid,
-        make: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
-    ) -> FsResult<Option<T>> {
-        let made = self.inner.here(parent, &make).await?;
-        let lacks_lists = || {
-            let (state, now) = self.inner.locked();
-            state.lacks_xattrs(now, parent)
-        };
-        if made.is_some()
-            || !self.inner.writes_behind()
-            || !lacks_lists()
-            || self.all_xattrs(parent).await.is_err()
-        {
-            return Ok(made);
-        }
-        self.inner.here(parent, make).await
     }
 
     async fn create_node<T: Send + 'static>(
@@ -243,7 +221,7 @@ impl Client {
             let entry = state.tmpfile_here(now, today, parent, &new)?;
             Ok(OpenFile::opened_here(&self.inner, state, entry, mode)?)
         };
-        if let Some(made) = self.made_here(parent, make).await? {
+        if let Some(made) = self.here_with_xattrs(parent, make).await? {
             return Ok(made);
         }
         self.inner.take_little(0).await;

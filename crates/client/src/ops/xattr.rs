@@ -1,5 +1,8 @@
 //! Extended attributes. All of an inode are cached together; most inodes have none, which comes with their attributes.
 
+use crate::behind::attrs::NewXattr;
+use crate::behind::here::Here;
+use crate::cache::State;
 use crate::cache::inode::{XattrList, Xattrs};
 use crate::call::{Order, unexpected};
 use crate::client::Client;
@@ -8,8 +11,9 @@ use crate::ops::KillPriv;
 use crate::ops::names::Did;
 use bytes::Bytes;
 use soda_protocol::{Answer, Call, SetXattr, XattrSummary};
+use soda_types::acl::{self, Kept, NewList};
 use soda_types::semantics::{check_xattr_name, is_access_list};
-use soda_types::{Errno, Fid, FsResult};
+use soda_types::{Errno, Fid, FileKind, FsResult, Monotonic, Timestamp};
 use std::sync::Arc;
 
 impl Client {
@@ -58,25 +62,29 @@ impl Client {
         kill: KillPriv,
         owner: Option<u32>,
     ) -> FsResult<()> {
-        let pair = (name, value);
-        let set =
-            self.inner.here(fid, |state, now, today| state.setxattr_here(now, today, fid, pair, how, kill));
+        let owner = owner.filter(|_| is_access_list(name));
+        let new = NewXattr { name, value, how, kill, owner };
+        let set = self.here_with_xattrs(fid, |state, now, today| state.setxattr_here(now, today, fid, &new));
         if let Some(()) = set.await? {
             self.inner.stats.op_xattr.one();
             return Ok(());
         }
         self.inner.take_little(value.len()).await;
         let kill_sgid = kill == KillPriv::Kill;
-        let owner = owner.filter(|_| is_access_list(name));
         let (key, new) = (name.to_vec(), value.to_vec());
         let call = Call::SetXattr { fid, name: key, value: new, how, kill_sgid, owner };
+        let kept = match is_access_list(name) {
+            // Of what, and whether it is one, the server says.
+            true => acl::set_list(FileKind::Directory, 0, &NewList { name, list: value, kill_sgid })
+                .map_or(Kept::No, |set| set.kept),
+            false => Kept::Yes,
+        };
         let (name, value) = (name.to_vec(), Bytes::copy_from_slice(value));
-        // Access control lists are normalised and folded into the mode by the server: ask for them.
-        let normalised = is_access_list(&name);
         self.change_xattrs(fid, call, move |list| {
             list.retain(|(known, _)| *known != name);
-            list.push((name, value));
-            !normalised
+            if kept == Kept::Yes {
+                list.push((name, value));
+            }
         })
         .await
     }
@@ -92,27 +100,26 @@ impl Client {
     /// # Errors
     /// EPERM if another one does.
     pub async fn removexattr_if(&self, fid: Fid, name: &[u8], owner: Option<u32>) -> FsResult<()> {
-        let removed = self.inner.here(fid, |state, now, today| state.removexattr_here(now, today, fid, name));
-        if let Some(()) = removed.await? {
+        let owner = owner.filter(|_| is_access_list(name));
+        let work = |state: &mut State, now, today| state.removexattr_here(now, today, fid, name, owner);
+        if let Some(()) = self.here_with_xattrs(fid, work).await? {
             self.inner.stats.op_xattr.one();
             return Ok(());
         }
         let name = name.to_vec();
-        let owner = owner.filter(|_| is_access_list(&name));
         let call = Call::RemoveXattr { fid, name: name.clone(), owner };
         self.change_xattrs(fid, call, move |list| {
             list.retain(|(known, _)| *known != name);
-            true
         })
         .await
     }
 
-    /// `edit` brings the cached list to what the server has now; false: it cannot tell.
+    /// `edit` brings the cached list to what the server has now.
     async fn change_xattrs(
         &self,
         fid: Fid,
         call: Call,
-        edit: impl FnOnce(&mut Vec<(Vec<u8>, Bytes)>) -> bool + Send + 'static,
+        edit: impl FnOnce(&mut Vec<(Vec<u8>, Bytes)>) + Send + 'static,
     ) -> FsResult<()> {
         self.inner.stats.op_xattr.one();
         let slot = self.slot().await?;
@@ -144,14 +151,35 @@ impl Client {
                     Xattrs::All(list) => Some(Arc::unwrap_or_clone(list)),
                     Xattrs::Unknown => None,
                 };
-                if let Some(mut list) = known.filter(|_| alone && enterable)
-                    && edit(&mut list)
-                {
+                if let Some(mut list) = known.filter(|_| alone && enterable) {
+                    edit(&mut list);
                     state.set_xattrs(now, fid, Xattrs::All(Arc::new(list)));
                 }
                 Ok(())
             });
         waiting.result().await
+    }
+
+    /// Carries an operation out here, if that can be ([`Inner::here`]), one that has to know the extended attributes of the
+    /// inode: they are asked for, once for all that comes after it.
+    pub(super) async fn here_with_xattrs<T>(
+        &self,
+        fid: Fid,
+        work: impl Fn(&mut State, Monotonic, Timestamp) -> Here<T> + Send + Sync,
+    ) -> FsResult<Option<T>> {
+        let done = self.inner.here(fid, &work).await?;
+        let lacks_xattrs = || {
+            let (state, now) = self.inner.locked();
+            state.lacks_xattrs(now, fid)
+        };
+        if done.is_some()
+            || !self.inner.writes_behind()
+            || !lacks_xattrs()
+            || self.all_xattrs(fid).await.is_err()
+        {
+            return Ok(done);
+        }
+        self.inner.here(fid, work).await
     }
 
     pub(super) async fn all_xattrs(&self, fid: Fid) -> FsResult<XattrList> {

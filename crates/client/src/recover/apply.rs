@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 use soda_oplog::segments::Found;
 use soda_oplog::{Change, Object, Place, Record, Touch};
 use soda_protocol::{IfExists, Lsn, NewNode, Node, Replace, SetXattr, WriteAt};
+use soda_types::acl::{self, Kept, NewList};
+use soda_types::semantics::is_access_list;
 use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, InUse, SetAttr, Timestamp, Version};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -349,11 +351,11 @@ impl Work<'_> {
             }
             Change::SetXattr { fid, name, value, kill_sgid, .. } => {
                 let now = self.now(*fid);
-                if self.client.getxattr(now, name).await.is_ok_and(|known| known == *value) {
+                let kill = privileges(*kill_sgid);
+                if self.has_xattr(now, name, value, kill).await? {
                     return Ok(Outcome::Already);
                 }
                 self.check_unchanged(*fid, lsn).await?;
-                let kill = privileges(*kill_sgid);
                 self.client.setxattr(now, name, value, SetXattr::Either, kill).await?;
                 Ok(Outcome::Done)
             }
@@ -367,6 +369,22 @@ impl Work<'_> {
                 Ok(Outcome::Done)
             }
         }
+    }
+
+    /// Whether an inode is as it is with this extended attribute: of an access list the permission bits say some, or all.
+    async fn has_xattr(&self, fid: Fid, name: &[u8], value: &[u8], kill: KillPriv) -> FsResult<bool> {
+        let known = match self.client.getxattr(fid, name).await {
+            Err(error) if error.errno == Errno::NoData => None,
+            known => Some(known?),
+        };
+        if !is_access_list(name) {
+            return Ok(known.is_some_and(|known| known == value));
+        }
+        let attr = self.client.getattr(fid).await?.value;
+        let new = NewList { name, list: value, kill_sgid: kill == KillPriv::Kill };
+        let set = acl::set_list(attr.kind, attr.perm, &new)?;
+        let expected = (set.kept == Kept::Yes).then_some(value);
+        Ok(set.perm == attr.perm && known.as_deref() == expected)
     }
 
     async fn create(&mut self, lsn: Lsn, place: &Place, fid: Fid, new: &NewNode) -> Result<Outcome, Trouble> {

@@ -1,5 +1,4 @@
-//! Access lists: what is made in a directory with a default list, and what chmod makes of a list, without a message, and as the
-//! server does it.
+//! Access lists: set, removed, followed by chmod, and handed on to what is made, without a message, and as the server does it.
 
 use super::*;
 use crate::common::relay::{Relay, Way};
@@ -7,20 +6,20 @@ use soda_protocol::Call;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const ACCESS: &[u8] = b"system.posix_acl_access";
-const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// A source of chance that is the same each time.
-struct Chance(u64);
+pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 
     /// A valid list: owner, users, group, groups, mask, others.
-    fn list(&mut self) -> Vec<u8> {
+    pub(super) fn list(&mut self) -> Vec<u8> {
         let mut bytes = 2u32.to_le_bytes().to_vec();
         let mut entry = |tag: u16, perm: u64, id: u32| {
             bytes.extend_from_slice(&tag.to_le_bytes());
@@ -41,7 +40,7 @@ impl Chance {
 }
 
 /// Permissions and extended attributes.
-async fn shown(client: &Arc<Client>, fid: Fid) -> (u16, BTreeMap<Vec<u8>, Vec<u8>>) {
+pub(super) async fn shown(client: &Arc<Client>, fid: Fid) -> (u16, BTreeMap<Vec<u8>, Vec<u8>>) {
     let mut xattrs = BTreeMap::new();
     for listed in client.listxattr(fid).await.unwrap() {
         xattrs.insert(listed.to_vec(), client.getxattr(fid, &listed).await.unwrap().to_vec());
@@ -107,6 +106,123 @@ async fn with_default_list(cell: &Cell) -> Fid {
     there.shutdown().await;
     top
 }
+
+/// As `setfacl` does it.
+async fn set(client: &Arc<Client>, fid: Fid, listed: &[u8], list: &[u8]) {
+    client.setxattr(fid, listed, list, SetXattr::Either, KillPriv::Keep).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_lists_of_a_held_directory_cost_no_message() {
+    let cell = Cell::start();
+    let (here, there) = (writer(&cell).await, cell.client().await);
+    let mut chance = Chance(11);
+    let top = mkdir(&here, here.root(), "top").await;
+    let before = (sent(&here), asked_for_lists(&here), here.stats().count("msg_digest"));
+    let mut files = Vec::new();
+    for number in 0..100 {
+        let fid = match number % 10 {
+            0 => mkdir(&here, top, &number.to_string()).await,
+            _ => make(&here, top, &number.to_string(), "x").await,
+        };
+        set(&here, fid, ACCESS, &chance.list()).await;
+        if number % 10 == 0 {
+            set(&here, fid, DEFAULT, &chance.list()).await;
+        }
+        if number % 7 == 0 {
+            // There may be none: it said no more than the permission bits.
+            let removed = here.removexattr(fid, ACCESS).await.map_err(|error| error.errno);
+            assert!(matches!(removed, Ok(()) | Err(Errno::NoData)), "{removed:?}");
+        }
+        files.push((fid, shown(&here, fid).await));
+    }
+    let after = (sent(&here), asked_for_lists(&here), here.stats().count("msg_digest"));
+    assert_eq!(after, before, "{:?}", here.stats());
+    assert_eq!(find(&there, &["top", "1"]).await, Some(files[1].0));
+    for (fid, ours) in files {
+        assert_eq!(shown(&there, fid).await, ours);
+    }
+    assert_eq!(here.stats().count("lost_records"), 0);
+}
+
+/// The lists of a file that others have made are asked for once; what is done to it then is done here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_whose_lists_are_not_known_is_asked_about_once() {
+    let cell = Cell::start();
+    let (here, there) = (writer(&cell).await, cell.client().await);
+    let mut chance = Chance(5);
+    let fid = make(&there, there.root(), "f", "x").await;
+    let list = loop {
+        set(&there, fid, ACCESS, &chance.list()).await;
+        if let Some(list) = shown(&there, fid).await.1.remove(ACCESS) {
+            break list;
+        }
+    };
+    let chmod = |perm| here.setattr(fid, SetAttr { perm: Some(perm), ..SetAttr::default() });
+    assert_eq!(find(&here, &["f"]).await, Some(fid));
+    let asked = asked_for_lists(&here);
+    wait_until("a change here", || async {
+        let before = sent(&here);
+        chmod(0o640).await.unwrap();
+        sent(&here) == before
+    })
+    .await;
+    let before = sent(&here);
+    for _ in 0..10 {
+        chmod(0o604).await.unwrap();
+        set(&here, fid, ACCESS, &list).await;
+        here.removexattr(fid, ACCESS).await.unwrap();
+        set(&here, fid, ACCESS, &list).await;
+    }
+    assert_eq!((sent(&here), asked_for_lists(&here)), (before, asked + 1), "{:?}", here.stats());
+    let ours = shown(&here, fid).await;
+    assert_eq!(ours.1.get(ACCESS), Some(&list));
+    assert_eq!(shown(&there, fid).await, ours);
+}
+
+/// What was made in a directory that is gone by the time when the server is told: the directory's list, group and set-group-id
+/// have been handed on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_inherited_from_a_directory_that_is_gone_stays() {
+    let cell = Cell::start();
+    let (here, there) = (writer(&cell).await, cell.client().await);
+    let list = [&2u32.to_le_bytes()[..], &LIST_OF_ONE_USER.concat()].concat();
+    let before = sent(&here);
+    let dir = mkdir(&here, here.root(), "passing").await;
+    let handed_on = SetAttr { perm: Some(0o2775), gid: Some(7), ..SetAttr::default() };
+    here.setattr(dir, handed_on).await.unwrap();
+    make(&here, dir, "before", "x").await;
+    set(&here, dir, DEFAULT, &list).await;
+    make(&here, dir, "after", "x").await;
+    here.removexattr(dir, DEFAULT).await.unwrap();
+    make(&here, dir, "last", "x").await;
+    let mut ours = Vec::new();
+    for text in ["before", "after", "last"] {
+        here.rename(dir, &name(text), here.root(), &name(text), RenameHow::Plain).await.unwrap();
+        let fid = find(&here, &[text]).await.unwrap();
+        let attr = here.getattr(fid).await.unwrap().value;
+        ours.push((text, attr.gid, shown(&here, fid).await));
+    }
+    here.rmdir(here.root(), &name("passing")).await.unwrap();
+    assert_eq!(sent(&here), before, "{:?}", here.stats());
+    assert!(ours.iter().all(|(_, gid, _)| *gid == 7), "{ours:?}");
+    let lists: Vec<usize> = ours.iter().map(|(_, _, (_, lists))| lists.len()).collect();
+    assert_eq!(lists, [0, 1, 0]);
+    for (text, gid, ours) in ours {
+        let fid = find(&there, &[text]).await.unwrap();
+        assert_eq!(there.getattr(fid).await.unwrap().value.gid, gid, "{text}");
+        assert_eq!(shown(&there, fid).await, ours, "{text}");
+    }
+}
+
+/// Owner, user 1000, group, mask, others.
+const LIST_OF_ONE_USER: [[u8; 8]; 5] = [
+    [1, 0, 7, 0, 0xff, 0xff, 0xff, 0xff],
+    [2, 0, 6, 0, 0xe8, 3, 0, 0],
+    [4, 0, 5, 0, 0xff, 0xff, 0xff, 0xff],
+    [0x10, 0, 7, 0, 0xff, 0xff, 0xff, 0xff],
+    [0x20, 0, 1, 0, 0xff, 0xff, 0xff, 0xff],
+];
 
 fn asked_for_lists(client: &Client) -> u64 {
     client.stats().count("msg_getxattrs")

@@ -75,7 +75,7 @@ async fn space_is_not_set_aside_behind_what_is_lost() {
     let cut = cut_off().await;
     let allocate = |cut: &CutOff| {
         let (a, file) = (Arc::clone(&cut.a), Arc::clone(&cut.file));
-        async move { a.fallocate(&file, 0, 64 << 20, Allocate::Extend, KillPriv::Keep).await }
+        async move { a.fallocate(&file, 0, 192 << 20, Allocate::Extend, KillPriv::Keep).await }
     };
     let allocating = tokio::spawn(allocate(&cut));
     cut.lose().await;

@@ -11,6 +11,7 @@ mod inquiries;
 mod kinds;
 mod large;
 mod lists;
+mod lists_at_random;
 mod locks;
 mod lost;
 mod nameless;
@@ -22,6 +23,7 @@ mod space;
 mod storm;
 mod unheld;
 mod why;
+mod xattrs;
 
 use crate::common::delayed::{PAST_THE_LOG, make, mkdir};
 use crate::common::proxy::{Proxy, Weather};

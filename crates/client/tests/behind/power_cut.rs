@@ -55,9 +55,11 @@ async fn nothing_is_left_of_what_went_through_and_was_lost() {
         let mut cut = a_file_that_may_be_lost().await;
         let a = &cut.a;
         let file = a.open(cut.fid, OpenMode::ReadWrite).await.unwrap();
-        // Through, after records of the same inodes.
-        let large = vec![b'y'; 5000];
-        a.setxattr(cut.dir, b"user.large", &large, SetXattr::Either, KillPriv::Keep).await.unwrap();
+        // Through, after records of the same inodes: more than so many attributes are the server's.
+        let large = vec![b'y'; 60_000];
+        for text in ["user.1", "user.2", "user.3", "user.4", "user.large"] {
+            a.setxattr(cut.dir, text.as_bytes(), &large, SetXattr::Either, KillPriv::Keep).await.unwrap();
+        }
         write(a, &file, 0, "x".repeat(PAST_THE_LOG)).await;
         cut.cell.stop();
         let session = a.session();

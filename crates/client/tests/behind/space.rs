@@ -67,6 +67,23 @@ async fn every_kind_of_fallocate_is_logged_and_does_what_the_server_does() {
     assert_eq!(a.stats().count("lost_records"), 0);
 }
 
+/// Half of what is set aside can be had here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_file_that_is_allocated_is_told_later_up_to_half_of_what_is_set_aside() {
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let fid = make(&a, a.root(), "f", "").await;
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    let half = 2 * WriteBehind::default().max_bytes;
+    for (len, through) in [(half * 3 / 4, 0), (half, 1)] {
+        a.fallocate(&file, 0, len, Allocate::Extend, KillPriv::Keep).await.unwrap();
+        assert_eq!(a.stats().count("msg_allocate"), through, "{len}: {:?}", a.stats());
+    }
+    assert_eq!(find(&b, &["f"]).await, Some(fid));
+    assert_eq!(b.getattr(fid).await.unwrap().value.size, half);
+    assert_eq!(a.stats().count("lost_records"), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_read_of_a_hole_that_was_just_punched_is_nothing() {
     let cell = Cell::start();

@@ -2,6 +2,7 @@
 
 mod again;
 mod damage;
+mod lists;
 
 use crate::common::delayed::*;
 use crate::common::*;

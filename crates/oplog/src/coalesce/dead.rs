@@ -1,6 +1,7 @@
 //! Inodes that are gone at the end of the digest.
 
 use crate::{Change, Fate, Lsn, Place, Record};
+use soda_types::semantics::is_access_list;
 use soda_types::{Fid, FileKind, SetAttr, SetTime, Timestamp};
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +20,8 @@ pub(super) fn without_dead(records: Vec<Record>) -> Vec<Record> {
     let unused = unused_directories(&steps, passing.directories.clone());
     for step in &mut steps {
         step.erase(&unused, Kind::Directory);
-        if step.change.as_ref().is_some_and(|change| is_contents_of(change, &passing.directories)) {
+        let idle = |change: &Change| is_contents_of(change, &passing.directories) && !is_handed_on(change);
+        if step.change.as_ref().is_some_and(idle) {
             step.change = None;
         }
     }
@@ -177,6 +179,16 @@ fn is_contents_of(change: &Change, inodes: &HashSet<Fid>) -> bool {
         | Change::Allocate { fid, .. }
         | Change::SetXattr { fid, .. }
         | Change::RemoveXattr { fid, .. } => inodes.contains(fid),
+        _ => false,
+    }
+}
+
+/// Whether what is made in a directory afterwards may be another for it: its group and set-group-ID are inherited, and its
+/// default list.
+fn is_handed_on(change: &Change) -> bool {
+    match change {
+        Change::SetAttr { set, .. } => set.perm.is_some() || set.gid.is_some(),
+        Change::SetXattr { name, .. } | Change::RemoveXattr { name, .. } => is_access_list(name),
         _ => false,
     }
 }

@@ -5,7 +5,8 @@ use crate::world::{fid, history, new, place, record};
 use crate::{Change, Fate, Lsn, Moved, Record};
 use bytes::Bytes;
 use proptest::prelude::*;
-use soda_types::{FileKind, SetAttr};
+use soda_protocol::SetXattr;
+use soda_types::{FileKind, SetAttr, XATTR_DEFAULT_LIST};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
@@ -111,4 +112,36 @@ fn what_a_truncation_cuts_off_does_not_travel() {
     };
     let fewer = coalesce(vec![write(1, 2, 0, b"aaaa"), truncate(2, 2)]);
     assert_eq!(fewer, [write(1, 2, 0, b"aa"), truncate(2, 2)]);
+}
+
+#[test]
+fn what_a_directory_handed_on_before_it_went_is_told() {
+    let default = Change::SetXattr {
+        fid: fid(2),
+        name: XATTR_DEFAULT_LIST.to_vec(),
+        value: Bytes::from_static(b"a list"),
+        how: SetXattr::Either,
+        kill_sgid: false,
+    };
+    let set = |set| Change::SetAttr { fid: fid(2), set };
+    let group = set(SetAttr { perm: Some(0o2775), gid: Some(7), ..SetAttr::default() });
+    let owner = set(SetAttr { uid: Some(7), ..SetAttr::default() });
+    let moved = Change::Rename {
+        from: place(fid(2), 0),
+        to: place(fid(1), 1),
+        moved: fid(3),
+        what: Moved::Leaf,
+        replaced: None,
+    };
+    let records = vec![
+        create(1, 1, 0, 2, FileKind::Directory),
+        record(2, owner),
+        record(3, group),
+        record(4, default),
+        create(5, 2, 0, 3, FileKind::File),
+        record(6, moved),
+        record(7, Change::RemoveDirectory { place: place(fid(1), 0), fid: fid(2) }),
+    ];
+    let told: Vec<u64> = coalesce(records).iter().map(|record| record.lsn.0).collect();
+    assert_eq!(told, [1, 3, 4, 5, 6, 7], "all but its owner");
 }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use soda_protocol::Fate;
 use soda_protocol::digest::Moved;
 use soda_types::{FileKind, SetAttr};
+use std::time::Duration;
 
 const ALL: DigestLimits = DigestLimits { records: usize::MAX, bytes: u64::MAX };
 
@@ -41,6 +42,22 @@ fn two_branches() -> Log {
         log.append(at(second), Timestamp::new(second as i64, 0), change);
     }
     log
+}
+
+#[test]
+fn the_space_for_what_is_inherited_is_kept_until_the_server_has_it() {
+    let mut log = two_branches();
+    let before = log.untold_space();
+    let create = Change::Create { place: place(fid(1), 2), fid: fid(5), new: new(FileKind::File) };
+    log.append_with(at(6), Timestamp::new(6, 0), create, 5000);
+    assert_eq!(log.untold_space(), before + 5000);
+    let digest = log.take(ALL).unwrap();
+    assert_eq!((log.space_of(digest.id), log.untold_space()), (before + 5000, before + 5000));
+    log.handle_lost(digest.id);
+    assert_eq!(log.untold_space(), before + 5000);
+    let digest = log.take(ALL).unwrap();
+    log.handle_applied(digest.id);
+    assert_eq!(log.untold_space(), 0);
 }
 
 #[test]

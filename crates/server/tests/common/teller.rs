@@ -167,7 +167,7 @@ pub async fn assert_is(client: &Client, tree: &Tree, times: Times, what: &str) {
             }
         }
         if fid != client.root {
-            assert_eq!(attr.perm, inode.perm, "{what}: {fid}");
+            assert_eq!((attr.perm, attr.gid), (inode.perm, inode.gid), "{what}: {fid}");
         }
         for (name, value) in &inode.xattrs {
             let found = client.ask(Call::GetXattr { fid, name: name.clone() }).await.result;

@@ -89,7 +89,7 @@ fn why_text(why: Why) -> &'static str {
         Why::Recalled => "another machine has just asked for it",
         Why::Contended => "another operation on it is on its way to the server",
         Why::Unknown => "this machine knows nothing of it, as nobody has used it here lately",
-        Why::AccessList => "access control lists are the server's business",
+        Why::AccessList => "it has an access control list that is not understood here",
         Why::Reservation => "the server has to set inode numbers or space aside first",
         Why::Large => "it was too large: so much data is faster by itself",
         Why::Kind => "only the server can do it",
