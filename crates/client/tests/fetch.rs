@@ -183,7 +183,8 @@ async fn the_version_that_is_known_is_said() {
     let client = Arc::clone(&script.client);
     let asking = tokio::spawn(async move { client.getattr(FILE).await });
     let (tag, request) = script.control.request().await;
-    let fetch = Call::Fetch { fid: FILE, most: 128 << 10, known: Some(Version(1)), holder: FromHolder::Lease };
+    let fetch =
+        Call::Fetch { fid: FILE, most: 128 << 10, known: Some(Version(1)), holder: FromHolder::Lease };
     assert_eq!(request.call, fetch);
     script.control.answer(tag, Answer::Node(node(FILE, 2, 6)), &[grant(FILE, Mode::Read, 2)]).await;
     assert_eq!(asking.await.unwrap().unwrap().value.size, 6);
