@@ -428,6 +428,7 @@ fn answers() -> Vec<Answer> {
         Answer::Delegated(Epoch(9)),
         Answer::Layout(Layout { data: vec![4096..8192, 1 << 40..1 << 41], until: 1 << 41, size: 1 << 42 }),
         Answer::Described(node),
+        Answer::Fetched(node),
         Answer::Named { parent: attr(), fid: fid(5), kind: FileKind::File },
     ];
     answers.extend(admin_answers().into_iter().map(Answer::Admin));
