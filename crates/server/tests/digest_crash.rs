@@ -29,6 +29,7 @@ const NOT_BY_DIGESTS: &[&str] = &[
     "volume.reclaim.step",
     "volume.reclaim.done",
     "volume.swept",
+    "volume.redone",
     "volume.created",
     "volume.run-begun",
     "segment.created",

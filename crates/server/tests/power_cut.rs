@@ -10,7 +10,7 @@ use soda_storage::{
     Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
     StorageResult, Table, Visit,
 };
-use soda_types::{Errno, Fid, FileKind, Sequence, Version};
+use soda_types::{Errno, Fid, FileKind, InUse, Sequence, Version};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -86,6 +86,12 @@ impl DataStore for ForgetfulData {
 
     fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
         self.chunks.read_into(chunk, data)
+    }
+
+    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
+        self.chunks.restore(chunk, data)?;
+        self.unsynced.lock().unwrap().push(*chunk);
+        Ok(())
     }
 
     fn sync(&self) -> StorageResult<()> {
@@ -266,6 +272,59 @@ async fn a_digest_is_stored_with_its_data_or_can_be_done_again() {
                 digested(&teller.send(told).await);
             }
             assert!(teller.client.read(*fid, 0, 1 << 20).await.unwrap() == *data, "seed {seed}");
+        }
+    }
+}
+
+/// Somebody waits for what the digest has told. The medium is not waited for, and a power cut that takes all of the data and
+/// nothing of the journal loses nothing, nor does a second one.
+#[tokio::test(flavor = "multi_thread")]
+async fn data_that_somebody_waits_for_is_safe_in_the_journal() {
+    for seed in 0..10 {
+        let mut numbers = Numbers(seed);
+        let machine = Machine::default();
+        let config = |boot: &str| ServerConfig {
+            boot_id: Some(BootId::new(boot)),
+            sync_interval: Duration::from_secs(3600),
+            ..power_config()
+        };
+        let server = Server::start_on(machine.stores(), config("before")).unwrap();
+        let mut teller = Teller::with(Client::connect_keeping_recalls(&server).await).await;
+        teller.client.sync().await;
+        // Not waited for: the medium has it before it is answered.
+        let (_, records) = teller.file("before", &[1; 300_000]);
+        digested(&teller.tell(records).await);
+        assert!(machine.data.unsynced.lock().unwrap().is_empty());
+
+        let other = Client::connect(&server).await;
+        let (_, waits) =
+            other.connection().send(None, Call::GetAttr { fid: other.root }, Default::default()).await;
+        let recall = teller.client.next_recall().await;
+        let mut files = Vec::new();
+        for index in 0..4u8 {
+            let data = vec![index + 1; [5_000, 300_000][usize::from(index) % 2]];
+            let (fid, records) = teller.file(&format!("f{index}"), &data);
+            digested(&teller.tell(records).await);
+            files.push((fid, data));
+        }
+        assert!(!machine.data.unsynced.lock().unwrap().is_empty(), "the medium was waited for");
+        teller.client.answer_recall(&recall, InUse::No).await;
+        tokio::time::timeout(PATIENCE, waits).await.expect(TIMED_OUT).unwrap().0.result.unwrap();
+        // Nobody waits for it after the restart.
+        other.ask(Call::Goodbye).await.result.unwrap();
+
+        let mut after = machine.after_power_cut(machine.unsynced(), &mut numbers);
+        drop(server);
+        for boot in ["after", "again"] {
+            let server = Server::start_on(after.stores(), config(boot)).unwrap();
+            let back = back_at(&server, &teller.client).await;
+            assert_eq!(back.session.stored_in(DIGESTS), Sequence(teller.sequence), "seed {seed}, {boot}");
+            for (fid, data) in &files {
+                assert!(back.read(*fid, 0, 1 << 20).await.unwrap() == *data, "seed {seed}, {boot}");
+            }
+            drop(back);
+            after = after.after_power_cut(after.unsynced(), &mut numbers);
+            drop(server);
         }
     }
 }

@@ -93,6 +93,10 @@ impl DataStore for GatedData {
         self.data.read_into(chunk, data)
     }
 
+    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
+        self.data.restore(chunk, data)
+    }
+
     fn sync(&self) -> StorageResult<()> {
         self.data.sync()
     }

@@ -29,6 +29,7 @@ pub const ALL: &[&str] = &[
     "volume.reclaim.step",
     "volume.reclaim.done",
     "volume.swept",
+    "volume.redone",
     "server.started",
     "server.round-data-synced",
     "server.session-stored",

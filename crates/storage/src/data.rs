@@ -116,7 +116,11 @@ pub trait DataStore: Send + Sync + fmt::Debug {
         Ok(data.into())
     }
 
-    /// Makes all chunks durable whose append returned before the call.
+    /// Writes a chunk that a power cut has taken into its place once more, from a copy of its data, which is checked. Not for one
+    /// that was released. To be followed by a sync.
+    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()>;
+
+    /// Makes all chunks durable whose append, or restoration, returned before the call.
     fn sync(&self) -> StorageResult<()>;
 
     /// Makes everything durable that processes before this one appended and did not sync, as far as the kernel has it.

@@ -190,6 +190,16 @@ impl DataStore for MemoryData {
         Ok(())
     }
 
+    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
+        chunk.verify(data)?;
+        let mut log = self.log();
+        let before = log.segments.entry(chunk.segment).or_default().insert(chunk.offset, data.to_vec());
+        if before.is_none() {
+            log.stored += u64::from(chunk.len).next_multiple_of(CHUNK_ALIGN);
+        }
+        Ok(())
+    }
+
     fn sync(&self) -> StorageResult<()> {
         Ok(())
     }

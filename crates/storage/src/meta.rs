@@ -30,6 +30,8 @@ pub enum Table {
     Server = 10,
     /// What sessions have set aside: inode numbers, space (owned by the server).
     Reservation = 11,
+    /// Chunks that a power cut may take, with their data, until a sync has them on the medium.
+    Redo = 12,
 }
 
 impl Table {
@@ -46,6 +48,7 @@ impl Table {
         Table::Reply,
         Table::Server,
         Table::Reservation,
+        Table::Redo,
     ];
 
     /// Its name in messages.
@@ -63,6 +66,7 @@ impl Table {
             Table::Reply => "reply",
             Table::Server => "server",
             Table::Reservation => "reservation",
+            Table::Redo => "redo",
         }
     }
 }

@@ -1,7 +1,11 @@
 //! Bringing together what small writes scatter: the number of a file's extents, what its chunks waste, and how much data is
 //! beside the metadata stay within bounds, whatever is written to it and how often.
+//!
+//! What is stored anew may have been durable, and a power cut must not take it for somebody's next write: so it is in the
+//! journal, too ([`Redo`]).
 
 use crate::record::{Extent, ExtentBody};
+use crate::redo::{Appended, Redo};
 use crate::txn::Txn;
 use crate::view::{Placed, View};
 use bytes::BytesMut;
@@ -74,7 +78,7 @@ impl Txn<'_> {
         for run in runs {
             let part = data.slice((run.start - stretch.start) as usize..(run.end - stretch.start) as usize);
             // A full disk does not stop a write that found its place.
-            let Ok(staged) = self.volume.stage(size, part) else {
+            let Ok(staged) = self.volume.stage(size, part, Redo::Yes) else {
                 return Ok(());
             };
             stored.push((run, staged));
@@ -115,13 +119,14 @@ impl Txn<'_> {
             let Ok(chunk) = self.volume.append_chunk(&data) else {
                 return Ok(());
             };
-            self.adopt([chunk]);
+            let len = data.len() as u64;
+            self.adopt([Appended { chunk, redo: Some(data.freeze()) }]);
             for placed in &run {
                 self.delete_extent(ino, stream, placed)?;
             }
             let end = run.last().map_or(0, |placed| placed.end);
             let body = ExtentBody::Chunk { chunk, skip: 0 };
-            self.put_extent(ino, stream, end, Extent { len: data.len() as u64, body })?;
+            self.put_extent(ino, stream, end, Extent { len, body })?;
         }
         Ok(())
     }
@@ -161,7 +166,8 @@ impl Txn<'_> {
         }
         for part in parts {
             let size = self.referred(ino)?.size;
-            let stored = self.volume.extent_data(&part.extent).and_then(|data| self.volume.stage(size, data));
+            let data = self.volume.extent_data(&part.extent);
+            let stored = data.and_then(|data| self.volume.stage(size, data, Redo::Yes));
             // A bad chunk is reported to who reads it, not to who writes beside it; a full disk does not stop who gives
             // space back.
             let Ok(staged) = stored else {

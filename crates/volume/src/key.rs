@@ -120,8 +120,8 @@ pub(crate) fn xattr(volume: VolumeId, ino: Ino, name: &[u8]) -> Vec<u8> {
     with_prefix(volume, ino.0, name)
 }
 
-/// Chunks are shared ground of all volumes.
-pub(crate) fn release(chunk: &ChunkRef) -> Bytes {
+/// Of what is recorded of a chunk. Chunks are shared ground of all volumes.
+pub(crate) fn chunk(chunk: &ChunkRef) -> Bytes {
     let mut key = chunk.segment.0.to_be_bytes().to_vec();
     key.extend_from_slice(&chunk.offset.to_be_bytes());
     key.into()

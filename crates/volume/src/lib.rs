@@ -11,7 +11,8 @@
 //!
 //! # Where data goes
 //! Small files' data stays beside the metadata, so that one sync of the journal covers it; other data goes to chunks
-//! ([`Volume::stage_write`]) before the transaction that refers to them. Nothing is changed in place.
+//! ([`Volume::stage_write`]) before the transaction that refers to them. Nothing is changed in place. What must not be lost with
+//! a power cut although nobody waits for the medium is in the journal, too, until a sync ([`Redo`]).
 
 mod acl;
 mod attributes;
@@ -26,6 +27,7 @@ mod orphan;
 mod place;
 mod reading;
 mod record;
+mod redo;
 mod release;
 mod rename;
 mod staging;
@@ -44,6 +46,7 @@ pub use orphan::Progress;
 pub use place::Place;
 pub use reading::{Layout, SeekTarget};
 pub use record::RecordError;
+pub use redo::Redo;
 pub use rename::{RenameMode, Renamed};
 pub use staging::Staged;
 pub use txn::{Fate, IfOpen, KillPriv, Removed, Txn};

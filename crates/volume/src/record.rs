@@ -255,6 +255,13 @@ pub(crate) struct Released {
     pub(crate) chunk: ChunkRef,
 }
 
+/// A chunk that may not be on the medium, and its data.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct RedoRecord {
+    pub(crate) chunk: ChunkRef,
+    pub(crate) data: Bytes,
+}
+
 /// Which segments were looked through for leaked chunks: those before this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Swept {
@@ -342,6 +349,8 @@ mod tests {
             (proptest::option::of(numbers()), numbers())
                 .prop_map(|(ino, deleted_to)| { encode(&Reclaim { xattrs_of: ino.map(Ino), deleted_to }) }),
             chunk().prop_map(|chunk| encode(&Released { chunk })),
+            (chunk(), proptest::collection::vec(any::<u8>(), 0..50))
+                .prop_map(|(chunk, data)| encode(&RedoRecord { chunk, data: data.into() })),
             numbers().prop_map(|before| encode(&Swept { before: SegmentId(before) })),
             Just(acl.into()),
         ]
@@ -367,10 +376,16 @@ mod tests {
         let _ = decode::<Released>(bytes).map(|released| released.chunk.span());
         let _ = Acl::parse(bytes).map(|acl| (acl.mode_bits(0o7777), acl.to_bytes()));
         let _ = (key::number(key), key::extent_end(key), key::rest(key));
+        let _ = decode::<RedoRecord>(bytes).and_then(|redo| redo.check(key));
         let small = decodes::<Counters>(bytes) + decodes::<InodeMark>(bytes) + decodes::<Runs>(bytes);
         let more = decodes::<Reclaim>(bytes) + decodes::<Released>(bytes) + decodes::<Swept>(bytes);
         let large = decodes::<Inode>(bytes) + decodes::<Extent>(bytes) + decodes::<Superblock>(bytes);
-        small + more + large + decodes::<Dirent>(bytes) + decodes::<Xattr>(bytes)
+        small
+            + more
+            + large
+            + decodes::<Dirent>(bytes)
+            + decodes::<Xattr>(bytes)
+            + decodes::<RedoRecord>(bytes)
     }
 
     #[test]

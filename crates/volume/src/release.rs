@@ -101,7 +101,15 @@ impl Volume {
     /// Data before the metadata that refers to it. What is committed while the journal is synced may become durable with
     /// it: so commits that refer to new chunks wait for the second part, in which there is little left to write.
     fn sync_stores(&self) -> FsResult<()> {
-        self.data.sync()?;
+        let redo = self.redo.take();
+        match self.data.sync() {
+            Ok(()) if redo.is_empty() => {}
+            Ok(()) => self.end_redo(redo),
+            Err(error) => {
+                self.redo.committed(redo);
+                return Err(error.into());
+            }
+        }
         let _no_new_chunks = self.chunks_committed.write().unwrap_or_else(PoisonError::into_inner);
         self.data.sync()?;
         crash::point("volume.sync.data-done");
@@ -128,7 +136,7 @@ impl Volume {
         }
         let mut batch = Batch::releasing();
         for chunk in &chunks {
-            batch.delete(Table::Release, key::release(chunk));
+            batch.delete(Table::Release, key::chunk(chunk));
         }
         crash::point("volume.release.punched");
         self.meta.commit(batch)?;

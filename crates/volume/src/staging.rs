@@ -1,6 +1,7 @@
 //! Data on its way into a file: written out before the transaction that refers to it.
 
 use crate::record::{Extent, ExtentBody};
+use crate::redo::{Appended, Redo};
 use crate::txn::Txn;
 use crate::view::View;
 use crate::volume::{Volume, VolumeConfig};
@@ -14,6 +15,7 @@ use std::sync::Arc;
 pub struct Staged {
     store: Arc<dyn DataStore>,
     pieces: Vec<Extent>,
+    appended: Vec<Appended>,
     len: u64,
 }
 
@@ -23,13 +25,14 @@ impl Volume {
     /// decides what is small.
     pub fn stage_write(&self, fid: Fid, data: Bytes) -> FsResult<Staged> {
         let size = self.file(fid)?.size;
-        self.stage(size, data)
+        self.stage(size, data, Redo::No)
     }
 
     /// [`stage_write`](Volume::stage_write) for a file that may not exist yet and has `size` bytes by then.
-    /// The size decides how the data is kept, nothing else depends on it.
-    pub fn stage(&self, size: u64, data: Bytes) -> FsResult<Staged> {
-        let mut staged = Staged { store: self.data.clone(), pieces: Vec::new(), len: data.len() as u64 };
+    /// The size decides how the data is kept, nothing else depends on it. `redo`: whether the transaction brings it along.
+    pub fn stage(&self, size: u64, data: Bytes, redo: Redo) -> FsResult<Staged> {
+        let (pieces, appended) = (Vec::new(), Vec::new());
+        let mut staged = Staged { store: self.data.clone(), pieces, appended, len: data.len() as u64 };
         if data.is_empty() {
             return Ok(staged);
         }
@@ -44,7 +47,9 @@ impl Volume {
             let body = if len < CHUNK_ALIGN {
                 ExtentBody::Inline(part)
             } else {
-                ExtentBody::Chunk { chunk: self.append_chunk(&part)?, skip: 0 }
+                let chunk = self.append_chunk(&part)?;
+                staged.appended.push(Appended { chunk, redo: (redo == Redo::Yes).then_some(part) });
+                ExtentBody::Chunk { chunk, skip: 0 }
             };
             staged.pieces.push(Extent { len, body });
         }
@@ -82,30 +87,22 @@ impl Staged {
         self.len == 0
     }
 
-    /// Whether some of it is not with the metadata: has to be synced by itself.
-    pub fn has_chunks(&self) -> bool {
-        chunks(&self.pieces).next().is_some()
+    /// Whether some of it is not in the journal with what refers to it, and has to be synced by itself.
+    pub fn needs_sync(&self) -> bool {
+        self.appended.iter().any(|appended| appended.redo.is_none())
     }
 
     /// Hands the chunks over to a transaction.
     pub(crate) fn hand_over(mut self, txn: &mut Txn<'_>) -> Vec<Extent> {
-        let pieces = std::mem::take(&mut self.pieces);
-        txn.adopt(chunks(&pieces));
-        pieces
+        txn.adopt(std::mem::take(&mut self.appended));
+        std::mem::take(&mut self.pieces)
     }
-}
-
-fn chunks(pieces: &[Extent]) -> impl Iterator<Item = ChunkRef> + '_ {
-    pieces.iter().filter_map(|piece| match &piece.body {
-        ExtentBody::Chunk { chunk, .. } => Some(*chunk),
-        ExtentBody::Inline(_) => None,
-    })
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        for chunk in chunks(&self.pieces) {
-            if let Err(error) = self.store.release(&chunk) {
+        for Appended { chunk, .. } in &self.appended {
+            if let Err(error) = self.store.release(chunk) {
                 tracing::warn!(%error, "the space of a write that was given up is not given back before fsck");
             }
         }

@@ -3,6 +3,7 @@
 use crate::extents::{ExtentChange, ExtentChanges};
 use crate::key::{self, KeyRange};
 use crate::record::{self, Counters, Dirent, Extent, Inode, Released};
+use crate::redo::Appended;
 use crate::rename::{RenameLock, RenameTurn};
 use crate::view::{Placed, View};
 use crate::volume::{Node, Volume};
@@ -76,7 +77,7 @@ pub struct Txn<'v> {
     /// Chunks whose last reference goes with this transaction.
     released: Vec<ChunkRef>,
     /// Chunks that were appended for it: nobody else knows them.
-    appended: Vec<ChunkRef>,
+    appended: Vec<Appended>,
     space: SpaceUse,
     rename_turn: Option<RenameTurn>,
     undo: Vec<Undo>,
@@ -194,6 +195,7 @@ impl<'v> Txn<'v> {
             count(&mut shrunk, change.before.as_deref());
             count(&mut grown, change.now.as_deref());
         }
+        let redo = self.put_redo(&mut batch);
         for ((table, key), value) in std::mem::take(&mut self.records) {
             match value {
                 Some(value) => batch.put(table, key, value),
@@ -211,10 +213,11 @@ impl<'v> Txn<'v> {
             return Ok(());
         }
         crash::point("volume.commit.before");
-        // Before the counters are locked: who brings no chunks does not wait for a sync.
+        // Before the counters are locked: who has no chunks that only a sync makes durable does not wait for one.
         let volume = self.volume;
-        let _turn = (!self.appended.is_empty())
-            .then(|| volume.chunks_committed.read().unwrap_or_else(PoisonError::into_inner));
+        let needs_sync = self.appended.iter().any(|appended| appended.redo.is_none());
+        let _turn =
+            needs_sync.then(|| volume.chunks_committed.read().unwrap_or_else(PoisonError::into_inner));
         if grown == shrunk {
             self.commit_batch(batch)?;
         } else {
@@ -229,8 +232,16 @@ impl<'v> Txn<'v> {
         }
         crash::point("volume.commit.after");
         self.appended.clear();
+        // Before what it releases is known: a record goes before its chunk does.
+        volume.redo.committed(redo);
         self.publish();
         Ok(())
+    }
+
+    /// Has the batch bring the data of chunks along that must not be lost without it. Returns the keys of the records.
+    fn put_redo(&self, batch: &mut Batch) -> Vec<Bytes> {
+        let kept = self.appended.iter().filter(|appended| !self.is_released(&appended.chunk));
+        kept.filter_map(|appended| appended.put_redo(batch)).collect()
     }
 
     fn commit_batch(&mut self, batch: Batch) -> FsResult<()> {
@@ -404,18 +415,18 @@ impl<'v> Txn<'v> {
 
     /// Notes that nothing refers to a chunk any more.
     pub(crate) fn release_chunk(&mut self, chunk: ChunkRef) {
-        self.put_record(Table::Release, &key::release(&chunk), &Released { chunk });
+        self.put_record(Table::Release, &key::chunk(&chunk), &Released { chunk });
         self.undo.push(Undo::Released);
         self.released.push(chunk);
     }
 
     /// Whether this transaction releases the chunk already.
     pub(crate) fn is_released(&self, chunk: &ChunkRef) -> bool {
-        matches!(self.records.get(&(Table::Release, key::release(chunk))), Some(Some(_)))
+        matches!(self.records.get(&(Table::Release, key::chunk(chunk))), Some(Some(_)))
     }
 
     /// Takes over chunks that were appended for this transaction.
-    pub(crate) fn adopt(&mut self, chunks: impl IntoIterator<Item = ChunkRef>) {
+    pub(crate) fn adopt(&mut self, chunks: impl IntoIterator<Item = Appended>) {
         let before = self.appended.len();
         self.appended.extend(chunks);
         self.undo.push(Undo::Adopted(self.appended.len() - before));
@@ -439,8 +450,8 @@ impl Drop for Txn<'_> {
 }
 
 /// Releases chunks that no record refers to.
-fn give_back(volume: &Volume, chunks: impl Iterator<Item = ChunkRef>) {
-    for chunk in chunks {
+fn give_back(volume: &Volume, chunks: impl Iterator<Item = Appended>) {
+    for Appended { chunk, .. } in chunks {
         if let Err(error) = volume.data.release(&chunk) {
             tracing::warn!(%error, "the space of a chunk nobody refers to is not given back before the next start");
         }

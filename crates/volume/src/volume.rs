@@ -6,6 +6,7 @@ use crate::extents::{Window, WindowKey};
 use crate::key::{self, KeyRange};
 use crate::orphan::ReclaimTurn;
 use crate::record::{self, Counters, Dirent, Inode, InodeMark, Runs, Superblock};
+use crate::redo::{self, RedoList};
 use crate::release::ReleaseQueue;
 use crate::rename::RenameLock;
 use crate::sweep::Sweep;
@@ -119,6 +120,7 @@ pub struct Volume {
     pub(crate) chunks_committed: RwLock<()>,
     pub(crate) rename_lock: Arc<RenameLock>,
     pub(crate) releases: ReleaseQueue,
+    pub(crate) redo: RedoList,
     pub(crate) sweep: Sweep,
     /// Held through a step of the work that deletions left behind.
     pub(crate) reclaiming: Mutex<ReclaimTurn>,
@@ -140,6 +142,7 @@ impl Volume {
         config: VolumeConfig,
     ) -> FsResult<Volume> {
         let mut volume = Volume::load(meta, data, config)?;
+        volume.redo = redo::restore(&*volume.meta, &*volume.data)?;
         let next = volume.numbers.get_mut().unwrap_or_else(PoisonError::into_inner).next;
         let next = volume.branched(next)?;
         volume.first_version = versions::begin_run(&*volume.meta, volume.id, volume.config.branch)?;
@@ -196,6 +199,7 @@ impl Volume {
             chunks_committed: RwLock::default(),
             rename_lock: Arc::default(),
             releases,
+            redo: RedoList::default(),
             sweep,
             reclaiming: Mutex::default(),
             group_sync: GroupSync::default(),

@@ -2,6 +2,7 @@
 
 use crate::key;
 use crate::record::{Extent, ExtentBody, Reclaim};
+use crate::redo::Redo;
 use crate::staging::Staged;
 use crate::txn::{KillPriv, Txn};
 use crate::view::{Placed, View};
@@ -162,7 +163,7 @@ impl Txn<'_> {
             txn.replace_range(to.ino, to_offset..to_end, Vec::new())?;
             for (offset, data) in copies {
                 let size = txn.file(to)?.size;
-                let staged = txn.volume.stage(size, data)?;
+                let staged = txn.volume.stage(size, data, Redo::No)?;
                 let end = offset + staged.len();
                 let pieces = staged.hand_over(txn);
                 txn.replace_range(to.ino, offset..end, pieces)?;

@@ -81,6 +81,11 @@ impl DataStore for FailingData {
         self.0.read_into(chunk, data)
     }
 
+    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
+        self.1.burn()?;
+        self.0.restore(chunk, data)
+    }
+
     fn sync(&self) -> StorageResult<()> {
         self.1.burn()?;
         self.0.sync()
@@ -319,4 +324,24 @@ fn what_is_lost_is_not_given_back_from_under_what_is_new() {
     volume.sync().unwrap();
     volume.reclaim_all().unwrap();
     assert!(read(&volume, new, 0, kept.len()) == kept);
+}
+
+/// The data is on the medium before the journal's copy of it goes.
+#[test]
+fn redo_records_stay_until_the_data_is_durable() {
+    // Sync of the data, end of the record, sync of the data again.
+    for (failing, left) in [(1, 1), (2, 1), (3, 0)] {
+        let lab = Lab::new();
+        let staged = lab.volume.stage(1 << 20, pattern(7, 100_000).into(), Redo::Yes).unwrap();
+        let mut txn = lab.volume.begin(now());
+        txn.write(lab.file(), WriteAt::Offset(50_000), staged, KillPriv::Keep).unwrap();
+        txn.commit().unwrap();
+        assert_eq!(redo_records(&lab.meta), 1);
+        lab.fuse.0.store(failing, Ordering::SeqCst);
+        // Without room for the end of a record all is durable, all the same.
+        assert_eq!(lab.volume.sync().is_ok(), failing == 2, "{failing}");
+        assert_eq!(redo_records(&lab.meta), left, "{failing}");
+        lab.volume.sync().unwrap();
+        assert_eq!(redo_records(&lab.meta), 0, "{failing}");
+    }
 }

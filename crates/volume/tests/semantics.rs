@@ -154,11 +154,11 @@ fn file_capabilities_go_with_every_change_of_contents_or_owner() {
     type Work = fn(&mut Txn<'_>, &Volume, Fid);
     let drops: [(&str, Work); 8] = [
         ("a write", |txn, volume, file| {
-            let staged = volume.stage(0, bytes::Bytes::from_static(b"other")).unwrap();
+            let staged = volume.stage(0, bytes::Bytes::from_static(b"other"), Redo::No).unwrap();
             txn.write(file, WriteAt::Offset(0), staged, KillPriv::Keep).unwrap();
         }),
         ("an append", |txn, volume, file| {
-            let staged = volume.stage(0, bytes::Bytes::from_static(b"more")).unwrap();
+            let staged = volume.stage(0, bytes::Bytes::from_static(b"more"), Redo::No).unwrap();
             txn.write(file, WriteAt::Append, staged, KillPriv::Keep).unwrap();
         }),
         ("allocation", |txn, _, file| {

@@ -11,7 +11,7 @@ use soda_types::Monotonic;
 use std::sync::Arc;
 
 /// Numbers asked for at once.
-const NUMBERS: u32 = 8192;
+const NUMBERS: u32 = 16_384;
 
 impl State {
     /// What to ask the server to set aside, if it is time.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// With fewer left, more are asked for: the answer waits for the disk of the server, and meanwhile who creates files goes on.
-const LOW: u64 = 4096;
+const LOW: u64 = 8192;
 /// So long after the server had no more space it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 

@@ -131,6 +131,11 @@ impl Table {
             .collect()
     }
 
+    /// Whether the session has been asked for a lease, or a part of one, that it has not given back: somebody waits for it.
+    pub fn is_asked(&self, session: SessionId) -> bool {
+        self.recalls.leases().filter_map(|id| self.store.lease(id)).any(|lease| lease.session == session)
+    }
+
     /// The session's node lease on an object.
     pub fn lease(&self, session: SessionId, fid: Fid) -> Option<Grant> {
         let id = self.store.lease_of(self.store.find(fid)?, session)?;

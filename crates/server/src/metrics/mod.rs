@@ -56,6 +56,7 @@ pub(crate) struct Metrics {
     pub(crate) digests: Counter,
     pub(crate) digest_records: Counter,
     pub(crate) digest_bytes: Counter,
+    pub(crate) digest_syncs: Counter,
     pub(crate) orphans_dropped: Counter,
     pub(crate) recalls_pushed: Counter,
     pub(crate) lock_recalls_pushed: Counter,
@@ -83,6 +84,7 @@ impl Default for Metrics {
             digests: Counter::default(),
             digest_records: Counter::default(),
             digest_bytes: Counter::default(),
+            digest_syncs: Counter::default(),
             orphans_dropped: Counter::default(),
             recalls_pushed: Counter::default(),
             lock_recalls_pushed: Counter::default(),
@@ -120,6 +122,7 @@ impl Metrics {
             ("digests", "Digests applied", self.digests.value()),
             ("digest_records", "Records in the digests applied", self.digest_records.value()),
             ("digest_bytes", "Bytes of file data in the digests applied", self.digest_bytes.value()),
+            ("digest_syncs", "Digests that waited until file data was durable", self.digest_syncs.value()),
             ("orphans_dropped", "Deleted inodes freed after their last close", self.orphans_dropped.value()),
             ("recalls_pushed", "Recalls sent, repeats included", self.recalls_pushed.value()),
             (

@@ -214,15 +214,7 @@ impl DataStore for EmbeddedData {
     }
 
     fn read_into(&self, chunk: &ChunkRef, data: &mut [u8]) -> StorageResult<()> {
-        let possible = (1..=CHUNK_MAX).contains(&(chunk.len as usize))
-            && chunk.offset.is_multiple_of(CHUNK_ALIGN)
-            && chunk.span().end <= i64::MAX as u64;
-        if !possible {
-            return Err(StorageError::Corrupt {
-                chunk: *chunk,
-                problem: "no such chunk can have been written",
-            });
-        }
+        check_possible(chunk)?;
         let file = self.file(chunk.segment)?;
         match file.read_exact_at(data, chunk.offset) {
             Ok(()) => chunk.verify(data),
@@ -231,6 +223,19 @@ impl DataStore for EmbeddedData {
             }
             Err(error) => Err(StorageError::io(format!("reading {chunk:?}"), error)),
         }
+    }
+
+    fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
+        check_possible(chunk)?;
+        chunk.verify(data)?;
+        // The power cut may have taken the whole file, if its name was new.
+        let file = Arc::new(open_segment(&self.directory, chunk.segment)?);
+        file.write_all_at(data, chunk.offset)
+            .map_err(|error| io_error("restoring", &segment_path(&self.directory, chunk.segment), error))?;
+        let mut log = self.log();
+        log.new_entry = NewEntry::Unsynced;
+        log.unsynced.insert(chunk.segment, file);
+        Ok(())
     }
 
     fn sync(&self) -> StorageResult<()> {
@@ -334,6 +339,17 @@ impl DataStore for EmbeddedData {
     fn space(&self) -> StorageResult<Space> {
         let medium = self.space.medium()?;
         Ok(Space { total: medium.total, free: medium.free.saturating_sub(self.space.reserve()) })
+    }
+}
+
+/// A made-up reference must not lead anywhere.
+fn check_possible(chunk: &ChunkRef) -> StorageResult<()> {
+    let possible = (1..=CHUNK_MAX).contains(&(chunk.len as usize))
+        && chunk.offset.is_multiple_of(CHUNK_ALIGN)
+        && chunk.span().end <= i64::MAX as u64;
+    match possible {
+        true => Ok(()),
+        false => Err(StorageError::Corrupt { chunk: *chunk, problem: "no such chunk can have been written" }),
     }
 }
 

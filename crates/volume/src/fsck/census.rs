@@ -2,7 +2,7 @@
 
 use super::{BadChunk, DataCheck, FsckProgress, Phase, Problem, Report, Verified};
 use crate::key::{self, KeyRange};
-use crate::record::{self, Dirent, ExtentBody, Inode, Reclaim, RecordError, Released};
+use crate::record::{self, Dirent, ExtentBody, Inode, Reclaim, RecordError, RedoRecord, Released};
 use crate::view;
 use crate::volume::Volume;
 use bytes::Bytes;
@@ -25,6 +25,8 @@ pub(super) struct Census {
     pub(super) xattrs: BTreeMap<Ino, Vec<Vec<u8>>>,
     pub(super) reclaims: BTreeMap<u64, Reclaim>,
     pub(super) released: Vec<ChunkRef>,
+    /// Whose data the journal has: an opening puts it into its place.
+    redo: BTreeSet<ChunkRef>,
     /// Of all volumes: chunks are shared ground.
     pub(super) in_use: BTreeSet<ChunkRef>,
     pub(super) stored: BTreeMap<SegmentId, Vec<Range<u64>>>,
@@ -197,10 +199,15 @@ impl Taker<'_> {
         })?;
         let everything = KeyRange { start: Vec::new(), end: key::end_of_table() };
         self.each(census, phase, Table::Release, everything, &mut |census, key, released: Released| {
-            if key::release(&released.chunk) != key {
+            if key::chunk(&released.chunk) != key {
                 return Err(RecordError::Malformed);
             }
             census.released.push(released.chunk);
+            Ok(())
+        })?;
+        let everything = KeyRange { start: Vec::new(), end: key::end_of_table() };
+        self.each(census, phase, Table::Redo, everything, &mut |census, key, redo: RedoRecord| {
+            census.redo.insert(redo.check(key)?.chunk);
             Ok(())
         })
     }
@@ -214,6 +221,9 @@ impl Taker<'_> {
         for chunk in &census.in_use {
             (self.progress)(FsckProgress { phase: Phase::Chunks, done, total: Some(total) });
             done += u64::from(chunk.len);
+            if census.redo.contains(chunk) {
+                continue;
+            }
             verified.entry(*chunk).or_insert_with(|| {
                 let end = chunk.offset.saturating_add(u64::from(chunk.len));
                 if lengths.get(&chunk.segment).is_none_or(|len| end > *len) {

@@ -76,7 +76,7 @@ pub(super) fn mend(volume: &Volume, census: &Census, problem: &Problem, now: Tim
         Problem::ReclaimedInUse { stream, .. } => {
             mender.batch.delete(Table::Reclaim, key::reclaim(id, *stream))
         }
-        Problem::ReleasedInUse { chunk } => mender.batch.delete(Table::Release, key::release(chunk)),
+        Problem::ReleasedInUse { chunk } => mender.batch.delete(Table::Release, key::chunk(chunk)),
         Problem::LeakedSpace { segment, range } => volume.data.release_range(*segment, range.clone())?,
         Problem::WrongTotals { actual: (inodes, allocated), .. } => {
             let counters = Counters { inodes: *inodes, allocated: *allocated };

@@ -398,7 +398,7 @@ fn chunks_that_are_wrong() {
     spoiled(
         |lab| {
             let (_, chunk) = lab.chunk_of_large();
-            lab.put(Table::Release, key::release(&chunk).to_vec(), &Released { chunk });
+            lab.put(Table::Release, key::chunk(&chunk).to_vec(), &Released { chunk });
         },
         |problem| matches!(problem, Problem::ReleasedInUse { .. }),
     );

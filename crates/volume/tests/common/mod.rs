@@ -2,7 +2,9 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use bytes::Bytes;
-use soda_storage::{DataDirectory, DataStore, MemoryData, MemoryMeta, MetaStore, StoreOptions};
+use soda_storage::{
+    DataDirectory, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, StoreOptions, Table,
+};
 use soda_types::{Creds, Fid, Name, Timestamp};
 use soda_volume::*;
 use std::sync::Arc;
@@ -88,4 +90,15 @@ pub fn read(volume: &Volume, file: Fid, offset: u64, len: usize) -> Vec<u8> {
 /// Bytes that tell where they belong.
 pub fn pattern(offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
+
+/// Chunks in the journal that wait for a sync.
+pub fn redo_records(meta: &dyn MetaRead) -> usize {
+    let mut records = 0;
+    let mut count = |_: &[u8], _| {
+        records += 1;
+        std::ops::ControlFlow::Continue(())
+    };
+    meta.scan(Table::Redo, &[], &[0xff; 17], &mut count).unwrap();
+    records
 }

@@ -30,11 +30,17 @@ use soda_lease::table::{Ancestors, Granted, OpKey};
 use soda_protocol::{Answer, Call, Failure, Lsn, OpId, Record};
 use soda_storage::{Table, crash};
 use soda_types::{Epoch, Errno, Fid, FsError, Version};
-use soda_volume::Staged;
+use soda_volume::{Redo, Staged};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::runtime::Handle;
+
+/// The most file data of a digest that goes into the journal, bytes: what clients tell at once, and a little more.
+const REDO_MAX: u64 = 2 << 20;
+
+/// What has to be free for that, bytes: it takes its space twice for a while.
+const REDO_ROOM: u64 = 64 << 20;
 
 /// Carries out a digest that arrived, when those of its session that arrived before are over.
 pub(super) fn start(incoming: Incoming) {
@@ -182,13 +188,27 @@ impl Telling {
         let wanted = (plan.space, Purpose::Told);
         let taking = shared.space.take(self.incoming.session(), wanted, || shared.free_space());
         self.taking = Some(taking.map_err(whole)?);
-        self.staged = plan::stage(&shared.volume, self.records())?;
+        let redo = self.redo(&plan);
+        self.staged = plan::stage(&shared.volume, self.records(), redo)?;
         // So a reply that survives a power cut means that all of the digest did: its client forgets the records then.
-        if self.staged.iter().any(Staged::has_chunks) {
+        if self.staged.iter().any(Staged::needs_sync) {
+            shared.metrics.digest_syncs.add(1);
             shared.volume.sync_data().map_err(whole)?;
         }
         crash::point("server.digest-staged");
         Ok(plan)
+    }
+
+    /// Who waits for what the session holds does not wait for the medium, too, which has to take what others have written, as
+    /// well: little data goes into the journal.
+    fn redo(&self, plan: &Plan) -> Redo {
+        let shared = self.shared();
+        let is_little = (1..=REDO_MAX).contains(&plan.bytes);
+        let has_room = is_little && shared.free_space().is_ok_and(|free| free >= REDO_ROOM);
+        match has_room && shared.core().table.is_asked(self.incoming.session()) {
+            true => Redo::Yes,
+            false => Redo::No,
+        }
     }
 
     /// The record that is named where no single one is to blame.
@@ -288,7 +308,7 @@ impl Telling {
         let result = Ok(Answer::Digested { attrs: std::mem::take(&mut applied.attrs) });
         let encoded = respond::encode(&result);
         let mut record = reply_record(shared, session, self.op, encoded.clone());
-        // Its data is on the medium already.
+        // Its data is on the medium already, or in the journal with it.
         record.round = Round::default();
         txn.put_extra(Table::Reply, &records::reply_key(session.id, self.op.slot), records::encode(&record));
         for (block, numbers) in taken.blocks() {

@@ -4,7 +4,7 @@ use soda_lease::table::{Ancestors, Covered};
 use soda_protocol::digest::{COUNTED_VERSIONS, INODES_MAX, RECORDS_MAX};
 use soda_protocol::{Change, Failure, Lsn, Object, Record};
 use soda_types::{Errno, Fid, FsError, FsResult, SetAttr, Version};
-use soda_volume::{Staged, Volume};
+use soda_volume::{Redo, Staged, Volume};
 use std::collections::{BTreeSet, HashMap};
 
 /// What a digest touches, each once, in order.
@@ -108,7 +108,7 @@ pub(super) fn plan(
 ///
 /// # Errors
 /// Of the record that could not be.
-pub(super) fn stage(volume: &Volume, records: &[Record]) -> Result<Vec<Staged>, Failure> {
+pub(super) fn stage(volume: &Volume, records: &[Record], redo: Redo) -> Result<Vec<Staged>, Failure> {
     // Small files keep their data beside the metadata: as large as they are by then.
     let mut sizes: HashMap<Fid, u64> = HashMap::new();
     let mut staged = Vec::new();
@@ -126,7 +126,7 @@ pub(super) fn stage(volume: &Volume, records: &[Record]) -> Result<Vec<Staged>, 
                         None => volume.getattr(*fid)?.size,
                     };
                     sizes.insert(*fid, size.max(offset.saturating_add(data.len() as u64)));
-                    return Ok(Some(volume.stage(size, data.clone())?));
+                    return Ok(Some(volume.stage(size, data.clone(), redo)?));
                 }
                 _ => {}
             }

@@ -1,0 +1,123 @@
+//! Chunks that are in the journal, too, until they are on the medium.
+//!
+//! *The problem.* A batch is in the journal before a sync has the chunks on the medium that it refers to, and the kernel, or
+//! the engine, may write the journal out by chance. Then a power cut leaves the reference and takes the chunk. Where that
+//! must not be, there were two answers: the medium is waited for before the commit, for all that was written until then, by
+//! others, too; or nobody says that the change is there. The first is slow where somebody waits for the change, the second no
+//! answer for data that was durable before and was only stored anew.
+//!
+//! *What is done.* The batch has the data with it, in a redo record beside the reference (what databases call a redo log, ext4
+//! data journalling). They are durable together or not at all. Whoever opens the volume next writes what the records have
+//! into its places before anybody reads it. A sync that began after the commit has the chunk on the medium: then the record
+//! goes, in the same journal, before the place can be released.
+//!
+//! *What it costs.* These bytes are written twice, and are in the engine's memory for a while. So it is for little data: what
+//! somebody waits for, and what is gathered.
+
+use crate::record::{self, RecordError, RedoRecord};
+use crate::volume::Volume;
+use crate::{key, view};
+use bytes::Bytes;
+use soda_storage::{Batch, ChunkRef, DataStore, MetaRead, Table, crash};
+use soda_types::FsResult;
+use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
+
+/// Whether chunks are in the journal, too, until they are on the medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Redo {
+    No,
+    Yes,
+}
+
+/// A chunk that was appended for a transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Appended {
+    pub(crate) chunk: ChunkRef,
+    /// Its data, if it goes into the journal.
+    pub(crate) redo: Option<Bytes>,
+}
+
+impl Appended {
+    /// Puts its data into the batch that refers to it. Returns the key of the record.
+    pub(crate) fn put_redo(&self, batch: &mut Batch) -> Option<Bytes> {
+        let record = RedoRecord { chunk: self.chunk, data: self.redo.clone()? };
+        let key = key::chunk(&self.chunk);
+        batch.put(Table::Redo, key.clone(), record::encode(&record));
+        Some(key)
+    }
+}
+
+/// The redo records of chunks that may not be on the medium.
+#[derive(Debug, Default)]
+pub(crate) struct RedoList {
+    keys: Mutex<Vec<Bytes>>,
+}
+
+impl RedoList {
+    /// Takes up records that are committed.
+    pub(crate) fn committed(&self, keys: Vec<Bytes>) {
+        if !keys.is_empty() {
+            self.keys.lock().unwrap_or_else(PoisonError::into_inner).extend(keys);
+        }
+    }
+
+    /// To be called before the sync after which they go.
+    pub(crate) fn take(&self) -> Vec<Bytes> {
+        std::mem::take(&mut *self.keys.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl RedoRecord {
+    /// Itself, if it is the one of this key and has the data of its chunk.
+    pub(crate) fn check(self, key: &[u8]) -> Result<RedoRecord, RecordError> {
+        let is_whole = key::chunk(&self.chunk) == key && self.chunk.verify(&self.data).is_ok();
+        if is_whole { Ok(self) } else { Err(RecordError::Malformed) }
+    }
+}
+
+/// Has every chunk of a redo record in its place again. Nothing must have been appended yet.
+pub(crate) fn restore(meta: &dyn MetaRead, data: &dyn DataStore) -> FsResult<RedoList> {
+    let mut keys = Vec::new();
+    let (mut lost, mut failure) = (0, None);
+    meta.scan(Table::Redo, &[], &key::end_of_table(), &mut |key, value| {
+        let record = match record::decode::<RedoRecord>(&value).and_then(|record| record.check(key)) {
+            Ok(record) => record,
+            Err(error) => {
+                // Left for fsck, as is the chunk, if it is not there.
+                tracing::warn!("{}", view::damaged(Table::Redo, key, error));
+                return ControlFlow::Continue(());
+            }
+        };
+        lost += usize::from(data.read(&record.chunk).is_err());
+        // Also what is there: it may be in the kernel's memory only, and the next sync knows what was written by this process.
+        if let Err(error) = data.restore(&record.chunk, &record.data) {
+            failure = Some(error);
+            return ControlFlow::Break(());
+        }
+        keys.push(Bytes::copy_from_slice(key));
+        ControlFlow::Continue(())
+    })?;
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
+    if lost > 0 {
+        tracing::info!(chunks = lost, "data that a power cut took from its place was in the journal");
+    }
+    if !keys.is_empty() {
+        crash::point("volume.redone");
+    }
+    Ok(RedoList { keys: Mutex::new(keys) })
+}
+
+impl Volume {
+    /// The chunks of these records are on the medium. The journal has to be synced before one of them is released.
+    pub(crate) fn end_redo(&self, keys: Vec<Bytes>) {
+        let mut batch = Batch::releasing();
+        keys.iter().for_each(|key| batch.delete(Table::Redo, key.clone()));
+        if let Err(error) = self.meta.commit(batch) {
+            tracing::debug!(%error, "redo records stay until the next sync");
+            self.redo.committed(keys);
+        }
+    }
+}
