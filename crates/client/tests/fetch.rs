@@ -6,7 +6,7 @@ use crate::common::script::{FILE, Script, attr, grant, node};
 use crate::common::*;
 use bytes::Bytes;
 use soda_client::{Client, ClientConfig, Consistency, NoKernel, OpenFile, OpenMode};
-use soda_protocol::{Answer, Call, FrameKind, FromHolder, PROTOCOL_VERSION_FETCH, Reply, Standing};
+use soda_protocol::{Answer, Call, FrameKind, FromHolder, PROTOCOL_VERSION_FETCH, Reply};
 use soda_types::{Errno, Fid, Mode, ObjectTerm, SetAttr, Version};
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,21 +220,4 @@ async fn data_of_another_length_or_without_a_lease_are_not_kept() {
         script.control.data(tag, attr(FILE, 3, 5), b"third", &[]).await;
         assert_eq!(reading.await.unwrap(), "third");
     }
-}
-
-/// A connection to another run of the server may speak less.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_new_connection_speaks_counts() {
-    let mut script = Script::start(0, Box::new(NoKernel)).await;
-    let _file = read_and_recalled(&mut script).await;
-    script.control.0 = tokio::io::duplex(1).0;
-    let mut control = crate::common::script::Peer(script.connections.recv().await.unwrap());
-    control.welcome_speaking(PROTOCOL_VERSION_FETCH - 1, Standing::Resumed).await;
-    eventually("a connection", || script.client.stats().count("reconnects") == 1).await;
-    let client = Arc::clone(&script.client);
-    let asking = tokio::spawn(async move { client.getattr(FILE).await });
-    let (tag, request) = control.request().await;
-    assert_eq!(request.call, Call::GetAttr { fid: FILE });
-    control.answer(tag, Answer::Node(node(FILE, 2, 6)), &[grant(FILE, Mode::Read, 2)]).await;
-    asking.await.unwrap().unwrap();
 }
