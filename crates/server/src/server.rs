@@ -7,6 +7,7 @@ use crate::config::{Exposure, ServerConfig};
 use crate::error::StartError;
 use crate::metrics::{self, Metrics};
 use crate::places::Places;
+use crate::put_off::PutOff;
 use crate::random::random;
 use crate::register;
 use crate::restore::{Stores, begin_run, open_volume, restore};
@@ -215,11 +216,19 @@ impl RunningServer {
         }
         self.shared.bring_up_to_date();
         self.shared.sync.stop();
-        // What waits holds references to connections and the store.
+        // What waits holds references to connections and the store, and is held by what it refers to.
         let mut core = self.shared.core();
         core.waiting.clear();
         core.lock_waits.clear();
+        core.lock_calls = PutOff::default();
         core.sessions.clear();
+        drop(core);
+        let left = Arc::strong_count(&self.shared) - 1;
+        if left > 0 {
+            tracing::error!(left, patience = ?STOP_PATIENCE,
+                "stopped, but work that did not end in time keeps the data directory in use until it does");
+            return;
+        }
         tracing::info!("stopped");
     }
 }

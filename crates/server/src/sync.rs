@@ -37,10 +37,14 @@ impl GroupSync {
         Ok(GroupSync { state, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Calls `waiter` when everything that was changed before this call is durable, or could not be made so.
+    /// Calls `waiter` when everything that was changed before this call is durable, or could not be made so. Drops it if
+    /// that is not to come any more: the thread was stopped.
     pub(crate) fn request(&self, waiter: impl FnOnce(FsResult<()>) + Send + 'static) {
-        lock(&self.state.0).waiters.push(Box::new(waiter));
-        self.state.1.notify_one();
+        let mut state = lock(&self.state.0);
+        if !state.stop {
+            state.waiters.push(Box::new(waiter));
+            self.state.1.notify_one();
+        }
     }
 
     /// Something was changed.
@@ -52,7 +56,8 @@ impl GroupSync {
         }
     }
 
-    /// Waits for the round in progress and ends the thread. Waiters that are left are dropped.
+    /// Waits for the round in progress and ends the thread. Waiters that are left are dropped here, not with `self`: they
+    /// refer to what it is a part of, the open stores among that.
     pub(crate) fn stop(&self) {
         lock(&self.state.0).stop = true;
         self.state.1.notify_one();
@@ -61,6 +66,8 @@ impl GroupSync {
         {
             tracing::error!("the sync thread had panicked");
         }
+        let left = std::mem::take(&mut lock(&self.state.0).waiters);
+        drop(left);
     }
 }
 
@@ -171,5 +178,38 @@ mod tests {
         .unwrap();
         sync.dirty();
         rounds.recv_timeout(Duration::from_secs(20)).unwrap();
+    }
+
+    #[test]
+    fn who_waits_when_it_is_stopped_is_let_go_of_and_who_comes_later_is_not_kept() {
+        let (started, rounds) = mpsc::channel();
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let sync = GroupSync::start(Duration::from_secs(3600), Arc::default(), move || {
+            started.send(()).unwrap();
+            lock(&gate).recv().unwrap();
+            Ok(())
+        })
+        .unwrap();
+        let held = Arc::new(());
+        let ask = || {
+            let held = held.clone();
+            sync.request(move |_| drop(held));
+        };
+        ask();
+        rounds.recv().unwrap();
+        ask();
+        std::thread::scope(|scope| {
+            let stopping = scope.spawn(|| sync.stop());
+            while !lock(&sync.state.0).stop {
+                std::thread::yield_now();
+            }
+            ask();
+            go.send(()).unwrap();
+            stopping.join().unwrap();
+        });
+        assert_eq!(Arc::strong_count(&held), 1);
+        ask();
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 }

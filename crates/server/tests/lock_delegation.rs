@@ -7,7 +7,11 @@ use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Delegable, Failure, LockWait, Note, ObjectRef, Reclaim,
     ReclaimStep, Role,
 };
+use soda_server::{Server, Stores};
+use soda_storage::{MemoryData, MemoryMeta};
 use soda_types::{Epoch, Errno, Fid, Lock, LockFamily, LockMode, LockOwner};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn lock(owner: u64, start: u64, end: u64) -> Lock {
@@ -354,4 +358,19 @@ async fn a_digest_with_more_files_locks_than_a_session_may_have_is_refused() {
     told.locks = vec![file; (1 << 16) + 1];
     let refused = maker.send(&told).await.result;
     assert!(matches!(refused, Err(Failure::Digest { error, .. }) if error.errno == Errno::TooBig));
+}
+
+/// Who waits for another client to tell of its locks refers to the server, which refers to who waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_stopped_lets_go_of_calls_that_are_put_off() {
+    let (meta, data) = (Arc::new(MemoryMeta::default()), Arc::new(MemoryData::default()));
+    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let server = Server::start_on(stores, config(Path::new("unused"))).unwrap();
+    let (one, two) = (Client::connect(&server).await, Client::connect(&server).await);
+    let file = one.create(one.root, "file").await.unwrap().fid;
+    let epoch = one.delegated(file, lock(1, 0, 9)).await;
+    let _waits = two.asks(set(file, lock(1, 0, 9), LockWait::Yes)).await;
+    assert_eq!(one.next_lock_recall().await, (file, epoch));
+    server.shutdown().await;
+    assert_eq!((Arc::strong_count(&meta), Arc::strong_count(&data)), (1, 1));
 }

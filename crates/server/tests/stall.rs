@@ -350,6 +350,42 @@ async fn digests_wait_in_line_behind_one_that_waits() {
     assert_eq!(teller.client.read(fid, 0, 20).await.unwrap(), b"0123456789"[..]);
 }
 
+/// The server stops while the store stalls: when the store goes on, what waits in line is let go of, to the last.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_stopped_lets_go_of_digests_in_line() {
+    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
+    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let server = Server::start_on(stores, config(Path::new("unused"))).unwrap();
+    let tools = Connection::open(server.local_addr(), Role::Admin, drop).await.unwrap().0;
+    let mut teller = Teller::connect(&server).await;
+    let (fid, records) = teller.file("file", b"told");
+    digested(&teller.tell(records).await);
+    data.gate.close();
+    let mut all: Vec<Told> = Vec::new();
+    for offset in 0..4 {
+        let write = Change::Write { fid, offset, data: vec![b'x'; 100_000].into(), kill_suid_sgid: false };
+        let record = teller.record(write);
+        all.push(teller.next_behind(all.last(), vec![record]));
+    }
+    let mut answers = vec![all[0].begin(&teller.client).await];
+    until("the first one is stuck", async || data.gate.waiting() > 0).await;
+    // The connection that it came on is stuck with it.
+    teller.client = Client::resume(&server, teller.client.key()).await;
+    for told in &all[1..] {
+        answers.push(told.begin(&teller.client).await);
+    }
+    let behind = teller.client.ask(Call::StatFs { fid }).await;
+    assert!(behind.result.is_ok(), "{behind:?}: the others are in line");
+
+    let stopping = tokio::spawn(server.shutdown());
+    // It ends with the task that serves it: from then on no task runs, and none is begun.
+    let is_served = async || tools.call(None, Call::Admin(AdminCall::Stats), Bytes::new()).await.is_some();
+    until("the tasks have ended", async || !is_served().await).await;
+    data.gate.open();
+    tokio::time::timeout(PATIENCE, stopping).await.expect(TIMED_OUT).unwrap();
+    assert_eq!((Arc::strong_count(&meta), Arc::strong_count(&data)), (1, 1));
+}
+
 fn replies_of(meta: &dyn MetaRead, session: SessionId) -> usize {
     let (mut count, end) = (0, (session.0 + 1).to_be_bytes());
     let mut visit = |_: &[u8], _| {

@@ -47,7 +47,10 @@ pub(super) fn start(incoming: Incoming) {
     let link = incoming.link.clone();
     let entered = link.session.digests().enter(incoming);
     match entered {
-        Entered::Now(incoming) => begin(incoming),
+        Entered::Now(incoming) => {
+            let turn = Turn(link);
+            begin(incoming, turn);
+        }
         Entered::Waits => {}
         Entered::Full(incoming) => {
             let problem = "too many digests of this session wait for each other";
@@ -63,19 +66,21 @@ struct Turn(Arc<Link>);
 impl Drop for Turn {
     fn drop(&mut self) {
         let next = self.0.session.digests().next();
-        // Without a runtime the server stops, and nobody is answered any more.
-        if let (Some(incoming), Ok(runtime)) = (next, Handle::try_current()) {
-            let link = Arc::clone(&self.0);
-            runtime.spawn(async move {
-                let _place = link.shared.places.enter().await;
-                begin(incoming);
-            });
+        if let Some(incoming) = next {
+            let turn = Turn(incoming.link.clone());
+            // While the server stops nobody is answered any more: the turn ends at once, and so do those of all others in line.
+            if let Ok(runtime) = Handle::try_current() {
+                let link = Arc::clone(&self.0);
+                runtime.spawn(async move {
+                    let _place = link.shared.places.enter().await;
+                    begin(incoming, turn);
+                });
+            }
         }
     }
 }
 
-fn begin(incoming: Incoming) {
-    let turn = Turn(incoming.link.clone());
+fn begin(incoming: Incoming, turn: Turn) {
     let Some(op) = incoming.request.op else {
         return incoming.invalid("a digest needs a slot and a sequence");
     };
