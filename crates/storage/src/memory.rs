@@ -192,6 +192,9 @@ impl DataStore for MemoryData {
 
     fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
         chunk.verify(data)?;
+        if chunk.segment >= self.log().active {
+            self.begin_at(SegmentId(chunk.segment.0.saturating_add(1)))?;
+        }
         let mut log = self.log();
         let before = log.segments.entry(chunk.segment).or_default().insert(chunk.offset, data.to_vec());
         if before.is_none() {

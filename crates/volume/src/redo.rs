@@ -76,10 +76,11 @@ impl RedoRecord {
     }
 }
 
-/// Has every chunk of a redo record in its place again. Nothing must have been appended yet.
+/// Has every chunk of a redo record in its place again. Nothing must have been appended yet. One that cannot be there keeps nobody
+/// from the others: reading it is an error, and the next opening tries again.
 pub(crate) fn restore(meta: &dyn MetaRead, data: &dyn DataStore) -> FsResult<RedoList> {
     let mut keys = Vec::new();
-    let (mut lost, mut failure) = (0, None);
+    let mut lost = 0;
     meta.scan(Table::Redo, &[], &key::end_of_table(), &mut |key, value| {
         let record = match record::decode::<RedoRecord>(&value).and_then(|record| record.check(key)) {
             Ok(record) => record,
@@ -89,18 +90,20 @@ pub(crate) fn restore(meta: &dyn MetaRead, data: &dyn DataStore) -> FsResult<Red
                 return ControlFlow::Continue(());
             }
         };
-        lost += usize::from(data.read(&record.chunk).is_err());
+        let was_lost = data.read(&record.chunk).is_err();
         // Also what is there: it may be in the kernel's memory only, and the next sync knows what was written by this process.
-        if let Err(error) = data.restore(&record.chunk, &record.data) {
-            failure = Some(error);
-            return ControlFlow::Break(());
+        match data.restore(&record.chunk, &record.data) {
+            Ok(()) => {
+                lost += usize::from(was_lost);
+                keys.push(Bytes::copy_from_slice(key));
+            }
+            Err(error) => {
+                let chunk = record.chunk;
+                tracing::warn!(?chunk, %error, "data that the journal has cannot be written into its place");
+            }
         }
-        keys.push(Bytes::copy_from_slice(key));
         ControlFlow::Continue(())
     })?;
-    if let Some(error) = failure {
-        return Err(error.into());
-    }
     if lost > 0 {
         tracing::info!(chunks = lost, "data that a power cut took from its place was in the journal");
     }

@@ -345,3 +345,45 @@ fn redo_records_stay_until_the_data_is_durable() {
         assert_eq!(redo_records(&lab.meta), 0, "{failing}");
     }
 }
+
+/// A place that cannot be written to takes the data that belongs there, nothing else, and not for good.
+#[test]
+fn what_cannot_be_restored_keeps_the_volume_open() {
+    let lab = Lab::new();
+    let segments = |lab: &Lab| -> Vec<_> {
+        let segments = lab.data.segments().unwrap();
+        segments.iter().map(|segment| (segment.id, lab.data.stored_ranges(segment.id).unwrap())).collect()
+    };
+    let files = ["one", "other"].map(|text| create_in(&lab.volume, lab.directory(), text));
+    for file in files {
+        let before = segments(&lab);
+        let staged = lab.volume.stage(1 << 20, pattern(7, 100_000).into(), Redo::Yes).unwrap();
+        let mut txn = lab.volume.begin(now());
+        txn.write(file, WriteAt::Offset(0), staged, KillPriv::Keep).unwrap();
+        txn.commit().unwrap();
+        // A power cut takes it.
+        for (id, ranges) in segments(&lab) {
+            let known = before
+                .iter()
+                .find(|(known, _)| *known == id)
+                .map_or(0, |(_, ranges)| ranges.last().map_or(0, |range| range.end));
+            lab.data.release_range(id, known..ranges.last().map_or(known, |range| range.end)).unwrap();
+        }
+    }
+    let open = |failing| {
+        lab.fuse.0.store(failing, Ordering::SeqCst);
+        let meta = FailingMeta(lab.meta.clone(), lab.fuse.clone());
+        let data = FailingData(lab.data.clone(), lab.fuse.clone());
+        Volume::open(Arc::new(meta), Arc::new(data), VolumeConfig::default()).unwrap()
+    };
+    let volume = open(1);
+    assert_eq!(volume.read(files[0], 0, 10).unwrap_err().errno, Errno::Io);
+    assert!(read(&volume, files[1], 0, 100_000) == pattern(7, 100_000));
+    volume.sync().unwrap();
+    assert_eq!(redo_records(&lab.meta), 1, "what is not in its place stays in the journal");
+    drop(volume);
+    let volume = open(0);
+    assert!(read(&volume, files[0], 0, 100_000) == pattern(7, 100_000));
+    volume.sync().unwrap();
+    assert_eq!(redo_records(&lab.meta), 0);
+}

@@ -94,7 +94,17 @@ fn restores_what_was_lost(bench: &dyn DataBench) {
     for (number, chunk) in chunks.iter().enumerate() {
         assert_eq!(store.read(chunk).unwrap(), content(number as u64, 10_000));
     }
-    assert!(store.append(&content(9, 5000)).unwrap().segment > chunks[0].segment);
+    let last = store.append(&content(9, 5000)).unwrap();
+    assert!(last.segment > chunks[0].segment);
+    // In the segment that chunks go to now, or above it, if the newest ones are gone: what comes next is not put there.
+    for above in [0, 2] {
+        let segment = SegmentId(last.segment.0 + above);
+        let chunk = ChunkRef { segment, offset: 0, ..last };
+        store.restore(&chunk, &content(9, 5000)).unwrap();
+        let next = store.append(&content(10, 5000)).unwrap();
+        assert!(next.segment > segment, "{next:?}");
+        assert_eq!(store.read(&chunk).unwrap(), content(9, 5000));
+    }
 }
 
 fn survives_a_restart(bench: &dyn DataBench) {

@@ -228,7 +228,14 @@ impl DataStore for EmbeddedData {
     fn restore(&self, chunk: &ChunkRef, data: &[u8]) -> StorageResult<()> {
         check_possible(chunk)?;
         chunk.verify(data)?;
-        // The power cut may have taken the whole file, if its name was new.
+        let Some(above) = chunk.segment.0.checked_add(1).filter(|above| *above < u64::MAX) else {
+            return Err(StorageError::Corrupt { chunk: *chunk, problem: "no log gets that far" });
+        };
+        // The power cut may have taken the newest segments: what the log goes on in must not be what is written to here.
+        if chunk.segment >= self.log().active {
+            self.begin_at(SegmentId(above))?;
+        }
+        // It may have taken the whole file, if its name was new.
         let file = Arc::new(open_segment(&self.directory, chunk.segment)?);
         file.write_all_at(data, chunk.offset)
             .map_err(|error| io_error("restoring", &segment_path(&self.directory, chunk.segment), error))?;
