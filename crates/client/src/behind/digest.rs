@@ -63,7 +63,14 @@ impl State {
         let mut under_way = UnderWay { id: digest.id, chosen, filled, ..UnderWay::default() };
         let epoch = epoch_of(digest.id);
         let made = digest.records.iter().filter_map(|record| record.change.creates());
-        let locks = made.filter(|fid| self.delegate.tell(*fid, epoch)).collect();
+        let locks = made
+            .filter(|fid| {
+                if self.locks.count_of(*fid) == 0 {
+                    self.delegate.forget_unused(now, *fid, IDLE_BEHIND);
+                }
+                self.delegate.tell(*fid, epoch)
+            })
+            .collect();
         for record in behind.log.records_of(digest.id) {
             under_way.made.extend(record.change.creates().filter(|fid| self.delegate.is_made(*fid)));
             under_way.touched.extend(Behind::inodes_of(&record.change));

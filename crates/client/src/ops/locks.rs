@@ -237,8 +237,9 @@ impl Client {
         if !has_any() {
             return Ok(());
         }
-        if self.inner.has_too_many_untold(fid) {
-            // Each may leave one more, and all have to be told at once. If this cannot be told now, later.
+        let is_all = (lock.start, lock.end) == (0, u64::MAX);
+        if !is_all && self.inner.has_too_many_untold(fid) {
+            // Each hole may leave one more, and all have to be told at once. If this cannot be told now, later.
             let _ = self.inner.flush(&[fid]).await;
         }
         match self.inner.release_lock(fid, lock) {

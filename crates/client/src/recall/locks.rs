@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Who did not lock for so long asks again: others need not wait for this machine then.
 const IDLE: Duration = Duration::from_secs(10);
 /// Sooner where a session that ends takes along what was not told: who is cut off is fenced for the right to decide, too.
-const IDLE_BEHIND: Duration = Duration::from_secs(2);
+pub(crate) const IDLE_BEHIND: Duration = Duration::from_secs(2);
 
 impl Inner {
     /// Others ask for locks of these files.

@@ -107,6 +107,16 @@ impl Delegate {
         self.files.get(&fid).is_some_and(|file| file.made != Made::No)
     }
 
+    /// The file is about to be told of, and none of its locks is held: a right that was not used for so long is none any more, so
+    /// that nobody has to wait for this client because of it.
+    pub fn forget_unused(&mut self, now: Monotonic, fid: Fid, idle: Duration) {
+        self.change(fid, |file| {
+            if file.made == Made::Untold && now.since(file.used) >= idle {
+                file.made = Made::No;
+            }
+        });
+    }
+
     /// The digest of this number is about to tell of the file. True: it has to say, too, that this client decides about its
     /// locks.
     pub fn tell(&mut self, fid: Fid, epoch: Epoch) -> bool {
