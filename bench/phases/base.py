@@ -50,7 +50,8 @@ class Sizes:
             sequential_mib=32,
             cached_mib=8,
             small_files=200,
-            untold=1500,
+            # Ten looks at so few are no walk through all of them yet.
+            untold=4500,
             fio_seconds=0.5,
             synced_creates=20,
             trips=50,

@@ -23,7 +23,7 @@ mod deep;
 mod flush;
 mod idle;
 mod inquiries;
-mod locks;
+pub(crate) mod locks;
 mod neighbours;
 mod unblock;
 mod whole;

@@ -136,6 +136,12 @@ impl Space {
         self.ledger().others(session)
     }
 
+    /// What operations under way may take, and what is reserved.
+    pub(crate) fn spoken_for(&self) -> u64 {
+        let ledger = self.ledger();
+        ledger.total.saturating_add(ledger.under_way)
+    }
+
     pub(crate) fn total(&self) -> u64 {
         self.ledger().total
     }

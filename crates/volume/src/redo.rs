@@ -11,7 +11,8 @@
 //! into its places before anybody reads it. A sync that began after the commit has the chunk on the medium: then the record
 //! goes, in the same journal, before the place can be released.
 //!
-//! *What it costs.* These bytes are written twice, and are in the engine's memory for a while. So it is for little data: what
+//! *What it costs.* These bytes are written twice, thrice if the engine writes its table out before the record goes, and are in
+//! its memory for a while. So it is for little data: what
 //! somebody waits for, and what is gathered.
 
 use crate::record::{self, RecordError, RedoRecord};
@@ -21,7 +22,7 @@ use bytes::Bytes;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaRead, Table, crash};
 use soda_types::FsResult;
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether chunks are in the journal, too, until they are on the medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,32 +40,44 @@ pub(crate) struct Appended {
 }
 
 impl Appended {
-    /// Puts its data into the batch that refers to it. Returns the key of the record.
-    pub(crate) fn put_redo(&self, batch: &mut Batch) -> Option<Bytes> {
+    /// Puts its data into the batch that refers to it.
+    pub(crate) fn put_redo(&self, batch: &mut Batch) -> Option<Kept> {
         let record = RedoRecord { chunk: self.chunk, data: self.redo.clone()? };
-        let key = key::chunk(&self.chunk);
-        batch.put(Table::Redo, key.clone(), record::encode(&record));
-        Some(key)
+        let kept = Kept { key: key::chunk(&self.chunk), bytes: record.data.len() as u64 };
+        batch.put(Table::Redo, kept.key.clone(), record::encode(&record));
+        Some(kept)
     }
+}
+
+/// A redo record in the journal.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    key: Bytes,
+    /// Of data.
+    bytes: u64,
 }
 
 /// The redo records of chunks that may not be on the medium.
 #[derive(Debug, Default)]
 pub(crate) struct RedoList {
-    keys: Mutex<Vec<Bytes>>,
+    kept: Mutex<Vec<Kept>>,
 }
 
 impl RedoList {
     /// Takes up records that are committed.
-    pub(crate) fn committed(&self, keys: Vec<Bytes>) {
-        if !keys.is_empty() {
-            self.keys.lock().unwrap_or_else(PoisonError::into_inner).extend(keys);
+    pub(crate) fn committed(&self, kept: Vec<Kept>) {
+        if !kept.is_empty() {
+            self.kept().extend(kept);
         }
     }
 
     /// To be called before the sync after which they go.
-    pub(crate) fn take(&self) -> Vec<Bytes> {
-        std::mem::take(&mut *self.keys.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn take(&self) -> Vec<Kept> {
+        std::mem::take(&mut *self.kept())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,7 +92,7 @@ impl RedoRecord {
 /// Has every chunk of a redo record in its place again. Nothing must have been appended yet. One that cannot be there keeps nobody
 /// from the others: reading it is an error, and the next opening tries again.
 pub(crate) fn restore(meta: &dyn MetaRead, data: &dyn DataStore) -> FsResult<RedoList> {
-    let mut keys = Vec::new();
+    let mut kept = Vec::new();
     let mut lost = 0;
     meta.scan(Table::Redo, &[], &key::end_of_table(), &mut |key, value| {
         let record = match record::decode::<RedoRecord>(&value).and_then(|record| record.check(key)) {
@@ -95,7 +108,7 @@ pub(crate) fn restore(meta: &dyn MetaRead, data: &dyn DataStore) -> FsResult<Red
         match data.restore(&record.chunk, &record.data) {
             Ok(()) => {
                 lost += usize::from(was_lost);
-                keys.push(Bytes::copy_from_slice(key));
+                kept.push(Kept { key: Bytes::copy_from_slice(key), bytes: record.data.len() as u64 });
             }
             Err(error) => {
                 let chunk = record.chunk;
@@ -107,20 +120,25 @@ pub(crate) fn restore(meta: &dyn MetaRead, data: &dyn DataStore) -> FsResult<Red
     if lost > 0 {
         tracing::info!(chunks = lost, "data that a power cut took from its place was in the journal");
     }
-    if !keys.is_empty() {
+    if !kept.is_empty() {
         crash::point("volume.redone");
     }
-    Ok(RedoList { keys: Mutex::new(keys) })
+    Ok(RedoList { kept: Mutex::new(kept) })
 }
 
 impl Volume {
+    /// Bytes of data that are in the journal, too, and for which no sync has begun since.
+    pub fn redo_bytes(&self) -> u64 {
+        self.redo.kept().iter().map(|kept| kept.bytes).sum()
+    }
+
     /// The chunks of these records are on the medium. The journal has to be synced before one of them is released.
-    pub(crate) fn end_redo(&self, keys: Vec<Bytes>) {
+    pub(crate) fn end_redo(&self, ended: Vec<Kept>) {
         let mut batch = Batch::releasing();
-        keys.iter().for_each(|key| batch.delete(Table::Redo, key.clone()));
+        ended.iter().for_each(|kept| batch.delete(Table::Redo, kept.key.clone()));
         if let Err(error) = self.meta.commit(batch) {
             tracing::debug!(%error, "redo records stay until the next sync");
-            self.redo.committed(keys);
+            self.redo.committed(ended);
         }
     }
 }

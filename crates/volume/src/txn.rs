@@ -3,7 +3,7 @@
 use crate::extents::{ExtentChange, ExtentChanges};
 use crate::key::{self, KeyRange};
 use crate::record::{self, Counters, Dirent, Extent, Inode, Released};
-use crate::redo::Appended;
+use crate::redo::{Appended, Kept};
 use crate::rename::{RenameLock, RenameTurn};
 use crate::view::{Placed, View};
 use crate::volume::{Node, Volume};
@@ -239,7 +239,7 @@ impl<'v> Txn<'v> {
     }
 
     /// Has the batch bring the data of chunks along that must not be lost without it. Returns the keys of the records.
-    fn put_redo(&self, batch: &mut Batch) -> Vec<Bytes> {
+    fn put_redo(&self, batch: &mut Batch) -> Vec<Kept> {
         let kept = self.appended.iter().filter(|appended| !self.is_released(&appended.chunk));
         kept.filter_map(|appended| appended.put_redo(batch)).collect()
     }

@@ -336,13 +336,13 @@ fn redo_records_stay_until_the_data_is_durable() {
         let mut txn = lab.volume.begin(now());
         txn.write(lab.file(), WriteAt::Offset(50_000), staged, KillPriv::Keep).unwrap();
         txn.commit().unwrap();
-        assert_eq!(redo_records(&lab.meta), 1);
+        assert_eq!((redo_records(&lab.meta), lab.volume.redo_bytes()), (1, 100_000));
         lab.fuse.0.store(failing, Ordering::SeqCst);
         // Without room for the end of a record all is durable, all the same.
         assert_eq!(lab.volume.sync().is_ok(), failing == 2, "{failing}");
         assert_eq!(redo_records(&lab.meta), left, "{failing}");
         lab.volume.sync().unwrap();
-        assert_eq!(redo_records(&lab.meta), 0, "{failing}");
+        assert_eq!((redo_records(&lab.meta), lab.volume.redo_bytes()), (0, 0), "{failing}");
     }
 }
 

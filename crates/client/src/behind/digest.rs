@@ -10,6 +10,7 @@ use crate::log::Behind;
 use crate::log::disk::OnDisk;
 use crate::log::next::{Chosen, Filled, ServerRoom, UnderWay};
 use crate::log::waiting::ToSync;
+use crate::recall::locks::IDLE_BEHIND;
 use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
 use soda_oplog::{Change, Digest, DigestId, Fate};

@@ -30,7 +30,7 @@ impl Inner {
     /// Asks the server.
     pub(super) fn ask(self: &Arc<Inner>, fid: Fid, asks: Asks) -> Waiting<Said> {
         let (mut state, now) = self.locked();
-        let besides = state.ask_besides(fid, asks);
+        let besides = state.ask_besides(fid, asks).filter(|_| self.keeps_leases());
         let fetch = besides.map(|_| state.memory.begin_fetch(fid, 0..u64::from(MOST)));
         let ticket = state.holder.begin_request(now);
         drop(state);

@@ -389,7 +389,7 @@ impl Inner {
     }
 
     /// Whether leases are wanted.
-    fn keeps_leases(&self) -> bool {
+    pub(super) fn keeps_leases(&self) -> bool {
         self.config.consistency == Consistency::Lease && self.config.lease_term != Some(ObjectTerm::None)
     }
 }

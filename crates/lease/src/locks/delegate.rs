@@ -364,6 +364,26 @@ mod tests {
         assert_eq!(delegate.give_up(FILE), Some(Return { epoch: Epoch(3), truth: Truth::Here }));
     }
 
+    #[test]
+    fn a_right_that_was_not_used_for_a_while_is_not_told_with_what_was_made() {
+        let at = |seconds| Monotonic::ZERO + Duration::from_secs(seconds);
+        let idle = Duration::from_secs(2);
+        let mut delegate = Delegate::new();
+        delegate.begin_made(at(10), FILE);
+        delegate.forget_unused(at(11), FILE, idle);
+        assert!(delegate.decides(FILE));
+        delegate.used(at(11), FILE);
+        delegate.forget_unused(at(12), FILE, idle);
+        assert!(delegate.decides(FILE));
+        delegate.forget_unused(at(13), FILE, idle);
+        assert!(!delegate.decides(FILE) && !delegate.tell(FILE, Epoch(3)) && delegate.is_empty());
+        // The server may have it by then.
+        delegate.begin_made(at(20), FILE);
+        assert!(delegate.tell(FILE, Epoch(4)));
+        delegate.forget_unused(at(30), FILE, idle);
+        assert!(delegate.decides(FILE));
+    }
+
     /// The answer to the digest is lost, and comes with the next connection, behind the recall.
     #[test]
     fn what_is_asked_back_before_it_is_known_to_be_told_is_not_had_again() {

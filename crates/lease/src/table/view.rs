@@ -1,7 +1,7 @@
 //! Getters for tools: who holds what, who waits for whom and how long, and what policy says.
 
 use super::holes::Hole;
-use super::output::Access;
+use super::output::{Access, Ancestors};
 use super::placing::Reaching;
 use super::rates::{Equation8, Intent, Usage};
 use super::store::{Lease, LeaseId};
@@ -163,6 +163,13 @@ impl Table {
         let at_once = self.reads_at_once(session, access.fid);
         self.store.note_untidy(object);
         at_once
+    }
+
+    /// Says where an object lies that no call has been about lately, for the questions below.
+    pub fn learn_place(&mut self, fid: Fid, ancestors: &Ancestors) {
+        let object = self.store.find_or_insert(fid);
+        self.place(object, ancestors);
+        self.store.note_untidy(object);
     }
 
     /// The session's deep lease on a directory.

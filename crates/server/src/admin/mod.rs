@@ -2,6 +2,7 @@
 
 mod paths;
 
+use crate::call::place::{core_with_places, places};
 use crate::core::OWN_SESSION;
 use crate::guard::CoreGuard;
 use crate::memory::resident_memory;
@@ -203,7 +204,10 @@ impl Shared {
         let limit = limit.min(LEASES_MAX) as usize;
         let fid = of.map(|object| self.find(object)).transpose()?;
         let mut leases: Vec<LeaseInfo> = {
-            let core = self.core();
+            let core = match fid {
+                Some(fid) => self.core_that_knows(fid),
+                None => self.core(),
+            };
             match fid {
                 Some(fid) => holders(&core, fid),
                 None => {
@@ -249,7 +253,7 @@ impl Shared {
         let fid = self.find(object)?;
         let attr = self.volume.getattr(fid)?;
         let path = paths_of(&self.volume, [fid]).remove(&fid);
-        let mut core = self.core();
+        let mut core = self.core_that_knows(fid);
         let now = core.now;
         let name_of = |session: SessionId| {
             let entry = core.sessions.get(&session);
@@ -308,6 +312,16 @@ impl Shared {
             policy,
             path,
         })
+    }
+
+    /// The core, whose lease table knows which deep leases reach the inode, also where no call has been about it.
+    fn core_that_knows(&self, fid: Fid) -> CoreGuard<'_> {
+        let mut places = places(self, [fid]);
+        let mut core = core_with_places(self, &mut places).unwrap_or_else(|| self.core());
+        for (fid, place) in &places {
+            core.table.learn_place(*fid, place);
+        }
+        core
     }
 
     fn find(&self, object: &ObjectRef) -> Result<Fid, FsError> {

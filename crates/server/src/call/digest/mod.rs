@@ -39,7 +39,11 @@ use tokio::runtime::Handle;
 /// The most file data of a digest that goes into the journal, bytes: what clients tell at once, and a little more.
 const REDO_MAX: u64 = 2 << 20;
 
-/// What has to be free for that, bytes: it takes its space twice for a while.
+/// As much of it waits for a sync of the medium at most, bytes, but for what is stored at the same moment: beyond that the engine
+/// writes its table out, which holds up everybody.
+const REDO_AT_ONCE: u64 = 16 << 20;
+
+/// What has to be free for that beside what is spoken for, bytes: it takes its space twice for a while.
 const REDO_ROOM: u64 = 64 << 20;
 
 /// Carries out a digest that arrived, when those of its session that arrived before are over.
@@ -208,12 +212,12 @@ impl Telling {
     /// well: little data goes into the journal.
     fn redo(&self, plan: &Plan) -> Redo {
         let shared = self.shared();
-        let is_little = (1..=REDO_MAX).contains(&plan.bytes);
-        let has_room = is_little && shared.free_space().is_ok_and(|free| free >= REDO_ROOM);
-        match has_room && shared.core().table.is_asked(self.incoming.session()) {
-            true => Redo::Yes,
-            false => Redo::No,
-        }
+        let is_little = (1..=REDO_MAX).contains(&plan.bytes) && shared.volume.redo_bytes() < REDO_AT_ONCE;
+        let is_waited_for = is_little && shared.core().table.is_asked(self.incoming.session());
+        // It takes twice the room until the next sync, and what others were promised is not to be had for that.
+        let needed = shared.space.spoken_for().saturating_add(REDO_ROOM);
+        let has_room = is_waited_for && shared.free_space().is_ok_and(|free| free >= needed);
+        if has_room { Redo::Yes } else { Redo::No }
     }
 
     /// The record that is named where no single one is to blame.
