@@ -138,6 +138,11 @@ fn what_any_program_asks_of_a_directory_is_recorded_and_can_be_replayed() {
         let output = soda(&[&["record"], &arguments[..]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(words), "{arguments:?}: {said}");
+        assert_eq!(
+            std::fs::read_to_string(&out).unwrap(),
+            trace,
+            "{arguments:?}: the trace there was is gone"
+        );
     }
 }
 

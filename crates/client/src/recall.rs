@@ -23,7 +23,7 @@ mod deep;
 mod flush;
 mod idle;
 mod inquiries;
-pub(crate) mod locks;
+mod locks;
 mod neighbours;
 mod unblock;
 mod whole;

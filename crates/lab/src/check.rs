@@ -20,7 +20,8 @@ pub enum Basis {
     /// Messages, what files have, what was simulated, the least that a distance takes: the same on any machine, however busy.
     /// Where such a claim does not hold, the experiment has failed.
     Counted,
-    /// How long something took here, which is said and judged by readers.
+    /// How long something took here, and messages that depend on when something came (such as before or after the end of a
+    /// lease), which is said and judged by readers.
     Timed,
 }
 

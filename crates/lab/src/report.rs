@@ -25,7 +25,8 @@ pub fn html(all: &[Findings]) -> Result<String, LabError> {
          <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\n<h1>What leases \
          cost</h1>\n\
          <p>By formula, by simulation of the production lease core, and measured of the real system, beside what the papers \
-         found that Soda comes from. docs/LAB.md explains each experiment; <code>soda lab run NAME</code> repeats \
+         found that Soda comes from. The papers are at hand as text without their figures: where no numbers are given, there are \
+         their words. docs/LAB.md explains each experiment; <code>soda lab run NAME</code> repeats \
          it.</p>\n<ul>\n"
     );
     for found in all {

@@ -89,8 +89,8 @@ impl RedoRecord {
     }
 }
 
-/// Has every chunk of a redo record in its place again. Nothing must have been appended yet. One that cannot be there keeps nobody
-/// from the others: reading it is an error, and the next opening tries again.
+/// Has every chunk of a redo record in its place again. Nothing must have been appended yet. One that cannot be there keeps
+/// nobody from the others: reading it is an error, and the next opening tries again.
 pub(crate) fn restore(meta: &dyn MetaRead, data: &dyn DataStore) -> FsResult<RedoList> {
     let mut kept = Vec::new();
     let mut lost = 0;

@@ -1,6 +1,7 @@
 //! `soda lab`: what leases cost and save.
 
 mod ground;
+mod place;
 
 use crate::admin::{Admin, server_or_default};
 use crate::commands::stats::{Counters, since};
@@ -11,6 +12,7 @@ use crate::progress::Waiting;
 use crate::units::count;
 use ground::Ground;
 use indicatif::ProgressBar;
+use place::Place;
 use serde_json::json;
 use soda_lab::LabError;
 use soda_lab::advise::{self, Contended, Observed};
@@ -18,7 +20,6 @@ use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
 use soda_lab::figure::{Figure, Scale};
 use soda_lab::model::{self, Parameters, Sweep};
 use soda_lab::trace::{Recorded, Trace};
-use std::fs::File;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -121,9 +122,9 @@ fn report(arguments: &ReportArgs) -> Result<(), CliError> {
 
 fn record(arguments: &RecordArgs) -> Result<(), CliError> {
     // Nobody wants to hear after a long build that there is no place for what it did.
-    let out = File::create(&arguments.out).map_err(LabError::io(&arguments.out))?;
+    let place = Place::of(&arguments.out).map_err(LabError::io(&arguments.out))?;
     let Recorded { trace, status } = soda_lab::trace::record(&arguments.dir, &arguments.command)?;
-    std::io::Write::write_all(&mut &out, trace.csv().as_bytes()).map_err(LabError::io(&arguments.out))?;
+    place.put(trace.csv().as_bytes()).map_err(LabError::io(&arguments.out))?;
     let (steps, out) = (trace.steps.len() as u64, arguments.out.display());
     let kinds: Vec<String> = trace.counts().iter().map(|(word, count)| format!("{count} {word}")).collect();
     // The command may have an output that somebody reads.

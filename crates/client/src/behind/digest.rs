@@ -1,6 +1,7 @@
 //! Telling the server: digests, one after the other, some of them without waiting for the answer to the one before.
 
 use crate::cache::State;
+use crate::cache::held_locks::IDLE_BEHIND;
 use crate::cache::inode::{Inode, Keeping, Origin};
 use crate::call::{GiveUp, Order, Waiting, unexpected};
 use crate::config::WritePolicy;
@@ -10,7 +11,6 @@ use crate::log::Behind;
 use crate::log::disk::OnDisk;
 use crate::log::next::{Chosen, Filled, ServerRoom, UnderWay};
 use crate::log::waiting::ToSync;
-use crate::recall::locks::IDLE_BEHIND;
 use bytes::Bytes;
 use soda_oplog::segments::{Entry, Safety};
 use soda_oplog::{Change, Digest, DigestId, Fate};

@@ -5,6 +5,11 @@ use soda_protocol::{Lock, LockFamily, LockMode};
 use soda_types::{Fid, LockOwner};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+/// Who delays changes and did not lock for so long asks again, as others need not wait for this machine then: a session that ends
+/// takes along what was not told, and who is cut off is fenced for the right to decide, too.
+pub(crate) const IDLE_BEHIND: Duration = Duration::from_secs(2);
 
 /// Locks on one file about which a client decides by itself: they fit into one message when it has to tell of them.
 pub(crate) const MOST_HERE: usize = 4096;

@@ -2,7 +2,7 @@
 //! locks, so this waits for nobody.
 
 use crate::cache::State;
-use crate::cache::held_locks::MOST_HERE;
+use crate::cache::held_locks::{IDLE_BEHIND, MOST_HERE};
 use crate::inner::Inner;
 use soda_lease::locks::{Return, Truth};
 use soda_protocol::Call;
@@ -12,8 +12,6 @@ use std::time::Duration;
 
 /// Who did not lock for so long asks again: others need not wait for this machine then.
 const IDLE: Duration = Duration::from_secs(10);
-/// Sooner where a session that ends takes along what was not told: who is cut off is fenced for the right to decide, too.
-pub(crate) const IDLE_BEHIND: Duration = Duration::from_secs(2);
 
 impl Inner {
     /// Others ask for locks of these files.

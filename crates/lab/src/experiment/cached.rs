@@ -152,7 +152,7 @@ fn priced(percent: f64) -> String {
 }
 
 pub(super) const WHY: &str = "A cached read never leaves the kernel; one from the server crosses loopback only, where the \
-    network costs next to nothing, so what a lease adds at both ends is a part of it that can be seen. Each file is in a \
+    network costs next to nothing. Each file is in a \
     directory of its own: in the order of one directory the client would bring them before they are asked for.";
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::LabError;
 use crate::cell::{Cell, count};
 use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Instant;
@@ -46,6 +46,13 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             }
         }
     }
+    // All have written last; the first has made the file anew before that.
+    let mut found = Vec::new();
+    for cell in &cells {
+        for mount in cell.mounts.first().into_iter().chain(cell.mounts.last()) {
+            found.push(written(&mount.root.join("shared"))?);
+        }
+    }
     let mut order = Vec::new();
     let mut series = Vec::new();
     for ((mode, _), times) in modes.into_iter().zip(times) {
@@ -72,7 +79,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         why: format!("{WHY} Here, fastest first: {}.", order.join("; ")),
         figures: vec![Figure::new("runtime", &title, x, y, series)],
         tables: vec![table],
-        checks: Vec::new(),
+        checks: vec![all_written(&found, size)],
         files: Vec::new(),
     })
 }
@@ -83,6 +90,32 @@ const PAPER_ALL_WRITE: f64 = 680.0;
 pub(super) const WHY: &str = "Strata's processes write to a log in non-volatile memory of one machine and \
     may leave it undigested between writers, so that mixing is worst; here every byte goes to a server, through a \
     socket, so who writes waits for that in any mix, and whoever reads has the writer asked first.";
+
+/// What writers write.
+const WRITTEN: u8 = 2;
+
+/// Bytes of a file that writers have written.
+fn written(path: &Path) -> Result<usize, LabError> {
+    let mut file = File::open(path).map_err(LabError::io(path))?;
+    let (mut block, mut all) = (vec![0; BLOCK], 0);
+    loop {
+        let count = file.read(&mut block).map_err(LabError::io(path))?;
+        if count == 0 {
+            return Ok(all);
+        }
+        all += block[..count].iter().filter(|byte| **byte == WRITTEN).count();
+    }
+}
+
+/// That whoever looks, in any mode, finds what all have written.
+fn all_written(found: &[usize], size: usize) -> Check {
+    let right = found.iter().filter(|bytes| **bytes == size).count();
+    Check::counted(
+        "After all have written, the first and the last machine read what was written in every byte, in either mode",
+        right == found.len() && right > 0,
+        format!("{right} of {} times", found.len()),
+    )
+}
 
 /// `all read 202, half write 289, all write 397 ms`.
 fn slowest_last(points: &[(f64, &str, Spread)]) -> String {
@@ -230,7 +263,7 @@ fn polls(cell: &Cell) -> Result<u64, LabError> {
 fn go_through(path: &Path, role: Role, size: usize, block: usize) -> Result<(), LabError> {
     let mut file =
         OpenOptions::new().read(true).write(role == Role::Writer).open(path).map_err(LabError::io(path))?;
-    let mut block = vec![2; block];
+    let mut block = vec![WRITTEN; block];
     for _ in 0..size / block.len() {
         match role {
             Role::Reader => file.read_exact(&mut block).map_err(LabError::io(path))?,
@@ -264,5 +297,17 @@ mod tests {
         assert!(go_through(&path, Role::Reader, 5 * SMALL_BLOCK, SMALL_BLOCK).is_err(), "there is no more");
         go_through(&path, Role::Writer, 4 * SMALL_BLOCK, SMALL_BLOCK).expect("written");
         assert!(std::fs::read(&path).expect("read").iter().all(|byte| *byte == 2));
+        assert_eq!(written(&path).expect("read"), 4 * SMALL_BLOCK);
+    }
+
+    #[test]
+    fn a_byte_that_was_lost_is_found_out() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("shared");
+        std::fs::write(&path, [WRITTEN, WRITTEN, 1, WRITTEN]).expect("written");
+        let found = written(&path).expect("read");
+        assert_eq!(found, 3);
+        assert!(all_written(&[4, 4], 4).holds);
+        assert!(!all_written(&[4, found], 4).holds && !all_written(&[], 4).holds);
     }
 }
