@@ -428,8 +428,15 @@ fn fsck_refuses_a_directory_in_use_and_finds_a_killed_servers_clean() {
 
 #[test]
 fn a_path_below_a_bind_mount_is_the_one_in_the_volume() {
-    let Some(place) = place() else { return };
-    place.mount(&[]);
+    // A lease on all of a directory covers what is in it.
+    for (leases, leased) in [("deep-leases=on", "/sub"), ("deep-leases=off", "/sub/dir/file")] {
+        let Some(place) = place() else { return };
+        place.mount(&["-o", leases]);
+        a_path_below_a_bind_mount(&place, leased);
+    }
+}
+
+fn a_path_below_a_bind_mount(place: &Place, leased: &str) {
     let (mount, outside) = (place.mount_point(), place.dir.path().join("outside"));
     fs::create_dir_all(mount.join("sub/dir")).unwrap();
     fs::create_dir(mount.join("inside")).unwrap();
@@ -447,9 +454,10 @@ fn a_path_below_a_bind_mount_is_the_one_in_the_volume() {
         assert!(why["changes"].is_object(), "the daemon was asked: {why}");
         let synced = place.soda(&["sync", file.to_str().unwrap()]);
         succeeded(&synced);
-        let leases = place.soda(&["lease", "ls", file.to_str().unwrap()]);
+        let leases = place.soda(&["lease", "ls", "--json", file.to_str().unwrap()]);
         succeeded(&leases);
-        assert!(String::from_utf8_lossy(&leases.stdout).contains("/sub/dir/file"), "{leases:?}");
+        let leases: serde_json::Value = serde_json::from_slice(&leases.stdout).unwrap();
+        assert_eq!((leases.as_array().unwrap().len(), &leases[0]["path"]), (1, &leased.into()), "{leases}");
         assert!(String::from_utf8_lossy(&synced.stdout).starts_with(mount.to_str().unwrap()), "{synced:?}");
         succeeded(&place.soda(&["stats", "--once", bind.text()]));
         let remount = place.soda(&["mount", &place.spec(), bind.text(), "-o", "remount,ro"]);
