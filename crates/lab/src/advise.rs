@@ -353,7 +353,7 @@ impl Observed {
             let known = if self.deep_grants > 0.0 {
                 "deep leases, as there are"
             } else {
-                "deep leases (--deep-leases on)"
+                "deep leases (which --deep-leases off turns off)"
             };
             let why = format!(
                 "{} uses/s, and {} recalls/s: conflicts are rarer than uses, so one lease for a directory costs no more, and \

@@ -136,10 +136,10 @@ impl fmt::Debug for GroupSync {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use std::sync::mpsc::{self, Receiver, Sender};
 
-    #[test]
-    fn those_who_ask_during_a_round_share_the_next() {
+    /// One whose rounds say that they have begun, and end when they are let.
+    fn step_by_step() -> (GroupSync, Receiver<()>, Sender<()>) {
         let (started, rounds) = mpsc::channel();
         let (go, gate) = mpsc::channel::<()>();
         let gate = Mutex::new(gate);
@@ -149,6 +149,12 @@ mod tests {
             Ok(())
         })
         .unwrap();
+        (sync, rounds, go)
+    }
+
+    #[test]
+    fn those_who_ask_during_a_round_share_the_next() {
+        let (sync, rounds, go) = step_by_step();
         let (done, answers) = mpsc::channel();
         let ask = |n: u32| {
             let done = done.clone();
@@ -182,15 +188,7 @@ mod tests {
 
     #[test]
     fn who_waits_when_it_is_stopped_is_let_go_of_and_who_comes_later_is_not_kept() {
-        let (started, rounds) = mpsc::channel();
-        let (go, gate) = mpsc::channel::<()>();
-        let gate = Mutex::new(gate);
-        let sync = GroupSync::start(Duration::from_secs(3600), Arc::default(), move || {
-            started.send(()).unwrap();
-            lock(&gate).recv().unwrap();
-            Ok(())
-        })
-        .unwrap();
+        let (sync, rounds, go) = step_by_step();
         let held = Arc::new(());
         let ask = || {
             let held = held.clone();
