@@ -131,6 +131,28 @@ def wait_until_blocked(child, about_to):
     time.sleep(0.5)
 
 
+def see_writes(start_writing, read, writes=40, seconds=60):
+    """Another process writes, the byte 0 first, then 1 and so on, until `read` has returned that many of these bytes."""
+    enough = multiprocessing.Event()
+
+    def write_on():
+        write = start_writing()
+        for number in itertools.count():
+            if enough.is_set():
+                return
+            write(number % 251)
+
+    writer, seen, deadline = in_child(write_on), set(), time.monotonic() + seconds
+    try:
+        while len(seen) < writes:
+            assert time.monotonic() < deadline, f"only {seen} seen"
+            seen.add(read())
+    finally:
+        enough.set()
+        written = wait(writer)
+    same(written, 0, "the writer")
+
+
 # SEMANTICS 6
 @test
 def whole_writes():
@@ -141,24 +163,27 @@ def whole_writes():
     with open(f"{A}/whole", "wb") as file:
         file.write(bytes(size))
 
-    def write_on():
+    def start_writing():
         fd, source = os.open(f"{A}/whole", os.O_RDWR), mmap.mmap(-1, size)
-        for number in range(120):
-            source[:] = bytes([number]) * size
-            same(os.pwritev(fd, [source], 0), size)
 
-    writer = in_child(write_on)
+        def write(byte):
+            source[:] = bytes([byte]) * size
+            same(os.pwritev(fd, [source], 0), size)
+        return write
+
     whole, cached = os.open(f"{B}/whole", os.O_RDWR), os.open(f"{B}/whole", os.O_RDONLY)
-    seen = set()
-    while os.waitpid(writer, os.WNOHANG) == (0, 0):
+
+    def read():
         same(os.preadv(whole, [buffer], 0), size)
+        first = buffer[0]
         if not OLD_KERNEL:
-            same(buffer[:].count(buffer[0]), size, "bytes of one write")
-        seen.add(buffer[0])
+            same(buffer[:].count(first), size, "bytes of one write")
         same(os.preadv(cached, [buffer], 0), size)
         pages = [buffer[at:at + page] for at in range(0, size, page)]
         same([len(set(of)) for of in pages], [1] * len(pages), "writes in each page")
-    assert len(seen) > 2, f"only {seen} seen"
+        return first
+
+    see_writes(start_writing, read)
 
 
 # SEMANTICS 6
@@ -170,21 +195,23 @@ def whole_writes_from_anywhere():
     with open(f"{A}/anywhere", "wb") as file:
         file.write(bytes(size))
 
-    def write_on():
+    def start_writing():
         fd, source = os.open(f"{A}/anywhere", os.O_WRONLY), memoryview(mmap.mmap(-1, size + page))[100:100 + size]
-        for number in range(60):
-            source[:] = bytes([number]) * size
-            same(os.pwritev(fd, [source], 0), size)
 
-    writer = in_child(write_on)
+        def write(byte):
+            source[:] = bytes([byte]) * size
+            same(os.pwritev(fd, [source], 0), size)
+        return write
+
     fd, buffer = os.open(f"{B}/anywhere", os.O_RDWR), memoryview(mmap.mmap(-1, size + page))[100:100 + size]
-    seen = set()
-    while os.waitpid(writer, os.WNOHANG) == (0, 0):
+
+    def read():
         same(os.preadv(fd, [buffer], 0), size)
         if not OLD_KERNEL:
             same(bytes(buffer).count(buffer[0]), size, "bytes of one write")
-        seen.add(buffer[0])
-    assert len(seen) > 2, f"only {seen} seen"
+        return buffer[0]
+
+    see_writes(start_writing, read)
 
 
 def race(attempt, rounds=150):
