@@ -8,6 +8,7 @@
 //!
 //! Nothing here decides about leases: how long an answer may be kept is asked of the client, in the moment it is handed on.
 
+mod believed;
 mod caller;
 mod errno;
 mod fs;

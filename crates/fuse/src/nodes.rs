@@ -1,15 +1,18 @@
 //! The inodes that the kernel knows, and what it was told of them.
 
+mod places;
+
+use crate::believed::{Attributes, Telling, Ticks};
 use crate::kept_listing::KeptListing;
-use crate::wire::NodeId;
+use crate::wire::{AttrOut, NodeId};
 use serde::{Deserialize, Serialize};
 use soda_types::{Attr, Fid, FileKind, Ino, Version};
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+pub(crate) use places::Place;
+use places::Placed;
 
 const SHARDS: usize = 32;
 
@@ -17,12 +20,10 @@ const SHARDS: usize = 32;
 /// between a cheap and an expensive notification depends on it.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Directories on a path that can be walked: names are a byte and a slash at least, and Linux takes 4,095 bytes.
-const DEEPEST: usize = 2048;
-
 #[derive(Debug)]
 pub(crate) struct Nodes {
     root: Fid,
+    since: Instant,
     shards: Vec<Mutex<HashMap<NodeId, Node>>>,
 }
 
@@ -33,6 +34,9 @@ struct Node {
     lookups: u64,
     /// Attributes were handed out with a time-out since they were last invalidated.
     attr: Told,
+    /// Another process does not know what the kernel has taken in by then.
+    #[serde(skip)]
+    attributes: Attributes,
     pages: Pages,
     /// The newest version of the data that the kernel was given anything of: attributes or pages.
     newest: Option<Version>,
@@ -82,33 +86,6 @@ mod names_only {
     }
 }
 
-/// A name in a directory.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
-    pub(crate) dir: Fid,
-    pub(crate) name: Box<[u8]>,
-}
-
-impl Place {
-    pub(crate) fn is(&self, dir: Fid, name: &[u8]) -> bool {
-        self.dir == dir && *self.name == *name
-    }
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Placed {
-    at: Place,
-    taken: Taken,
-}
-
-/// Whether the kernel has a directory where it was told that it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum Taken {
-    Surely,
-    /// It had it below another one before, and cannot always move it ([`crate::fs`], `moved`).
-    Maybe,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
     No,
@@ -142,7 +119,7 @@ pub(crate) enum PageState {
 
 impl Nodes {
     pub(crate) fn new(root: Fid) -> Nodes {
-        Nodes { root, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Nodes { root, since: Instant::now(), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
     fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, Node>> {
@@ -168,7 +145,8 @@ impl Nodes {
     pub(crate) fn remember(&self, fid: Fid) {
         let node = self.node_of(fid);
         let mut shard = self.shard(node);
-        let entry = shard.entry(node).or_insert_with(|| Node::new(fid));
+        let new = || if node == NodeId::ROOT { Node::root(fid) } else { Node::new(fid) };
+        let entry = shard.entry(node).or_insert_with(new);
         entry.lookups += 1;
     }
 
@@ -195,13 +173,29 @@ impl Nodes {
         let node = self.node_of(fid);
         let mut shard = self.shard(node);
         if node == NodeId::ROOT {
-            return Some(change(shard.entry(node).or_insert_with(|| Node::new(fid))));
+            return Some(change(shard.entry(node).or_insert_with(|| Node::root(fid))));
         }
         shard.get_mut(&node).map(change)
     }
 
-    pub(crate) fn tell_attr(&self, fid: Fid) {
-        self.with(fid, |node| node.attr = Told::Yes);
+    /// Attributes are about to be handed to the thread `to`, under a lease that lasts for as long as `out` says. For how long the
+    /// kernel may believe them.
+    pub(crate) fn tell_attr(&self, fid: Fid, out: AttrOut<'_>, to: u32) -> Duration {
+        let telling =
+            Telling { print: out.print(), valid: out.valid, to, now: Ticks::of(self.since.elapsed()) };
+        let believed = self.with(fid, |node| {
+            let believed = node.attributes.tell(telling);
+            if !believed.is_zero() {
+                node.attr = Told::Yes;
+            }
+            believed
+        });
+        believed.unwrap_or(out.valid)
+    }
+
+    /// Another machine may change the attributes from now on.
+    pub(crate) fn attributes_recalled(&self, fid: Fid) {
+        self.with(fid, |node| node.attributes.recalled());
     }
 
     pub(crate) fn is_attr_told(&self, fid: Fid) -> bool {
@@ -236,51 +230,6 @@ impl Nodes {
     /// As [`Nodes::listing`], where there is one.
     pub(crate) fn kept_listing<R>(&self, dir: Fid, change: impl FnOnce(&mut KeptListing) -> R) -> Option<R> {
         self.with(dir, |node| node.listing.as_deref_mut().map(change)).flatten()
-    }
-
-    /// A directory is about to be handed out at a name.
-    pub(crate) fn tell_place(&self, fid: Fid, dir: Fid, name: &[u8]) {
-        self.with(fid, |node| {
-            let taken = match node.place.as_deref() {
-                Some(placed) if placed.at.is(dir, name) => return,
-                Some(placed) if placed.at.dir != dir => Taken::Maybe,
-                // Below the same one it can always be moved.
-                Some(placed) => placed.taken,
-                None => Taken::Surely,
-            };
-            node.place = Some(Box::new(Placed { at: Place { dir, name: name.into() }, taken }));
-        });
-    }
-
-    /// If it is a directory that the kernel knows: it has it at this place.
-    pub(crate) fn place_is(&self, fid: Fid, place: Place) {
-        self.with(fid, |node| {
-            if let Some(placed) = &mut node.place {
-                **placed = Placed { at: place, taken: Taken::Surely };
-            }
-        });
-    }
-
-    /// Whether the kernel may have the directory at another place when it is told that it is in `dir`.
-    pub(crate) fn may_be_elsewhere(&self, fid: Fid, dir: Fid) -> bool {
-        let elsewhere = |placed: &Placed| placed.taken == Taken::Maybe || placed.at.dir != dir;
-        self.with(fid, |node| node.place.as_deref().is_some_and(elsewhere)).unwrap_or(false)
-    }
-
-    /// The path from the root, as the kernel was told. `None`: it has forgotten a directory on the way.
-    pub(crate) fn path_of(&self, place: &Place) -> Option<PathBuf> {
-        let mut names = vec![place.name.clone()];
-        let mut dir = place.dir;
-        while dir != self.root {
-            // Told at different times, places may make a circle.
-            if names.len() == DEEPEST {
-                return None;
-            }
-            let at = self.with(dir, |node| node.place.as_ref().map(|placed| placed.at.clone())).flatten()?;
-            names.push(at.name);
-            dir = at.dir;
-        }
-        Some(names.iter().rev().map(|name| OsStr::from_bytes(name)).collect())
     }
 
     /// Whether somebody who wanted to change the directory was told that it is gone; from here on it is so.
@@ -455,6 +404,7 @@ impl Node {
             fid,
             lookups: 0,
             attr: Told::No,
+            attributes: Attributes::None,
             pages: Pages::None,
             newest: None,
             shown: 0,
@@ -464,6 +414,11 @@ impl Node {
             removed: Told::No,
             subdirectories: HashMap::new(),
         }
+    }
+
+    /// The kernel has it before it is told anything of it.
+    fn root(fid: Fid) -> Node {
+        Node { attributes: Attributes::Unknown, ..Node::new(fid) }
     }
 
     fn fill(&mut self, version: Version) {
@@ -552,29 +507,6 @@ mod tests {
         assert_eq!(nodes.size_shown(fid(5), Version(6), 3), Fill::Fits);
         nodes.size_may_be(fid(5), 2);
         assert!(!nodes.is_size_shown(fid(5), 3));
-    }
-
-    #[test]
-    fn a_directory_that_was_told_below_another_one_may_not_be_there() {
-        let nodes = Nodes::new(fid(1));
-        [5, 6, 7].into_iter().for_each(|ino| nodes.remember(fid(ino)));
-        nodes.tell_place(fid(5), fid(1), b"five");
-        nodes.tell_place(fid(6), fid(1), b"six");
-        nodes.tell_place(fid(7), fid(5), b"seven");
-        let path = |dir, name: &[u8]| nodes.path_of(&Place { dir: fid(dir), name: name.into() });
-        assert_eq!(path(7, b"x"), Some("five/seven/x".into()));
-        nodes.tell_place(fid(7), fid(5), b"other name");
-        assert!(!nodes.may_be_elsewhere(fid(7), fid(5)));
-        assert!(nodes.may_be_elsewhere(fid(7), fid(6)));
-        nodes.tell_place(fid(7), fid(6), b"seven");
-        nodes.tell_place(fid(7), fid(6), b"other name");
-        assert!(nodes.may_be_elsewhere(fid(7), fid(6)));
-        assert_eq!(path(7, b"x"), Some("six/other name/x".into()));
-        nodes.place_is(fid(7), Place { dir: fid(6), name: (*b"other name").into() });
-        assert!(!nodes.may_be_elsewhere(fid(7), fid(6)));
-        nodes.tell_place(fid(6), fid(7), b"circle");
-        assert_eq!(path(7, b"x"), None);
-        assert_eq!(path(8, b"x"), None, "the kernel does not know it");
     }
 
     #[test]

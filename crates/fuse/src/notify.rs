@@ -262,6 +262,7 @@ impl Notifier {
             self.all_names();
         }
         for fid in self.nodes.all() {
+            self.nodes.attributes_recalled(fid);
             self.data(fid, 0..u64::MAX);
         }
     }
@@ -374,6 +375,7 @@ impl Hooks {
 impl KernelHooks for Hooks {
     fn invalidate_attr(&self, fid: Fid) {
         if let Some(notifier) = self.notifier.get() {
+            notifier.nodes.attributes_recalled(fid);
             notifier.listing(fid);
             notifier.attributes(fid);
         }
@@ -393,6 +395,7 @@ impl KernelHooks for Hooks {
 
     fn invalidate_data(&self, fid: Fid, range: Range<u64>) {
         if let Some(notifier) = self.notifier.get() {
+            notifier.nodes.attributes_recalled(fid);
             notifier.data(fid, range);
         }
     }

@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// The core that who asks is kept on, and from.
 const CORE: &str = "0";
@@ -202,4 +202,39 @@ fn a_late_listing_is_not_believed() {
         assert!(inside.join("new").is_dir());
         answer
     });
+}
+
+/// Linux takes attributes for valid just before it sets them, and stat takes no lock: who looks just then would see those of
+/// before. That is some nanoseconds in a thousand looks, so it is counted here who asks.
+// SEMANTICS 5
+#[test]
+fn attributes_of_another_machine_are_believed_from_the_second_answer_on() {
+    if !prerequisites() {
+        return;
+    }
+    // What is not told is not leased.
+    let mount_options = &["-o", "write=through"];
+    let setting = Setting { term: LONG_TERM, mount_options, ..Setting::default() };
+    let cell = Cell::assemble(2, &setting);
+    let file = |mount| cell.root(mount).join("file");
+    let set = |mount, seconds| {
+        File::open(file(mount)).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+    };
+    let asked = || cell.mounts[0].counter("kernel_requests");
+    // How often each of four looks asks the daemon.
+    let looks = |expected: i64| {
+        [(); 4].map(|()| {
+            let [before, now] = [(); 2].map(|()| asked());
+            assert_eq!(fs::metadata(file(0)).unwrap().mtime(), expected);
+            asked() - now - (now - before)
+        })
+    };
+    File::create(file(1)).unwrap();
+    set(1, 600);
+    // The directory, which has a new name, is asked for, too.
+    assert_eq!(looks(600)[2..], [0; 2]);
+    set(1, 640);
+    assert_eq!(looks(640), [1, 1, 0, 0]);
+    set(0, 644);
+    assert_eq!(looks(644)[1..], [0; 3], "an own change");
 }

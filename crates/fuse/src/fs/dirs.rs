@@ -5,7 +5,7 @@ use crate::handles::DirHandle;
 use crate::kept_listing::PageUse;
 use crate::nodes::TakenIn;
 use crate::wire::abi::fopen;
-use crate::wire::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
+use crate::wire::{DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
 use soda_client::{Detail, DirEntry, Entry};
 use soda_types::{Errno, Fid, FileKind, FsError, FsResult};
 use std::sync::Arc;
@@ -173,8 +173,8 @@ impl Inner {
             };
             let named = Named { dir: dir.fid, name: &listed.name, taken_in: TakenIn::UnderItsLock };
             let names = self.directory_names(named, node.attr.kind, names);
-            self.remember((dir.fid, &listed.name), node.fid, &node.attr, attributes);
-            let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
+            self.remember((dir.fid, &listed.name), node.fid, &node.attr);
+            let attr = self.attr_out(node.fid, &node.attr, attributes, &reply);
             let out = EntryOut { attr, generation: node.fid.generation, valid: names };
             // There is room: it was asked before the look-up was counted.
             let _ = buffer.push_plus(out, listed.next + DOTS, name);

@@ -8,6 +8,7 @@
 //! - attributes are never handed out while the kernel may hold pages of another version of the data, and no page of an
 //!   older version after them;
 //! - what an own change makes wrong in the kernel's caches is dropped before the change is answered;
+//! - attributes that another machine changed are believed from the second answer on ([`crate::believed`]);
 //! - an answer that the kernel takes in whatever it was told meanwhile has no time-out for attributes ([`Inode::Known`]).
 
 mod attrs;
@@ -130,6 +131,7 @@ impl Handler for FileSystem {
         let fs = self.0.clone();
         fs.requests.fetch_add(1, Ordering::Relaxed);
         let header = request.header;
+        let reply = reply.to(header.tid);
         match request.op {
             Op::Forget { lookups } => {
                 fs.forget(header.node, lookups);
@@ -464,8 +466,8 @@ impl Inner {
         let Some(node) = entry.node else { return reply.negative(names) };
         let attributes = inode.attributes(answering.remaining(entry.attr));
         names = self.directory_names(named, node.attr.kind, names);
-        self.remember((named.dir, named.name), node.fid, &node.attr, attributes);
-        let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
+        self.remember((named.dir, named.name), node.fid, &node.attr);
+        let attr = self.attr_out(node.fid, &node.attr, attributes, &reply);
         let out = EntryOut { attr, generation: node.fid.generation, valid: names };
         if reply.entry(out) == Taken::No {
             self.forget(self.nodes.node_of(node.fid), 1);
@@ -487,16 +489,19 @@ impl Inner {
     }
 
     /// Counts a look-up that is about to be answered.
-    fn remember(&self, (dir, name): (Fid, &Name), fid: Fid, attr: &Attr, attributes: Duration) {
+    fn remember(&self, (dir, name): (Fid, &Name), fid: Fid, attr: &Attr) {
         self.nodes.remember(fid);
         self.nodes.keep_directory(fid, attr);
         if attr.kind == FileKind::Directory {
             self.nodes.tell_place(fid, dir, name.as_bytes());
         }
         self.client.remember(fid, 1);
-        if !attributes.is_zero() {
-            self.nodes.tell_attr(fid);
-        }
+    }
+
+    /// `valid`: what is left of the lease.
+    fn attr_out<'a>(&self, fid: Fid, attr: &'a Attr, valid: Duration, reply: &Reply) -> AttrOut<'a> {
+        let out = AttrOut { node: self.nodes.node_of(fid).0, attr, valid };
+        AttrOut { valid: self.nodes.tell_attr(fid, out, reply.tid()), ..out }
     }
 
     async fn answer_attr(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, inode: Inode, reply: Reply) {
@@ -504,10 +509,7 @@ impl Inner {
         self.nodes.keep_directory(fid, &attr.value);
         let answering = self.client.answer();
         let valid = inode.attributes(answering.remaining(attr.valid));
-        if !valid.is_zero() {
-            self.nodes.tell_attr(fid);
-        }
-        let out = AttrOut { node: self.nodes.node_of(fid).0, attr: &attr.value, valid };
+        let out = self.attr_out(fid, &attr.value, valid, &reply);
         match form {
             attrs::Form::Attr => reply.attr(out),
             attrs::Form::Statx => reply.statx(out),

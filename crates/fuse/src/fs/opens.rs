@@ -4,7 +4,7 @@ use super::{Inner, Inode};
 use crate::handles::{Durability, FileHandle, Path, Placement};
 use crate::nodes::PageState;
 use crate::wire::abi::fopen;
-use crate::wire::{AttrOut, EntryOut, OpenOut, OpenRequest, Reply, Taken};
+use crate::wire::{EntryOut, OpenOut, OpenRequest, Reply, Taken};
 use soda_client::{Cached, Entry, NewNode, OpenFile, OpenMode};
 use soda_types::{Attr, Creds, Errno, Fid, FileKind, FsError, FsResult, Name, SetAttr};
 use std::sync::Arc;
@@ -169,10 +169,7 @@ impl Inner {
         let (handle, out) = self.add_handle(open, request.flags, &cached);
         let answering = self.client.answer();
         let attributes = inode.attributes(answering.remaining(entry.attr));
-        if !attributes.is_zero() {
-            self.nodes.tell_attr(node.fid);
-        }
-        let attr = AttrOut { node: self.nodes.node_of(node.fid).0, attr: &node.attr, valid: attributes };
+        let attr = self.attr_out(node.fid, &node.attr, attributes, &reply);
         let names = answering.remaining(entry.names);
         let entry = EntryOut { attr, generation: node.fid.generation, valid: names };
         if reply.created(entry, out) == Taken::No {

@@ -181,7 +181,7 @@ impl Left {
 mod tests {
     use super::*;
     use crate::nodes::Nodes;
-    use crate::wire::{Agreement, Sink, Unique};
+    use crate::wire::{Agreement, AttrOut, Sink, Unique, some_attr};
     use soda_types::{Ino, Version, VolumeId};
     use std::io;
     use std::sync::Condvar;
@@ -224,7 +224,8 @@ mod tests {
         let nodes = Arc::new(Nodes::new(fid(1)));
         for ino in 100..100 + NODES {
             nodes.remember(fid(ino));
-            nodes.tell_attr(fid(ino));
+            let out = AttrOut { node: ino, attr: &some_attr(), valid: LIMIT };
+            assert_eq!(nodes.tell_attr(fid(ino), out, 1), LIMIT);
         }
         // The others have no pages.
         (100..100 + NODES).step_by(2).chain([199]).for_each(|ino| {

@@ -3,6 +3,7 @@
 use super::abi::Record;
 use super::{Sink, Unique};
 use soda_types::{Attr, Errno, FileKind, Timestamp};
+use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ const DIRENT_LEN: usize = 24;
 #[derive(Debug)]
 pub struct Reply {
     unique: Unique,
+    to: u32,
     sink: Option<Arc<dyn Sink>>,
 }
 
@@ -24,6 +26,15 @@ pub struct AttrOut<'a> {
     pub node: u64,
     pub attr: &'a Attr,
     pub valid: Duration,
+}
+
+impl AttrOut<'_> {
+    /// Tells attributes apart, as far as the kernel is told of them.
+    pub(crate) fn print(&self) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&attr_record(self.node, self.attr));
+        hasher.finish() as u32
+    }
 }
 
 /// A name's answer: the inode and how long the kernel may believe name and attributes.
@@ -53,7 +64,18 @@ pub struct Statfs {
 
 impl Reply {
     pub(crate) fn new(unique: Unique, sink: Arc<dyn Sink>) -> Reply {
-        Reply { unique, sink: Some(sink) }
+        Reply { unique, to: 0, sink: Some(sink) }
+    }
+
+    /// The same, with the thread that waits for it.
+    pub(crate) fn to(mut self, tid: u32) -> Reply {
+        self.to = tid;
+        self
+    }
+
+    /// The thread that waits. 0: not known.
+    pub(crate) fn tid(&self) -> u32 {
+        self.to
     }
 
     pub fn unique(&self) -> Unique {
@@ -344,10 +366,32 @@ fn statx_record(out: AttrOut<'_>) -> [u8; 288] {
     record.u32(major).u32(minor).u32(0).u32(0).skip(112).done()
 }
 
+/// Of a regular file.
+#[cfg(test)]
+pub(crate) fn some_attr() -> Attr {
+    let t = Timestamp::new(-5, 7);
+    Attr {
+        ino: soda_types::Ino(9),
+        kind: FileKind::File,
+        perm: 0o644,
+        nlink: 1,
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        size: 513,
+        allocated: 513,
+        atime: t,
+        mtime: t,
+        ctime: t,
+        btime: t,
+        version: soda_types::Version(1),
+        data_version: soda_types::Version(1),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use soda_types::{Ino, Version};
     use std::sync::Mutex;
 
     #[derive(Debug, Default)]
@@ -360,32 +404,11 @@ mod tests {
         }
     }
 
-    fn attr() -> Attr {
-        let t = Timestamp::new(-5, 7);
-        Attr {
-            ino: Ino(9),
-            kind: FileKind::File,
-            perm: 0o644,
-            nlink: 1,
-            uid: 1,
-            gid: 2,
-            rdev: 0,
-            size: 513,
-            allocated: 513,
-            atime: t,
-            mtime: t,
-            ctime: t,
-            btime: t,
-            version: Version(1),
-            data_version: Version(1),
-        }
-    }
-
     #[test]
     fn records_have_the_kernels_lengths() {
         let seen = Arc::new(Seen::default());
         let reply = || Reply::new(1, seen.clone());
-        let attr = attr();
+        let attr = some_attr();
         let out = AttrOut { node: 9, attr: &attr, valid: Duration::from_millis(1500) };
         let entry = EntryOut { attr: out, generation: 0, valid: Duration::from_secs(2) };
         let _ = reply().entry(entry);
