@@ -4,6 +4,7 @@ use crate::args::ServerArg;
 use crate::units::parse_duration;
 use clap::{Args, Subcommand};
 use soda_lab::advise::Waiting;
+use soda_lab::sim::beside::Runs;
 use soda_lab::sim::compare::Believed;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,10 +14,17 @@ const MODEL_HELP: &str = "N clients share a file; each reads it R times and writ
 Without options: figure 2 of the SODA paper. docs/LAB.md has the formula of each quantity. A sweep prints those that are usual \
 for its parameter, with --csv or --json all, or what --show names.";
 
+const SIMULATE_HELP: &str = "N clients share a file; each reads it R times and writes it W times a second, independently, each \
+read or write with an open and a close. Counted are messages a second of all clients: those that only consistency needs, and \
+all, beside the formulas of `soda lab model` where there is one; the first twentieth of a run is not counted. Without options: \
+figure 2 of the SODA paper, at ten seconds.";
+
 #[derive(Subcommand, Debug)]
 pub(crate) enum LabCommand {
     /// What the formulas say: messages per second, delays, break-even points
     Model(ModelArgs),
+    /// What protocols cost under rates of your own: the lease core and others, simulated with several seeds, beside the formulas
+    Simulate(SimulateArgs),
     /// Run an experiment, or all: simulations, and measurements of servers and mounts that it starts and ends
     Run(RunArgs),
     /// One page (HTML) of all results, beside what the papers say
@@ -171,6 +179,38 @@ pub(crate) struct ModelArgs {
     /// Draw the sweep: FILE.svg or FILE.png
     #[arg(long, value_name = "FILE", requires = "sweep")]
     pub plot: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print CSV
+    #[arg(long)]
+    pub csv: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_long_help = SIMULATE_HELP)]
+pub(crate) struct SimulateArgs {
+    /// N: clients that share the file
+    #[arg(long, default_value_t = Runs::default().clients, allow_negative_numbers = true)]
+    pub n: f64,
+    /// R: reads per second of each client
+    #[arg(long, default_value_t = Runs::default().reads, allow_negative_numbers = true)]
+    pub r: f64,
+    /// W: writes per second of each client
+    #[arg(long, default_value_t = Runs::default().writes, allow_negative_numbers = true)]
+    pub w: f64,
+    /// t: the lease's term in seconds; `inf` is a callback
+    #[arg(long, default_value_t = Runs::default().term, allow_negative_numbers = true)]
+    pub t: f64,
+    /// Seconds after which delayed writes are told
+    #[arg(long, default_value_t = Runs::default().age, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub age: f64,
+    /// Runs, 2 to 30, each with a seed of its own: 1, 2, 3, ...
+    #[arg(long, default_value_t = Runs::default().seeds, value_name = "RUNS")]
+    pub seeds: u32,
+    /// Reads and writes of each run, of all clients together
+    #[arg(long, default_value_t = Runs::default().operations, value_name = "COUNT")]
+    pub operations: u32,
     /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,

@@ -7,7 +7,9 @@ use crate::admin::{Admin, server_or_default};
 use crate::commands::stats::{Counters, since};
 use crate::commands::{print, print_json};
 use crate::error::CliError;
-use crate::lab_args::{AdviseArgs, LabCommand, ModelArgs, RecordArgs, ReplayArgs, ReportArgs, RunArgs};
+use crate::lab_args::{
+    AdviseArgs, LabCommand, ModelArgs, RecordArgs, ReplayArgs, ReportArgs, RunArgs, SimulateArgs,
+};
 use crate::progress::Waiting;
 use crate::units::count;
 use ground::Ground;
@@ -19,6 +21,7 @@ use soda_lab::advise::{self, Contended, Observed};
 use soda_lab::experiment::{self, Experiment, Extent, Findings, Lab};
 use soda_lab::figure::{Figure, Scale};
 use soda_lab::model::{self, Parameters, Sweep};
+use soda_lab::sim::beside::Runs;
 use soda_lab::trace::{Recorded, Trace};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -27,6 +30,7 @@ use std::time::{Duration, Instant};
 pub(crate) fn run(command: &LabCommand) -> Result<(), CliError> {
     match command {
         LabCommand::Model(arguments) => run_model(arguments),
+        LabCommand::Simulate(arguments) => simulate(arguments),
         LabCommand::Run(arguments) => run_experiments(arguments),
         LabCommand::Report(arguments) => report(arguments),
         LabCommand::Record(arguments) => record(arguments),
@@ -162,6 +166,24 @@ fn replay(arguments: &ReplayArgs) -> Result<(), CliError> {
     }
     let [sums, kinds] = compared.totals();
     print(&format!("{sums}\nmessages by kind\n{kinds}"))
+}
+
+fn simulate(arguments: &SimulateArgs) -> Result<(), CliError> {
+    let runs = Runs {
+        clients: arguments.n,
+        reads: arguments.r,
+        writes: arguments.w,
+        term: arguments.t,
+        age: arguments.age,
+        operations: arguments.operations,
+        seeds: arguments.seeds,
+    };
+    let found = runs.run()?;
+    match arguments {
+        SimulateArgs { json: true, .. } => print_json(&found),
+        SimulateArgs { csv: true, .. } => print(&found.table().csv()),
+        _ => print(&found.to_string()),
+    }
 }
 
 fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
@@ -322,6 +344,20 @@ mod tests {
         let said = |asked, failed| ended(asked, failed).unwrap_err().to_string();
         assert_eq!(said(3, vec![failed("a"), failed("b")]), "2 of 3 experiments failed: a, b");
         assert_eq!(said(1, vec![failed("a")]), "a broke");
+    }
+
+    #[test]
+    fn rates_that_cannot_be_simulated_are_refused_in_words() {
+        let usual = Runs::default();
+        let said = |n: f64, r: f64, t: f64, seeds: u32| {
+            let (w, age, operations) = (usual.writes, usual.age, 100);
+            let arguments = SimulateArgs { n, r, w, t, age, seeds, operations, json: true, csv: false };
+            simulate(&arguments).unwrap_err().to_string()
+        };
+        assert!(said(0.0, 2.0, 10.0, 2).starts_with("N is 0: "));
+        assert!(said(5.0, f64::NAN, 10.0, 2).starts_with("R is NaN: "));
+        assert!(said(5.0, 2.0, -1.0, 2).starts_with("t is -1: "));
+        assert!(said(5.0, 2.0, 10.0, 1).contains("2 to 30 are expected"));
     }
 
     #[test]

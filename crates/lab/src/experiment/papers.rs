@@ -9,6 +9,7 @@ use crate::sim::workload::Workload;
 use crate::sim::{INTERVAL, Outcome, System, run};
 use soda_model::load::{Network, Sharing, Term};
 
+const EXACT: &str = "The exact formula";
 const UNICAST: Network = Network::Unicast;
 
 /// Each point has a seed of its own: with one for all, all would be too high together, or too low.
@@ -24,21 +25,20 @@ fn simulate(
 }
 
 /// Points with their confidence intervals.
-fn simulated(name: &str, points: Vec<(f64, f64, f64)>) -> Series {
+pub(super) fn simulated(name: &str, points: Vec<(f64, f64, f64)>) -> Series {
     let spread = points.iter().map(|(_, mean, margin)| (mean - margin, mean + margin)).collect();
     let points = points.into_iter().map(|(x, mean, _)| (x, mean)).collect();
     Series { spread, ..Series::new(name, Style::Points, points) }
 }
 
 /// Of each simulated point: its mean, half of its interval, and what the formula has.
-type Point = (f64, f64, f64);
+pub(super) type Point = (f64, f64, f64);
 
-/// That the simulation agrees with the exact formula: intervals of 99 % miss once in a hundred times.
-fn agreement(points: &[Point]) -> Check {
+/// That the simulation agrees with a formula: intervals of 99 % miss once in a hundred times.
+pub(super) fn agreement(formula: &str, points: &[Point]) -> Check {
     let outside = points.iter().filter(|(mean, margin, exact)| (mean - exact).abs() > *margin).count();
-    let claim = "The exact formula is within the interval of every simulated point but two at most";
     Check::counted(
-        claim,
+        format!("{formula} is within the interval of every simulated point but two at most"),
         outside <= 2 && !points.is_empty(),
         format!("{outside} of {} outside", points.len()),
     )
@@ -83,7 +83,7 @@ pub(super) fn figure_2(lab: &Lab<'_>) -> Result<Found, LabError> {
             ..Figure::new("messages", title, x, y, series)
         }],
         tables: vec![table],
-        checks: vec![agreement(&compared)],
+        checks: vec![agreement(EXACT, &compared)],
         files: Vec::new(),
     })
 }
@@ -140,7 +140,7 @@ pub(super) fn figure_3(lab: &Lab<'_>) -> Result<Found, LabError> {
         why: WHY_3.to_owned(),
         figures: vec![Figure { whiskers: INTERVAL.to_owned(), ..Figure::new("ratio", title, x, y, series) }],
         tables: vec![table],
-        checks: std::iter::once(agreement(&compared)).chain(even).collect(),
+        checks: std::iter::once(agreement(EXACT, &compared)).chain(even).collect(),
         files: Vec::new(),
     })
 }
@@ -152,10 +152,10 @@ mod tests {
     #[test]
     fn a_simulation_that_is_off_is_found_out() {
         let points: Vec<Point> = (1..=9).map(|n| (f64::from(n), 0.1, f64::from(n) + 0.05)).collect();
-        assert!(agreement(&points).holds);
+        assert!(agreement(EXACT, &points).holds);
         let off: Vec<Point> =
             points.iter().map(|(mean, margin, exact)| (*mean, *margin, exact * 1.1)).collect();
-        assert!(!agreement(&off).holds, "{}", agreement(&off));
-        assert!(!agreement(&[]).holds);
+        assert!(!agreement(EXACT, &off).holds, "{}", agreement(EXACT, &off));
+        assert!(!agreement(EXACT, &[]).holds);
     }
 }

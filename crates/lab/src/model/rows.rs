@@ -183,6 +183,12 @@ impl Case<'_> {
                 MESSAGES,
                 "one file, only M of the N write",
             ),
+            (
+                "kept",
+                sharing.kept_lease_cost(term).into(),
+                MESSAGES,
+                "one file, who writes keeps its lease, which the next reader has lowered (Soda)",
+            ),
             ("renewed", renewed.cost.into(), MESSAGES, "one file, leases are renewed if they were used"),
             (
                 "renewed_waits",

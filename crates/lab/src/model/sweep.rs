@@ -49,7 +49,7 @@ const PARAMETERS: [(&str, Parameter, &str); 13] = [
 ];
 
 /// What is drawn by another name than its own.
-const LABELS: [(&str, &str); 16] = [
+const LABELS: [(&str, &str); 17] = [
     ("asking", "asking each time (Sprite)"),
     ("paper", "leases (paper, eq. 5)"),
     ("exact", "leases (exact)"),
@@ -57,6 +57,7 @@ const LABELS: [(&str, &str); 16] = [
     ("gray_cheriton", "Gray and Cheriton"),
     ("gray_cheriton_multicast", "the same, multicast"),
     ("subset", "leases, M write"),
+    ("kept", "leases that writers keep (Soda)"),
     ("session", "session leases"),
     ("node_leases", "a lease for each file"),
     ("asking_through", "asking, and writes"),

@@ -8,6 +8,7 @@
 //! what the papers say of them ([`rivals`], [`sprite`]). What the network, restarts and clocks do to the lease core is not asked
 //! here but in `soda-sim`.
 
+pub mod beside;
 pub mod compare;
 pub mod leases;
 pub mod rivals;

@@ -28,6 +28,29 @@ impl Sharing {
         Ok(self.reads * self.clients > writers * self.writes * (self.clients - 1.0))
     }
 
+    /// Leases as Soda uses them with writes that go through: who writes has the file for itself then, for a whole term, until the
+    /// next who reads has that lease lowered (2 messages), and both keep theirs. So a lease is ended by its term since its
+    /// holder's last write, or by others' writes, and one begins with a write, too. Messages per second, the writes themselves
+    /// not counted; compare [`Sharing::exact_lease_cost`], where a write ends its writer's own lease.
+    ///
+    /// E(L) = (1 - exp(-NWt)) / (NW) N / (N - 1 + exp(-NWt)): of the writes that end a term early, one of N is the holder's own
+    /// and begins it anew. Without a lease a client is 1 / (R + W), so p = (R + W) E(L) / (1 + (R + W) E(L)). As Poisson events see
+    /// what there is on average, reads cost 2NR (1 - p), and writes 2NW (N - 1) p. One has the file for itself if nobody else has
+    /// read since the last write, and that was in the last t: q = NW (1 - exp(-xt)) / x of the time, x = NW + (N - 1) R; then
+    /// each of the (N - 1) R others' reads costs 2 more.
+    pub fn kept_lease_cost(&self, term: Term) -> f64 {
+        let Sharing { clients: n, reads: r, writes: w } = *self;
+        let (all_writes, others) = (n * w, (n - 1.0) * r);
+        // Nobody writes: 0, also where the term is infinite.
+        let untouched = if all_writes == 0.0 { 1.0 } else { (-all_writes * term.0).exp() };
+        let length = lasting(all_writes, term.0) * (n / (n - 1.0 + untouched));
+        let asked = 2.0 * n * r * missing(length, r + w);
+        let recalled = 2.0 * all_writes * (n - 1.0) * fraction(length, r + w);
+        // A part, also where the rate of writes is next to nothing and its inverse infinite.
+        let alone = if all_writes == 0.0 { 0.0 } else { all_writes * lasting(all_writes + others, term.0) };
+        asked + recalled + 2.0 * others * alone.min(1.0)
+    }
+
     /// Renewal on use: a lease that was read under during its term is renewed when the term ends, so that who reads
     /// steadily never waits for the server. E(L) = (1 - exp(-NWt)) / (NW (1 - c)) with c = exp(-NWt) (1 - exp(-Rt)), the
     /// chance that a term ends in a renewal; 1 / (1 - c) grants in each such time.
