@@ -33,11 +33,11 @@ impl Sharing {
     /// holder's last write, or by others' writes, and one begins with a write, too. Messages per second, the writes themselves
     /// not counted; compare [`Sharing::exact_lease_cost`], where a write ends its writer's own lease.
     ///
-    /// E(L) = (1 - exp(-NWt)) / (NW) N / (N - 1 + exp(-NWt)): of the writes that end a term early, one of N is the holder's own
-    /// and begins it anew. Without a lease a client is 1 / (R + W), so p = (R + W) E(L) / (1 + (R + W) E(L)). As Poisson events see
-    /// what there is on average, reads cost 2NR (1 - p), and writes 2NW (N - 1) p. One has the file for itself if nobody else has
-    /// read since the last write, and that was in the last t: q = NW (1 - exp(-xt)) / x of the time, x = NW + (N - 1) R; then
-    /// each of the (N - 1) R others' reads costs 2 more.
+    /// E(L) = (1 - exp(-NWt)) / (NW) N / (N - 1 + exp(-NWt)): of the writes that end a term early, one of N is the holder's
+    /// own and begins it anew. Without a lease a client is 1 / (R + W), so p = (R + W) E(L) / (1 + (R + W) E(L)). As Poisson
+    /// events see what there is on average, reads cost 2NR (1 - p), and writes 2NW (N - 1) p. One has the file for itself if
+    /// nobody else has read since the last write, and that was in the last t: q = NW (1 - exp(-xt)) / x of the time, x = NW +
+    /// (N - 1) R; then each of the (N - 1) R others' reads costs 2 more.
     pub fn kept_lease_cost(&self, term: Term) -> f64 {
         let Sharing { clients: n, reads: r, writes: w } = *self;
         let (all_writes, others) = (n * w, (n - 1.0) * r);
