@@ -20,16 +20,16 @@ const PHASES: [&str; 5] = ["MakeDir", "Copy", "ScanDir", "ReadAll", "Make"];
 
 /// A mode, and whose it is in the paper.
 #[derive(Clone, Copy)]
-struct Mode {
-    name: &'static str,
+pub(super) struct Mode {
+    pub(super) name: &'static str,
     options: &'static str,
     paper: Option<Paper>,
     /// How long each compilation computes, while it asks for nothing.
-    computes: Duration,
+    pub(super) computes: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Paper {
+pub(super) enum Paper {
     V1,
     V2,
 }
@@ -67,6 +67,9 @@ const MODES: [Mode; 6] = [
         computes: COMPUTING,
     },
 ];
+
+/// Those that ask each time, as AFS v1 did.
+pub(super) const ASKING_MODES: [Mode; 2] = [MODES[0], MODES[4]];
 
 /// Seconds of the paper's benchmark by load units: its tables III and VI.
 const PAPER_V1: [(u32, f64); 5] = [(1, 1789.0), (2, 1894.0), (5, 2747.0), (8, 5129.0), (10, 7326.0)];
@@ -272,7 +275,7 @@ fn paper_times() -> Table {
 }
 
 /// A cell in which a machine that is gone has made the source: who made it would have it cached.
-fn with_source(lab: &Lab<'_>, load: usize, mode: &Mode) -> Result<Cell, LabError> {
+pub(super) fn with_source(lab: &Lab<'_>, load: usize, mode: &Mode) -> Result<Cell, LabError> {
     let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(1, mode.options)?;
     make_source(&Files::of(&cell.mounts[0].root))?;
@@ -331,6 +334,9 @@ fn add_calls(table: &mut Table, mode: &Mode, before: &Counters, after: &Counters
 fn name(number: usize) -> String {
     format!("dir{}/file{number}.c", number % DIRS)
 }
+
+/// One of the source.
+pub(super) const SOURCE_FILE: &str = "source/dir0/file0.c";
 
 pub(super) fn make_source(files: &Files) -> Result<(), LabError> {
     files.make_dir("source")?;
@@ -459,6 +465,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let files = Files::of(dir.path());
         make_source(&files).expect("made");
+        assert!(dir.path().join(SOURCE_FILE).is_file());
         one_machine(&files, 3, Duration::ZERO).expect("done");
         let program = std::fs::metadata(dir.path().join("target3/program")).expect("linked");
         assert_eq!(program.len(), (FILES * (FILE_SIZE + HEADERS * 16)) as u64);

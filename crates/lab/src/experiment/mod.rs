@@ -17,6 +17,7 @@ mod sharing;
 mod spread;
 mod stale;
 mod terms;
+mod test_auth;
 mod timeouts;
 mod traces;
 
@@ -204,7 +205,7 @@ pub const ALL: [Experiment; 18] = [
     },
     Experiment {
         name: "afs-latency",
-        title: "AFS, table XIV: the first byte of a file",
+        title: "AFS, tables XIV and III: the first byte of a file, and the time of a TestAuth call",
         question: "How long until a program has the first byte, of small and large files, cold and warm?",
         needs: Needs::Mounts,
         run: afs_latency::run,
