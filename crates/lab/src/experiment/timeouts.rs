@@ -129,7 +129,7 @@ fn curves(mode: &str, points: &[(f64, f64)], color: usize) -> [Series; 2] {
 pub(super) const WHY: &str = "Where the time-out is longer than the compiler computes, the lease lasts through the build; \
     where it is shorter, what only the deep lease covered is asked for again and again. With write=behind leases on what \
     was changed stay until the server has it on its disk, whatever the time-out: a client has that done every other second. \
-    Who never gives the lease back has it asked for when the other machine looks. With write=through a mount sends \
+    Who never gives the lease back has it asked for when the other machine looks. A mount sends \
     more than is simulated: when all has gone back, the way to one file is a question for each name of its path, for its \
     attributes, and for lists of directories, where the simulation has one for each lease; the table has them by call.";
 
