@@ -97,13 +97,13 @@ fn client(
     let (began, mut due, mut times) = (Instant::now(), 0.0, Times::default());
     let mut block = [7; BLOCK];
     loop {
-        due += -((rng.below(1 << 40) + 1) as f64 / (1_u64 << 40) as f64).ln() / rate;
+        due += rng.exponential(rate);
         if due > length.as_secs_f64() {
             return Ok(times);
         }
         std::thread::sleep((began + Duration::from_secs_f64(due)).saturating_duration_since(Instant::now()));
         let number = rng.below(read.len() as u64) as usize;
-        let is_read = rng.below(1 << 40) as f64 / (1_u64 << 40) as f64 <= reads / (reads + writes);
+        let is_read = rng.uniform() <= reads / (reads + writes);
         let start = Instant::now();
         if is_read {
             read[number].read_exact_at(&mut block, 0).map_err(LabError::io(root))?;

@@ -89,8 +89,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let title = format!("Hierarchical control, figure 4: builds on a mount, {} ms away", trip(lab));
     let build_time = Axis::linear("build (s)");
     Ok(Found {
-        paper: "Time-outs of 0.1, 1 and 2 s: a couple of seconds captures most of the bursts of updates of a build of SSH; with \
-                0.1 s the servers elect anew again and again.",
+        paper: "Time-outs of 0.1, 1 and 2 s, of a build of SSH: approximately a couple of seconds captures most of the bursts \
+                of updates.",
         why: format!(
             "{WHY} Here the compiler computed {} s at most, and the simulated build took, with write=behind, so many \
              messages: {}. Leases that were asked back on the mount: {}. What the mount asked for with {} s: {asked}.",
