@@ -2,12 +2,13 @@
 
 mod places;
 
-use crate::believed::{Attributes, Telling, Ticks};
+use crate::believed::{Attributes, Telling, Ticks, Way};
 use crate::kept_listing::KeptListing;
-use crate::wire::{AttrOut, NodeId};
+use crate::wire::{Asked, AttrOut, NodeId};
 use serde::{Deserialize, Serialize};
 use soda_types::{Attr, Fid, FileKind, Ino, Version};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ const SETTLE: Duration = Duration::from_secs(1);
 pub(crate) struct Nodes {
     root: Fid,
     since: Instant,
+    /// So often the kernel was told something that makes it throw answers away.
+    bars: AtomicU64,
     shards: Vec<Mutex<HashMap<NodeId, Node>>>,
 }
 
@@ -37,6 +40,9 @@ struct Node {
     /// Another process does not know what the kernel has taken in by then.
     #[serde(skip)]
     attributes: Attributes,
+    /// Of [`Nodes::bar`], the last time.
+    #[serde(skip)]
+    barred: u64,
     pages: Pages,
     /// The newest version of the data that the kernel was given anything of: attributes or pages.
     newest: Option<Version>,
@@ -92,6 +98,28 @@ pub(crate) enum Told {
     Yes,
 }
 
+/// Whether the kernel may take in the attributes of an answer after it was told to forget those of the inode. It does not
+/// read an answer when that is written, but when who asked gets to run: long after the next recall, on a busy machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Inode {
+    /// No. What LOOKUP, GETATTR and READDIRPLUS say it throws away if it was told to forget the inode since it asked. And of
+    /// a new inode that it has not taken in it does not know: it says so (ENOENT), and is told again until it does.
+    Guarded,
+    /// Yes: LINK and a CREATE of what is there already (`create_new_entry` and `fuse_create_open` give `fuse_iget` an
+    /// `attr_version` of 0), and before some Linux 6.x SETATTR (`fuse_do_setattr`). If it believed them, it would believe
+    /// what is stale.
+    Known,
+}
+
+impl Inode {
+    pub(crate) fn attributes(self, valid: Duration) -> Duration {
+        match self {
+            Inode::Guarded => valid,
+            Inode::Known => Duration::ZERO,
+        }
+    }
+}
+
 /// What the kernel's page cache of an inode may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Pages {
@@ -119,7 +147,12 @@ pub(crate) enum PageState {
 
 impl Nodes {
     pub(crate) fn new(root: Fid) -> Nodes {
-        Nodes { root, since: Instant::now(), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Nodes {
+            root,
+            since: Instant::now(),
+            bars: AtomicU64::new(0),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
     }
 
     fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, Node>> {
@@ -178,24 +211,54 @@ impl Nodes {
         shard.get_mut(&node).map(change)
     }
 
-    /// Attributes are about to be handed to the thread `to`, under a lease that lasts for as long as `out` says. For how long the
-    /// kernel may believe them.
-    pub(crate) fn tell_attr(&self, fid: Fid, out: AttrOut<'_>, to: u32) -> Duration {
-        let telling =
-            Telling { print: out.print(), valid: out.valid, to, now: Ticks::of(self.since.elapsed()) };
+    /// Attributes are about to be handed out, under a lease that lasts for as long as `out` says. For how long the kernel may
+    /// believe them.
+    pub(crate) fn tell_attr(&self, fid: Fid, out: AttrOut<'_>, asked: Asked, inode: Inode) -> Duration {
+        let (print, now) = (out.print(), self.now());
         let believed = self.with(fid, |node| {
+            let way = match inode {
+                Inode::Guarded if node.barred > asked.bars => Way::Barred,
+                _ => Way::Free,
+            };
+            let telling = Telling { print, valid: out.valid, to: asked.tid, way, now };
             let believed = node.attributes.tell(telling);
             if !believed.is_zero() {
                 node.attr = Told::Yes;
             }
             believed
         });
-        believed.unwrap_or(out.valid)
+        // Not known: forgotten meanwhile.
+        believed.unwrap_or_default()
+    }
+
+    /// The kernel did not take the attributes that it was told last.
+    pub(crate) fn attr_not_taken(&self, fid: Fid) {
+        self.with(fid, |node| node.attributes.not_taken());
     }
 
     /// Another machine may change the attributes from now on.
     pub(crate) fn attributes_recalled(&self, fid: Fid) {
-        self.with(fid, |node| node.attributes.recalled());
+        let now = self.now();
+        self.with(fid, |node| node.attributes.recalled(now));
+    }
+
+    /// The kernel has been told something of the inode, upon which it throws away the answers that it had asked for, but for
+    /// those that are [`Inode::Known`].
+    pub(crate) fn bar(&self, fid: Fid) {
+        let bars = self.bars.fetch_add(1, Ordering::Relaxed) + 1;
+        self.with(fid, |node| {
+            node.barred = bars;
+            node.attributes.barred();
+        });
+    }
+
+    /// To be kept with a request: what is barred from now on makes its answer void.
+    pub(crate) fn asked(&self, tid: u32) -> Asked {
+        Asked { tid, bars: self.bars.load(Ordering::Relaxed) }
+    }
+
+    fn now(&self) -> Ticks {
+        Ticks::of(self.since.elapsed())
     }
 
     pub(crate) fn is_attr_told(&self, fid: Fid) -> bool {
@@ -405,6 +468,7 @@ impl Node {
             lookups: 0,
             attr: Told::No,
             attributes: Attributes::None,
+            barred: 0,
             pages: Pages::None,
             newest: None,
             shown: 0,

@@ -141,11 +141,12 @@ impl Notifier {
 
     /// Sends a last byte, which makes the kernel's size of its file what it is. From another thread: waits for reads of that
     /// page that are being answered.
-    pub(crate) async fn last_byte_elsewhere(self: &Arc<Self>, byte: OnItsWay) {
+    pub(crate) async fn last_byte_elsewhere(self: &Arc<Self>, fid: Fid, byte: OnItsWay) {
         let (done, is_done) = tokio::sync::oneshot::channel();
         let notifier = self.clone();
         self.threads.run(Box::new(move || {
             let sent = notifier.sink.send_file(notify::STORE, byte.message(), MESSAGE_LEN);
+            notifier.nodes.bar(fid);
             report("a size", sent);
             drop(byte);
             let _ = done.send(());
@@ -168,7 +169,10 @@ impl Notifier {
                     thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(2));
                 }
-                result => return report("an inode", result),
+                result => {
+                    self.nodes.bar(fid);
+                    return report("an inode", result);
+                }
             }
         }
     }
@@ -261,8 +265,9 @@ impl Notifier {
         if self.agreement.has_inc_epoch() {
             self.all_names();
         }
+        // First of all: pages may be waited for.
+        self.nodes.all().into_iter().for_each(|fid| self.nodes.attributes_recalled(fid));
         for fid in self.nodes.all() {
-            self.nodes.attributes_recalled(fid);
             self.data(fid, 0..u64::MAX);
         }
     }

@@ -220,7 +220,7 @@ fn attributes_of_another_machine_are_believed_from_the_second_answer_on() {
     let set = |mount, seconds| {
         File::open(file(mount)).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
     };
-    let asked = || cell.mounts[0].counter("kernel_requests");
+    let asked = || cell.mounts[0].counter("kernel_requests") as i64;
     // How often each of four looks asks the daemon.
     let looks = |expected: i64| {
         [(); 4].map(|()| {

@@ -96,7 +96,7 @@ impl Inner {
         if data.version() != version || self.nodes.fill_pages(fid, version) == Fill::Overtaken {
             return Shown::Overtaken;
         }
-        self.notifier.last_byte_elsewhere(byte).await;
+        self.notifier.last_byte_elsewhere(fid, byte).await;
         match self.nodes.size_shown(fid, version, attr.size) {
             Fill::Fits => Shown::Yes,
             Fill::Overtaken => {

@@ -3,7 +3,7 @@
 use super::{Inner, Named};
 use crate::handles::DirHandle;
 use crate::kept_listing::PageUse;
-use crate::nodes::TakenIn;
+use crate::nodes::{Inode, TakenIn};
 use crate::wire::abi::fopen;
 use crate::wire::{DirBuffer, EntryOut, Fit, OpenOut, Reply, Taken};
 use soda_client::{Detail, DirEntry, Entry};
@@ -174,7 +174,7 @@ impl Inner {
             let named = Named { dir: dir.fid, name: &listed.name, taken_in: TakenIn::UnderItsLock };
             let names = self.directory_names(named, node.attr.kind, names);
             self.remember((dir.fid, &listed.name), node.fid, &node.attr);
-            let attr = self.attr_out(node.fid, &node.attr, attributes, &reply);
+            let attr = self.tell_attr(node.fid, &node.attr, attributes, Inode::Guarded, &reply);
             let out = EntryOut { attr, generation: node.fid.generation, valid: names };
             // There is room: it was asked before the look-up was counted.
             let _ = buffer.push_plus(out, listed.next + DOTS, name);
@@ -186,7 +186,7 @@ impl Inner {
         }
         if reply.data(&[buffer.as_bytes()]) == Taken::No {
             self.notifier.listings().heard_of(dir.fid, handle);
-            told.into_iter().for_each(|fid| self.forget(self.nodes.node_of(fid), 1));
+            told.into_iter().for_each(|fid| self.not_taken(fid));
         }
     }
 }

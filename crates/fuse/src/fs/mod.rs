@@ -29,7 +29,7 @@ pub(crate) use leaving::HandedFiles;
 
 use crate::handles::{DirHandle, Durability, FileHandle, Handles, Placement};
 use crate::last_bytes::LastBytes;
-use crate::nodes::{Nodes, PageState, TakenIn};
+use crate::nodes::{Inode, Nodes, PageState, TakenIn};
 use crate::notify::Notifier;
 use crate::task::{Interrupted, Interruptible, Tasks};
 use crate::wire::Agreement;
@@ -65,34 +65,12 @@ pub(crate) struct Inner {
 /// An operation's failure with its name, for the log.
 type Operation = &'static str;
 
-/// Whether the kernel may take in the attributes of an answer after it was told to forget those of the inode. It does not
-/// read an answer when that is written, but when who asked gets to run: long after the next recall, on a busy machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Inode {
-    /// No. What LOOKUP, GETATTR and READDIRPLUS say it throws away if it was told to forget the inode since it asked. And of
-    /// a new inode that it has not taken in it does not know: it says so (ENOENT), and is told again until it does.
-    Guarded,
-    /// Yes: LINK and a CREATE of what is there already (`create_new_entry` and `fuse_create_open` give `fuse_iget` an
-    /// `attr_version` of 0), and before some Linux 6.x SETATTR (`fuse_do_setattr`). If it believed them, it would believe
-    /// what is stale.
-    Known,
-}
-
 /// A name that the kernel is about to be told.
 #[derive(Clone, Copy, Debug)]
 struct Named<'a> {
     dir: Fid,
     name: &'a Name,
     taken_in: TakenIn,
-}
-
-impl Inode {
-    fn attributes(self, valid: Duration) -> Duration {
-        match self {
-            Inode::Guarded => valid,
-            Inode::Known => Duration::ZERO,
-        }
-    }
 }
 
 impl FileSystem {
@@ -131,7 +109,7 @@ impl Handler for FileSystem {
         let fs = self.0.clone();
         fs.requests.fetch_add(1, Ordering::Relaxed);
         let header = request.header;
-        let reply = reply.to(header.tid);
+        let reply = reply.asked(self.0.nodes.asked(header.tid));
         match request.op {
             Op::Forget { lookups } => {
                 fs.forget(header.node, lookups);
@@ -464,13 +442,13 @@ impl Inner {
         let answering = self.client.answer();
         let mut names = answering.remaining(entry.names);
         let Some(node) = entry.node else { return reply.negative(names) };
-        let attributes = inode.attributes(answering.remaining(entry.attr));
         names = self.directory_names(named, node.attr.kind, names);
         self.remember((named.dir, named.name), node.fid, &node.attr);
-        let attr = self.attr_out(node.fid, &node.attr, attributes, &reply);
+        let valid = answering.remaining(entry.attr);
+        let attr = self.tell_attr(node.fid, &node.attr, valid, inode, &reply);
         let out = EntryOut { attr, generation: node.fid.generation, valid: names };
         if reply.entry(out) == Taken::No {
-            self.forget(self.nodes.node_of(node.fid), 1);
+            self.not_taken(node.fid);
         }
     }
 
@@ -499,20 +477,35 @@ impl Inner {
     }
 
     /// `valid`: what is left of the lease.
-    fn attr_out<'a>(&self, fid: Fid, attr: &'a Attr, valid: Duration, reply: &Reply) -> AttrOut<'a> {
-        let out = AttrOut { node: self.nodes.node_of(fid).0, attr, valid };
-        AttrOut { valid: self.nodes.tell_attr(fid, out, reply.tid()), ..out }
+    fn tell_attr<'a>(
+        &self,
+        fid: Fid,
+        attr: &'a Attr,
+        valid: Duration,
+        inode: Inode,
+        reply: &Reply,
+    ) -> AttrOut<'a> {
+        let out = AttrOut { node: self.nodes.node_of(fid).0, attr, valid: inode.attributes(valid) };
+        AttrOut { valid: self.nodes.tell_attr(fid, out, reply.who_asked(), inode), ..out }
+    }
+
+    /// The kernel did not take an answer with a look-up.
+    fn not_taken(&self, fid: Fid) {
+        self.nodes.attr_not_taken(fid);
+        self.forget(self.nodes.node_of(fid), 1);
     }
 
     async fn answer_attr(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, inode: Inode, reply: Reply) {
         self.freshen_for(fid, attr).await;
         self.nodes.keep_directory(fid, &attr.value);
         let answering = self.client.answer();
-        let valid = inode.attributes(answering.remaining(attr.valid));
-        let out = self.attr_out(fid, &attr.value, valid, &reply);
-        match form {
+        let out = self.tell_attr(fid, &attr.value, answering.remaining(attr.valid), inode, &reply);
+        let taken = match form {
             attrs::Form::Attr => reply.attr(out),
             attrs::Form::Statx => reply.statx(out),
+        };
+        if taken == Taken::No {
+            self.nodes.attr_not_taken(fid);
         }
     }
 

@@ -168,13 +168,12 @@ impl Inner {
         let cached = Cached { value: node.attr, valid: entry.attr };
         let (handle, out) = self.add_handle(open, request.flags, &cached);
         let answering = self.client.answer();
-        let attributes = inode.attributes(answering.remaining(entry.attr));
-        let attr = self.attr_out(node.fid, &node.attr, attributes, &reply);
+        let attr = self.tell_attr(node.fid, &node.attr, answering.remaining(entry.attr), inode, &reply);
         let names = answering.remaining(entry.names);
         let entry = EntryOut { attr, generation: node.fid.generation, valid: names };
         if reply.created(entry, out) == Taken::No {
             self.files.remove(handle);
-            self.forget(self.nodes.node_of(node.fid), 1);
+            self.not_taken(node.fid);
         }
     }
 }

@@ -79,7 +79,9 @@ impl Notifier {
         self.counters.count(&self.counters.attributes);
         self.nodes.take_attr_told(fid);
         let node = self.nodes.node_of(fid);
-        match self.sink.send(0, notify::INVAL_INODE, &[&inval_record(node, -1, 0)]) {
+        let sent = self.sink.send(0, notify::INVAL_INODE, &[&inval_record(node, -1, 0)]);
+        self.nodes.bar(fid);
+        match sent {
             Err(error) if error.raw_os_error() == Some(ENOENT) && self.nodes.is_known(node) => {
                 Dropped::NotTakenIn
             }
@@ -113,6 +115,7 @@ impl Notifier {
             // What is known of the pages stays: until they are gone nobody may take the inode to have none.
             let record = inval_record(self.nodes.node_of(fid), 0, 0);
             report("an inode's pages", self.sink.send(0, notify::INVAL_INODE, &[&record]));
+            self.nodes.bar(fid);
             left.end(fid);
         }
     }
@@ -180,7 +183,7 @@ impl Left {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::Nodes;
+    use crate::nodes::{Inode, Nodes};
     use crate::wire::{Agreement, AttrOut, Sink, Unique, some_attr};
     use soda_types::{Ino, Version, VolumeId};
     use std::io;
@@ -225,7 +228,7 @@ mod tests {
         for ino in 100..100 + NODES {
             nodes.remember(fid(ino));
             let out = AttrOut { node: ino, attr: &some_attr(), valid: LIMIT };
-            assert_eq!(nodes.tell_attr(fid(ino), out, 1), LIMIT);
+            assert_eq!(nodes.tell_attr(fid(ino), out, nodes.asked(1), Inode::Guarded), LIMIT);
         }
         // The others have no pages.
         (100..100 + NODES).step_by(2).chain([199]).for_each(|ino| {

@@ -23,9 +23,9 @@ mod uring;
 
 pub use abi::NodeId;
 pub use agreement::Agreement;
-pub(crate) use reply::kind_of_mode;
 #[cfg(test)]
 pub(crate) use reply::some_attr;
+pub(crate) use reply::{Asked, kind_of_mode};
 pub use reply::{AttrOut, DirBuffer, EntryOut, Fit, OpenOut, Reply, Statfs, Taken};
 pub use request::{
     Header, Interest, LockRequest, LockSpan, MalformedRequest, Op, OpenRequest, Request, SetAttrRequest,

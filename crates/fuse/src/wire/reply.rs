@@ -16,8 +16,17 @@ const DIRENT_LEN: usize = 24;
 #[derive(Debug)]
 pub struct Reply {
     unique: Unique,
-    to: u32,
+    asked: Asked,
     sink: Option<Arc<dyn Sink>>,
+}
+
+/// Who waits for an answer, and when they asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// Thread. 0: not known.
+    pub(crate) tid: u32,
+    /// Of `Nodes::bar`, until then.
+    pub(crate) bars: u64,
 }
 
 /// What the kernel is told of an inode, and for how long it may believe it.
@@ -29,10 +38,11 @@ pub struct AttrOut<'a> {
 }
 
 impl AttrOut<'_> {
-    /// Tells attributes apart, as far as the kernel is told of them.
+    /// Tells attributes apart, as far as the kernel is told of them. Whatever changes anything sets the time of change; without
+    /// that how much is allocated may become known late.
     pub(crate) fn print(&self) -> u32 {
         let mut hasher = DefaultHasher::new();
-        hasher.write(&attr_record(self.node, self.attr));
+        hasher.write(&attr_record(self.node, &Attr { allocated: 0, ..*self.attr }));
         hasher.finish() as u32
     }
 }
@@ -64,18 +74,17 @@ pub struct Statfs {
 
 impl Reply {
     pub(crate) fn new(unique: Unique, sink: Arc<dyn Sink>) -> Reply {
-        Reply { unique, to: 0, sink: Some(sink) }
+        Reply { unique, asked: Asked::default(), sink: Some(sink) }
     }
 
-    /// The same, with the thread that waits for it.
-    pub(crate) fn to(mut self, tid: u32) -> Reply {
-        self.to = tid;
+    /// The same, of somebody's request.
+    pub(crate) fn asked(mut self, asked: Asked) -> Reply {
+        self.asked = asked;
         self
     }
 
-    /// The thread that waits. 0: not known.
-    pub(crate) fn tid(&self) -> u32 {
-        self.to
+    pub(crate) fn who_asked(&self) -> Asked {
+        self.asked
     }
 
     pub fn unique(&self) -> Unique {
@@ -128,14 +137,14 @@ impl Reply {
         self.send(0, &[&open_record(open)])
     }
 
-    pub fn attr(mut self, out: AttrOut<'_>) {
+    pub fn attr(mut self, out: AttrOut<'_>) -> Taken {
         let head = Record::<16>::new().u64(out.valid.as_secs()).u32(out.valid.subsec_nanos()).u32(0).done();
-        self.send(0, &[&head, &attr_record(out.node, out.attr)]);
+        self.send(0, &[&head, &attr_record(out.node, out.attr)])
     }
 
     /// Answer to STATX: as `attr`, with the time of birth.
-    pub fn statx(mut self, out: AttrOut<'_>) {
-        self.send(0, &[&statx_record(out)]);
+    pub fn statx(mut self, out: AttrOut<'_>) -> Taken {
+        self.send(0, &[&statx_record(out)])
     }
 
     pub fn written(mut self, bytes: u32) {
@@ -414,8 +423,8 @@ mod tests {
         let _ = reply().entry(entry);
         reply().negative(Duration::from_secs(1));
         let _ = reply().created(entry, OpenOut { handle: 1, flags: 0 });
-        reply().attr(out);
-        reply().statx(out);
+        let _ = reply().attr(out);
+        let _ = reply().statx(out);
         reply().statfs(Statfs { block: 4096, blocks: 1, free: 1, inodes: 1, free_inodes: 1 });
         drop(reply());
         let lengths: Vec<_> = seen.0.lock().unwrap().iter().map(|(e, b)| (*e, b.len())).collect();

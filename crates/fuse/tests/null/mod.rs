@@ -270,9 +270,12 @@ impl Handler for NullFs {
                 UNLOCK => null.unlock(reply),
                 _ => null.lock(wait, reply),
             },
-            Op::GetAttr(_) => reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid }),
-            Op::Statx(_) => reply.statx(AttrOut { node: node.0, attr: &attr(node.0), valid }),
-            Op::SetAttr(_) => reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid }),
+            Op::GetAttr(_) | Op::SetAttr(_) => {
+                let _ = reply.attr(AttrOut { node: node.0, attr: &attr(node.0), valid });
+            }
+            Op::Statx(_) => {
+                let _ = reply.statx(AttrOut { node: node.0, attr: &attr(node.0), valid });
+            }
             Op::Open(_) => {
                 // Odd numbers have pages in the kernel.
                 let flags = match node.0 {
