@@ -494,7 +494,7 @@ mod tests {
     #[test]
     fn a_write_costs_a_lowering_and_spares_its_writer_a_question() {
         let long = predict(60.0).expect("a term");
-        // R/W = 200, three clients: the lowering is 2 W / R, of which the writer's own lease gives back the more, the longer it is.
+        // R/W = 200, three clients: the lowering is 2 W / R; the longer a lease, the more of that it gives back.
         let besides =
             |t: f64| predict(t).map(|found| found.soda - found.left).expect("a term") / (2.0 * 0.01 / 2.0);
         assert!(besides(60.0).abs() < 0.05 && besides(10.0) < 0.15 && besides(2.0) < 0.3, "{}", besides(2.0));

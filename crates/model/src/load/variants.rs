@@ -34,14 +34,14 @@ impl Sharing {
     /// not counted; compare [`Sharing::exact_lease_cost`], where a write ends its writer's own lease.
     ///
     /// E(L) = (1 - exp(-NWt)) / (NW) N / (N - 1 + exp(-NWt)): of the writes that end a term early, one of N is the holder's own
-    /// and begins it anew. Without a lease a client is 1 / (R + W), so p = (R + W) E(L) / (1 + (R + W) E(L)). As Poisson events see
-    /// what there is on average, reads cost 2NR (1 - p), and writes 2NW (N - 1) p. One has the file for itself if nobody else has
-    /// read since the last write, and that was in the last t: q = NW (1 - exp(-xt)) / x of the time, x = NW + (N - 1) R; then
-    /// each of the (N - 1) R others' reads costs 2 more.
+    /// and begins it anew. Without a lease a client is 1 / (R + W), so p = (R + W) E(L) / (1 + (R + W) E(L)). As Poisson events
+    /// see what there is on average, reads cost 2NR (1 - p), and writes 2NW (N - 1) p. One has the file for itself if nobody
+    /// else has read since the last write, and that was in the last t: q = NW (1 - exp(-xt)) / x of the time,
+    /// x = NW + (N - 1) R; then each of the (N - 1) R others' reads costs 2 more.
     pub fn kept_lease_cost(&self, term: Term) -> f64 {
         let Sharing { clients: n, reads: r, writes: w } = *self;
         let (all_writes, others) = (n * w, (n - 1.0) * r);
-        // Nobody writes: 0, also where the term is infinite.
+        // The chance of no write in a term: where nobody writes, also in an infinite one.
         let untouched = if all_writes == 0.0 { 1.0 } else { (-all_writes * term.0).exp() };
         let length = lasting(all_writes, term.0) * (n / (n - 1.0 + untouched));
         let asked = 2.0 * n * r * missing(length, r + w);
