@@ -74,6 +74,35 @@ fn what_is_wrong_is_said_before_anything_is_measured() {
 }
 
 #[test]
+fn rates_of_ones_own_are_simulated_beside_the_formulas() {
+    let simulate = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_soda"));
+        command.args(["lab", "simulate", "--seeds", "3", "--operations", "5000"]).args(arguments);
+        let output = wait::run(&mut command, PATIENCE).output("soda lab simulate");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    // The SODA paper's figure 2 at ten seconds.
+    let papers = ["--n", "5", "--r", "2", "--w", "0.1", "--t", "10"];
+    let (_, json, said) = simulate(&[&papers[..], &["--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap_or_else(|_| panic!("{said}"));
+    let leases = &json["protocols"][0]["consistency"];
+    let (mean, formula) = (leases["mean"].as_f64().unwrap(), leases["formula"].as_f64().unwrap());
+    assert!((formula - 7.22).abs() < 0.01 && (mean / formula - 1.0).abs() < 0.2, "{leases}");
+    assert_eq!(leases["seeds"].as_array().unwrap().len(), 3, "{leases}");
+    let (_, text, said) = simulate(&papers);
+    assert!(text.contains("N = 5, R = 2/s, W = 0.1/s, t = 10 s"), "{text}{said}");
+    assert!(text.contains("\nSoda, write=through "), "{text}");
+    let (_, csv, _) = simulate(&["--csv"]);
+    assert!(csv.starts_with("messages/s,consistency,+-,formula,"), "{csv}");
+    for (wrong, words) in [(["--n", "0"], "N is 0"), (["--t", "-1"], "t is -1"), (["--w", "NaN"], "W is NaN")]
+    {
+        let (is_well, _, said) = simulate(&wrong);
+        assert!(!is_well && said.contains(words), "{wrong:?}: {said}");
+    }
+}
+
+#[test]
 fn what_any_program_asks_of_a_directory_is_recorded_and_can_be_replayed() {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
         return skip("no strace");
