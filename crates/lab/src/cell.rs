@@ -205,6 +205,17 @@ impl Mount {
         patiently(|| counters_of(&self.program, &[&root], &root))
     }
 
+    /// Until the server has all that was written there, and it is durable: `soda sync`.
+    pub(crate) fn sync(&self) -> Result<(), LabError> {
+        let output = Command::new(&self.program).arg("sync").arg(&self.root).output();
+        let output = output.map_err(LabError::io(&self.program))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(LabError::Failed(format!("soda sync: {}", said.trim())))
+    }
+
     /// As the machine would lose its power: `kill -9`.
     pub(crate) fn kill(&mut self) {
         let _ = self.process.child.kill();
@@ -361,7 +372,7 @@ pub(crate) struct Messages {
 impl Messages {
     /// Since `before`, by the counters of one mount.
     pub(crate) fn between(before: &Counters, after: &Counters) -> Messages {
-        let grown = |name: &str| count(after, name).saturating_sub(count(before, name));
+        let grown = |name: &str| grown(before, after, name);
         let of = |counts: fn(Purpose) -> bool| -> u64 {
             let kinds = CallKind::ALL.iter().filter(|kind| counts(kind.purpose()));
             kinds.map(|kind| grown(&format!("msg_{}", kind.name()))).sum()
@@ -389,8 +400,7 @@ impl Messages {
         counts: fn(Purpose) -> bool,
     ) -> Vec<(&'static str, u64)> {
         let grown = |name: &str| -> u64 {
-            let pairs = before.iter().zip(after);
-            pairs.map(|(before, after)| count(after, name).saturating_sub(count(before, name))).sum()
+            before.iter().zip(after).map(|(before, after)| grown(before, after, name)).sum()
         };
         let kinds = CallKind::ALL.iter().filter(|kind| counts(kind.purpose()));
         let mut all: Vec<(&str, u64)> =
@@ -417,6 +427,11 @@ impl std::iter::Sum for Messages {
 
 pub(crate) fn count(counters: &Counters, name: &str) -> u64 {
     counters.get(name).copied().unwrap_or(0)
+}
+
+/// By how much a counter has grown; who has started anew meanwhile has counted from zero.
+pub(crate) fn grown(before: &Counters, after: &Counters, name: &str) -> u64 {
+    count(after, name).saturating_sub(count(before, name))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::spread::{self, Spread};
 use super::{Found, Lab, at_once};
 use crate::LabError;
-use crate::cell::{Cell, Counters, count};
+use crate::cell::{Cell, Counters, grown};
 use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::trace::Files;
@@ -158,7 +158,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
                 found[at].push(all_at_once(&cell, mode.computes)?);
                 if load == 1 && round == 0 && mode.computes.is_zero() {
                     // What is not told yet is a call, too.
-                    super::distance::sync(lab.program, &cell.mounts[0].root)?;
+                    cell.mounts[0].sync()?;
                     let after = counters(&cell)?;
                     let parts = add_calls(&mut calls, mode, &before, &after);
                     if mode.paper == Some(Paper::V1) {
@@ -279,7 +279,7 @@ pub(super) fn with_source(lab: &Lab<'_>, load: usize, mode: &Mode) -> Result<Cel
     let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(1, mode.options)?;
     make_source(&Files::of(&cell.mounts[0].root))?;
-    super::distance::sync(lab.program, &cell.mounts[0].root)?;
+    cell.mounts[0].sync()?;
     cell.mount(load, mode.options)?;
     Ok(cell)
 }
@@ -290,20 +290,14 @@ fn counters(cell: &Cell) -> Result<Counters, LabError> {
 
 /// Of what was asked since `before`, the part that needed no server.
 fn hit_ratio(before: &Counters, after: &Counters, kind: &str) -> String {
-    let grown = |what: &str| {
-        let name = format!("{kind}_{what}");
-        count(after, &name).saturating_sub(count(before, &name)) as f64
-    };
+    let grown = |what: &str| grown(before, after, &format!("{kind}_{what}")) as f64;
     let (hits, misses) = (grown("hits"), grown("misses"));
     if hits + misses == 0.0 { "-".to_owned() } else { format!("{:.0}", 100.0 * hits / (hits + misses)) }
 }
 
 /// Returns the parts of all that the calls of [`PAPER_CALLS`] are, %.
 fn add_calls(table: &mut Table, mode: &Mode, before: &Counters, after: &Counters) -> Vec<f64> {
-    let grown = |kind: CallKind| {
-        let name = format!("msg_{}", kind.name());
-        count(after, &name).saturating_sub(count(before, &name))
-    };
+    let grown = |kind: CallKind| grown(before, after, &format!("msg_{}", kind.name()));
     // Sessions, and what has no answer, are no calls of programs.
     let counted: Vec<(CallKind, u64)> = CallKind::ALL
         .iter()

@@ -10,7 +10,6 @@ use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::proxy::Proxy;
 use crate::trace::Files;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 const MODES: [(&str, &str, &str); 4] = [
@@ -170,7 +169,7 @@ fn built_at(lab: &Lab<'_>, build: &Build, (deep, options): (&str, &str), trip: u
     cell.mount_at(1, &proxy.address(), options)?;
     let [unpack, configure, make] = build.run(&Files::of(&cell.mounts[0].root))?;
     let start = Instant::now();
-    sync(lab.program, &cell.mounts[0].root)?;
+    cell.mounts[0].sync()?;
     let seconds = [unpack, configure, make, start.elapsed()].map(|time| time.as_secs_f64());
     let costs = Costs::of(&cell)?;
     // Before the proxy, which would let them wait.
@@ -236,7 +235,7 @@ fn openssh(lab: &Lab<'_>) -> Result<(Vec<Series>, Table), LabError> {
             cell.mount_at(1, &proxy.address(), options)?;
             let times = openssh.run(lab, &cell.mounts[0].root)?;
             let start = Instant::now();
-            sync(lab.program, &cell.mounts[0].root)?;
+            cell.mounts[0].sync()?;
             let all = row(mode, &trip.to_string(), times, start.elapsed(), Costs::of(&cell)?.cells());
             points.push((trip as f64, all));
             cell.mounts.clear();
@@ -253,15 +252,6 @@ pub(super) const WHY: &str = "Distance costs who tells the server of each change
     that are written again) takes an exchange for each object, unless a deep lease covers it, as in the paper; and where \
     another machine still reads the tree nobody has such a lease. The lab's own build has SSH-Build's shape, and no \
     compiler runs; where one does, it takes so long that distance hardly shows.";
-
-pub(super) fn sync(program: &Path, root: &Path) -> Result<(), LabError> {
-    let output =
-        std::process::Command::new(program).arg("sync").arg(root).output().map_err(LabError::io(program))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(LabError::Failed(format!("soda sync: {}", String::from_utf8_lossy(&output.stderr).trim())))
-}
 
 #[cfg(test)]
 mod tests {

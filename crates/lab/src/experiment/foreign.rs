@@ -3,11 +3,10 @@
 //! first, as the paper's locks do.
 
 use super::build::Build;
-use super::distance::sync;
 use super::spread::{self, Spread};
 use super::{Lab, times};
 use crate::LabError;
-use crate::cell::{Cell, Counters, Messages, count};
+use crate::cell::{Cell, Messages, count, grown};
 use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::proxy::Proxy;
@@ -240,7 +239,7 @@ fn done(
         build.configure(&made)?;
         build.make(&made)?;
     }
-    sync(lab.program, &cell.mounts[0].root)?;
+    cell.mounts[0].sync()?;
     match others {
         Others::Gone => cell.mounts.clear(),
         Others::Read => read_all(&cell.mounts[1].root)?,
@@ -250,8 +249,6 @@ fn done(
         return Err(LabError::Failed("the worker has no mount".to_owned()));
     };
     let files = Files::of(&worker.root);
-    let given =
-        |counters: &Counters| count(counters, "lease.read_grants") + count(counters, "lease.write_grants");
     let (server, before) = (cell.server_counters()?, worker.counters()?);
     let start = Instant::now();
     match work {
@@ -266,16 +263,17 @@ fn done(
             std::fs::remove_dir_all(&tree).map_err(LabError::io(&tree))?;
         }
     }
-    sync(lab.program, &worker.root)?;
+    worker.sync()?;
     let seconds = start.elapsed().as_secs_f64();
     let (after, counters) = (cell.server_counters()?, worker.counters()?);
+    let given = ["lease.read_grants", "lease.write_grants"].map(|name| grown(&server, &after, name));
     // Before the proxy, which would let them wait.
     cell.mounts.clear();
     Ok(Done {
         seconds,
         messages: Messages::between(&before, &counters),
         by_call: Messages::all_by_call(&[before], &[counters]),
-        given: given(&after).saturating_sub(given(&server)),
+        given: given.iter().sum(),
         leases: count(&after, "leases"),
     })
 }

@@ -4,7 +4,7 @@ use super::cold::{Apart, Asked};
 use super::spread::{self, Spread};
 use super::{Found, Lab, at_once, counters};
 use crate::LabError;
-use crate::cell::{Cell, Counters, Messages, Mount, count};
+use crate::cell::{Cell, Counters, Messages, Mount, grown};
 use crate::check::Check;
 use crate::figure::{self, Axis, Figure, Table, digits};
 use std::fs::File;
@@ -239,7 +239,7 @@ struct Sent {
 impl Sent {
     fn between(before: &[Counters], after: &[Counters], jobs: usize) -> Sent {
         let pairs = || before.iter().zip(after);
-        let recalls = |(before, after)| count(after, "recalls").saturating_sub(count(before, "recalls"));
+        let recalls = |(before, after)| grown(before, after, "recalls");
         let all: Messages = pairs().map(|(before, after)| Messages::between(before, after)).sum();
         Sent { messages: all.all as f64 / jobs.max(1) as f64, recalls: pairs().map(recalls).sum() }
     }

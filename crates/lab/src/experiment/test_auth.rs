@@ -3,7 +3,7 @@
 use super::spread::{self, Spread};
 use super::{Lab, andrew, at_once, joined};
 use crate::LabError;
-use crate::cell::{Counters, Messages, Mount, count};
+use crate::cell::{Counters, Messages, Mount, grown};
 use crate::check::Check;
 use crate::figure::{Axis, Figure, Series, Style, Table, digits};
 use crate::trace::Files;
@@ -161,7 +161,7 @@ fn ask(path: &Path, is_over: &AtomicBool) -> Result<Vec<Asked>, LabError> {
 
 /// Microseconds of such a call in the server, on average.
 fn in_server(before: &Counters, after: &Counters) -> f64 {
-    let grown = |name: &str| count(after, name).saturating_sub(count(before, name)) as f64;
+    let grown = |name: &str| grown(before, after, name) as f64;
     grown("calls.getattr.total_us") / grown("calls.getattr").max(1.0)
 }
 

@@ -126,7 +126,7 @@ fn record_andrew(lab: &Lab<'_>, machines: usize, deep: &str, options: &str) -> R
     let mut cell = Cell::start(lab, &["--term", "60s", "--deep-leases", deep])?;
     cell.mount(machines, options)?;
     andrew::make_source(&Files::of(&cell.mounts[0].root))?;
-    super::distance::sync(lab.program, &cell.mounts[0].root)?;
+    cell.mounts[0].sync()?;
     // Who made the source would have it cached.
     cell.mount(machines, options)?;
     let before = counters(&cell)?;
@@ -136,7 +136,7 @@ fn record_andrew(lab: &Lab<'_>, machines: usize, deep: &str, options: &str) -> R
         move || andrew::one_machine(&files, number, Duration::ZERO)
     })?;
     for mount in &cell.mounts {
-        super::distance::sync(lab.program, &mount.root)?;
+        mount.sync()?;
     }
     Ok((recording.end(), messages(&before, &counters(&cell)?)))
 }
@@ -147,7 +147,7 @@ fn record_build(lab: &Lab<'_>, build: &Build, deep: &str, options: &str) -> Resu
     let before = counters(&cell)?;
     let recording = Recording::start();
     build.run(&Files::recorded(&cell.mounts[0].root, &recording, 0))?;
-    super::distance::sync(lab.program, &cell.mounts[0].root)?;
+    cell.mounts[0].sync()?;
     Ok((recording.end(), messages(&before, &counters(&cell)?)))
 }
 
