@@ -329,6 +329,32 @@ async fn data_that_somebody_waits_for_is_safe_in_the_journal() {
     }
 }
 
+/// The journal takes little of a digest's data, and not without end, however long somebody waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_medium_is_waited_for_where_the_journal_would_have_too_much() {
+    const LITTLE: usize = 2 << 20;
+    let machine = Machine::default();
+    let server = Server::start_on(
+        machine.stores(),
+        ServerConfig { sync_interval: Duration::from_secs(3600), ..power_config() },
+    )
+    .unwrap();
+    let mut teller = Teller::with(Client::connect_keeping_recalls(&server).await).await;
+    let other = Client::connect(&server).await;
+    let (_, waits) =
+        other.connection().send(None, Call::GetAttr { fid: other.root }, Default::default()).await;
+    let recall = teller.client.next_recall().await;
+    // So many digests of 2 MiB are 16 MiB; then one more, and before all of them one that is larger.
+    for (number, len) in std::iter::once(LITTLE + 1).chain([LITTLE; 9]).enumerate() {
+        let (_, records) = teller.file(&format!("f{number}"), &vec![1; len]);
+        digested(&teller.tell(records).await);
+        let synced = machine.data.unsynced.lock().unwrap().is_empty();
+        assert_eq!(synced, [0, 9].contains(&number), "{number}");
+    }
+    teller.client.answer_recall(&recall, InUse::No).await;
+    tokio::time::timeout(PATIENCE, waits).await.expect(TIMED_OUT).unwrap().0.result.unwrap();
+}
+
 // SEMANTICS 19
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_synced_is_durable_after_a_while() {

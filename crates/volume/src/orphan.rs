@@ -52,20 +52,23 @@ impl Volume {
         }
         if self.bytes_waiting() >= SYNC_FOR_SPACE {
             self.sync()?;
-            return Ok(Progress::More);
+            // What waits for room in the journal waits on.
+            return Ok(if self.releases_now() { Progress::More } else { Progress::Done });
         }
         self.meta.tidy()?;
         Ok(Progress::Done)
     }
 
-    /// Does all of that work, with the syncs it needs.
+    /// Does all of that work that can be done, with the syncs it needs.
     pub fn reclaim_all(&self) -> FsResult<()> {
         loop {
             while self.reclaim_records(RECLAIM_STEP)? == Progress::More {}
-            if self.bytes_waiting() == 0 {
+            if self.bytes_waiting() > 0 {
+                self.sync()?;
+            }
+            if !self.releases_now() {
                 return Ok(self.meta.tidy()?);
             }
-            self.sync()?;
         }
     }
 

@@ -3,7 +3,7 @@
 //! The batch that drops the last reference to a chunk also puts a record into the release table. Only when that batch is
 //! durable may the space be given back: else a power cut could bring the reference back to a hole. So a chunk waits
 //! here for the next sync, then is released, then its record is deleted. A crash in between repeats the release, which
-//! does nothing the second time.
+//! does nothing the second time. If the journal has its data, too ([`redo`](crate::redo)), it waits until that is gone.
 
 use crate::record::{self, Released};
 use crate::volume::Volume;
@@ -86,7 +86,13 @@ impl Volume {
             let synced = self.sync_stores();
             let mut releases = self.releases.state();
             match synced {
-                Ok(()) => releases.ready.extend(waiting),
+                Ok(()) => {
+                    // The end of a record may have found no room. Whoever opens the volume next writes the data into its
+                    // place, so that must be nobody else's, nor given back.
+                    let (kept, ended) = self.redo.split(waiting);
+                    releases.ready.extend(ended);
+                    releases.waiting.extend(kept);
+                }
                 Err(_) => releases.waiting.extend(waiting),
             }
             synced
@@ -142,6 +148,11 @@ impl Volume {
         self.meta.commit(batch)?;
         crash::point("volume.release.recorded");
         Ok(chunks.len())
+    }
+
+    /// Whether there is something to release now.
+    pub(crate) fn releases_now(&self) -> bool {
+        !self.releases.state().ready.is_empty()
     }
 
     /// Bytes of the chunks that wait for a sync to be released.

@@ -346,6 +346,34 @@ fn redo_records_stay_until_the_data_is_durable() {
     }
 }
 
+/// Where the end of a record finds no room, the place of its data is given back later: who opens the volume next writes into it.
+#[test]
+fn a_place_is_not_given_back_before_the_end_of_its_redo_record() {
+    let lab = Lab::new();
+    let before = lab.stored();
+    let file = create_in(&lab.volume, lab.directory(), "short-lived");
+    let staged = lab.volume.stage(1 << 20, pattern(7, 100_000).into(), Redo::Yes).unwrap();
+    let mut txn = lab.volume.begin(now());
+    txn.write(file, WriteAt::Offset(0), staged, KillPriv::Keep).unwrap();
+    txn.commit().unwrap();
+    let mut txn = lab.volume.begin(now());
+    txn.unlink(lab.directory(), &name("short-lived"), IfOpen::Delete).unwrap();
+    txn.commit().unwrap();
+    while lab.volume.reclaim_some(100).unwrap() == Progress::More {}
+    // The sync of the data goes well, the end of the record does not; then the process is killed.
+    lab.fuse.0.store(2, Ordering::SeqCst);
+    lab.volume.reclaim_all().unwrap();
+    assert_eq!(redo_records(&lab.meta), 1, "it does not try again and again");
+    let volume =
+        Volume::open(Arc::new(lab.meta.clone()), Arc::new(lab.data.clone()), VolumeConfig::default())
+            .unwrap();
+    volume.sync().unwrap();
+    volume.reclaim_all().unwrap();
+    assert_eq!(redo_records(&lab.meta), 0);
+    lab.fsck();
+    assert_eq!(lab.stored(), before);
+}
+
 /// A place that cannot be written to takes the data that belongs there, nothing else, and not for good.
 #[test]
 fn what_cannot_be_restored_keeps_the_volume_open() {

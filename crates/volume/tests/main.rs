@@ -11,5 +11,6 @@ mod model;
 mod parallel;
 mod power_cut;
 mod random_writes;
+mod redo;
 mod scale;
 mod semantics;
