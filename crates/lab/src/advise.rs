@@ -407,16 +407,6 @@ impl Consistency {
 
 impl Report {
     /// For people.
-    pub fn table(&self) -> Table {
-        let mut table = Table::new("Advice", ["about", "recommended", "saves (messages/s)", "because"]);
-        for advice in &self.advice {
-            let saved = digits(advice.saved_messages_per_s);
-            table.row([advice.about.to_owned(), advice.recommended.clone(), saved, advice.because.clone()]);
-        }
-        table
-    }
-
-    /// For people, too.
     pub fn objects_table(&self) -> Table {
         ObjectAdvice::table(&self.objects)
     }

@@ -83,6 +83,17 @@ const PAPER_V2: [(u32, f64, [u32; 5]); 7] = [
     (20, 1823.0, [58, 433, 77, 192, 1063]),
 ];
 
+/// Seconds without any file system of others, all and by phase: its table I. The times of v1 are to be seen beside those of the
+/// first machine, those of v2 beside the second's.
+const PAPER_ALONE: [(&str, u32, [u32; 5]); 2] = [
+    ("stand-alone in 1988, Sun2 (as v1)", 1054, [16, 40, 70, 106, 822]),
+    ("stand-alone in 1988, IBM RT/25 (as v2)", 798, [13, 37, 51, 132, 566]),
+];
+
+/// Names of what is done on the local disk, and how long each compilation computes.
+const ALONE: [(&str, Duration); 2] =
+    [("local disk", Duration::ZERO), ("local disk, compiler computes", COMPUTING)];
+
 /// The calls of its table II, and the part that each was of AFS v1's, %.
 const PAPER_CALLS: [(&str, f64); 7] = [
     ("TestAuth", 61.7),
@@ -149,8 +160,13 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut test_auth = 0.0;
     // By turns, so that the machine's mood is the same for all modes: of each and each load, the phases of the rounds.
     let mut all_found = vec![vec![Vec::<[Duration; 5]>::new(); loads.len()]; MODES.len()];
+    let mut alone = ALONE.map(|_| Vec::new());
     for (at, &load) in loads.iter().enumerate() {
         for round in 0..rounds {
+            for ((name, computes), alone) in ALONE.iter().zip(&mut alone).filter(|_| load == 1) {
+                (lab.progress)(&format!("{name}, round {} of {rounds}", round + 1));
+                alone.push(on_the_local_disk(lab, *computes)?);
+            }
             for (mode, found) in MODES.iter().zip(&mut all_found) {
                 (lab.progress)(&format!("{}: {load} machines, round {} of {rounds}", mode.name, round + 1));
                 let cell = with_source(lab, load, mode)?;
@@ -174,18 +190,13 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         let mut points: Vec<(f64, Spread)> = Vec::new();
         let paper = mode.paper.map(Paper::relative).unwrap_or_default();
         for (&load, found) in loads.iter().zip(all_found) {
-            let millis = |time: Duration| time.as_secs_f64() * 1e3;
-            let sums = found.iter().map(|phases| millis(phases.iter().sum())).collect();
-            let Some(all) = Spread::of(sums) else { continue };
+            let Some(all) = sums_of(&found) else { continue };
             points.push((load as f64, all));
             let theirs = paper.iter().find(|(at, _)| *at == load as f64);
             let theirs = theirs.map_or("-".to_owned(), |(_, relative)| format!("{relative:.0}"));
             let ours = format!("{:.0}", 100.0 * all.middle / points[0].1.middle);
             let mut row = vec![mode.name.to_owned(), load.to_string(), all.to_string(), ours, theirs];
-            for phase in 0..PHASES.len() {
-                let phase = Spread::of(found.iter().map(|phases| millis(phases[phase])).collect());
-                row.extend(phase.map(|phase| digits(phase.middle)));
-            }
+            row.extend(middles(&found));
             times.rows.push(row);
         }
         let Some((_, first)) = points.first().copied() else { continue };
@@ -199,6 +210,13 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         }
         absolute.push(spread::series(mode.name, &points));
     }
+    let mut lasted = Vec::new();
+    for ((name, _), found) in ALONE.iter().zip(&alone) {
+        let Some(all) = sums_of(found) else { continue };
+        let row = [name, "-", &all.to_string(), "-", "-"].map(str::to_owned);
+        times.rows.push(row.into_iter().chain(middles(found)).collect());
+        lasted.push(format!("{} ms", digits(all.middle)));
+    }
     hits.row(["AFS v1 in 1988", "-", "82", "81"].map(str::to_owned));
     relative.extend([Paper::V1, Paper::V2].map(|paper| {
         let series = Series::new(paper.name(), Style::Paper, paper.relative());
@@ -208,9 +226,14 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let x = || Axis::linear("load units (machines at once)");
     Ok(Found {
         paper: "AFS v1: 1789 s at load 1 (100 %), 106 % at 2, 154 % at 5, 287 % at 8, 410 % at 10. AFS v2: 949 s, 100 \
-                %, 111 %, 117 %, 136 %, 160 % at 15 and 192 % at 20. TestAuth is 61.7 % of AFS v1's calls, GetFileStat \
+                %, 111 %, 117 %, 136 %, 160 % at 15 and 192 % at 20. Stand-alone: 1054 s on the machines of v1, 798 s on those of \
+                v2. TestAuth is 61.7 % of AFS v1's calls, GetFileStat \
                 26.8 %; its caches hit in 81 % (files) and 82 % (status).",
-        why: format!("{WHY} At {most} load units: {}, of their time at one.", last.join(", ")),
+        why: format!(
+            "{WHY} At {most} load units: {}, of their time at one. On the local disk: {}.",
+            last.join(", "),
+            lasted.join(", and where the compiler computes ")
+        ),
         figures: vec![
             figure(
                 "relative",
@@ -271,7 +294,34 @@ fn paper_times() -> Table {
         let row = [Paper::V2.name().to_owned(), load.to_string(), format!("{all:.0}")];
         table.rows.push(row.into_iter().chain(phases.map(|phase| phase.to_string())).collect());
     }
+    for (name, all, phases) in PAPER_ALONE {
+        let row = [name.to_owned(), "-".to_owned(), all.to_string()];
+        table.rows.push(row.into_iter().chain(phases.map(|phase| phase.to_string())).collect());
+    }
     table
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// All phases together of several rounds, ms.
+fn sums_of(found: &[[Duration; 5]]) -> Option<Spread> {
+    Spread::of(found.iter().map(|phases| millis(phases.iter().sum())).collect())
+}
+
+/// Of each phase the middle of several rounds, ms.
+fn middles(found: &[[Duration; 5]]) -> Vec<String> {
+    let of = |phase: usize| Spread::of(found.iter().map(|phases| millis(phases[phase])).collect());
+    (0..PHASES.len()).filter_map(of).map(|phase| digits(phase.middle)).collect()
+}
+
+/// One machine, without Soda and without a network: what the paper calls stand-alone.
+fn on_the_local_disk(lab: &Lab<'_>, computes: Duration) -> Result<[Duration; 5], LabError> {
+    let dir = tempfile::tempdir_in(lab.scratch).map_err(LabError::io(lab.scratch))?;
+    let files = Files::of(dir.path());
+    make_source(&files)?;
+    one_machine(&files, 0, computes)
 }
 
 /// A cell in which a machine that is gone has made the source: who made it would have it cached.
@@ -452,6 +502,16 @@ mod tests {
             |paper: Paper| paper.relative().into_iter().map(|(_, part)| part.round()).collect::<Vec<_>>();
         assert_eq!(percent(Paper::V1), [100.0, 106.0, 154.0, 287.0, 410.0]);
         assert_eq!(percent(Paper::V2), [100.0, 100.0, 111.0, 117.0, 136.0, 160.0, 192.0]);
+    }
+
+    #[test]
+    fn the_papers_machines_alone_take_what_their_phases_take() {
+        for (name, all, phases) in PAPER_ALONE {
+            // Its phases are rounded.
+            assert!(all.abs_diff(phases.iter().sum()) <= 1, "{name}");
+        }
+        let row = paper_times().rows.pop().expect("rows");
+        assert_eq!(row[1..], ["-", "798", "13", "37", "51", "132", "566"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::{Lab, STARTED_FOR};
 use crate::LabError;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How sources are had from Debian's mirrors: see tests/external.
@@ -38,6 +38,11 @@ impl Openssh {
         command.args([PATIENCE, "bash", "-c", &script]).env(STARTED_FOR, lab.scratch).stdin(Stdio::null());
         let output = command.output();
         let output = output.map_err(|error| format!("openssh cannot be fetched: {error}"))?;
+        Openssh::of(&output)
+    }
+
+    /// What the script says last is where the source is, or why it is not there.
+    fn of(output: &Output) -> Result<Openssh, String> {
         let said = String::from_utf8_lossy(&output.stdout);
         let archive = said.lines().last().map(PathBuf::from).filter(|archive| archive.is_file());
         match archive.filter(|_| output.status.success()) {
@@ -87,4 +92,73 @@ fn timed(lab: &Lab<'_>, dir: &Path, words: &[&std::ffi::OsStr]) -> Result<Durati
     let last: Vec<&str> = said.lines().rev().take(5).collect();
     let last = last.into_iter().rev().collect::<Vec<_>>().join("; ");
     Err(LabError::Failed(format!("openssh: {}: {last}", words[0].display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Extent;
+    use super::*;
+    use std::ffi::OsStr;
+
+    fn lab(scratch: &Path) -> Lab<'_> {
+        Lab { program: Path::new("soda"), scratch, extent: Extent::Quick, progress: &|_| {} }
+    }
+
+    fn shell(script: &str) -> Output {
+        Command::new("sh").args(["-c", script]).output().expect("sh runs")
+    }
+
+    #[test]
+    fn the_source_is_where_the_script_says_last() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let archive = dir.path().join("openssh_9.2p1.orig.tar.gz");
+        std::fs::write(&archive, "").expect("written");
+        let script = |status: u8| format!("echo fetching; echo {}; exit {status}", archive.display());
+        assert_eq!(Openssh::of(&shell(&script(0))).map(|found| found.archive), Ok(archive.clone()));
+        let why = |script: &str| Openssh::of(&shell(script)).expect_err("not there");
+        assert_eq!(why(&script(1)), "openssh cannot be fetched: no reason is given");
+        let missing = "echo first >&2; echo it takes the packages gcc >&2; exit 1";
+        assert_eq!(why(missing), "openssh cannot be fetched: it takes the packages gcc");
+        assert_eq!(why("echo /not/there"), "openssh cannot be fetched: no reason is given");
+    }
+
+    #[test]
+    fn a_phase_takes_its_time_and_one_that_fails_says_its_last_words() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (lab, at) = (lab(dir.path()), dir.path().join("tree"));
+        std::fs::create_dir(&at).expect("made");
+        let timed = |script: &str| timed(&lab, &at, &["sh", "-c", script].map(OsStr::new));
+        let took = timed("touch made-here").expect("done");
+        assert!(took > Duration::ZERO, "{took:?}");
+        assert!(at.join("made-here").is_file());
+        let error = timed("seq 7; exit 1").expect_err("it failed").to_string();
+        assert!(error.ends_with("openssh: sh: 3; 4; 5; 6; 7"), "{error}");
+    }
+
+    #[test]
+    fn a_source_that_cannot_be_configured_fails_in_that_phase() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let source = dir.path().join("openssh-9.2p1");
+        std::fs::create_dir(&source).expect("made");
+        let script = "#!/bin/sh\necho no C compiler is found\nexit 77\n";
+        std::fs::write(source.join("configure"), script).expect("written");
+        let archive = dir.path().join("source.tar");
+        let made = shell(&format!(
+            "cd {} && chmod +x */configure && tar -cf source.tar openssh-9.2p1",
+            dir.path().display()
+        ));
+        assert!(made.status.success(), "{made:?}");
+        let run = |archive: &Path, root: &str| {
+            let root = dir.path().join(root);
+            std::fs::create_dir(&root).expect("made");
+            let error = Openssh { archive: archive.to_owned() }.run(&lab(dir.path()), &root);
+            error.expect_err("it cannot be built").to_string()
+        };
+        let error = run(&archive, "one");
+        assert!(error.ends_with("openssh: ./configure: no C compiler is found"), "{error}");
+        // Without the directory that the archive has around everything.
+        assert!(dir.path().join("one/openssh/configure").is_file());
+        let error = run(&source.join("configure"), "two");
+        assert!(error.contains("openssh: tar: "), "{error}");
+    }
 }
