@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const PAPER: [(usize, f64); 5] = [(1, 87.0), (2, 118.0), (5, 259.0), (8, 670.0), (10, 1050.0)];
 /// Each machine asks so often besides what it does, which is little beside that.
 const EVERY: Duration = Duration::from_millis(5);
+/// So many machines' work at least is measured at each load, in rounds: that of one alone is short.
+const MACHINES: usize = 5;
 /// How many questions are counted before there is any load.
 const COUNTED: u64 = 20;
 
@@ -53,7 +55,9 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<TestAuth, LabError> {
             let cell = andrew::with_source(lab, *load, &mode)?;
             exchanges.push(exchanges_of(&cell.mounts[0])?);
             let before = cell.server_counters()?;
-            let asked = under_load(&cell.mounts, mode.computes)?;
+            let asked = in_rounds(lab.by_extent(1, MACHINES.div_ceil(*load)), |round| {
+                under_load(&cell.mounts, round, mode.computes)
+            })?;
             let inside = in_server(&before, &cell.server_counters()?);
             let length = asked.iter().map(|(at, _)| *at).max().unwrap_or_default();
             let Some(time) = Spread::of_means(&asked, length.max(EVERY)) else { continue };
@@ -127,15 +131,29 @@ fn exchanges_of(mount: &Mount) -> Result<Vec<(&'static str, u64)>, LabError> {
     Ok(Messages::all_by_call(&[before], &[mount.counters()?]))
 }
 
-/// All machines do the benchmark; what each asks meanwhile.
-fn under_load(mounts: &[Mount], computes: Duration) -> Result<Vec<Asked>, LabError> {
+/// One round after the other; times go on.
+fn in_rounds(
+    rounds: usize,
+    mut one: impl FnMut(usize) -> Result<Vec<Asked>, LabError>,
+) -> Result<Vec<Asked>, LabError> {
+    let mut all: Vec<Asked> = Vec::new();
+    for round in 0..rounds {
+        let before = all.iter().map(|(at, _)| *at).max().unwrap_or_default();
+        all.extend(one(round)?.into_iter().map(|(at, took)| (before + at, took)));
+    }
+    Ok(all)
+}
+
+/// All machines do the benchmark, each with a target of its own in each round; what each asks meanwhile.
+fn under_load(mounts: &[Mount], round: usize, computes: Duration) -> Result<Vec<Asked>, LabError> {
+    let machines = mounts.len();
     let found = at_once(mounts, |number, mount| {
         let (files, path) = (Files::of(&mount.root), mount.root.join(andrew::SOURCE_FILE));
         move || {
             let is_over = Arc::new(AtomicBool::new(false));
             let heard = Arc::clone(&is_over);
             let asks = std::thread::spawn(move || ask(&path, &heard));
-            let done = andrew::one_machine(&files, number, computes);
+            let done = andrew::one_machine(&files, round * machines + number, computes);
             is_over.store(true, Ordering::Relaxed);
             let asked = joined(asks)?;
             done.map(|_| asked)
@@ -201,6 +219,14 @@ mod tests {
         let after = counters(&[("calls.getattr", 14), ("calls.getattr.total_us", 1010)]);
         assert_eq!(in_server(&before, &after), 2.5);
         assert_eq!(in_server(&before, &before), 0.0);
+    }
+
+    #[test]
+    fn rounds_follow_each_other() {
+        let millis = Duration::from_millis;
+        let rounds = [vec![(millis(0), millis(1)), (millis(9), millis(2))], vec![(millis(4), millis(3))]];
+        let asked = in_rounds(2, |round| Ok(rounds[round].clone())).expect("asked");
+        assert_eq!(asked, [(millis(0), millis(1)), (millis(9), millis(2)), (millis(13), millis(3))]);
     }
 
     #[test]
