@@ -99,6 +99,24 @@ async fn who_only_looks_at_a_file_moves_no_data() {
     assert_eq!(b.stats().count("fetched"), 1);
 }
 
+/// It may be cut to nothing at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_opens_a_file_to_write_as_well_has_its_data_come_only_if_it_read_it_the_last_time() {
+    let cell = Cell::start();
+    let (a, b) = (cell.client().await, cell.client().await);
+    let (mine, fid) = shared(&a, &b, "one").await;
+    let mut asked = Questions::of(&b);
+    for (reads, expected) in [(false, "fetch"), (false, "getattr"), (true, "getattr"), (false, "fetch")] {
+        write(&a, &mine, 0, "two").await;
+        let open = b.open(fid, OpenMode::ReadWrite).await.unwrap();
+        assert_eq!(asked.asked(), [(expected, 1)]);
+        if reads {
+            assert_eq!(read(&b, &open).await, "two");
+            assert_eq!(asked.asked(), [("read", 1)]);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn data_that_are_here_or_large_are_not_sent() {
     let cell = Cell::start();

@@ -213,7 +213,7 @@ fn what_gathering_costs_the_journal() {
         let before = count();
         let writes = if random { 20_000 } else { SIZE / len };
         for number in 0..writes {
-            let place = if random { (number * 2_654_435_761 >> 3) % (SIZE / len) } else { number };
+            let place = if random { ((number * 2_654_435_761) >> 3) % (SIZE / len) } else { number };
             write(&volume, file, place * len, &pattern(place, len as usize));
             if number % 1000 == 999 {
                 volume.reclaim_all().unwrap();

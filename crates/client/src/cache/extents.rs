@@ -100,9 +100,17 @@ impl Memory {
         self.limit
     }
 
-    /// The data version of what is cached of a file.
-    pub(crate) fn version(&self, fid: Fid) -> Option<Version> {
-        self.files.get(&fid).filter(|file| !file.extents.is_empty()).map(|file| file.version)
+    /// The data version of what is cached of a file, if that is all from its beginning on, as far as can be told without its
+    /// size: no gap shows.
+    pub(crate) fn version_of_all(&self, fid: Fid) -> Option<Version> {
+        let file = self.files.get(&fid)?;
+        let mut end = 0;
+        let unbroken = file.extents.iter().all(|(start, extent)| {
+            let follows = *start <= end;
+            end = start + extent.bytes.len() as u64;
+            follows
+        });
+        (unbroken && end > 0).then_some(file.version)
     }
 
     pub(crate) fn find(&mut self, fid: Fid, range: Range<u64>) -> Found {

@@ -304,8 +304,11 @@ impl State {
 
     pub(crate) fn learn_node(&mut self, now: Monotonic, ticket: Ticket, node: &Node) {
         self.learn_attr(now, ticket, node.fid, &node.attr);
-        // What was changed here is at another version, but if its attributes were among that they would be known.
-        let ahead = |inode: &Inode| inode.log.records > 0 && matches!(inode.xattrs, Xattrs::Unknown);
+        // What was changed here is at another version, but if its attributes were among that they would be known; unless they
+        // were forgotten with a part of the changes that was lost, as all attributes were.
+        let ahead = |inode: &Inode| {
+            inode.log.records > 0 && inode.attr.is_some() && matches!(inode.xattrs, Xattrs::Unknown)
+        };
         let current =
             |inode: &Inode| ahead(inode) || inode.attr.is_some_and(|attr| attr.version == node.attr.version);
         let learned = match (node.xattrs, self.peek(node.fid).filter(|inode| current(inode))) {

@@ -108,7 +108,7 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::{CacheConfig, Consistency};
     use soda_types::{
@@ -122,11 +122,10 @@ mod tests {
         Monotonic::from_nanos(secs * 1_000_000_000)
     }
 
-    #[test]
-    fn only_a_lease_on_an_inode_with_a_name_that_stays_lets_a_close_wait() {
-        let fid = Fid::new(VolumeId(1), Ino(2));
+    /// Of an empty file.
+    pub(in crate::cache) fn plain(fid: Fid) -> Attr {
         let zero = Timestamp::new(0, 0);
-        let attr = Attr {
+        Attr {
             ino: fid.ino,
             kind: FileKind::File,
             perm: 0o644,
@@ -142,7 +141,13 @@ mod tests {
             btime: zero,
             version: Version(1),
             data_version: Version(1),
-        };
+        }
+    }
+
+    #[test]
+    fn only_a_lease_on_an_inode_with_a_name_that_stays_lets_a_close_wait() {
+        let fid = Fid::new(VolumeId(1), Ino(2));
+        let attr = plain(fid);
         let mut state = State::new(
             &CacheConfig::default(),
             Consistency::Lease,

@@ -36,7 +36,7 @@ pub(crate) enum Asks {
 /// What is asked for with the attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Besides {
-    /// The version of the data that are here.
+    /// The version of the data, if they are here.
     pub(crate) known: Option<Version>,
     pub(crate) holder: FromHolder,
 }
@@ -87,7 +87,7 @@ impl Reading {
 impl State {
     /// The attributes are about to be asked for. `None`: nothing else.
     pub(crate) fn ask_besides(&mut self, fid: Fid, asks: Asks) -> Option<Besides> {
-        let known = self.memory.version(fid);
+        let known = self.memory.version_of_all(fid);
         let has_room = self.memory.limit() >= u64::from(MOST);
         let keeps = has_room && self.consistency == Consistency::Lease;
         let inode = self.existing(fid)?;

@@ -161,8 +161,10 @@ impl State {
 mod tests {
     use super::*;
     use crate::cache::names::Known;
+    use crate::cache::opens::tests::plain;
     use crate::config::{CacheConfig, Consistency, WritePolicy};
     use crate::hooks::NoKernel;
+    use soda_protocol::{Node, XattrSummary};
     use soda_types::{FileKind, Ino, Name, VolumeId};
     use std::sync::Arc;
 
@@ -232,6 +234,24 @@ mod tests {
             state.set_xattrs(at(1), fid(ino), large(ino));
         }
         assert!(matches!(state.inode(fid(1)).xattrs, Xattrs::All(_)));
+    }
+
+    /// A part of the changes of a file was lost, and with it what is known of the file. Of its extended attributes the log has
+    /// others than the server speaks of.
+    #[test]
+    fn what_the_server_says_of_attributes_that_are_ahead_of_it_is_not_believed_after_a_loss() {
+        let mut state = state();
+        let attr = plain(fid(1));
+        let node = Node { fid: fid(1), attr, xattrs: XattrSummary::None };
+        let inode = state.inode(fid(1));
+        (inode.log.records, inode.attr) = (1, None);
+        let ticket = state.holder.begin_request(at(1));
+        state.learn_node(at(1), ticket, &node);
+        assert!(matches!(state.inode(fid(1)).xattrs, Xattrs::Unknown));
+        // Nothing was lost: what was changed are not these.
+        state.inode(fid(1)).attr = Some(attr);
+        state.learn_node(at(1), ticket, &node);
+        assert!(matches!(state.inode(fid(1)).xattrs, Xattrs::None));
     }
 
     /// Also what another process told the kernel of, of which nothing is known here but that.

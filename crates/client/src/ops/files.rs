@@ -68,8 +68,9 @@ impl OpenFile {
     /// What attributes are asked for by who has it open.
     pub(super) fn asks(&self) -> Asks {
         match self.mode {
-            OpenMode::Write => Asks::Lease,
-            OpenMode::Read | OpenMode::ReadWrite => Asks::Data,
+            OpenMode::Read => Asks::Data,
+            // It may be about to be cut to nothing (Linux says O_TRUNC apart): what followed the last time tells.
+            OpenMode::Write | OpenMode::ReadWrite => Asks::Lease,
         }
     }
 

@@ -40,6 +40,18 @@ fn a_read_may_span_extents_and_holes_are_named() {
 }
 
 #[test]
+fn data_with_a_gap_are_not_said_to_be_here() {
+    let mut memory = Memory::new(1 << 20);
+    assert_eq!(memory.version_of_all(fid()), None);
+    fill(&mut memory, 100..300, 1);
+    assert_eq!(memory.version_of_all(fid()), None, "its beginning is missing");
+    fill(&mut memory, 0..50, 1);
+    assert_eq!(memory.version_of_all(fid()), None, "something within");
+    fill(&mut memory, 50..100, 1);
+    assert_eq!(memory.version_of_all(fid()), Some(V1));
+}
+
+#[test]
 fn what_is_written_in_small_pieces_is_read_in_few() {
     let mut memory = Memory::new(1 << 20);
     let expected: Vec<u8> = (0..10_000).map(|at| (at % 251) as u8).collect();
