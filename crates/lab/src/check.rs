@@ -25,6 +25,16 @@ pub enum Basis {
     Timed,
 }
 
+impl Basis {
+    /// In a table.
+    pub(crate) fn about(self) -> &'static str {
+        match self {
+            Basis::Counted => "counts",
+            Basis::Timed => "times here",
+        }
+    }
+}
+
 impl Check {
     pub(crate) fn counted(claim: impl Into<String>, holds: bool, numbers: impl Into<String>) -> Check {
         Check { claim: claim.into(), holds, numbers: numbers.into(), basis: Basis::Counted }

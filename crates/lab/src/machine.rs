@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// A development build takes more time for the same.
+const BUILD: &str = if cfg!(debug_assertions) { "development" } else { "release" };
+
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// UTC, as `2026-11-26 02:03`.
@@ -14,7 +17,7 @@ pub struct Machine {
     /// What others than the lab and its servers and mounts used of the processors meanwhile, as `3 %`. Empty: not known.
     #[serde(default)]
     pub others: String,
-    /// Of Soda.
+    /// Of Soda, and how the lab was built.
     pub version: String,
 }
 
@@ -31,7 +34,7 @@ impl Machine {
             processor: processor.map_or_else(String::new, |(_, name)| name.trim().to_owned()),
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
             others: String::new(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: format!("{} ({BUILD} build)", env!("CARGO_PKG_VERSION")),
         }
     }
 }

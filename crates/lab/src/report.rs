@@ -1,5 +1,6 @@
 //! `soda lab report`: everything on one page that needs nothing but itself.
 
+use crate::check::Check;
 use crate::experiment::Findings;
 use crate::figure::Table;
 use crate::{LabError, plot};
@@ -31,10 +32,11 @@ pub fn html(all: &[Findings]) -> Result<String, LabError> {
     );
     for found in all {
         let held = found.checks.iter().filter(|check| check.holds).count();
-        let said = match (&found.error, found.checks.len()) {
-            (Some(_), _) => ": failed".to_owned(),
-            (None, 0) => String::new(),
-            (None, claims) => format!(": {held} of {claims} claims hold"),
+        let is_broken = found.error.is_some() || Check::broken(&found.checks).is_some();
+        let said = match (is_broken, found.checks.len()) {
+            (true, _) => ": failed".to_owned(),
+            (false, 0) => String::new(),
+            (false, claims) => format!(": {held} of {claims} claims hold"),
         };
         let _ = writeln!(
             page,
@@ -70,9 +72,10 @@ fn section(page: &mut String, found: &Findings) -> Result<(), LabError> {
         );
     }
     if !found.checks.is_empty() {
-        let mut table = Table::new("What it is held to", ["claim", "holds", "numbers"]);
+        let mut table = Table::new("What it is held to", ["claim", "holds", "about", "numbers"]);
         for check in &found.checks {
-            table.row([check.claim.clone(), check.answer().to_owned(), check.numbers.clone()]);
+            let about = check.basis.about().to_owned();
+            table.row([check.claim.clone(), check.answer().to_owned(), about, check.numbers.clone()]);
         }
         html_table(page, &table);
     }
@@ -113,7 +116,6 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::Check;
     use crate::figure::{Axis, Figure, Series, Style};
     use crate::machine::Machine;
 
@@ -141,7 +143,9 @@ mod tests {
             machine: Some(Machine { kernel: "6.18".into(), cores: 2, ..Machine::default() }),
         };
         let failed = Findings { name: "m".into(), error: Some("no <space>".into()), ..found.clone() };
-        let page = html(&[found, failed]).expect("written");
+        let wrong = vec![Check::counted("it is complete", false, "3 of 4")];
+        let broken = Findings { name: "o".into(), title: "Broken".into(), checks: wrong, ..found.clone() };
+        let page = html(&[found, failed, broken]).expect("written");
         for word in [
             "A title",
             "Why?",
@@ -153,10 +157,12 @@ mod tests {
             "Linux 6.18",
             "2 cores",
             "1 of 2 claims hold",
-            "<td>it is fast</td><td>no</td><td>3 s</td>",
+            "<td>it is fast</td><td>no</td><td>times here</td><td>3 s</td>",
             "href=\"n-table1.csv\"",
             "href=\"n.json\"",
-            ": failed",
+            "A title</a>: failed",
+            "Broken</a>: failed",
+            "<td>it is complete</td><td>no</td><td>counts</td><td>3 of 4</td>",
             "It failed:</b> no &lt;space&gt;",
         ] {
             assert!(page.contains(word), "{word}");

@@ -174,10 +174,11 @@ impl Trace {
 
     /// For the simulator. A file's directories are objects, too; to make or remove a name is to change its directory, a rename
     /// from one directory to another changes both, and a link the file as well. What is renamed stays the same object; for deep
-    /// leases it stays in the directory that it comes from.
+    /// leases it stays in the directory that it comes from. What is made under the name of what was removed is another one.
     pub fn replay(&self) -> Replay {
         let (mut names, mut parents) = (Names::new(), vec![None]);
         let (mut events, mut used, mut born) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        let mut linked = BTreeSet::new();
         // As they come: who is the 1000th of a trace that has two is the second, and nobody keeps room for the others.
         let mut clients: BTreeMap<usize, usize> = BTreeMap::new();
         for step in &self.steps {
@@ -198,7 +199,11 @@ impl Trace {
             };
             match step.does {
                 Does::Rename => rename(&mut names, &step.path, to),
-                Does::Link => drop(names.insert(to.to_owned(), object)),
+                Does::Link => {
+                    linked.insert(object);
+                    names.insert(to.to_owned(), object);
+                }
+                Does::Remove => forget(&mut names, &step.path),
                 _ => {}
             }
             let bytes = step.bytes.unwrap_or(BLOCK);
@@ -224,7 +229,13 @@ impl Trace {
                 Does::List => does(object, &[SystemCall::Look], bytes),
                 Does::Stat => does(object, &[SystemCall::Look], 0),
                 Does::Miss => does(directory, &[SystemCall::Look], 0),
-                Does::Make | Does::Remove => does(directory, &[SystemCall::Change], 0),
+                Does::Make => does(directory, &[SystemCall::Change], 0),
+                Does::Remove => {
+                    does(directory, &[SystemCall::Change], 0);
+                    if !linked.contains(&object) {
+                        does(object, &[SystemCall::Gone], 0);
+                    }
+                }
                 Does::Rename | Does::Link => {
                     changed.iter().for_each(|object| does(*object, &[SystemCall::Change], 0));
                 }
@@ -262,13 +273,17 @@ fn object_of(names: &mut Names, parents: &mut Vec<Option<usize>>, path: &str) ->
 
 /// With all that is below it. What had the new name has none any more.
 fn rename(names: &mut Names, from: &str, to: &str) {
-    for path in at_or_below(names, to) {
-        names.remove(&path);
-    }
+    forget(names, to);
     for path in at_or_below(names, from) {
         if let Some(object) = names.remove(&path) {
             names.insert(format!("{to}{}", &path[from.len()..]), object);
         }
+    }
+}
+
+fn forget(names: &mut Names, path: &str) {
+    for path in at_or_below(names, path) {
+        names.remove(&path);
     }
 }
 

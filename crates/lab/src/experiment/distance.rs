@@ -89,8 +89,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         }
     }
     Ok(Found {
-        paper: "SSH-Build over wide-area replicas: with locks on single objects the time grows with the round trip, with deep \
-                locks the overhead is negligible at any distance.",
+        paper: "SSH-Build over wide-area replicas: deep locks make the overhead of replication control negligible, even when \
+                the servers are widely distributed.",
         why,
         figures,
         tables,

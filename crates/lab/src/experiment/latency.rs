@@ -209,8 +209,8 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
     let (x, y) = (Axis::linear("clients at once"), Axis::logarithmic("time of a job, seen by each (ms)"));
     let title = "CS739: a job by the number of clients, each in a directory of its own";
     Ok(Found {
-        paper: "A job of four source files copied and made, 100 times; clients are processes of one machine, and time grows \
-                with their number.",
+        paper: "A job of four source files copied and made, 100 times; clients are processes of one machine. Its figure is not \
+                at hand.",
         why: format!(
             "{WHY_SCALABILITY} From {} to {} clients: {}.",
             clients[0],

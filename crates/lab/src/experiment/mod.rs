@@ -452,8 +452,16 @@ where
     T: Send + 'static,
     F: FnOnce() -> Result<T, LabError> + Send + 'static,
 {
-    let start = |(number, machine)| std::thread::spawn(work(number, machine));
-    let threads: Vec<_> = machines.iter().enumerate().map(start).collect();
+    in_threads(machines.iter().enumerate().map(|(number, machine)| work(number, machine)))
+}
+
+/// Each of these in a thread of its own.
+pub(crate) fn in_threads<T, F>(work: impl IntoIterator<Item = F>) -> Result<Vec<T>, LabError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, LabError> + Send + 'static,
+{
+    let threads: Vec<_> = work.into_iter().map(std::thread::spawn).collect();
     // Nobody goes on while another is still at work.
     let found: Vec<_> = threads.into_iter().map(joined).collect();
     found.into_iter().collect()

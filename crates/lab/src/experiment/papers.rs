@@ -34,12 +34,13 @@ pub(super) fn simulated(name: &str, points: Vec<(f64, f64, f64)>) -> Series {
 /// Of each simulated point: its mean, half of its interval, and what the formula has.
 pub(super) type Point = (f64, f64, f64);
 
-/// That the simulation agrees with a formula: intervals of 99 % miss once in a hundred times.
+/// That the simulation agrees with a formula: intervals of 99 % miss once in a hundred times. Of few points none may.
 pub(super) fn agreement(formula: &str, points: &[Point]) -> Check {
     let outside = points.iter().filter(|(mean, margin, exact)| (mean - exact).abs() > *margin).count();
+    let may_be = (points.len() / 4).min(2);
     Check::counted(
-        format!("{formula} is within the interval of every simulated point but two at most"),
-        outside <= 2 && !points.is_empty(),
+        format!("{formula} is within the interval of every simulated point but {may_be} at most"),
+        outside <= may_be && !points.is_empty(),
         format!("{outside} of {} outside", points.len()),
     )
 }
@@ -157,5 +158,7 @@ mod tests {
             points.iter().map(|(mean, margin, exact)| (*mean, *margin, exact * 1.1)).collect();
         assert!(!agreement(EXACT, &off).holds, "{}", agreement(EXACT, &off));
         assert!(!agreement(EXACT, &[]).holds);
+        let one_off = |of: &[Point]| agreement(EXACT, &[&off[8..], of].concat()).holds;
+        assert!(one_off(&points[..8]) && !one_off(&points[..2]), "one of few is too many");
     }
 }

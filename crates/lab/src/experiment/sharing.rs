@@ -68,7 +68,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         let middles = points.iter().map(|(place, _, millis)| (*place, millis.middle)).collect();
         series.push(Series::new(mode, Style::Points, middles));
     }
-    series.push(Series::new("Strata in 2020", Style::Points, vec![(3.0, PAPER_ALL_WRITE)]).looking(6, 3));
+    series.push(Series::new("the paper", Style::Points, vec![(3.0, PAPER_ALL_WRITE)]).looking(6, 3));
     let x = Axis::named("", scenarios.map(|(_, scenario)| scenario));
     let y = Axis::linear("until the last one is done (ms)");
     let title = format!("Strata, figure 5: {machines} machines, each all of one file of {} MiB", size >> 20);

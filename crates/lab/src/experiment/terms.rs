@@ -2,7 +2,7 @@
 
 use super::papers::{Point, agreement, simulated};
 use super::spread::{self, Spread};
-use super::{Found, Lab, at_once, counters, median_micros, micros, times};
+use super::{Found, Lab, at_once, counters, in_threads, median_micros, micros, times};
 use crate::LabError;
 use crate::cell::{Cell, Messages, count};
 use crate::check::Check;
@@ -18,12 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How much faster than in the paper everything of figure 5 happens: rates times this, terms by this. Costs of an operation
-/// stay the same. One for all terms: what a message takes of a processor depends on how many there are, as threads that have
-/// nothing to do sleep and have to be woken. Much faster, and [`MARGIN`] would be most of a short term.
-const FASTER: f64 = 5.0;
-/// Reads a second of each client, in figures 6 and 7; in the paper one.
-const OFTEN: f64 = 20.0;
 /// A measurement takes so many terms at least.
 const TERMS: f64 = 3.0;
 /// Clients give a lease up so early, seconds, for clocks that drift.
@@ -97,13 +91,13 @@ fn client(
     let (began, mut due, mut times) = (Instant::now(), 0.0, Times::default());
     let mut block = [7; BLOCK];
     loop {
-        due += -((rng.below(1 << 40) + 1) as f64 / (1_u64 << 40) as f64).ln() / rate;
+        due += rng.exponential(rate);
         if due > length.as_secs_f64() {
             return Ok(times);
         }
         std::thread::sleep((began + Duration::from_secs_f64(due)).saturating_duration_since(Instant::now()));
         let number = rng.below(read.len() as u64) as usize;
-        let is_read = rng.below(1 << 40) as f64 / (1_u64 << 40) as f64 <= reads / (reads + writes);
+        let is_read = rng.uniform() <= reads / (reads + writes);
         let start = Instant::now();
         if is_read {
             read[number].read_exact_at(&mut block, 0).map_err(LabError::io(root))?;
@@ -142,7 +136,7 @@ fn predict(t: f64) -> Result<Predicted, LabError> {
     let (_, reads, writes) = LOAD;
     let sharing = Sharing::new(f64::from(CLIENTS), reads, writes)?;
     let of_a_read = |cost: f64| cost / (f64::from(CLIENTS) * reads);
-    let (term, left) = (Term::new(t)?, Term::new((t - MARGIN * FASTER).max(0.0))?);
+    let (term, left) = (Term::new(t)?, Term::new((t - MARGIN).max(0.0))?);
     Ok(Predicted {
         exact: of_a_read(sharing.exact_lease_cost(term, Network::Unicast)),
         left: of_a_read(sharing.exact_lease_cost(left, Network::Unicast)),
@@ -150,33 +144,75 @@ fn predict(t: f64) -> Result<Predicted, LabError> {
     })
 }
 
-/// Messages for each read if the production lease core is simulated as fast as it is measured, with what is left of the term at
-/// the client, and half of their 99 % interval.
+/// Messages for each read if the production lease core is simulated with what is left of the term at the client, and half of
+/// their 99 % interval.
 fn simulate(operations: f64, t: f64, seed: u64) -> Result<(f64, f64), LabError> {
     let (files, reads, writes) = LOAD;
-    let of_all = |rate: f64| f64::from(files) * rate * FASTER;
-    let (reads, writes) = (of_all(reads), of_all(writes));
+    let (reads, writes) = (f64::from(files) * reads, f64::from(files) * writes);
     let duration = operations / (f64::from(CLIENTS) * (reads + writes));
     let workload = Workload { files, ..Workload::of_one_file(CLIENTS, (reads, writes), duration) };
-    let setting = Setting { term: (t / FASTER - MARGIN).max(0.0), ..Setting::soda(Use::Through) };
+    let setting = Setting { term: (t - MARGIN).max(0.0), ..Setting::soda(Use::Through) };
     let (mean, margin) = run(System::Leases(setting), &workload, 0.0, seed)?.consistency_rate();
     let all_reads = f64::from(CLIENTS) * reads;
     Ok((mean / all_reads, margin / all_reads))
 }
 
-pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
+/// What was measured with one term.
+#[derive(Debug)]
+struct AtTerm {
+    t: f64,
+    reads: u64,
+    /// What the server's threads took.
+    cpu: Duration,
+    /// Messages for consistency, and what they are.
+    messages: u64,
+    by_call: Vec<(&'static str, u64)>,
+}
+
+/// One term after the other, each for so many seconds at least.
+fn with_terms(mut cell: Cell, terms: &[f64], least: f64) -> Result<Vec<AtTerm>, LabError> {
     let (files, reads, writes) = LOAD;
-    let least = lab.by_extent(2.0, 16.0);
-    let terms = lab.by_extent(vec![0.0, 0.5, 2.0], vec![0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0]);
-    let mut cell = Cell::start(lab, &["--term", "60s"])?;
     cell.mount(1, "sync")?;
     fill(&cell.mounts[0].root, files)?;
+    let at = |t: f64| {
+        let length = Duration::from_secs_f64(f64::max(least, TERMS * t));
+        cell.mount(CLIENTS as usize, &format!("sync,lease-term={t}"))?;
+        // Everybody has looked at everything before it counts.
+        let handles = open(&cell, files, Writes::Some)?;
+        share(&handles, (reads, writes), length / 4)?;
+        let (before, cpu_before) = (counters(&cell)?, cell.server_cpu());
+        let times = share(&handles, (reads, writes), length)?;
+        let cpu = cell.server_cpu().saturating_sub(cpu_before);
+        let after = counters(&cell)?;
+        let pairs = before.iter().zip(&after);
+        let asked = pairs.map(|(before, after)| Messages::between(before, after)).sum::<Messages>();
+        let by_call = Messages::by_call(&before, &after);
+        Ok(AtTerm { t, reads: times.reads.len() as u64, cpu, messages: asked.for_consistency(), by_call })
+    };
+    terms.iter().copied().map(at).collect()
+}
+
+/// Terms that are measured one after the other, each row beside the others.
+const FEW_TERMS: [&[f64]; 3] = [&[0.0], &[SHORTEST], &[2.0]];
+const ALL_TERMS: [&[f64]; 4] = [&[0.0, SHORTEST, 1.0], &[2.0, 5.0, 10.0], &[20.0, 40.0], &[60.0]];
+
+pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
+    let (files, reads, _) = LOAD;
+    let least = lab.by_extent(10.0, 40.0);
+    let rows = lab.by_extent(&FEW_TERMS[..], &ALL_TERMS[..]);
+    let cells = rows.iter().map(|_| Cell::start(lab, &["--term", "60s"])).collect::<Result<Vec<_>, _>>()?;
+    (lab.progress)(&format!(
+        "{} servers with {CLIENTS} clients each, terms of {rows:?} s, each for {least} s and {TERMS} terms at least",
+        rows.len()
+    ));
+    let found =
+        in_threads(cells.into_iter().zip(rows).map(|(cell, terms)| move || with_terms(cell, terms, least)))?;
     let (mut cpu, mut messages, mut expected) = (Vec::new(), Vec::new(), Vec::new());
     let mut core: Vec<Point> = Vec::new();
     let head = [
         "t (s)",
         "server's processor (us) per read",
-        "of one processor at the paper's rates (%)",
+        "of one processor (%)",
         "messages per read",
         "simulated lease core",
         "+- (99 %)",
@@ -186,38 +222,26 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
         "measured, by call",
     ];
     let mut table = Table::new("The server's load", head);
-    let last = terms.last().copied().unwrap_or_default();
-    for (seed, t) in (1..).zip(terms) {
-        (lab.progress)(&format!("a term of {t} s, {} clients", CLIENTS));
-        let length = Duration::from_secs_f64(f64::max(least, TERMS * t / FASTER));
-        cell.mount(CLIENTS as usize, &format!("sync,lease-term={}", t / FASTER))?;
-        // Everybody has looked at everything before it counts.
-        let handles = open(&cell, files, Writes::Some)?;
-        share(&handles, (reads * FASTER, writes * FASTER), length / 4)?;
-        let (before, cpu_before) = (counters(&cell)?, cell.server_cpu());
-        let times = share(&handles, (reads * FASTER, writes * FASTER), length)?;
-        let cpu_after = cell.server_cpu();
-        let after = counters(&cell)?;
-        let pairs = before.iter().zip(&after);
-        let asked = pairs.map(|(before, after)| Messages::between(before, after)).sum::<Messages>();
-        let asked = asked.for_consistency();
-        let reads_done = times.reads.len().max(1) as f64;
-        let load = micros(cpu_after.saturating_sub(cpu_before)) / reads_done;
+    for (seed, found) in (1..).zip(found.into_iter().flatten()) {
+        let t = found.t;
+        (lab.progress)(&format!("simulating a term of {t} s"));
+        let of_a_read = |count: u64| count as f64 / found.reads.max(1) as f64;
+        let load = micros(found.cpu) / found.reads.max(1) as f64;
         let percent = load * f64::from(CLIENTS * files) * reads / 1e4;
         let Predicted { exact, left, soda } = predict(t)?;
+        let asked = of_a_read(found.messages);
         cpu.push((t, percent));
-        messages.push((t, asked as f64 / reads_done));
+        messages.push((t, asked));
         expected.push((t, soda));
         let (mean, margin) = simulate(lab.by_extent(1e5, 5e5), t, seed)?;
         core.push((mean, margin, soda));
-        let by_call = Messages::by_call(&before, &after);
         let by_call =
-            by_call.iter().map(|(call, count)| format!("{call} {}", digits(*count as f64 / reads_done)));
+            found.by_call.iter().map(|(call, count)| format!("{call} {}", digits(of_a_read(*count))));
         let by_call = by_call.collect::<Vec<_>>().join(", ");
-        let asked = asked as f64 / reads_done;
         let numbers = [t, load, percent, asked, mean, margin, soda, exact, left].map(digits);
         table.rows.push(numbers.into_iter().chain([by_call]).collect());
     }
+    let last = messages.last().map_or(f64::NAN, |(t, _)| *t);
     let curve = |of: fn(Predicted) -> f64| -> Result<Vec<(f64, f64)>, LabError> {
         let terms = (0..=50).map(|step| SHORTEST * (last / SHORTEST).powf(f64::from(step) / 50.0));
         terms.map(|t| Ok((t, of(predict(t)?)))).collect()
@@ -263,7 +287,7 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
                 "cpu",
                 "SODA, figure 5: the server's load against the term",
                 axis(),
-                Axis::linear("of one processor at the paper's rates (%)"),
+                Axis::linear("of one processor (%)"),
                 vec![
                     Series::new("measured", Style::Both, cpu[1..].to_vec()),
                     Series::new("measured, no leases", Style::Line, none(&cpu)).looking(0, 0),
@@ -299,10 +323,10 @@ fn checks(measured: &[(f64, f64)], expected: &[(f64, f64)]) -> Vec<Check> {
 }
 
 pub(super) const WHY_5: &str = "Soda differs from the formula in two ways. Clients give a lease up a moment early, for clocks \
-    that drift, which is a large part of a short term. Who writes has the file for itself then, which the next reader has \
-    lowered: two messages more for each write, but it need not ask for what it wrote, as in the formula, so where terms are long \
-    this costs nothing. The simulated lease core does the same, at the same speed. Everything happens five times as fast as in \
-    the paper, which changes neither: what a message takes of the processor is that of this rate.";
+    that drift, which is a part of a short term. Who writes has the file for itself then, which the next reader has lowered: \
+    two messages more for each write, but it need not ask for what it wrote, as in the formula, so where terms are long this \
+    costs nothing. The simulated lease core does the same. Rates and terms are the paper's; servers with different terms are \
+    measured beside each other, on a machine that is idle for most of the time.";
 
 /// What was done and given on one file in a measurement.
 #[derive(Debug)]
@@ -329,13 +353,12 @@ impl Shared {
         [part(self.grants, self.times.reads.len()), part(self.recalls, self.times.writes.len())]
     }
 
-    fn row(&self, name: &str, reads: f64, w: f64, length: Duration) -> Vec<String> {
+    fn row(&self, name: &str, w: f64, length: Duration) -> Vec<String> {
         let shown = |spread: Option<Spread>| spread.map_or("-".to_owned(), |spread| spread.to_string());
         let [grants, recalls] = self.policy().map(digits);
         let all = self.times.reads.iter().map(|(_, took)| *took).collect();
         vec![
             name.to_owned(),
-            digits(reads),
             digits(w),
             shown(Spread::of_means(&self.times.reads, length)),
             digits(median_micros(all)),
@@ -346,23 +369,39 @@ impl Shared {
     }
 }
 
+/// One rate of writes after the other, on one file that everybody reads once a second.
+fn with_rates(cell: &Cell, rates: &[f64], length: Duration) -> Result<Vec<(f64, Shared)>, LabError> {
+    rates.iter().map(|w| Ok((*w, shared(cell, (1.0, *w), length)?))).collect()
+}
+
+/// Writes a second of each client, in rows that are measured beside each other.
+const FEW_RATES: [&[f64]; 3] = [&[0.0], &[0.3], &[0.7]];
+const ALL_RATES: [&[f64]; 3] = [&[0.0, 0.2, 0.5], &[0.05, 0.3, 0.6], &[0.1, 0.4, 0.7]];
+
 pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
-    let length = lab.by_extent(Duration::from_millis(1500), Duration::from_secs(9));
-    let rates = lab.by_extent(vec![0.0, 0.3, 0.7], vec![0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]);
+    let length = lab.by_extent(Duration::from_secs(10), Duration::from_secs(100));
+    let rows = lab.by_extent(&FEW_RATES, &ALL_RATES);
     // Who asks would be given leases all the same, and have them asked back, unless it wants none.
     let modes =
         [("Soda (leases)", "sync"), ("asking at each read (sSPRITE)", "consistency=verify,lease-term=0")];
-    let mut cells = Vec::new();
-    for (_, options) in modes {
-        let mut cell = Cell::start(lab, &["--term", "60s"])?;
-        cell.mount(CLIENTS as usize, options)?;
-        fill(&cell.mounts[0].root, 1)?;
-        cells.push(cell);
+    let mut work = Vec::new();
+    for rates in rows {
+        for (_, options) in modes {
+            let mut cell = Cell::start(lab, &["--term", "60s"])?;
+            cell.mount(CLIENTS as usize, options)?;
+            fill(&cell.mounts[0].root, 1)?;
+            work.push(move || with_rates(&cell, rates, length));
+        }
     }
+    (lab.progress)(&format!(
+        "{} servers with {CLIENTS} clients each, W of {rows:?}/s, {} s each",
+        work.len(),
+        length.as_secs()
+    ));
+    let found = in_threads(work)?;
     let head = [
         "mode",
-        "R (1/s)",
-        "W / R",
+        "W (1/s)",
         "mean read (us)",
         "median read (us)",
         "mean write (us)",
@@ -372,24 +411,19 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
     let title = "Time of one system call; means: the median of those of nine stretches, and the quartiles";
     let mut table = Table::new(title, head);
     let (mut reads, mut writes) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-    let mut policy = [[0.0; 2]; 2];
-    // By turns, so that the machine's mood is the same for both.
-    for w in &rates {
-        for (number, (name, _)) in modes.iter().enumerate() {
-            (lab.progress)(&format!("{name}, W / R = {w}"));
-            let found = shared(&cells[number], (OFTEN, w * OFTEN), length)?;
+    let (mut policy, mut given_to_who_asks) = ([0.0; 2], 0.0_f64);
+    for (number, (name, _)) in modes.iter().enumerate() {
+        let mut of_mode: Vec<&(f64, Shared)> =
+            found.iter().skip(number).step_by(modes.len()).flatten().collect();
+        of_mode.sort_by(|one, other| one.0.total_cmp(&other.0));
+        for (w, found) in of_mode {
             reads[number].extend(Spread::of_means(&found.times.reads, length).map(|read| (*w, read)));
             writes[number].extend(Spread::of_means(&found.times.writes, length).map(|write| (*w, write)));
-            policy[number] = found.policy();
-            table.rows.push(found.row(name, OFTEN, *w, length));
-        }
-    }
-    table.rows.sort_by_key(|row| row[0] != modes[0].0);
-    if !lab.is_quick() {
-        for (number, (name, _)) in modes.iter().enumerate() {
-            (lab.progress)(&format!("{name}, at the paper's rates"));
-            let found = shared(&cells[number], (1.0, AS_A_CHECK), SLOWLY)?;
-            table.rows.push(found.row(name, 1.0, AS_A_CHECK, SLOWLY));
+            match number {
+                0 => policy = found.policy(),
+                _ => given_to_who_asks = given_to_who_asks.max(found.policy()[0]),
+            }
+            table.rows.push(found.row(name, *w, length));
         }
     }
     let of = |all: &[Vec<(f64, Spread)>; 2]| -> Vec<Series> {
@@ -397,16 +431,15 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
     };
     let first = |points: &Vec<(f64, Spread)>| points.first().map_or(f64::NAN, |(_, time)| time.middle);
     let last = |points: &Vec<(f64, Spread)>| points.last().map_or(f64::NAN, |(_, time)| time.middle);
-    let most = rates.last().copied().unwrap_or_default();
-    let axis = || Axis::linear("W / R (the paper: W, with R = 1/s)");
-    let [grants, recalls] = policy[0];
-    let asking_gets_none = policy[1][0] == 0.0;
+    let most = reads[0].last().map_or(f64::NAN, |(w, _)| *w);
+    let axis = || Axis::linear("W (writes/s of each client)");
+    let [grants, recalls] = policy;
     Ok(Found {
         paper: "Reads: SODA is many times faster than sSPRITE while W is low, and both tend to the same as W grows. Writes: \
                 faster in sSPRITE, which never has leases to invalidate.",
         why: format!(
-            "{WHY_6_7} Here reads under leases are {} as fast as asking where nobody writes, {} where W / R is {most}; \
-             writes take {} as long where they are rare, {} where W / R is {most}. There the server gave {} leases for each \
+            "{WHY_6_7} Here reads under leases are {} as fast as asking where nobody writes, {} where W is {most}/s; \
+             writes take {} as long where they are rare, {} where W is {most}/s. There the server gave {} leases for each \
              read, and asked {} back for each write.",
             times(first(&reads[1]), first(&reads[0])),
             times(last(&reads[1]), last(&reads[0])),
@@ -418,14 +451,14 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
         figures: vec![
             Figure::new(
                 "fig6",
-                "SODA, figure 6: time to read 1 KiB; 3 clients, one file, R = 20/s",
+                "SODA, figure 6: time to read 1 KiB; 3 clients, one file, R = 1/s",
                 axis(),
                 Axis::logarithmic("mean time to read 1 KiB (us)"),
                 of(&reads),
             ),
             Figure::new(
                 "fig7",
-                "SODA, figure 7: time to write 1 KiB; 3 clients, one file, R = 20/s",
+                "SODA, figure 7: time to write 1 KiB; 3 clients, one file, R = 1/s",
                 axis(),
                 Axis::linear("mean time to write 1 KiB (us)"),
                 of(&writes),
@@ -435,8 +468,8 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
         checks: vec![
             Check::counted(
                 "Who asks at each read is given no lease",
-                asking_gets_none,
-                format!("{} for each read", digits(policy[1][0])),
+                given_to_who_asks == 0.0,
+                format!("{} for each read", digits(given_to_who_asks)),
             ),
             Check::timed(
                 "Where nobody writes, leases make reads many times as fast as asking",
@@ -448,15 +481,11 @@ pub(super) fn figures_6_and_7(lab: &Lab<'_>) -> Result<Found, LabError> {
     })
 }
 
-/// W / R of what is measured at the paper's rates, too, and for how long.
-const AS_A_CHECK: f64 = 0.3;
-const SLOWLY: Duration = Duration::from_secs(30);
-
 pub(super) const WHY_6_7: &str = "What is cached never leaves the kernel, and a write waits until each reader has given its \
     lease up. Whether there are leases where all write nearly as often as they read is the server's policy (equation 8), \
-    which the paper recommends and did not build: the table has how many were given and asked back. Everything happens \
-    twenty times as often as in the paper, and a call takes less time where there are more of them, as threads need not be \
-    woken for each; so the table has one row of either mode at the paper's rates.";
+    which the paper recommends and did not build: the table has how many were given and asked back. Rates are the paper's; \
+    servers with different rates and modes are measured beside each other, on a machine that is idle for most of the time, so \
+    whoever is asked has to be woken first.";
 
 #[cfg(test)]
 mod tests {
@@ -465,15 +494,14 @@ mod tests {
     #[test]
     fn a_write_costs_a_lowering_and_spares_its_writer_a_question() {
         let long = predict(60.0).expect("a term");
-        // R/W = 200, three clients: the lowering is 2 W / R, of which the writer's own lease gives back the more, the longer
-        // it is.
+        // R/W = 200, three clients: the lowering is 2 W / R; the longer a lease, the more of that it gives back.
         let besides =
             |t: f64| predict(t).map(|found| found.soda - found.left).expect("a term") / (2.0 * 0.01 / 2.0);
         assert!(besides(60.0).abs() < 0.05 && besides(10.0) < 0.15 && besides(2.0) < 0.3, "{}", besides(2.0));
         assert!(besides(SHORTEST) > 0.0 && besides(2.0) > 0.1, "{} {}", besides(SHORTEST), besides(2.0));
         assert!(long.exact < long.left, "a shorter lease saves less");
         // Nothing is left of a term that is no longer than the margin.
-        let none = predict(MARGIN * FASTER).expect("a term");
+        let none = predict(MARGIN).expect("a term");
         assert_eq!((none.left, none.soda), (2.0, 2.0));
         assert!(predict(SHORTEST).expect("a term").left < 2.0, "the shortest term measured is no lease");
     }
@@ -511,6 +539,6 @@ mod tests {
         assert_eq!(found.policy(), [0.5, 2.0]);
         let none = Shared { times: Times { reads: vec![call], writes: Vec::new() }, grants: 1, recalls: 0 };
         assert_eq!(none.policy(), [1.0, 0.0]);
-        assert_eq!(none.row("leases", 20.0, 0.0, Duration::from_secs(1))[5..], ["-", "1.00", "0"]);
+        assert_eq!(none.row("leases", 0.0, Duration::from_secs(1))[4..], ["-", "1.00", "0"]);
     }
 }

@@ -89,8 +89,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let title = format!("Hierarchical control, figure 4: builds on a mount, {} ms away", trip(lab));
     let build_time = Axis::linear("build (s)");
     Ok(Found {
-        paper: "Time-outs of 0.1, 1 and 2 s: a couple of seconds captures most of the bursts of updates of a build of SSH; with \
-                0.1 s the servers elect anew again and again.",
+        paper: "Time-outs of 0.1, 1 and 2 s, of a build of SSH: approximately a couple of seconds captures most of the bursts \
+                of updates.",
         why: format!(
             "{WHY} Here the compiler computed {} s at most, and the simulated build took, with write=behind, so many \
              messages: {}. Leases that were asked back on the mount: {}. What the mount asked for with {} s: {asked}.",
@@ -129,7 +129,7 @@ fn curves(mode: &str, points: &[(f64, f64)], color: usize) -> [Series; 2] {
 pub(super) const WHY: &str = "Where the time-out is longer than the compiler computes, the lease lasts through the build; \
     where it is shorter, what only the deep lease covered is asked for again and again. With write=behind leases on what \
     was changed stay until the server has it on its disk, whatever the time-out: a client has that done every other second. \
-    Who never gives the lease back has it asked for when the other machine looks. With write=through a mount sends \
+    Who never gives the lease back has it asked for when the other machine looks. A mount sends \
     more than is simulated: when all has gone back, the way to one file is a question for each name of its path, for its \
     attributes, and for lists of directories, where the simulation has one for each lease; the table has them by call.";
 

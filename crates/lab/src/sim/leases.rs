@@ -272,14 +272,16 @@ impl Leases {
                 idle.into_iter().filter_map(|fid| client.holder.release(clock(now), fid)).collect();
             book.messages(Kind::Release, acks.len() as u64);
             self.table.handle_release(clock(now), session(number), &acks);
-            let client = &self.clients[number];
             // A deep lease goes back when nothing below is to be told or made durable; where all is durable at once, what
             // there is is told first.
-            let stays = self.setting.syncs > 0.0 && !(client.dirty.is_empty() && client.undurable.is_empty());
-            let roots = client.holder.idle_deep(clock(now), older_than);
-            for root in if stays { Vec::new() } else { roots } {
-                self.flush(book, now, number);
-                self.drain(book, now);
+            let tells_first = self.setting.syncs == 0.0;
+            for root in self.clients[number].holder.idle_deep(clock(now), older_than) {
+                if tells_first {
+                    self.flush(book, now, number);
+                    self.drain(book, now);
+                } else if !self.is_durable(number, root.ino.0 as usize) {
+                    continue;
+                }
                 if let Some(ack) = self.clients[number].holder.release_deep(root) {
                     book.messages(Kind::Release, 1);
                     self.table.handle_release(clock(now), session(number), &[ack]);
@@ -287,6 +289,14 @@ impl Leases {
             }
             self.drain(book, now);
         }
+    }
+
+    /// Whether the server has all that the client did in a directory, or below it, on its disk.
+    fn is_durable(&self, client: usize, directory: usize) -> bool {
+        let client = &self.clients[client];
+        let above = |file: usize| std::iter::successors(Some(file), |of| self.tree.parents[*of]);
+        let mut open = client.dirty.keys().chain(&client.undurable);
+        !open.any(|file| above(*file).any(|of| of == directory))
     }
 
     fn take_op(&mut self) -> OpKey {
@@ -404,6 +414,26 @@ impl Leases {
         self.drain(book, now);
     }
 
+    /// What another machine would be told of a change. Who changes names where nobody else is gets a deep lease on them.
+    fn cause(&self, event: &Event) -> Cause {
+        match event.call {
+            SystemCall::Change if self.tree.directories.contains(&event.file) => Cause::Names(Vec::new()),
+            SystemCall::Change => Cause::Attributes,
+            _ => Cause::Data,
+        }
+    }
+
+    /// What was removed has no leases any more, and nothing of it is told; the server knows that without a message.
+    fn forget(&mut self, now: Monotonic, file: usize) {
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            client.made.remove(&file);
+            client.dirty.remove(&file);
+            client.undurable.remove(&file);
+            let ack = client.holder.release(now, fid(file));
+            self.table.handle_release(now, session(number), ack.as_slice());
+        }
+    }
+
     /// A write under write=behind that the server hears of later, if the leases allow that.
     fn write_here(&mut self, book: &mut Book, event: &Event) -> bool {
         let (now, object) = (clock(event.at), fid(event.file));
@@ -450,6 +480,7 @@ impl Protocol for Leases {
             // What an open needs to know the same lease covers.
             SystemCall::Open(_) => book.opened(0),
             SystemCall::Close => book.closed(0),
+            SystemCall::Gone => self.forget(now, event.file),
             SystemCall::Read | SystemCall::Look => {
                 let is_covered = client.holder.touch(now, object).is_some();
                 if is_covered || client.made.contains(&event.file) {
@@ -469,7 +500,8 @@ impl Protocol for Leases {
                 usage => {
                     let is_delayed = matches!(usage, Use::Behind { .. }) && self.write_here(book, event);
                     if !is_delayed {
-                        self.ask(book, event, Access::change(object, Cause::Data));
+                        let cause = self.cause(event);
+                        self.ask(book, event, Access::change(object, cause));
                     }
                     if self.setting.granularity != Granularity::Nodes {
                         // Attributes are asked for after a change: a use of the lease that covers it.

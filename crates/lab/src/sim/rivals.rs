@@ -26,6 +26,7 @@ impl Protocol for CheckEachRead {
         match event.call {
             SystemCall::Open(_) => book.opened(0),
             SystemCall::Close => book.closed(0),
+            SystemCall::Gone => {}
             SystemCall::Read | SystemCall::Look => {
                 let had = *copy == Some(*stored);
                 let (bytes, source) = if had { (0, Source::Cache) } else { (event.part, Source::Server) };
@@ -111,6 +112,7 @@ impl Protocol for Nfs {
                 book.opened(1);
             }
             SystemCall::Close => book.closed(0),
+            SystemCall::Gone => {}
             SystemCall::Read | SystemCall::Look => self.read(book, event),
             SystemCall::Write | SystemCall::Change => {
                 book.exchange_with_data(Kind::Write, event.part);
@@ -239,6 +241,7 @@ impl Protocol for WholeFiles {
                 (copy.data, copy.known) = (Some(version), version);
                 self.dirty.insert((event.client, event.file));
             }
+            SystemCall::Gone => {}
             SystemCall::Close => {
                 if !self.dirty.remove(&(event.client, event.file)) {
                     return book.closed(0);

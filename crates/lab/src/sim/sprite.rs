@@ -173,6 +173,7 @@ impl Protocol for Sprite {
             SystemCall::Read => self.read(book, event),
             SystemCall::Write => self.write(book, event),
             SystemCall::Close => self.close(book, event),
+            SystemCall::Gone => {}
             SystemCall::Look => self.look(book, event),
             SystemCall::Change => {
                 book.exchange_with_data(Kind::Write, event.part);

@@ -78,6 +78,9 @@ pub enum SystemCall {
     Look,
     /// Names are changed, without an open.
     Change,
+    /// The file has lost its last name, by a change of its directory that comes before this: what is asked of the server for it
+    /// was counted there.
+    Gone,
 }
 
 impl SystemCall {
@@ -358,7 +361,9 @@ mod tests {
                     SystemCall::Close => assert_eq!(open.take().map(|(file, _)| file), Some(event.file)),
                     SystemCall::Write => assert_eq!(open, Some((event.file, OpenFor::Writing))),
                     SystemCall::Read => assert_eq!(open.map(|(file, _)| file), Some(event.file)),
-                    SystemCall::Look | SystemCall::Change => panic!("{event:?} is of traces"),
+                    SystemCall::Look | SystemCall::Change | SystemCall::Gone => {
+                        panic!("{event:?} is of traces")
+                    }
                 }
             }
         }

@@ -41,7 +41,7 @@ impl Sharing {
     pub fn kept_lease_cost(&self, term: Term) -> f64 {
         let Sharing { clients: n, reads: r, writes: w } = *self;
         let (all_writes, others) = (n * w, (n - 1.0) * r);
-        // Nobody writes: 0, also where the term is infinite.
+        // The chance of no write in a term: where nobody writes, also in an infinite one.
         let untouched = if all_writes == 0.0 { 1.0 } else { (-all_writes * term.0).exp() };
         let length = lasting(all_writes, term.0) * (n / (n - 1.0 + untouched));
         let asked = 2.0 * n * r * missing(length, r + w);
