@@ -154,8 +154,8 @@ fn priced(percent: f64) -> String {
 pub(super) const WHY: &str = "A cached read never leaves the kernel; one from the server crosses loopback only, where the \
     network costs next to nothing. Each file is in a \
     directory of its own: in the order of one directory the client would bring them before they are asked for. The paper's \
-    price of a lease is what SODA adds to Linux's NFS of the time, whose clients had no cache at all; here it is what a lease adds \
-    to the same client with the same cache, which asks for one or not.";
+    price of a lease is what SODA adds to Linux's NFS of the time, whose clients had no cache at all; here it is what a \
+    lease adds to the same client with the same cache, which asks for one or not.";
 
 #[cfg(test)]
 mod tests {
