@@ -226,7 +226,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     Ok(Found {
         paper: "AFS v1: 1789 s at load 1 (100 %), 106 % at 2, 154 % at 5, 287 % at 8, 410 % at 10. AFS v2: 949 s, 100 \
                 %, 111 %, 117 %, 136 %, 160 % at 15 and 192 % at 20. Stand-alone: 1054 s on the machines of \
-                v1, 798 s on those of v2. TestAuth is 61.7 % of AFS v1's calls, GetFileStat 26.8 %; its caches hit in 81 % (files) and 82 % (status).",
+                v1, 798 s on those of v2. TestAuth is 61.7 % of AFS v1's calls, GetFileStat 26.8 %; \
+                its caches hit in 81 % (files) and 82 % (status).",
         why: format!(
             "{WHY} At {most} load units: {}, of their time at one. On the local disk: {}.",
             last.join(", "),
