@@ -1,7 +1,10 @@
 //! What is found: figures and tables, as data. [`crate::plot`] draws them.
 
+mod table;
+
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
+pub use table::{Table, Value};
 
 /// Curves and points over one pair of axes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -63,14 +66,6 @@ pub enum Style {
     Paper,
 }
 
-/// Rows of text and figures.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Table {
-    pub title: String,
-    pub head: Vec<String>,
-    pub rows: Vec<Vec<String>>,
-}
-
 impl Axis {
     pub fn linear(label: &str) -> Axis {
         Axis { label: label.to_owned(), scale: Scale::Linear, names: Vec::new() }
@@ -126,45 +121,6 @@ impl Figure {
     }
 }
 
-impl Table {
-    pub fn new<const N: usize>(title: &str, head: [&str; N]) -> Table {
-        Table { title: title.to_owned(), head: head.map(str::to_owned).to_vec(), rows: Vec::new() }
-    }
-
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.to_vec());
-    }
-
-    pub fn csv(&self) -> String {
-        let line =
-            |cells: &Vec<String>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\n";
-        std::iter::once(&self.head).chain(&self.rows).map(line).collect()
-    }
-}
-
-/// The columns stand below each other; the first to the left, figures to the right.
-impl std::fmt::Display for Table {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let lines = || std::iter::once(&self.head).chain(&self.rows);
-        let width = |column: usize| {
-            lines().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max()
-        };
-        let widths: Vec<usize> = (0..self.head.len()).map(|column| width(column).unwrap_or(0)).collect();
-        for line in lines() {
-            let mut text = String::new();
-            for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-                let gap = if column == 0 { "" } else { "  " };
-                match column {
-                    0 => write!(text, "{gap}{cell:<width$}")?,
-                    _ => write!(text, "{gap}{cell:>width$}")?,
-                }
-            }
-            writeln!(f, "{}", text.trim_end())?;
-        }
-        Ok(())
-    }
-}
-
 /// A cell of CSV (RFC 4180).
 fn quoted(cell: &str) -> String {
     if cell.contains([',', '"', '\n']) {
@@ -207,10 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn csv_keeps_commas_and_quotes() {
-        let mut table = Table::new("t", ["a", "b"]);
-        table.row(["1,5".into(), "say \"x\"".into()]);
-        assert_eq!(table.csv(), "a,b\n\"1,5\",\"say \"\"x\"\"\"\n");
+    fn csv_keeps_commas() {
         let series = vec![Series::new("s,t", Style::Line, vec![(1.0, 2.5)])];
         let figure = Figure::new("f", "F", Axis::linear("x (s)"), Axis::linear("y"), series);
         assert_eq!(figure.csv(), "series,x (s),y\n\"s,t\",1,2.5\n");
@@ -235,10 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_stand_in_columns() {
-        let mut table = Table::new("t", ["name", "n"]);
-        table.row(["a".into(), "1000".into()]);
-        assert_eq!(table.to_string(), "name     n\na     1000\n");
+    fn counts_are_whole_and_what_is_measured_has_three_digits() {
         assert_eq!(
             [amount(16.0), amount(0.0), amount(2.5), amount(f64::INFINITY)],
             ["16", "0", "2.50", "infinite"]

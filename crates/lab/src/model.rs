@@ -9,8 +9,8 @@ mod verdict;
 pub use sweep::Sweep;
 
 use crate::LabError;
-use crate::figure::{Table, digits};
-use serde::{Serialize, Serializer};
+use crate::figure::{Table, Value};
+use serde::Serialize;
 use soda_model::load::{GrayCheriton, Sharing, Subtree, Term};
 use std::fmt::{self, Display, Formatter};
 
@@ -120,61 +120,6 @@ impl Group {
     }
 }
 
-/// What the model says: never NaN.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Value {
-    Number(f64),
-    Holds(bool),
-}
-
-impl Value {
-    /// For people.
-    fn rounded(self) -> String {
-        match self {
-            Value::Number(number) => digits(number),
-            Value::Holds(_) => self.to_string(),
-        }
-    }
-}
-
-impl From<f64> for Value {
-    fn from(number: f64) -> Value {
-        Value::Number(number)
-    }
-}
-
-impl From<bool> for Value {
-    fn from(holds: bool) -> Value {
-        Value::Holds(holds)
-    }
-}
-
-/// All digits; `inf`; `yes` or `no`.
-impl Display for Value {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Value::Holds(holds) => f.write_str(if *holds { "yes" } else { "no" }),
-            Value::Number(number)
-                if number.is_finite() && *number != 0.0 && !(1e-6..1e15).contains(&number.abs()) =>
-            {
-                write!(f, "{number:e}")
-            }
-            Value::Number(number) => write!(f, "{number}"),
-        }
-    }
-}
-
-/// A number, or the text `inf`, for which JSON has no number; true or false.
-impl Serialize for Value {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Value::Number(number) if number.is_finite() => serializer.serialize_f64(*number),
-            Value::Number(_) => serializer.collect_str(self),
-            Value::Holds(holds) => serializer.serialize_bool(*holds),
-        }
-    }
-}
-
 /// One result of the model.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Quantity {
@@ -262,7 +207,13 @@ impl Answer {
     pub fn table(&self) -> Table {
         let mut table = Table::new("What the model says", ["group", "quantity", "value", "unit", "meaning"]);
         for Quantity { group, name, value, unit, meaning } in &self.quantities {
-            table.row([group.name(), name, &value.to_string(), unit, meaning].map(str::to_owned));
+            table.row([
+                group.name().into(),
+                (*name).into(),
+                value.clone(),
+                (*unit).into(),
+                (*meaning).into(),
+            ]);
         }
         table
     }

@@ -2,7 +2,7 @@
 
 use crate::check::Check;
 use crate::experiment::Findings;
-use crate::figure::Table;
+use crate::figure::{Table, Value};
 use crate::{LabError, plot};
 use std::fmt::Write;
 
@@ -75,7 +75,8 @@ fn section(page: &mut String, found: &Findings) -> Result<(), LabError> {
         let mut table = Table::new("What it is held to", ["claim", "holds", "about", "numbers"]);
         for check in &found.checks {
             let about = check.basis.about().to_owned();
-            table.row([check.claim.clone(), check.answer().to_owned(), about, check.numbers.clone()]);
+            let texts = [check.claim.clone(), check.answer().to_owned(), about, check.numbers.clone()];
+            table.row(texts.map(Value::from));
         }
         html_table(page, &table);
     }
@@ -104,7 +105,8 @@ fn html_table(page: &mut String, table: &Table) {
     let _ = writeln!(page, "<h3>{}</h3>\n<table>", escape(&table.title));
     page.push_str(&row(&table.head, "th"));
     for cells in &table.rows {
-        page.push_str(&row(cells, "td"));
+        let cells: Vec<String> = cells.iter().map(Value::rounded).collect();
+        page.push_str(&row(&cells, "td"));
     }
     page.push_str("</table>\n");
 }

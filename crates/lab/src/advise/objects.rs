@@ -2,7 +2,7 @@
 
 use super::{AGE, Waiting};
 use crate::LabError;
-use crate::figure::{Table, digits};
+use crate::figure::Table;
 use serde::Serialize;
 use soda_model::load::{Sharing, Term};
 
@@ -111,17 +111,17 @@ impl ObjectAdvice {
         let mut table = Table::new("What clients contend for, the busiest first:", head);
         for advice in objects {
             table.row([
-                advice.object.clone(),
-                digits(advice.clients),
-                digits(advice.reads_per_s),
-                digits(advice.writes_per_s),
-                advice.present.to_owned(),
-                digits(advice.messages),
-                advice.term.clone(),
-                advice.mode.to_owned(),
-                advice.granularity.to_owned(),
-                digits(advice.saved),
-                digits(advice.saved_if_one_writes),
+                advice.object.clone().into(),
+                advice.clients.into(),
+                advice.reads_per_s.into(),
+                advice.writes_per_s.into(),
+                advice.present.into(),
+                advice.messages.into(),
+                advice.term.clone().into(),
+                advice.mode.into(),
+                advice.granularity.into(),
+                advice.saved.into(),
+                advice.saved_if_one_writes.into(),
             ]);
         }
         table

@@ -5,7 +5,7 @@ use super::{Found, Lab, median_micros, test_auth};
 use crate::LabError;
 use crate::cell::Cell;
 use crate::check::Check;
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, Value, digits};
 use crate::proxy::Proxy;
 use std::fs::File;
 use std::io::Read;
@@ -45,7 +45,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     for (color, trip) in trips.into_iter().enumerate() {
         (lab.progress)(&format!("first bytes, {trip} ms away"));
         let At { found, ordered, asked } = at_distance(lab, sizes, files, trip)?;
-        ahead.row([trip.to_string(), digits(found[1][0] / 1e3), digits(ordered / 1e3)]);
+        ahead.row([trip.into(), (found[1][0] / 1e3).into(), (ordered / 1e3).into()]);
         let small = sizes.iter().filter(|size| **size <= ONE_MESSAGE).count();
         checks.push(asked.check(&format!("Cold, {trip} ms away, up to {ONE_MESSAGE} bytes"), small * files));
         let least = found.iter().map(|[cold, ..]| cold / 1e3).fold(f64::INFINITY, f64::min);
@@ -60,8 +60,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             for (column, time) in columns.iter_mut().zip(millis) {
                 column.push((*size as f64, time));
             }
-            let [cold, warm, asking, local] = millis.map(digits);
-            table.row([trip.to_string(), size.to_string(), cold, warm, asking, local]);
+            let [cold, warm, asking, local] = millis.map(Value::from);
+            table.row([trip.into(), (*size).into(), cold, warm, asking, local]);
         }
         let [cold, warm, asking, local] = columns;
         spans.push(format!(
@@ -123,11 +123,10 @@ fn paper_table() -> Table {
     let head = ["size (bytes)", "AFS cold (ms)", "AFS warm (ms)", "NFS (ms)", "stand-alone (ms)"];
     let mut table = Table::new("The paper's table XIV", head);
     for (number, (size, cold)) in SIZES.iter().zip(PAPER_COLD).enumerate() {
-        let first = |time: f64| if number == 0 { digits(time) } else { "-".to_owned() };
+        let first = |time: f64| Value::from((number == 0).then_some(time));
         let nfs = PAPER_NFS.iter().find(|(of, _)| of == size);
-        let nfs = nfs.map_or("-".to_owned(), |(_, time)| digits(*time));
-        let row = [size.to_string(), digits(cold), first(PAPER_WARM), nfs, first(PAPER_ALONE)];
-        table.row(row);
+        let nfs = nfs.map(|(_, time)| *time).into();
+        table.row([(*size).into(), cold.into(), first(PAPER_WARM), nfs, first(PAPER_ALONE)]);
     }
     table
 }
@@ -228,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_papers_table_has_nfs_for_the_smallest_and_the_largest_file() {
-        let nfs: Vec<String> = paper_table().rows.into_iter().map(|row| row[3].clone()).collect();
-        assert_eq!(nfs, ["15.7", "-", "-", "-", "15.9"]);
+        let nfs: Vec<Value> = paper_table().rows.into_iter().map(|row| row[3].clone()).collect();
+        assert_eq!(nfs, [Some(15.7), None, None, None, Some(15.9)].map(Value::from));
     }
 }

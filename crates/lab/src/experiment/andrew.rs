@@ -5,7 +5,7 @@ use super::{Found, Lab, at_once};
 use crate::LabError;
 use crate::cell::{Cell, Counters, grown};
 use crate::check::Check;
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, Value, digits};
 use crate::trace::Files;
 use soda_protocol::{CallKind, Purpose};
 use std::time::{Duration, Instant};
@@ -181,7 +181,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
                         test_auth = parts[0];
                     }
                     let ratio = |kind: &str| hit_ratio(&before, &after, kind);
-                    hits.row([mode.name.to_owned(), ratio("name"), ratio("attr"), ratio("data")]);
+                    hits.row([mode.name.into(), ratio("name"), ratio("attr"), ratio("data")]);
                 }
             }
         }
@@ -193,11 +193,10 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             let Some(all) = sums_of(&found) else { continue };
             points.push((load as f64, all));
             let theirs = paper.iter().find(|(at, _)| *at == load as f64);
-            let theirs = theirs.map_or("-".to_owned(), |(_, relative)| format!("{relative:.0}"));
-            let ours = format!("{:.0}", 100.0 * all.middle / points[0].1.middle);
-            let mut row = vec![mode.name.to_owned(), load.to_string(), all.to_string(), ours, theirs];
-            row.extend(middles(&found));
-            times.rows.push(row);
+            let theirs = theirs.map(|(_, relative)| *relative);
+            let ours = 100.0 * all.middle / points[0].1.middle;
+            let row = [mode.name.into(), load.into(), all.into(), ours.into(), theirs.into()];
+            times.rows.push(row.into_iter().chain(spreads(&found)).collect());
         }
         let Some((_, first)) = points.first().copied() else { continue };
         let parts: Vec<(f64, Spread)> =
@@ -213,11 +212,11 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut lasted = Vec::new();
     for ((name, _), found) in ALONE.iter().zip(&alone) {
         let Some(all) = sums_of(found) else { continue };
-        let row = [name, "-", &all.to_string(), "-", "-"].map(str::to_owned);
-        times.rows.push(row.into_iter().chain(middles(found)).collect());
+        let row = [(*name).into(), Value::Missing, all.into(), Value::Missing, Value::Missing];
+        times.rows.push(row.into_iter().chain(spreads(found)).collect());
         lasted.push(format!("{} ms", digits(all.middle)));
     }
-    hits.row(["AFS v1 in 1988", "-", "82", "81"].map(str::to_owned));
+    hits.row([Paper::V1.name().into(), Value::Missing, 82.0.into(), 81.0.into()]);
     relative.extend([Paper::V1, Paper::V2].map(|paper| {
         let series = Series::new(paper.name(), Style::Paper, paper.relative());
         series.looking(color_of(Some(paper)), 0)
@@ -226,9 +225,9 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let x = || Axis::linear("load units (machines at once)");
     Ok(Found {
         paper: "AFS v1: 1789 s at load 1 (100 %), 106 % at 2, 154 % at 5, 287 % at 8, 410 % at 10. AFS v2: 949 s, 100 \
-                %, 111 %, 117 %, 136 %, 160 % at 15 and 192 % at 20. Stand-alone: 1054 s on the machines of v1, 798 s on \
-                those of v2. TestAuth is 61.7 % of AFS v1's calls, GetFileStat 26.8 %; its caches hit in 81 % (files) and \
-                82 % (status).",
+                %, 111 %, 117 %, 136 %, 160 % at 15 and 192 % at 20. Stand-alone: 1054 s on the machines of \
+                v1, 798 s on those of v2. TestAuth is 61.7 % of AFS v1's calls, GetFileStat 26.8 %; \
+                its caches hit in 81 % (files) and 82 % (status).",
         why: format!(
             "{WHY} At {most} load units: {}, of their time at one. On the local disk: {}.",
             last.join(", "),
@@ -287,16 +286,16 @@ fn paper_times() -> Table {
         rows: Vec::new(),
     };
     for (load, all) in PAPER_V1 {
-        let row = [Paper::V1.name().to_owned(), load.to_string(), format!("{all:.0}")];
-        table.rows.push(row.into_iter().chain(PHASES.map(|_| "-".to_owned())).collect());
+        let row = [Paper::V1.name().into(), load.into(), all.into()];
+        table.rows.push(row.into_iter().chain(PHASES.map(|_| Value::Missing)).collect());
     }
     for (load, all, phases) in PAPER_V2 {
-        let row = [Paper::V2.name().to_owned(), load.to_string(), format!("{all:.0}")];
-        table.rows.push(row.into_iter().chain(phases.map(|phase| phase.to_string())).collect());
+        let row = [Paper::V2.name().into(), load.into(), all.into()];
+        table.rows.push(row.into_iter().chain(phases.map(Value::from)).collect());
     }
     for (name, all, phases) in PAPER_ALONE {
-        let row = [name.to_owned(), "-".to_owned(), all.to_string()];
-        table.rows.push(row.into_iter().chain(phases.map(|phase| phase.to_string())).collect());
+        let row = [name.into(), Value::Missing, all.into()];
+        table.rows.push(row.into_iter().chain(phases.map(Value::from)).collect());
     }
     table
 }
@@ -310,10 +309,10 @@ fn sums_of(found: &[[Duration; 5]]) -> Option<Spread> {
     Spread::of(found.iter().map(|phases| millis(phases.iter().sum())).collect())
 }
 
-/// Of each phase the middle of several rounds, ms.
-fn middles(found: &[[Duration; 5]]) -> Vec<String> {
+/// Each phase of several rounds, ms.
+fn spreads(found: &[[Duration; 5]]) -> impl Iterator<Item = Value> {
     let of = |phase: usize| Spread::of(found.iter().map(|phases| millis(phases[phase])).collect());
-    (0..PHASES.len()).filter_map(of).map(|phase| digits(phase.middle)).collect()
+    (0..PHASES.len()).map(move |phase| of(phase).into())
 }
 
 /// One machine, without Soda and without a network: what the paper calls stand-alone.
@@ -339,10 +338,11 @@ fn counters(cell: &Cell) -> Result<Counters, LabError> {
 }
 
 /// Of what was asked since `before`, the part that needed no server.
-fn hit_ratio(before: &Counters, after: &Counters, kind: &str) -> String {
+fn hit_ratio(before: &Counters, after: &Counters, kind: &str) -> Value {
     let grown = |what: &str| grown(before, after, &format!("{kind}_{what}")) as f64;
     let (hits, misses) = (grown("hits"), grown("misses"));
-    if hits + misses == 0.0 { "-".to_owned() } else { format!("{:.0}", 100.0 * hits / (hits + misses)) }
+    // Of nothing it is no number.
+    (100.0 * hits / (hits + misses)).into()
 }
 
 /// Returns the parts of all that the calls of [`PAPER_CALLS`] are, %.
@@ -357,7 +357,6 @@ fn add_calls(table: &mut Table, mode: &Mode, before: &Counters, after: &Counters
         .collect();
     let all: u64 = counted.iter().map(|(_, count)| count).sum();
     let part = |count: u64| 100.0 * count as f64 / all.max(1) as f64;
-    let percent = |count: u64| format!("{:.1}", part(count));
     let mut parts = Vec::new();
     for (place, (word, theirs)) in PAPER_CALLS.into_iter().enumerate() {
         let mut here: Vec<_> = counted.iter().filter(|(kind, _)| paper_call(*kind) == place).collect();
@@ -366,12 +365,13 @@ fn add_calls(table: &mut Table, mode: &Mode, before: &Counters, after: &Counters
             here.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
         let sum: u64 = here.iter().map(|(_, count)| count).sum();
         parts.push(part(sum));
-        let theirs = if mode.paper == Some(Paper::V1) { format!("{theirs:.1}") } else { "-".to_owned() };
-        let names = if names.is_empty() { "-".to_owned() } else { names.join(", ") };
-        table.row([mode.name.to_owned(), word.to_owned(), names, sum.to_string(), percent(sum), theirs]);
+        let theirs = (mode.paper == Some(Paper::V1)).then_some(theirs);
+        let names = (!names.is_empty()).then(|| names.join(", "));
+        let row = [mode.name.into(), word.into(), names.into(), sum.into(), part(sum).into(), theirs.into()];
+        table.row(row);
     }
-    let row = [mode.name, "all", "", &all.to_string(), &percent(all), ""];
-    table.row(row.map(str::to_owned));
+    let row = [mode.name.into(), "all".into(), Value::Missing, all.into(), part(all).into(), Value::Missing];
+    table.row(row);
     parts
 }
 
@@ -469,8 +469,8 @@ mod tests {
         let counters = |hits: u64, misses: u64| -> Counters {
             [("name_hits".to_owned(), hits), ("name_misses".to_owned(), misses)].into()
         };
-        assert_eq!(hit_ratio(&counters(100, 0), &counters(103, 1), "name"), "75");
-        assert_eq!(hit_ratio(&counters(100, 0), &counters(100, 0), "name"), "-");
+        assert_eq!(hit_ratio(&counters(100, 0), &counters(103, 1), "name"), Value::Number(75.0));
+        assert_eq!(hit_ratio(&counters(100, 0), &counters(100, 0), "name"), Value::Missing);
     }
 
     #[test]
@@ -490,7 +490,7 @@ mod tests {
             (parts[0] - 100.0 * 60.0 / 99.0).abs() < 1e-9 && parts.len() == PAPER_CALLS.len(),
             "{parts:?}"
         );
-        let column = |at: usize| table.rows.iter().map(|row| row[at].as_str()).collect::<Vec<_>>();
+        let column = |at: usize| table.rows.iter().map(|row| row[at].rounded()).collect::<Vec<_>>();
         assert_eq!(column(3), ["60", "30", "4", "0", "0", "0", "5", "99"]);
         assert_eq!(column(2)[..3], ["getattr 60", "lookup 20, lookupstat 10", "read 4"]);
         assert_eq!(column(5)[..2], ["61.7", "26.8"]);
@@ -511,7 +511,8 @@ mod tests {
             assert!(all.abs_diff(phases.iter().sum()) <= 1, "{name}");
         }
         let row = paper_times().rows.pop().expect("rows");
-        assert_eq!(row[1..], ["-", "798", "13", "37", "51", "132", "566"]);
+        let all = [798.0, 13.0, 37.0, 51.0, 132.0, 566.0].map(Value::from);
+        assert_eq!((&row[1], &row[2..]), (&Value::Missing, &all[..]));
     }
 
     #[test]

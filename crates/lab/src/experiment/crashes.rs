@@ -109,14 +109,14 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         waits.push((names.len() as f64, seen.longest.as_secs_f64()));
         checks.push(seen.check(point));
         server.row([
-            (*point).to_owned(),
-            (*meaning).to_owned(),
-            seen.calls.to_string(),
-            seen.errors.to_string(),
-            digits(seen.longest.as_secs_f64()),
-            seen.lost.to_string(),
-            seen.torn.to_string(),
-            seen.fsck,
+            (*point).into(),
+            (*meaning).into(),
+            seen.calls.into(),
+            seen.errors.into(),
+            seen.longest.as_secs_f64().into(),
+            seen.lost.into(),
+            seen.torn.into(),
+            seen.fsck.into(),
         ]);
     }
     let head = [
@@ -126,7 +126,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         "files written",
         "of these synced",
         "synced and lost",
-        "not synced, there",
+        "not synced",
+        "of these there",
         "torn",
         "others read after (s)",
         "fsck",
@@ -141,16 +142,17 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         read_after.push((names.len() as f64, seen.read_after.as_secs_f64()));
         checks.push(seen.check(&format!("{point}, {}", mode.name())));
         client.row([
-            (*point).to_owned(),
-            mode.name().to_owned(),
-            (*meaning).to_owned(),
-            seen.written.to_string(),
-            seen.synced.to_string(),
-            seen.lost.to_string(),
-            format!("{} of {}", seen.unsynced_there, seen.written - seen.synced),
-            seen.torn.to_string(),
-            digits(seen.read_after.as_secs_f64()),
-            seen.fsck,
+            (*point).into(),
+            mode.name().into(),
+            (*meaning).into(),
+            seen.written.into(),
+            seen.synced.into(),
+            seen.lost.into(),
+            (seen.written - seen.synced).into(),
+            seen.unsynced_there.into(),
+            seen.torn.into(),
+            seen.read_after.as_secs_f64().into(),
+            seen.fsck.into(),
         ]);
     }
     let longest = |waits: &[(f64, f64)]| digits(waits.iter().map(|wait| wait.1).fold(0.0, f64::max));

@@ -36,8 +36,9 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         "writes",
         "waited on average (s)",
         "+- 2 standard errors",
-        "shortest, longest",
-        "model",
+        "shortest (s)",
+        "longest (s)",
+        "model (s)",
     ];
     let title = format!(
         "{MACHINES} machines, one file, R = {READS}/s, W = {WRITES}/s; so many of the others are frozen while one writes"
@@ -207,13 +208,14 @@ fn rows(table: &mut Table, name: &str, waits: &Waits, model: &[f64; MACHINES]) {
             .iter()
             .fold((f64::INFINITY, 0.0_f64), |(least, most), wait| (least.min(*wait), most.max(*wait)));
         table.row([
-            name.to_owned(),
-            gone.to_string(),
-            waits.len().to_string(),
-            digits(mean),
-            digits(2.0 * error),
-            format!("{}, {}", digits(least), digits(most)),
-            digits(*model),
+            name.into(),
+            gone.into(),
+            waits.len().into(),
+            mean.into(),
+            (2.0 * error).into(),
+            least.into(),
+            most.into(),
+            (*model).into(),
         ]);
     }
 }

@@ -7,7 +7,7 @@ use super::{Found, Lab};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages, count};
 use crate::check::Check;
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, Value, digits};
 use crate::proxy::Proxy;
 use crate::trace::Files;
 use std::time::{Duration, Instant};
@@ -44,19 +44,18 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             let mut runs = (0..rounds).map(run).collect::<Result<Vec<Run>, _>>()?;
             runs.sort_by(|one, other| one.all().total_cmp(&other.all()));
             let middle = runs[runs.len() / 2].costs;
-            let [messages, leases] = middle.cells();
+            let Costs { messages, leases } = middle;
             costs.push(middle);
             let spread = |seconds: &dyn Fn(&Run) -> f64| Spread::of(runs.iter().map(seconds).collect());
             let parts = (0..PHASES.len() + 1).map(|part| spread(&|run: &Run| run.seconds[part]));
             let all = spread(&Run::all);
-            let cells = parts.chain([all]).map(|spread| spread.map_or("-".to_owned(), |of| of.to_string()));
-            let row = [mode.to_owned(), trip.to_string()].into_iter().chain(cells);
+            let row = [mode.into(), trip.into()].into_iter().chain(parts.chain([all]).map(Value::from));
             if let (Some(all), true) = (all, Some(&trip) == trips.last()) {
                 farthest
                     .push(format!("{mode} {} s, {messages} messages, {leases} leases", digits(all.middle)));
             }
             points.extend(all.map(|all| (trip as f64, all)));
-            table.rows.push(row.chain([messages, leases]).collect());
+            table.rows.push(row.chain(middle.cells()).collect());
         }
         series.push(spread::series(mode, &points));
     }
@@ -151,8 +150,8 @@ impl Costs {
         Ok(Costs { messages, leases: count(&cell.server_counters()?, "leases") })
     }
 
-    fn cells(self) -> [String; 2] {
-        [self.messages, self.leases].map(|count| count.to_string())
+    fn cells(self) -> [Value; 2] {
+        [self.messages, self.leases].map(Value::from)
     }
 }
 
@@ -211,19 +210,20 @@ fn openssh(lab: &Lab<'_>) -> Result<(Vec<Series>, Table), LabError> {
         }
     };
     let mut series = Vec::new();
-    let mut row = |mode: &str, trip: &str, times: [Duration; 3], synced: Duration, costs: [String; 2]| {
-        let all = (times.iter().sum::<Duration>() + synced).as_secs_f64();
-        let mut row = vec![mode.to_owned(), trip.to_owned()];
-        row.extend(times.iter().chain([&synced]).map(|time| digits(time.as_secs_f64())));
-        row.push(digits(all));
-        row.extend(costs);
-        table.rows.push(row);
-        all
-    };
+    let mut row =
+        |mode: &str, trip: Option<u64>, times: [Duration; 3], synced: Duration, costs: [Value; 2]| {
+            let all = (times.iter().sum::<Duration>() + synced).as_secs_f64();
+            let mut row: Vec<Value> = vec![mode.into(), trip.into()];
+            row.extend(times.iter().chain([&synced]).map(|time| Value::from(time.as_secs_f64())));
+            row.push(all.into());
+            row.extend(costs);
+            table.rows.push(row);
+            all
+        };
     (lab.progress)("openssh on the local disk");
     let local = tempfile::tempdir_in(lab.scratch).map_err(LabError::io(lab.scratch))?;
     let times = openssh.run(lab, local.path())?;
-    let local = row("local disk", "-", times, Duration::ZERO, ["-", "-"].map(str::to_owned));
+    let local = row("local disk", None, times, Duration::ZERO, [Value::Missing, Value::Missing]);
     let ends = [OPENSSH_TRIPS[0], OPENSSH_TRIPS[OPENSSH_TRIPS.len() - 1]];
     series.push(Series::new("local disk", Style::Line, ends.map(|trip| (trip as f64, local)).to_vec()));
     for (mode, deep, options) in OPENSSH_MODES {
@@ -236,7 +236,7 @@ fn openssh(lab: &Lab<'_>) -> Result<(Vec<Series>, Table), LabError> {
             let times = openssh.run(lab, &cell.mounts[0].root)?;
             let start = Instant::now();
             cell.mounts[0].sync()?;
-            let all = row(mode, &trip.to_string(), times, start.elapsed(), Costs::of(&cell)?.cells());
+            let all = row(mode, Some(trip), times, start.elapsed(), Costs::of(&cell)?.cells());
             points.push((trip as f64, all));
             cell.mounts.clear();
         }

@@ -8,7 +8,7 @@ use super::{Lab, times};
 use crate::LabError;
 use crate::cell::{Cell, Messages, count, grown};
 use crate::check::Check;
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, Value, digits};
 use crate::proxy::Proxy;
 use crate::trace::Files;
 use std::path::Path;
@@ -106,7 +106,7 @@ pub(super) fn run(lab: &Lab<'_>, trips: &[u64]) -> Result<Foreign, LabError> {
                 let Some(all) = Spread::of(found.iter().map(|done| done.seconds).collect()) else { continue };
                 curves[case][mode].push((*trip as f64, all));
                 let Some(last) = found.into_iter().last() else { continue };
-                let row = [name.to_owned(), MODES[mode].0.to_owned(), trip.to_string(), all.to_string()];
+                let row = [name.into(), MODES[mode].0.into(), (*trip).into(), all.into()];
                 table.rows.push(row.into_iter().chain(last.cells()).collect());
                 farthest[case][mode] = Some(last);
             }
@@ -213,13 +213,13 @@ struct Done {
 }
 
 impl Done {
-    fn cells(&self) -> [String; 5] {
+    fn cells(&self) -> [Value; 5] {
         let by_call: Vec<String> =
             self.by_call.iter().map(|(call, count)| format!("{call} {count}")).collect();
         let Messages { all, .. } = self.messages;
-        let counts = [all, self.messages.for_consistency(), self.given, self.leases].map(|n| n.to_string());
+        let counts = [all, self.messages.for_consistency(), self.given, self.leases].map(Value::from);
         let [all, consistency, given, leases] = counts;
-        [all, consistency, given, leases, by_call.join(", ")]
+        [all, consistency, given, leases, by_call.join(", ").into()]
     }
 }
 
@@ -318,6 +318,6 @@ mod tests {
     #[test]
     fn calls_stand_with_their_counts() {
         let cells = done_with(7).expect("done").cells();
-        assert_eq!(cells, ["7", "5", "1", "2", "read 7"].map(str::to_owned));
+        assert_eq!(cells, [7_u64.into(), 5_u64.into(), 1_u64.into(), 2_u64.into(), "read 7".into()]);
     }
 }

@@ -6,7 +6,7 @@ use super::{Found, Lab, at_once, counters};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages, Mount, grown};
 use crate::check::Check;
-use crate::figure::{self, Axis, Figure, Table, digits};
+use crate::figure::{self, Axis, Figure, Table, Value, digits};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ const CALLS: [(&str, &str, &[usize]); 4] = [
 ];
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
-    let head = ["size", "test", "files", "open (ms)", "read or write (ms)", "close (ms)"];
+    let head = ["size", "bytes", "test", "files", "open (ms)", "read or write (ms)", "close (ms)"];
     let mut table = Table::new("Time of the calls: median (quartiles)", head);
     // Of each test: by call and size.
     let mut points: [[Vec<(f64, Spread)>; 3]; 4] = Default::default();
@@ -52,9 +52,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             for (points, spread) in points[test].iter_mut().zip(&spreads) {
                 points.extend(spread.map(|spread| (size as f64, spread)));
             }
-            let shown = spreads.map(|spread| spread.map_or("-".to_owned(), |spread| spread.to_string()));
-            let row = [figure::size(size as f64), TESTS[test].to_owned(), calls.len().to_string()];
-            table.rows.push(row.into_iter().chain(shown).collect());
+            let row = [figure::size(size as f64).into(), size.into(), TESTS[test].into(), calls.len().into()];
+            table.rows.push(row.into_iter().chain(spreads.map(Value::from)).collect());
         }
     }
     let figures = CALLS.map(|(name, label, tests)| {
@@ -196,9 +195,13 @@ pub(super) fn scalability(lab: &Lab<'_>) -> Result<Found, LabError> {
             sent.push(of_jobs);
             if let Some(time) = Spread::of(times) {
                 points.push((count as f64, time));
-                let counts = [digits(of_jobs.messages), of_jobs.recalls.to_string()];
-                let row = [count.to_string(), mode.to_owned(), time.to_string()];
-                table.rows.push(row.into_iter().chain(counts).collect());
+                table.row([
+                    count.into(),
+                    mode.into(),
+                    time.into(),
+                    of_jobs.messages.into(),
+                    of_jobs.recalls.into(),
+                ]);
             }
         }
         if let (Some((_, first)), Some((_, last))) = (points.first(), points.last()) {

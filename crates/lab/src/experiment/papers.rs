@@ -3,7 +3,7 @@
 use super::{Found, Lab};
 use crate::LabError;
 use crate::check::Check;
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, Value, digits};
 use crate::sim::leases::Setting;
 use crate::sim::workload::Workload;
 use crate::sim::{INTERVAL, Outcome, System, run};
@@ -66,7 +66,7 @@ pub(super) fn figure_2(lab: &Lab<'_>) -> Result<Found, LabError> {
         let (paper, exact) =
             (sharing.lease_cost(Term::new(t)?, UNICAST), sharing.exact_lease_cost(Term::new(t)?, UNICAST));
         compared.push((mean, margin, exact));
-        table.row([t, paper, exact, mean, margin].map(digits));
+        table.row([t, paper, exact, mean, margin].map(Value::from));
     }
     let series = vec![
         Series::new("paper, equation 5", Style::Line, curve(&|t| sharing.lease_cost(t, UNICAST))?),
@@ -127,10 +127,7 @@ pub(super) fn figure_3(lab: &Lab<'_>) -> Result<Found, LabError> {
                 format!("{} +- {} times", digits(mean / asking), digits(margin / asking)),
             ));
         }
-        let figures = [paper, exact, mean / asking, margin / asking];
-        let mut row = vec![n.to_string()];
-        row.extend(figures.map(digits));
-        table.rows.push(row);
+        table.row([f64::from(n), paper, exact, mean / asking, margin / asking].map(Value::from));
     }
     series.push(Series::new("asking each time (Sprite)", Style::Line, vec![(1.0, 1.0), (80.0, 1.0)]));
     series.push(simulated("lease core, t = 20 s", points));

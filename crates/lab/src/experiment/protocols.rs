@@ -3,7 +3,7 @@
 use super::{Found, Lab, times};
 use crate::LabError;
 use crate::check::Check;
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, Value};
 use crate::sim::compare::{Compared, systems};
 use crate::sim::leases::{Setting, Use};
 use crate::sim::workload::{Arrivals, Popularity, Sizes, Workload};
@@ -85,7 +85,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
 
 /// What equation (8) saves where reads are independent, and what it costs or saves in sessions; and that in words.
 fn policy(lab: &Lab<'_>, base: Workload) -> Result<(Table, String), LabError> {
-    let title = "Equation (8): messages/s of each client, +- (99 %); R = 5/s, W = 0.25/s";
+    let title = "Equation (8): messages/s of each client, and between what they are 99 % of the time; R = 5/s, W = 0.25/s";
     let systems = [
         ("leases of 10 s (paper)", System::Leases(Setting::paper(10.0, Network::Unicast))),
         ("Soda, write=through", System::Leases(Setting::soda(Use::Through))),
@@ -106,13 +106,13 @@ fn policy(lab: &Lab<'_>, base: Workload) -> Result<(Table, String), LabError> {
         for clients in [20, 40, MOST] {
             (lab.progress)(&format!("simulating equation (8), {clients} clients, reads {name}"));
             let workload = Workload { clients, duration: lab.by_extent(60.0, 300.0), arrivals, ..base };
-            let mut row = vec![name.to_owned(), clients.to_string()];
+            let mut row: Vec<Value> = vec![name.into(), clients.into()];
             let mut loads = Vec::new();
             for (_, system) in systems {
                 let (load, margin) = simulate(system, &workload, ROUND_TRIP, 5)?.server_load();
                 loads.push(load);
-                let each = |load: f64| digits(load / f64::from(clients));
-                row.push(format!("{} +- {}", each(load), each(margin)));
+                let each = |load: f64| load / f64::from(clients);
+                row.push(Value::within(each(load), each(margin)));
             }
             table.rows.push(row);
             if clients == MOST {

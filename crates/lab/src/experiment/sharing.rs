@@ -61,8 +61,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
             let Some(millis) = Spread::of(times) else { continue };
             points.push((f64::from(place), scenario, millis));
             // It has a number for this one only.
-            let theirs = if writers == machines { format!("{PAPER_ALL_WRITE:.0}") } else { "-".to_owned() };
-            table.row([format!("{writers} of {machines}"), mode.to_owned(), millis.to_string(), theirs]);
+            let theirs = (writers == machines).then_some(PAPER_ALL_WRITE);
+            table.row([writers.into(), mode.into(), millis.into(), theirs.into()]);
         }
         order.push(format!("with {mode} {}", slowest_last(&points)));
         let middles = points.iter().map(|(place, _, millis)| (*place, millis.middle)).collect();
@@ -187,8 +187,7 @@ pub(super) fn polling(lab: &Lab<'_>) -> Result<Found, LabError> {
                 most_asked = asked_each;
             }
             let Some(millis) = Spread::of(times) else { continue };
-            let waiting = [format!("{writers} of {machines}"), named(wait), millis.to_string()];
-            table.rows.push(waiting.into_iter().chain([asked_each.to_string()]).collect());
+            table.row([(*writers).into(), named(wait).into(), millis.into(), asked_each.into()]);
             match wait {
                 Some(wait) => polled[number].push((wait, millis)),
                 // As wide as the figure.

@@ -1,6 +1,6 @@
 //! What is measured again and again while the machine does other things, too: the middle, and how far the rest is from it.
 
-use crate::figure::{Series, Style, digits};
+use crate::figure::{Series, Style, Value};
 use std::time::Duration;
 
 /// The median of some measurements and their quartiles; of three, the least and the greatest.
@@ -43,14 +43,9 @@ impl Spread {
 /// Into so many a measurement is divided.
 const STRETCHES: usize = 9;
 
-/// For a table: `12.5 (11.0 to 14.2)`.
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Spread { middle, low, high } = self;
-        match low == high {
-            true => f.write_str(&digits(*middle)),
-            false => write!(f, "{} ({} to {})", digits(*middle), digits(*low), digits(*high)),
-        }
+impl From<Spread> for Value {
+    fn from(Spread { middle, low, high }: Spread) -> Value {
+        Value::Spread { middle, low, high }
     }
 }
 
@@ -68,11 +63,14 @@ mod tests {
     #[test]
     fn the_middle_and_what_is_around_it() {
         assert_eq!(Spread::of(Vec::new()), None);
-        let text = |values: &[f64]| Spread::of(values.to_vec()).expect("some").to_string();
-        assert_eq!(text(&[7.0]), "7.00");
-        assert_eq!(text(&[3.0, 1.0, 2.0]), "2.00 (1.00 to 3.00)");
-        assert_eq!(text(&[4.0, 1.0, 2.0, 3.0]), "2.50 (1.00 to 4.00)");
-        assert_eq!(text(&[8.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 9.0]), "5.00 (3.00 to 7.00)");
+        let of = |values: &[f64]| {
+            let Spread { middle, low, high } = Spread::of(values.to_vec()).expect("some");
+            [middle, low, high]
+        };
+        assert_eq!(of(&[7.0]), [7.0, 7.0, 7.0]);
+        assert_eq!(of(&[3.0, 1.0, 2.0]), [2.0, 1.0, 3.0]);
+        assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]), [2.5, 1.0, 4.0]);
+        assert_eq!(of(&[8.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 9.0]), [5.0, 3.0, 7.0]);
     }
 
     #[test]
@@ -88,7 +86,7 @@ mod tests {
             })
             .collect();
         let found = Spread::of_means(&calls, length).expect("calls");
-        assert!((found.middle - 1.9).abs() < 1e-6 && (found.high - 1.9).abs() < 1e-6, "{found}");
+        assert!((found.middle - 1.9).abs() < 1e-6 && (found.high - 1.9).abs() < 1e-6, "{found:?}");
         assert_eq!(Spread::of_means(&[], length), None);
     }
 }

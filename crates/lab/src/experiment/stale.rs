@@ -95,16 +95,16 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         let rates = (often(found.reads.len() as u64), often(found.writes));
         let there = simulated(mode, rates, lab.by_extent(2000.0, 20_000.0))?;
         table.row([
-            mode.name(),
-            found.reads.len().to_string(),
-            found.writes.to_string(),
-            found.stale().to_string(),
-            digits(100.0 * found.part()),
-            digits(100.0 * there.stale),
-            digits(found.longest()),
-            digits(found.messages),
-            digits(there.messages),
-            digits(median_micros(found.reads.iter().map(|read| read.took).collect())),
+            mode.name().into(),
+            found.reads.len().into(),
+            found.writes.into(),
+            found.stale().into(),
+            (100.0 * found.part()).into(),
+            (100.0 * there.stale).into(),
+            found.longest().into(),
+            found.messages.into(),
+            there.messages.into(),
+            median_micros(found.reads.iter().map(|read| read.took).collect()).into(),
         ]);
         all.push((mode, found, there));
     }

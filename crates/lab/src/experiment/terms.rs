@@ -4,9 +4,9 @@ use super::papers::{Point, agreement, simulated};
 use super::spread::{self, Spread};
 use super::{Found, Lab, at_once, counters, in_threads, median_micros, micros, times};
 use crate::LabError;
-use crate::cell::{Cell, Messages, count};
+use crate::cell::{Cell, Messages, grown};
 use crate::check::Check;
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, Value, digits};
 use crate::sim::leases::{Setting, Use};
 use crate::sim::workload::Workload;
 use crate::sim::{INTERVAL, System, run};
@@ -238,8 +238,8 @@ pub(super) fn figure_5(lab: &Lab<'_>) -> Result<Found, LabError> {
         let by_call =
             found.by_call.iter().map(|(call, count)| format!("{call} {}", digits(of_a_read(*count))));
         let by_call = by_call.collect::<Vec<_>>().join(", ");
-        let numbers = [t, load, percent, asked, mean, margin, soda, exact, left].map(digits);
-        table.rows.push(numbers.into_iter().chain([by_call]).collect());
+        let numbers = [t, load, percent, asked, mean, margin, soda, exact, left].map(Value::from);
+        table.rows.push(numbers.into_iter().chain([by_call.into()]).collect());
     }
     let last = messages.last().map_or(f64::NAN, |(t, _)| *t);
     let curve = |of: fn(Predicted) -> f64| -> Result<Vec<(f64, f64)>, LabError> {
@@ -342,7 +342,7 @@ fn shared(cell: &Cell, (reads, writes): (f64, f64), length: Duration) -> Result<
     let before = cell.server_counters()?;
     let times = share(&handles, (reads, writes), length)?;
     let after = cell.server_counters()?;
-    let grown = |name: &str| count(&after, name).saturating_sub(count(&before, name));
+    let grown = |name: &str| grown(&before, &after, name);
     Ok(Shared { times, grants: grown("lease.read_grants"), recalls: grown("lease.recalls") })
 }
 
@@ -353,16 +353,15 @@ impl Shared {
         [part(self.grants, self.times.reads.len()), part(self.recalls, self.times.writes.len())]
     }
 
-    fn row(&self, name: &str, w: f64, length: Duration) -> Vec<String> {
-        let shown = |spread: Option<Spread>| spread.map_or("-".to_owned(), |spread| spread.to_string());
-        let [grants, recalls] = self.policy().map(digits);
+    fn row(&self, name: &str, w: f64, length: Duration) -> Vec<Value> {
+        let [grants, recalls] = self.policy().map(Value::from);
         let all = self.times.reads.iter().map(|(_, took)| *took).collect();
         vec![
-            name.to_owned(),
-            digits(w),
-            shown(Spread::of_means(&self.times.reads, length)),
-            digits(median_micros(all)),
-            shown(Spread::of_means(&self.times.writes, length)),
+            name.into(),
+            w.into(),
+            Spread::of_means(&self.times.reads, length).into(),
+            median_micros(all).into(),
+            Spread::of_means(&self.times.writes, length).into(),
             grants,
             recalls,
         ]
@@ -539,6 +538,9 @@ mod tests {
         assert_eq!(found.policy(), [0.5, 2.0]);
         let none = Shared { times: Times { reads: vec![call], writes: Vec::new() }, grants: 1, recalls: 0 };
         assert_eq!(none.policy(), [1.0, 0.0]);
-        assert_eq!(none.row("leases", 0.0, Duration::from_secs(1))[4..], ["-", "1.00", "0"]);
+        assert_eq!(
+            none.row("leases", 0.0, Duration::from_secs(1))[4..],
+            [None, Some(1.0), Some(0.0)].map(Value::from)
+        );
     }
 }

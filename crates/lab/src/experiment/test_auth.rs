@@ -63,13 +63,13 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<TestAuth, LabError> {
             let Some(time) = Spread::of_means(&asked, length.max(EVERY)) else { continue };
             points.push((*load as f64, time));
             table.row([
-                mode.name.to_owned(),
-                load.to_string(),
-                time.to_string(),
-                format!("{:.0}", 100.0 * time.middle / points[0].1.middle),
-                digits(inside),
-                digits(*theirs),
-                format!("{:.0}", relative(*theirs)),
+                mode.name.into(),
+                (*load).into(),
+                time.into(),
+                (100.0 * time.middle / points[0].1.middle).into(),
+                inside.into(),
+                (*theirs).into(),
+                relative(*theirs).into(),
             ]);
         }
         let Some((_, first)) = points.first().copied() else { continue };

@@ -7,7 +7,7 @@ use super::{Found, Lab};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages, count};
 use crate::check::Check;
-use crate::figure::{Axis, Figure, Series, Style, Table, digits};
+use crate::figure::{Axis, Figure, Series, Style, Table, Value, digits};
 use crate::proxy::Proxy;
 use crate::sim::leases::{Setting, Use};
 use crate::sim::{self, Kind, System};
@@ -59,20 +59,20 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
     let mut table = Table::new(&title, head);
     let mut series = Vec::new();
     for (color, (mode, _, usage)) in MODES.into_iter().enumerate() {
-        let mut row = |name: String, setting: Setting| {
+        let mut row = |name: Value, setting: Setting| {
             let outcome = sim::replay(System::Leases(setting), &replay, 0.0);
             let waited = |trip: f64| {
                 let outcome = sim::replay(System::Leases(setting), &replay, trip);
-                digits(outcome.read_delay + outcome.write_delay)
+                Value::from(outcome.read_delay + outcome.write_delay)
             };
             let kind = |kind| outcome.messages.get(&kind).copied().unwrap_or(0);
-            let counts = [outcome.all(), kind(Kind::Release), kind(Kind::Recall) / 2].map(|n| n.to_string());
-            let row = [mode.to_owned(), name].into_iter().chain(counts).chain([waited(0.05), waited(0.2)]);
+            let counts = [outcome.all(), kind(Kind::Release), kind(Kind::Recall) / 2].map(Value::from);
+            let row = [mode.into(), name].into_iter().chain(counts).chain([waited(0.05), waited(0.2)]);
             table.rows.push(row.collect());
             outcome.all() as f64
         };
-        let points = TIMEOUTS.map(|timeout| (timeout, row(name(timeout), simulated(usage, timeout))));
-        row("node leases".to_owned(), Setting::soda(usage).syncing());
+        let points = TIMEOUTS.map(|timeout| (timeout, row(timeout.into(), simulated(usage, timeout))));
+        row("node leases".into(), Setting::soda(usage).syncing());
         series.extend(curves(mode, &points, color));
     }
     let (x, y) =
@@ -177,7 +177,7 @@ fn measured(lab: &Lab<'_>) -> Result<Measured, LabError> {
     let timeouts = lab.by_extent(&MEASURED[..1], &MEASURED);
     let head = [
         "mode",
-        "lease-idle",
+        "lease-idle (s)",
         "time (s)",
         "messages",
         "simulated",
@@ -215,17 +215,19 @@ fn measured(lab: &Lab<'_>) -> Result<Measured, LabError> {
             let replay = watched(&recording.end()).replay();
             let outcome = sim::replay(System::Leases(simulated(usage, timeout)), &replay, 0.0);
             let kind = |kind| outcome.messages.get(&kind).copied().unwrap_or(0);
-            let seconds = digits(run.seconds);
             let counts = [
                 (run.messages, outcome.all()),
                 (run.given_back, kind(Kind::Release)),
                 (run.recalls, kind(Kind::Recall) / 2),
             ];
-            let counts = counts.into_iter().flat_map(|(here, there)| [here.to_string(), there.to_string()]);
-            let row = [mode.to_owned(), name(timeout), seconds].into_iter().chain(counts);
+            let counts = counts.into_iter().flat_map(|(here, there)| [here, there].map(Value::from));
+            let row = [mode.into(), timeout.into(), run.seconds.into()].into_iter().chain(counts);
             let kinds: Vec<(&str, u64)> =
                 outcome.messages.iter().map(|(kind, count)| (kind.name(), *count)).collect();
-            found.table.rows.push(row.chain([listed(&run.by_call), listed(&kinds)]).collect());
+            found
+                .table
+                .rows
+                .push(row.chain([listed(&run.by_call), listed(&kinds)].map(Value::from)).collect());
             asked.extend((timeout == MEASURED[0]).then(|| {
                 let looks = Looks::of(&run.by_call);
                 found.checks.push(looks.check(mode));
@@ -313,7 +315,7 @@ impl std::fmt::Display for Looks {
 
 /// openssh, as in the paper, with delayed writes; and its seconds by time-out.
 fn openssh(lab: &Lab<'_>) -> Result<(Table, Vec<(f64, f64)>), LabError> {
-    let head = ["mode", "lease-idle", "time (s)", "messages", "given back", "recalls"];
+    let head = ["mode", "lease-idle (s)", "time (s)", "messages", "given back", "recalls"];
     let mut table = Table::new(&format!("Measured {TRIP} ms away: openssh, write=behind"), head);
     let mut points = Vec::new();
     let openssh = match Openssh::fetch(lab) {
@@ -328,8 +330,8 @@ fn openssh(lab: &Lab<'_>) -> Result<(Table, Vec<(f64, f64)>), LabError> {
         let options = format!("write=behind,deep-leases=on,lease-idle={}ms", timeout * 1e3);
         let work = |root: &Path| openssh.run(lab, root).map(|times| times.iter().sum());
         let run = run_watched(lab, TRIP, &options, "openssh/config.log", work)?;
-        let counts = [run.messages, run.given_back, run.recalls].map(|count| count.to_string());
-        let row = ["write=behind".to_owned(), name(timeout), digits(run.seconds)];
+        let counts = [run.messages, run.given_back, run.recalls].map(Value::from);
+        let row = ["write=behind".into(), timeout.into(), run.seconds.into()];
         table.rows.push(row.into_iter().chain(counts).collect());
         points.push((timeout, run.seconds));
     }

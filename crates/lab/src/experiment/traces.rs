@@ -5,7 +5,7 @@ use super::{Found, Lab, andrew, at_once, counters, times};
 use crate::LabError;
 use crate::cell::{Cell, Counters, Messages};
 use crate::check::Check;
-use crate::figure::{Axis, Figure, Series, Style, Table};
+use crate::figure::{Axis, Figure, Series, Style, Table, Value};
 use crate::sim;
 use crate::sim::compare::{systems, under_trace};
 use crate::trace::{Files, Recording, Trace};
@@ -42,12 +42,11 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Found, LabError> {
         for (kind, (trace, counted)) in recorded {
             let outcome = sim::replay(system, &trace.replay(), 0.0);
             let simulated = (outcome.all(), outcome.changes());
-            let row = [kind, mode].map(str::to_owned);
             if mode == MEASURED[0].1 {
                 checks.push(same_changes(kind, counted.1, simulated.1));
             }
-            let counts = [counted.0, counted.1, simulated.0, simulated.1].map(|count| count.to_string());
-            measured.rows.push(row.into_iter().chain(counts).collect());
+            let counts = [counted.0, counted.1, simulated.0, simulated.1].map(Value::from);
+            measured.rows.push([kind, mode].map(Value::from).into_iter().chain(counts).collect());
             let first = if kind == "Andrew" { 0 } else { 2 };
             points[first].1.push((at as f64 + 1.0, counted.0 as f64));
             points[first + 1].1.push((at as f64 + 1.0, simulated.0 as f64));

@@ -1,8 +1,8 @@
 //! The model along one of its parameters.
 
-use super::{Parameters, Quantity, Value, found, quantities};
+use super::{Parameters, Quantity, found, quantities};
 use crate::LabError;
-use crate::figure::{Axis, Figure, Scale, Series, Style, Table};
+use crate::figure::{Axis, Figure, Scale, Series, Style, Table, Value};
 
 /// A parameter, from where to where.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -167,29 +167,11 @@ impl Sweep {
         at
     }
 
-    /// A row for each value; these quantities of it, all if there is none. For programs: with all digits.
+    /// A row for each value; these quantities of it, all if there is none.
     ///
     /// # Errors
     /// As [`quantities`], for the first value that has no meaning; if there is no such quantity.
     pub fn table(&self, base: &Parameters, show: &[String]) -> Result<Table, LabError> {
-        self.rows(base, show, |value| value.to_string())
-    }
-
-    /// The same for people: with those that are usual if there is none, in three digits.
-    ///
-    /// # Errors
-    /// As [`Sweep::table`].
-    pub fn short_table(&self, base: &Parameters, show: &[String]) -> Result<Table, LabError> {
-        let usual = self.usual();
-        self.rows(base, if show.is_empty() { &usual } else { show }, Value::rounded)
-    }
-
-    fn rows(
-        &self,
-        base: &Parameters,
-        show: &[String],
-        written: fn(Value) -> String,
-    ) -> Result<Table, LabError> {
         let mut head = vec![self.label().to_owned()];
         let mut rows = Vec::new();
         for value in self.values(ROWS) {
@@ -197,10 +179,19 @@ impl Sweep {
             if rows.is_empty() {
                 head.extend(shown.iter().map(|quantity| quantity.name.to_owned()));
             }
-            let cells = shown.iter().map(|quantity| quantity.value);
-            rows.push([Value::Number(value)].into_iter().chain(cells).map(written).collect());
+            let cells = shown.into_iter().map(|quantity| quantity.value);
+            rows.push([Value::Number(value)].into_iter().chain(cells).collect());
         }
         Ok(Table { title: "What the model says".to_owned(), head, rows })
+    }
+
+    /// The same for people: with those that are usual if there is none.
+    ///
+    /// # Errors
+    /// As [`Sweep::table`].
+    pub fn short_table(&self, base: &Parameters, show: &[String]) -> Result<Table, LabError> {
+        let usual = self.usual();
+        self.table(base, if show.is_empty() { &usual } else { show })
     }
 
     /// These quantities as curves; the usual ones if there is none.

@@ -5,8 +5,7 @@ use super::leases::{Setting, Use};
 use super::workload::{Event, Workload};
 use super::{BATCHES, Outcome, System, Tree, carry_out, protocol};
 use crate::LabError;
-use crate::figure::{Table, amount, digits};
-use crate::model::Value;
+use crate::figure::{Table, Value, amount, digits};
 use serde::Serialize;
 use soda_model::load::{Network, Sharing, Term};
 use std::fmt::{self, Display, Formatter};
@@ -111,16 +110,10 @@ impl Rate {
     }
 
     /// Mean, deviation, formula, and by how many per cent the mean is above that.
-    fn cells(&self) -> [String; 4] {
+    fn cells(&self) -> [Value; 4] {
         let off =
             self.formula.filter(|formula| *formula > 0.0).map(|formula| 100.0 * (self.mean / formula - 1.0));
-        let or_none = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());
-        [
-            digits(self.mean),
-            digits(self.deviation),
-            or_none(self.formula.map(digits)),
-            or_none(off.map(|off| format!("{off:+.1}"))),
-        ]
+        [self.mean.into(), self.deviation.into(), self.formula.into(), off.into()]
     }
 }
 
@@ -311,19 +304,19 @@ impl Beside {
             "formula",
             "off %",
             "all",
-            "+-",
-            "formula",
-            "off %",
+            "all: +-",
+            "all: formula",
+            "all: off %",
             "hits %",
             "stale reads",
             "of reads",
         ];
         let mut table = Table::new("Simulated, beside the formulas", head);
         for row in &self.protocols {
-            let mut cells = vec![row.protocol.clone()];
+            let mut cells = vec![Value::from(row.protocol.clone())];
             cells.extend(row.consistency.cells());
             cells.extend(row.all.cells());
-            cells.extend([digits(row.hits_percent), row.stale_reads.to_string(), row.reads.to_string()]);
+            cells.extend([row.hits_percent.into(), row.stale_reads.into(), row.reads.into()]);
             table.rows.push(cells);
         }
         table

@@ -2,7 +2,7 @@
 
 use super::leases::{Setting, Use};
 use super::{Kind, Outcome, System, replay};
-use crate::figure::{Table, digits};
+use crate::figure::Table;
 use crate::trace::Trace;
 use soda_model::load::Network;
 
@@ -109,16 +109,16 @@ impl Compared {
         for (name, outcome) in &self.rows {
             let (load, margin) = outcome.server_load();
             table.row([
-                name.clone(),
-                digits(load),
-                digits(margin),
-                digits(outcome.bytes as f64 / outcome.duration / 1000.0),
-                digits(100.0 * outcome.hit_ratio()),
-                digits(1e6 * outcome.mean_open_delay()),
-                digits(1e6 * outcome.mean_read_delay()),
-                digits(1e6 * outcome.mean_write_delay()),
-                outcome.stale_reads.to_string(),
-                outcome.reads.to_string(),
+                name.clone().into(),
+                load.into(),
+                margin.into(),
+                (outcome.bytes as f64 / outcome.duration / 1000.0).into(),
+                (100.0 * outcome.hit_ratio()).into(),
+                (1e6 * outcome.mean_open_delay()).into(),
+                (1e6 * outcome.mean_read_delay()).into(),
+                (1e6 * outcome.mean_write_delay()).into(),
+                outcome.stale_reads.into(),
+                outcome.reads.into(),
             ]);
         }
         [table, self.kinds(&format!("{}: messages/s by kind", self.title), |outcome| outcome.duration)]
@@ -139,15 +139,15 @@ impl Compared {
         let mut table = Table::new(&self.title, head);
         for (name, outcome) in &self.rows {
             table.row([
-                name.clone(),
-                outcome.all().to_string(),
-                (outcome.all() - outcome.changes()).to_string(),
-                outcome.changes().to_string(),
-                digits(outcome.bytes as f64 / 1000.0),
-                digits(100.0 * outcome.hit_ratio()),
-                digits(outcome.read_delay + outcome.write_delay + outcome.open_delay),
-                outcome.stale_reads.to_string(),
-                outcome.reads.to_string(),
+                name.clone().into(),
+                outcome.all().into(),
+                (outcome.all() - outcome.changes()).into(),
+                outcome.changes().into(),
+                (outcome.bytes as f64 / 1000.0).into(),
+                (100.0 * outcome.hit_ratio()).into(),
+                (outcome.read_delay + outcome.write_delay + outcome.open_delay).into(),
+                outcome.stale_reads.into(),
+                outcome.reads.into(),
             ]);
         }
         table
@@ -161,21 +161,17 @@ impl Compared {
         table.head.extend(kinds.iter().map(|kind| kind.name().to_owned()));
         for (name, outcome) in &self.rows {
             let count = |kind| outcome.messages.get(kind).copied().unwrap_or(0) as f64 / by(outcome);
-            let cells = kinds.iter().map(|kind| number(count(kind)));
-            table.rows.push(std::iter::once(name.clone()).chain(cells).collect());
+            let cells = kinds.iter().map(|kind| count(kind).into());
+            table.rows.push(std::iter::once(name.clone().into()).chain(cells).collect());
         }
         table
     }
 }
 
-/// Whole numbers as such.
-fn number(count: f64) -> String {
-    if count.fract() == 0.0 { format!("{count:.0}") } else { digits(count) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figure::Value;
 
     #[test]
     fn kinds_add_up_to_all_messages_and_stand_beside_them_for_programs() {
@@ -186,9 +182,10 @@ mod tests {
         let whole = compared.whole();
         assert_eq!(sums.rows.len(), systems().len());
         for ((sums, kinds), whole) in sums.rows.iter().zip(&kinds.rows).zip(&whole.rows) {
-            let counts: u64 = kinds[1..].iter().map(|cell| cell.parse::<u64>().expect("a count")).sum();
-            assert_eq!((counts.to_string(), &kinds[0]), (sums[1].clone(), &sums[0]));
-            assert!(counts > 0, "{sums:?}");
+            let count = |cell: &Value| if let Value::Number(count) = cell { *count } else { f64::NAN };
+            let counts: f64 = kinds[1..].iter().map(count).sum();
+            assert_eq!((counts, &kinds[0]), (count(&sums[1]), &sums[0]));
+            assert!(counts > 0.0, "{sums:?}");
             assert_eq!(whole[..], [&sums[..], &kinds[1..]].concat());
         }
         assert_eq!(whole.head.len(), whole.rows[0].len());
