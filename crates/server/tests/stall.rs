@@ -7,7 +7,7 @@ use bytes::Bytes;
 use soda_protocol::{
     AdminAnswer, AdminCall, Answer, Call, Change, Failure, ObjectRef, Role, Standing, WriteAt,
 };
-use soda_server::{Server, Stores};
+use soda_server::{Server, ServerConfig, Stores};
 use soda_storage::{
     Batch, ChunkRef, DataStore, MemoryData, MemoryMeta, MetaRead, MetaStore, SegmentId, SegmentInfo, Space,
     StorageResult, Table, Visit,
@@ -61,22 +61,26 @@ impl Gate {
         let counts = usize::from(counts == Counts::Yes);
         let mut state = self.state.lock().unwrap();
         state.waiting += counts;
-        self.turned.wait_while(state, |state| state.is_closed).unwrap().waiting -= counts;
+        // A test that fails leaves it closed, and its server is to end all the same.
+        let opened = self.turned.wait_timeout_while(state, PATIENCE * 2, |state| state.is_closed);
+        opened.unwrap().0.waiting -= counts;
     }
 }
 
-/// Metadata whose commits can be held up; what has a reply counts.
+/// Metadata whose commits can be held up, of which those count that have a reply; and the syncs of its journal.
 #[derive(Debug, Default)]
 struct Gated {
     meta: MemoryMeta,
     gate: Gate,
+    syncs: Gate,
 }
 
-/// Data whose appends can be held up.
+/// Data whose appends can be held up, and its syncs.
 #[derive(Debug, Default)]
 struct GatedData {
     data: MemoryData,
     gate: Gate,
+    syncs: Gate,
 }
 
 impl DataStore for GatedData {
@@ -98,6 +102,7 @@ impl DataStore for GatedData {
     }
 
     fn sync(&self) -> StorageResult<()> {
+        self.syncs.pass(Counts::Yes);
         self.data.sync()
     }
 
@@ -143,6 +148,7 @@ impl MetaStore for Gated {
     }
 
     fn sync(&self) -> StorageResult<()> {
+        self.syncs.pass(Counts::Yes);
         self.meta.sync()
     }
 
@@ -207,6 +213,73 @@ async fn a_store_that_stalls_for_longer_than_a_term_costs_nobody_the_session() {
         assert!(reply.result.is_ok(), "{reply:?}");
     }
     assert_eq!(fenced(&tools).await, 0);
+}
+
+/// Chunks whose data is in the journal, too.
+fn in_journal(meta: &MemoryMeta) -> usize {
+    let mut found = 0;
+    let mut count = |_: &[u8], _| {
+        found += 1;
+        ControlFlow::Continue(())
+    };
+    meta.scan(Table::Redo, &[], &[0xff; 17], &mut count).unwrap();
+    found
+}
+
+/// A digest is in its sync of the medium when somebody begins to wait for what its client holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_while_a_digest_waits_for_the_medium_does_not_wait_for_that() {
+    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
+    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let slow = ServerConfig { sync_interval: Duration::from_secs(3600), ..config(Path::new("unused")) };
+    let server = Server::start_on(stores, slow).unwrap();
+    let mut teller = Teller::with(Client::connect_keeping_recalls(&server).await).await;
+    let other = Client::connect(&server).await;
+    let (_, records) = teller.file("before", &[1; 300_000]);
+    digested(&teller.tell(records).await);
+    assert_eq!(in_journal(&meta.meta), 0, "the medium has it");
+
+    data.syncs.close();
+    let (fid, records) = teller.file("file", &[2; 300_000]);
+    let mut answer = teller.next(records).begin(&teller.client).await;
+    until("it waits for the medium", async || data.syncs.waiting() > 0).await;
+    assert!(answer.try_recv().is_err(), "nobody has asked for anything");
+    let (_, waits) =
+        other.connection().send(None, Call::GetAttr { fid: other.root }, Default::default()).await;
+    let recall = teller.client.next_recall().await;
+    let (reply, _) = tokio::time::timeout(PATIENCE, answer).await.expect(TIMED_OUT).unwrap();
+    digested(&reply);
+    assert_eq!(data.syncs.waiting(), 1, "the medium is at work");
+    assert!(in_journal(&meta.meta) > 0, "a power cut must not take it");
+    teller.client.answer_recall(&recall, InUse::No).await;
+    tokio::time::timeout(PATIENCE, waits).await.expect(TIMED_OUT).unwrap().0.result.unwrap();
+    data.syncs.open();
+    assert!(*teller.client.read(fid, 0, 1 << 20).await.unwrap() == [2; 300_000]);
+    teller.client.sync().await;
+    assert_eq!(in_journal(&meta.meta), 0, "it was needed until then");
+}
+
+/// What refers to new data must not become durable with a sync of the journal that began before the data was durable: a digest's
+/// is by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_whose_data_the_medium_has_does_not_wait_for_a_sync_of_the_journal() {
+    let (meta, data) = (Arc::new(Gated::default()), Arc::new(GatedData::default()));
+    let stores = Stores { meta: meta.clone(), data: data.clone(), path: "memory".into() };
+    let slow = ServerConfig { sync_interval: Duration::from_secs(3600), ..config(Path::new("unused")) };
+    let server = Server::start_on(stores, slow).unwrap();
+    let mut teller = Teller::with(Client::connect(&server).await).await;
+    let other = Client::connect(&server).await;
+    meta.syncs.close();
+    let sync = Call::Sync { fid: other.root };
+    let (_, mut synced) = other.connection().send(None, sync, Bytes::new()).await;
+    until("the journal is synced", async || meta.syncs.waiting() > 0).await;
+    let (_, records) = teller.file("file", &[1; 300_000]);
+    let answer = teller.next(records).begin(&teller.client).await;
+    let (reply, _) = tokio::time::timeout(PATIENCE, answer).await.expect(TIMED_OUT).unwrap();
+    digested(&reply);
+    assert!(synced.try_recv().is_err());
+    meta.syncs.open();
+    tokio::time::timeout(PATIENCE, synced).await.expect(TIMED_OUT).unwrap().0.result.unwrap();
 }
 
 /// Where a digest is when its session ends.

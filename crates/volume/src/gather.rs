@@ -5,7 +5,7 @@
 //! journal, too ([`Redo`]).
 
 use crate::record::{Extent, ExtentBody};
-use crate::redo::{Appended, Redo};
+use crate::redo::{Appended, Redo, Safe};
 use crate::txn::Txn;
 use crate::view::{Placed, View};
 use bytes::BytesMut;
@@ -120,7 +120,7 @@ impl Txn<'_> {
                 return Ok(());
             };
             let len = data.len() as u64;
-            self.adopt([Appended { chunk, redo: Some(data.freeze()) }]);
+            self.adopt([Appended { chunk, safe: Safe::InJournal(data.freeze()) }]);
             for placed in &run {
                 self.delete_extent(ino, stream, placed)?;
             }

@@ -36,14 +36,29 @@ pub enum Redo {
 #[derive(Clone, Debug)]
 pub(crate) struct Appended {
     pub(crate) chunk: ChunkRef,
-    /// Its data, if it goes into the journal.
-    pub(crate) redo: Option<Bytes>,
+    pub(crate) safe: Safe,
+}
+
+/// What sees to it that a chunk is not lost where the batch that refers to it is there.
+#[derive(Clone, Debug)]
+pub(crate) enum Safe {
+    /// The next sync, which has data on the medium before the journal.
+    BySync,
+    /// The batch brings its data along.
+    InJournal(Bytes),
+    /// The medium has it.
+    OnMedium,
 }
 
 impl Appended {
+    pub(crate) fn needs_sync(&self) -> bool {
+        matches!(self.safe, Safe::BySync)
+    }
+
     /// Puts its data into the batch that refers to it.
     pub(crate) fn put_redo(&self, batch: &mut Batch) -> Option<Kept> {
-        let record = RedoRecord { chunk: self.chunk, data: self.redo.clone()? };
+        let Safe::InJournal(data) = &self.safe else { return None };
+        let record = RedoRecord { chunk: self.chunk, data: data.clone() };
         let kept = Kept { key: key::chunk(&self.chunk), bytes: record.data.len() as u64 };
         batch.put(Table::Redo, kept.key.clone(), record::encode(&record));
         Some(kept)

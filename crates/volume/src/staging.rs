@@ -1,7 +1,7 @@
 //! Data on its way into a file: written out before the transaction that refers to it.
 
 use crate::record::{Extent, ExtentBody};
-use crate::redo::{Appended, Redo};
+use crate::redo::{Appended, Redo, Safe};
 use crate::txn::Txn;
 use crate::view::View;
 use crate::volume::{Volume, VolumeConfig};
@@ -48,7 +48,8 @@ impl Volume {
                 ExtentBody::Inline(part)
             } else {
                 let chunk = self.append_chunk(&part)?;
-                staged.appended.push(Appended { chunk, redo: (redo == Redo::Yes).then_some(part) });
+                let safe = if redo == Redo::Yes { Safe::InJournal(part) } else { Safe::BySync };
+                staged.appended.push(Appended { chunk, safe });
                 ExtentBody::Chunk { chunk, skip: 0 }
             };
             staged.pieces.push(Extent { len, body });
@@ -89,7 +90,18 @@ impl Staged {
 
     /// Whether some of it is not in the journal with what refers to it, and has to be synced by itself.
     pub fn needs_sync(&self) -> bool {
-        self.appended.iter().any(|appended| appended.redo.is_none())
+        self.appended.iter().any(Appended::needs_sync)
+    }
+
+    /// Whether any of it is a chunk, which the medium has to have.
+    pub fn has_chunks(&self) -> bool {
+        !self.appended.is_empty()
+    }
+
+    /// The medium has had all that it was told since this was stored: what refers to it neither brings it along nor waits for
+    /// a sync that is under way.
+    pub fn note_synced(&mut self) {
+        self.appended.iter_mut().for_each(|appended| appended.safe = Safe::OnMedium);
     }
 
     /// Hands the chunks over to a transaction.

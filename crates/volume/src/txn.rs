@@ -215,7 +215,7 @@ impl<'v> Txn<'v> {
         crash::point("volume.commit.before");
         // Before the counters are locked: who has no chunks that only a sync makes durable does not wait for one.
         let volume = self.volume;
-        let needs_sync = self.appended.iter().any(|appended| appended.redo.is_none());
+        let needs_sync = self.appended.iter().any(Appended::needs_sync);
         let _turn =
             needs_sync.then(|| volume.chunks_committed.read().unwrap_or_else(PoisonError::into_inner));
         if grown == shrunk {

@@ -29,11 +29,13 @@ use plan::{Plan, created};
 use soda_lease::table::{Ancestors, Granted, OpKey};
 use soda_protocol::{Answer, Call, Failure, Lsn, OpId, Record};
 use soda_storage::{Table, crash};
-use soda_types::{Epoch, Errno, Fid, FsError, Version};
+use soda_types::{Epoch, Errno, Fid, FsError, FsResult, Version};
 use soda_volume::{Redo, Staged};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// The most file data of a digest that goes into the journal, bytes: what clients tell at once, and a little more.
@@ -45,6 +47,16 @@ const REDO_AT_ONCE: u64 = 16 << 20;
 
 /// What has to be free for that beside what is spoken for, bytes: it takes its space twice for a while.
 const REDO_ROOM: u64 = 64 << 20;
+
+/// So often it is looked, while the medium is waited for, whether somebody has begun to wait for what the session holds.
+const LOOK_AFTER: Duration = Duration::from_millis(1);
+
+/// Whether the medium has the data of a digest, or it goes into the journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Synced {
+    Yes,
+    No,
+}
 
 /// Carries out a digest that arrived, when those of its session that arrived before are over.
 pub(super) fn start(incoming: Incoming) {
@@ -200,24 +212,50 @@ impl Telling {
         let redo = self.redo(&plan);
         self.staged = plan::stage(&shared.volume, self.records(), redo)?;
         // So a reply that survives a power cut means that all of the digest did: its client forgets the records then.
-        if self.staged.iter().any(Staged::needs_sync) {
+        if self.staged.iter().any(Staged::has_chunks) && self.sync_data(redo).map_err(whole)? == Synced::Yes {
             shared.metrics.digest_syncs.add(1);
-            shared.volume.sync_data().map_err(whole)?;
+            self.staged.iter_mut().for_each(Staged::note_synced);
         }
         crash::point("server.digest-staged");
         Ok(plan)
     }
 
-    /// Who waits for what the session holds does not wait for the medium, too, which has to take what others have written, as
-    /// well: little data goes into the journal.
+    /// Whether the data may go into the journal: who waits for what the session holds does not wait for the medium, too, which
+    /// has to take what others have written, as well.
     fn redo(&self, plan: &Plan) -> Redo {
         let shared = self.shared();
         let is_little = (1..=REDO_MAX).contains(&plan.bytes) && shared.volume.redo_bytes() < REDO_AT_ONCE;
-        let is_waited_for = is_little && shared.core().table.is_asked(self.incoming.session());
         // It takes twice the room until the next sync, and what others were promised is not to be had for that.
         let needed = shared.space.spoken_for().saturating_add(REDO_ROOM);
-        let has_room = is_waited_for && shared.free_space().is_ok_and(|free| free >= needed);
+        let has_room = is_little && shared.free_space().is_ok_and(|free| free >= needed);
         if has_room { Redo::Yes } else { Redo::No }
+    }
+
+    /// Waits until the medium has the data, unless somebody waits for what the session holds, or begins to: then it goes into
+    /// the journal, if it may.
+    fn sync_data(&self, redo: Redo) -> FsResult<Synced> {
+        let shared = &self.incoming.link.shared;
+        if redo == Redo::No {
+            return shared.volume.sync_data().map(|()| Synced::Yes);
+        }
+        let is_asked = || shared.core().table.is_asked(self.incoming.session());
+        if is_asked() {
+            return Ok(Synced::No);
+        }
+        let (done, result) = mpsc::channel();
+        let at_work = Arc::clone(shared);
+        drop(tokio::task::spawn_blocking(move || drop(done.send(at_work.volume.sync_data()))));
+        loop {
+            match result.recv_timeout(LOOK_AFTER) {
+                Ok(synced) => return synced.map(|()| Synced::Yes),
+                Err(RecvTimeoutError::Timeout) if is_asked() => return Ok(Synced::No),
+                Err(RecvTimeoutError::Timeout) => {}
+                // The server stops, and nobody else does it any more.
+                Err(RecvTimeoutError::Disconnected) => {
+                    return shared.volume.sync_data().map(|()| Synced::Yes);
+                }
+            }
+        }
     }
 
     /// The record that is named where no single one is to blame.
