@@ -4,46 +4,33 @@
 
 mod null;
 
-use null::{NullMount, UringOn, can_mount, control, is_wanted, new_dir, wait_until, waiting};
+use null::daemon::{DIR, Daemon, READY, Rescue, mount_at, obey, unmount_at};
+use null::{NullMount, can_mount, control, is_wanted, new_dir, wait_until, waiting};
 use rustix::fs::FlockOperation::LockExclusive;
 use rustix::fs::flock;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use soda_fuse::wire::connection::{Transport, TransportChoice};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use tokio::runtime::Runtime;
 
-/// Of the process that is the daemon: where to mount, and over what.
-const DIR: &str = "SODA_TEST_DAEMON_DIR";
-const TRANSPORT: &str = "SODA_TEST_DAEMON_TRANSPORT";
 /// More than all queues of a small machine have entries to begin with.
 const CALLERS: usize = 300;
-
-/// Its only output, when it has mounted.
-const READY: &str = "mounted";
 
 #[test]
 #[ignore = "a process of the other tests"]
 fn daemon() {
     let Some(dir) = std::env::var_os(DIR) else { return };
-    let transport = std::env::var(TRANSPORT).unwrap().parse::<TransportChoice>().unwrap();
     let runtime = Runtime::new().unwrap();
-    let on = (transport == TransportChoice::Only(Transport::Uring)).then(|| UringOn::turn().unwrap());
-    let mount = NullMount::try_start_at(dir.as_ref(), transport, runtime.handle()).unwrap();
-    drop(on);
+    let mount = mount_at(dir.as_ref(), runtime.handle());
     println!("\n{READY}");
-    // Until the test ends, whatever becomes of it.
-    for order in std::io::stdin().lines().map(Result::unwrap) {
-        carry_out(&order, &mount);
-        println!("{order}");
-    }
+    obey(|order| carry_out(order, &mount));
 }
 
 /// What a daemon is told.
@@ -63,80 +50,6 @@ fn carry_out(order: &str, mount: &NullMount) {
         order => {
             let path = PathBuf::from(order.strip_prefix(LOOK_UP).unwrap());
             thread::spawn(move || path.metadata());
-        }
-    }
-}
-
-struct Daemon<'a> {
-    process: Child,
-    said: Lines<BufReader<ChildStdout>>,
-    dir: &'a Path,
-}
-
-impl Daemon<'_> {
-    fn start(dir: &Path, transport: Transport) -> Daemon<'_> {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "daemon", "--ignored", "--nocapture"]);
-        command.env(DIR, dir).env(TRANSPORT, transport.to_string());
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(process.stdout.take().unwrap()).lines();
-        let mut daemon = Daemon { process, said, dir };
-        daemon.await_line(READY);
-        daemon
-    }
-
-    fn await_line(&mut self, expected: &str) {
-        assert!(self.said.by_ref().map(Result::unwrap).any(|line| line == expected), "never says {expected}");
-    }
-
-    /// Returns when it has done so.
-    fn order(&mut self, order: &str) {
-        writeln!(self.process.stdin.as_ref().unwrap(), "{order}").unwrap();
-        self.await_line(order);
-    }
-
-    fn proc(&self, file: &str) -> PathBuf {
-        Path::new("/proc").join(self.process.id().to_string()).join(file)
-    }
-
-    /// Of its first thread, as /proc shows it.
-    fn status(&self, name: &str) -> String {
-        let status = std::fs::read_to_string(self.proc("status")).unwrap();
-        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        value.unwrap_or_default().trim().to_owned()
-    }
-
-    fn has_ended(&mut self) -> bool {
-        self.process.try_wait().unwrap().is_some()
-    }
-
-    fn send(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).unwrap();
-    }
-}
-
-impl Drop for Daemon<'_> {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = unmount(self.dir, UnmountFlags::DETACH);
-        // One of which a thread is stuck does not end.
-        if !thread::panicking() {
-            let _ = self.process.wait();
-        }
-    }
-}
-
-/// Ends the calls if the test fails, so that it ends, too.
-struct Rescue<'a> {
-    process: Pid,
-    dir: &'a Path,
-}
-
-impl Drop for Rescue<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            let _ = kill_process(self.process, Signal::KILL);
-            let _ = std::fs::write(control(self.dir).join("abort"), "1");
         }
     }
 }
@@ -191,14 +104,6 @@ fn kill(transport: Transport, when: When) {
     assert!(file(1).metadata().unwrap().is_file());
     unmount_at(dir.path());
     drop(again);
-}
-
-/// Not by force. A process that another test is just starting has our files until it runs.
-fn unmount_at(dir: &Path) {
-    wait_until("nothing is open", || match unmount(dir, UnmountFlags::empty()) {
-        Err(Errno::BUSY) => false,
-        unmounted => unmounted.map(|()| true).unwrap(),
-    });
 }
 
 fn on_each(test: impl Fn(Transport)) {

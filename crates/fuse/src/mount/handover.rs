@@ -13,16 +13,20 @@
 //! Until it says *yours* the old process can go on as if nothing had been ([`Leaving`](super::Leaving) dropped). What the kernel
 //! asks for meanwhile it keeps: who uses the mount waits, and sees nothing else of it. From *yours* on nobody can go on if the
 //! new one does not: so all that can fail comes before *ready*, and [`ReadyHeir::begin`](super::ReadyHeir::begin) cannot.
+//!
+//! Over io_uring the requests are in memory of the old process, so they are part of the state ([`crate::wire::HandedQueues`]): it
+//! takes nothing from the kernel before it writes that down, and the new one answers in its place.
 
 use crate::fs::HandedFiles;
-use crate::wire::Agreement;
+use crate::wire::connection::InheritError;
 use crate::wire::device::MAX_WRITE;
+use crate::wire::{Agreement, HandedQueues};
 use serde::{Deserialize, Serialize};
 use soda_client::handover::{self, HandedClient, Unreadable};
 use std::io;
 
 /// Of what passes. Another number is not understood: it changes with every change of what is handed over.
-pub const HANDOVER_FORMAT: u32 = 1;
+pub const HANDOVER_FORMAT: u32 = 2;
 
 /// Why what another process handed over cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +39,8 @@ pub enum HandOverError {
     MaxWrite(u32),
     #[error("cannot start the threads that would serve the mount: {0}")]
     Threads(io::Error),
+    #[error(transparent)]
+    Connection(#[from] InheritError),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,11 +49,18 @@ pub(super) struct Handed {
     max_write: u32,
     pub(super) client: HandedClient,
     pub(super) files: HandedFiles,
+    /// Over io_uring.
+    pub(super) queues: Option<HandedQueues>,
 }
 
 impl Handed {
-    pub(super) fn new(agreement: Agreement, client: HandedClient, files: HandedFiles) -> Handed {
-        Handed { agreement, max_write: MAX_WRITE, client, files }
+    pub(super) fn new(
+        agreement: Agreement,
+        client: HandedClient,
+        files: HandedFiles,
+        queues: Option<HandedQueues>,
+    ) -> Handed {
+        Handed { agreement, max_write: MAX_WRITE, client, files, queues }
     }
 
     pub(super) fn encode(&self) -> Result<Vec<u8>, HandOverError> {
@@ -68,7 +81,7 @@ mod tests {
     use super::*;
 
     /// The number of the form, and bytes of it: in hexadecimal, and what they say.
-    const SAMPLE: (u32, &str) = (1, include_str!("../../testdata/handed-1.txt"));
+    const SAMPLE: (u32, &str) = (2, include_str!("../../testdata/handed-2.txt"));
 
     fn bytes_of(hex: &str) -> Vec<u8> {
         let digits: Vec<u8> = hex.chars().filter_map(|digit| digit.to_digit(16)).map(|it| it as u8).collect();

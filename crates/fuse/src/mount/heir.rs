@@ -4,9 +4,9 @@ use super::guard::Guarded;
 use super::handover::{HandOverError, Handed};
 use super::{Hooks, Mount, MountConfig};
 use crate::fs::HandedFiles;
-use crate::wire::connection::{Inherited, Transport};
+use crate::wire::connection::Inherited;
 use crate::wire::device::Device;
-use crate::wire::{Agreement, Cores, Spare, spare_readers};
+use crate::wire::{Readers, Spare};
 use soda_client::handover::{HandedLocks, Successor};
 use soda_client::{Client, ClientConfig, ConnectError};
 use std::os::fd::OwnedFd;
@@ -19,7 +19,6 @@ use tokio::runtime::Handle;
 #[derive(Debug)]
 pub struct Heir {
     handed: Handed,
-    device: OwnedFd,
     locks: HandedLocks,
     crew: Crew,
 }
@@ -27,9 +26,7 @@ pub struct Heir {
 /// An heir that is connected to the server, and could begin. Dropped, it leaves mount and session alone.
 #[derive(Debug)]
 pub struct ReadyHeir {
-    agreement: Agreement,
     files: HandedFiles,
-    device: OwnedFd,
     successor: Successor,
     hooks: Hooks,
     crew: Crew,
@@ -38,17 +35,18 @@ pub struct ReadyHeir {
 /// Who serves the mount. To be there before the other process ends: nobody else would.
 #[derive(Debug)]
 struct Crew {
-    readers: Vec<Spare>,
-    cores: Cores,
+    connection: Inherited,
     forgets: Spare,
     guard: Option<fn() -> Command>,
 }
 
 impl Crew {
-    fn start(config: &MountConfig) -> Result<Crew, HandOverError> {
-        let readers = spare_readers(config.threads).map_err(HandOverError::Threads)?;
+    fn start(device: OwnedFd, handed: &Handed, config: &MountConfig) -> Result<Crew, HandOverError> {
+        let readers = Readers { threads: config.threads, cores: config.cores };
+        let (device, queues) = (Device::new(device), handed.queues.as_ref());
+        let connection = Inherited::prepare(&device, handed.agreement, readers, queues)?;
         let forgets = Spare::start("fuse-forget").map_err(HandOverError::Threads)?;
-        Ok(Crew { readers, cores: config.cores, forgets, guard: config.guard })
+        Ok(Crew { connection, forgets, guard: config.guard })
     }
 }
 
@@ -67,7 +65,8 @@ impl Heir {
         let mut descriptors = descriptors.into_iter();
         match descriptors.next() {
             Some(device) if expected == found => {
-                Ok(Heir { handed, device, locks: descriptors.collect(), crew: Crew::start(config)? })
+                let crew = Crew::start(device, &handed, config)?;
+                Ok(Heir { handed, locks: descriptors.collect(), crew })
             }
             _ => Err(HandOverError::Descriptors { expected, found }),
         }
@@ -78,30 +77,28 @@ impl Heir {
     /// # Errors
     /// As [`Successor::connect`].
     pub async fn connect(self, config: ClientConfig) -> Result<ReadyHeir, ConnectError> {
-        let Heir { handed: Handed { agreement, client, files, .. }, device, locks, crew } = self;
+        let Heir { handed: Handed { client, files, .. }, locks, crew } = self;
         let hooks = Hooks::new();
         let successor = Successor::connect(config, Box::new(hooks.clone()), client, locks).await?;
-        Ok(ReadyHeir { agreement, files, device, successor, hooks, crew })
+        Ok(ReadyHeir { files, successor, hooks, crew })
     }
 }
 
 impl ReadyHeir {
     /// The mount on `dir` is this process's from now on.
     pub async fn begin(self, dir: &Path) -> (Arc<Client>, Mount) {
-        let ReadyHeir { agreement, files, device, successor, hooks, crew } = self;
+        let ReadyHeir { files, successor, hooks, crew: Crew { connection, forgets, guard } } = self;
         let client = successor.begin().await;
-        let device = Device::new(device);
-        let fs = super::file_system(client.clone(), &hooks, (&device, agreement), device.clone(), dir);
+        let (device, agreement) = (connection.device().clone(), connection.agreement());
+        let fs = super::file_system(client.clone(), &hooks, (&device, agreement), connection.answers(), dir);
         fs.inner().take_over(files);
         let (inner, runtime) = (fs.inner().clone(), Handle::current());
-        let guarded = Arc::new(Guarded::new(fs.clone(), dir, crew.guard));
-        let connection = Inherited { device: device.clone(), agreement };
-        let serving = connection.serve((crew.readers, crew.cores), guarded.clone(), &runtime);
-        let served = (serving, Transport::Dev);
+        let guarded = Arc::new(Guarded::new(fs.clone(), dir, guard));
+        let served = connection.serve(guarded.clone(), &runtime);
         let mount = Mount::served(fs, (device, agreement), dir.to_path_buf(), guarded, served);
         inner.take_up_waits();
         let (notifier, forgotten) = (inner.notifier.clone(), client.clone());
-        crew.forgets.run(move || {
+        forgets.run(move || {
             let _context = runtime.enter();
             notifier.everything_from_before(&forgotten);
         });

@@ -2,14 +2,14 @@
 
 use super::Mount;
 use super::handover::{HandOverError, Handed};
-use crate::wire::Serving;
 use crate::wire::connection::Transport;
+use crate::wire::{NotEmptied, Serving};
 use rustix::io::fcntl_dupfd_cloexec;
 use soda_types::FsError;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the server may need for what it has not been told; programs do not wait for that.
 const TELLING: Duration = Duration::from_secs(30);
@@ -25,12 +25,14 @@ const LETTING_GO: Duration = Duration::from_secs(5);
 /// How long the guard may take to end.
 const GUARD: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(1);
+/// How long the kernel may take to use up the entries of queues.
+const EMPTY: Duration = Duration::from_secs(2);
+/// How long it may take to look a name up before.
+const DECOY: Duration = Duration::from_secs(1);
 
 /// Why the mount is not let go.
 #[derive(Debug, thiserror::Error)]
 pub enum StayError {
-    #[error("over io_uring a mount cannot be taken over: unmount, and mount again")]
-    Uring,
     #[error("the server has not been told everything: {0}")]
     Untold(FsError),
     #[error("the server does not take what it has not been told in {TELLING:?}")]
@@ -41,6 +43,8 @@ pub enum StayError {
     Restless(usize),
     #[error("{0} requests are under way and do not end; is the server there?")]
     UnderWay(usize),
+    #[error(transparent)]
+    Queues(#[from] NotEmptied),
     #[error("the server does not answer in {LETTING_GO:?}")]
     Silent,
     #[error("the process that looks after this one does not end")]
@@ -70,9 +74,6 @@ impl Mount {
     /// [`StayError`]: it is served as before.
     pub async fn leave(&self) -> Result<Leaving<'_>, StayError> {
         let serving = self.serving.as_ref().filter(|serving| !serving.has_ended()).ok_or(StayError::Ended)?;
-        if self.transport == Transport::Uring {
-            return Err(StayError::Uring);
-        }
         let client = &self.fs.inner().client;
         let told = tokio::time::timeout(TELLING, async {
             client.cache_is_open().await;
@@ -84,7 +85,8 @@ impl Mount {
         let fs = self.fs.inner();
         let let_go = tokio::time::timeout(LETTING_GO, fs.client.let_go()).await;
         let (client, locks) = let_go.map_err(|_| StayError::Silent)?.map_err(StayError::Untold)?;
-        let handed = Handed::new(self.agreement, client, fs.hand_over().await);
+        let queues = serving.hand_over_queues()?;
+        let handed = Handed::new(self.agreement, client, fs.hand_over().await, queues);
         let device =
             fcntl_dupfd_cloexec(&*self.device, 3).map_err(|error| StayError::Device(error.into()))?;
         leaving.state = handed.encode()?;
@@ -109,6 +111,9 @@ impl Mount {
     }
 
     async fn try_to_rest(&self, serving: &Serving) -> Result<Leaving<'_>, StayError> {
+        if self.transport == Transport::Uring {
+            self.show_decoy(serving).await;
+        }
         let leaving =
             Leaving { mount: self, since: Instant::now(), state: Vec::new(), descriptors: Vec::new() };
         serving.begin_pause();
@@ -122,7 +127,10 @@ impl Mount {
             if Instant::now() > deadline {
                 return Err(StayError::Restless(reading));
             }
-            wakers.keep(reading);
+            // Other threads are called, see the page of `wire/pause.rs`.
+            if self.transport == Transport::Dev {
+                wakers.keep(reading);
+            }
         }
         let fs = self.fs.inner();
         fs.give_up_waits();
@@ -133,10 +141,29 @@ impl Mount {
             }
             tokio::time::sleep(LOOK).await;
         }
+        tokio::task::block_in_place(|| serving.empty_queues(EMPTY))?;
         match serving.has_ended() {
             true => Err(StayError::Ended),
             false => Ok(leaving),
         }
+    }
+
+    /// Has the kernel know a file, whatever is used of the mount.
+    async fn show_decoy(&self, serving: &Serving) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let name = format!(".soda-takeover-{}-{now}", std::process::id());
+        serving.put_out_decoy(&name);
+        match quiet("stat").args(["--format=%s", "--"]).arg(self.dir.join(&name)).spawn() {
+            Ok(looking) => {
+                let mut looking = Passing(Some(looking));
+                let deadline = Instant::now() + DECOY;
+                while !looking.has_ended() && Instant::now() < deadline {
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "cannot start `stat`"),
+        }
+        serving.take_in_decoy();
     }
 }
 
@@ -153,8 +180,11 @@ impl Leaving<'_> {
     /// The other process is about to be told that the mount is its own: afterwards the end of this one is not the mount's.
     ///
     /// # Errors
-    /// The guard does not end.
+    /// The guard does not end; something was answered since the state was written down.
     pub fn end_guard(&self) -> Result<(), StayError> {
+        if let Some(serving) = &self.mount.serving {
+            serving.check_queues()?;
+        }
         match tokio::task::block_in_place(|| self.mount.guarded.end(GUARD)) {
             true => Ok(()),
             false => Err(StayError::Guard),
@@ -189,34 +219,51 @@ impl Drop for Leaving<'_> {
 #[derive(Debug)]
 struct Wakers {
     dir: PathBuf,
-    running: Vec<Child>,
+    running: Vec<Passing>,
 }
 
 impl Wakers {
     /// As many as there are threads to be woken.
     fn keep(&mut self, wanted: usize) {
-        self.running.retain_mut(|waker| matches!(waker.try_wait(), Ok(None)));
+        self.running.retain_mut(|waker| !waker.has_ended());
         for _ in self.running.len()..wanted {
             match ask_for_space(&self.dir) {
-                Ok(waker) => self.running.push(waker),
+                Ok(waker) => self.running.push(Passing(Some(waker))),
                 Err(error) => return tracing::warn!(%error, "cannot start `stat`"),
             }
         }
     }
 }
 
-impl Drop for Wakers {
+/// A process that asks for something of the mount, and is killed when nobody wants that any more.
+#[derive(Debug)]
+struct Passing(Option<Child>);
+
+impl Passing {
+    fn has_ended(&mut self) -> bool {
+        self.0.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+}
+
+impl Drop for Passing {
     fn drop(&mut self) {
-        for mut waker in self.running.drain(..) {
-            let _ = waker.kill();
+        if self.has_ended() {
+            return;
+        }
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
             // It may wait for an answer that comes from the next process.
-            std::thread::spawn(move || waker.wait());
+            std::thread::spawn(move || child.wait());
         }
     }
 }
 
 fn ask_for_space(dir: &Path) -> std::io::Result<Child> {
-    let mut command = Command::new("stat");
-    command.args(["--file-system", "--"]).arg(dir);
-    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    quiet("stat").args(["--file-system", "--"]).arg(dir).spawn()
+}
+
+fn quiet(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
 }

@@ -142,9 +142,6 @@ impl Mount {
         let served = connection.serve(readers, guarded.clone(), &Handle::current());
         let (serving, transport) = served.map_err(|error| MountError::of(error, MountError::Threads))?;
         let mount = Mount::served(fs, (device, agreement), dir.clone(), guarded, (serving, transport));
-        if mount.transport == Transport::Uring {
-            mount.fs.inner().tasks.start_looking_around();
-        }
         if let Err(error) = table::set_read_ahead(&dir, READ_AHEAD_KIB) {
             tracing::info!(%error, "read-ahead stays at the kernel's default");
         }
@@ -162,6 +159,9 @@ impl Mount {
     ) -> Mount {
         serving.hurry().into_iter().for_each(|hurry| fs.inner().notifier.attach(hurry));
         tracing::info!(%transport, "the mount answers the kernel");
+        if transport == Transport::Uring {
+            fs.inner().tasks.start_looking_around();
+        }
         Mount { dir, fs, serving: Some(serving), transport, device, agreement, guarded }
     }
 

@@ -5,9 +5,9 @@ use super::agreement::Agreement;
 use super::device::{Device, Hello};
 use super::escort::Cores;
 use super::obstacle::uring_obstacle;
-use super::serve::{Dispatcher, Readers, Serving, read_device, serve_device};
+use super::serve::{Dispatcher, Readers, Serving, read_device, serve_device, spare_readers};
 use super::spare::Spare;
-use super::uring::{self, AnyQueue, Uring};
+use super::uring::{self, AnyQueue, HandedQueues, Inheritance, Uring};
 use super::{Handler, Sink};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -110,7 +110,7 @@ impl Connection {
         let optional = if uring.is_some() { init::OVER_IO_URING } else { 0 };
         let agreement = device.accept(&hello, optional)?;
         let answers: Arc<dyn Sink> = match &uring {
-            Some(uring) => Arc::new(AnyQueue { device: device.clone(), queues: uring.queues() }),
+            Some(uring) => answers_of(device, uring),
             None => device.clone(),
         };
         Ok(Connection { device: device.clone(), agreement, choice, uring, answers })
@@ -139,11 +139,12 @@ impl Connection {
         let device =
             |readers, uring: Option<&Uring>| serve_device(&self.device, readers, &dispatcher, uring, runtime);
         let Some(uring) = self.uring else { return Ok((device(readers, None)?, Transport::Dev)) };
+        self.device.do_not_wait()?;
         let mut serving = device(READERS_BESIDE_URING, Some(&uring))?;
-        let hurry = uring.hurry();
+        let (hurry, leave) = (uring.hurry(), uring.leave());
         match uring.start(&dispatcher, runtime) {
             Ok(queues) => {
-                serving.add(queues, hurry);
+                serving.add(queues, hurry, leave);
                 Ok((serving, Transport::Uring))
             }
             Err(error) if self.choice == TransportChoice::Only(Transport::Uring) => {
@@ -152,6 +153,7 @@ impl Connection {
             Err(error) => {
                 tracing::warn!(%error, "requests come over /dev/fuse: the kernel refuses queues of io_uring");
                 uring::decline(&self.device)?;
+                self.device.do_wait()?;
                 serving.join_later(device(readers, None)?);
                 Ok((serving, Transport::Dev))
             }
@@ -159,24 +161,74 @@ impl Connection {
     }
 }
 
-/// A connection over the device that another process has served until now. To serve it cannot fail.
+/// A connection that another process has served until now. To serve it cannot fail.
 #[derive(Debug)]
-pub(crate) struct Inherited {
-    pub(crate) device: Arc<Device>,
-    pub(crate) agreement: Agreement,
+pub struct Inherited {
+    device: Arc<Device>,
+    agreement: Agreement,
+    readers: (Vec<Spare>, Cores),
+    queues: Option<Inheritance>,
 }
 
 impl Inherited {
-    /// Has the threads read the device.
-    pub(crate) fn serve<H: Handler>(
-        &self,
-        readers: (Vec<Spare>, Cores),
-        handler: Arc<H>,
-        runtime: &Handle,
-    ) -> Serving {
-        let dispatcher = Dispatcher::new(handler, &self.agreement);
-        read_device(&self.device, readers, &dispatcher, None, runtime)
+    /// Starts all threads, which wait. `queues`: of a connection over io_uring ([`Serving::hand_over_queues`]); `readers` are
+    /// those of one without. Dropped, it leaves the connection alone.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or the queues cannot be taken over.
+    pub fn prepare(
+        device: &Arc<Device>,
+        agreement: Agreement,
+        readers: Readers,
+        queues: Option<&HandedQueues>,
+    ) -> Result<Inherited, InheritError> {
+        let readers = if queues.is_some() { READERS_BESIDE_URING } else { readers };
+        let queues = queues.map(|queues| Inheritance::prepare(device, queues));
+        let queues = queues.transpose().map_err(InheritError::Queues)?;
+        let spare = spare_readers(readers.threads).map_err(InheritError::Threads)?;
+        Ok(Inherited { device: device.clone(), agreement, readers: (spare, readers.cores), queues })
     }
+
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub fn agreement(&self) -> Agreement {
+        self.agreement
+    }
+
+    /// Where answers go, whatever their request came over.
+    pub fn answers(&self) -> Arc<dyn Sink> {
+        match &self.queues {
+            Some(queues) => answers_of(&self.device, queues.uring()),
+            None => self.device.clone(),
+        }
+    }
+
+    /// Goes on.
+    pub fn serve<H: Handler>(self, handler: Arc<H>, runtime: &Handle) -> (Serving, Transport) {
+        let Inherited { device, agreement, readers, queues } = self;
+        let dispatcher = Dispatcher::new(handler, &agreement);
+        let uring = queues.as_ref().map(Inheritance::uring);
+        let mut serving = read_device(&device, readers, &dispatcher, uring, runtime);
+        let Some(queues) = queues else { return (serving, Transport::Dev) };
+        let (hurry, leave) = (queues.uring().hurry(), queues.uring().leave());
+        serving.add(queues.start(&dispatcher, runtime), hurry, leave);
+        (serving, Transport::Uring)
+    }
+}
+
+/// Why a connection cannot be gone on with.
+#[derive(Debug, thiserror::Error)]
+pub enum InheritError {
+    #[error("cannot start the threads that would serve the mount: {0}")]
+    Threads(io::Error),
+    #[error("cannot go on with its queues of io_uring: {0}")]
+    Queues(io::Error),
+}
+
+fn answers_of(device: &Arc<Device>, uring: &Uring) -> Arc<dyn Sink> {
+    Arc::new(AnyQueue { device: device.clone(), queues: uring.queues() })
 }
 
 fn prepare_uring(

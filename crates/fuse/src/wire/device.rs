@@ -47,6 +47,14 @@ impl Unread {
     }
 }
 
+/// What a read has brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Received {
+    Message(usize),
+    Nothing,
+    Unmounted,
+}
+
 /// The device of one mount.
 #[derive(Debug)]
 pub struct Device {
@@ -133,20 +141,40 @@ impl Device {
     /// `None`: unmounted.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
-            let error = match rustix::io::read(&self.fd, &mut *buffer) {
-                Ok(len) => return Ok(Some(len)),
-                Err(error) => error,
-            };
-            match Unread::of(error) {
-                Unread::Again => {}
-                Unread::Later => {
-                    tracing::warn!(%error, "cannot read from the FUSE device just now");
-                    std::thread::sleep(OUT_OF_MEMORY);
-                }
-                Unread::Unmounted => return Ok(None),
-                Unread::Failed => return Err(error.into()),
+            match self.try_to_receive(buffer)? {
+                Received::Message(len) => return Ok(Some(len)),
+                Received::Nothing => {}
+                Received::Unmounted => return Ok(None),
             }
         }
+    }
+
+    /// Waits for a message only if that was not changed by [`Device::do_not_wait`].
+    pub(super) fn try_to_receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        let error = match rustix::io::read(&self.fd, &mut *buffer) {
+            Ok(len) => return Ok(Received::Message(len)),
+            Err(error) => error,
+        };
+        match Unread::of(error) {
+            Unread::Again => Ok(Received::Nothing),
+            Unread::Later => {
+                tracing::warn!(%error, "cannot read from the FUSE device just now");
+                std::thread::sleep(OUT_OF_MEMORY);
+                Ok(Received::Nothing)
+            }
+            Unread::Unmounted => Ok(Received::Unmounted),
+            Unread::Failed => Err(error.into()),
+        }
+    }
+
+    /// From now on a read that finds no message returns. It is so for all who have this device, other processes among them.
+    pub(super) fn do_not_wait(&self) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.fd, true)?)
+    }
+
+    /// The opposite of [`Device::do_not_wait`].
+    pub(super) fn do_wait(&self) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.fd, false)?)
     }
 }
 

@@ -34,9 +34,9 @@ pub use request::{
 pub use escort::Cores;
 pub(crate) use escort::Hurry;
 pub use obstacle::{URING_SWITCH, uring_obstacle};
-pub(crate) use serve::spare_readers;
 pub use serve::{Readers, Serving};
 pub(crate) use spare::Spare;
+pub use uring::{HandedQueues, NotEmptied};
 
 use std::fmt;
 use std::fs::File;

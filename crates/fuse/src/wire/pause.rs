@@ -2,8 +2,13 @@
 //!
 //! A thread that waits in read(2) for a request stays there: no signal can be sent to one thread without unsafe code, and to poll
 //! first would cost a system call for each request. So it notices with the next request, which it still hands on; who wants the
-//! pause sees to it that some come.
+//! pause sees to it that some come. Beside io_uring the device brings little, and nothing that anybody could ask for: there a
+//! thread polls, and is called by a [`Bell`].
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -15,11 +20,48 @@ pub(super) struct Pause {
     changed: Condvar,
     /// Threads that have not ended.
     alive: Arc<AtomicUsize>,
+    bell: Option<Arc<Bell>>,
+}
+
+/// Rung as long as a pause is wanted.
+#[derive(Debug)]
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Bell> {
+        Ok(Bell(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    fn ring(&self) {
+        // Fails only when it would overflow: then it rings.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    fn hush(&self) {
+        // Fails if it does not ring.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    /// Returns when there is something to read, or it rings.
+    fn wait_for(&self, device: &impl AsFd) -> io::Result<()> {
+        let both = [self.0.as_fd(), device.as_fd()];
+        let mut both = both.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut both, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 impl Pause {
-    pub(super) fn new(alive: Arc<AtomicUsize>) -> Pause {
-        Pause { wanted: AtomicBool::new(false), resting: Mutex::new(0), changed: Condvar::new(), alive }
+    pub(super) fn new(alive: Arc<AtomicUsize>, bell: Option<Arc<Bell>>) -> Pause {
+        let (wanted, resting, changed) = (AtomicBool::new(false), Mutex::new(0), Condvar::new());
+        Pause { wanted, resting, changed, alive, bell }
+    }
+
+    /// To be called before [`Pause::keep`]: returns when there may be something to read, or a pause to be kept.
+    pub(super) fn await_message(&self, device: &impl AsFd) -> io::Result<()> {
+        self.bell.as_ref().map_or(Ok(()), |bell| bell.wait_for(device))
     }
 
     /// To be called before each read: returns when there is no pause.
@@ -38,10 +80,12 @@ impl Pause {
 
     pub(super) fn begin(&self) {
         self.wanted.store(true, Ordering::Release);
+        self.bell.as_ref().inspect(|bell| bell.ring());
     }
 
     pub(super) fn end(&self) {
         let _resting = self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.bell.as_ref().inspect(|bell| bell.hush());
         self.wanted.store(false, Ordering::Release);
         self.changed.notify_all();
     }
@@ -65,7 +109,7 @@ mod tests {
 
     #[test]
     fn who_reads_rests_before_the_next_and_goes_on_after_the_pause() {
-        let pause = Arc::new(Pause::new(Arc::new(AtomicUsize::new(2))));
+        let pause = Arc::new(Pause::new(Arc::new(AtomicUsize::new(2)), None));
         let (tell, told) = channel();
         let (ask, asked) = channel::<()>();
         let (reader, other) = (pause.clone(), pause.clone());
@@ -86,5 +130,20 @@ mod tests {
         pause.end();
         told.recv_timeout(Duration::from_secs(60)).unwrap();
         pause.keep();
+    }
+
+    #[test]
+    fn who_waits_for_a_message_that_does_not_come_rests_when_called() {
+        let (nothing, _writer) = io::pipe().unwrap();
+        let pause = Arc::new(Pause::new(Arc::new(AtomicUsize::new(1)), Some(Arc::new(Bell::new().unwrap()))));
+        let reader = pause.clone();
+        let reads = thread::spawn(move || {
+            reader.await_message(&nothing).unwrap();
+            reader.keep();
+        });
+        pause.begin();
+        assert_eq!(pause.reading(Duration::from_secs(60)), 0);
+        pause.end();
+        reads.join().unwrap();
     }
 }

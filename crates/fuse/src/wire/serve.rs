@@ -3,12 +3,12 @@
 use super::abi;
 use super::agreement::Agreement;
 use super::buffers::BufferPool;
-use super::device::Device;
+use super::device::{Device, Received};
 use super::escort::{Cores, Hurry, Seat, escort};
 use super::pause::Pause;
 use super::request::{SetXattrForm, parse_header, parse_write, parse_write_apart};
 use super::spare::Spare;
-use super::uring::Uring;
+use super::uring::{HandedQueues, Leave, NotEmptied, Uring};
 use super::{Handler, MalformedRequest, Op, Reply, Request, Sink};
 use bytes::Bytes;
 use rustix::io::Errno;
@@ -26,6 +26,7 @@ pub struct Serving {
     ended: tokio::sync::watch::Receiver<bool>,
     hurry: Option<Arc<dyn Hurry>>,
     pauses: Vec<Arc<Pause>>,
+    queues: Option<Leave>,
 }
 
 /// The threads that read the device.
@@ -50,17 +51,57 @@ impl Serving {
     }
 
     /// From now on each thread that has handed a request on reads no other.
-    pub(crate) fn begin_pause(&self) {
+    pub fn begin_pause(&self) {
         self.pauses.iter().for_each(|pause| pause.begin());
+        self.queues.iter().for_each(Leave::begin_rest);
     }
 
-    /// Threads that still wait for a request, after this time at the most.
-    pub(crate) fn reading(&self, at_most: Duration) -> usize {
-        self.pauses.iter().map(|pause| pause.reading(at_most)).sum()
+    /// Threads that still wait for a request, or may hand one on. Waits for each for so long at the most.
+    pub fn reading(&self, at_most: Duration) -> usize {
+        let reading: usize = self.pauses.iter().map(|pause| pause.reading(at_most)).sum();
+        reading + self.queues.as_ref().map_or(0, |queues| queues.restless(at_most))
     }
 
-    pub(crate) fn end_pause(&self) {
+    /// All go on.
+    pub fn end_pause(&self) {
+        self.queues.iter().for_each(Leave::end_rest);
         self.pauses.iter().for_each(|pause| pause.end());
+    }
+
+    /// Over io_uring: makes a name of the root directory lead to a file, for [`Serving::empty_queues`]. Somebody else has to
+    /// look it up before the pause.
+    pub fn put_out_decoy(&self, name: &str) {
+        self.queues.iter().for_each(|queues| queues.put_out_decoy(name));
+    }
+
+    /// The name leads nowhere any more.
+    pub fn take_in_decoy(&self) {
+        self.queues.iter().for_each(Leave::take_in_decoy);
+    }
+
+    /// Over io_uring: takes back what the kernel has of the queues, so that it gives nothing to this process any more. In a
+    /// pause, when nothing is under way. Over the device there is nothing to be done.
+    ///
+    /// # Errors
+    /// [`NotEmptied`], in this time.
+    pub fn empty_queues(&self, limit: Duration) -> Result<(), NotEmptied> {
+        self.queues.as_ref().map_or(Ok(()), |queues| queues.empty(limit))
+    }
+
+    /// Whether they are still empty: answers of this process give them entries.
+    ///
+    /// # Errors
+    /// [`NotEmptied`].
+    pub fn check_queues(&self) -> Result<(), NotEmptied> {
+        self.queues.as_ref().map_or(Ok(()), Leave::check)
+    }
+
+    /// What another process needs to go on with the queues, once they are empty; `None` over the device.
+    ///
+    /// # Errors
+    /// [`NotEmptied`].
+    pub fn hand_over_queues(&self) -> Result<Option<HandedQueues>, NotEmptied> {
+        self.queues.as_ref().map(Leave::to_pass_on).transpose()
     }
 
     pub fn join(self) {
@@ -109,7 +150,7 @@ pub(super) fn read_device<H: Handler>(
     }
     .unzip();
     let alive = Arc::new(AtomicUsize::new(threads.len()));
-    let pause = Arc::new(Pause::new(alive.clone()));
+    let pause = Arc::new(Pause::new(alive.clone(), uring.map(Uring::bell)));
     let (ended, when_ended) = tokio::sync::watch::channel(false);
     let ended = Arc::new(ended);
     let queues = uring.map(Uring::queues).unwrap_or_default();
@@ -136,7 +177,7 @@ pub(super) fn read_device<H: Handler>(
         }
     }
     let hurry = escort.map(|escort| -> Arc<dyn Hurry> { escort });
-    Serving { threads, ended: when_ended, hurry, pauses: vec![pause] }
+    Serving { threads, ended: when_ended, hurry, pauses: vec![pause], queues: None }
 }
 
 impl Serving {
@@ -152,9 +193,11 @@ impl Serving {
         self.hurry.clone()
     }
 
-    pub(super) fn add(&mut self, threads: Vec<JoinHandle<()>>, hurry: Arc<dyn Hurry>) {
+    /// The threads of queues.
+    pub(super) fn add(&mut self, threads: Vec<JoinHandle<()>>, hurry: Arc<dyn Hurry>, queues: Leave) {
         self.threads.extend(threads);
         self.hurry = Some(hurry);
+        self.queues = Some(queues);
     }
 }
 
@@ -257,10 +300,12 @@ impl<H: Handler> Worker<H> {
     fn run(self) {
         let mut buffer = self.dispatcher.pool.take();
         loop {
+            let waited = self.pause.await_message(&self.device);
             self.pause.keep();
-            match self.device.receive(&mut buffer) {
-                Ok(Some(len)) => buffer = self.dispatch(buffer, len),
-                Ok(None) => return,
+            match waited.and_then(|()| self.device.try_to_receive(&mut buffer)) {
+                Ok(Received::Message(len)) => buffer = self.dispatch(buffer, len),
+                Ok(Received::Nothing) => {}
+                Ok(Received::Unmounted) => return,
                 Err(error) => {
                     tracing::error!(%error, "cannot read from the FUSE device");
                     return;

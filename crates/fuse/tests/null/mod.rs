@@ -5,16 +5,21 @@
 
 #![allow(dead_code, reason = "each user takes a part")]
 
+pub(crate) mod daemon;
+mod switch;
+
+pub(crate) use switch::UringOn;
+
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
-use soda_fuse::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
+use soda_fuse::wire::connection::{ConnectError, Connection, Inherited, Transport, TransportChoice};
 use soda_fuse::wire::device::Device;
 use soda_fuse::wire::{
-    AttrOut, Cores, EntryOut, Handler, NodeId, Op, OpenOut, Readers, Reply, Request, Serving, Sink, Statfs,
+    Agreement, AttrOut, Cores, EntryOut, Handler, NodeId, Op, OpenOut, Readers, Reply, Request, Serving,
+    Sink, Statfs,
 };
 use soda_types::{Attr, Errno, FileKind, Ino, Timestamp, Version};
 use std::collections::{HashMap, VecDeque};
-use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -130,6 +135,11 @@ impl Null {
             let _ = reply.data(&[&[0; 1]]);
         }
         lookups.into_iter().for_each(|reply| reply.error(Errno::NoEntry));
+    }
+
+    /// Numbers of the reads that wait.
+    pub(crate) fn held_reads(&self) -> Vec<u64> {
+        self.held.lock().unwrap().reads.keys().copied().collect()
     }
 
     /// How many wait for the lock.
@@ -319,6 +329,8 @@ pub(crate) struct NullMount {
     pub(crate) fs: Arc<Null>,
     pub(crate) device: Arc<Device>,
     pub(crate) transport: Transport,
+    pub(crate) agreement: Agreement,
+    pub(crate) answers: Arc<dyn Sink>,
     serving: Option<Serving>,
     dir: PathBuf,
     own_dir: Option<tempfile::TempDir>,
@@ -363,18 +375,33 @@ impl NullMount {
         let device = Device::new(fd);
         let fs = NullFs::default();
         let readers = Readers { threads: 3, cores };
-        let served = Connection::negotiate(&device, choice)
-            .and_then(|connection| connection.serve(readers, Arc::new(fs.clone()), runtime));
+        let served = Connection::negotiate(&device, choice).and_then(|connection| {
+            let (agreement, answers) = (connection.agreement(), connection.answers());
+            Ok((connection.serve(readers, Arc::new(fs.clone()), runtime)?, agreement, answers))
+        });
         match served {
-            Ok((serving, transport)) => {
-                let (serving, dir) = (Some(serving), dir.to_owned());
-                Ok(NullMount { fs: fs.0, device, transport, serving, dir, own_dir: None })
+            Ok(((serving, transport), agreement, answers)) => {
+                let (serving, dir, fs) = (Some(serving), dir.to_owned(), fs.0);
+                Ok(NullMount { fs, device, transport, agreement, answers, serving, dir, own_dir: None })
             }
             Err(error) => {
                 let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
                 Err(error)
             }
         }
+    }
+
+    /// Goes on with one of another process.
+    pub(crate) fn inherit(dir: &Path, from: Inherited, runtime: &tokio::runtime::Handle) -> NullMount {
+        let fs = NullFs::default();
+        let (device, agreement, answers) = (from.device().clone(), from.agreement(), from.answers());
+        let (serving, transport) = from.serve(Arc::new(fs.clone()), runtime);
+        let (serving, dir, fs) = (Some(serving), dir.to_owned(), fs.0);
+        NullMount { fs, device, transport, agreement, answers, serving, dir, own_dir: None }
+    }
+
+    pub(crate) fn serving(&self) -> &Serving {
+        self.serving.as_ref().unwrap()
     }
 
     pub(crate) fn file(&self, number: u64) -> PathBuf {
@@ -561,38 +588,4 @@ pub(crate) fn start_uring(runtime: &tokio::runtime::Handle) -> Option<NullMount>
         return None;
     };
     Some(start(Transport::Uring, runtime))
-}
-
-/// The kernel's switch stays where it was turned while this lives: only as long as it takes to mount.
-#[derive(Debug)]
-pub(crate) struct UringOn {
-    _lock: File,
-    was: String,
-}
-
-impl UringOn {
-    /// `None`: the kernel has no such switch, or is not ours to change.
-    pub(crate) fn turn() -> Option<UringOn> {
-        UringOn::set("Y")
-    }
-
-    /// As long as it lives nobody turns it on.
-    pub(crate) fn turn_off() -> Option<UringOn> {
-        UringOn::set("N")
-    }
-
-    fn set(value: &str) -> Option<UringOn> {
-        let path = soda_fuse::URING_SWITCH;
-        let lock = File::open(path).ok()?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).ok()?;
-        let was = std::fs::read_to_string(path).ok()?;
-        std::fs::write(path, value).ok()?;
-        Some(UringOn { _lock: lock, was })
-    }
-}
-
-impl Drop for UringOn {
-    fn drop(&mut self) {
-        let _ = std::fs::write(soda_fuse::URING_SWITCH, self.was.trim());
-    }
 }

@@ -21,23 +21,33 @@
 //!   its task work (`coredump_task_exit`), until all have come, and the one that waits for the lock does not come.
 
 mod cores;
+mod decoy;
+mod heir;
+mod leave;
 mod nudge;
 mod ring;
+
+pub(crate) use heir::Inheritance;
+pub(crate) use leave::Leave;
+pub use leave::{HandedQueues, NotEmptied};
 
 use super::abi::{self, NodeId};
 use super::device::Device;
 use super::escort::{Hurry, Yielding, YieldingPlace, check_idle};
+use super::pause::Bell;
 use super::serve::Dispatcher;
 use super::{Handler, Reply, Sink, Unique};
 use cores::{is_online, run_on};
+use leave::Rest;
 use nudge::Nudges;
 use ring::{Entry, Event, PAYLOAD_LEN, Ring, Waker};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -61,6 +71,7 @@ pub(super) struct Uring {
     queues: Vec<Unused>,
     nudges: Arc<Nudges>,
     yielding: Arc<Yielding>,
+    bell: Arc<Bell>,
 }
 
 #[derive(Debug)]
@@ -87,7 +98,18 @@ impl Uring {
                 Ok(Unused { queue, ring, entries })
             })
             .collect::<io::Result<_>>()?;
-        Ok(Uring { device: device.clone(), queues, nudges, yielding })
+        let bell = Arc::new(Bell::new()?);
+        Ok(Uring { device: device.clone(), queues, nudges, yielding, bell })
+    }
+
+    /// Rung for who reads the device beside.
+    pub(super) fn bell(&self) -> Arc<Bell> {
+        self.bell.clone()
+    }
+
+    /// How the queues are let go.
+    pub(super) fn leave(&self) -> Leave {
+        Leave::new(self.device.clone(), self.queues(), self.nudges.clone())
     }
 
     pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
@@ -187,6 +209,10 @@ pub(super) struct Queue {
     nudges: Arc<Nudges>,
     yielding: Arc<Yielding>,
     state: Mutex<State>,
+    /// Whether requests are kept instead of handed on. Changed under the lock of `state`.
+    keeps: AtomicBool,
+    /// Of `state.rest`.
+    changed: Condvar,
 }
 
 #[derive(Debug)]
@@ -196,6 +222,7 @@ struct State {
     /// Answers for the thread to hand over.
     answered: Vec<Held>,
     thread: ThreadState,
+    rest: Rest,
 }
 
 /// An entry that is ours, with what to name when it is handed over.
@@ -216,8 +243,14 @@ enum ThreadState {
 
 impl Queue {
     fn new(number: u16, waker: Arc<Waker>, nudges: Arc<Nudges>, yielding: Arc<Yielding>) -> Queue {
-        let state = State { in_hand: HashMap::new(), answered: Vec::new(), thread: ThreadState::Awake };
-        Queue { number, waker, nudges, yielding, state: Mutex::new(state) }
+        let state = State {
+            in_hand: HashMap::new(),
+            answered: Vec::new(),
+            thread: ThreadState::Awake,
+            rest: Rest::default(),
+        };
+        let (state, keeps, changed) = (Mutex::new(state), AtomicBool::new(false), Condvar::new());
+        Queue { number, waker, nudges, yielding, state, keeps, changed }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -226,33 +259,43 @@ impl Queue {
 
     /// The mount is gone: nobody waits for answers.
     pub(super) fn end(&self) {
-        let (in_hand, answered) = {
+        let all = {
             let mut state = self.state();
             state.thread = ThreadState::Ended;
-            (std::mem::take(&mut state.in_hand), std::mem::take(&mut state.answered))
+            let kept = std::mem::take(&mut state.rest.kept);
+            (std::mem::take(&mut state.in_hand), std::mem::take(&mut state.answered), kept)
         };
+        self.changed.notify_all();
         self.waker.wake();
         self.nudges.end();
         self.yielding.end();
-        drop((in_hand, answered));
+        drop(all);
     }
 
-    /// The answers to be handed over. From here on who has another one wakes the thread. `None`: the mount is gone.
-    fn fall_asleep(&self) -> Option<Vec<Held>> {
+    /// The answers to be handed over, while the kernel has so many entries besides. From here on who has another one wakes the
+    /// thread. `None`: the mount is gone.
+    fn fall_asleep(&self, outstanding: usize) -> Option<Vec<Held>> {
         let mut state = self.state();
         match state.thread {
             ThreadState::Ended => None,
             ThreadState::Awake | ThreadState::Asleep => {
                 state.thread = ThreadState::Asleep;
-                Some(std::mem::take(&mut state.answered))
+                let answered = std::mem::take(&mut state.answered);
+                self.note_rest(&mut state, outstanding + answered.len());
+                Some(answered)
             }
         }
     }
 
-    fn wake_up(&self) {
+    /// Requests that were kept and are not to be any more.
+    fn wake_up(&self) -> Vec<Entry> {
         let mut state = self.state();
         if state.thread == ThreadState::Asleep {
             state.thread = ThreadState::Awake;
+        }
+        match state.rest.is_wanted {
+            true => Vec::new(),
+            false => std::mem::take(&mut state.rest.kept),
         }
     }
 
@@ -338,9 +381,12 @@ impl<H: Handler> QueueThread<H> {
         let began = self.begin(entries);
         let has_begun = began.is_ok();
         let _ = report.send(began);
-        if !has_begun {
-            return;
+        if has_begun {
+            self.serve_to_the_end();
         }
+    }
+
+    fn serve_to_the_end(mut self) {
         if let Err(error) = self.serve() {
             // The kernel goes on giving requests to this queue: better none than some that wait for ever.
             tracing::error!(%error, queue = self.queue.number, "a queue of the mount does not work any more");
@@ -393,12 +439,12 @@ impl<H: Handler> QueueThread<H> {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        while let Some(answered) = self.queue.fall_asleep() {
+        while let Some(answered) = self.queue.fall_asleep(self.ring.outstanding()) {
             for Held { entry, commit_id } in answered {
                 self.ring.commit(entry, commit_id)?;
             }
             self.ring.wait(None)?;
-            self.queue.wake_up();
+            self.queue.wake_up().into_iter().for_each(|entry| self.request(entry));
             // No more than are there now: others may come all the while, and answers wait for the end of this.
             for _ in 0..self.ring.ready() {
                 let Some(event) = self.ring.next()? else { break };
@@ -411,6 +457,7 @@ impl<H: Handler> QueueThread<H> {
 
     fn take(&mut self, event: Event) {
         match event {
+            Event::Request(entry) if self.queue.keeps() => self.queue.keep(entry),
             Event::Request(entry) => self.request(entry),
             Event::Woken => {}
             Event::Refused(error) => {
@@ -446,14 +493,18 @@ impl<H: Handler> QueueThread<H> {
         self.message.extend_from_slice(entry.header(abi::IN_HEADER_LEN));
         self.message.extend_from_slice(entry.arguments(arguments));
         let request = self.dispatcher.assemble(&mut self.message, payload);
+        let is_decoy = self.queue.nudges.decoy.is_meant(&self.message);
         self.queue.state().in_hand.insert(unique, Held { entry, commit_id });
-        self.dispatcher.dispatch(&self.message, request, reply());
+        match is_decoy {
+            true => decoy::answer(reply()),
+            false => self.dispatcher.dispatch(&self.message, request, reply()),
+        }
     }
 
     /// Who waits keeps an entry. There must always be one for the next, who may be the one that the others wait for.
     fn grow(&mut self) {
         let available = self.ring.outstanding() + self.queue.answered();
-        if available >= LOW || self.total >= MOST {
+        if available >= LOW || self.total >= MOST || self.queue.keeps() {
             return;
         }
         let had = self.total;
@@ -504,7 +555,7 @@ mod tests {
         assert_eq!(errno(queue.send(5, 0, &[&vec![0; PAYLOAD_LEN + 1]])), Some(22));
         queue.send(5, 0, &[b"yes"]).unwrap();
         assert_eq!(errno(queue.send(5, 0, &[])), Some(2));
-        let answers = queue.fall_asleep().unwrap();
+        let answers = queue.fall_asleep(0).unwrap();
         assert_eq!((answers[0].commit_id, answers[0].entry.payload()), (75, &b"yes"[..]));
         assert_eq!(answers[0].entry.header(16), abi::out_header(19, 0, 5));
     }
@@ -514,16 +565,16 @@ mod tests {
         let queue = queue_with(5);
         queue.end();
         assert_eq!(queue.send(5, 0, &[]).unwrap_err().raw_os_error(), Some(19));
-        assert!(queue.fall_asleep().is_none());
+        assert!(queue.fall_asleep(0).is_none());
     }
 
     #[test]
     fn who_has_an_answer_wakes_a_thread_that_sleeps_and_no_other() {
         let queue = queue_with(5);
-        assert_eq!(queue.fall_asleep().unwrap().len(), 0);
+        assert_eq!(queue.fall_asleep(0).unwrap().len(), 0);
         queue.send(5, 0, &[]).unwrap();
         assert_eq!(queue.state().thread, ThreadState::Awake);
-        assert_eq!(queue.fall_asleep().unwrap().len(), 1);
+        assert_eq!(queue.fall_asleep(0).unwrap().len(), 1);
         queue.wake_up();
         assert_eq!(queue.state().thread, ThreadState::Awake);
     }

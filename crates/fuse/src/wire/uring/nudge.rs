@@ -15,6 +15,7 @@
 
 use super::Queue;
 use super::cores::run_on;
+use super::decoy::Decoy;
 use crate::wire::Sink;
 use crate::wire::abi::{NodeId, Record, notify, opcode};
 use crate::wire::device::Device;
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// Numbers of the requests that come of nudges are above, so they are none of the kernel's own.
 const NUMBERS: u64 = 1 << 62;
+/// More questions than a process asks between two moments.
+const BEYOND: u64 = 1 << 32;
 /// Files that are remembered, of all queues together.
 const RECENT: usize = 16;
 /// Of a queue's requests in hand, how many files are tried.
@@ -58,6 +61,9 @@ pub(super) fn keeps_file(operation: u32) -> bool {
 /// What the queues of a mount owe, and the files to ask about.
 #[derive(Debug)]
 pub(super) struct Nudges {
+    pub(super) decoy: Decoy,
+    /// Of the last question.
+    number: AtomicU64,
     recent: Recent,
     /// Whether anything is owed: so that naming a file costs nothing else.
     in_debt: AtomicBool,
@@ -78,6 +84,8 @@ impl Nudges {
     pub(super) fn new(queues: usize) -> Nudges {
         let state = State { owed: vec![0; queues], tries_left: 0, not_before: None, ended: false };
         Nudges {
+            decoy: Decoy::default(),
+            number: AtomicU64::new(NUMBERS),
             recent: Recent::default(),
             in_debt: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -152,13 +160,7 @@ impl Nudges {
 
     /// Sends what is owed until the mount is gone.
     pub(super) fn run(&self, queues: &[Arc<Queue>], device: &Device) {
-        let mut number = NUMBERS;
-        let mut ask = |node: NodeId| {
-            // Even numbers: the others are of INTERRUPTs.
-            number += 2;
-            let record = Record::<32>::new().u64(number).u64(node.0).u64(0).u32(0).u32(0).done();
-            device.send(0, notify::RETRIEVE, &[&record])
-        };
+        let ask = |node| self.ask(node, device);
         while let Some(mut owed) = self.due() {
             for (owed, queue) in owed.iter_mut().zip(queues).filter(|(owed, _)| **owed > 0) {
                 if let Err(error) = run_on(queue.number) {
@@ -166,11 +168,49 @@ impl Nudges {
                     *owed = 0;
                     continue;
                 }
-                let files = queue.files_in_hand(IN_HAND).into_iter().chain(self.recent.latest_first());
-                *owed = send(*owed, files.chain([NodeId::ROOT]), &mut ask);
+                *owed = send(*owed, self.files(queue), ask);
             }
             self.still_owe(&owed);
         }
+    }
+
+    fn files(&self, queue: &Queue) -> impl Iterator<Item = NodeId> {
+        let files = queue.files_in_hand(IN_HAND).into_iter().chain(self.recent.latest_first());
+        files.chain([NodeId::ROOT])
+    }
+
+    fn ask(&self, node: NodeId, device: &Device) -> io::Result<()> {
+        // Even numbers: the others are of INTERRUPTs.
+        let number = self.number.fetch_add(2, Ordering::Relaxed) + 2;
+        let record = Record::<32>::new().u64(number).u64(node.0).u64(0).u32(0).u32(0).done();
+        device.send(0, notify::RETRIEVE, &[&record])
+    }
+
+    /// Asks so often on the core of a queue, about one of the files that are known or, better, `first`. Returns how often it
+    /// could not.
+    ///
+    /// # Errors
+    /// It must not run on that core.
+    pub(super) fn ask_for(
+        &self,
+        queue: &Queue,
+        count: usize,
+        first: NodeId,
+        device: &Device,
+    ) -> io::Result<usize> {
+        run_on(queue.number)?;
+        let files = std::iter::once(first).chain(self.files(queue));
+        Ok(send(count, files, |node| self.ask(node, device)))
+    }
+
+    /// A number beyond all of this process, also of what it may still ask.
+    pub(super) fn beyond(&self) -> u64 {
+        self.number.load(Ordering::Relaxed) + BEYOND
+    }
+
+    /// Of another process, [`Nudges::beyond`].
+    pub(super) fn go_on_from(&self, number: u64) {
+        self.number.store(number.max(NUMBERS), Ordering::Relaxed);
     }
 }
 

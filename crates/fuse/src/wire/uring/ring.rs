@@ -7,11 +7,13 @@
 
 #![allow(unsafe_code)]
 
+use super::leave::{HandedEntry, Standing};
 use crate::wire::abi::NodeId;
 use crate::wire::abi::uring::{
     ARGUMENTS_AT, COMMIT_AND_FETCH, COMMIT_ID_AT, HEADER_LEN, PAYLOAD_LEN_AT, REGISTER,
 };
 use crate::wire::device::{Device, MAX_WRITE};
+use bytes::Bytes;
 use io_uring::squeue::Entry128;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
@@ -22,12 +24,13 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Of one entry, bytes. Nothing that the kernel asks or is answered is longer.
 pub(super) const PAYLOAD_LEN: usize = MAX_WRITE as usize;
 /// The header has a page of its own, the payload begins with the next.
-const HEADER_SPACE: usize = 4096;
+pub(super) const HEADER_SPACE: usize = 4096;
 const ENTRY_LEN: usize = HEADER_SPACE + PAYLOAD_LEN;
 /// Where the header's page has the addresses that REGISTER reads.
 const VECTORS_AT: usize = 1024;
@@ -54,12 +57,52 @@ unsafe impl Sync for Entry {}
 impl Entry {
     /// Takes memory only as it is used.
     pub(super) fn new() -> io::Result<Entry> {
+        Entry::map(usual_place(), MapFlags::empty())
+    }
+
+    fn map(place: usize, how: MapFlags) -> io::Result<Entry> {
         let (protection, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: new memory, at an address that the kernel chooses.
-        let memory =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), ENTRY_LEN, protection, flags) }?;
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE | how);
+        let place = std::ptr::without_provenance_mut(place);
+        // SAFETY: new memory. The kernel takes the address if it is free, else another one or, with `FIXED_NOREPLACE`, none.
+        let memory = unsafe { rustix::mm::mmap_anonymous(place, ENTRY_LEN, protection, flags) }?;
         NonNull::new(memory.cast()).map(|memory| Entry { memory }).ok_or(io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// The room of another process's entry: the kernel goes on to use the same addresses, whoever has it.
+    ///
+    /// # Errors
+    /// Something else is there.
+    pub(super) fn handed(handed: &HandedEntry) -> io::Result<Entry> {
+        let HandedEntry { address, header, payload, .. } = handed;
+        let place = usize::try_from(*address).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+        if place == 0 || header.len() > VECTORS_AT || payload.len() > PAYLOAD_LEN {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut entry = Entry::map(place, MapFlags::FIXED_NOREPLACE)?;
+        if entry.address() != *address {
+            // A kernel that does not know the flag (before 4.17).
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let memory = entry.memory_mut();
+        memory[..header.len()].copy_from_slice(header);
+        memory[HEADER_SPACE..HEADER_SPACE + payload.len()].copy_from_slice(payload);
+        Ok(entry)
+    }
+
+    /// For [`Entry::handed`] in another process.
+    pub(super) fn hand_over(&self, standing: Standing) -> HandedEntry {
+        let header = Bytes::copy_from_slice(self.header(HEADER_LEN));
+        HandedEntry {
+            address: self.address(),
+            standing,
+            header,
+            payload: Bytes::copy_from_slice(self.payload()),
+        }
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.as_ptr() as u64
     }
 
     fn memory(&self) -> &[u8] {
@@ -132,7 +175,7 @@ impl Entry {
 
     /// Writes the addresses of header and payload where REGISTER reads them, and returns where that is.
     fn vectors(&mut self) -> u64 {
-        let base = self.memory.as_ptr() as u64;
+        let base = self.address();
         let vectors = [base, HEADER_LEN as u64, base + HEADER_SPACE as u64, PAYLOAD_LEN as u64];
         for (place, value) in self.memory_mut()[VECTORS_AT..].chunks_exact_mut(8).zip(vectors) {
             place.copy_from_slice(&value.to_ne_bytes());
@@ -141,9 +184,20 @@ impl Entry {
     }
 }
 
+/// Where processes have their entries. Far from where Linux puts what has no place of its own, so that the next process finds the
+/// addresses free; and others for most processes, as one that takes over entries has new ones besides.
+fn usual_place() -> usize {
+    const FIRST: usize = 1 << 44;
+    const OF_A_PROCESS: usize = 1 << 36;
+    const PROCESSES: usize = 512;
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    let place = TAKEN.fetch_add(ENTRY_LEN, Ordering::Relaxed);
+    FIRST + (std::process::id() as usize % PROCESSES) * OF_A_PROCESS + place % OF_A_PROCESS
+}
+
 impl Drop for Entry {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; no reference to it outlives `self`.
+        // SAFETY: mapped by `map` with this length; no reference to it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), ENTRY_LEN) };
     }
 }
@@ -372,5 +426,25 @@ mod tests {
         assert_eq!(vectors, base + VECTORS_AT as u64);
         let words = [0, 8, 16, 24].map(|at| entry.u64_at(VECTORS_AT + at));
         assert_eq!(words, [base, HEADER_LEN as u64, base + HEADER_SPACE as u64, PAYLOAD_LEN as u64]);
+    }
+
+    #[test]
+    fn an_entry_is_at_the_same_place_in_another_process() {
+        let mut entry = Entry::new().unwrap();
+        entry.answer(&[7; 16], &[b"a request"]);
+        let handed = entry.hand_over(Standing::Kept);
+        let taken = Entry::handed(&handed).unwrap_err();
+        assert_eq!(Errno::from_io_error(&taken), Some(Errno::EXIST), "it is in use");
+        drop(entry);
+        let entry = Entry::handed(&handed).unwrap();
+        assert_eq!(entry.address(), handed.address);
+        assert_eq!((entry.header(16), entry.payload()), (&[7; 16][..], &b"a request"[..]));
+        for bad in [
+            HandedEntry { address: 0, ..handed.clone() },
+            HandedEntry { payload: vec![0; PAYLOAD_LEN + 1].into(), ..handed.clone() },
+            HandedEntry { header: vec![0; VECTORS_AT + 1].into(), ..handed },
+        ] {
+            assert_eq!(Entry::handed(&bad).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
     }
 }

@@ -1,0 +1,261 @@
+//! The queues of a mount are let go, for another process to serve them ([`super::heir`]).
+//!
+//! Linux (6.18) has no call for that: `FUSE_NOTIFY_RESEND` looks at what was read from the device only, an entry cannot be taken
+//! out of its queue, and what one is given just before its thread ends is answered by nobody (`fuse_uring_send_in_task`). But
+//! whoever answers a request has its entry from then on (`fuse_uring_commit_fetch` asks for the request's number, not for the
+//! ring that got it). So this process
+//! - *rests*: what comes is kept in its entry, and nothing is handed on;
+//! - *empties its queues*: on the core of each it asks the kernel a question ([`super::nudge`]) as often as the kernel has
+//!   entries of that queue. The questions come back as requests, each of which takes one. When the kernel has no entry more,
+//!   nothing can be on its way here, not even from a caller who was given an entry and lost his core before he could say so.
+//!   What callers ask for from then on waits in the kernel;
+//! - hands over its entries, with what is in them. The next process answers, and has them.
+//!
+//! Until then nothing has happened that is not undone by taking up what was kept.
+//!
+//! A queue whose core is not there cannot be asked on. Nobody calls there; what the kernel has of it ends with this process, and
+//! the next one has entries of its own.
+
+use super::decoy;
+use super::nudge::Nudges;
+use super::ring::{Entry, HEADER_SPACE, PAYLOAD_LEN};
+use super::{Held, Queue, State, is_online};
+use crate::wire::device::Device;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long to wait for questions to come back before others are asked: what callers ask for may have come first.
+const COME_BACK: Duration = Duration::from_millis(20);
+
+/// Part of a queue's state.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    pub(super) is_wanted: bool,
+    /// Its thread hands nothing on.
+    has_begun: bool,
+    /// How many entries the kernel had when the thread looked last. What came since is not taken off, what goes there is
+    /// counted before.
+    with_kernel: usize,
+    pub(super) kept: Vec<Entry>,
+}
+
+/// What another process gets of the queues, in the order of their numbers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HandedQueues {
+    /// Where an entry has its payload, and how much of it: bytes.
+    pub(super) layout: (u32, u32),
+    /// [`Nudges::beyond`].
+    pub(super) next_question: u64,
+    pub(super) queues: Vec<Vec<HandedEntry>>,
+}
+
+/// Of programs whose entries look alike.
+pub(super) const LAYOUT: (u32, u32) = (HEADER_SPACE as u32, PAYLOAD_LEN as u32);
+
+/// An entry, with the request in it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct HandedEntry {
+    pub(super) address: u64,
+    pub(super) standing: Standing,
+    pub(super) header: Bytes,
+    pub(super) payload: Bytes,
+}
+
+/// Whether a request is to be handed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Standing {
+    Kept,
+    /// It was, and will be answered by who has begun it once more.
+    InHand,
+}
+
+/// The kernel still has entries of the queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel still has {0} entries of its queues")]
+pub struct NotEmptied(usize);
+
+impl Queue {
+    pub(super) fn keeps(&self) -> bool {
+        self.keeps.load(Ordering::Acquire)
+    }
+
+    pub(super) fn keep(&self, entry: Entry) {
+        self.state().rest.kept.push(entry);
+    }
+
+    /// The thread hands nothing on until it has looked again whether it may.
+    pub(super) fn note_rest(&self, state: &mut State, with_kernel: usize) {
+        state.rest.with_kernel = with_kernel;
+        if state.rest.is_wanted {
+            state.rest.has_begun = true;
+            self.changed.notify_all();
+        }
+    }
+
+    fn begin_rest(&self) {
+        let mut state = self.state();
+        state.rest.is_wanted = true;
+        self.keeps.store(true, Ordering::Release);
+        drop(state);
+        self.waker.wake();
+    }
+
+    fn end_rest(&self) {
+        let mut state = self.state();
+        (state.rest.is_wanted, state.rest.has_begun) = (false, false);
+        self.keeps.store(false, Ordering::Release);
+        drop(state);
+        self.waker.wake();
+    }
+
+    /// Waits until it is so, for a time.
+    fn wait_until(&self, limit: Duration, is_so: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let waited = self.changed.wait_timeout_while(self.state(), limit, |state| !is_so(state));
+        waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+    }
+
+    /// Whether its thread hands nothing on; waits for that for a time.
+    fn rests(&self, limit: Duration) -> bool {
+        self.wait_until(limit, |state| state.rest.has_begun).rest.has_begun
+    }
+
+    /// Entries that the kernel has or will have; waits until there are none, for a time.
+    fn with_kernel(&self, limit: Duration) -> usize {
+        let left = |state: &State| state.rest.with_kernel + state.answered.len();
+        left(&self.wait_until(limit, |state| left(state) == 0))
+    }
+
+    fn to_pass_on(&self) -> Vec<HandedEntry> {
+        let state = self.state();
+        let kept = state.rest.kept.iter().map(|entry| entry.hand_over(Standing::Kept));
+        let in_hand = state.in_hand.values().map(|Held { entry, .. }| entry.hand_over(Standing::InHand));
+        kept.chain(in_hand).collect()
+    }
+}
+
+/// How the queues of a mount are let go.
+#[derive(Debug)]
+pub(crate) struct Leave {
+    device: Arc<Device>,
+    queues: Vec<Arc<Queue>>,
+    nudges: Arc<Nudges>,
+}
+
+impl Leave {
+    pub(super) fn new(device: Arc<Device>, queues: Vec<Arc<Queue>>, nudges: Arc<Nudges>) -> Leave {
+        Leave { device, queues, nudges }
+    }
+
+    /// Requests are kept from now on.
+    pub(crate) fn begin_rest(&self) {
+        self.queues.iter().for_each(|queue| queue.begin_rest());
+    }
+
+    /// Queues whose threads may still hand something on. Waits for each for so long.
+    pub(crate) fn restless(&self, at_most: Duration) -> usize {
+        self.queues.iter().filter(|queue| !queue.rests(at_most)).count()
+    }
+
+    /// What was kept is handed on.
+    pub(crate) fn end_rest(&self) {
+        self.queues.iter().for_each(|queue| queue.end_rest());
+    }
+
+    /// Who looks up this name in the root directory makes the kernel know a file, for [`Leave::empty`].
+    pub(crate) fn put_out_decoy(&self, name: &str) {
+        self.nudges.decoy.put_out(name);
+    }
+
+    /// The opposite of [`Leave::put_out_decoy`].
+    pub(crate) fn take_in_decoy(&self) {
+        self.nudges.decoy.take_in();
+    }
+
+    /// Uses up all entries that the kernel has, once all queues rest and answer nothing.
+    ///
+    /// # Errors
+    /// It has not come to that in time.
+    pub(crate) fn empty(&self, limit: Duration) -> Result<(), NotEmptied> {
+        let until = Instant::now() + limit;
+        let (tell, told) = channel();
+        let given_up = Arc::new(AtomicBool::new(false));
+        let emptier = Emptier {
+            device: self.device.clone(),
+            queues: self.queues.clone(),
+            nudges: self.nudges.clone(),
+            given_up: given_up.clone(),
+            until,
+        };
+        // A thread of its own, which goes from core to core; and the kernel may keep it, as one that sends nudges.
+        let started = thread::Builder::new().name("fuse-empty".into()).spawn(move || {
+            emptier.run();
+            let _ = tell.send(());
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "nobody empties the queues");
+        } else if told.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            given_up.store(true, Ordering::Release);
+        }
+        self.check()
+    }
+
+    /// Whether the kernel has no entry that it could use.
+    ///
+    /// # Errors
+    /// It has some.
+    pub(crate) fn check(&self) -> Result<(), NotEmptied> {
+        match self.left() {
+            0 => Ok(()),
+            left => Err(NotEmptied(left)),
+        }
+    }
+
+    /// Entries that the kernel could use.
+    fn left(&self) -> usize {
+        let on_a_core = self.queues.iter().filter(|queue| is_online(queue.number));
+        on_a_core.map(|queue| queue.with_kernel(Duration::ZERO)).sum()
+    }
+
+    /// All that the queues have, once they are empty.
+    ///
+    /// # Errors
+    /// They are not, as where a core has come meanwhile.
+    pub(crate) fn to_pass_on(&self) -> Result<HandedQueues, NotEmptied> {
+        let queues = self.queues.iter().map(|queue| queue.to_pass_on()).collect();
+        self.check()?;
+        Ok(HandedQueues { layout: LAYOUT, next_question: self.nudges.beyond(), queues })
+    }
+}
+
+struct Emptier {
+    device: Arc<Device>,
+    queues: Vec<Arc<Queue>>,
+    nudges: Arc<Nudges>,
+    given_up: Arc<AtomicBool>,
+    until: Instant,
+}
+
+impl Emptier {
+    fn run(&self) {
+        for queue in self.queues.iter().filter(|queue| is_online(queue.number)) {
+            let mut left = queue.with_kernel(Duration::ZERO);
+            while left > 0 && Instant::now() < self.until && !self.given_up.load(Ordering::Acquire) {
+                let unsent = match self.nudges.ask_for(queue, left, decoy::NODE, &self.device) {
+                    Ok(unsent) => unsent,
+                    Err(error) => {
+                        return tracing::warn!(%error, core = queue.number, "a queue that cannot be emptied");
+                    }
+                };
+                if unsent > 0 {
+                    tracing::debug!(unsent, queue = queue.number, "there is no file to ask about");
+                }
+                left = queue.with_kernel(COME_BACK);
+            }
+        }
+    }
+}

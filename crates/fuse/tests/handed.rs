@@ -1,0 +1,268 @@
+//! The queues of a mount pass from process to process.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod null;
+
+use null::daemon::{DIR, Daemon, READY, Rescue, mount_at, obey, unmount_at};
+use null::{LIMIT, NullMount, can_mount, is_wanted, new_dir, wait_until, waiting};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use soda_client::handover::{decode, encode};
+use soda_fuse::wire::connection::{Inherited, Transport};
+use soda_fuse::wire::device::Device;
+use soda_fuse::wire::{Agreement, Cores, HandedQueues, Readers};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// In the environment of a daemon that is to go on with what another one leaves.
+const HEIR: &str = "SODA_TEST_DAEMON_HEIR";
+/// More than a queue has entries to begin with.
+const CROWD: usize = 300;
+const READERS: u64 = 40;
+/// As the rest of the kernel's requests.
+const THREADS: Readers = Readers { threads: 1, cores: Cores::Free };
+
+/// What a daemon is told. All reads from now on wait.
+const HOLD: &str = "hold";
+/// Hand nothing on any more.
+const REST: &str = "rest";
+/// Empty the queues, and write down what belongs to the mount: the name of a file is behind.
+const LEAVE: &str = "leave ";
+/// Go on after all.
+const STAY: &str = "stay";
+/// Take what another one has left, as it says in the file that is named behind.
+const TAKE: &str = "take ";
+/// Serve that.
+const BEGIN: &str = "begin";
+/// Answer the reads.
+const RELEASE: &str = "release";
+const DECOY: &str = "decoy ";
+
+/// Process, its descriptor of the device, what was agreed on, queues, reads that wait.
+type Estate = (u32, i32, Agreement, Option<HandedQueues>, Vec<u64>);
+
+#[test]
+#[ignore = "a process of the other tests"]
+fn daemon() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let runtime = Runtime::new().unwrap();
+    let mut mount = None;
+    let mut inherited = None;
+    let mut waiting = Vec::new();
+    if std::env::var_os(HEIR).is_none() {
+        mount = Some(mount_at(dir.as_ref(), runtime.handle()));
+    }
+    println!("\n{READY}");
+    obey(|order| match (order.strip_prefix(TAKE), &mount) {
+        (Some(estate), None) => {
+            let estate: Estate = decode(&std::fs::read(estate).unwrap()).unwrap();
+            let (process, device, agreement, queues, reads) = estate;
+            let process = Pid::from_raw(process as i32).unwrap();
+            let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
+            let device = Device::new(pidfd_getfd(process, device, PidfdGetfdFlags::empty()).unwrap());
+            inherited = Some(Inherited::prepare(&device, agreement, THREADS, queues.as_ref()).unwrap());
+            waiting = reads;
+        }
+        (None, None) => {
+            assert_eq!(order, BEGIN);
+            mount = Some(NullMount::inherit(dir.as_ref(), inherited.take().unwrap(), runtime.handle()));
+        }
+        (_, Some(mount)) => carry_out(order, mount, &mut waiting),
+    });
+}
+
+fn carry_out(order: &str, mount: &NullMount, waiting: &mut Vec<u64>) {
+    let serving = mount.serving();
+    match order {
+        HOLD => mount.fs.hold(),
+        REST => {
+            serving.begin_pause();
+            wait_until("all rest", || serving.reading(Duration::from_millis(100)) == 0);
+        }
+        STAY => serving.end_pause(),
+        RELEASE => {
+            // Of the process before; it may have let them go.
+            let answer = |number: u64| drop(mount.answers.send(number, 0, &[&[0; 1]]));
+            waiting.drain(..).for_each(answer);
+            mount.fs.release();
+        }
+        order => match order.strip_prefix(LEAVE) {
+            Some(file) => {
+                serving.empty_queues(LIMIT).unwrap();
+                let queues = serving.hand_over_queues().unwrap();
+                let reads = mount.fs.held_reads().into_iter().chain(waiting.iter().copied()).collect();
+                let device = mount.device.as_fd().as_raw_fd();
+                let estate: Estate = (std::process::id(), device, mount.agreement, queues, reads);
+                std::fs::write(file, encode(&estate).unwrap()).unwrap();
+            }
+            None => match order.strip_prefix(DECOY).unwrap() {
+                "" => serving.take_in_decoy(),
+                name => serving.put_out_decoy(name),
+            },
+        },
+    }
+}
+
+fn is_possible() -> bool {
+    can_mount() && is_wanted()
+}
+
+/// To be started before files are opened: a new process closes its copies of these, which are requests.
+fn heir(dir: &Path) -> Daemon<'_> {
+    Daemon::start_with(dir, &[(HEIR, "1")])
+}
+
+/// With a file that the kernel can be asked about: what else it knows it may forget, or nobody has named one.
+fn rest(daemon: &mut Daemon<'_>) {
+    let decoy = daemon.dir.join(format!("decoy {}", daemon.process.id()));
+    daemon.order(&format!("{DECOY}{}", decoy.file_name().unwrap().to_str().unwrap()));
+    assert!(decoy.metadata().unwrap().is_file());
+    daemon.order(DECOY);
+    daemon.order(REST);
+}
+
+/// Who was killed before is not to unmount what others serve.
+fn bury(mut daemon: Daemon<'_>) {
+    daemon.process.kill().unwrap();
+    daemon.process.wait().unwrap();
+    std::mem::forget(daemon);
+}
+
+/// Callers of all kinds while the mount passes on, and those who wait for an answer of the first process.
+#[test]
+fn no_call_fails_or_is_forgotten_while_a_mount_passes_from_process_to_process() {
+    if !is_possible() {
+        return;
+    }
+    let (dir, scratch) = (new_dir(), tempfile::tempdir().unwrap());
+    let estate = scratch.path().join("estate");
+    let mut daemon = Daemon::start(dir.path(), Transport::Uring);
+    let heirs: Vec<_> = (0..4).map(|_| heir(dir.path())).collect();
+    daemon.order(HOLD);
+    let file = |number: u64| dir.path().join(number.to_string());
+    let open = |number| File::options().read(true).write(true).open(file(number)).unwrap();
+    let (stop, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (released, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let _rescue = Rescue { process: Pid::from_child(&daemon.process), dir: dir.path() };
+        let _stop = StopOnDrop(&stop);
+        for number in 0..READERS {
+            let (file, released, answered) = (open(number * 2), &released, &answered);
+            scope.spawn(move || {
+                file.read_at(&mut [0; 1], 0).unwrap();
+                assert!(released.load(Ordering::Relaxed), "nobody has answered yet");
+                answered.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        wait_until("all readers wait", || waiting(dir.path()) >= READERS as usize);
+        for number in 0..12u64 {
+            let (file, path, stop, calls) = (open(0), file(100 + number), &stop, &calls);
+            scope.spawn(move || {
+                let data = vec![number as u8; if number % 4 == 0 { 1 << 20 } else { 4096 }];
+                while !stop.load(Ordering::Relaxed) {
+                    match number % 2 {
+                        0 => file.write_all_at(&data, 0).unwrap(),
+                        _ => assert!(path.metadata().unwrap().is_file()),
+                    }
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let crowd = |count: usize| {
+            let paths = (0..count).map(|number| dir.path().join(format!("{}", 1000 + number)));
+            for path in paths {
+                scope.spawn(move || assert!(path.metadata().unwrap().is_file()));
+            }
+        };
+        for (generation, mut next) in heirs.into_iter().enumerate() {
+            let before = calls.load(Ordering::Relaxed);
+            wait_until("calls are answered", || calls.load(Ordering::Relaxed) > before + 200);
+            rest(&mut daemon);
+            // These are kept in their entries, those that come later in the kernel.
+            crowd(50);
+            wait_until("a crowd waits", || waiting(dir.path()) >= 50 + READERS as usize);
+            daemon.order(&format!("{LEAVE}{}", estate.display()));
+            crowd(CROWD);
+            wait_until("all wait", || waiting(dir.path()) >= 50 + CROWD + READERS as usize);
+            next.order(&format!("{TAKE}{}", estate.display()));
+            // Whichever comes first.
+            if generation % 2 == 0 {
+                next.order(BEGIN);
+                bury(std::mem::replace(&mut daemon, next));
+            } else {
+                bury(std::mem::replace(&mut daemon, next));
+                daemon.order(BEGIN);
+            }
+        }
+        let before = calls.load(Ordering::Relaxed);
+        wait_until("calls are answered", || calls.load(Ordering::Relaxed) > before + 200);
+        released.store(true, Ordering::Relaxed);
+        daemon.order(RELEASE);
+        wait_until("all readers are answered", || answered.load(Ordering::Relaxed) == READERS);
+    });
+    unmount_at(dir.path());
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The next process dies, or the one before it, when all has been handed over and nothing begun.
+#[test]
+fn the_death_of_the_next_process_changes_nothing_and_that_of_the_one_before_ends_the_mount() {
+    if !is_possible() {
+        return;
+    }
+    let (dir, scratch) = (new_dir(), tempfile::tempdir().unwrap());
+    let estate = scratch.path().join("estate");
+    let mut daemon = Daemon::start(dir.path(), Transport::Uring);
+    let calls = |count: usize, ends: &'static str| {
+        let paths = (0..count).map(|number| dir.path().join(format!("{}", 1000 + number)));
+        let call = move |path: std::path::PathBuf| match (path.metadata(), ends) {
+            (Ok(metadata), "well") => assert!(metadata.is_file()),
+            (Err(_), "badly") => {}
+            (ended, _) => panic!("{ended:?} is to end {ends}"),
+        };
+        paths.map(|path| thread::spawn(move || call(path))).collect::<Vec<_>>()
+    };
+    let ended = |calls: Vec<thread::JoinHandle<()>>| {
+        wait_until("all calls end", || calls.iter().all(|call| call.is_finished()));
+        calls.into_iter().for_each(|call| call.join().unwrap());
+    };
+    let _rescue = Rescue { process: Pid::from_child(&daemon.process), dir: dir.path() };
+    for _ in 0..3 {
+        let mut next = heir(dir.path());
+        rest(&mut daemon);
+        let mut all = calls(50, "well");
+        wait_until("they wait", || waiting(dir.path()) >= 50);
+        daemon.order(&format!("{LEAVE}{}", estate.display()));
+        all.extend(calls(CROWD, "well"));
+        wait_until("all wait", || waiting(dir.path()) >= 50 + CROWD);
+        next.order(&format!("{TAKE}{}", estate.display()));
+        bury(next);
+        daemon.order(STAY);
+        ended(all);
+    }
+    let mut next = heir(dir.path());
+    rest(&mut daemon);
+    let mut all = calls(50, "badly");
+    wait_until("they wait", || waiting(dir.path()) >= 50);
+    daemon.order(&format!("{LEAVE}{}", estate.display()));
+    all.extend(calls(CROWD, "badly"));
+    wait_until("all wait", || waiting(dir.path()) >= 50 + CROWD);
+    next.order(&format!("{TAKE}{}", estate.display()));
+    bury(daemon);
+    bury(next);
+    ended(all);
+    unmount_at(dir.path());
+}
