@@ -341,12 +341,13 @@ impl Task {
 
     fn give_up(&self) {
         let work = self.work().take();
-        self.leave_list();
         if work.is_some() {
             tracing::debug!(unique = self.unique, "interrupted");
             // First this answer, then the drop, whose own one the kernel no longer wants.
             let _ = self.tasks.sink.send(self.unique, -Errno::Interrupted.raw(), &[]);
         }
+        // Where there are no tasks nothing is answered any more: a mount that is let go relies on that.
+        self.leave_list();
         drop(work);
     }
 }

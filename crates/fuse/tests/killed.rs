@@ -73,7 +73,7 @@ fn kill(transport: Transport, when: When) {
         daemon.send(Signal::STOP);
     }
     let failed = AtomicUsize::new(0);
-    let rescue = Rescue { process: Pid::from_child(&daemon.process), dir: dir.path() };
+    let rescue = Rescue { process: Some(Pid::from_child(&daemon.process)), dir: dir.path() };
     thread::scope(|scope| {
         let _rescue = rescue;
         for number in 0..CALLERS {

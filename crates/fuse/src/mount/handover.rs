@@ -15,7 +15,7 @@
 //! new one does not: so all that can fail comes before *ready*, and [`ReadyHeir::begin`](super::ReadyHeir::begin) cannot.
 //!
 //! Over io_uring the requests are in memory of the old process, so they are part of the state ([`crate::wire::HandedQueues`]): it
-//! takes nothing from the kernel before it writes that down, and the new one answers in its place.
+//! takes all that the kernel has of its own, writes that down, and the new one answers in its place.
 
 use crate::fs::HandedFiles;
 use crate::wire::connection::InheritError;

@@ -98,14 +98,15 @@ impl Drop for Daemon<'_> {
 
 /// Ends the calls if the test fails, so that it ends, too.
 pub(crate) struct Rescue<'a> {
-    pub(crate) process: Pid,
+    /// Its number is nobody else's as long as it has not been waited for.
+    pub(crate) process: Option<Pid>,
     pub(crate) dir: &'a Path,
 }
 
 impl Drop for Rescue<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            let _ = kill_process(self.process, Signal::KILL);
+            let _ = self.process.map(|process| kill_process(process, Signal::KILL));
             let _ = std::fs::write(control(self.dir).join("abort"), "1");
         }
     }

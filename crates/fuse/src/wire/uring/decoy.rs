@@ -38,7 +38,9 @@ impl Decoy {
 
     /// Whether a request looks for it.
     pub(super) fn is_meant(&self, message: &[u8]) -> bool {
-        if !self.is_out.load(Ordering::Acquire) || message.get(4..8) != Some(&opcode::LOOKUP.to_ne_bytes()) {
+        let is_lookup = message.get(4..8) == Some(&opcode::LOOKUP.to_ne_bytes());
+        let is_in_root = message.get(16..24) == Some(&NodeId::ROOT.0.to_ne_bytes());
+        if !self.is_out.load(Ordering::Acquire) || !is_lookup || !is_in_root {
             return false;
         }
         let name = self.name.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -78,17 +80,20 @@ mod tests {
 
     #[test]
     fn only_who_knows_the_name_is_meant_and_only_as_long_as_it_is_out() {
-        let message = |operation: u32, name: &[u8]| {
+        let message_in = |node: NodeId, operation: u32, name: &[u8]| {
             let mut message = vec![0; IN_HEADER_LEN];
             message[4..8].copy_from_slice(&operation.to_ne_bytes());
+            message[16..24].copy_from_slice(&node.0.to_ne_bytes());
             [&message, name, &[0]].concat()
         };
+        let message = |operation, name| message_in(NodeId::ROOT, operation, name);
         let decoy = Decoy::default();
         assert!(!decoy.is_meant(&message(opcode::LOOKUP, b"")));
         decoy.put_out("name");
         assert!(decoy.is_meant(&message(opcode::LOOKUP, b"name")));
         assert!(!decoy.is_meant(&message(opcode::LOOKUP, b"names")));
         assert!(!decoy.is_meant(&message(opcode::UNLINK, b"name")));
+        assert!(!decoy.is_meant(&message_in(NodeId(7), opcode::LOOKUP, b"name")));
         assert!(!decoy.is_meant(&[0; 3]));
         decoy.take_in();
         assert!(!decoy.is_meant(&message(opcode::LOOKUP, b"name")));

@@ -114,8 +114,10 @@ impl<H: Handler> QueueThread<H> {
             tracing::info!(%error, core, "the thread of a queue is on another core");
         }
         kept.into_iter().for_each(|entry| self.request(entry));
-        if self.total == 0 {
-            self.add_for_nobody();
+        match self.total {
+            0 => self.add_for_nobody(),
+            // All that have come may wait for what has not come: the kernel has to have an entry for that.
+            _ => self.grow(),
         }
         self.serve_to_the_end();
     }

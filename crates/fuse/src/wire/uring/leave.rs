@@ -42,6 +42,16 @@ pub(super) struct Rest {
     /// counted before.
     with_kernel: usize,
     pub(super) kept: Vec<Entry>,
+    /// What there is has been written down for the next process.
+    is_written_down: bool,
+    /// Something was answered after that: its entry may have come back with another request.
+    is_overtaken: bool,
+}
+
+impl Rest {
+    pub(super) fn note_answer(&mut self) {
+        self.is_overtaken |= self.is_written_down;
+    }
 }
 
 /// What another process gets of the queues, in the order of their numbers.
@@ -100,6 +110,7 @@ impl Queue {
     fn begin_rest(&self) {
         let mut state = self.state();
         state.rest.is_wanted = true;
+        (state.rest.is_written_down, state.rest.is_overtaken) = (false, false);
         self.keeps.store(true, Ordering::Release);
         drop(state);
         self.waker.wake();
@@ -107,7 +118,8 @@ impl Queue {
 
     fn end_rest(&self) {
         let mut state = self.state();
-        (state.rest.is_wanted, state.rest.has_begun) = (false, false);
+        let kept = std::mem::take(&mut state.rest.kept);
+        state.rest = Rest { with_kernel: state.rest.with_kernel, kept, ..Rest::default() };
         self.keeps.store(false, Ordering::Release);
         drop(state);
         self.waker.wake();
@@ -126,15 +138,20 @@ impl Queue {
 
     /// Entries that the kernel has or will have; waits until there are none, for a time.
     fn with_kernel(&self, limit: Duration) -> usize {
-        let left = |state: &State| state.rest.with_kernel + state.answered.len();
-        left(&self.wait_until(limit, |state| left(state) == 0))
+        Queue::left(&self.wait_until(limit, |state| Queue::left(state) == 0))
     }
 
-    fn to_pass_on(&self) -> Vec<HandedEntry> {
-        let state = self.state();
+    fn left(state: &State) -> usize {
+        state.rest.with_kernel + state.answered.len() + state.answering + usize::from(state.rest.is_overtaken)
+    }
+
+    /// All that it has; and what the kernel has of it at that moment.
+    fn to_pass_on(&self) -> (Vec<HandedEntry>, usize) {
+        let mut state = self.state();
+        state.rest.is_written_down = true;
         let kept = state.rest.kept.iter().map(|entry| entry.hand_over(Standing::Kept));
         let in_hand = state.in_hand.values().map(|Held { entry, .. }| entry.hand_over(Standing::InHand));
-        kept.chain(in_hand).collect()
+        (kept.chain(in_hand).collect(), Queue::left(&state))
     }
 }
 
@@ -226,8 +243,12 @@ impl Leave {
     /// # Errors
     /// They are not, as where a core has come meanwhile.
     pub(crate) fn to_pass_on(&self) -> Result<HandedQueues, NotEmptied> {
-        let queues = self.queues.iter().map(|queue| queue.to_pass_on()).collect();
-        self.check()?;
+        let (queues, left): (Vec<_>, Vec<_>) = self.queues.iter().map(|queue| queue.to_pass_on()).unzip();
+        let on_a_core = self.queues.iter().zip(left).filter(|(queue, _)| is_online(queue.number));
+        let left = on_a_core.map(|(_, left)| left).sum();
+        if left > 0 {
+            return Err(NotEmptied(left));
+        }
         Ok(HandedQueues { layout: LAYOUT, next_question: self.nudges.beyond(), queues })
     }
 }

@@ -219,6 +219,8 @@ pub(super) struct Queue {
 struct State {
     /// Requests that are not answered.
     in_hand: HashMap<Unique, Held>,
+    /// Answers that are being written, which are neither in hand nor among `answered`.
+    answering: usize,
     /// Answers for the thread to hand over.
     answered: Vec<Held>,
     thread: ThreadState,
@@ -245,6 +247,7 @@ impl Queue {
     fn new(number: u16, waker: Arc<Waker>, nudges: Arc<Nudges>, yielding: Arc<Yielding>) -> Queue {
         let state = State {
             in_hand: HashMap::new(),
+            answering: 0,
             answered: Vec::new(),
             thread: ThreadState::Awake,
             rest: Rest::default(),
@@ -321,11 +324,17 @@ impl Sink for Queue {
             let mut state = self.state();
             match state.thread {
                 ThreadState::Ended => return Err(Errno::NODEV.into()),
-                _ => state.in_hand.remove(&unique).ok_or(Errno::NOENT)?,
+                _ => {
+                    let held = state.in_hand.remove(&unique).ok_or(Errno::NOENT)?;
+                    state.answering += 1;
+                    state.rest.note_answer();
+                    held
+                }
             }
         };
         held.entry.answer(&abi::out_header(abi::OUT_HEADER_LEN + len, error, unique), parts);
         let mut state = self.state();
+        state.answering -= 1;
         match state.thread {
             ThreadState::Ended => return Err(Errno::NODEV.into()),
             ThreadState::Awake => state.answered.push(held),
