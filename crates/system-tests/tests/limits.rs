@@ -265,10 +265,7 @@ fn ten_thousand_files_are_open_on_two_machines_and_change_hands() {
         |cell: &Cell| -> u64 { cell.mounts.iter().map(|mount| mount.counter("kernel_open_files")).sum() };
     assert_eq!(open(&cell), count + shared.len() as u64);
 
-    // Over io_uring no mount is handed over.
-    if std::env::var("SODA_TEST_TRANSPORT").as_deref() != Ok("uring") {
-        cell.mounts[0].take_over();
-    }
+    cell.mounts[0].take_over();
     let content = |file: &File| {
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, 0).unwrap();
