@@ -4,7 +4,7 @@
 use crate::common::relay::{Relay, Way};
 use crate::common::*;
 use soda_client::handover::Successor;
-use soda_client::{Client, ClientConfig, KillPriv, LockWait, NamesLock, NoKernel, OpenFile, WriteAt};
+use soda_client::{Client, ClientConfig, KillPriv, LockWait, NamesLock, NoKernel, OpenDir, OpenFile, WriteAt};
 use soda_protocol::{Call, Lock, LockFamily, LockMode};
 use soda_types::{Errno, FsResult, LockOwner};
 use std::sync::Arc;
@@ -121,6 +121,30 @@ async fn sequences_open_files_and_locks_go_on() {
     // It has no name any more, and is kept for who has it open.
     other.unlink(other.root(), &name("f")).await.unwrap();
     assert_eq!(read(&new, &handed).await, "one 19");
+    forget(old);
+}
+
+/// Its end was once taken for all that there is: names that had been listed before were not there any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_listed_after_a_hand_over_is_not_taken_for_the_whole_directory() {
+    let cell = Cell::start();
+    let old = cell.client().await;
+    for text in ["f", "g"] {
+        file(&old, text, text).await;
+    }
+    let open = old.open_dir(old.root()).await.unwrap();
+    let listed = old.read_dir(&open, 0, 10).await.unwrap();
+    assert_eq!(listed.len(), 2);
+    let handed = open.hand_over().await;
+    let new = successor_of(&cell, &old).await.begin().await;
+    new.kernel_has_forgotten();
+    let open = OpenDir::handed(handed);
+    assert_eq!(new.read_dir(&open, listed[1].next, 10).await.unwrap(), []);
+    for text in ["f", "g"] {
+        assert!(new.lookup(new.root(), &name(text)).await.unwrap().node.is_some(), "{text}");
+    }
+    let open = new.open_dir(new.root()).await.unwrap();
+    assert_eq!(new.read_dir(&open, 0, 10).await.unwrap().len(), 2);
     forget(old);
 }
 

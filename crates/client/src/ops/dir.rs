@@ -408,9 +408,11 @@ impl Inner {
                 }
             }
             let entered = if enterable { state.entered(dir) } else { None };
-            let began = match began.filter(|_| !first) {
+            let began = match began {
+                _ if first => Began { sent: ticket.sent_at(), entered },
                 Some(began) => Began { entered: began.entered.filter(|all| entered == Some(*all)), ..began },
-                None => Began { sent: ticket.sent_at(), entered },
+                // What comes before was read by another process ([`OpenDir::handed`]).
+                None => Began { sent: ticket.sent_at(), entered: None },
             };
             let end = if page.rest == Rest::End { End::Reached } else { End::NotYet };
             let lease = arrived.inner.config.consistency == Consistency::Lease;
