@@ -1551,6 +1551,23 @@ def flags_of_files():
         same((seen.returncode, seen.stderr, set(seen.stdout.split()[0])), (0, "", {"-"}))
 
 
+# SEMANTICS 5
+@test
+def time_of_birth():
+    """statx(2) tells when a file was made, the same on both machines, whatever happens to it."""
+    def born(root):
+        return subprocess.run(["stat", "--format=%W %w", f"{root}/born"], capture_output=True, text=True, check=True).stdout
+    before = int(time.time())
+    with open(f"{A}/born", "w") as file:
+        first = born(A)
+        assert before - 1 <= int(first.split()[0]) <= time.time() + 1, first
+        file.write("x")
+    os.utime(f"{A}/born", (1, 1))
+    with open(f"{B}/born", "a") as file:
+        file.write("y")
+    same([born(root) for root in ROOTS], [first, first])
+
+
 @test
 def working_directory():
     """A process that works in a directory keeps its path when other machines change the directory's parent."""

@@ -4,7 +4,9 @@
 use crate::common::relay::{Relay, Way};
 use crate::common::*;
 use soda_client::handover::Successor;
-use soda_client::{Client, ClientConfig, KillPriv, LockWait, NamesLock, NoKernel, OpenDir, OpenFile, WriteAt};
+use soda_client::{
+    Client, ClientConfig, KillPriv, LockWait, NamesLock, NoKernel, OpenDir, OpenFile, WriteAt,
+};
 use soda_protocol::{Call, Lock, LockFamily, LockMode};
 use soda_types::{Errno, FsResult, LockOwner};
 use std::sync::Arc;

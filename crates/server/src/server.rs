@@ -112,6 +112,7 @@ impl Server {
             durability: run.durability.clone(),
             data: stores.data,
             space,
+            to_journal: AtomicU64::new(0),
             janitor: Janitor::default(),
             timer: Timer::default(),
             places: Places::new(config.threads),

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) durability: Arc<Durability>,
     pub(crate) data: Arc<dyn DataStore>,
     pub(crate) space: Arc<Space>,
+    /// Bytes of digests on their way into the journal.
+    pub(crate) to_journal: AtomicU64,
     pub(crate) janitor: Janitor,
     pub(crate) timer: Timer,
     pub(crate) places: Places,

@@ -95,6 +95,9 @@ impl RedoList {
     /// The chunks whose data the journal still has, and the others.
     pub(crate) fn split(&self, chunks: Vec<ChunkRef>) -> (Vec<ChunkRef>, Vec<ChunkRef>) {
         let kept: BTreeSet<Bytes> = self.kept().iter().map(|kept| kept.key.clone()).collect();
+        if kept.is_empty() {
+            return (Vec::new(), chunks);
+        }
         chunks.into_iter().partition(|chunk| kept.contains(&key::chunk(chunk)))
     }
 

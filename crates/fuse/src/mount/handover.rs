@@ -108,4 +108,24 @@ mod tests {
         assert_eq!(said_by(&handed), says.trim_end(), "{WHY}");
         assert_eq!(handed.encode().unwrap(), bytes, "{WHY}");
     }
+
+    proptest::proptest! {
+        /// What another program says is read or refused.
+        #[test]
+        fn damage_is_no_panic(
+            cut in 0usize..3000,
+            damage in proptest::collection::vec((0usize..3000, 1u8..=255), 0..6),
+        ) {
+            let mut bytes = bytes_of(SAMPLE.1.split_once("\n\n").unwrap().0);
+            for (at, with) in damage {
+                let at = at % bytes.len();
+                bytes[at] ^= with;
+            }
+            bytes.truncate(cut.max(1));
+            if let Ok(handed) = Handed::decode(&bytes) {
+                let again = handed.encode().unwrap();
+                proptest::prop_assert_eq!(said_by(&Handed::decode(&again).unwrap()), said_by(&handed));
+            }
+        }
+    }
 }

@@ -9,6 +9,7 @@
 //! the while. Not so the right to decide about locks: it knows that it had that, and would have heard if it were asked back.
 
 mod apply;
+mod journal;
 mod plan;
 
 use super::change::{forget_reply_of, reply_record, store_failure};
@@ -25,6 +26,7 @@ use crate::shared::Shared;
 use crate::space::{Purpose, Taking};
 use apply::{Applied, End};
 use bytes::Bytes;
+use journal::Part;
 use plan::{Plan, created};
 use soda_lease::table::{Ancestors, Granted, OpKey};
 use soda_protocol::{Answer, Call, Failure, Lsn, OpId, Record};
@@ -38,18 +40,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// The most file data of a digest that goes into the journal, bytes: what clients tell at once, and a little more.
-const REDO_MAX: u64 = 2 << 20;
-
-/// As much of it waits for a sync of the medium at most, bytes, but for what is stored at the same moment: beyond that the engine
-/// writes its table out, which holds up everybody.
-const REDO_AT_ONCE: u64 = 16 << 20;
-
-/// What has to be free for that beside what is spoken for, bytes: it takes its space twice for a while.
-const REDO_ROOM: u64 = 64 << 20;
-
-/// So often it is looked, while the medium is waited for, whether somebody has begun to wait for what the session holds.
-const LOOK_AFTER: Duration = Duration::from_millis(1);
+/// After how long it is looked, while the medium is waited for, whether somebody has begun to wait for what the session holds; each
+/// time after twice as long, for looking takes the core's lock and a walk through all recalls.
+const LOOK_FIRST: Duration = Duration::from_millis(1);
+const LOOK_LAST: Duration = Duration::from_millis(8);
 
 /// Whether the medium has the data of a digest, or it goes into the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,7 +99,7 @@ fn begin(incoming: Incoming, turn: Turn) {
     {
         return incoming.answer_undone(&Err(Failure::OutOfTurn));
     }
-    let mut telling = Telling { incoming, op, staged: Vec::new(), taking: None, _turn: turn };
+    let mut telling = Telling { incoming, op, staged: Vec::new(), journal: None, taking: None, _turn: turn };
     match telling.prepare() {
         Ok(plan) => telling.ask(plan),
         Err(failure) => telling.conclude(None, Conclusion::failed(failure)),
@@ -147,6 +141,7 @@ struct Telling {
     op: OpId,
     /// The data of its writes, in their order.
     staged: Vec<Staged>,
+    journal: Option<Part>,
     taking: Option<Taking>,
     /// Dropped last: the next one finds the table and the slots as this one leaves them.
     _turn: Turn,
@@ -209,10 +204,12 @@ impl Telling {
         let wanted = (plan.space, Purpose::Told);
         let taking = shared.space.take(self.incoming.session(), wanted, || shared.free_space());
         self.taking = Some(taking.map_err(whole)?);
-        let redo = self.redo(&plan);
+        let is_little = (1..=journal::MOST).contains(&plan.bytes);
+        let redo = if is_little { Redo::Yes } else { Redo::No };
         self.staged = plan::stage(&shared.volume, self.records(), redo)?;
         // So a reply that survives a power cut means that all of the digest did: its client forgets the records then.
-        if self.staged.iter().any(Staged::has_chunks) && self.sync_data(redo).map_err(whole)? == Synced::Yes {
+        let has_chunks = self.staged.iter().any(Staged::has_chunks);
+        if has_chunks && self.sync_data(redo, plan.bytes).map_err(whole)? == Synced::Yes {
             shared.metrics.digest_syncs.add(1);
             self.staged.iter_mut().for_each(Staged::note_synced);
         }
@@ -220,36 +217,31 @@ impl Telling {
         Ok(plan)
     }
 
-    /// Whether the data may go into the journal: who waits for what the session holds does not wait for the medium, too, which
-    /// has to take what others have written, as well.
-    fn redo(&self, plan: &Plan) -> Redo {
-        let shared = self.shared();
-        let is_little = (1..=REDO_MAX).contains(&plan.bytes) && shared.volume.redo_bytes() < REDO_AT_ONCE;
-        // It takes twice the room until the next sync, and what others were promised is not to be had for that.
-        let needed = shared.space.spoken_for().saturating_add(REDO_ROOM);
-        let has_room = is_little && shared.free_space().is_ok_and(|free| free >= needed);
-        if has_room { Redo::Yes } else { Redo::No }
-    }
-
-    /// Waits until the medium has the data, unless somebody waits for what the session holds, or begins to: then it goes into
-    /// the journal, if it may.
-    fn sync_data(&self, redo: Redo) -> FsResult<Synced> {
-        let shared = &self.incoming.link.shared;
+    /// Waits until the medium has the data, which has to take what others have written, as well; unless somebody waits for what the
+    /// session holds, or begins to: then it goes into the journal, if it may.
+    fn sync_data(&mut self, redo: Redo, bytes: u64) -> FsResult<Synced> {
+        let shared = self.incoming.link.shared.clone();
         if redo == Redo::No {
             return shared.volume.sync_data().map(|()| Synced::Yes);
         }
-        let is_asked = || shared.core().table.is_asked(self.incoming.session());
-        if is_asked() {
+        let session = self.incoming.session();
+        let mut to_journal = || {
+            self.journal = Part::take(&shared, bytes);
+            self.journal.is_some()
+        };
+        let is_asked = || shared.core().table.is_asked(session);
+        if is_asked() && to_journal() {
             return Ok(Synced::No);
         }
         let (done, result) = mpsc::channel();
-        let at_work = Arc::clone(shared);
+        let at_work = Arc::clone(&shared);
         drop(tokio::task::spawn_blocking(move || drop(done.send(at_work.volume.sync_data()))));
+        let mut pause = LOOK_FIRST;
         loop {
-            match result.recv_timeout(LOOK_AFTER) {
+            match result.recv_timeout(pause) {
                 Ok(synced) => return synced.map(|()| Synced::Yes),
-                Err(RecvTimeoutError::Timeout) if is_asked() => return Ok(Synced::No),
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) if is_asked() && to_journal() => return Ok(Synced::No),
+                Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(LOOK_LAST),
                 // The server stops, and nobody else does it any more.
                 Err(RecvTimeoutError::Disconnected) => {
                     return shared.volume.sync_data().map(|()| Synced::Yes);
