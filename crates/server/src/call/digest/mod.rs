@@ -40,8 +40,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// After how long it is looked, while the medium is waited for, whether somebody has begun to wait for what the session holds; each
-/// time after twice as long, for looking takes the core's lock and a walk through all recalls.
+/// After how long it is looked, while the medium is waited for, whether somebody has begun to wait for what the session
+/// holds; each time after twice as long, for looking takes the core's lock and a walk through all recalls.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(8);
 
@@ -217,8 +217,8 @@ impl Telling {
         Ok(plan)
     }
 
-    /// Waits until the medium has the data, which has to take what others have written, as well; unless somebody waits for what the
-    /// session holds, or begins to: then it goes into the journal, if it may.
+    /// Waits until the medium has the data, which has to take what others have written, as well; unless somebody waits for
+    /// what the session holds, or begins to: then it goes into the journal, if it may.
     fn sync_data(&mut self, redo: Redo, bytes: u64) -> FsResult<Synced> {
         let shared = self.incoming.link.shared.clone();
         if redo == Redo::No {
