@@ -242,29 +242,28 @@ fn the_death_of_the_next_process_changes_nothing_and_that_of_the_one_before_ends
         calls.into_iter().for_each(|call| call.join().unwrap());
     };
     let _rescue = Rescue { process: None, dir: dir.path() };
-    for _ in 0..3 {
-        let mut next = heir(dir.path());
-        rest(&mut daemon);
-        let mut all = calls(50, "well");
+    // All that the mount needs is with the next process, which has not begun; calls of all kinds wait.
+    let hand_over = |daemon: &mut Daemon<'_>, next: &mut Daemon<'_>, ends| {
+        rest(daemon);
+        let mut all = calls(50, ends);
         wait_until("they wait", || waiting(dir.path()) >= 50);
         daemon.order(&format!("{LEAVE}{}", estate.display()));
+        // The questions that emptied the queues wait, too.
         let wait_already = waiting(dir.path());
-        all.extend(calls(CROWD, "well"));
+        all.extend(calls(CROWD, ends));
         wait_until("all wait", || waiting(dir.path()) >= wait_already + CROWD);
         next.order(&format!("{TAKE}{}", estate.display()));
+        all
+    };
+    for _ in 0..3 {
+        let mut next = heir(dir.path());
+        let all = hand_over(&mut daemon, &mut next, "well");
         bury(next);
         daemon.order(STAY);
         ended(all);
     }
     let mut next = heir(dir.path());
-    rest(&mut daemon);
-    let mut all = calls(50, "badly");
-    wait_until("they wait", || waiting(dir.path()) >= 50);
-    daemon.order(&format!("{LEAVE}{}", estate.display()));
-    let wait_already = waiting(dir.path());
-    all.extend(calls(CROWD, "badly"));
-    wait_until("all wait", || waiting(dir.path()) >= wait_already + CROWD);
-    next.order(&format!("{TAKE}{}", estate.display()));
+    let all = hand_over(&mut daemon, &mut next, "badly");
     bury(daemon);
     bury(next);
     ended(all);
