@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,8 @@ class Phase:
     most_rounds = 100
     tree: Kind | None = None
     """If set, what is left at the end is compared with what another mount of the target sees: the figure's name."""
+    watcher: Watcher | None = None
+    """Who looks meanwhile."""
 
     def prepare(self) -> None:
         """Installs or fetches what it needs of the machine. Called once, before any target is started."""
@@ -82,9 +85,10 @@ class Phase:
         try:
             os.sync()
             if watched and len(target.roots) > 1:
-                with Watcher(base, target.roots[1] / "bench") as watcher:
+                with Watcher(base, target.roots[1] / "bench") as self.watcher:
                     measured = self.measure(target, base, sizes)
-                measured[LOOKS] = watcher.trials
+                measured[LOOKS] = self.watcher.trials
+                self.watcher = None
             else:
                 measured = self.measure(target, base, sizes)
             if self.tree and len(target.roots) > 1:
@@ -92,6 +96,11 @@ class Phase:
             return measured
         finally:
             remove(base)
+
+    def make_cold(self, target: Target) -> None:
+        """A mount may be taken away for it, so whoever looks rests meanwhile."""
+        with self.watcher.resting() if self.watcher else nullcontext():
+            target.cold()
 
 
 class Counted:

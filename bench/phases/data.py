@@ -62,7 +62,7 @@ class Sequential(Phase):
             start = now()
             write_file(path, sizes.sequential_mib)
             written = now() - start
-        target.cold()
+        self.make_cold(target)
         read = read_file(path, sizes.sequential_mib)
         return {
             self.WRITE: megabytes(sizes.sequential_mib, written),

@@ -9,6 +9,7 @@ import random
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from phases.figures import Kind, Trials
@@ -30,13 +31,14 @@ class Watcher:
         self.results = multiprocessing.Queue()
         self.stop = multiprocessing.Event()
         self.said = multiprocessing.Value("q", 0)
+        self.working = multiprocessing.Lock(), multiprocessing.Lock()
         # A directory for each run: what is left of one says nothing to the next.
         self.beacons[0].mkdir(exist_ok=True)
         for name in os.listdir(self.beacons[0]):
             os.unlink(self.beacons[0] / name)
         self.processes = [
-            multiprocessing.Process(target=say, args=(self.beacons[0], self.said, self.stop)),
-            multiprocessing.Process(target=watch, args=(there, self.beacons[1], self.said, self.stop, self.results)),
+            multiprocessing.Process(target=say, args=(self.beacons[0], self.said, self.working[0], self.stop)),
+            multiprocessing.Process(target=watch, args=(there, self.beacons[1], self.said, self.working[1], self.stop, self.results)),
         ]
 
     def __enter__(self) -> "Watcher":
@@ -51,13 +53,20 @@ class Watcher:
             process.join()
         shutil.rmtree(self.beacons[0])
 
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Within it neither process has anything open on a mount, so that these can be taken away and come back."""
+        with self.working[0], self.working[1]:
+            yield
 
-def say(beacons: Path, said, stop) -> None:
+
+def say(beacons: Path, said, working, stop) -> None:
     """Writes a number down and makes a name of it, and removes the one before; what is said has been done."""
-    with open(beacons / "number", "wb", buffering=0) as file:
-        for number in itertools.count(1):
-            if stop.wait(EVERY_S):
-                return
+    (beacons / "number").touch()
+    for number in itertools.count(1):
+        if stop.wait(EVERY_S):
+            return
+        with working, open(beacons / "number", "r+b", buffering=0) as file:
             os.pwrite(file.fileno(), b"%016d" % number, 0)
             (beacons / str(number)).touch()
             if number > 1:
@@ -76,13 +85,14 @@ def heard(beacons: Path, said) -> bool:
     return number >= least + (not there)
 
 
-def watch(base: Path, beacons: Path, said, stop, results) -> None:
+def watch(base: Path, beacons: Path, said, working, stop, results) -> None:
     chance = random.Random(1)
     looks = wrong = 0
     while not stop.wait(EVERY_S):
         for right in (lambda: look(base, chance), lambda: heard(beacons, said)):
             try:
-                wrong += not right()
+                with working:
+                    wrong += not right()
             except OSError as error:
                 if error.errno in GONE:
                     # Moved or removed meanwhile, or not there yet.

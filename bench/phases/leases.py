@@ -33,7 +33,7 @@ class CacheAndServer(Phase):
                 file.write(os.urandom(4096))
             file.flush()
             os.fsync(file.fileno())
-        target.cold()
+        self.make_cold(target)
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         order = list(range(places))

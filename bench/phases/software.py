@@ -161,7 +161,7 @@ class Git(Phase):
         with Counted(target) as counted_status:
             warm = [status() for _ in range(self.TIMES)]
         collect = seconds(lambda: run("git", "-c", "gc.auto=0", "gc", "-q", cwd=tree))
-        target.cold()
+        self.make_cold(target)
         figures: Measured = {self.CLONE: clone, self.STATUS: statistics.median(warm), self.GC: collect}
         figures[self.COLD_STATUS] = status()
         return {**figures, **counted.per("git clone"), **counted_status.per("warm git status", self.TIMES)}
