@@ -40,6 +40,9 @@ pub trait KernelHooks: Send + Sync + 'static {
     fn invalidate_data(&self, fid: Fid, range: Range<u64>);
     /// With [`NamesLock::Directory`] never called for [`Names::All`].
     fn invalidate_names(&self, dir: Fid, names: &Names);
+    /// Names of the directory were changed here, and the answers have been given: until the calls that made these changes have
+    /// returned, a kernel may show others what was before. Afterwards what it has of names is right.
+    fn settle_names(&self, dir: Fid);
 
     /// Whatever it keeps: the machine was suspended, and its time-outs stood still meanwhile.
     fn invalidate_everything(&self);
@@ -67,5 +70,6 @@ impl KernelHooks for NoKernel {
     fn invalidate_attr(&self, _fid: Fid) {}
     fn invalidate_data(&self, _fid: Fid, _range: Range<u64>) {}
     fn invalidate_names(&self, _dir: Fid, _names: &Names) {}
+    fn settle_names(&self, _dir: Fid) {}
     fn invalidate_everything(&self) {}
 }

@@ -34,7 +34,7 @@ use crate::inner::{Inner, Passed, said_open};
 use crate::kernel::Plan;
 use soda_lease::holder::{RecallStep, Scan};
 use soda_protocol::Note;
-use soda_types::{Epoch, Fid, InUse, LeasePart, Mode, Monotonic, Recall, RecallAck};
+use soda_types::{Cause, Epoch, Fid, InUse, LeasePart, Mode, Monotonic, Recall, RecallAck};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -206,7 +206,10 @@ impl Inner {
             state.inode(fid).kernel.recalling += 1;
             state.repin(fid);
             let plan = Plan::new(&mut state, now, fid, keep).for_cause(&recall.cause);
-            state.note_contended(now, fid, keep);
+            // Too many of its objects were asked for one by one, perhaps only to be read: nobody changes the directory for that.
+            if recall.cause != Cause::Reclaim {
+                state.note_contended(now, fid, keep);
+            }
             parts.push(Part { fid, keep, plan });
         }
         let neighbours = if keep == Some(Mode::Read) { state.take_unseen(asked) } else { Vec::new() };

@@ -211,6 +211,7 @@ mod tests {
         fn invalidate_attr(&self, _fid: Fid) {}
         fn invalidate_data(&self, _fid: Fid, _range: Range<u64>) {}
         fn invalidate_names(&self, _dir: Fid, _names: &Names) {}
+        fn settle_names(&self, _dir: Fid) {}
         fn invalidate_everything(&self) {}
 
         fn hurry(&self) {

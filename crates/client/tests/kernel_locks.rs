@@ -26,6 +26,10 @@ impl KernelHooks for KernelOf {
     fn invalidate_data(&self, _: Fid, _: Range<u64>) {}
     fn invalidate_everything(&self) {}
 
+    fn settle_names(&self, _: Fid) {
+        drop(self.0.directory.blocking_write());
+    }
+
     fn invalidate_names(&self, _: Fid, _: &Names) {
         self.0.asked.fetch_add(1, Ordering::Relaxed);
         drop(self.0.directory.blocking_write());

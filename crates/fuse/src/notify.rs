@@ -196,7 +196,21 @@ impl Notifier {
             return self.inval_entries(dir, names, &taken);
         }
         let names = names.clone();
-        let finished = self.elsewhere(move |notifier| notifier.inval_entries(dir, &names, &taken));
+        self.with_lock(dir, move |notifier| notifier.inval_entries(dir, &names, &taken));
+    }
+
+    /// Waits until whoever changes a name of the directory just now has returned. If that takes long, the kernel asks before it
+    /// uses any name.
+    pub(crate) fn settle_names(self: &Arc<Self>, dir: Fid) {
+        if !self.agreement.has_inc_epoch() {
+            return self.pass_lock(dir);
+        }
+        self.with_lock(dir, move |notifier| notifier.pass_lock(dir));
+    }
+
+    /// `work` needs the directory's lock. If it cannot be had in time, all names of the mount go, which needs none.
+    fn with_lock(self: &Arc<Self>, dir: Fid, work: impl FnOnce(&Notifier) + Send + 'static) {
+        let finished = self.elsewhere(work);
         if finished.wait(PATIENCE) {
             return;
         }
@@ -408,6 +422,12 @@ impl KernelHooks for Hooks {
     fn invalidate_names(&self, dir: Fid, names: &Names) {
         if let Some(notifier) = self.notifier.get() {
             notifier.names(dir, names);
+        }
+    }
+
+    fn settle_names(&self, dir: Fid) {
+        if let Some(notifier) = self.notifier.get() {
+            notifier.settle_names(dir);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::cache::lru::LruPlace;
 use crate::cache::names::Directory;
 use crate::cache::reading::Reading;
 use crate::cache::unseen::Unseen;
-use crate::hooks::{KERNEL_LAG, Names};
+use crate::hooks::KERNEL_LAG;
 use crate::why::Why;
 use bytes::Bytes;
 use soda_lease::holder::Holding;
@@ -19,7 +19,6 @@ use std::time::Duration;
 /// Own changes younger than this may not have left the kernel's hands yet. At least a lease's term: until then
 /// the kernel may use what it was told before.
 const RECENT: Duration = Duration::from_secs(60);
-const MOST_RECENT_NAMES: usize = 128;
 
 /// Names and values.
 pub(crate) type XattrList = Arc<Vec<(Vec<u8>, Bytes)>>;
@@ -170,8 +169,8 @@ pub(crate) struct AtKernel {
 #[derive(Debug)]
 pub(crate) struct Recent {
     until: Monotonic,
-    names: Vec<Name>,
-    more_names: bool,
+    /// Names of the directory, too.
+    names: bool,
     data: Option<Range<u64>>,
 }
 
@@ -253,23 +252,13 @@ impl Inode {
     }
 
     pub(crate) fn note_recent(&mut self, now: Monotonic, name: Option<&Name>, data: Option<Range<u64>>) {
-        let fresh = Recent { until: now, names: Vec::new(), more_names: false, data: None };
+        let fresh = Recent { until: now, names: false, data: None };
         let recent = self.kernel.recent.get_or_insert_with(|| Box::new(fresh));
         if recent.until <= now {
-            recent.names.clear();
-            recent.more_names = false;
-            recent.data = None;
+            (recent.names, recent.data) = (false, None);
         }
         recent.until = now + RECENT;
-        if let Some(name) = name
-            && !recent.names.contains(name)
-        {
-            if recent.names.len() < MOST_RECENT_NAMES {
-                recent.names.push(name.clone());
-            } else {
-                recent.more_names = true;
-            }
-        }
+        recent.names |= name.is_some();
         if let Some(data) = data {
             recent.data = Some(match recent.data.take() {
                 Some(old) => old.start.min(data.start)..old.end.max(data.end),
@@ -284,10 +273,9 @@ impl Inode {
         self.kernel.recent.as_deref().map_or(Duration::MAX, changed)
     }
 
-    /// What was changed lately: names and data range.
-    pub(crate) fn recent(&self, now: Monotonic) -> Option<(Names, Option<Range<u64>>)> {
+    /// What was changed lately: whether names, and which data.
+    pub(crate) fn recent(&self, now: Monotonic) -> Option<(bool, Option<Range<u64>>)> {
         let recent = self.kernel.recent.as_ref().filter(|recent| recent.until > now)?;
-        let names = if recent.more_names { Names::All } else { Names::These(recent.names.clone()) };
-        Some((names, recent.data.clone()))
+        Some((recent.names, recent.data.clone()))
     }
 }

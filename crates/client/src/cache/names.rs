@@ -91,6 +91,8 @@ pub(crate) struct Directory {
     sorted: Option<Whole>,
     /// The kernel may hold names that are not in the table, until then.
     kernel_all_until: Monotonic,
+    /// It holds none at all after that.
+    kernel_any_until: Monotonic,
     /// When names were last dropped: answers to older questions are not entered any more.
     cleared: Monotonic,
     /// How often names were dropped: what was entered before is not there any more.
@@ -245,6 +247,7 @@ impl Directory {
 
     /// Notes that the kernel may keep what it was told of the name.
     pub(crate) fn given_to_kernel(&mut self, now: Monotonic, name: &Name, until: Monotonic) {
+        self.kernel_any_until = self.kernel_any_until.max(until);
         match self.names.get_mut(name) {
             Some(dentry) => dentry.kernel_until = dentry.kernel_until.max(until),
             None => {
@@ -265,19 +268,19 @@ impl Directory {
         self.names.get(name).map_or(Monotonic::ZERO, |dentry| dentry.kernel_until)
     }
 
-    /// What the kernel may still hold of `of` (all names if `None`); more than `at_once` of them are "all".
-    pub(crate) fn kernel_names(&self, now: Monotonic, of: Option<&Names>, at_once: usize) -> Option<Names> {
+    pub(crate) fn kernel_holds_names(&self, now: Monotonic) -> bool {
+        self.kernel_any_until > Monotonic::ZERO && self.kernel_any_until + KERNEL_LAG > now
+    }
+
+    /// What the kernel may still hold; more than `at_once` of them are "all".
+    pub(crate) fn kernel_names(&self, now: Monotonic, at_once: usize) -> Option<Names> {
         if self.kernel_all_until + KERNEL_LAG > now && self.kernel_all_until > Monotonic::ZERO {
             return Some(Names::All);
         }
         let held =
             |dentry: &Dentry| dentry.kernel_until > Monotonic::ZERO && dentry.kernel_until + KERNEL_LAG > now;
-        let mut found: Vec<Name> = match of {
-            Some(Names::These(names)) => {
-                names.iter().filter(|name| self.names.get(*name).is_some_and(held)).cloned().collect()
-            }
-            _ => self.names.iter().filter(|(_, dentry)| held(dentry)).map(|(name, _)| name.clone()).collect(),
-        };
+        let mut found: Vec<Name> =
+            self.names.iter().filter(|(_, dentry)| held(dentry)).map(|(name, _)| name.clone()).collect();
         match found.len() {
             0 => None,
             count if count <= at_once => {
@@ -290,7 +293,7 @@ impl Directory {
 
     /// The kernel was told to forget everything that it held up to now.
     pub(crate) fn kernel_dropped(&mut self) {
-        self.kernel_all_until = Monotonic::ZERO;
+        (self.kernel_all_until, self.kernel_any_until) = (Monotonic::ZERO, Monotonic::ZERO);
         for dentry in self.names.values_mut() {
             dentry.kernel_until = Monotonic::ZERO;
         }
@@ -529,15 +532,19 @@ mod tests {
     #[test]
     fn the_kernel_is_only_told_of_names_that_it_may_hold() {
         let mut dir = Directory { complete: Complete::Yes, ..Directory::default() };
-        assert_eq!(dir.kernel_names(at(1), None, 9), None);
+        assert_eq!(dir.kernel_names(at(1), 9), None);
+        assert!(!dir.kernel_holds_names(at(1)));
         dir.given_to_kernel(at(1), &name("a"), at(9));
         dir.learn(at(2), at(1), &name("b"), file(2));
-        assert_eq!(dir.kernel_names(at(2), None, 9), Some(Names::These(vec![name("a")])));
-        assert_eq!(dir.kernel_names(at(2), Some(&Names::These(vec![name("b")])), 9), None);
-        assert_eq!(dir.kernel_names(at(11), None, 9), None);
+        assert_eq!(dir.kernel_names(at(2), 9), Some(Names::These(vec![name("a")])));
+        assert!(dir.kernel_holds_names(at(2)));
+        assert_eq!(dir.kernel_names(at(11), 9), None);
+        assert!(!dir.kernel_holds_names(at(11)));
         dir.clear();
-        assert_eq!(dir.kernel_names(at(4), None, 9), Some(Names::All));
+        assert_eq!(dir.kernel_names(at(4), 9), Some(Names::All));
+        assert!(dir.kernel_holds_names(at(4)), "whatever is known of them here");
         dir.kernel_dropped();
-        assert_eq!(dir.kernel_names(at(4), None, 9), None);
+        assert_eq!(dir.kernel_names(at(4), 9), None);
+        assert!(!dir.kernel_holds_names(at(4)));
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Plan {
     owner: bool,
     pub(crate) data: Option<Range<u64>>,
     pub(crate) names: Option<Names>,
+    /// Names are right as soon as whoever changes some just now is done.
+    pub(crate) settle_names: bool,
     extent: Extent,
     /// As the inode stood when the plan was made.
     change_count: u64,
@@ -34,7 +36,8 @@ enum Extent {
 
 impl Plan {
     /// If a read lease is kept only our own late changes matter: they are answered, but the system calls that made them
-    /// may not have returned, and the kernel may still show what was before. Nobody else may see them until it does not.
+    /// may not have returned, and the kernel may still show what was before. Nobody else may see them until it does not. (Names
+    /// stay: what a kernel has of them when such a call has returned is what the call has made of them.)
     /// Those that are not answered may be applied at the server all the same, and nobody knows yet what they did.
     pub(crate) fn new(state: &mut State, now: Monotonic, fid: Fid, keep: Option<Mode>) -> Plan {
         let at_once = match state.names_lock() {
@@ -50,18 +53,14 @@ impl Plan {
             return Plan {
                 attr: holds_attr,
                 data: inode.kernel.data.then_some(0..u64::MAX),
-                names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, None, at_once)),
+                names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, at_once)),
                 ..stand
             };
         }
         let stand = Plan { extent: Extent::Recent, ..stand };
-        let Some((recent, data)) = recent else { return stand };
-        Plan {
-            attr: holds_attr,
-            data: data.filter(|_| inode.kernel.data),
-            names: inode.dir.as_ref().and_then(|dir| dir.kernel_names(now, Some(&recent), at_once)),
-            ..stand
-        }
+        let Some((names, data)) = recent else { return stand };
+        let settle_names = names && inode.dir.as_ref().is_some_and(|dir| dir.kernel_holds_names(now));
+        Plan { attr: holds_attr, data: data.filter(|_| inode.kernel.data), settle_names, ..stand }
     }
 
     /// As part of a recall with this cause.
@@ -85,20 +84,25 @@ impl Plan {
 
     /// The same once the kernel has been told: nothing is left to be told, unless things move.
     pub(crate) fn told(self) -> Plan {
-        Plan { attr: false, owner: false, data: None, names: None, ..self }
+        Plan { attr: false, owner: false, data: None, names: None, settle_names: false, ..self }
     }
 
     pub(crate) fn without_names(self) -> Plan {
-        Plan { names: None, ..self }
+        Plan { names: None, settle_names: false, ..self }
     }
 
     pub(crate) fn needs_kernel(&self) -> bool {
-        self.attr || self.owner || self.data.is_some() || self.names.is_some()
+        self.attr || self.owner || self.data.is_some() || self.concerns_names()
+    }
+
+    pub(crate) fn concerns_names(&self) -> bool {
+        self.names.is_some() || self.settle_names
     }
 
     /// Blocks until the kernel has dropped it.
     pub(crate) fn tell(&self, hooks: &dyn KernelHooks, fid: Fid) {
         match &self.names {
+            None if self.settle_names => hooks.settle_names(fid),
             None => {}
             Some(Names::All) if hooks.names_lock() == NamesLock::Directory => {
                 std::thread::sleep(NAMES_RUN_OUT)

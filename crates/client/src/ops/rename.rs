@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn held(state: &mut State, now: Monotonic, dir: Fid) -> Option<Names> {
-        state.with_names(now, dir, |names| names.kernel_names(now, None, 9))
+        state.with_names(now, dir, |names| names.kernel_names(now, 9))
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Inner {
         if self.hooks.names_lock() == NamesLock::None {
             return;
         }
-        let dirs = job.parts.iter().filter(|part| part.plan.names.is_some());
+        let dirs = job.parts.iter().filter(|part| part.plan.concerns_names());
         let tags: Vec<u64> = dirs.flat_map(|part| self.link.changing_names_of(part.fid)).collect();
         if tags.is_empty() {
             return;

@@ -96,10 +96,10 @@ impl Inner {
 }
 
 impl State {
-    /// Nothing of these is to be told, nor on its way to the server.
+    /// Nothing of these is to be told, nor on its way to the server. (What is on its way of other trees does not matter.)
     fn may_be_lowered(&self, fids: &[Fid]) -> bool {
         let busy = |inode: &Inode| inode.changes.unanswered > 0 || inode.log.going_through > 0;
         let quiet = |fid: &Fid| self.may_give_back(*fid) && !self.peek(*fid).is_some_and(busy);
-        self.behind.digest_under_way().is_none() && fids.iter().all(quiet)
+        fids.iter().all(quiet)
     }
 }

@@ -230,6 +230,7 @@ pub(crate) struct Told {
     pub(crate) attrs: Mutex<Vec<Fid>>,
     pub(crate) data: Mutex<Vec<(Fid, Range<u64>)>>,
     pub(crate) names: Mutex<Vec<(Fid, Names)>>,
+    pub(crate) settled: Mutex<Vec<Fid>>,
     /// How often all of it had to go.
     pub(crate) everything: Mutex<u32>,
     pub(crate) during: Mutex<Option<Box<dyn FnMut() + Send>>>,
@@ -263,6 +264,11 @@ impl KernelHooks for Hooks {
 
     fn invalidate_names(&self, dir: Fid, names: &Names) {
         self.0.names.lock().unwrap().push((dir, names.clone()));
+        self.step_in();
+    }
+
+    fn settle_names(&self, dir: Fid) {
+        self.0.settled.lock().unwrap().push(dir);
         self.step_in();
     }
 
