@@ -584,6 +584,34 @@ def tmpfile():
     same(open(f"{B}/linked").read(), "first without a name")
 
 
+# SEMANTICS 24
+@test
+def truncated_under_a_mapping():
+    """A file is cut, and made longer, while a page of it has stores that nobody has written back. (It waited for itself.)"""
+    here, there = f"{A}/mapped-cut", f"{B}/mapped-cut"
+
+    def cut(to):
+        fd = os.open(here, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.pwrite(fd, b"x" * 8192, 0)
+        with mmap.mmap(fd, 8192) as mapped:
+            mapped[:] = b"z" * 8192
+            os.ftruncate(fd, to)
+            same(open(there, "rb").read(), b"z" * min(to, 8192) + bytes(max(to - 8192, 0)), f"cut to {to}")
+            os.ftruncate(fd, 8192)
+            mapped[:] = b"y" * 8192
+            os.close(os.open(here, os.O_WRONLY | os.O_TRUNC))
+            same(os.stat(there).st_size, 0, "cut by another descriptor")
+        os.close(fd)
+
+    def cuts():
+        signal.alarm(60)
+        for to in (2048, 4096, 5000, 0, 12000):
+            cut(to)
+        os._exit(0)
+
+    same(os.waitstatus_to_exitcode(os.waitpid(in_child(cuts), 0)[1]), 0, "in time")
+
+
 # SEMANTICS 13
 @test
 def appends():

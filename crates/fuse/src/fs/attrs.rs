@@ -4,7 +4,7 @@ use super::{Inner, Inode};
 use crate::handles::{FileHandle, Path};
 use crate::nodes::{Fill, PageState};
 use crate::wire::{Reply, SetAttrRequest};
-use soda_client::OpenFile;
+use soda_client::{Cached, OpenFile, Validity};
 use soda_types::{Attr, Creds, Fid};
 use std::sync::Arc;
 
@@ -122,14 +122,30 @@ impl Inner {
     ) {
         match self.set_attributes(fid, creds, request.set).await {
             Ok(attr) => {
+                self.attributes_changed(fid);
                 match request.set.size {
-                    Some(size) => self.data_changed(fid, size..u64::MAX, &attr.value).await,
-                    None => self.attributes_changed(fid),
+                    Some(_) => self.answer_truncated(fid, attr, reply).await,
+                    None => self.answer_attr(fid, attr, Form::Attr, Inode::Known, reply).await,
                 }
-                self.answer_attr(fid, attr, Form::Attr, Inode::Known, reply).await;
             }
             Err(error) => self.fail("setattr", &error, reply),
         }
+    }
+
+    /// Linux truncates its pages itself when it has the answer, and drops all of them if the length that it knew changes. It must
+    /// not be told to before: until then it writes no page back (`fuse_set_nowrite`, `fs/fuse/dir.c`), and to drop one that a
+    /// mapping has stored to waits for that.
+    async fn answer_truncated(&self, fid: Fid, attr: Cached<Attr>, reply: Reply) {
+        let version = attr.value.data_version;
+        self.nodes.announce(fid, version, attr.value.size);
+        self.nodes.pages_changed(fid, version);
+        if self.nodes.page_state(fid, version) == PageState::Current {
+            return self.tell_answered(fid, attr, Form::Attr, Inode::Known, reply);
+        }
+        // Pages of before what others have written: whoever reads asks first, until they are gone.
+        let attr = Cached { valid: Validity::NONE, ..attr };
+        self.tell_answered(fid, attr, Form::Attr, Inode::Known, reply);
+        self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
     }
 
     pub(super) async fn readlink(self: Arc<Self>, fid: Fid, reply: Reply) {

@@ -497,6 +497,11 @@ impl Inner {
 
     async fn answer_attr(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, inode: Inode, reply: Reply) {
         self.freshen_for(fid, attr).await;
+        self.tell_answered(fid, attr, form, inode, reply);
+    }
+
+    /// The kernel has no pages that are older than these attributes, or does not believe them.
+    fn tell_answered(&self, fid: Fid, attr: Cached<Attr>, form: attrs::Form, inode: Inode, reply: Reply) {
         self.nodes.keep_directory(fid, &attr.value);
         let answering = self.client.answer();
         let out = self.tell_attr(fid, &attr.value, answering.remaining(attr.valid), inode, &reply);
