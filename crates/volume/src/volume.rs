@@ -182,7 +182,7 @@ impl Volume {
         let sweep = match made {
             // Whatever data there may be: nobody knows what refers to it.
             Made::Now => Sweep::default(),
-            Made::Before => Sweep::begin(&*meta, &*data)?,
+            Made::Before => Sweep::begin(&*meta, &*data, &releases)?,
         };
         Ok(Volume {
             inodes: Cache::new(config.inode_cache),
@@ -355,7 +355,7 @@ impl Volume {
         self.windows.clear();
         self.chunks.clear();
         self.releases.reload(&*self.meta)?;
-        self.sweep.begin_again(&*self.meta, &*self.data)?;
+        self.sweep.begin_again(&*self.meta, &*self.data, &self.releases)?;
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) =
             read_meta(&*self.meta, key::counters(self.id))?;
         let mark: InodeMark = read_meta(&*self.meta, key::inode_mark(self.id))?;
