@@ -117,6 +117,7 @@ fn joined(chunks: &[ChunkRef]) -> Vec<(SegmentId, Range<u64>)> {
 impl Volume {
     /// Makes everything that was committed before the call durable. Callers at the same time share the work.
     pub fn sync(&self) -> FsResult<()> {
+        self.check_stopped()?;
         self.group_sync.run(|| {
             let waiting = std::mem::take(&mut self.releases.state().waiting);
             let synced = self.sync_stores();
