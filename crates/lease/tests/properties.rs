@@ -269,7 +269,12 @@ impl Watched {
             let writer = holders.iter().any(|holder| holder.mode == Mode::Write);
             assert!(!writer || holders.len() == 1, "{holders:?}");
         }
-        let held: usize = self.table.sessions(self.now).iter().map(|session| session.leases).sum();
+        let sessions = self.table.sessions(self.now);
+        // This walks through all recalls.
+        for session in &sessions {
+            assert_eq!(self.table.is_asked(session.session), session.unanswered > 0, "{session:?}");
+        }
+        let held: usize = sessions.iter().map(|session| session.leases).sum();
         assert_eq!(held, self.table.len());
         assert_eq!(self.table.waiting_count(), self.waiting.len());
         // Who waits is told for whom, or that there is a grace period: admission has what the view shows.

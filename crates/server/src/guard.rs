@@ -324,10 +324,10 @@ impl<'s> CoreGuard<'s> {
     }
 
     fn push_recalls(&mut self, session: SessionId, recalls: &[Recall]) {
+        let Some(entry) = self.sessions.get(&session) else { return };
+        entry.session.asked().note();
         // A client without a connection gets them again when it has one.
-        let Some(outbox) = self.sessions.get(&session).and_then(|entry| entry.control.clone()) else {
-            return;
-        };
+        let Some(outbox) = entry.control.clone() else { return };
         for recalls in recalls.chunks(RECALLS_PER_PUSH) {
             self.shared.metrics.recalls_pushed.add(recalls.len() as u64);
             self.push(&outbox, &Push::Recalls(recalls.to_vec()));

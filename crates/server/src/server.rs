@@ -14,10 +14,11 @@ use crate::restore::{Stores, begin_run, open_volume, restore};
 use crate::shared::Shared;
 use crate::space::{Full, Space};
 use crate::starting::Starting;
-use crate::sync::GroupSync;
+use crate::sync::{GroupSync, or_stop};
 use crate::upkeep;
 use soda_protocol::Push;
 use soda_storage::{DataDirectory, StoreOptions};
+use soda_volume::Volume;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -93,10 +94,15 @@ impl Server {
         let core = restore(&config, &volume, &stores.path, &run, &space)?;
         starting.step("starting threads");
         let metrics = Arc::new(Metrics::default());
-        let (durability, synced, data) = (run.durability.clone(), volume.clone(), stores.data.clone());
-        let sync =
-            GroupSync::start(config.sync_interval, metrics.clone(), move || durability.sync(&synced, &*data))
-                .map_err(StartError::Threads)?;
+        let (durability, data) = (run.durability.clone(), stores.data.clone());
+        let all = or_stop(volume.clone(), move |volume| durability.sync(volume, &*data));
+        let rounds = metrics.clone();
+        let tell = move |waiters, took| rounds.group_synced(waiters, took);
+        let sync = GroupSync::start("soda-sync", config.sync_interval, tell, all);
+        let sync = sync.map_err(StartError::Threads)?;
+        let data_only = or_stop(volume.clone(), Volume::sync_data);
+        let data_sync = GroupSync::start("soda-sync-data", config.sync_interval, |_, _| {}, data_only);
+        let data_sync = data_sync.map_err(StartError::Threads)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(config.threads)
             .thread_name("soda-server")
@@ -109,6 +115,7 @@ impl Server {
             volume,
             metrics,
             sync,
+            data_sync,
             durability: run.durability.clone(),
             data: stores.data,
             space,
@@ -217,6 +224,7 @@ impl RunningServer {
         }
         self.shared.bring_up_to_date();
         self.shared.sync.stop();
+        self.shared.data_sync.stop();
         // What waits holds references to connections and the store, and is held by what it refers to.
         let mut core = self.shared.core();
         core.waiting.clear();

@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) volume: Arc<Volume>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) sync: GroupSync,
+    /// Of data only.
+    pub(crate) data_sync: GroupSync,
     pub(crate) durability: Arc<Durability>,
     pub(crate) data: Arc<dyn DataStore>,
     pub(crate) space: Arc<Space>,

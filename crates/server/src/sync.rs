@@ -1,8 +1,11 @@
 //! Group commit: one thread makes things durable; whoever asks while it is at work shares the next round.
+//!
+//! A server has two of these: one for the journal with all data before it, one for data only, which digests wait for.
 
-use crate::metrics::Metrics;
-use soda_types::FsResult;
+use soda_types::{Errno, FsError, FsResult};
+use soda_volume::Volume;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,17 +26,19 @@ struct State {
 }
 
 impl GroupSync {
-    /// Starts the thread. What was reported by [`GroupSync::dirty`] is synced after `interval` without being asked.
+    /// Starts the thread. What was reported by [`GroupSync::dirty`] is synced after `interval` without being asked. `tell` hears
+    /// of each round how many waited for it, and how long it took.
     pub(crate) fn start(
+        name: &'static str,
         interval: Duration,
-        metrics: Arc<Metrics>,
+        tell: impl Fn(usize, Duration) + Send + 'static,
         sync: impl Fn() -> FsResult<()> + Send + 'static,
     ) -> std::io::Result<GroupSync> {
         let state = Arc::new((Mutex::new(State::default()), Condvar::new()));
         let shared = state.clone();
         let thread = std::thread::Builder::new()
-            .name("soda-sync".to_owned())
-            .spawn(move || run(&shared, interval, &metrics, sync))?;
+            .name(name.to_owned())
+            .spawn(move || run(&shared, interval, tell, sync))?;
         Ok(GroupSync { state, thread: Mutex::new(Some(thread)) })
     }
 
@@ -64,7 +69,7 @@ impl GroupSync {
         if let Some(thread) = lock(&self.thread).take()
             && thread.join().is_err()
         {
-            tracing::error!("the sync thread had panicked");
+            tracing::error!("a sync thread had panicked");
         }
         let left = std::mem::take(&mut lock(&self.state.0).waiters);
         drop(left);
@@ -80,7 +85,7 @@ impl Drop for GroupSync {
 fn run(
     shared: &(Mutex<State>, Condvar),
     interval: Duration,
-    metrics: &Metrics,
+    tell: impl Fn(usize, Duration),
     sync: impl Fn() -> FsResult<()>,
 ) {
     let mut dirty_since: Option<Instant> = None;
@@ -112,10 +117,29 @@ fn run(
         if let Err(error) = &result {
             tracing::error!(%error, waiters = waiters.len(), "changes could not be made durable");
         }
-        metrics.group_synced(waiters.len(), started.elapsed());
+        tell(waiters.len(), started.elapsed());
         for waiter in waiters {
             waiter(result.clone());
         }
+    }
+}
+
+/// Has a sync that panics stop the volume, as one that fails does: what is on the medium is not known. Whoever waits, then or
+/// later, is told; nobody waits for a thread that is no more.
+pub(crate) fn or_stop(
+    volume: Arc<Volume>,
+    sync: impl Fn(&Volume) -> FsResult<()>,
+) -> impl Fn() -> FsResult<()> {
+    move || {
+        let synced = catch_unwind(AssertUnwindSafe(|| sync(&volume)));
+        synced.unwrap_or_else(|_| {
+            let cause = "a sync panicked";
+            tracing::error!(
+                "{cause}: this is a mistake of Soda's. No changes are taken until the server is restarted"
+            );
+            volume.stop(cause);
+            Err(FsError::new(Errno::Io, cause))
+        })
     }
 }
 
@@ -136,6 +160,9 @@ impl fmt::Debug for GroupSync {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use soda_storage::{MemoryData, MemoryMeta};
+    use soda_types::{Creds, Name, Timestamp};
+    use soda_volume::{NewKind, NewNode, VolumeConfig};
     use std::sync::mpsc::{self, Receiver, Sender};
 
     /// One whose rounds say that they have begun, and end when they are let.
@@ -143,11 +170,16 @@ mod tests {
         let (started, rounds) = mpsc::channel();
         let (go, gate) = mpsc::channel::<()>();
         let gate = Mutex::new(gate);
-        let sync = GroupSync::start(Duration::from_secs(3600), Arc::default(), move || {
-            started.send(()).unwrap();
-            lock(&gate).recv().unwrap();
-            Ok(())
-        })
+        let sync = GroupSync::start(
+            "test",
+            Duration::from_secs(3600),
+            |_, _| {},
+            move || {
+                started.send(()).unwrap();
+                lock(&gate).recv().unwrap();
+                Ok(())
+            },
+        )
         .unwrap();
         (sync, rounds, go)
     }
@@ -177,10 +209,15 @@ mod tests {
     #[test]
     fn what_nobody_syncs_is_synced_after_the_interval() {
         let (started, rounds) = mpsc::channel();
-        let sync = GroupSync::start(Duration::from_millis(5), Arc::default(), move || {
-            started.send(()).unwrap();
-            Ok(())
-        })
+        let sync = GroupSync::start(
+            "test",
+            Duration::from_millis(5),
+            |_, _| {},
+            move || {
+                started.send(()).unwrap();
+                Ok(())
+            },
+        )
         .unwrap();
         sync.dirty();
         rounds.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -209,5 +246,26 @@ mod tests {
         assert_eq!(Arc::strong_count(&held), 1);
         ask();
         assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[test]
+    fn a_sync_that_panics_is_told_to_all_who_wait_and_stops_the_volume() {
+        let (meta, data) = (Arc::<MemoryMeta>::default(), Arc::<MemoryData>::default());
+        let volume = Arc::new(Volume::open(meta, data, VolumeConfig::default()).unwrap());
+        let panics = or_stop(volume.clone(), |_| panic!("of the test"));
+        let sync = GroupSync::start("test", Duration::from_secs(3600), |_, _| {}, panics).unwrap();
+        let (done, answers) = mpsc::channel();
+        for _ in 0..2 {
+            let done = done.clone();
+            sync.request(move |result| done.send(result).unwrap());
+            let answer = answers.recv_timeout(Duration::from_secs(60)).expect("an answer");
+            assert_eq!(answer.unwrap_err().errno, Errno::Io);
+        }
+        assert!(volume.stopped().is_some());
+        assert_eq!(volume.sync().unwrap_err().errno, Errno::Io);
+        let mut txn = volume.begin(Timestamp::default());
+        let node = NewNode { kind: NewKind::File, perm: 0o600, umask: 0, creds: Creds::default() };
+        txn.create(volume.root(), &Name::try_from("f").unwrap(), node).unwrap();
+        assert_eq!(txn.commit().unwrap_err().errno, Errno::Io);
     }
 }

@@ -52,7 +52,6 @@ impl Volume {
         }
         if self.bytes_waiting() >= SYNC_FOR_SPACE {
             self.sync()?;
-            // What waits for room in the journal waits on.
             return Ok(if self.releases_now() { Progress::More } else { Progress::Done });
         }
         self.meta.tidy()?;

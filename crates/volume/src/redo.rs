@@ -21,7 +21,6 @@ use crate::{key, view};
 use bytes::Bytes;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaRead, Table, crash};
 use soda_types::FsResult;
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -90,15 +89,6 @@ impl RedoList {
     /// To be called before the sync after which they go.
     pub(crate) fn take(&self) -> Vec<Kept> {
         std::mem::take(&mut *self.kept())
-    }
-
-    /// The chunks whose data the journal still has, and the others.
-    pub(crate) fn split(&self, chunks: Vec<ChunkRef>) -> (Vec<ChunkRef>, Vec<ChunkRef>) {
-        let kept: BTreeSet<Bytes> = self.kept().iter().map(|kept| kept.key.clone()).collect();
-        if kept.is_empty() {
-            return (Vec::new(), chunks);
-        }
-        chunks.into_iter().partition(|chunk| kept.contains(&key::chunk(chunk)))
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {

@@ -3,7 +3,12 @@
 //! The batch that drops the last reference to a chunk also puts a record into the release table. Only when that batch is
 //! durable may the space be given back: else a power cut could bring the reference back to a hole. So a chunk waits
 //! here for the next sync, then is released, then its record is deleted. A crash in between repeats the release, which
-//! does nothing the second time. If the journal has its data, too ([`redo`](crate::redo)), it waits until that is gone.
+//! does nothing the second time. If the journal still has its data, too ([`redo`](crate::redo)), that record goes with it:
+//! after a crash before that the data is written into its place once more, and then released again.
+//!
+//! What the last run left is looked at twice: it waits until all extents were looked through ([`sweep`](crate::sweep)), and what
+//! one of them refers to is kept. Drop and record come in one batch, so that takes a fault of ours or of the store's; but of what
+//! is given back in error nothing is left.
 
 use crate::record::{self, Released};
 use crate::volume::Volume;
@@ -21,6 +26,8 @@ pub(crate) struct ReleaseQueue {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Of the last run.
+    unchecked: Vec<ChunkRef>,
     /// Dropped by batches that may not be durable.
     waiting: Vec<ChunkRef>,
     /// Dropped by batches that are, in the order of the medium.
@@ -37,17 +44,38 @@ impl ReleaseQueue {
 
     /// Takes everything from the records again. They may not be durable, whatever was known.
     pub(crate) fn reload(&self, meta: &dyn MetaRead) -> FsResult<()> {
-        let mut waiting = Vec::new();
+        let mut unchecked = Vec::new();
         meta.scan(Table::Release, &[], &key::end_of_table(), &mut |key, value| {
             match record::decode::<Released>(&value) {
-                Ok(released) => waiting.push(released.chunk),
+                Ok(released) => unchecked.push(released.chunk),
                 // Left for fsck: the chunk shows up as leaked.
                 Err(error) => tracing::warn!("{}", view::damaged(Table::Release, key, error)),
             }
             ControlFlow::Continue(())
         })?;
-        *self.state() = State { waiting, ready: BTreeSet::new() };
+        *self.state() = State { unchecked, ..State::default() };
         Ok(())
+    }
+
+    /// Segments with chunks of which it is yet to be seen that no extent refers to them.
+    pub(crate) fn unchecked(&self) -> BTreeSet<SegmentId> {
+        self.state().unchecked.iter().map(|chunk| chunk.segment).collect()
+    }
+
+    /// Goes on with what was left by the last run. `in_use`: what extents refer to in these segments, in order.
+    pub(crate) fn checked(&self, in_use: &[ChunkRef]) {
+        let mut state = self.state();
+        for chunk in std::mem::take(&mut state.unchecked) {
+            if is_in_use(&chunk, in_use) {
+                // It may have been dropped meanwhile: then it has the same record. Else fsck takes that away.
+                tracing::error!(
+                    ?chunk,
+                    "it was to be given back and a file has it: it is kept, run `soda fsck`"
+                );
+            } else {
+                state.waiting.push(chunk);
+            }
+        }
     }
 
     /// Takes up what a batch dropped that was just committed.
@@ -60,6 +88,14 @@ impl ReleaseQueue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether one of these, which are in order, takes a part of what the chunk takes.
+fn is_in_use(chunk: &ChunkRef, in_use: &[ChunkRef]) -> bool {
+    let span = chunk.span();
+    let behind = in_use.partition_point(|used| (used.segment, used.offset) < (chunk.segment, span.end));
+    let before = behind.checked_sub(1).map(|last| in_use[last]);
+    before.is_some_and(|used| used.segment == chunk.segment && used.span().end > span.start)
 }
 
 /// What chunks take, neighbours as one: giving space back is slow on some media, whatever its length. `chunks` are in
@@ -81,18 +117,13 @@ fn joined(chunks: &[ChunkRef]) -> Vec<(SegmentId, Range<u64>)> {
 impl Volume {
     /// Makes everything that was committed before the call durable. Callers at the same time share the work.
     pub fn sync(&self) -> FsResult<()> {
+        self.check_stopped()?;
         self.group_sync.run(|| {
             let waiting = std::mem::take(&mut self.releases.state().waiting);
             let synced = self.sync_stores();
             let mut releases = self.releases.state();
             match synced {
-                Ok(()) => {
-                    // The end of a record may have found no room. Whoever opens the volume next writes the data into its
-                    // place, so that must be nobody else's, nor given back.
-                    let (kept, ended) = self.redo.split(waiting);
-                    releases.ready.extend(ended);
-                    releases.waiting.extend(kept);
-                }
+                Ok(()) => releases.ready.extend(waiting),
                 Err(_) => releases.waiting.extend(waiting),
             }
             synced
@@ -133,21 +164,31 @@ impl Volume {
         if chunks.is_empty() {
             return Ok(0);
         }
-        for (segment, range) in joined(&chunks) {
-            if let Err(error) = self.data.release_range(segment, range) {
-                // To release once more what was released does nothing.
-                self.releases.state().ready.extend(chunks);
-                return Err(error.into());
-            }
+        if let Err(error) = self.give_back(&chunks) {
+            // To release once more what was released does nothing.
+            self.releases.state().ready.extend(chunks);
+            return Err(error);
+        }
+        Ok(chunks.len())
+    }
+
+    fn give_back(&self, chunks: &[ChunkRef]) -> FsResult<()> {
+        for (segment, range) in joined(chunks) {
+            self.data.release_range(segment, range)?;
         }
         let mut batch = Batch::releasing();
-        for chunk in &chunks {
-            batch.delete(Table::Release, key::chunk(chunk));
+        for chunk in chunks {
+            let key = key::chunk(chunk);
+            // Left alone it would take the place anew at the next start, and nobody would give that back.
+            if self.meta.get(Table::Redo, &key)?.is_some() {
+                batch.delete(Table::Redo, key.clone());
+            }
+            batch.delete(Table::Release, key);
         }
         crash::point("volume.release.punched");
         self.meta.commit(batch)?;
         crash::point("volume.release.recorded");
-        Ok(chunks.len())
+        Ok(())
     }
 
     /// Whether there is something to release now.

@@ -4,10 +4,12 @@
 //! more. Only segments that were written to since the last sweep can have such chunks, so each opening of a volume
 //! begins a sweep of these: all extents, as they were at the opening, are looked through in small steps in the
 //! background. Segments that are sealed by then get no new chunks, so what is stored in them and not referred to at the
-//! opening never will be.
+//! opening never will be. What the last run left to be released is compared with the same extents
+//! ([`release`](crate::release)).
 
 use crate::key::{self, KeyRange};
 use crate::record::{self, ExtentBody, Released, Swept};
+use crate::release::ReleaseQueue;
 use crate::view;
 use crate::volume::Volume;
 use soda_storage::{Batch, ChunkRef, DataStore, MetaRead, MetaStore, SegmentId, SegmentState, Table, crash};
@@ -26,7 +28,9 @@ struct State {
     /// The records as they were when the volume was opened.
     before: Box<dyn MetaRead>,
     suspects: BTreeSet<SegmentId>,
-    /// Chunks in suspect segments that are in use, or on their way to be released.
+    /// Suspect, or with something to be released.
+    looked_at: BTreeSet<SegmentId>,
+    /// Chunks in these segments that are in use, or on their way to be released.
     known: Vec<ChunkRef>,
     /// Where to go on in the table of extents.
     at: Vec<u8>,
@@ -35,26 +39,38 @@ struct State {
 }
 
 impl Sweep {
-    /// Finds out what there is to sweep. Nothing must have been written yet.
-    pub(crate) fn begin(meta: &dyn MetaStore, data: &dyn DataStore) -> FsResult<Sweep> {
+    /// Finds out what there is to sweep. Nothing must have been written yet, nor released.
+    pub(crate) fn begin(
+        meta: &dyn MetaStore,
+        data: &dyn DataStore,
+        releases: &ReleaseQueue,
+    ) -> FsResult<Sweep> {
         let from = swept(meta)?;
         let segments = data.segments()?;
         let sealed =
             segments.iter().filter(|segment| segment.state == SegmentState::Sealed && segment.id >= from);
         let suspects: BTreeSet<SegmentId> = sealed.map(|segment| segment.id).collect();
-        let Some(last) = suspects.last() else {
+        let looked_at: BTreeSet<SegmentId> = suspects.union(&releases.unchecked()).copied().collect();
+        if looked_at.is_empty() {
             return Ok(Sweep::default());
-        };
-        let end = SegmentId(last.0 + 1);
-        let state = State { before: meta.snapshot(), suspects, known: Vec::new(), at: Vec::new(), end };
+        }
+        let end = suspects.last().map_or(from, |last| SegmentId(last.0 + 1));
+        let (before, known, at) = (meta.snapshot(), Vec::new(), Vec::new());
+        let state = State { before, suspects, looked_at, known, at, end };
         Ok(Sweep { state: Mutex::new(Some(state)) })
     }
 }
 
 impl Sweep {
     /// Begins anew, when records were changed past the transactions and still nothing was written to segments.
-    pub(crate) fn begin_again(&self, meta: &dyn MetaStore, data: &dyn DataStore) -> FsResult<()> {
-        let new = Sweep::begin(meta, data)?.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn begin_again(
+        &self,
+        meta: &dyn MetaStore,
+        data: &dyn DataStore,
+        releases: &ReleaseQueue,
+    ) -> FsResult<()> {
+        let new =
+            Sweep::begin(meta, data, releases)?.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
@@ -91,6 +107,11 @@ impl Volume {
     }
 
     fn end_sweep(&self, state: &mut State) -> FsResult<()> {
+        state.known.sort_unstable();
+        self.releases.checked(&state.known);
+        if state.suspects.is_empty() {
+            return Ok(());
+        }
         state.look_at_releases()?;
         state.known.sort_unstable();
         let mut leaked = 0;
@@ -120,13 +141,13 @@ impl State {
     fn look_at_extents(&mut self, limit: usize) -> FsResult<usize> {
         let mut seen = 0;
         let mut failure = None;
-        let (suspects, known, at) = (&self.suspects, &mut self.known, &mut self.at);
+        let (looked_at, known, at) = (&self.looked_at, &mut self.known, &mut self.at);
         let range = KeyRange { start: at.clone(), end: key::end_of_table() };
         self.before.scan(Table::Extent, &range.start, &range.end, &mut |key, value| {
             match view::placed(key, &value) {
                 Ok(placed) => {
                     if let ExtentBody::Chunk { chunk, .. } = placed.extent.body
-                        && suspects.contains(&chunk.segment)
+                        && looked_at.contains(&chunk.segment)
                     {
                         known.push(chunk);
                     }

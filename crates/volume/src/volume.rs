@@ -16,13 +16,13 @@ use crate::versions;
 use crate::view::{Placed, View, damaged};
 use crate::xattr::XattrSizes;
 use bytes::Bytes;
-use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Space, Table, Visit, crash};
+use soda_storage::{Batch, ChunkRef, DataStore, MetaStore, Origin, Space, StorageError, Table, Visit, crash};
 use soda_types::semantics::Moment;
 use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId,
 };
 use std::ops::{ControlFlow, Range};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Name of the volume that a fresh data directory has.
 pub const MAIN_VOLUME: &str = "main";
@@ -125,6 +125,8 @@ pub struct Volume {
     /// Held through a step of the work that deletions left behind.
     pub(crate) reclaiming: Mutex<ReclaimTurn>,
     pub(crate) group_sync: GroupSync,
+    /// Why it takes no changes any more, apart from its stores.
+    stop: OnceLock<&'static str>,
 }
 
 /// Inode numbers that are reserved but not used.
@@ -182,7 +184,7 @@ impl Volume {
         let sweep = match made {
             // Whatever data there may be: nobody knows what refers to it.
             Made::Now => Sweep::default(),
-            Made::Before => Sweep::begin(&*meta, &*data)?,
+            Made::Before => Sweep::begin(&*meta, &*data, &releases)?,
         };
         Ok(Volume {
             inodes: Cache::new(config.inode_cache),
@@ -203,6 +205,7 @@ impl Volume {
             sweep,
             reclaiming: Mutex::default(),
             group_sync: GroupSync::default(),
+            stop: OnceLock::new(),
             name: superblock.name,
             meta,
             data,
@@ -271,9 +274,22 @@ impl Volume {
         }
     }
 
-    /// Why its stores take no changes any more, until they are opened anew.
+    /// Why no changes are taken any more, until the stores are opened anew.
     pub fn stopped(&self) -> Option<String> {
-        self.meta.stopped().or_else(|| self.data.stopped())
+        let stop = self.stop.get().map(|cause| (*cause).to_owned());
+        stop.or_else(|| self.meta.stopped()).or_else(|| self.data.stopped())
+    }
+
+    /// Takes no changes any more, nor says of any that it is durable: it is not known what is on the medium.
+    pub fn stop(&self, cause: &'static str) {
+        self.stop.get_or_init(|| cause);
+    }
+
+    pub(crate) fn check_stopped(&self) -> FsResult<()> {
+        match self.stop.get() {
+            Some(cause) => Err(StorageError::Stopped((*cause).to_owned()).into()),
+            None => Ok(()),
+        }
     }
 
     /// Space and inodes. The number of inodes is only bounded by space, so the free ones are an estimate.
@@ -344,6 +360,7 @@ impl Volume {
 
     /// Makes all chunks durable that were stored before.
     pub fn sync_data(&self) -> FsResult<()> {
+        self.check_stopped()?;
         Ok(self.data.sync()?)
     }
 
@@ -355,7 +372,7 @@ impl Volume {
         self.windows.clear();
         self.chunks.clear();
         self.releases.reload(&*self.meta)?;
-        self.sweep.begin_again(&*self.meta, &*self.data)?;
+        self.sweep.begin_again(&*self.meta, &*self.data, &self.releases)?;
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) =
             read_meta(&*self.meta, key::counters(self.id))?;
         let mark: InodeMark = read_meta(&*self.meta, key::inode_mark(self.id))?;

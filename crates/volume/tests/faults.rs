@@ -10,7 +10,7 @@ use soda_types::semantics::FILE_MAX;
 use soda_types::{Errno, Fid, FsResult, SetAttr, Timestamp};
 use soda_volume::fsck::{DataCheck, FsckOptions, Repair, fsck};
 use soda_volume::*;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -346,11 +346,8 @@ fn redo_records_stay_until_the_data_is_durable() {
     }
 }
 
-/// Where the end of a record finds no room, the place of its data is given back later: who opens the volume next writes into it.
-#[test]
-fn a_place_is_not_given_back_before_the_end_of_its_redo_record() {
-    let lab = Lab::new();
-    let before = lab.stored();
+/// A file that came and went, whose data the journal has: on its way to be given back.
+fn with_something_to_give_back(lab: &Lab) {
     let file = create_in(&lab.volume, lab.directory(), "short-lived");
     let staged = lab.volume.stage(1 << 20, pattern(7, 100_000).into(), Redo::Yes).unwrap();
     let mut txn = lab.volume.begin(now());
@@ -360,37 +357,61 @@ fn a_place_is_not_given_back_before_the_end_of_its_redo_record() {
     txn.unlink(lab.directory(), &name("short-lived"), IfOpen::Delete).unwrap();
     txn.commit().unwrap();
     while lab.volume.reclaim_some(100).unwrap() == Progress::More {}
-    // The sync of the data goes well, the end of the record does not; then the process is killed.
-    lab.fuse.0.store(2, Ordering::SeqCst);
-    lab.volume.reclaim_all().unwrap();
-    assert_eq!(redo_records(&lab.meta), 1, "it does not try again and again");
-    let volume =
-        Volume::open(Arc::new(lab.meta.clone()), Arc::new(lab.data.clone()), VolumeConfig::default())
-            .unwrap();
-    volume.sync().unwrap();
-    volume.reclaim_all().unwrap();
-    assert_eq!(redo_records(&lab.meta), 0);
-    lab.fsck();
-    assert_eq!(lab.stored(), before);
 }
 
-/// A place that cannot be written to takes the data that belongs there, nothing else, and not for good.
+/// Where the end of a record finds no room there may be nothing to be had but what its place takes.
 #[test]
-fn what_cannot_be_restored_keeps_the_volume_open() {
+fn a_place_is_given_back_with_its_redo_record_if_that_could_not_end_before() {
     let lab = Lab::new();
-    let segments = |lab: &Lab| -> Vec<_> {
+    let before = lab.stored();
+    with_something_to_give_back(&lab);
+    // The sync of the data goes well, the end of the record does not.
+    lab.fuse.0.store(2, Ordering::SeqCst);
+    lab.volume.reclaim_all().unwrap();
+    assert_eq!((redo_records(&lab.meta), lab.stored()), (0, before));
+    lab.volume.sync().unwrap();
+    lab.fsck();
+}
+
+/// Whoever opens the volume next has written the data into its place.
+#[test]
+fn a_place_that_was_given_back_without_its_redo_record_is_given_back_again() {
+    for is_killed in [true, false] {
+        let lab = Lab::new();
+        let before = lab.stored();
+        with_something_to_give_back(&lab);
+        lab.fuse.0.store(2, Ordering::SeqCst);
+        lab.volume.sync().unwrap();
+        lab.fuse.0.store(1, Ordering::SeqCst);
+        assert_eq!(lab.volume.reclaim_all().unwrap_err().errno, Errno::NoSpace);
+        assert_eq!((redo_records(&lab.meta), lab.stored()), (1, before), "there is a hole");
+        if is_killed {
+            let stores = (Arc::new(lab.meta.clone()), Arc::new(lab.data.clone()));
+            let volume = Volume::open(stores.0, stores.1, VolumeConfig::default()).unwrap();
+            assert!(lab.stored() > before);
+            volume.reclaim_all().unwrap();
+        } else {
+            lab.volume.reclaim_all().unwrap();
+        }
+        assert_eq!((redo_records(&lab.meta), lab.stored()), (0, before), "killed: {is_killed}");
+        lab.fsck();
+    }
+}
+
+/// Two files, whose data a power cut has taken and the journal has.
+fn with_two_to_restore(lab: &Lab) -> [Fid; 2] {
+    let segments = || -> Vec<_> {
         let segments = lab.data.segments().unwrap();
         segments.iter().map(|segment| (segment.id, lab.data.stored_ranges(segment.id).unwrap())).collect()
     };
     let files = ["one", "other"].map(|text| create_in(&lab.volume, lab.directory(), text));
     for file in files {
-        let before = segments(&lab);
+        let before = segments();
         let staged = lab.volume.stage(1 << 20, pattern(7, 100_000).into(), Redo::Yes).unwrap();
         let mut txn = lab.volume.begin(now());
         txn.write(file, WriteAt::Offset(0), staged, KillPriv::Keep).unwrap();
         txn.commit().unwrap();
-        // A power cut takes it.
-        for (id, ranges) in segments(&lab) {
+        for (id, ranges) in segments() {
             let known = before
                 .iter()
                 .find(|(known, _)| *known == id)
@@ -398,20 +419,114 @@ fn what_cannot_be_restored_keeps_the_volume_open() {
             lab.data.release_range(id, known..ranges.last().map_or(known, |range| range.end)).unwrap();
         }
     }
-    let open = |failing| {
-        lab.fuse.0.store(failing, Ordering::SeqCst);
-        let meta = FailingMeta(lab.meta.clone(), lab.fuse.clone());
-        let data = FailingData(lab.data.clone(), lab.fuse.clone());
-        Volume::open(Arc::new(meta), Arc::new(data), VolumeConfig::default()).unwrap()
-    };
-    let volume = open(1);
+    files
+}
+
+/// Opens it anew. The `failing`th of its first steps fails; 0: none.
+fn open_failing(lab: &Lab, failing: i64) -> Volume {
+    lab.fuse.0.store(failing, Ordering::SeqCst);
+    let meta = FailingMeta(lab.meta.clone(), lab.fuse.clone());
+    let data = FailingData(lab.data.clone(), lab.fuse.clone());
+    Volume::open(Arc::new(meta), Arc::new(data), VolumeConfig::default()).unwrap()
+}
+
+/// A place that cannot be written to takes the data that belongs there, nothing else, and not for good.
+#[test]
+fn what_cannot_be_restored_keeps_the_volume_open() {
+    let lab = Lab::new();
+    let files = with_two_to_restore(&lab);
+    let volume = open_failing(&lab, 1);
     assert_eq!(volume.read(files[0], 0, 10).unwrap_err().errno, Errno::Io);
     assert!(read(&volume, files[1], 0, 100_000) == pattern(7, 100_000));
     volume.sync().unwrap();
     assert_eq!(redo_records(&lab.meta), 1, "what is not in its place stays in the journal");
     drop(volume);
-    let volume = open(0);
+    let volume = open_failing(&lab, 0);
     assert!(read(&volume, files[0], 0, 100_000) == pattern(7, 100_000));
     volume.sync().unwrap();
     assert_eq!(redo_records(&lab.meta), 0);
+}
+
+/// What was never in its place is deleted: then nothing is to be written there any more.
+#[test]
+fn what_cannot_be_restored_is_given_back_with_its_redo_record() {
+    let lab = Lab::new();
+    let [lost, kept] = with_two_to_restore(&lab);
+    let volume = open_failing(&lab, 1);
+    let mut txn = volume.begin(now());
+    txn.unlink(lab.directory(), &name("one"), IfOpen::Delete).unwrap();
+    txn.commit().unwrap();
+    volume.reclaim_all().unwrap();
+    assert_eq!(redo_records(&lab.meta), 0);
+    drop(volume);
+    let volume = open_failing(&lab, 0);
+    assert_eq!(volume.getattr(lost).unwrap_err().errno, Errno::Stale);
+    assert!(read(&volume, kept, 0, 100_000) == pattern(7, 100_000));
+    volume.reclaim_all().unwrap();
+    drop(volume);
+    lab.fsck();
+}
+
+/// All records, apart from those of the other.
+fn copy(meta: &MemoryMeta) -> MemoryMeta {
+    let mut batch = Batch::new();
+    for table in Table::ALL {
+        let mut put = |key: &[u8], value| {
+            batch.put(*table, key.to_vec(), value);
+            ControlFlow::Continue(())
+        };
+        meta.scan(*table, &[], &[0xff; 17], &mut put).unwrap();
+    }
+    let copy = MemoryMeta::new();
+    copy.commit(batch).unwrap();
+    copy.complete().unwrap();
+    copy
+}
+
+/// As after a power cut with a store that loses a part of a batch: the end of an extent, not the release of its chunk.
+#[test]
+fn a_start_gives_back_nothing_that_an_extent_refers_to() {
+    // With segments that a sweep looks at anyway, and without.
+    for is_swept in [false, true] {
+        let (meta, data) = (MemoryMeta::new(), MemoryData::new());
+        let open = |meta: &MemoryMeta| {
+            Volume::open(Arc::new(meta.clone()), Arc::new(data.clone()), VolumeConfig::default()).unwrap()
+        };
+        let stored = || data.segments().unwrap().iter().map(|segment| segment.stored).sum::<u64>();
+        let unlink = |volume: &Volume, text: &str| {
+            let mut txn = volume.begin(now());
+            txn.unlink(volume.root(), &name(text), IfOpen::Delete).unwrap();
+            txn.commit().unwrap();
+        };
+        let volume = open(&meta);
+        let [kept, gone] = ["kept", "gone"].map(|text| create(&volume, text));
+        write(&volume, kept, 0, &pattern(1, 131_072));
+        write(&volume, gone, 0, &pattern(2, 65_536));
+        volume.sync().unwrap();
+        drop(volume);
+        if is_swept {
+            open(&meta).reclaim_all().unwrap();
+        }
+        let volume = open(&meta);
+        unlink(&volume, "gone");
+        let cut = copy(&meta);
+        unlink(&volume, "kept");
+        drop(volume);
+        let mut releases = Batch::releasing();
+        let mut put = |key: &[u8], value| {
+            releases.put(Table::Release, key.to_vec(), value);
+            ControlFlow::Continue(())
+        };
+        meta.scan(Table::Release, &[], &[0xff; 17], &mut put).unwrap();
+        assert_eq!(releases.changes.len(), 2);
+        cut.commit(releases).unwrap();
+
+        let volume = open(&cut);
+        volume.reclaim_all().unwrap();
+        assert!(read(&volume, kept, 0, 1 << 20) == pattern(1, 131_072), "swept: {is_swept}");
+        assert_eq!(stored(), 131_072, "the other is given back");
+        unlink(&volume, "kept");
+        volume.reclaim_all().unwrap();
+        assert_eq!(stored(), 0, "it is not kept for good");
+    }
 }

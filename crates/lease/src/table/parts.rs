@@ -77,7 +77,7 @@ impl Table {
             now,
             session,
             epoch,
-            Outstanding::of_part(now, id, root, cause, DeepPart { object, fid, hole }),
+            Outstanding::of_part(now, (session, id), root, cause, DeepPart { object, fid, hole }),
         );
         self.look_again_for(session, object);
         self.note_contention(now, object, session, mode);

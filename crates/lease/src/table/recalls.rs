@@ -17,6 +17,8 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(super) struct Recalls {
     by_epoch: BTreeMap<Epoch, Outstanding>,
+    /// The same by who is asked, if there are any.
+    by_session: BTreeMap<SessionId, BTreeSet<Epoch>>,
     /// When to look at which one next.
     wakes: BTreeSet<(Monotonic, Epoch)>,
 }
@@ -24,6 +26,8 @@ pub(super) struct Recalls {
 #[derive(Debug)]
 pub(super) struct Outstanding {
     pub(super) lease: LeaseId,
+    /// Whose lease it is.
+    holder: SessionId,
     /// Of the lease.
     fid: Fid,
     /// `None`: a node lease.
@@ -39,14 +43,20 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    fn new(now: Monotonic, lease: LeaseId, fid: Fid, to: Option<Mode>, cause: Cause) -> Outstanding {
+    fn new(
+        now: Monotonic,
+        (holder, lease): (SessionId, LeaseId),
+        fid: Fid,
+        to: Option<Mode>,
+        cause: Cause,
+    ) -> Outstanding {
         let (since, last_sent, deadline, wake) = (now, now, now, Monotonic::NEVER);
-        Outstanding { lease, fid, part: None, to, cause, since, last_sent, deadline, wake }
+        Outstanding { lease, holder, fid, part: None, to, cause, since, last_sent, deadline, wake }
     }
 
     pub(super) fn of_part(
         now: Monotonic,
-        lease: LeaseId,
+        lease: (SessionId, LeaseId),
         fid: Fid,
         cause: Cause,
         part: DeepPart,
@@ -81,14 +91,26 @@ impl Recalls {
         self.by_epoch.values().map(|outstanding| outstanding.lease)
     }
 
+    /// Whether the session has been asked for anything.
+    pub(super) fn is_asked(&self, session: SessionId) -> bool {
+        self.by_session.contains_key(&session)
+    }
+
     pub(super) fn insert(&mut self, epoch: Epoch, outstanding: Outstanding) {
         self.wakes.insert((outstanding.wake, epoch));
+        self.by_session.entry(outstanding.holder).or_default().insert(epoch);
         self.by_epoch.insert(epoch, outstanding);
     }
 
     pub(super) fn remove(&mut self, epoch: Epoch) -> Option<Outstanding> {
         let outstanding = self.by_epoch.remove(&epoch)?;
         self.wakes.remove(&(outstanding.wake, epoch));
+        if let Some(asked) = self.by_session.get_mut(&outstanding.holder) {
+            asked.remove(&epoch);
+            if asked.is_empty() {
+                self.by_session.remove(&outstanding.holder);
+            }
+        }
         Some(outstanding)
     }
 
@@ -151,15 +173,8 @@ impl Table {
 
     /// The session has a control connection again: what was asked of it is sent at once, not at the next resend.
     pub fn handle_reconnect(&mut self, now: Monotonic, session: SessionId) {
-        let epochs: Vec<Epoch> = self
-            .recalls
-            .by_epoch
-            .iter()
-            .filter(|(_, outstanding)| {
-                self.store.lease(outstanding.lease).is_some_and(|lease| lease.session == session)
-            })
-            .map(|(epoch, _)| *epoch)
-            .collect();
+        let asked = self.recalls.by_session.get(&session);
+        let epochs: Vec<Epoch> = asked.into_iter().flatten().copied().collect();
         for epoch in epochs {
             self.resend(now, session, epoch);
             self.plan(now, epoch);
@@ -238,7 +253,7 @@ impl Table {
         found.unanswered += 1;
         let fid = found.fid;
         self.counters.recalls += 1;
-        self.send_new(now, session, epoch, Outstanding::new(now, id, fid, to, cause));
+        self.send_new(now, session, epoch, Outstanding::new(now, (session, id), fid, to, cause));
         self.look_again_for(session, object);
         self.note_contention(now, object, session, mode);
     }

@@ -133,7 +133,7 @@ impl Table {
 
     /// Whether the session has been asked for a lease, or a part of one, that it has not given back: somebody waits for it.
     pub fn is_asked(&self, session: SessionId) -> bool {
-        self.recalls.leases().filter_map(|id| self.store.lease(id)).any(|lease| lease.session == session)
+        self.recalls.is_asked(session)
     }
 
     /// The session's node lease on an object.

@@ -1,5 +1,6 @@
 //! Sessions: who they are, their slots, what they have open, what of them is on disk.
 
+mod asked;
 pub(crate) mod check;
 mod line;
 pub(crate) mod numbers;
@@ -7,6 +8,7 @@ mod opens;
 pub(crate) mod records;
 mod slots;
 
+pub(crate) use asked::Asked;
 pub(crate) use line::{Entered, Line};
 pub(crate) use opens::Opens;
 pub(crate) use slots::{Arrival, Kept, Slots};
@@ -28,6 +30,7 @@ pub(crate) struct Session {
     pub(crate) record: SessionRecord,
     slots: Mutex<Slots<ReplyTo>>,
     digests: Mutex<Line>,
+    asked: Asked,
     numbers: Mutex<Numbers>,
     ended: AtomicBool,
     polls: AtomicBool,
@@ -47,6 +50,7 @@ impl Session {
             record,
             slots: Mutex::new(Slots::new(slots)),
             digests: Mutex::default(),
+            asked: Asked::default(),
             numbers: Mutex::default(),
             ended: AtomicBool::new(false),
             polls: AtomicBool::new(false),
@@ -79,6 +83,7 @@ impl Session {
             record: stored.record,
             slots: Mutex::new(restored),
             digests: Mutex::default(),
+            asked: Asked::default(),
             numbers: Mutex::new(Numbers::restore(stored.numbers)),
             ended: AtomicBool::new(false),
             polls: AtomicBool::new(false),
@@ -91,6 +96,11 @@ impl Session {
 
     pub(crate) fn digests(&self) -> MutexGuard<'_, Line> {
         self.digests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who hears that it is asked for what it holds.
+    pub(crate) fn asked(&self) -> &Asked {
+        &self.asked
     }
 
     /// Locked through a change that uses some of them.

@@ -13,6 +13,9 @@ use std::sync::Arc;
 /// The version of the layout that this program reads and writes. Before a first release older ones are not converted.
 pub const FORMAT_VERSION: u32 = 4;
 
+/// Each tree may have as much in memory once more while that is written out.
+const MEMTABLE: u64 = 32 << 20;
+
 const MAGIC: &str = "soda data directory";
 const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
@@ -28,11 +31,14 @@ pub struct StoreOptions {
     pub segment_len: u64,
     /// Memory for blocks of the metadata engine, bytes.
     pub meta_cache: u64,
+    /// Bytes of a tree's changes in memory from which on they are written out as a sorted file.
+    pub memtable: u64,
 }
 
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
-        StoreOptions { reserve: 64 << 20, segment_len: 256 << 20, meta_cache: 128 << 20 }
+        let (reserve, segment_len, meta_cache, memtable) = (64 << 20, 256 << 20, 128 << 20, MEMTABLE);
+        StoreOptions { reserve, segment_len, meta_cache, memtable }
     }
 }
 

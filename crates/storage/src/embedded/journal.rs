@@ -69,6 +69,9 @@ impl Newest {
                 Err(_) => None,
             };
             let Some((number, file)) = next else { return Ok(()) };
+            // The engine does so, too, but may fail at it: what is in there would be durable, and its name not.
+            let named = File::open(directory).and_then(|directory| directory.sync_all());
+            named.map_err(|error| io_error("syncing", directory, error))?;
             // Whoever begins from here on writes to this one, or to a later one.
             let before = begun.load(Ordering::SeqCst) as i64;
             *self = Newest { number, file: Arc::new(file), before };

@@ -2,6 +2,7 @@
 
 use super::directory::{Initialisation, StoreOptions};
 use super::journal::{self, Journal};
+use super::sealing::{Sealed, Sealing, wait_for_writing_out, wait_until};
 use super::space::{FLOOR, Promised, SpaceWatch};
 use crate::{Batch, Change, MetaRead, MetaStore, Origin, StorageError, StorageResult, Table, Visit, crash};
 use bytes::Bytes;
@@ -14,10 +15,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
-
-/// Bytes of a tree's changes in memory before they are written out as a sorted file.
-const MEMTABLE: u64 = 32 << 20;
 
 /// Bytes of a sorted file. Merging rewrites one with all that it overlaps on the next level, some ten.
 const TABLE: u64 = 32 << 20;
@@ -28,11 +25,7 @@ const MERGE_MAX: u64 = 1 << 30;
 /// So many deletions are worth a compaction when space is short.
 const TIDY_MIN: u64 = 1000;
 
-/// How often, and how many times, to see whether the engine has written out its memory.
-const WRITE_OUT_POLL: Duration = Duration::from_millis(10);
-const WRITE_OUT_POLLS: u32 = 3000;
-
-/// How many times to see whether it has removed journals that it does not need.
+/// How many times to see whether the engine has removed journals that it does not need.
 const JOURNAL_POLLS: u32 = 100;
 
 /// More commits than there will be: nothing was written out on purpose.
@@ -41,21 +34,19 @@ const NOTHING: u64 = u64::MAX;
 /// Files of trees kept open at most.
 const OPEN_MAX: usize = 256;
 
-/// Bytes of journals, beside the one that is written to, before trees are written out for their sake: what a restart has to
-/// read. The engine takes no less. The newest one ends with the first memory table that is full after 64 MB of it.
-const JOURNALS: u64 = 64 << 20;
-
 /// What the engine writes last when it makes a store.
 const ENGINE_MARKER: &str = "version";
 
 /// The busy tables have a tree each, the others share one, where a key starts with the table's number: every tree costs
 /// files, and syncs when it is made.
 const TREES: [&str; 5] = ["inode", "dirent", "extent", "reply", "other"];
+const OTHER: usize = TREES.len() - 1;
 
 pub struct EmbeddedMeta {
     database: Database,
     trees: Trees,
     journal: Option<Journal>,
+    sealing: Sealing,
     /// Why nothing can be relied on any more.
     failed: OnceLock<String>,
     /// What is left to do until the directory is one that is kept.
@@ -101,7 +92,8 @@ impl EmbeddedMeta {
         let database = Database::builder(&path)
             .cache_size(options.meta_cache)
             .journal_compression(CompressionType::None)
-            .max_journaling_size(JOURNALS)
+            // As with the tables in memory: see `sealing`.
+            .max_journaling_size(u64::MAX)
             .max_cached_files(Some(OPEN_MAX))
             .open()
             .map_err(|error| engine("opening", error))?;
@@ -112,7 +104,7 @@ impl EmbeddedMeta {
         let tree = |name| {
             let strategy = || Arc::new(Leveled::default().with_table_target_size(TABLE));
             let tree_options = || {
-                KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE).compaction_strategy(strategy())
+                KeyspaceCreateOptions::default().max_memtable_size(u64::MAX).compaction_strategy(strategy())
             };
             database.keyspace(name, tree_options).map_err(|error| engine("opening a tree", error))
         };
@@ -125,6 +117,7 @@ impl EmbeddedMeta {
             database,
             trees,
             journal: Journal::find(&path, found)?,
+            sealing: Sealing::new(options.memtable),
             failed: OnceLock::new(),
             initialisation: Mutex::new(initialisation),
             deletions: AtomicU64::new(0),
@@ -142,14 +135,21 @@ impl EmbeddedMeta {
         self.database.write_buffer_size().saturating_add(stored.min(MERGE_MAX))
     }
 
-    /// Writes out what is in memory, so that journals can go. The engine does it in the background.
-    fn write_out(&self) -> StorageResult<()> {
-        for tree in &self.trees.trees {
-            tree.rotate_memtable().map_err(|error| self.failure("writing out a tree", error))?;
+    /// Writes out what is in memory, so that journals can go. The engine does it in the background. False: it does not get there.
+    fn write_out(&self) -> StorageResult<bool> {
+        let trees = &self.trees.trees;
+        let sealed = self.sealing.seal_all(trees);
+        let sealed = sealed.map_err(|error| self.failure("writing out a tree", error))?;
+        Ok(sealed == Sealed::All && wait_for_writing_out(trees))
+    }
+
+    /// Has trees written out that have grown. What was committed stays so, whatever comes of that.
+    fn seal<'a>(&self, changed: impl Iterator<Item = &'a Keyspace>) {
+        if let Err(error) = self.sealing.committed(&self.database, &self.trees.trees, changed) {
+            let error = self.failure("writing out a tree", error);
+            tracing::error!(%error, "the store stops");
+            self.failed.get_or_init(|| error.to_string());
         }
-        // Not for ever: an engine that has failed never gets there.
-        wait_until(WRITE_OUT_POLLS, || self.is_written_out());
-        Ok(())
     }
 
     /// What was found damaged since the opening, in words.
@@ -157,12 +157,12 @@ impl EmbeddedMeta {
         self.trees.damage.get().map(String::as_str)
     }
 
-    fn is_written_out(&self) -> bool {
-        self.trees.trees.iter().all(|tree| tree.sealed_memtable_count() == 0)
-    }
-
     fn failure(&self, doing: &'static str, error: fjall::Error) -> StorageError {
-        self.trees.failure(doing, error)
+        let error = self.trees.failure(doing, error);
+        if let StorageError::Stopped(cause) = &error {
+            self.failed.get_or_init(|| cause.clone());
+        }
+        error
     }
 
     fn check_failed(&self) -> StorageResult<()> {
@@ -187,15 +187,21 @@ impl Trees {
         error
     }
 
+    /// The place of a table's tree in [`TREES`].
+    fn index(table: Table) -> usize {
+        match table {
+            Table::Inode => 0,
+            Table::Dirent => 1,
+            Table::Extent => 2,
+            Table::Reply => 3,
+            _ => OTHER,
+        }
+    }
+
     /// The tree of a table, and what its keys start with there.
     fn place(&self, table: Table) -> (&Keyspace, Option<u8>) {
-        match table {
-            Table::Inode => (&self.trees[0], None),
-            Table::Dirent => (&self.trees[1], None),
-            Table::Extent => (&self.trees[2], None),
-            Table::Reply => (&self.trees[3], None),
-            other => (&self.trees[4], Some(other as u8)),
-        }
+        let index = Trees::index(table);
+        (&self.trees[index], (index == OTHER).then_some(table as u8))
     }
 
     fn get(
@@ -238,15 +244,6 @@ impl Trees {
     }
 }
 
-fn wait_until(polls: u32, done: impl Fn() -> bool) {
-    for _ in 0..polls {
-        if done() {
-            return;
-        }
-        std::thread::sleep(WRITE_OUT_POLL);
-    }
-}
-
 fn prefixed(prefix: u8, key: &[u8]) -> Vec<u8> {
     let mut whole = Vec::with_capacity(key.len() + 1);
     whole.push(prefix);
@@ -280,9 +277,11 @@ impl MetaStore for EmbeddedMeta {
         let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
         let deletions = batch.changes.iter().filter(|change| matches!(change, Change::Delete { .. })).count();
         self.deletions.fetch_add(deletions as u64, Ordering::Relaxed);
+        let mut changed = [false; TREES.len()];
         for change in batch.changes {
             let (Change::Put { table, key, .. } | Change::Delete { table, key }) = &change;
             let (tree, prefix) = self.trees.place(*table);
+            changed[Trees::index(*table)] = true;
             let key = prefix.map_or_else(|| key.clone(), |prefix| prefixed(prefix, key).into());
             match change {
                 Change::Put { value, .. } => writes.insert(tree, key, value),
@@ -296,6 +295,8 @@ impl MetaStore for EmbeddedMeta {
         self.end.commits.fetch_add(1, Ordering::AcqRel);
         committed.map_err(|error| self.failure("committing", error))?;
         crash::point("meta.commit.after");
+        let trees = self.trees.trees.iter().zip(changed);
+        self.seal(trees.filter_map(|(tree, changed)| changed.then_some(tree)));
         Ok(())
     }
 
@@ -348,10 +349,10 @@ impl MetaStore for EmbeddedMeta {
         self.check_failed()?;
         // Counted when they are in the memory tables: one that is not among these may miss the writing out.
         let commits = self.end.commits.load(Ordering::Acquire);
-        self.write_out()?;
+        let is_written_out = self.write_out()?;
         // The engine takes the older journals away a moment later.
         wait_until(JOURNAL_POLLS, || self.database.journal_count() == 1);
-        if self.is_written_out() {
+        if is_written_out {
             self.end.written_out.store(commits, Ordering::Release);
         }
         Ok(())
@@ -439,3 +440,7 @@ fn is_damage(error: &fjall::Error) -> bool {
 pub(crate) fn is_store(path: &Path) -> bool {
     path.join(ENGINE_MARKER).exists()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -3,6 +3,7 @@
 mod directory;
 mod journal;
 mod meta;
+mod sealing;
 mod segments;
 mod space;
 

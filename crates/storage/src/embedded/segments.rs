@@ -44,11 +44,34 @@ struct Log {
     file: Arc<File>,
     /// Where the next chunk goes.
     end: u64,
+    /// Appends under way. Their segments are not dead, although nothing may be stored in them yet.
+    appending: BTreeMap<SegmentId, usize>,
     /// Written to since their last sync.
     unsynced: BTreeMap<SegmentId, Arc<File>>,
     /// The segment's directory entry has to be synced as well.
     new_entry: NewEntry,
     failed: Option<String>,
+}
+
+/// A place at the end of the log, for a chunk that is about to be written.
+#[derive(Debug)]
+struct Place<'a> {
+    store: &'a EmbeddedData,
+    segment: SegmentId,
+    offset: u64,
+    file: Arc<File>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut log = self.store.log();
+        if let Some(appending) = log.appending.get_mut(&self.segment) {
+            *appending -= 1;
+            if *appending == 0 {
+                log.appending.remove(&self.segment);
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +101,7 @@ impl EmbeddedData {
             active,
             file,
             end: 0,
+            appending: BTreeMap::new(),
             unsynced: BTreeMap::new(),
             new_entry: NewEntry::Unsynced,
             failed: None,
@@ -106,7 +130,7 @@ impl EmbeddedData {
     }
 
     /// Takes the place of a chunk at the end of the log.
-    fn place(&self, len: u64) -> StorageResult<(SegmentId, u64, Arc<File>)> {
+    fn place(&self, len: u64) -> StorageResult<Place<'_>> {
         let mut log = self.log();
         if let Some(cause) = &log.failed {
             return Err(StorageError::Stopped(cause.clone()));
@@ -121,7 +145,9 @@ impl EmbeddedData {
         }
         let offset = log.end;
         log.end = (offset + len).next_multiple_of(CHUNK_ALIGN);
-        Ok((log.active, offset, log.file.clone()))
+        let (segment, file) = (log.active, log.file.clone());
+        *log.appending.entry(segment).or_default() += 1;
+        Ok(Place { store: self, segment, offset, file })
     }
 
     fn file(&self, id: SegmentId) -> StorageResult<Arc<File>> {
@@ -150,8 +176,12 @@ impl EmbeddedData {
     }
 
     fn delete_if_dead(&self, id: SegmentId) -> StorageResult<()> {
-        if self.log().active == id {
-            return Ok(());
+        {
+            let log = self.log();
+            // Nobody begins to append to another one than the active one.
+            if log.active == id || log.appending.contains_key(&id) {
+                return Ok(());
+            }
         }
         let path = segment_path(&self.directory, id);
         let dead = fs::metadata(&path).is_ok_and(|metadata| metadata.blocks() == 0);
@@ -187,13 +217,15 @@ impl DataStore for EmbeddedData {
         let len = chunk_len(data)?;
         self.space.admit(u64::from(len).next_multiple_of(CHUNK_ALIGN), SpaceUse::Takes, |_| {})?;
         let crc32c = crc32c::crc32c(data);
-        let (segment, offset, file) = self.place(u64::from(len))?;
+        let place = self.place(u64::from(len))?;
+        let (segment, offset) = (place.segment, place.offset);
         let chunk = ChunkRef { segment, offset, len, crc32c };
         if crash::is_next("segment.half-written") {
-            let _ = file.write_all_at(&data[..data.len() / 2], offset);
+            let _ = place.file.write_all_at(&data[..data.len() / 2], offset);
         }
         crash::point("segment.half-written");
-        if let Err(error) = file.write_all_at(data, offset) {
+        if let Err(error) = place.file.write_all_at(data, offset) {
+            drop(place);
             self.space.recheck();
             // The place is lost to the log, its space is not.
             let _ = self.release(&chunk);
@@ -208,7 +240,7 @@ impl DataStore for EmbeddedData {
                 _ => io_error("appending to", &path, error),
             });
         }
-        self.log().unsynced.entry(segment).or_insert(file);
+        self.log().unsynced.entry(segment).or_insert_with(|| place.file.clone());
         crash::point("segment.appended");
         Ok(chunk)
     }
@@ -412,6 +444,35 @@ fn io_error(doing: &str, path: &Path, error: io::Error) -> StorageError {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A writer that is held up between taking its place and writing there.
+    #[test]
+    fn a_segment_that_is_being_appended_to_is_not_deleted_with_the_last_that_was_stored_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock = Arc::new(File::create(directory.path().join("lock")).unwrap());
+        let options = StoreOptions { reserve: 0, segment_len: 20_000, ..StoreOptions::default() };
+        let store =
+            EmbeddedData::open(directory.path().join("data"), &options, Arc::default(), lock).unwrap();
+        let first = store.append(&[1; 5000]).unwrap();
+        let place = store.place(5000).unwrap();
+        let next = store.append(&[2; 15_000]).unwrap();
+        assert!(place.segment == first.segment && next.segment > first.segment);
+        store.release(&first).unwrap();
+        place.file.write_all_at(&[3; 5000], place.offset).unwrap();
+        let chunk = ChunkRef {
+            segment: place.segment,
+            offset: place.offset,
+            len: 5000,
+            crc32c: crc32c::crc32c(&[3; 5000]),
+        };
+        drop(place);
+        // As after a restart: it is opened by its name.
+        store.open.lock().unwrap().clear();
+        assert_eq!(store.read(&chunk).unwrap()[..], [3; 5000]);
+        store.release(&chunk).unwrap();
+        let left: Vec<SegmentId> = store.segments().unwrap().iter().map(|segment| segment.id).collect();
+        assert_eq!(left, [next.segment]);
+    }
 
     /// References come from records that may be damaged, file names from anywhere.
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 pub(super) const MOST: u64 = 2 << 20;
 
 /// The most that is there before a sync makes it superfluous, bytes. It shares a tree of the store with small records, whose
-/// table in memory would be written out otherwise (32 MiB: `MEMTABLE` in `soda-storage`).
+/// table in memory would be written out otherwise (32 MiB: `StoreOptions::memtable`).
 const MOST_OF_ALL: u64 = 16 << 20;
 
 /// What has to be free for that beside what is spoken for, bytes: it takes its space twice until the next sync, and what others

@@ -10,6 +10,7 @@
 
 mod apply;
 mod journal;
+mod medium;
 mod plan;
 
 use super::change::{forget_reply_of, reply_record, store_failure};
@@ -27,6 +28,7 @@ use crate::space::{Purpose, Taking};
 use apply::{Applied, End};
 use bytes::Bytes;
 use journal::Part;
+use medium::Waited;
 use plan::{Plan, created};
 use soda_lease::table::{Ancestors, Granted, OpKey};
 use soda_protocol::{Answer, Call, Failure, Lsn, OpId, Record};
@@ -36,14 +38,12 @@ use soda_volume::{Redo, Staged};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// After how long it is looked, while the medium is waited for, whether somebody has begun to wait for what the session
-/// holds; each time after twice as long, for looking takes the core's lock and a walk through all recalls.
-const LOOK_FIRST: Duration = Duration::from_millis(1);
-const LOOK_LAST: Duration = Duration::from_millis(8);
+/// How often it is looked, while the medium is waited for and somebody waits for what the session holds, whether the data may go
+/// into the journal by now.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Whether the medium has the data of a digest, or it goes into the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -224,29 +224,17 @@ impl Telling {
         if redo == Redo::No {
             return shared.volume.sync_data().map(|()| Synced::Yes);
         }
-        let session = self.incoming.session();
-        let mut to_journal = || {
-            self.journal = Part::take(&shared, bytes);
+        let link = Arc::clone(&self.incoming.link);
+        let session = link.session.id;
+        let instead = || {
+            let is_asked = shared.core().table.is_asked(session);
+            self.journal = if is_asked { Part::take(&shared, bytes) } else { None };
             self.journal.is_some()
         };
-        let is_asked = || shared.core().table.is_asked(session);
-        if is_asked() && to_journal() {
-            return Ok(Synced::No);
-        }
-        let (done, result) = mpsc::channel();
-        let at_work = Arc::clone(&shared);
-        drop(tokio::task::spawn_blocking(move || drop(done.send(at_work.volume.sync_data()))));
-        let mut pause = LOOK_FIRST;
-        loop {
-            match result.recv_timeout(pause) {
-                Ok(synced) => return synced.map(|()| Synced::Yes),
-                Err(RecvTimeoutError::Timeout) if is_asked() && to_journal() => return Ok(Synced::No),
-                Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(LOOK_LAST),
-                // The server stops, and nobody else does it any more.
-                Err(RecvTimeoutError::Disconnected) => {
-                    return shared.volume.sync_data().map(|()| Synced::Yes);
-                }
-            }
+        match medium::wait(&shared.data_sync, link.session.asked(), LOOK, instead) {
+            Waited::Instead => Ok(Synced::No),
+            Waited::Synced(result) => result.map(|()| Synced::Yes),
+            Waited::Left => shared.volume.sync_data().map(|()| Synced::Yes),
         }
     }
 

@@ -1,0 +1,148 @@
+//! Waiting for the medium, unless somebody waits for the session meanwhile.
+
+use crate::session::Asked;
+use crate::sync::GroupSync;
+use soda_types::FsResult;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+/// How a wait ended.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Waited {
+    Synced(FsResult<()>),
+    /// There is another way.
+    Instead,
+    /// Nobody syncs any more: the server stops.
+    Left,
+}
+
+enum Woken {
+    Asked,
+    Over(Waited),
+}
+
+/// Says that nobody syncs any more, unless something else was said before.
+struct OrLeft(Sender<Woken>);
+
+impl Drop for OrLeft {
+    fn drop(&mut self) {
+        // Who has gone another way does not listen.
+        let _ = self.0.send(Woken::Over(Waited::Left));
+    }
+}
+
+/// Waits until the medium has all that it was told before. `instead` is asked whether there is another way: at first, whenever
+/// the session is asked for something, and each time `look` has passed, for what stood in that other way may be gone.
+pub(super) fn wait(
+    sync: &GroupSync,
+    asked: &Asked,
+    look: Duration,
+    mut instead: impl FnMut() -> bool,
+) -> Waited {
+    let (wake, woken) = mpsc::channel();
+    let (of_asked, of_sync) = (wake.clone(), OrLeft(wake));
+    // Before the first look: nothing is missed.
+    let _hears = asked.hear(move || drop(of_asked.send(Woken::Asked)));
+    if instead() {
+        return Waited::Instead;
+    }
+    sync.request(move |result| drop(of_sync.0.send(Woken::Over(Waited::Synced(result)))));
+    loop {
+        match woken.recv_timeout(look) {
+            Ok(Woken::Over(waited)) => return waited,
+            Ok(Woken::Asked) | Err(RecvTimeoutError::Timeout) if instead() => return Waited::Instead,
+            Ok(Woken::Asked) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Waited::Left,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use soda_types::{Errno, FsError};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::{Mutex, PoisonError};
+
+    const NEVER: Duration = Duration::from_secs(3600);
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// One whose rounds end when they are let, with what they are given; and which says that they have begun.
+    fn held_up() -> (GroupSync, mpsc::Receiver<()>, Sender<FsResult<()>>) {
+        let (started, rounds) = mpsc::channel();
+        let (go, gate) = mpsc::channel();
+        let gate = Mutex::new(gate);
+        let sync = GroupSync::start(
+            "test",
+            NEVER,
+            |_, _| {},
+            move || {
+                started.send(()).unwrap();
+                gate.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE).unwrap_or(Ok(()))
+            },
+        );
+        (sync.unwrap(), rounds, go)
+    }
+
+    #[test]
+    fn who_is_asked_meanwhile_goes_another_way_at_once() {
+        let (sync, rounds, go) = held_up();
+        let (asked, may) = (Asked::default(), AtomicBool::new(false));
+        let looks = AtomicUsize::new(0);
+        let instead = || {
+            looks.fetch_add(1, Ordering::SeqCst);
+            may.load(Ordering::SeqCst)
+        };
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| wait(&sync, &asked, NEVER, instead));
+            rounds.recv_timeout(PATIENCE).unwrap();
+            // Asked, but there is no room: it waits on.
+            asked.note();
+            while looks.load(Ordering::SeqCst) < 2 {
+                std::thread::yield_now();
+            }
+            assert!(!waiting.is_finished());
+            may.store(true, Ordering::SeqCst);
+            asked.note();
+            assert_eq!(waiting.join().unwrap(), Waited::Instead, "the medium is still at work");
+        });
+        asked.note();
+        assert_eq!(wait(&sync, &asked, NEVER, || true), Waited::Instead, "it does not even begin");
+        go.send(Ok(())).unwrap();
+    }
+
+    #[test]
+    fn who_has_no_room_looks_again() {
+        let (sync, _rounds, go) = held_up();
+        let mut looks = 0;
+        let instead = || {
+            looks += 1;
+            looks == 3
+        };
+        assert_eq!(wait(&sync, &Asked::default(), Duration::from_millis(1), instead), Waited::Instead);
+        go.send(Ok(())).unwrap();
+    }
+
+    #[test]
+    fn who_waits_hears_what_became_of_the_sync_or_that_there_is_none() {
+        let (sync, rounds, go) = held_up();
+        let asked = Asked::default();
+        let wait = || wait(&sync, &asked, NEVER, || false);
+        let failed = Err(FsError::new(Errno::Io, "of the test"));
+        for result in [Ok(()), failed] {
+            go.send(result.clone()).unwrap();
+            assert_eq!(wait(), Waited::Synced(result));
+            rounds.recv().unwrap();
+        }
+        std::thread::scope(|scope| {
+            let first = scope.spawn(wait);
+            rounds.recv_timeout(PATIENCE).unwrap();
+            let stopping = scope.spawn(|| sync.stop());
+            go.send(Ok(())).unwrap();
+            assert_eq!(first.join().unwrap(), Waited::Synced(Ok(())));
+            stopping.join().unwrap();
+        });
+        assert_eq!(wait(), Waited::Left);
+    }
+}
