@@ -226,6 +226,9 @@ impl State {
     /// The server has neither this digest nor any later one: their records are pending again.
     pub(super) fn digests_lost(&mut self, from: DigestId) {
         self.behind.under_way.retain(|under_way| under_way.id < from);
+        if self.behind.log.has_undurable_from(from) {
+            self.behind.losses += 1;
+        }
         self.behind.log.handle_lost(from);
         self.delegate.handle_lost(epoch_of(from));
         for (_, before) in self.behind.before.split_off(&from).into_iter().rev() {
@@ -236,7 +239,6 @@ impl State {
             disk.push(Entry::Lost { from: Sequence(from.0) });
         }
         self.count_records();
-        self.behind.losses += 1;
         self.behind.waiting.note_lost();
         self.behind.news.notify_one();
     }

@@ -60,7 +60,7 @@ pub(crate) struct Behind {
     pub(crate) refused: Option<Lsn>,
     /// The server has lost something up to this record: until it has been told that again it is told nothing else.
     pub(crate) restoring: Option<Lsn>,
-    /// Grows when a server turns out to have less than it had been told.
+    /// Grows when a server turns out to have less than it had applied; not when it refuses a digest.
     pub(crate) losses: u64,
     /// Names that were moved here and that the server has not been told of, as the lease holder knows them.
     pub(crate) moves: Vec<(Lsn, u64)>,

@@ -166,7 +166,7 @@ impl Behind {
         self.applied
     }
 
-    /// How often a server turned out to have less than it had been told.
+    /// How often a server turned out to have less than it had applied.
     pub(crate) fn losses(&self) -> u64 {
         self.losses
     }
