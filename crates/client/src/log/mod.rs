@@ -146,6 +146,12 @@ impl Behind {
         self.log.last_lsn()
     }
 
+    /// The first record that is not in a digest yet, or else the first of the digests that are under way.
+    pub(crate) fn first_untold(&self) -> Option<Lsn> {
+        let under_way = || self.log.records_of(self.log.first_under_way()?).next().map(|record| record.lsn);
+        self.log.first_pending().or_else(under_way)
+    }
+
     /// What the server is going to be told.
     pub(crate) fn untold_bytes(&self) -> u64 {
         self.log.pending_bytes() + self.log.under_way_bytes()

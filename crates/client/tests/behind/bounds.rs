@@ -1,10 +1,11 @@
 //! What a server that takes nothing makes a client keep, send and wait for has a bound.
 
 use super::*;
+use crate::common::relay::{Relay, Way};
 use crate::common::script::{Message, Script, grant, made_here, node};
 use soda_protocol::{Answer, Call, Failure};
 use soda_types::{FsError, Ino, Mode, VolumeId};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Nothing was done to it here.
 const OTHER: Fid = Fid { volume: VolumeId(1), ino: Ino(3), generation: 0 };
@@ -54,4 +55,72 @@ async fn an_fsync_of_what_was_told_does_not_begin_again_for_each_digest_that_is_
     of_other.await.unwrap().unwrap();
     assert_eq!(syncs.load(Ordering::SeqCst), 1, "nothing that it waits for was lost");
     server.abort();
+}
+
+/// A server that takes no digest while the test wants it so, and answers all else.
+struct Stalled {
+    relay: Relay,
+    stalls: Arc<AtomicBool>,
+}
+
+impl Stalled {
+    async fn before(server: SocketAddr) -> Stalled {
+        let stalls = Arc::new(AtomicBool::new(false));
+        let does = Arc::clone(&stalls);
+        let relay = Relay::before(server, move |call| match call {
+            Call::Digest { .. } if does.load(Ordering::SeqCst) => Way::Waits,
+            _ => Way::Passes,
+        });
+        Stalled { relay: relay.await, stalls }
+    }
+
+    /// A client that tells nothing before it has to.
+    async fn writer(&self, cell: &Cell, behind: WriteBehind) -> Arc<Client> {
+        let behind = WriteBehind { max_age: Duration::from_secs(3600), ..behind };
+        let write = WritePolicy::Behind(behind);
+        writer_with(ClientConfig { server: self.relay.addr.to_string(), write, ..cell.client_config() }).await
+    }
+
+    fn begin(&self) {
+        self.stalls.store(true, Ordering::SeqCst);
+    }
+
+    fn end(&self) {
+        self.stalls.store(false, Ordering::SeqCst);
+        self.relay.let_go();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_writes_more_than_may_wait_waits_for_the_answers_and_asks_for_nothing_else() {
+    let cell = Cell::start();
+    let stalled = Stalled::before(cell.addr).await;
+    let a = stalled.writer(&cell, WriteBehind { max_bytes: 64 << 10, ..WriteBehind::default() }).await;
+    let dir = mkdir(&a, a.root(), "d").await;
+    a.sync_all().await.unwrap();
+    stalled.begin();
+    let before = a.stats();
+    let writing = ["1", "2", "3"].map(|who| {
+        let a = Arc::clone(&a);
+        tokio::spawn(async move {
+            for number in 0..20 {
+                make(&a, dir, &format!("{who} {number}"), &"x".repeat(8 << 10)).await;
+            }
+        })
+    });
+    let grew = |what| a.stats().count(what) - before.count(what);
+    wait_until("a full log", || async { grew("log_full") >= 3 && grew("msg_digest") > 0 }).await;
+    // As many round trips as a busy loop would have had.
+    for number in 0..50 {
+        a.statfs().await.unwrap();
+        a.lookup(a.root(), &name(&format!("not there {number}"))).await.unwrap();
+    }
+    assert!(writing.iter().all(|writer| !writer.is_finished()));
+    assert_eq!((grew("msg_sync"), grew("log_full")), (0, 3), "each waits once, as long as nothing is answered");
+    stalled.end();
+    for writer in writing {
+        writer.await.unwrap();
+    }
+    let b = cell.client().await;
+    assert_eq!(contents(&b, &["d", "3 19"]).await.len(), 8 << 10);
 }
