@@ -141,6 +141,14 @@ impl Behind {
             || self.is_heavy()
     }
 
+    /// Whether so much is kept in memory that nothing may come on top of it, not even what gives space back. Up to here that is
+    /// logged beyond what is full: a server without room has to be told of it.
+    pub(crate) fn is_overfull(&self) -> bool {
+        let WritePolicy::Behind(behind) = &self.policy else { return false };
+        self.log.pending_count() >= behind.max_records.saturating_mul(2)
+            || self.log.kept_bytes() >= behind.max_bytes.saturating_mul(3)
+    }
+
     /// The last record.
     pub(crate) fn last_lsn(&self) -> Lsn {
         self.log.last_lsn()

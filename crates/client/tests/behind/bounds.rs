@@ -58,13 +58,13 @@ async fn an_fsync_of_what_was_told_does_not_begin_again_for_each_digest_that_is_
 }
 
 /// A server that takes no digest while the test wants it so, and answers all else.
-struct Stalled {
+pub(super) struct Stalled {
     relay: Relay,
     stalls: Arc<AtomicBool>,
 }
 
 impl Stalled {
-    async fn before(server: SocketAddr) -> Stalled {
+    pub(super) async fn before(server: SocketAddr) -> Stalled {
         let stalls = Arc::new(AtomicBool::new(false));
         let does = Arc::clone(&stalls);
         let relay = Relay::before(server, move |call| match call {
@@ -75,17 +75,17 @@ impl Stalled {
     }
 
     /// A client that tells nothing before it has to.
-    async fn writer(&self, cell: &Cell, behind: WriteBehind) -> Arc<Client> {
+    pub(super) async fn writer(&self, cell: &Cell, behind: WriteBehind) -> Arc<Client> {
         let behind = WriteBehind { max_age: Duration::from_secs(3600), ..behind };
         let write = WritePolicy::Behind(behind);
         writer_with(ClientConfig { server: self.relay.addr.to_string(), write, ..cell.client_config() }).await
     }
 
-    fn begin(&self) {
+    pub(super) fn begin(&self) {
         self.stalls.store(true, Ordering::SeqCst);
     }
 
-    fn end(&self) {
+    pub(super) fn end(&self) {
         self.stalls.store(false, Ordering::SeqCst);
         self.relay.let_go();
     }
@@ -116,11 +116,67 @@ async fn who_writes_more_than_may_wait_waits_for_the_answers_and_asks_for_nothin
         a.lookup(a.root(), &name(&format!("not there {number}"))).await.unwrap();
     }
     assert!(writing.iter().all(|writer| !writer.is_finished()));
-    assert_eq!((grew("msg_sync"), grew("log_full")), (0, 3), "each waits once, as long as nothing is answered");
+    assert_eq!(
+        (grew("msg_sync"), grew("log_full")),
+        (0, 3),
+        "each waits once, as long as nothing is answered"
+    );
     stalled.end();
     for writer in writing {
         writer.await.unwrap();
     }
     let b = cell.client().await;
     assert_eq!(contents(&b, &["d", "3 19"]).await.len(), 8 << 10);
+}
+
+/// What gives space back is not refused for want of it, and so was not bounded by what may wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_frees_space_waits_for_a_server_that_takes_nothing_when_twice_as_much_is_in_memory_as_may_wait()
+{
+    const MOST: usize = 20;
+    const MUCH: usize = 5 * MOST;
+    let cell = Cell::start();
+    let stalled = Stalled::before(cell.addr).await;
+    let a = stalled.writer(&cell, WriteBehind { max_records: MOST, ..WriteBehind::default() }).await;
+    let top = mkdir(&a, a.root(), "d").await;
+    for number in 0..MUCH {
+        make(&a, top, &format!("file {number}"), "x").await;
+        mkdir(&a, top, &format!("dir {number}")).await;
+    }
+    let file = make(&a, top, "cut", "x").await;
+    for what in ["file", "dir", "cut"] {
+        a.sync_all().await.unwrap();
+        stalled.begin();
+        let waits = a.stats().count("log_full");
+        let freeing = {
+            let a = Arc::clone(&a);
+            tokio::spawn(async move {
+                for number in 0..MUCH {
+                    let at = name(&format!("{what} {number}"));
+                    match what {
+                        "file" => a.unlink(top, &at).await.unwrap(),
+                        "dir" => a.rmdir(top, &at).await.unwrap(),
+                        _ => {
+                            let nothing = SetAttr { size: Some(0), ..SetAttr::default() };
+                            a.setattr(file, nothing).await.unwrap();
+                        }
+                    }
+                }
+            })
+        };
+        wait_until("an end, or a wait", || async {
+            freeing.is_finished() || a.stats().count("log_full") > waits
+        })
+        .await;
+        let records = a.session().backlog.records as usize;
+        assert!(!freeing.is_finished() && records == 2 * MOST, "{what}: {records} of {MUCH}");
+        stalled.end();
+        freeing.await.unwrap();
+    }
+    a.sync_all().await.unwrap();
+    let b = cell.client().await;
+    assert_eq!(b.getattr(top).await.unwrap().value.nlink, 2);
+    assert_eq!(find(&b, &["d", "file 0"]).await, None);
+    assert_eq!(contents(&b, &["d", "cut"]).await, "");
+    assert_eq!(a.stats().count("lost_records"), 0);
 }
