@@ -250,27 +250,26 @@ impl State {
     /// Notes again which inodes the server lacks something of.
     pub(super) fn count_records(&mut self) {
         let log = &self.behind.log;
-        let under_way: Vec<Change> = log.under_way_records().map(|record| record.change.clone()).collect();
-        let pending: Vec<Change> = log.pending().map(|record| record.change.clone()).collect();
+        let under_way = log.under_way_records().flat_map(|record| Behind::inodes_of(&record.change));
+        let under_way: Vec<Fid> = under_way.collect();
+        let pending = log.pending().flat_map(|record| Behind::inodes_of(&record.change));
+        let pending: Vec<Fid> = pending.collect();
+        let made: Vec<Fid> = log.pending().filter_map(|record| record.change.creates()).collect();
         let ahead: Vec<Fid> =
             self.inodes().filter(|(_, inode)| inode.log.records > 0).map(|(fid, _)| *fid).collect();
         ahead.iter().for_each(|fid| self.inode(*fid).log.records = 0);
-        for change in &under_way {
-            for fid in Behind::inodes_of(change) {
-                self.inode(fid).log.records += 1;
-            }
+        for fid in made {
+            let now_here = self.inode(fid);
+            now_here.log.origin = Origin::Here;
+            now_here.holding = None;
+            self.holder.forget(fid);
         }
-        for change in &pending {
-            if let Some(fid) = change.creates() {
-                let now_here = self.inode(fid);
-                now_here.log.origin = Origin::Here;
-                now_here.holding = None;
-                self.holder.forget(fid);
-            }
-            for fid in Behind::inodes_of(change) {
-                self.inode(fid).log.records += 1;
-                self.repin(fid);
-            }
+        for fid in under_way {
+            self.inode(fid).log.records += 1;
+        }
+        for fid in pending {
+            self.inode(fid).log.records += 1;
+            self.repin(fid);
         }
         ahead.iter().for_each(|fid| self.repin(*fid));
     }

@@ -48,6 +48,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use unsynced::Unsynced;
 
+#[cfg(test)]
+pub(crate) use opens::tests::plain as plain_attr;
+
 /// So far apart are changes sent back to walk their path again: the kernel passes a second time in one call on to the program.
 const ONE_CALL: Duration = Duration::from_secs(10);
 
