@@ -1,6 +1,7 @@
 //! What is pending: dependencies, digests, and what the server is known to have. Sans-IO.
 
 mod backlog;
+mod given_up;
 mod told;
 mod wanted;
 mod window;
@@ -8,6 +9,7 @@ mod window;
 use crate::coalesce::coalesce;
 use crate::{Change, Lsn, Object, Record, Touch};
 use soda_types::{Fid, Monotonic, Timestamp};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use told::{Told, Writes};
 use window::{Life, Removals, WIDEST};
@@ -67,6 +69,9 @@ pub struct Log {
     applied: Undurable,
     /// Of what gives space back the last that was judged: the next time others come first.
     judged: Lsn,
+    /// How often all that is pending was entered anew: what [`Wanted`] knows of it is so until then.
+    entered: u64,
+    looked_at: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -203,12 +208,29 @@ impl Log {
 
     /// Records that are not in a digest yet.
     pub fn pending(&self) -> impl Iterator<Item = &Record> {
-        self.pending.values().map(|pending| &pending.record)
+        self.pending.values().map(|pending| &pending.record).inspect(|_| self.look())
+    }
+
+    /// Those of them that touch an inode, in order.
+    pub fn pending_of(&self, fid: Fid) -> impl Iterator<Item = &Record> {
+        let all = self.objects.get(&Object::Inode(fid)).into_iter().flat_map(|uses| &uses.all);
+        let pending = all.filter_map(|lsn| self.pending.get(lsn));
+        pending.map(|pending| &pending.record).inspect(|_| self.look())
     }
 
     /// Records of the digests that are under way, with those that cancelled out.
     pub fn under_way_records(&self) -> impl Iterator<Item = &Record> {
-        self.sent.iter().flat_map(|sent| &sent.records).map(|(_, pending)| &pending.record)
+        let sent = self.sent.iter().flat_map(|sent| &sent.records);
+        sent.map(|(_, pending)| &pending.record).inspect(|_| self.look())
+    }
+
+    /// How many records, and inodes that somebody waits for, were looked at one by one: for tests of how that grows with the log.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at.get()
+    }
+
+    fn look(&self) {
+        self.looked_at.set(self.looked_at.get() + 1);
     }
 
     /// The first record that is not in a digest yet.
@@ -301,7 +323,12 @@ impl Log {
             self.applied = Undurable::default();
         }
         let left = self.unsaved().cloned().collect();
-        *self = Log { last_lsn: self.last_lsn, last_digest: self.last_digest, ..Log::default() };
+        *self = Log {
+            last_lsn: self.last_lsn,
+            last_digest: self.last_digest,
+            entered: self.entered + 1,
+            ..Log::default()
+        };
         left
     }
 
@@ -368,18 +395,12 @@ impl Log {
         if lsns.is_empty() {
             return None;
         }
-        let taken = lsns.into_iter().filter_map(|lsn| Some((lsn, self.pending.remove(&lsn)?)));
-        let taken: Vec<(Lsn, Pending)> = taken.collect();
-        let (mut weight, mut space) = (0, 0);
         let mut written = BTreeSet::new();
-        for (lsn, pending) in &taken {
-            weight += pending.record.change.weight();
-            space += pending.space;
-            written.extend(self.forget_uses(*lsn, &pending.record.change));
-        }
+        let taken = lsns.into_iter().filter_map(|lsn| Some((lsn, self.take_pending(lsn, &mut written)?)));
+        let taken: Vec<(Lsn, Pending)> = taken.collect();
         written.into_iter().for_each(|fid| self.count_replaced(fid));
-        self.pending_weight -= weight;
-        self.pending_space -= space;
+        let weight = taken.iter().map(|(_, pending)| pending.record.change.weight()).sum();
+        let space = taken.iter().map(|(_, pending)| pending.space).sum();
         self.last_digest += 1;
         let id = DigestId(self.last_digest);
         let lsns = taken.iter().map(|(lsn, _)| *lsn).collect();
@@ -387,6 +408,15 @@ impl Log {
         let told = records.iter().map(|record| record.change.weight()).sum();
         self.sent.push_back(Sent { id, records: taken, weight, told, space });
         Some(Digest { id, lsns, records })
+    }
+
+    /// The file whose writes are to be counted anew, if some are left of it, is added to `written`.
+    fn take_pending(&mut self, lsn: Lsn, written: &mut BTreeSet<Fid>) -> Option<Pending> {
+        let pending = self.pending.remove(&lsn)?;
+        self.pending_weight -= pending.record.change.weight();
+        self.pending_space -= pending.space;
+        written.extend(self.forget_uses(lsn, &pending.record.change));
+        Some(pending)
     }
 
     /// The server has applied the digest. It is kept until the server's disk has it, too.
@@ -423,61 +453,8 @@ impl Log {
         self.enter_anew(all);
     }
 
-    /// The server will never take what is pending of these inodes: a lease that covered it is gone, after a power cut of
-    /// the server. Those records are taken out, and with them all that depend on them. Returns them in order, for
-    /// recovery. What is under way is left alone: its outcome is not known.
-    pub fn give_up(&mut self, fids: &[Fid]) -> Vec<Record> {
-        let lost = fids.iter().map(|fid| (Object::Inode(*fid), Touch::Exclusive)).collect();
-        self.give_up_where(|_, _| false, lost)
-    }
-
-    /// The server will never take this record. It is taken out, and with it all that depend on it. Returns them in order.
-    pub fn give_up_record(&mut self, lsn: Lsn) -> Vec<Record> {
-        self.give_up_where(|record, _| record == lsn, HashMap::new())
-    }
-
-    /// The server has lost changes of these inodes that it was told otherwise, each after the record that is named with it: what
-    /// was done to them since was done on top of that. It is taken out, and with it all that depends on it. Names in a
-    /// directory are not on top of each other.
-    pub fn give_up_after(&mut self, changed: &[(Fid, Lsn)]) -> Vec<Record> {
-        let on_top = |lsn: Lsn, touches: &[(Object, Touch)]| {
-            let is = |(fid, after): &(Fid, Lsn)| {
-                lsn > *after && touches.contains(&(Object::Inode(*fid), Touch::Exclusive))
-            };
-            changed.iter().any(is)
-        };
-        self.give_up_where(on_top, HashMap::new())
-    }
-
-    fn give_up_where(
-        &mut self,
-        first: impl Fn(Lsn, &[(Object, Touch)]) -> bool,
-        mut lost: HashMap<Object, Touch>,
-    ) -> Vec<Record> {
-        let (mut given_up, mut kept) = (Vec::new(), BTreeMap::new());
-        for (lsn, pending) in std::mem::take(&mut self.pending) {
-            let touches = pending.record.change.touches();
-            // Changes that share an object can be made without each other.
-            let depends = |(object, touch): &(Object, Touch)| {
-                lost.get(object).is_some_and(|lost| [*lost, *touch].contains(&Touch::Exclusive))
-            };
-            if !first(lsn, &touches) && !touches.iter().any(depends) {
-                kept.insert(lsn, pending);
-                continue;
-            }
-            for (object, touch) in touches {
-                let lost = lost.entry(object).or_insert(touch);
-                if touch == Touch::Exclusive {
-                    *lost = touch;
-                }
-            }
-            given_up.push(pending.record);
-        }
-        self.enter_anew(kept);
-        given_up
-    }
-
     fn enter_anew(&mut self, pending: BTreeMap<Lsn, Pending>) {
+        self.entered += 1;
         self.objects.clear();
         self.removals.clear();
         (self.pending_weight, self.pending_space, self.pending_replaced) = (0, 0, 0);

@@ -57,6 +57,8 @@ impl State {
         }
         if set.size.is_none_or(|size| size > attr.size) {
             self.room_here(now, access.map_or(0, |at| list[at].1.len()))?;
+        } else {
+            self.room_to_free()?;
         }
         let moment = self.moment(calendar, &[&attr]);
         let before = attr.size;

@@ -226,6 +226,9 @@ impl State {
     /// The server has neither this digest nor any later one: their records are pending again.
     pub(super) fn digests_lost(&mut self, from: DigestId) {
         self.behind.under_way.retain(|under_way| under_way.id < from);
+        if self.behind.log.has_undurable_from(from) {
+            self.behind.losses += 1;
+        }
         self.behind.log.handle_lost(from);
         self.delegate.handle_lost(epoch_of(from));
         for (_, before) in self.behind.before.split_off(&from).into_iter().rev() {
@@ -236,7 +239,6 @@ impl State {
             disk.push(Entry::Lost { from: Sequence(from.0) });
         }
         self.count_records();
-        self.behind.losses += 1;
         self.behind.waiting.note_lost();
         self.behind.news.notify_one();
     }
@@ -248,27 +250,26 @@ impl State {
     /// Notes again which inodes the server lacks something of.
     pub(super) fn count_records(&mut self) {
         let log = &self.behind.log;
-        let under_way: Vec<Change> = log.under_way_records().map(|record| record.change.clone()).collect();
-        let pending: Vec<Change> = log.pending().map(|record| record.change.clone()).collect();
+        let under_way = log.under_way_records().flat_map(|record| Behind::inodes_of(&record.change));
+        let under_way: Vec<Fid> = under_way.collect();
+        let pending = log.pending().flat_map(|record| Behind::inodes_of(&record.change));
+        let pending: Vec<Fid> = pending.collect();
+        let made: Vec<Fid> = log.pending().filter_map(|record| record.change.creates()).collect();
         let ahead: Vec<Fid> =
             self.inodes().filter(|(_, inode)| inode.log.records > 0).map(|(fid, _)| *fid).collect();
         ahead.iter().for_each(|fid| self.inode(*fid).log.records = 0);
-        for change in &under_way {
-            for fid in Behind::inodes_of(change) {
-                self.inode(fid).log.records += 1;
-            }
+        for fid in made {
+            let now_here = self.inode(fid);
+            now_here.log.origin = Origin::Here;
+            now_here.holding = None;
+            self.holder.forget(fid);
         }
-        for change in &pending {
-            if let Some(fid) = change.creates() {
-                let now_here = self.inode(fid);
-                now_here.log.origin = Origin::Here;
-                now_here.holding = None;
-                self.holder.forget(fid);
-            }
-            for fid in Behind::inodes_of(change) {
-                self.inode(fid).log.records += 1;
-                self.repin(fid);
-            }
+        for fid in under_way {
+            self.inode(fid).log.records += 1;
+        }
+        for fid in pending {
+            self.inode(fid).log.records += 1;
+            self.repin(fid);
         }
         ahead.iter().for_each(|fid| self.repin(*fid));
     }

@@ -4,7 +4,6 @@
 
 use crate::cache::State;
 use crate::inner::Inner;
-use crate::log::Behind;
 use crate::log::next::ServerRoom;
 use soda_oplog::segments::Entry;
 use soda_oplog::{Lsn, Object, Record};
@@ -21,13 +20,12 @@ impl State {
         let Some(inode) = self.peek(fid) else { return false };
         let last = inode.attr.is_some_and(|attr| attr.kind == FileKind::File && attr.nlink == 1);
         let quiet = inode.uses.opens == 0 && inode.kernel.recalling == 0 && inode.changes.unanswered == 0;
-        let of_it = |record: &&Record| Behind::inodes_of(&record.change).any(|touched| touched == fid);
         let only_it =
             |record: &Record| record.change.touches().iter().all(|(object, _)| *object == Object::Inode(fid));
         last && quiet
             && self.holder.is_exclusive(fid)
-            && !self.behind.log.under_way_records().any(|record| of_it(&record))
-            && self.behind.log.pending().filter(of_it).all(only_it)
+            && !self.behind.is_under_way(inode.log.told_in)
+            && self.behind.log.pending_of(fid).all(only_it)
     }
 
     /// Whether the server has no room for what is still to be told of a file, and may never need to be told. In the log its
@@ -43,9 +41,11 @@ impl State {
         if !self.is_ahead(&[fid]) {
             return None;
         }
-        let records = self.behind.log.give_up(&[fid]);
-        self.count_records();
+        let records = self.behind.log.take_out(fid)?;
         let first = records.first()?.lsn;
+        let inode = self.inode(fid);
+        inode.log.records = inode.log.records.saturating_sub(records.len() as u32);
+        self.repin(fid);
         self.behind.aside.insert(first, records);
         self.behind.waiting.note_set_aside(&self.behind.log);
         self.behind.news.notify_one();
@@ -112,5 +112,76 @@ impl Inner {
             }
         }
         Err(FsError::new(Errno::NoSpace, "the server has no room for what was written to the file"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::plain_attr;
+    use crate::config::{CacheConfig, Consistency, WriteBehind, WritePolicy};
+    use crate::hooks::NoKernel;
+    use crate::log::next::UnderWay;
+    use soda_oplog::{Change, DigestLimits};
+    use soda_types::{Epoch, Grant, Ino, Mode, Scope, SessionId, Term, Timestamp, VolumeId};
+    use std::time::Duration;
+
+    const FILES: u64 = 10_000;
+
+    fn fid(ino: u64) -> Fid {
+        Fid::new(VolumeId(1), Ino(ino))
+    }
+
+    fn write(state: &mut State, fid: Fid) {
+        let change = Change::Write { fid, offset: 0, data: b"x".as_slice().into(), kill_suid_sgid: false };
+        let moment = state.moment(Timestamp::new(1, 0), &[]);
+        state.log_change(Monotonic::ZERO, moment, change);
+    }
+
+    /// Many files, all of them written to, of a server that is full.
+    fn full() -> State {
+        let (policy, now) = (WritePolicy::Behind(WriteBehind::default()), Monotonic::ZERO);
+        let cache = CacheConfig::default();
+        let mut state = State::new(&cache, Consistency::Lease, policy, Arc::default(), Arc::new(NoKernel));
+        state.holder.start_session(now, now, SessionId(7), Duration::from_secs(30));
+        for ino in 1..=FILES {
+            let fid = fid(ino);
+            let ticket = state.holder.begin_request(now);
+            let grant =
+                Grant { fid, scope: Scope::Node, mode: Mode::Write, epoch: Epoch(ino), term: Term::Session };
+            state.holder.handle_reply(now, ticket, &[grant]);
+            state.inode(fid).attr = Some(plain_attr(fid));
+            write(&mut state, fid);
+        }
+        state.behind.room = ServerRoom::Short;
+        state
+    }
+
+    #[test]
+    fn to_remove_a_file_only_what_is_pending_of_it_is_looked_at() {
+        let mut state = full();
+        let (first, last, before) = (fid(1), fid(FILES), state.behind.log.looked_at());
+        for fid in [first, last] {
+            assert!(state.need_not_be_told(fid, InUse::No));
+            let aside = state.set_data_aside(fid);
+            assert!(aside.is_some() && !state.is_ahead(&[fid]));
+            state.forget_data_aside(fid, aside);
+        }
+        assert!(state.behind.log.looked_at() - before < 20, "{}", state.behind.log.looked_at() - before);
+        assert_eq!(state.behind.log.pending_count() as u64, FILES - 2);
+    }
+
+    #[test]
+    fn what_is_under_way_of_a_file_may_have_to_be_told() {
+        let mut state = full();
+        assert!(state.need_not_be_told(fid(1), InUse::No));
+        let one = DigestLimits { records: 1, bytes: u64::MAX };
+        let id = state.behind.log.take(one).unwrap().id;
+        state.behind.under_way.push_back(UnderWay { id, ..UnderWay::default() });
+        state.inode(fid(1)).log.told_in = id;
+        write(&mut state, fid(1));
+        assert!(!state.need_not_be_told(fid(1), InUse::No) && state.need_not_be_told(fid(2), InUse::No));
+        state.digests_lost(id);
+        assert!(state.need_not_be_told(fid(1), InUse::No), "the server has not got it");
     }
 }

@@ -26,6 +26,8 @@ pub(crate) enum NotHere {
     Fails(FsError),
     /// Later: the log is full.
     Full,
+    /// Later: the log has no room even for what frees space, and who does that need not hear that there is no other.
+    Overfull,
 }
 
 pub(crate) type Here<T> = Result<T, NotHere>;
@@ -100,8 +102,8 @@ impl State {
         self.may_change_here(now, fid).is_ok() && self.peek(fid).is_some_and(unknown)
     }
 
-    /// There is room in the log, and was set aside by the server, for a change with so many bytes of data or names. Not asked by
-    /// what frees space.
+    /// There is room in the log, and was set aside by the server, for a change with so many bytes of data or names. What frees
+    /// space asks for [`State::room_to_free`] instead.
     pub(super) fn room_here(&mut self, now: Monotonic, bytes: usize) -> Here<()> {
         self.space_here(now, space_for(bytes))
     }
@@ -116,6 +118,16 @@ impl State {
             return Err(Why::Reservation.into());
         }
         if self.behind.is_full(space) { Err(NotHere::Full) } else { Ok(()) }
+    }
+
+    /// There is room in memory for a change that frees space. It waits for a server that takes nothing, and is not refused for
+    /// want of space: at a server that has no room it goes through, after what that has to be told before.
+    pub(super) fn room_to_free(&self) -> Here<()> {
+        match self.behind.room {
+            _ if !self.behind.is_overfull() => Ok(()),
+            ServerRoom::Enough => Err(NotHere::Overfull),
+            ServerRoom::Short | ServerRoom::None => Err(Why::Reservation.into()),
+        }
     }
 
     /// The moment of a change here: later than all before, and than what these inodes show.
@@ -227,6 +239,11 @@ impl Inner {
                 }
                 Err(NotHere::Fails(error)) => return Err(error),
                 Err(NotHere::Full) => self.wait_for_room().await?,
+                Err(NotHere::Overfull) => match self.wait_for_room().await {
+                    // Now that this is known, it goes through.
+                    Err(error) if error.errno == Errno::NoSpace => {}
+                    waited => waited?,
+                },
             }
         }
     }

@@ -124,6 +124,7 @@ impl State {
         if self.need_not_be_told(fid, in_use) {
             return Err(Why::Reservation.into());
         }
+        self.room_to_free()?;
         let moment = self.moment(calendar, &[&parent, &attr]);
         let then = self.lose_name(now, fid, in_use, moment);
         self.remove_name(now, at, kind, moment);
@@ -139,6 +140,7 @@ impl State {
         }
         let attr = self.attr_here(now, fid)?;
         attr.check_empty().map_err(NotHere::Fails)?;
+        self.room_to_free()?;
         let moment = self.moment(calendar, &[&parent, &attr]);
         self.lose_name(now, fid, InUse::No, moment);
         self.remove_name(now, at, kind, moment);

@@ -211,8 +211,9 @@ impl Inner {
     async fn until_room(self: &Arc<Inner>) -> FsResult<()> {
         let receiver = {
             let (mut state, _) = self.locked();
-            let first = state.behind.log.first_pending().filter(|_| !state.behind.is_heavy());
-            first.map(|first| state.behind.wait_for(What::UpTo(first)))
+            let behind = &mut state.behind;
+            let first = behind.first_untold().filter(|_| !behind.is_heavy());
+            first.map(|first| behind.wait_for(What::UpTo(first)))
         };
         if let Some(receiver) = receiver {
             self.pump();

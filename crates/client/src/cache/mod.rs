@@ -48,6 +48,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use unsynced::Unsynced;
 
+#[cfg(test)]
+pub(crate) use opens::tests::plain as plain_attr;
+
 /// So far apart are changes sent back to walk their path again: the kernel passes a second time in one call on to the program.
 const ONE_CALL: Duration = Duration::from_secs(10);
 
@@ -383,19 +386,20 @@ impl State {
 
     // ------------------------------------------------------------ what the server lacks
 
-    /// What the server has to be told all of before the lease on the inode may be given to others. That a directory could be
+    /// What the server has to be told all of before the leases on these inodes may be given to others. That a directory could be
     /// moved here may have been decided by where those above it lie: they stay there until it is told.
-    pub(crate) fn to_tell_first(&self, fid: Fid) -> Vec<Fid> {
-        let above = self.peek(fid).is_some_and(|inode| inode.dir.is_some());
+    pub(crate) fn to_tell_first(&self, fids: impl Iterator<Item = Fid> + Clone) -> Vec<Fid> {
+        let is_directory = |fid: Fid| self.peek(fid).is_some_and(|inode| inode.dir.is_some());
+        let above = fids.clone().any(is_directory);
         let moved = if above { self.behind.log.moved_directories() } else { Vec::new() };
-        moved.into_iter().chain([fid]).filter(|fid| self.is_ahead(&[*fid])).collect()
+        moved.into_iter().chain(fids).filter(|fid| self.is_ahead(&[*fid])).collect()
     }
 
     /// Whether the lease on the inode may be given back unasked: nothing is to be told before, and a power cut of the server
     /// takes nothing that could not be told again without it.
     pub(crate) fn may_give_back(&self, fid: Fid) -> bool {
         let durable = self.peek(fid).is_none_or(|inode| inode.log.told_in <= self.behind.durable);
-        durable && self.to_tell_first(fid).is_empty()
+        durable && self.to_tell_first([fid].into_iter()).is_empty()
     }
 
     /// Whether the server lacks something of one of these.

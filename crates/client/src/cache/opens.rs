@@ -123,7 +123,7 @@ pub(super) mod tests {
     }
 
     /// Of an empty file.
-    pub(in crate::cache) fn plain(fid: Fid) -> Attr {
+    pub(crate) fn plain(fid: Fid) -> Attr {
         let zero = Timestamp::new(0, 0);
         Attr {
             ino: fid.ino,

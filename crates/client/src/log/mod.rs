@@ -60,7 +60,7 @@ pub(crate) struct Behind {
     pub(crate) refused: Option<Lsn>,
     /// The server has lost something up to this record: until it has been told that again it is told nothing else.
     pub(crate) restoring: Option<Lsn>,
-    /// Grows when a server turns out to have less than it had been told.
+    /// Grows when a server turns out to have less than it had applied; not when it refuses a digest.
     pub(crate) losses: u64,
     /// Names that were moved here and that the server has not been told of, as the lease holder knows them.
     pub(crate) moves: Vec<(Lsn, u64)>,
@@ -141,9 +141,23 @@ impl Behind {
             || self.is_heavy()
     }
 
+    /// Whether so much is kept in memory that nothing may come on top of it, not even what gives space back. Up to here that is
+    /// logged beyond what is full: a server without room has to be told of it.
+    pub(crate) fn is_overfull(&self) -> bool {
+        let WritePolicy::Behind(behind) = &self.policy else { return false };
+        self.log.pending_count() >= behind.max_records.saturating_mul(2)
+            || self.log.kept_bytes() >= behind.max_bytes.saturating_mul(3)
+    }
+
     /// The last record.
     pub(crate) fn last_lsn(&self) -> Lsn {
         self.log.last_lsn()
+    }
+
+    /// The first record that is not in a digest yet, or else the first of the digests that are under way.
+    pub(crate) fn first_untold(&self) -> Option<Lsn> {
+        let under_way = || self.log.records_of(self.log.first_under_way()?).next().map(|record| record.lsn);
+        self.log.first_pending().or_else(under_way)
     }
 
     /// What the server is going to be told.

@@ -109,7 +109,7 @@ impl Behind {
 
     /// Takes what is sent next out of the log.
     pub(crate) fn choose(&mut self, now: Monotonic) -> Option<(Digest, Chosen)> {
-        let (due, others) = match self.room {
+        let (due, mut others) = match self.room {
             ServerRoom::Enough if self.owes_order(now) => (None, Vec::new()),
             ServerRoom::Enough => self.waiting.wanted(now, &self.log),
             ServerRoom::Short | ServerRoom::None => {
@@ -121,7 +121,7 @@ impl Behind {
                 (self.waiting.wanted_by_one(&self.log), Vec::new())
             }
         };
-        let (digest, chosen) = match self.log.take_wanted(due.as_ref(), &others, LIMITS) {
+        let (digest, chosen) = match self.log.take_wanted(due, &mut others, LIMITS) {
             Some(digest) => (digest, Chosen::Wanted),
             None => {
                 let among_others = now.since(self.wanted_at) < ASKED_LATELY;
@@ -166,7 +166,7 @@ impl Behind {
         self.applied
     }
 
-    /// How often a server turned out to have less than it had been told.
+    /// How often a server turned out to have less than it had applied.
     pub(crate) fn losses(&self) -> u64 {
         self.losses
     }

@@ -209,3 +209,22 @@ fn what_is_set_aside_leaves_who_waits_for_it_to_the_digest_that_holds_the_rest()
     one.try_recv().unwrap().unwrap();
     apply(&mut behind, second);
 }
+
+/// A tree is recalled of which much was not told.
+#[test]
+fn who_waits_for_much_has_all_of_it_looked_at_a_few_times_and_not_for_each_digest() {
+    const FILES: u64 = 20_000;
+    let mut behind = Behind::new(WritePolicy::Behind(WriteBehind::default()));
+    let fids: Vec<Fid> = (1..=FILES).map(fid).collect();
+    for ino in 1..=FILES {
+        write(&mut behind, ino);
+    }
+    let mut waits = behind.wait_for_inodes(&fids);
+    let mut digests = 0;
+    while !digest(&mut behind, Monotonic::ZERO).is_empty() {
+        digests += 1;
+    }
+    waits.try_recv().unwrap().unwrap();
+    assert_eq!(digests, FILES / 1000);
+    assert!(behind.log.looked_at() < 10 * FILES, "{}", behind.log.looked_at());
+}

@@ -59,6 +59,13 @@ struct Waiter {
     done: oneshot::Sender<FsResult<()>>,
 }
 
+impl Waiter {
+    /// Nothing that he waits for is pending, nor in a digest of which he knows.
+    fn is_beyond(&mut self, log: &Log) -> bool {
+        self.last.is_none() && !self.what.is_pending(log)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tried {
     No,
@@ -75,10 +82,10 @@ pub(crate) enum What {
 }
 
 impl What {
-    fn is_pending(&self, log: &Log) -> bool {
+    fn is_pending(&mut self, log: &Log) -> bool {
         match self {
             What::Inodes(wanted) => log.has_pending(wanted),
-            What::UpTo(lsn) => log.first_pending().is_some_and(|first| first <= *lsn),
+            What::UpTo(lsn) => is_pending_up_to(log, *lsn),
         }
     }
 
@@ -91,6 +98,10 @@ impl What {
         // Who finds nothing of his own comes after all there is.
         last.or_else(|| log.under_way())
     }
+}
+
+fn is_pending_up_to(log: &Log, lsn: Lsn) -> bool {
+    log.first_pending().is_some_and(|first| first <= lsn)
 }
 
 impl Waiters {
@@ -114,16 +125,16 @@ impl Waiters {
 
     /// Who waits for inodes: the one whose turn it is, if it is anybody's, and the others. By turns those come first whom one
     /// digest serves, and one whom others have overtaken.
-    pub(crate) fn wanted(&mut self, now: Monotonic, log: &Log) -> (Option<Wanted>, Vec<Wanted>) {
+    pub(crate) fn wanted(&mut self, now: Monotonic, log: &Log) -> (Option<&mut Wanted>, Vec<&mut Wanted>) {
         self.list.retain(|waiter| !waiter.done.is_closed());
         let gathers = self.gather_until > now;
         let is_held = |waiter: &Waiter| gathers && matches!(waiter.then, Then::Synced { .. });
-        let pending =
-            |waiter: &&mut Waiter| waiter.last.is_none() && !is_held(waiter) && waiter.what.is_pending(log);
-        let mut waiters: Vec<(&mut u32, Wanted)> = Vec::new();
-        for waiter in self.list.iter_mut().filter(pending) {
-            if let What::Inodes(wanted) = &waiter.what {
-                waiters.push((&mut waiter.overtaken, wanted.clone()));
+        let mut waiters: Vec<(&mut u32, &mut Wanted)> = Vec::new();
+        for waiter in self.list.iter_mut().filter(|waiter| waiter.last.is_none() && !is_held(waiter)) {
+            if let What::Inodes(wanted) = &mut waiter.what
+                && log.has_pending(wanted)
+            {
+                waiters.push((&mut waiter.overtaken, wanted));
             }
         }
         self.by_turns = !self.by_turns;
@@ -140,18 +151,18 @@ impl Waiters {
 
     /// Whether somebody who waits for all that came before has been overtaken by who waits for inodes.
     pub(crate) fn has_overtaken_all(&self, log: &Log) -> bool {
-        let in_order = |waiter: &Waiter| matches!(waiter.what, What::UpTo(_)) && !waiter.done.is_closed();
-        self.list.iter().any(|waiter| in_order(waiter) && waiter.overtaken > 0 && waiter.what.is_pending(log))
+        let in_order = |waiter: &Waiter| matches!(waiter.what, What::UpTo(lsn) if is_pending_up_to(log, lsn));
+        self.list.iter().any(|waiter| in_order(waiter) && waiter.overtaken > 0 && !waiter.done.is_closed())
     }
 
     /// What inodes the first one waits for, of those whose records are pending; none, if he waits for all that came before.
-    pub(crate) fn wanted_by_one(&mut self, log: &Log) -> Option<Wanted> {
+    pub(crate) fn wanted_by_one(&mut self, log: &Log) -> Option<&mut Wanted> {
         self.list.retain(|waiter| !waiter.done.is_closed());
-        let mut pending = self.list.iter_mut().filter(|waiter| waiter.last.is_none());
-        let waiter = pending.find(|waiter| waiter.what.is_pending(log))?;
+        let mut unserved = self.list.iter_mut().filter(|waiter| waiter.last.is_none());
+        let waiter = unserved.find_map(|waiter| waiter.what.is_pending(log).then_some(waiter))?;
         waiter.tried = Tried::Now;
-        match &waiter.what {
-            What::Inodes(wanted) => Some(wanted.clone()),
+        match &mut waiter.what {
+            What::Inodes(wanted) => Some(wanted),
             What::UpTo(_) => None,
         }
     }
@@ -172,7 +183,7 @@ impl Waiters {
         }
     }
 
-    fn add(&mut self, what: What, then: Then, log: &Log) -> oneshot::Receiver<FsResult<()>> {
+    fn add(&mut self, mut what: What, then: Then, log: &Log) -> oneshot::Receiver<FsResult<()>> {
         let (done, is_done) = oneshot::channel();
         // What is not pending any more is on its way.
         let last = if what.is_pending(log) { None } else { what.under_way(log) };
@@ -195,7 +206,7 @@ impl Waiters {
 
     /// The server did not take this digest: who waits for others waits on.
     pub(crate) fn note_failed(&mut self, id: DigestId, error: &FsError) {
-        let concerned = |waiter: &Waiter| waiter.last == Some(id) || waiter.tried == Tried::In(id);
+        let concerned = |waiter: &mut Waiter| waiter.last == Some(id) || waiter.tried == Tried::In(id);
         self.wake(concerned, &Err(error.clone()));
     }
 
@@ -207,17 +218,16 @@ impl Waiters {
     /// Records were lost. Who waited for the last of them waits for nothing: no digest will bring it, so none will wake him.
     pub(crate) fn note_given_up(&mut self, log: &Log) {
         let error = FsError::new(Errno::Io, "delayed writes were lost");
-        self.wake(|waiter| waiter.last.is_none() && !waiter.what.is_pending(log), &Err(error));
+        self.wake(|waiter| waiter.is_beyond(log), &Err(error));
     }
 
     /// Records were taken out of the log that the server need not be told, and nothing is lost: who waited for the last of them
     /// waits for what is under way and no longer.
     pub(crate) fn note_set_aside(&mut self, log: &Log) {
-        let concerned = |waiter: &Waiter| waiter.last.is_none() && !waiter.what.is_pending(log);
-        for waiter in self.list.iter_mut().filter(|waiter| concerned(waiter)) {
+        for waiter in self.list.iter_mut().filter_map(|waiter| waiter.is_beyond(log).then_some(waiter)) {
             waiter.last = waiter.what.under_way(log);
         }
-        self.wake(concerned, &Ok(()));
+        self.wake(|waiter| waiter.is_beyond(log), &Ok(()));
     }
 
     pub(crate) fn fail_all(&mut self, error: &FsError) {
@@ -244,11 +254,8 @@ impl Waiters {
         }
     }
 
-    fn wake(&mut self, which: impl Fn(&Waiter) -> bool, result: &FsResult<()>) {
-        let (served, rest): (Vec<Waiter>, _) =
-            std::mem::take(&mut self.list).into_iter().partition(|waiter| which(waiter));
-        self.list = rest;
-        for Waiter { then, done, .. } in served {
+    fn wake(&mut self, which: impl FnMut(&mut Waiter) -> bool, result: &FsResult<()>) {
+        for Waiter { then, done, .. } in self.list.extract_if(.., which) {
             match then {
                 // Nobody waits any more.
                 Then::Synced { .. } if done.is_closed() => {}
@@ -273,7 +280,7 @@ impl Behind {
     }
 
     fn inodes(&self, fids: &[Fid]) -> What {
-        What::Inodes(Wanted { fids: fids.to_vec(), up_to: self.log.last_lsn() })
+        What::Inodes(Wanted::new(fids.to_vec(), self.log.last_lsn()))
     }
 
     pub(crate) fn wait_for(&mut self, what: What) -> oneshot::Receiver<FsResult<()>> {

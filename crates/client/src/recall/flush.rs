@@ -86,6 +86,6 @@ impl Inner {
 impl State {
     /// What the server has to be told before these may be seen by others.
     pub(super) fn untold(&self, parts: &[Part]) -> Vec<Fid> {
-        parts.iter().flat_map(|part| self.to_tell_first(part.fid)).collect()
+        self.to_tell_first(parts.iter().map(|part| part.fid))
     }
 }

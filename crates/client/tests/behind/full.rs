@@ -1,5 +1,6 @@
 //! A server whose disk gets full.
 
+use super::bounds::Stalled;
 use super::*;
 use crate::common::delayed::{Victim, caching, writer_with};
 use crate::common::proxy::{Proxy, Weather};
@@ -123,6 +124,50 @@ async fn full_behind_its_back() {
         assert_eq!(find(&b, &[&format!("old {number}")]).await, None);
     }
     assert_eq!(contents(&b, &["last"]).await.len(), 256 * KIB);
+    assert_eq!(a.stats().count("lost_records"), 0);
+    empty(&hog);
+}
+
+#[test]
+fn a_full_server_does_not_refuse_a_removal_for_which_the_log_has_no_room() {
+    on_a_small_disk("behind::full::removals_beyond_the_log", "300m", "TMPDIR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by a_full_server_does_not_refuse_a_removal_for_which_the_log_has_no_room"]
+async fn removals_beyond_the_log() {
+    const MOST: usize = 8;
+    let cell = Cell::start();
+    let stalled = Stalled::before(cell.addr).await;
+    let a = stalled.writer(&cell, WriteBehind { max_records: MOST, ..WriteBehind::default() }).await;
+    for number in 0..40 {
+        fill(&a, &format!("old {number}"), MIB).await.unwrap();
+    }
+    a.sync_all().await.unwrap();
+    for number in 0..3 {
+        fill(&a, &format!("new {number}"), 256 * KIB).await.unwrap();
+    }
+    let hog = hog(&cell);
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace, "it is said");
+    stalled.begin();
+    let removing = {
+        let a = Arc::clone(&a);
+        tokio::spawn(async move {
+            for number in 0..40 {
+                a.unlink(a.root(), &name(&format!("old {number}"))).await.unwrap();
+            }
+        })
+    };
+    wait_until("more than fits", || async { a.session().backlog.records >= 2 * MOST as u64 }).await;
+    assert!(!removing.is_finished());
+    stalled.end();
+    removing.await.unwrap();
+    wait_until("room", || async { a.sync_all().await.is_ok() }).await;
+    let b = cell.client().await;
+    for number in 0..3 {
+        assert_eq!(contents(&b, &[&format!("new {number}")]).await.len(), 256 * KIB);
+    }
+    assert_eq!(find(&b, &["old 39"]).await, None);
     assert_eq!(a.stats().count("lost_records"), 0);
     empty(&hog);
 }

@@ -2,6 +2,7 @@
 
 mod absorbed;
 mod backup;
+mod bounds;
 mod endless;
 mod far;
 mod fillers;

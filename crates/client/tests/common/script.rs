@@ -223,6 +223,20 @@ pub(crate) fn grant(fid: Fid, mode: Mode, epoch: u64) -> Grant {
     Grant { fid, scope: Scope::Node, mode, epoch: Epoch(epoch), term: Term::Session }
 }
 
+/// A new file that the server has not been told of.
+pub(crate) async fn made_here(client: &Client) -> Arc<OpenFile> {
+    for number in 0..2000 {
+        let before = client.stats().count("here");
+        let (at, new) = (name(&number.to_string()), new_node(FileKind::File));
+        let (_, file) = client.create_open(ROOT, &at, new, OpenMode::ReadWrite).await.unwrap();
+        if client.stats().count("here") > before {
+            return file;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("{:?}", client.stats());
+}
+
 pub(crate) struct Script {
     pub(crate) client: Arc<Client>,
     pub(crate) control: Peer,

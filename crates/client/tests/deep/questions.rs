@@ -1,30 +1,15 @@
 //! Questions about parts of deep leases, by a server that says what it is told to.
 
 use crate::common::script::*;
-use crate::common::{name, new_node};
 use bytes::Bytes;
-use soda_client::{Client, KillPriv, OpenFile, OpenMode};
+use soda_client::KillPriv;
 use soda_protocol::*;
-use soda_types::{Cause, Epoch, Fid, FileKind, Grant, Ino, LeasePart, Mode, Recall, Scope, VolumeId};
+use soda_types::{Cause, Epoch, Fid, Grant, Ino, LeasePart, Mode, Recall, Scope, VolumeId};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A deep lease that is not held.
 const LEASE: Fid = Fid { volume: VolumeId(1), ino: Ino(99), generation: 0 };
-
-/// A new file that the server has not been told of.
-async fn made_here(client: &Client) -> Arc<OpenFile> {
-    for number in 0..2000 {
-        let before = client.stats().count("here");
-        let (at, new) = (name(&number.to_string()), new_node(FileKind::File));
-        let (_, file) = client.create_open(ROOT, &at, new, OpenMode::ReadWrite).await.unwrap();
-        if client.stats().count("here") > before {
-            return file;
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    panic!("{:?}", client.stats());
-}
 
 /// The word that a deep lease was given back has been lost, and the server takes it for what covers a new file: it asks for that
 /// when somebody wants the file, and with the answer it would refuse what was written meanwhile.

@@ -52,6 +52,8 @@ counters! {
     holes_untold,
     /// Objects back under the deep lease that they were taken out of.
     holes_healed,
+    /// Objects taken out of deep leases that were looked at to see whether they lie below one that is taken out with all below.
+    holes_examined,
     /// Recalls sent again because no answer came.
     recall_resends,
     /// Recalls answered.

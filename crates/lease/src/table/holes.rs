@@ -124,6 +124,14 @@ impl Deep {
     }
 }
 
+/// Whether a hole may be the one too many for its directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counts {
+    InCrowd,
+    /// What is in it has its own user already.
+    Alone,
+}
+
 /// The deep leases that have a hole for an inode, in the order of inodes: it may be gone, or lie elsewhere, and the hole is
 /// there.
 #[derive(Debug, Default)]
@@ -223,28 +231,34 @@ impl Table {
         Hole::new(kept, if unknown { Scope::Subtree } else { Scope::Node })
     }
 
-    /// An inode of which nobody but its maker has heard is in no other deep lease, nor is what will be in it.
+    /// An inode of which nobody but its maker has heard is in no other deep lease, nor is what will be in it. There is no hole
+    /// below it yet, and others work where they make directories, as where they make files.
     pub(super) fn leave_out_new(&mut self, object: ObjectId, maker: SessionId, kind: FileKind) {
         let Some(fid) = self.store.object(object).map(|found| found.fid) else { return };
         for reach in self.store.reaching_into(object, Scope::Subtree) {
             if reach.session != maker {
                 let hole = if kind == FileKind::Directory { Hole::Tree } else { Hole::Object };
-                self.make_hole(reach.lease, object, fid, hole);
+                self.make_hole_for(reach.lease, object, fid, hole, Counts::InCrowd);
             }
         }
     }
 
     /// The lease's session does not hear of it.
     pub(super) fn make_hole(&mut self, lease: LeaseId, object: ObjectId, fid: Fid, hole: Hole) {
-        let directory = self.store.parent(object);
-        let most = self.store.lease(lease).map_or(usize::MAX, |lease| self.config.crowd(lease.mode));
-        self.store.add_hole(lease, fid, hole, directory);
         if hole == Hole::Tree {
             self.close_below(lease, fid);
         }
+        let counts = if hole == Hole::Tree { Counts::Alone } else { Counts::InCrowd };
+        self.make_hole_for(lease, object, fid, hole, counts);
+    }
+
+    fn make_hole_for(&mut self, lease: LeaseId, object: ObjectId, fid: Fid, hole: Hole, counts: Counts) {
+        let directory = self.store.parent(object);
+        let most = self.store.lease(lease).map_or(usize::MAX, |lease| self.config.crowd(lease.mode));
+        self.store.add_hole(lease, fid, hole, directory);
         let Some(deep) = self.store.deep(lease) else { return };
         let crowded = directory.is_some_and(|directory| deep.crowd_in(directory) > most);
-        if (crowded && hole != Hole::Tree) || deep.holes.len() > self.config.most_holes() {
+        if (crowded && counts == Counts::InCrowd) || deep.holes.len() > self.config.most_holes() {
             self.crowded.push((lease, directory.unwrap_or(fid)));
         }
     }
@@ -304,6 +318,7 @@ impl Table {
             at(directory).is_some_and(|at| at > 0) && at(directory) <= at(root)
         };
         let below: Vec<Fid> = deep.holes.keys().copied().filter(inside).collect();
+        self.counters.holes_examined += deep.holes.len() as u64;
         self.store.forget_holes_below(lease, directory, &below);
     }
 

@@ -63,33 +63,35 @@ fn the_space_for_what_is_inherited_is_kept_until_the_server_has_it() {
 #[test]
 fn who_waits_for_a_file_does_not_wait_for_what_is_done_to_it_later() {
     let mut log = two_branches();
-    let wanted = Wanted { fids: vec![fid(4)], up_to: log.last_lsn() };
+    let mut wanted = Wanted::new(vec![fid(4)], log.last_lsn());
     let write =
         Change::Write { fid: fid(4), offset: 4, data: Bytes::from_static(b"more"), kill_suid_sgid: false };
     let later = log.append(at(6), Timestamp::new(6, 0), write);
-    assert!(log.has_pending(&wanted));
-    let digest = log.take_wanted(Some(&wanted), &[], ALL).unwrap();
+    assert!(log.has_pending(&mut wanted));
+    let digest = log.take_wanted(Some(&mut wanted), &mut [], ALL).unwrap();
     assert_eq!(numbers(&digest.lsns), [4, 5]);
-    assert!(!log.has_pending(&wanted) && log.has_pending_for(&[fid(4)]));
+    assert!(!log.has_pending(&mut wanted) && log.has_pending_for(&[fid(4)]));
     log.handle_lost(digest.id);
-    assert!(log.has_pending(&wanted), "the server has not got it");
-    let digest = log.take_wanted(Some(&wanted), &[], DigestLimits { records: 1, bytes: u64::MAX }).unwrap();
+    assert!(log.has_pending(&mut wanted), "the server has not got it");
+    let one = DigestLimits { records: 1, bytes: u64::MAX };
+    let digest = log.take_wanted(Some(&mut wanted), &mut [], one).unwrap();
     log.handle_applied(digest.id);
-    assert!(log.has_pending(&wanted));
+    assert!(log.has_pending(&mut wanted));
     log.handle_durable(digest.id);
-    let digest = log.take_wanted(Some(&wanted), &[], ALL).unwrap();
+    let digest = log.take_wanted(Some(&mut wanted), &mut [], ALL).unwrap();
     log.handle_applied(digest.id);
-    assert!(!log.has_pending(&wanted));
+    assert!(!log.has_pending(&mut wanted));
     assert_eq!(log.needed_for(&[fid(4)]), [later]);
 }
 
 #[test]
 fn who_is_not_served_whole_stands_back_unless_it_is_his_turn() {
     let two = DigestLimits { records: 2, bytes: u64::MAX };
-    let wanted = |ino| Wanted { fids: vec![fid(ino)], up_to: Lsn(5) };
+    let wanted = |ino| Wanted::new(vec![fid(ino)], Lsn(5));
     let taken = |due: Option<u64>, others: &[u64], limits| {
-        let others: Vec<Wanted> = others.iter().map(|ino| wanted(*ino)).collect();
-        let digest = two_branches().take_wanted(due.map(wanted).as_ref(), &others, limits);
+        let mut others: Vec<Wanted> = others.iter().map(|ino| wanted(*ino)).collect();
+        let mut others: Vec<&mut Wanted> = others.iter_mut().collect();
+        let digest = two_branches().take_wanted(due.map(wanted).as_mut(), &mut others, limits);
         digest.map(|digest| numbers(&digest.lsns))
     };
     assert_eq!(taken(None, &[3, 4], two), Some(vec![4, 5]), "that of 3 takes three");
@@ -172,7 +174,7 @@ fn digests_that_are_under_way_together_are_applied_in_order_or_lost_from_one_on(
 fn what_is_under_way_is_found_in_the_digest_that_holds_it() {
     let mut log = two_branches();
     let (one, two) = (log.take_for(&[fid(3)], ALL).unwrap().id, log.take_for(&[fid(4)], ALL).unwrap().id);
-    let wanted = |ino, up_to| Wanted { fids: vec![fid(ino)], up_to: Lsn(up_to) };
+    let wanted = |ino, up_to| Wanted::new(vec![fid(ino)], Lsn(up_to));
     let found = [(3, 5), (4, 5), (4, 3), (2, 5), (1, 5), (1, 1), (9, 5)]
         .map(|(ino, up_to)| log.under_way_for(&wanted(ino, up_to)));
     assert_eq!(found, [Some(one), Some(two), None, Some(one), Some(two), Some(one), None]);
@@ -322,6 +324,7 @@ fn what_is_given_up_takes_along_what_depends_on_it() {
 enum Event {
     Take(usize),
     TakeFor(u64),
+    TakeWanted(u64),
     Applied,
     /// The one at this place, and all behind it.
     Lost(usize),
@@ -334,6 +337,7 @@ fn event() -> impl Strategy<Value = Event> {
         (1usize..20).prop_map(Event::Take),
         (1usize..20).prop_map(Event::Take),
         (1u64..20).prop_map(Event::TakeFor),
+        (1u64..20).prop_map(Event::TakeWanted),
         Just(Event::Applied),
         Just(Event::Applied),
         Just(Event::Applied),
@@ -367,9 +371,14 @@ proptest! {
         let mut log = Log::default();
         let mut under_way: VecDeque<Digest> = VecDeque::new();
         let mut records = records.into_iter();
-        for (appends, event) in events {
+        // Those who have waited for long.
+        let mut waiting: Vec<Wanted> = Vec::new();
+        for (round, (appends, event)) in events.into_iter().enumerate() {
             for record in records.by_ref().take(appends) {
                 log.append(at(1), record.at, record.change);
+            }
+            if round % 20 == 2 {
+                waiting = (0..20).map(|ino| Wanted::new(vec![fid(ino), fid(1)], log.last_lsn())).collect();
             }
             for ino in 1..20 {
                 let asked = [fid(ino)];
@@ -378,9 +387,16 @@ proptest! {
                     record.change.touches().iter().any(|(object, _)| *object == Object::Inode(asked[0]))
                 };
                 for up_to in [Lsn(5), log.last_lsn()] {
-                    let wanted = Wanted { fids: asked.to_vec(), up_to };
+                    let mut wanted = Wanted::new(asked.to_vec(), up_to);
                     let pending = log.pending().any(|record| record.lsn <= up_to && touches(record));
-                    prop_assert_eq!(log.has_pending(&wanted), pending);
+                    prop_assert_eq!(log.has_pending(&mut wanted), pending);
+                }
+                let needed = log.count_needed_for(&asked);
+                let own = log.pending().filter(|record| touches(record)).count();
+                prop_assert_eq!((needed.own, needed.own + needed.besides), (own, log.needed_for(&asked).len()));
+                if let Some(waits) = waiting.get_mut(ino as usize) {
+                    let mut anew = waits.anew();
+                    prop_assert_eq!(log.has_pending(waits), log.has_pending(&mut anew));
                 }
             }
             match event {
@@ -388,6 +404,15 @@ proptest! {
                     under_way.extend(log.take(DigestLimits { records, bytes: u64::MAX }));
                 }
                 Event::TakeFor(ino) => under_way.extend(log.take_for(&[fid(ino)], ALL)),
+                Event::TakeWanted(ino) => {
+                    if let Some(waits) = waiting.get_mut(ino as usize) {
+                        let pending = log.has_pending(waits);
+                        let few = DigestLimits { records: 3, bytes: u64::MAX };
+                        let digest = log.take_wanted(Some(waits), &mut [], few);
+                        prop_assert_eq!(digest.is_some(), pending);
+                        under_way.extend(digest);
+                    }
+                }
                 Event::Applied => {
                     if let Some(digest) = under_way.pop_front() {
                         digest.records.iter().for_each(|record| server.state.1.apply(record));

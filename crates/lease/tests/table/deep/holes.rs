@@ -211,3 +211,35 @@ fn what_does_not_exist_any_more_is_no_hole() {
     bench.table.forget_holes_of(f(10));
     assert_eq!(holes(&bench), []);
 }
+
+/// As where they make files.
+#[test]
+fn who_makes_many_directories_in_a_deep_lease_is_left_where_it_works_and_each_costs_the_same() {
+    const MADE: u64 = 300;
+    let deep_leases = DeepLeases::On { after: 2, max_holes: 1024 };
+    let mut bench = Bench::with(TableConfig { deep_leases, ..plain() });
+    bench.go(1, change(12));
+    assert_eq!(bench.go(1, change(13)).leases[1], subtree(Mode::Write, 3, 3));
+    change_inside(&mut bench, 20);
+    let (mut asked, mut most) = (0, 0);
+    for made in 0..MADE {
+        let access = bench.here(change(20));
+        assert_eq!(bench.request(2, made, &[access]), [admit(made)]);
+        let created = Created { fid: f(1000 + made), kind: FileKind::Directory, parent: Some(f(20)) };
+        let changes = TreeChanges { created: vec![created], ..TreeChanges::default() };
+        bench.table.finish_tree(bench.now, OpKey(made), Outcome::Applied, &changes);
+        most = most.max(holes(&bench).len());
+        for output in bench.outputs() {
+            let Output::Recall { recall, .. } = output else { panic!("{output:?}") };
+            assert_eq!((recall.fid, recall.part), (f(3), Some(LeasePart::tree(f(20)))));
+            assert_eq!(bench.ack(1, answer_tree(20, recall.epoch.0)), []);
+            asked += 1;
+        }
+    }
+    assert_eq!((asked, holes(&bench)), (1, vec![20]));
+    let examined = bench.table.counters().holes_examined;
+    assert!(
+        most < 100 && examined < MADE,
+        "{most} holes at most, {examined} looked at for {MADE} directories"
+    );
+}
