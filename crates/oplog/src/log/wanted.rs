@@ -86,7 +86,8 @@ impl Log {
         self.take_these(self.within(selected.lsns.into_iter().collect(), limits))
     }
 
-    /// Adds the first of what somebody waits for, dependencies, too: no fewer records than the limits allow, if there are so many.
+    /// Adds the first of what somebody waits for, dependencies, too: no fewer records than the limits allow, if there are so
+    /// many.
     fn select_part(&self, selected: &mut Selected, wanted: &mut Wanted, limits: DigestLimits) {
         if !self.has_pending(wanted) {
             return;
