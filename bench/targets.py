@@ -211,6 +211,7 @@ class Soda(Target):
     name = "soda"
     program = PROJECT / "target/release/soda"
     clients = 8
+    serve_options: tuple[str, ...] = ()
     mount_options: tuple[str, ...] = ()
     patience: tuple[str, ...] = ("dirty-age=1h", "digest-size=64M")
 
@@ -222,7 +223,7 @@ class Soda(Target):
     def start(self) -> None:
         if not self.program.exists():
             run("cargo", "build", "--release", "--locked", "-p", "soda-cli", cwd=PROJECT)
-        self.server.start()
+        self.server.start(*self.serve_options)
         for root in self.roots:
             self.server.mount(root, *self.mount_options)
 
@@ -250,8 +251,7 @@ class Soda(Target):
 
     def counts(self, roots: Sequence[Path]) -> dict[str, int]:
         each = [self.counters(root) for root in roots]
-        messages = sum(count for counters in each for name, count in counters.items() if name.startswith("msg_"))
-        return {"requests": sum(counters["kernel_requests"] for counters in each), "messages": messages}
+        return {"requests": sum(counters["kernel_requests"] for counters in each), "messages": sum(map(messages, each))}
 
     @contextmanager
     def patient_mount(self) -> Iterator[Path]:
@@ -264,6 +264,11 @@ class Soda(Target):
         finally:
             self.unmount(mount)
             mount.rmdir()
+
+
+def messages(counters: dict[str, int]) -> int:
+    """What a mount has sent to its server, of all kinds."""
+    return sum(count for name, count in counters.items() if name.startswith("msg_"))
 
 
 class SodaThrough(Soda):

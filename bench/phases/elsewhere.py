@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from phases.figures import Kind, Trials
+from targets import Failed
 
 LOOKS = Kind("looks of another mount during the run", "stale")
 EVERY_S = 0.02
@@ -51,6 +52,8 @@ class Watcher:
         self.trials = Trials(*self.results.get(timeout=60))
         for process in self.processes:
             process.join()
+        if any(process.exitcode for process in self.processes):
+            raise Failed("who looks at the tree beside the measuring has failed")
         shutil.rmtree(self.beacons[0])
 
     @contextmanager
