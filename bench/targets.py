@@ -234,12 +234,19 @@ class Soda(Target):
 
     def stop(self) -> None:
         for root in self.roots:
-            if is_mounted(root):
-                self.unmount(root)
+            self.unmount(root)
         self.server.stop()
 
     def unmount(self, root: Path) -> None:
-        run(self.program, "umount", root)
+        end = time.monotonic() + 20
+        while is_mounted(root):
+            try:
+                run(self.program, "umount", root)
+            except Failed:
+                # Whoever lists the machine's mounts, as df does, uses each for a moment.
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
 
     def counters(self, root: Path) -> dict[str, int]:
         """What `soda stats` says of one mount."""

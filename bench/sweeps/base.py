@@ -1,5 +1,6 @@
 """What all policies are measured with: a server and mounts of it, as so many machines, with one option at one value."""
 
+import json
 import multiprocessing
 import os
 import time
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phases.base import Measured, now
-from targets import Failed, Soda, messages
+from targets import Failed, Soda, messages, run
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,12 @@ class Cell(Soda):
         total = {name: sum(counters[name] for counters in each) for name in each[0]}
         return {**total, "messages": sum(map(messages, each))}
 
+    def told_bytes(self) -> int:
+        """File data that the server has had in digests."""
+        address = f"127.0.0.1:{self.server.port}"
+        counters = json.loads(run(self.program, "stats", "--once", "--json", "--server", address))
+        return counters[f"server {address}"]["digest_bytes"]
+
 
 class Sweep:
     """A policy, and what is measured of each of its values."""
@@ -142,10 +149,6 @@ class Tally:
         """Of 100 changes, how many the server has heard of: the others were void before."""
         made = self.counts["digested"]
         return 100 * (made - self.counts["coalesced"]) / made if made else 0.0
-
-    @property
-    def sent_mib(self) -> float:
-        return self.counts["bytes_sent"] / (1 << 20)
 
 
 def timed(work: Callable[[], object]) -> float:

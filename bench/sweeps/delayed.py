@@ -157,7 +157,7 @@ class DigestSize(MountPolicy):
     name, values, default = "digest-size", ("256K", "1M", "4M", "16M", "64M"), "1M"
 
     GONE, GONE_TOLD = Kind("made and removed", "files/s"), Kind("... told of 100 changes", "", "lower")
-    GONE_SENT, MESSAGES = Kind("... sent", "MiB", "lower"), Kind("... messages", "", "lower")
+    GONE_SENT, MESSAGES = Kind("... data told", "MiB", "lower"), Kind("... messages", "", "lower")
     STAY = Kind("made, until they are told", "files/s")
     ROUNDS = 3
 
@@ -170,8 +170,10 @@ class DigestSize(MountPolicy):
                 fill([root / "gone"], each, content)
                 shutil.rmtree(root / "gone")
 
+        before = cell.told_bytes()
         with Tally(cell, root) as tally:
             gone = timed(make_and_remove)
+        sent = cell.told_bytes() - before
 
         def make() -> None:
             fill([root / f"stay{number}" for number in range(extent.files // 100)], 100, content)
@@ -180,7 +182,7 @@ class DigestSize(MountPolicy):
         figures: Measured = {
             self.GONE: self.ROUNDS * each / gone,
             self.GONE_TOLD: tally.told,
-            self.GONE_SENT: tally.sent_mib,
+            self.GONE_SENT: sent / MIB,
             self.MESSAGES: tally.messages,
             self.STAY: extent.files / timed(make),
         }
