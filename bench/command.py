@@ -32,6 +32,13 @@ def commit() -> str:
 
 
 def unmount_when_stopped(name: str) -> None:
-    """Who is stopped from outside cleans up as after an error."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(f"{name}: stopped"))
+    """Who is stopped from outside cleans up as after an error; a second signal does not disturb that."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+
+    def stop(*_) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        sys.exit(f"{name}: stopped")
+
+    for number in numbers:
+        signal.signal(number, stop)

@@ -38,9 +38,12 @@ def shell(command: str) -> str:
 
 
 def spawn(*command: str | Path, log: Path, **options) -> subprocess.Popen:
-    """A server in the background; what it says is appended to `log`."""
+    """A server in the background; what it says is appended to `log`. A signal to all that was started here (Ctrl-C) does not reach
+    it: its mounts are to be taken away before it ends."""
     with open(log, "ab") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, **options)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, **options
+        )
 
 
 def drop_caches() -> None:
@@ -233,9 +236,11 @@ class Soda(Target):
         self.start()
 
     def stop(self) -> None:
-        for root in self.roots:
-            self.unmount(root)
-        self.server.stop()
+        try:
+            for root in self.roots:
+                self.unmount(root)
+        finally:
+            self.server.stop()
 
     def unmount(self, root: Path) -> None:
         end = time.monotonic() + 20

@@ -175,8 +175,10 @@ class DigestSize(MountPolicy):
             gone = timed(make_and_remove)
         sent = cell.told_bytes() - before
 
+        stay = 5 * extent.files
+
         def make() -> None:
-            fill([root / f"stay{number}" for number in range(extent.files // 100)], 100, content)
+            fill([root / f"stay{number}" for number in range(stay // 100)], 100, content)
             cell.settle([root])
 
         figures: Measured = {
@@ -184,7 +186,7 @@ class DigestSize(MountPolicy):
             self.GONE_TOLD: tally.told,
             self.GONE_SENT: sent / MIB,
             self.MESSAGES: tally.messages,
-            self.STAY: extent.files / timed(make),
+            self.STAY: stay / timed(make),
         }
         beside = Conflict().run(cell, replace(Sizes.full(), trips=5 * 2 * extent.looks))
         return {**figures, **{kind: beside[kind] for kind in (Conflict.READ, Conflict.SLOWEST, Conflict.UNTOLD)}}
