@@ -43,7 +43,8 @@ pub enum AdminAnswer {
     Why(Box<WhyInfo>),
     /// The busiest first.
     Busiest(Vec<ObjectUse>),
-    /// For each object that was named, in that order; 0 too where nothing is counted, as no lease on it had to be recalled.
+    /// For each object that was named, in that order, 1,000 at most; 0 too where nothing is counted, as no lease on it had to be
+    /// recalled.
     Writers(Vec<u32>),
 }
 

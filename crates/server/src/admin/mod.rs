@@ -252,7 +252,8 @@ impl Shared {
 
     fn writers(&self, of: &[Fid]) -> Vec<u32> {
         let core = self.core();
-        of.iter().map(|fid| core.table.rates(core.now, *fid).map_or(0, |usage| usage.writers)).collect()
+        let of = of.iter().take(BUSIEST_MAX as usize);
+        of.map(|fid| core.table.rates(core.now, *fid).map_or(0, |usage| usage.writers)).collect()
     }
 
     fn why(&self, object: &ObjectRef) -> Result<WhyInfo, FsError> {
