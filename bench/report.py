@@ -2,6 +2,7 @@
 
 import re
 import statistics
+from collections.abc import Sequence
 
 from goals import Goal, Judged, judge
 from phases import Kind, Trials
@@ -18,7 +19,10 @@ class Figure:
         self.values: dict[str, dict[int, float | Trials]] = {}
 
     def add(self, target: str, number: int, value: float | Trials) -> None:
-        self.values.setdefault(target, {})[number] = value
+        """Trials of one kind that several phases have made in a round count together."""
+        rounds = self.values.setdefault(target, {})
+        before = rounds.get(number)
+        rounds[number] = before + value if isinstance(before, Trials) else value
 
     def to_json(self) -> dict:
         targets = {target: summary(list(rounds.values())) for target, rounds in self.values.items()}
@@ -143,7 +147,7 @@ def count_cells(figure: dict | None) -> list[str]:
     return [*(short(count["median"]) if count else "" for count in counts), short(ratio) if ratio else ""]
 
 
-def speed_cell(figure: dict, target: str) -> str:
+def speed_cell(figure: dict, target: str, bases: Sequence[str] = BASELINES) -> str:
     measured = figure["targets"].get(target)
     if not measured:
         return ""
@@ -152,7 +156,7 @@ def speed_cell(figure: dict, target: str) -> str:
         words.append(f"[{short(measured['min'])}-{short(measured['max'])}]")
     ratios = [
         f"{figure['ratios'][base][target]:.2f}"
-        for base in BASELINES
+        for base in bases
         if target in figure["ratios"].get(base, {})
     ]
     if ratios:
@@ -181,3 +185,39 @@ def goal_table(verdicts: dict[str, list[Judged]]) -> list[str]:
         cells = " | ".join(values.get(name, "") for name in verdicts)
         lines.append(f"| {goal.words} | {goal.bound.value} {short(goal.limit)} | {cells} |")
     return lines
+
+
+def policies_text(result: dict) -> str:
+    """A table for each policy: each value that was tried, next to the default. Markdown."""
+    machine, usage = result["machine"], result["usage"]
+    lines = [
+        f"{result['date']}, commit {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"Linux {machine['kernel']}.",
+        f"`{re.sub(' --out [^ ]+', '', result['command'])}`:",
+        rounds_of(result["rounds"]),
+        "In round brackets relative to the default: above 1 is better.",
+        "Bold: each round was better than all of the default's, by 5 % or more; crossed out: each was worse.",
+        f"Stolen by the host {usage['steal']:.1%}, busy {usage['busy']:.0%}, load {usage['load']:.1f}; {result['seconds']} s.",
+    ]
+    for name, policy in result["policies"].items():
+        default = policy["default"]
+
+        def cell(figure: dict, value: str) -> str:
+            words = speed_cell(figure, value, [default])
+            return {1: f"**{words}**", -1: f"~~{words}~~"}.get(beyond_chance(figure, value, default), words)
+
+        heads = [f"{value} (default)" if value == default else value for value in policy["values"]]
+        rows = table(f"`{name}`", policy["values"], policy["figures"], cell)
+        lines += ["", f"| `{name}` | " + " | ".join(heads) + " |", *rows[1:]]
+    return "\n".join(lines)
+
+
+def beyond_chance(figure: dict, value: str, other: str) -> int:
+    """1 if each round of one value was better than all of another's by 5 % and more, -1 if each was worse; else, and of fewer
+    than three rounds, 0."""
+    mine, theirs = figure["targets"][value], figure["targets"][other]
+    if value == other or len(mine["values"]) < 3:
+        return 0
+    above, below = mine["min"] > 1.05 * theirs["max"], theirs["min"] > 1.05 * mine["max"]
+    better, worse = (above, below) if figure["better"] == "higher" else (below, above)
+    return better - worse

@@ -38,9 +38,12 @@ def shell(command: str) -> str:
 
 
 def spawn(*command: str | Path, log: Path, **options) -> subprocess.Popen:
-    """A server in the background; what it says is appended to `log`."""
+    """A server in the background; what it says is appended to `log`. A signal to all that was started here (Ctrl-C) does not reach
+    it: its mounts are to be taken away before it ends."""
     with open(log, "ab") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, **options)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, **options
+        )
 
 
 def drop_caches() -> None:
@@ -211,6 +214,7 @@ class Soda(Target):
     name = "soda"
     program = PROJECT / "target/release/soda"
     clients = 8
+    serve_options: tuple[str, ...] = ()
     mount_options: tuple[str, ...] = ()
     patience: tuple[str, ...] = ("dirty-age=1h", "digest-size=64M")
 
@@ -222,7 +226,7 @@ class Soda(Target):
     def start(self) -> None:
         if not self.program.exists():
             run("cargo", "build", "--release", "--locked", "-p", "soda-cli", cwd=PROJECT)
-        self.server.start()
+        self.server.start(*self.serve_options)
         for root in self.roots:
             self.server.mount(root, *self.mount_options)
 
@@ -232,13 +236,22 @@ class Soda(Target):
         self.start()
 
     def stop(self) -> None:
-        for root in self.roots:
-            if is_mounted(root):
+        try:
+            for root in self.roots:
                 self.unmount(root)
-        self.server.stop()
+        finally:
+            self.server.stop()
 
     def unmount(self, root: Path) -> None:
-        run(self.program, "umount", root)
+        end = time.monotonic() + 20
+        while is_mounted(root):
+            try:
+                run(self.program, "umount", root)
+            except Failed:
+                # Whoever lists the machine's mounts, as df does, uses each for a moment.
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
 
     def counters(self, root: Path) -> dict[str, int]:
         """What `soda stats` says of one mount."""
@@ -250,8 +263,7 @@ class Soda(Target):
 
     def counts(self, roots: Sequence[Path]) -> dict[str, int]:
         each = [self.counters(root) for root in roots]
-        messages = sum(count for counters in each for name, count in counters.items() if name.startswith("msg_"))
-        return {"requests": sum(counters["kernel_requests"] for counters in each), "messages": messages}
+        return {"requests": sum(counters["kernel_requests"] for counters in each), "messages": sum(map(messages, each))}
 
     @contextmanager
     def patient_mount(self) -> Iterator[Path]:
@@ -264,6 +276,11 @@ class Soda(Target):
         finally:
             self.unmount(mount)
             mount.rmdir()
+
+
+def messages(counters: dict[str, int]) -> int:
+    """What a mount has sent to its server, of all kinds."""
+    return sum(count for name, count in counters.items() if name.startswith("msg_"))
 
 
 class SodaThrough(Soda):

@@ -85,10 +85,12 @@ class Phase:
         try:
             os.sync()
             if watched and len(target.roots) > 1:
-                with Watcher(base, target.roots[1] / "bench") as self.watcher:
-                    measured = self.measure(target, base, sizes)
-                measured[LOOKS] = self.watcher.trials
-                self.watcher = None
+                try:
+                    with Watcher(base, target.roots[1] / "bench") as self.watcher:
+                        measured = self.measure(target, base, sizes)
+                    measured[LOOKS] = self.watcher.trials
+                finally:
+                    self.watcher = None
             else:
                 measured = self.measure(target, base, sizes)
             if self.tree and len(target.roots) > 1:

@@ -54,6 +54,7 @@ class Sequential(Phase):
     """1 GiB written in 1 MiB pieces with fsync in the end; read with everything cold."""
 
     WRITE, READ = Kind("seq write", "MB/s"), Kind("seq read cold", "MB/s")
+    tree = Kind("entries beside a large file", "stale")
     most_rounds = 3
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:

@@ -183,6 +183,7 @@ class Clients(Phase):
     }
     SCALING = Kind("create, best over 1 client", "x")
     FULL = Kind("machine used by 8 clients", "of all cores")
+    tree = Kind("entries that several clients have made", "stale")
 
     def applies(self, target: Target) -> bool:
         return isinstance(target, (Local, Passthrough, Soda))
@@ -205,18 +206,20 @@ class Clients(Phase):
                 )
                 for directory in directories
             ]
-            for worker in workers:
-                worker.start()
-            barrier.wait()
-            start, usage = now(), Usage()
-            for worker in workers:
-                worker.join()
-            rates.append(count * clients / (now() - start))
-            busy = usage.since()["busy"]
+            with Counted(target, target.roots[:clients]) as counted:
+                for worker in workers:
+                    worker.start()
+                barrier.wait()
+                start, usage = now(), Usage()
+                for worker in workers:
+                    worker.join()
+                rates.append(count * clients / (now() - start))
+                busy = usage.since()["busy"]
             if any(worker.exitcode for worker in workers):
                 raise Failed(f"a client failed on {target.name}")
         one, *several = rates
-        return {**dict(zip(self.KINDS.values(), rates)), self.SCALING: max(several) / one, self.FULL: busy}
+        figures: Measured = {**dict(zip(self.KINDS.values(), rates)), self.SCALING: max(several) / one, self.FULL: busy}
+        return {**figures, **counted.per(f"create, {clients} clients", count * clients)}
 
 
 def create_at_once(directory: Path, count: int, barrier) -> None:
@@ -231,6 +234,7 @@ class Synced(Phase):
 
     ONE, EIGHT = Kind("fsync creates", "/s"), Kind("fsync creates, 8 threads", "/s")
     SHARED = Kind("fsync creates, 8 threads over 1", "x")
+    tree = Kind("entries that were fsync'ed", "stale")
 
     def measure(self, target: Target, base: Path, sizes: Sizes) -> Measured:
         content, count = os.urandom(4096), sizes.synced_creates

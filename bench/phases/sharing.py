@@ -103,24 +103,25 @@ class Conflict(Phase):
         there, made = target.roots[1] / "bench", multiprocessing.Value("q", 0)
         stop = multiprocessing.Event()
         writer = multiprocessing.Process(target=make_until, args=(base, made, stop))
-        writer.start()
-        reads, untold, start, first = [], [], now(), made.value
-        try:
-            while len(reads) < sizes.trips // 5 and writer.is_alive():
-                time.sleep(0.02)
-                untold.append(target.counters(target.roots[0])["backlog_records"])
-                number = made.value - 1
-                if number < 0:
-                    continue
-                begun = now()
-                content = (there / file_of(number)).read_bytes()
-                reads.append(now() - begun)
-                if content != content_of(number):
-                    raise Failed(f"{there}/{file_of(number)} is not as it was written")
-            rate = (made.value - first) / (now() - start)
-        finally:
-            stop.set()
-            writer.join()
+        with Counted(target, target.roots[:2]) as counted:
+            writer.start()
+            reads, untold, start, first = [], [], now(), made.value
+            try:
+                while len(reads) < sizes.trips // 5 and writer.is_alive():
+                    time.sleep(0.02)
+                    untold.append(target.counters(target.roots[0])["backlog_records"])
+                    number = made.value - 1
+                    if number < 0:
+                        continue
+                    begun = now()
+                    content = (there / file_of(number)).read_bytes()
+                    reads.append(now() - begun)
+                    if content != content_of(number):
+                        raise Failed(f"{there}/{file_of(number)} is not as it was written")
+                rate = (made.value - first) / (now() - start)
+            finally:
+                stop.set()
+                writer.join()
         if writer.exitcode:
             raise Failed(f"making files in {base} failed")
         return {
@@ -128,6 +129,7 @@ class Conflict(Phase):
             self.SLOWEST: statistics.quantiles(reads, n=20)[-1] * 1e3,
             self.UNTOLD: statistics.median(untold),
             self.RATE: rate,
+            **counted.per("file made beside a reader", made.value),
         }
 
 

@@ -60,6 +60,7 @@ class Andrew(Phase):
         Kind("warm andrew ReadAll", "s", better="lower"),
     )
     MAKE = Kind("andrew Make", "s", better="lower")
+    tree = Kind("entries of andrew's trees", "stale")
     most_rounds = 3
 
     def prepare(self) -> None:

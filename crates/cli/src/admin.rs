@@ -10,6 +10,7 @@ use soda_protocol::{
     Hello, LeaseInfo, ObjectRef, ObjectUse, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Reply, Request, Role,
     ServerStatus, WhyInfo,
 };
+use soda_types::Fid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -135,6 +136,17 @@ impl Admin {
         match self.ask(AdminCall::Busiest { limit })? {
             AdminAnswer::Busiest(objects) => Ok(objects),
             other => Err(self.nonsense(&other)),
+        }
+    }
+
+    /// How many clients have changed each of these lately; `None`: the server is of a version that does not count them.
+    pub(crate) fn writers(&mut self, of: Vec<Fid>) -> Result<Option<Vec<u32>>, CliError> {
+        let count = of.len();
+        match self.ask(AdminCall::Writers(of)) {
+            Ok(AdminAnswer::Writers(writers)) if writers.len() == count => Ok(Some(writers)),
+            Ok(other) => Err(self.nonsense(&other)),
+            Err(CliError::Refused(_)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

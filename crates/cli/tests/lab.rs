@@ -199,6 +199,7 @@ fn advice_names_the_files_that_machines_contend_for() {
     let busiest = &json["objects"][0];
     assert_eq!(busiest["object"], "/busy", "{json}");
     assert_eq!(busiest["clients"], 2.0, "{json}");
+    assert_eq!(busiest["writers"], 2.0, "{json}");
     assert!(busiest["writes_per_s"].as_f64().unwrap() > 0.0, "{json}");
     assert!(["none", "session"].contains(&busiest["term"].as_str().unwrap()), "{json}");
     assert!(advise(&[]).contains("/busy"));

@@ -21,6 +21,8 @@ pub enum AdminCall {
     Busiest {
         limit: u32,
     },
+    /// How many clients have changed each of these objects lately.
+    Writers(Vec<Fid>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -41,6 +43,9 @@ pub enum AdminAnswer {
     Why(Box<WhyInfo>),
     /// The busiest first.
     Busiest(Vec<ObjectUse>),
+    /// For each object that was named, in that order, 1,000 at most; 0 too where nothing is counted, as no lease on it had to be
+    /// recalled.
+    Writers(Vec<u32>),
 }
 
 /// How an object was used lately: rates as in [`WhyInfo`].

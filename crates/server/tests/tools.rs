@@ -88,6 +88,9 @@ async fn tools_see_which_files_clients_contend_for() {
     assert!(second.is_leased && second.writes_per_s < first.writes_per_s, "{all:?}");
     let AdminAnswer::Busiest(one) = ask(&admin, AdminCall::Busiest { limit: 1 }).await else { panic!() };
     assert_eq!(one.len(), 1);
+    let question = AdminCall::Writers(vec![calm, busy]);
+    let AdminAnswer::Writers(writers) = ask(&admin, question).await else { panic!() };
+    assert_eq!(writers, [0, 2], "since there was contention");
 }
 
 #[tokio::test(flavor = "multi_thread")]

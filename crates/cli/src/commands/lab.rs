@@ -198,10 +198,13 @@ fn advise(arguments: &AdviseArgs) -> Result<(), CliError> {
     };
     let mut report = observed.advise(&waiting)?;
     if arguments.objects > 0 {
-        for found in admin.busiest(arguments.objects)? {
+        let busiest = admin.busiest(arguments.objects)?;
+        let writers = admin.writers(busiest.iter().map(|found| found.fid).collect())?;
+        for (at, found) in busiest.into_iter().enumerate() {
             let object = Contended {
                 object: found.path.unwrap_or_else(|| found.fid.to_string()),
                 clients: f64::from(found.clients),
+                writers: writers.as_ref().and_then(|writers| writers.get(at)).map(|count| f64::from(*count)),
                 reads: found.reads_per_s,
                 writes: found.writes_per_s,
                 leased: found.is_leased,

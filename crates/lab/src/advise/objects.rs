@@ -16,6 +16,8 @@ pub struct Contended {
     pub object: String,
     /// Those that used it.
     pub clients: f64,
+    /// Those that changed it, if the server tells.
+    pub writers: Option<f64>,
     /// Per second, of all of them.
     pub reads: f64,
     pub writes: f64,
@@ -28,6 +30,8 @@ pub struct Contended {
 pub struct ObjectAdvice {
     pub object: String,
     pub clients: f64,
+    /// Those that write; all alike where the server does not tell.
+    pub writers: f64,
     pub reads_per_s: f64,
     pub writes_per_s: f64,
     /// `leases` or `asking`.
@@ -40,8 +44,8 @@ pub struct ObjectAdvice {
     pub messages: f64,
     /// Of these, what the recommended would save.
     pub saved: f64,
-    /// The same if one client alone writes and delays its writes: who writes is not counted. For leases and asking only the sum
-    /// of all writes matters, and for delayed writes it costs most if all write alike, as is supposed for `saved`.
+    /// The same if one client alone writes and delays its writes. For leases and asking only the sum of all writes matters, and
+    /// delayed ones cost most if all clients write alike.
     pub saved_if_one_writes: f64,
 }
 
@@ -61,9 +65,13 @@ impl Contended {
         let asking = sharing.sprite_cost() + 2.0 * self.writes;
         let through = choice.cost + 2.0 * self.writes;
         // Who delays writes has leases as long as the session; not more of these writes wait than if they went through.
-        let behind = sharing.delayed_write_cost(AGE)? + choice.session_worth(&sharing);
-        let only = Sharing::new(clients, self.reads / clients, self.writes)?;
-        let of_one = only.delayed_subset_cost(1.0, AGE)? + choice.session_worth(&sharing);
+        let delayed = |writers: f64| -> Result<f64, LabError> {
+            let some = Sharing::new(clients, self.reads / clients, self.writes / writers)?;
+            Ok(some.delayed_subset_cost(writers, AGE)? + choice.session_worth(&sharing))
+        };
+        // Counts that are estimated: not fewer clients than writers, nor writes of nobody.
+        let writers = self.writers.map_or(clients, |writers| writers.clamp(1.0, clients));
+        let (behind, of_one) = (delayed(writers)?, delayed(1.0)?);
         let (present, messages) = match self.leased {
             true => ("leases", choice.session_cost + 2.0 * self.writes),
             false => ("asking", asking),
@@ -80,6 +88,7 @@ impl Contended {
         Ok(Some(ObjectAdvice {
             object: self.object,
             clients,
+            writers,
             reads_per_s: self.reads,
             writes_per_s: self.writes,
             present,
@@ -98,6 +107,7 @@ impl ObjectAdvice {
         let head = [
             "object",
             "clients",
+            "writers",
             "reads/s",
             "writes/s",
             "at present",
@@ -113,6 +123,7 @@ impl ObjectAdvice {
             table.row([
                 advice.object.clone().into(),
                 advice.clients.into(),
+                advice.writers.into(),
                 advice.reads_per_s.into(),
                 advice.writes_per_s.into(),
                 advice.present.into(),
@@ -133,8 +144,33 @@ mod tests {
     use super::*;
 
     fn advice(clients: f64, reads: f64, writes: f64, leased: bool) -> ObjectAdvice {
-        let object = Contended { object: "/file".to_owned(), clients, reads, writes, leased };
+        advice_with(clients, None, reads, writes, leased)
+    }
+
+    fn advice_with(
+        clients: f64,
+        writers: Option<f64>,
+        reads: f64,
+        writes: f64,
+        leased: bool,
+    ) -> ObjectAdvice {
+        let object = Contended { object: "/file".to_owned(), clients, writers, reads, writes, leased };
         object.advise(&Waiting::default(), 0.0).expect("rates").expect("used")
+    }
+
+    #[test]
+    fn who_writes_decides_whether_writes_are_delayed() {
+        // A log of one machine that three others read now and then.
+        let with = |writers| advice_with(4.0, writers, 10.0, 50.0, false);
+        let (unknown, all, one) = (with(None), with(Some(4.0)), with(Some(1.0)));
+        assert_eq!((unknown.mode, unknown.writers), ("write=through", 4.0));
+        assert_eq!(all, unknown);
+        assert_eq!((one.mode, one.term.as_str(), one.writers), ("write=behind", "session", 1.0), "{one:?}");
+        assert_eq!(one.saved, one.saved_if_one_writes);
+        assert!(one.saved > with(Some(2.0)).saved, "{one:?}");
+        // Estimates may contradict each other.
+        assert_eq!(with(Some(0.0)), one);
+        assert_eq!(with(Some(7.0)), all);
     }
 
     #[test]
@@ -173,7 +209,8 @@ mod tests {
     fn where_clients_die_a_contended_file_has_a_term_of_some_seconds() {
         let (object, reads, writes) = ("/file".to_owned(), 100.0, 1.0);
         let of = |dead, price| {
-            let file = Contended { object: object.clone(), clients: 4.0, reads, writes, leased: true };
+            let object = object.clone();
+            let file = Contended { object, clients: 4.0, writers: None, reads, writes, leased: true };
             file.advise(&Waiting { price, ..Waiting::default() }, dead).expect("rates").expect("used")
         };
         let calm = of(0.0, 1000.0);
@@ -189,8 +226,10 @@ mod tests {
 
     #[test]
     fn what_nobody_uses_has_none_and_nonsense_is_refused() {
-        let of =
-            |reads, writes| Contended { object: String::new(), clients: 2.0, reads, writes, leased: true };
+        let of = |reads, writes| {
+            let object = String::new();
+            Contended { object, clients: 2.0, writers: None, reads, writes, leased: true }
+        };
         let advise = |object: Contended| object.advise(&Waiting::default(), 0.0);
         assert_eq!(advise(of(0.0, 0.0)).expect("rates"), None);
         assert!(advise(of(f64::NAN, 1.0)).is_err());

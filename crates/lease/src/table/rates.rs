@@ -22,6 +22,8 @@ pub(super) struct Rates {
     /// Who used it: a bit for each session's hash, in this half-life and the one before (linear counting, Whang et al.
     /// 1990: 64 bits tell up to some 100 clients apart well enough).
     users: [u64; 2],
+    /// The same of those that changed it.
+    writers: [u64; 2],
     users_since: Monotonic,
     /// Reads that a cache answered, or would have answered with a lease.
     hits: f32,
@@ -110,6 +112,8 @@ pub struct Usage {
     pub recalls_per_s: f64,
     /// Estimated number of clients that used it lately.
     pub clients: u32,
+    /// Of these, those that changed it.
+    pub writers: u32,
 }
 
 /// Whether an access reads or changes the object.
@@ -126,6 +130,7 @@ impl Rates {
             writes: 0.0,
             updated: now,
             users: [0; 2],
+            writers: [0; 2],
             users_since: now,
             hits: 0.0,
             recalls: 0.0,
@@ -138,6 +143,7 @@ impl Rates {
 
     pub(super) fn note(&mut self, now: Monotonic, half_life: Duration, session: SessionId, used: Use) {
         self.decay(now, half_life);
+        let bit = 1 << (session.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
         match used {
             Use::Read { what, is_leased } => {
                 self.reads += 1.0;
@@ -153,12 +159,13 @@ impl Rates {
             Use::Change => {
                 self.writes += 1.0;
                 self.recalls += self.fresh.change(session) as f32;
+                self.writers[0] |= bit;
             }
             Use::Holds => {
                 self.fresh.see(session, Seen::Attributes);
             }
         }
-        self.users[0] |= 1 << (session.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
+        self.users[0] |= bit;
     }
 
     pub(super) fn decay(&mut self, now: Monotonic, half_life: Duration) {
@@ -174,7 +181,9 @@ impl Rates {
         }
         let age = now.since(self.users_since);
         if age >= half_life {
-            self.users = if age < half_life * 2 { [0, self.users[0]] } else { [0; 2] };
+            for told_apart in [&mut self.users, &mut self.writers] {
+                *told_apart = if age < half_life * 2 { [0, told_apart[0]] } else { [0; 2] };
+            }
             self.users_since = now;
         }
     }
@@ -195,14 +204,9 @@ impl Rates {
             writes_per_s: writes / span,
             hits_per_s: f64::from(self.hits) / span,
             recalls_per_s: f64::from(self.recalls) / span,
-            clients: self.clients(),
+            clients: clients(self.users),
+            writers: clients(self.writers),
         }
-    }
-
-    fn clients(&self) -> u32 {
-        let unused = (self.users[0] | self.users[1]).count_zeros();
-        let share = f64::from(unused.max(1)) / 64.0;
-        (-64.0 * share.ln()).round() as u32
     }
 
     /// Equation (8): leases save more than they cost.
@@ -222,6 +226,12 @@ impl Rates {
     pub(super) fn backs_off(&self, now: Monotonic) -> Option<Duration> {
         (self.back_off_until > now).then(|| self.back_off_until.since(now))
     }
+}
+
+/// How many clients have set these bits.
+fn clients([now, before]: [u64; 2]) -> u32 {
+    let share = f64::from((now | before).count_zeros().max(1)) / 64.0;
+    (-64.0 * share.ln()).round() as u32
 }
 
 /// Whether a write lease that was recalled is given anew at once.
@@ -297,6 +307,21 @@ mod tests {
         assert!((16..=24).contains(&clients), "{clients}");
         rates.decay(at(25), HALF);
         assert_eq!(rates.usage(HALF).clients, 0);
+    }
+
+    #[test]
+    fn those_that_write_are_among_them() {
+        let mut rates = Rates::new(at(0));
+        for session in 1..=4 {
+            rates.note(at(0), HALF, SessionId(session), Use::Hits(1));
+        }
+        rates.note(at(0), HALF, SessionId(1), Use::Change);
+        let of = |rates: &Rates| (rates.usage(HALF).clients, rates.usage(HALF).writers);
+        assert_eq!(of(&rates), (4, 1));
+        rates.note(at(15), HALF, SessionId(2), Use::Hits(1));
+        assert_eq!(of(&rates), (4, 1), "in the half-life before");
+        rates.note(at(40), HALF, SessionId(2), Use::Hits(1));
+        assert_eq!(of(&rates), (1, 0));
     }
 
     /// Clients that use one object, each in sessions of `reads` reads or with one change, at independent moments. Returns

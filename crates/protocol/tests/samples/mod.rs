@@ -105,8 +105,8 @@ variants!(
     Note { RecallAcks, Release, RecallProgress, Closed, Cancel, InquiryAnswers, Backlog }
 );
 variants!(ROLES, role_name, Role { Control, Data, Admin });
-variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why, Busiest });
-variants!(ADMIN_ANSWERS, admin_answer_name, AdminAnswer { Status, Stats, Leases, Why, Busiest });
+variants!(ADMIN_CALLS, admin_call_name, AdminCall { Status, Stats, Leases, Why, Busiest, Writers });
+variants!(ADMIN_ANSWERS, admin_answer_name, AdminAnswer { Status, Stats, Leases, Why, Busiest, Writers });
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Message {
@@ -278,6 +278,7 @@ fn calls() -> Vec<Call> {
         Call::Admin(AdminCall::Leases { of: Some(path), limit: 10 }),
         Call::Admin(AdminCall::Why(ObjectRef::Fid(fid))),
         Call::Admin(AdminCall::Busiest { limit: 10 }),
+        Call::Admin(AdminCall::Writers(vec![fid])),
     ]
 }
 
@@ -514,6 +515,7 @@ fn admin_answers() -> Vec<AdminAnswer> {
             clients: 2,
             is_leased: true,
         }]),
+        AdminAnswer::Writers(vec![1, u32::MAX]),
     ]
 }
 

@@ -75,6 +75,7 @@ fn answer(shared: &Shared, call: &AdminCall) -> Result<AdminAnswer, FsError> {
         AdminCall::Stats => Ok(AdminAnswer::Stats(shared.stats())),
         AdminCall::Leases { of, limit } => shared.leases(of.as_ref(), *limit).map(AdminAnswer::Leases),
         AdminCall::Busiest { limit } => Ok(AdminAnswer::Busiest(shared.busiest(*limit))),
+        AdminCall::Writers(of) => Ok(AdminAnswer::Writers(shared.writers(of))),
         AdminCall::Why(object) => shared.why(object).map(|why| AdminAnswer::Why(Box::new(why))),
     }
 }
@@ -247,6 +248,12 @@ impl Shared {
             object.path = paths.get(&object.fid).cloned();
         }
         busiest
+    }
+
+    fn writers(&self, of: &[Fid]) -> Vec<u32> {
+        let core = self.core();
+        let of = of.iter().take(BUSIEST_MAX as usize);
+        of.map(|fid| core.table.rates(core.now, *fid).map_or(0, |usage| usage.writers)).collect()
     }
 
     fn why(&self, object: &ObjectRef) -> Result<WhyInfo, FsError> {
