@@ -88,6 +88,10 @@ impl World {
 
     /// No two sessions' leases conflict anywhere in the tree.
     pub(crate) fn check(&self) {
+        // This walks through all recalls.
+        for session in self.table.sessions(self.now) {
+            assert_eq!(self.table.is_asked(session.session), session.unanswered > 0, "{session:?}");
+        }
         // Between a rename and its end the table is behind the volume.
         if self.running.iter().any(|(_, op)| op.result.is_some()) {
             return;
