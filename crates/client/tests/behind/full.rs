@@ -141,7 +141,7 @@ async fn removals_beyond_the_log() {
     let stalled = Stalled::before(cell.addr).await;
     let a = stalled.writer(&cell, WriteBehind { max_records: MOST, ..WriteBehind::default() }).await;
     for number in 0..40 {
-        fill(&a, &format!("old {number}"), MIB).await.unwrap();
+        fill(&a, &format!("old {number}"), KIB).await.unwrap();
     }
     a.sync_all().await.unwrap();
     for number in 0..3 {
@@ -162,6 +162,9 @@ async fn removals_beyond_the_log() {
     assert!(!removing.is_finished());
     stalled.end();
     removing.await.unwrap();
+    // Nothing has made room for these.
+    assert_eq!(a.sync_all().await.unwrap_err().errno, Errno::NoSpace);
+    empty(&hog);
     wait_until("room", || async { a.sync_all().await.is_ok() }).await;
     let b = cell.client().await;
     for number in 0..3 {
@@ -169,7 +172,6 @@ async fn removals_beyond_the_log() {
     }
     assert_eq!(find(&b, &["old 39"]).await, None);
     assert_eq!(a.stats().count("lost_records"), 0);
-    empty(&hog);
 }
 
 // SEMANTICS 56
