@@ -34,7 +34,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use read::{Damage, Digested, Found, read};
+pub use read::{Damage, Digested, Found, owner, read};
 
 const MAGIC: &[u8; 8] = b"SODALOG3";
 /// A file that has reached this many bytes is followed by a new one.

@@ -76,6 +76,24 @@ pub fn read(directory: &Path) -> Result<Option<Found>, SegmentError> {
     Ok(state.found(damage))
 }
 
+/// Whose log it is, from the beginning of its oldest file: also while somebody writes it. `None` if that cannot be told.
+///
+/// # Errors
+/// It cannot be read.
+pub fn owner(directory: &Path) -> Result<Option<Header>, SegmentError> {
+    let Some((_, path)) = files(directory)?.into_iter().next() else { return Ok(None) };
+    let mut bytes = Vec::new();
+    let begin = File::open(&path).and_then(|file| file.take(LONGEST_HEAD as u64).read_to_end(&mut bytes));
+    begin.map_err(|source| SegmentError::Io { path: path.clone(), source })?;
+    let mut state = State::default();
+    let mut rest = body(&path, &bytes)?.unwrap_or_default();
+    while let Some((Some(entry @ (Entry::Header(_) | Entry::Slots(_))), after)) = split(rest) {
+        state.add(entry);
+        rest = after;
+    }
+    Ok(state.header)
+}
+
 /// The files of a log, oldest first, and where it is damaged.
 pub(super) struct Scan {
     pub(super) files: Vec<Extent>,

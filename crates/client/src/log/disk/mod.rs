@@ -13,6 +13,7 @@
 //!
 //! One log is of one session. When that is lost, so is the log: it is put aside, and the next session begins another.
 
+pub(crate) mod holder;
 pub(crate) mod place;
 
 use crate::lock;

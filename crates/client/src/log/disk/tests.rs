@@ -1,6 +1,7 @@
 //! The files of a log: what is written when, and what becomes of them.
 
 use super::*;
+use place::Claim;
 use soda_oplog::segments;
 use soda_protocol::{OpId, SessionKey};
 use soda_types::{ClientId, Ino, SessionId, Slot, Timestamp, VolumeId};
@@ -36,8 +37,9 @@ fn push(log: &DiskLog, lsn: u64) {
 }
 
 fn left(cache_dir: &Path) -> Vec<segments::Found> {
-    let places = Place::left(cache_dir).unwrap();
-    places.iter().map(|place| segments::read(place.dir()).unwrap().unwrap()).collect()
+    let places = place::numbered(cache_dir).unwrap();
+    let claimed = places.iter().filter(|dir| matches!(Place::claim(dir).unwrap(), Claim::Mine(_)));
+    claimed.map(|dir| segments::read(dir).unwrap().unwrap()).collect()
 }
 
 #[test]
