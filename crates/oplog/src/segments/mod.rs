@@ -349,9 +349,11 @@ impl Segments {
             return if self.current.last < floor { self.start_over() } else { Ok(()) };
         }
         if self.current.last < floor && self.current.bytes + self.buffer.len() as u64 >= WORTH_DELETING {
+            // As long as these files are there they need their end: another one may not be had, or not be begun any more.
+            let _ = self.write_on();
+            self.begin_file()?;
             // Nor is what could not be written, if the disk is full.
             self.buffer.clear();
-            self.begin_file()?;
         }
         self.delete_below(floor)
     }

@@ -318,6 +318,30 @@ fn files_go_when_nothing_in_them_is_needed() {
     assert_eq!(read(directory.path()).unwrap().unwrap().pending, []);
 }
 
+/// As on a disk without room for another file.
+#[test]
+fn a_log_that_cannot_be_replaced_has_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = create(directory.path());
+    let data = Bytes::from(vec![1; WORTH_DELETING as usize]);
+    let change = Change::Write { fid: fid(2), offset: 0, data, kill_suid_sgid: false };
+    segments.append(&Entry::Record(record(1, change)));
+    segments.write().unwrap();
+    fs::create_dir(path_of(directory.path(), 2)).unwrap();
+    [sent(1, &[1]), applied(1), Entry::Durable { up_to: Sequence(1) }]
+        .iter()
+        .for_each(|entry| segments.append(entry));
+    segments.forget_below(Lsn(2)).unwrap_err();
+    segments.write_on().unwrap();
+    fs::remove_dir(path_of(directory.path(), 2)).unwrap();
+    let found = read(directory.path()).unwrap().unwrap();
+    assert_eq!((found.last_digest, found.records().len()), (Sequence(1), 0));
+    segments.forget_below(Lsn(2)).unwrap();
+    assert!(!path_of(directory.path(), 1).exists());
+    let found = read(directory.path()).unwrap().unwrap();
+    assert_eq!((found.last_digest, found.records().len(), found.damage), (Sequence(1), 0, None));
+}
+
 #[test]
 fn what_the_server_lost_is_to_be_sent_again() {
     let directory = tempfile::tempdir().unwrap();
