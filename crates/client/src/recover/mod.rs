@@ -273,6 +273,7 @@ impl KeptLog {
         let progress = Progress::read(&self.dir);
         let is_left = |record: &Record| !progress.over.contains(&record.lsn);
         found.pending.retain(is_left);
+        found.given_up.retain(is_left);
         for digest in found.applied.iter_mut().chain(&mut found.sent) {
             digest.records.retain(is_left);
         }

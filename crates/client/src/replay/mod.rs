@@ -32,8 +32,8 @@ pub(crate) use left::replay_left;
 use crate::crash;
 use crate::error::ConnectError;
 use crate::inner::Inner;
-use crate::log::disk::inodes_of;
 use crate::log::disk::place::{Note, Place};
+use crate::log::disk::{GIVEN_UP, inodes_of};
 use crate::log::next::LIMITS;
 use soda_oplog::segments::{self, Digested, Entry, Found, Safety, SegmentError, Segments};
 use soda_oplog::{DigestId, Log, Lsn, Record, coalesce};
@@ -77,8 +77,11 @@ async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>,
                     }
                     inner.stats.replayed.add(records as u64);
                     crash::point("client.replay-over");
-                    place.remove();
-                    return Ok(touched);
+                    if found.given_up.is_empty() {
+                        place.remove();
+                        return Ok(touched);
+                    }
+                    GIVEN_UP.to_owned()
                 }
                 Err(Stop::Unreachable(cause)) => {
                     let server = server.clone();

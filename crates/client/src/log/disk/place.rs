@@ -190,8 +190,21 @@ pub(crate) fn new_kept(cache_dir: &Path, note: &Note) -> io::Result<PathBuf> {
     private::make_dir(&kept)?;
     let dir = free_name(&kept, note);
     private::make_dir(&dir)?;
-    note.write(&dir)?;
-    Ok(dir)
+    match note.write(&dir) {
+        Ok(()) => Ok(dir),
+        Err(error) => {
+            let _ = fs::remove_dir_all(&dir);
+            Err(error)
+        }
+    }
+}
+
+/// Has the disk know the names of a kept log: those in it, its own, and that of the directory of all of them.
+///
+/// # Errors
+/// The disk fails.
+pub(crate) fn sync_names(kept: &Path) -> io::Result<()> {
+    kept.ancestors().take(3).try_for_each(|dir| File::open(dir)?.sync_all())
 }
 
 /// Bytes of the files of a log; of what cannot be looked at, none.
