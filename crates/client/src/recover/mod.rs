@@ -211,8 +211,8 @@ impl KeptLog {
     }
 
     /// Carries out what is left in it, through a client of its volume. What was done, or had been done already, is not left in it
-    /// any more; with nothing left, and no damage, it is removed. One that waits is put aside first. `progress` hears after each change how many have been gone
-    /// through.
+    /// any more; with nothing left, and no damage, it is removed. One that waits is put aside first. `progress` hears after each
+    /// change how many have been gone through.
     ///
     /// # Errors
     /// The log cannot be read, or somebody else applies it; the server does not answer; how far it comes cannot be written

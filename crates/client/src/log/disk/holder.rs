@@ -1,6 +1,6 @@
 //! Who has locked a log: written into its lock, so that who finds it locked can tell a client that runs from one that was killed
-//! and has not ended yet. Such a one may take seconds to give its memory back, and longer where one of its threads is stuck in the
-//! kernel; until then its locks are there.
+//! and has not ended yet. Such a one may take seconds to give its memory back, and longer where one of its threads is stuck in
+//! the kernel; until then its locks are there.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -11,8 +11,8 @@
 //! fails: an operating system says once that it could not write something, and forgets it; so nothing of the files is believed
 //! to be on the disk after a sync that failed, until the server's disk has all that was in them and they are replaced.
 //!
-//! What is given up goes into a log of its own, and is held here until the disk has that: whenever this process dies, it is in one
-//! of them ([`DiskLog::keep_apart`]).
+//! What is given up goes into a log of its own, and is held here until the disk has that: whenever this process dies, it is in
+//! one of them ([`DiskLog::keep_apart`]).
 //!
 //! One log is of one session. When that is lost, so is the log: it is put aside, and the next session begins another.
 
@@ -36,7 +36,8 @@ const BEYOND_PENDING: u64 = 256 << 20;
 /// So often a log is read that others write.
 const READS: u32 = 3;
 /// Why a log is kept of which nothing else is needed.
-pub(crate) const GIVEN_UP: &str = "the server would not take these, and when that turned out there was no room on the local disk to keep them apart";
+pub(crate) const GIVEN_UP: &str = "the server would not take these, and when that turned out there was no room on the local \
+     disk to keep them apart";
 
 /// The files of a log.
 #[derive(Debug)]
@@ -71,6 +72,8 @@ struct GivenUp {
     lsns: BTreeSet<Lsn>,
     /// For what there was no room elsewhere, and why it was given up.
     again: Vec<(Vec<Record>, String)>,
+    /// Why that could not be kept elsewhere.
+    is_said: bool,
     /// The log was kept, or left, as a whole: with all of it.
     kept: Option<PathBuf>,
 }
@@ -352,8 +355,8 @@ impl DiskLog {
         }
     }
 
-    /// Nothing of it is needed any more, but for what was given up and is nowhere else: with that it is kept. It is not written to
-    /// afterwards.
+    /// Nothing of it is needed any more, but for what was given up and is nowhere else: with that it is kept. It is not written
+    /// to afterwards.
     pub(crate) fn remove(&self) {
         let _no_other = lock(&self.putting_aside);
         if !lock(&self.given_up).lsns.is_empty() {
@@ -419,13 +422,20 @@ impl DiskLog {
                 crash::point_of_loss("client.kept-apart");
                 let lsns: Vec<Lsn> = records.iter().map(|record| record.lsn).collect();
                 self.push(Entry::GivenUp { lsns: lsns.clone() });
-                lock(&self.given_up).lsns.retain(|lsn| !lsns.contains(lsn));
+                let mut given_up = lock(&self.given_up);
+                given_up.lsns.retain(|lsn| !lsns.contains(lsn));
+                given_up.is_said = false;
+                drop(given_up);
                 let _ = self.write();
                 Aside::Kept(dir)
             }
             Err(error) => {
-                tracing::error!(%error, "what was given up stays in the operation log until there is room to keep it elsewhere");
-                lock(&self.given_up).again.push((records, why.to_owned()));
+                let mut given_up = lock(&self.given_up);
+                // The next ones as a rule fail in the same way.
+                if !std::mem::replace(&mut given_up.is_said, true) {
+                    tracing::error!(%error, "what was given up stays in the operation log until it can be kept elsewhere");
+                }
+                given_up.again.push((records, why.to_owned()));
                 Aside::Here
             }
         }
