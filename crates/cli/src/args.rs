@@ -30,7 +30,8 @@ const RECOVER_HELP: &str =
     "A mount with write=behind and a cache-dir keeps a log there of what it has not told its \
 server. What a mount that was killed had not told, the next one with the same cache-dir tells by itself. \
 That must not be done when somebody else has meanwhile needed what it touches, when the server refuses a \
-change, or when the log is damaged: then it is kept for this command.
+change, or when the log is damaged: then it is kept for this command. `ls` also lists logs that wait for such a mount. \
+They can be applied without it: what is left then is kept.
 
 `apply` makes the changes as any program would make them now. A file that somebody has changed since, and \
 a name that means something else, are left as they are and reported (exit code 1), with all changes that \
@@ -327,7 +328,7 @@ pub(crate) struct RecoverArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum RecoverCommand {
-    /// List the logs that are kept, and why
+    /// List the logs that are kept, and why, and those that wait for a mount
     Ls {
         /// Print JSON
         #[arg(long)]

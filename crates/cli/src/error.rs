@@ -112,7 +112,7 @@ impl From<ConnectError> for CliError {
             ConnectError::Refused { .. } | ConnectError::NotSoda { .. } | ConnectError::NoRoom { .. } => {
                 CliError::Refused(error.to_string())
             }
-            ConnectError::CacheDir { .. } => CliError::CacheDir(error),
+            ConnectError::CacheDir { .. } | ConnectError::LogInUse { .. } => CliError::CacheDir(error),
         }
     }
 }

@@ -19,7 +19,15 @@ pub const ALL: &[&str] = &[
 /// Those of a session that passes to another process.
 pub const OF_HANDOVER: &[&str] = &["client.let-go", "client.heir-connected", "client.heir-begun"];
 
+/// Those of records that the server will never take.
+pub const OF_LOSS: &[&str] = &["client.given-up", "client.kept-apart"];
+
 /// Passes one of these.
+pub(crate) fn point_of_loss(name: &'static str) {
+    soda_crash::point(OF_LOSS, name);
+}
+
+/// Passes one of those.
 pub(crate) fn point_of_handover(name: &'static str) {
     soda_crash::point(OF_HANDOVER, name);
 }

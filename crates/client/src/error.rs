@@ -18,6 +18,12 @@ pub enum ConnectError {
          get them without these changes. With another cache-dir it is mounted without them"
     )]
     NoRoom { server: String, records: usize, reason: String, dir: String },
+    /// Somebody else has had a log of this volume for long.
+    #[error(
+        "{dir} holds what was not told to the server of changes that were made here before, and {holder}: mount again when that \
+         has ended. With another cache-dir it is mounted without them"
+    )]
+    LogInUse { dir: String, holder: &'static str },
     #[error("the cache directory {path} cannot be used: {cause}")]
     CacheDir { path: String, cause: io::Error },
 }

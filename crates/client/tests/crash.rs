@@ -8,9 +8,12 @@
 mod common;
 
 use common::delayed::*;
+use common::far::Far;
 use common::work::{self, Picture, Step, number_of, pictures, steps, take};
 use common::*;
 use soda_client::{Client, NoKernel, WriteBehind, WritePolicy, crash};
+use soda_oplog::{Change, segments};
+use soda_types::Errno;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -146,6 +149,55 @@ async fn who_dies_while_he_tells_what_another_left_leaves_it_to_the_next_one() {
         assert!(died, "{point} after {first:?} was not reached");
         assert_eq!(fs::read(unsaid.path()).unwrap().len(), 0);
         check(&cell, cache.path(), said.path(), point).await;
+    }
+}
+
+/// The victim, of which the server refuses what it does first.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by the others"]
+async fn child_that_is_refused() {
+    let var = |name: &str| std::env::var(name).unwrap();
+    let server = var(SERVER).parse().unwrap();
+    let far = Far::before(server, Duration::from_millis(1)).await;
+    let a = connect(&far.addr.to_string(), Path::new(&var(CACHE)), LATER).await;
+    warm_up(&a, server).await;
+    let dirs = [mkdir(&a, a.root(), "d").await, mkdir(&a, a.root(), "e").await];
+    a.sync_all().await.unwrap();
+    make(&a, dirs[0], "lost", "refused").await;
+    make(&a, dirs[1], "beside", "told").await;
+    far.refuse(0, Errno::Exists);
+    let _ = a.sync_all().await;
+    wait_until("the end", || async { false }).await;
+}
+
+/// Names of the files that are made in a log.
+fn made_in(log: &Path) -> Vec<String> {
+    let found = segments::read(log).unwrap().unwrap();
+    let records = found.records().into_iter();
+    let made = records.filter_map(|record| match &record.change {
+        Change::Create { place, .. } => Some(String::from_utf8(place.name.as_bytes().to_vec()).unwrap()),
+        _ => None,
+    });
+    made.collect()
+}
+
+/// Wherever it dies: what the server refused is kept, the rest is told.
+// SEMANTICS 51
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_up_is_kept_wherever_the_client_dies() {
+    for point in crash::OF_LOSS {
+        let cell = Cell::start();
+        let (cache, said) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        let paths = (cache.path(), said.path());
+        let died = has_aborted(run_child_at("child_that_is_refused", &cell, paths, (point, LATER)));
+        assert!(died, "{point} was not reached");
+        let next = connect(&cell.addr.to_string(), cache.path(), SOON).await;
+        assert_eq!(contents(&next, &["e", "beside"]).await, "told", "{point}");
+        assert_eq!(find(&next, &["d", "lost"]).await, None, "{point}");
+        let kept: Vec<_> = fs::read_dir(cache.path().join("oplog/kept")).into_iter().flatten().collect();
+        let made: Vec<Vec<String>> = kept.into_iter().map(|log| made_in(&log.unwrap().path())).collect();
+        assert!(!made.is_empty() && made.iter().all(|made| made == &["lost"]), "{point}: {made:?}");
+        next.shutdown().await;
     }
 }
 

@@ -96,6 +96,9 @@ fn an_unmount_without_the_server_leaves_the_rest_to_the_next_mount() {
     cell.server.kill();
     // As a machine that goes down in the middle of a long unmount.
     cell.mounts[0].crash();
+    let [waits] = &kept(&cache)[..] else { panic!("{:?}", kept(&cache)) };
+    assert_eq!(waits["state"], "waiting");
+    assert!(said(recover(&cache, &["ls"])).contains("is told when this is mounted"));
     cell.server.restart();
     cell.mounts[0].start();
     assert!(has_all(cell.root(0)) && kept(&cache).is_empty());

@@ -11,7 +11,7 @@ use crate::user::is_machines_root;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::Serialize;
-use soda_client::recover::KeptLog;
+use soda_client::recover::{KeptLog, LogState};
 use soda_fuse::{MountEntry, RequestTimeout};
 use soda_protocol::ServerStatus;
 use std::fmt::Write as _;
@@ -77,7 +77,9 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
     }
     findings.extend(RequestTimeout::of_this_machine().as_ref().map(timeout));
     findings.extend(dead(&mounts)?);
-    findings.push(kept(&recover::kept(&[])?, recover::now()));
+    let logs = recover::kept(&[])?;
+    findings.push(kept(&logs, recover::now()));
+    findings.extend(waiting(&logs, recover::now()));
     findings.extend(asked(arguments.server.server.as_deref(), &mounts)?);
     match arguments.json {
         true => print_json(&findings)?,
@@ -205,22 +207,45 @@ fn unmounting(helper: &Path) -> Finding {
 /// Delayed writes that were not told to their server: they stay until somebody decides, and take space.
 fn kept(logs: &[KeptLog], now: Duration) -> Finding {
     const WHAT: &str = "delayed writes";
-    let Some(oldest) = logs.iter().map(|log| log.kept_at).min() else {
+    let logs: Vec<&KeptLog> = logs.iter().filter(|log| log.state == LogState::Kept).collect();
+    if logs.is_empty() {
         return Finding::good(WHAT, "none are kept for `soda recover`");
-    };
-    let size: u64 = logs.iter().map(|log| log.disk_bytes).sum();
-    let age = Duration::from_secs(now.saturating_sub(oldest).as_secs());
+    }
+    let (size, age) = size_and_age(&logs, now);
     let found = format!(
-        "{} kept that no server was told of, {}, the oldest for {}",
-        count(logs.len() as u64, "log"),
-        show_size(size),
-        show_duration(age)
+        "{} kept that no server was told of, {size}, the oldest for {age}",
+        count(logs.len() as u64, "log")
     );
     Finding::fair(
         WHAT,
         found,
         "`soda recover ls`; then `soda recover apply`, `show --save DIR` or `drop` each",
     )
+}
+
+/// Those that the next mount tells: until then only this machine has them.
+fn waiting(logs: &[KeptLog], now: Duration) -> Option<Finding> {
+    let logs: Vec<&KeptLog> = logs.iter().filter(|log| log.state == LogState::Waiting).collect();
+    let first = logs.first()?;
+    let changes: usize = logs.iter().map(|log| log.records).sum();
+    let (size, age) = size_and_age(&logs, now);
+    let found = format!(
+        "{} in {} of mounts that have ended wait to be told, {size}, the oldest for {age}",
+        count(changes as u64, "change"),
+        count(logs.len() as u64, "log")
+    );
+    let advice = format!(
+        "mount {}/{} again with the same cache-dir, which tells the server; `soda recover ls` lists them all",
+        first.server, first.volume
+    );
+    Some(Finding::fair("delayed writes", found, advice))
+}
+
+fn size_and_age(logs: &[&KeptLog], now: Duration) -> (String, String) {
+    let size: u64 = logs.iter().map(|log| log.disk_bytes).sum();
+    let oldest = logs.iter().map(|log| log.kept_at).min().unwrap_or(now);
+    let age = Duration::from_secs(now.saturating_sub(oldest).as_secs());
+    (show_size(size), show_duration(age))
 }
 
 /// Waits that are nothing unusual here end the mount then.
@@ -343,6 +368,7 @@ mod tests {
         let log = |at, disk_bytes| KeptLog {
             name: "1".into(),
             dir: "/c/oplog/kept/1".into(),
+            state: LogState::Kept,
             kept_at: Duration::from_secs(at),
             client: "host:/mnt".into(),
             why: "why".into(),
@@ -357,6 +383,17 @@ mod tests {
         let finding = kept(&[log(100, 1024), log(40, 2048)], Duration::from_secs(101));
         assert_eq!(finding.verdict, Verdict::Fair);
         assert_eq!(finding.found, "2 logs kept that no server was told of, 3.0 KiB, the oldest for 1m01s");
+        assert_eq!(waiting(&[log(100, 1024)], Duration::from_secs(101)), None);
+        let left = KeptLog { state: LogState::Waiting, ..log(40, 2048) };
+        let logs = [log(100, 1024), left.clone()];
+        assert!(kept(&logs, Duration::from_secs(101)).found.starts_with("1 log kept"));
+        assert_eq!(kept(&[left], Duration::ZERO).verdict, Verdict::Good);
+        let finding = waiting(&logs, Duration::from_secs(101)).unwrap();
+        assert_eq!(
+            finding.found,
+            "3 changes in 1 log of mounts that have ended wait to be told, 2.0 KiB, the oldest for 1m01s"
+        );
+        assert!(finding.advice.starts_with("mount 127.0.0.1:2/main again"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::admin::Admin;
 use crate::args::{LogArgs, LogFormat, MountArgs};
-use crate::commands::{EndRequests, guard, runtime, takeover, this_program};
+use crate::commands::{EndRequests, guard, recover, runtime, takeover, this_program};
 use crate::control::{self, Answers, ControlServer, ControlSocket};
 use crate::ending::{Ending, all_told};
 use crate::error::CliError;
@@ -56,7 +56,12 @@ pub(crate) fn run(arguments: MountArgs, log: &LogArgs) -> Result<(), CliError> {
     }
     match arguments.foreground {
         true => runtime()?.block_on(serve(plan, arguments.daemon)),
-        false => start_daemon(&plan, log),
+        false => {
+            start_daemon(&plan, log)?;
+            // What is of this volume has been told by now.
+            plan.options.cache_dir.iter().for_each(|dir| recover::warn_of_others(dir));
+            Ok(())
+        }
     }
 }
 

@@ -7,7 +7,9 @@ use crate::error::CliError;
 use crate::progress::Progress;
 use crate::table::Table;
 use crate::units::{count, show_duration, show_size};
-use soda_client::recover::{self, Applied, KeptLog, KeptRecord, Outcome, RecoverError, Saved, Whole};
+use soda_client::recover::{
+    self, Applied, KeptLog, KeptRecord, LogState, Outcome, RecoverError, Saved, Whole,
+};
 use soda_client::{Client, ClientConfig, NoKernel, Retry};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -84,15 +86,18 @@ fn find<'a>(logs: &'a [KeptLog], wanted: &RecoverOne) -> Result<&'a KeptLog, Cli
 
 fn list_text(logs: &[KeptLog], now: Duration) -> String {
     if logs.is_empty() {
-        return "Nothing is kept: all delayed writes of this machine were told, or never were in a cache-dir.\n".into();
+        return "Nothing is kept, and nothing waits: all delayed writes of mounts that have ended were told, or never were in a \
+                cache-dir.\n"
+            .into();
     }
-    let mut table = Table::new(["log", "kept for", "volume", "mount", "changes", "size"]);
+    let mut table = Table::new(["log", "state", "for", "volume", "mount", "changes", "size"]);
     for log in logs {
         table.row([
             log.name.clone(),
+            state(log.state).into(),
             show_duration(Duration::from_secs(now.saturating_sub(log.kept_at).as_secs())),
             format!("{}/{}", log.server, log.volume),
-            log.client.clone(),
+            if log.client.is_empty() { "-".into() } else { log.client.clone() },
             log.records.to_string(),
             show_size(log.bytes),
         ]);
@@ -106,6 +111,33 @@ fn list_text(logs: &[KeptLog], now: Duration) -> String {
         }
     }
     out
+}
+
+fn state(state: LogState) -> &'static str {
+    match state {
+        LogState::Kept => "kept",
+        LogState::Waiting => "waits",
+        LogState::LookedAfter => "in use",
+    }
+}
+
+/// What is said when a mount begins with a cache directory in which others have left something.
+pub(crate) fn warn_of_others(cache_dir: &Path) {
+    for log in recover::list(cache_dir).unwrap_or_default() {
+        if log.state == LogState::Waiting {
+            eprintln!("soda: {}", waiting_text(&log));
+        }
+    }
+}
+
+fn waiting_text(log: &KeptLog) -> String {
+    format!(
+        "{} of {}/{} wait in {} and are not told to this server: mount that with this cache-dir, or see `soda recover ls`",
+        count(log.records as u64, "delayed change"),
+        log.server,
+        log.volume,
+        log.dir.display()
+    )
 }
 
 fn show(log: &KeptLog, wanted: &RecoverOne) -> Result<(), CliError> {
@@ -154,20 +186,22 @@ fn apply(log: &KeptLog, wanted: &RecoverOne, server: Option<&str>) -> Result<(),
     let mut config = ClientConfig::new(server, &log.volume);
     config.name = format!("{}:recover", rustix::system::uname().nodename().to_string_lossy());
     config.retry = Retry::Soft { timeout: PATIENCE };
-    let report = runtime()?.block_on(async {
+    let (log, report) = runtime()?.block_on(async {
         let client: Arc<Client> = Client::connect(config, Box::new(NoKernel)).await?;
+        // Not before the server answers: until then a mount could still tell it.
+        let log = log.put_aside().map_err(failed)?;
         let what = format!("{} to be applied", count(log.records as u64, "change"));
         let mut progress = Progress::new(what, log.records as u64);
         let report = log.apply(&client, |done| progress.show(done as u64, None)).await.map_err(failed);
         drop(progress);
         client.shutdown().await;
-        report
+        report.map(|report| (log, report))
     })?;
     match wanted.json {
         true => print_json(&report)?,
         false => print(&report_text(&report))?,
     }
-    match left_text(log, &report) {
+    match left_text(&log, &report) {
         None => Ok(()),
         Some(left) => Err(CliError::Failed(left)),
     }
@@ -225,6 +259,7 @@ mod tests {
         KeptLog {
             name: name.into(),
             dir: format!("/c/oplog/kept/{name}").into(),
+            state: LogState::Kept,
             kept_at: Duration::from_secs(100),
             client: "host:/mnt".into(),
             why: "the session has ended".into(),
@@ -245,11 +280,14 @@ mod tests {
 
     #[test]
     fn what_is_kept_says_whose_it_is_and_why() {
-        let logs = [log("100"), KeptLog { beyond_damage: 1, ..log("101") }];
+        let waits =
+            KeptLog { state: LogState::Waiting, client: String::new(), why: "it waits".into(), ..log("3") };
+        let logs = [log("100"), KeptLog { beyond_damage: 1, ..log("101") }, waits.clone()];
         let expected = "\
-LOG  KEPT FOR  VOLUME            MOUNT      CHANGES  SIZE
-100     1m01s  127.0.0.1:2/main  host:/mnt       12  1.5 KiB
-101     1m01s  127.0.0.1:2/main  host:/mnt       12  1.5 KiB
+LOG  STATE    FOR  VOLUME            MOUNT      CHANGES  SIZE
+100  kept   1m01s  127.0.0.1:2/main  host:/mnt       12  1.5 KiB
+101  kept   1m01s  127.0.0.1:2/main  host:/mnt       12  1.5 KiB
+3    waits  1m01s  127.0.0.1:2/main  -               12  1.5 KiB
 
 100: the session has ended
   in /c/oplog/kept/100
@@ -257,7 +295,14 @@ LOG  KEPT FOR  VOLUME            MOUNT      CHANGES  SIZE
 101: the session has ended
   in /c/oplog/kept/101
   behind the damage: 1 change, to be shown and saved only
+
+3: it waits
+  in /c/oplog/kept/3
 ";
+        assert!(
+            waiting_text(&waits)
+                .starts_with("12 delayed changes of 127.0.0.1:2/main wait in /c/oplog/kept/3")
+        );
         assert_eq!(list_text(&logs, Duration::from_secs(161)), expected);
         assert!(list_text(&[], Duration::ZERO).starts_with("Nothing is kept"));
     }

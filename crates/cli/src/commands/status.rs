@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::units::{count, parse_duration, parse_size, show_duration, show_size};
 use serde::Serialize;
 use soda_client::BacklogView;
-use soda_client::recover::KeptLog;
+use soda_client::recover::{KeptLog, LogState};
 use soda_fuse::MountEntry;
 use soda_protocol::{ServerStatus, SessionBacklog};
 use std::time::Duration;
@@ -134,13 +134,31 @@ fn text(status: &Status) -> String {
             "\nno answer: the mount's daemon is dead (`soda umount DIR` takes the mount away), stopped, or another user's.\n",
         );
     }
-    if !status.kept.is_empty() {
-        let changes: usize = status.kept.iter().map(|log| log.records).sum();
+    out.push_str(&untold_text(&status.kept));
+    out
+}
+
+/// What no mount has in hand.
+fn untold_text(logs: &[KeptLog]) -> String {
+    let mut out = String::new();
+    let (kept, waiting): (Vec<&KeptLog>, Vec<&KeptLog>) =
+        logs.iter().partition(|log| log.state == LogState::Kept);
+    for (logs, is_kept) in [(kept, true), (waiting, false)] {
+        if logs.is_empty() {
+            continue;
+        }
+        let changes: usize = logs.iter().map(|log| log.records).sum();
+        let is_one = changes == 1;
+        let what = match (is_kept, is_one) {
+            (true, _) => "and kept",
+            (false, true) => "when its mount ended, and waits for the next one",
+            (false, false) => "when their mounts ended, and wait for the next ones",
+        };
         out.push_str(&format!(
-            "\n{} of this machine {} not told to {} server and kept: see `soda recover ls`.\n",
+            "\n{} of this machine {} not told to {} server {what}: see `soda recover ls`.\n",
             count(changes as u64, "delayed change"),
-            if changes == 1 { "was" } else { "were" },
-            if changes == 1 { "its" } else { "their" },
+            if is_one { "was" } else { "were" },
+            if is_one { "its" } else { "their" },
         ));
     }
     out
@@ -398,6 +416,7 @@ MOUNT  NOT TOLD  SIZE     OLDEST    NOT DURABLE  DIRTY-AGE  DIRTY-SIZE  LOST
         let log = KeptLog {
             name: "1".into(),
             dir: "/c".into(),
+            state: LogState::Kept,
             kept_at: Duration::ZERO,
             client: String::new(),
             why: String::new(),
@@ -409,6 +428,12 @@ MOUNT  NOT TOLD  SIZE     OLDEST    NOT DURABLE  DIRTY-AGE  DIRTY-SIZE  LOST
             beyond_damage: 0,
             disk_bytes: 0,
         };
+        let waits = KeptLog { state: LogState::Waiting, records: 1, ..log.clone() };
+        assert_eq!(
+            untold_text(&[waits]),
+            "\n1 delayed change of this machine was not told to its server when its mount ended, and waits for the next one: see \
+             `soda recover ls`.\n"
+        );
         let kept = text(&Status { kept: vec![log], ..status });
         assert!(
             kept.ends_with("3 delayed changes of this machine were not told to their server and kept: see `soda recover ls`.\n"),

@@ -7,8 +7,8 @@ use crate::config::{Fsync, WritePolicy};
 use crate::crash;
 use crate::inner::Inner;
 use crate::log::Behind;
-use crate::log::disk::DiskLog;
-use soda_oplog::segments::{Entry, Header, Safety};
+use crate::log::disk::{Aside, DiskLog};
+use soda_oplog::segments::{Header, Safety};
 use soda_oplog::{Applied, Change, DigestId, Object, Place, Record};
 use soda_protocol::{Lsn, OpId, SessionWelcome};
 use soda_types::{Errno, Fid, FsError, LeasePart, Monotonic, Recall, Scope, Sequence, Slot, Version};
@@ -110,7 +110,7 @@ impl State {
         self.end_moves(self.behind.log.last_lsn());
         self.count_records();
         if let Some(disk) = self.behind.disk.as_ref().filter(|_| !records.is_empty()) {
-            disk.push(Entry::GivenUp { lsns: records.iter().map(|record| record.lsn).collect() });
+            disk.push_given_up(&records);
         }
         let lost = self.forget_lost(records);
         self.behind.waiting.note_given_up(&self.behind.log);
@@ -221,35 +221,58 @@ impl Inner {
             return;
         }
         self.stats.lost_records.add(lost.records.len() as u64);
-        let kept = match &lost.disk {
-            Some(disk) => disk.keep(why),
-            None => {
-                let disk = crate::lock(&self.state).behind.disk().cloned();
-                disk.and_then(|disk| disk.keep_apart(&lost.records, why))
-            }
-        };
-        if kept.is_some() {
-            self.stats.kept_logs.one();
+        let Lost { records, inodes, disk: ended } = lost;
+        let goes_on = crate::lock(&self.state).behind.disk().cloned();
+        let (inner, why, count, touched) = (Arc::clone(self), why.to_owned(), records.len(), inodes.len());
+        match (ended, goes_on) {
+            (Some(disk), _) => inner.say_lost(count, touched, &why, disk.keep(&why).map(Aside::Kept)),
+            // All of the log is read for it.
+            (None, Some(disk)) => drop(self.runtime.spawn_blocking(move || {
+                let aside = disk.keep_apart(records, &why);
+                inner.say_lost(count, touched, &why, Some(aside));
+            })),
+            (None, None) => inner.say_lost(count, touched, &why, None),
         }
-        let kept = kept.map_or_else(
-            || "nowhere: they are gone".to_owned(),
-            |kept| format!("{} (see `soda recover`)", kept.display()),
-        );
-        tracing::error!(
-            records = lost.records.len(),
-            inodes = lost.inodes.len(),
-            why,
-            kept,
-            "delayed writes were lost: the next write, fsync or close of each file concerned fails"
-        );
         let gone = {
             let (mut state, now) = self.locked();
             // Of names that are still ahead only the caches know.
-            let (ahead, gone): (Vec<Fid>, _) = lost.inodes.iter().partition(|fid| state.is_ahead(&[**fid]));
+            let (ahead, gone): (Vec<Fid>, _) = inodes.iter().partition(|fid| state.is_ahead(&[**fid]));
             self.drop_kernel_copies(&mut state, now, &ahead);
             gone
         };
         drop(self.drop_kernel_caches(gone));
+    }
+
+    fn say_lost(&self, records: usize, inodes: usize, why: &str, aside: Option<Aside>) {
+        if let Some(Aside::Kept(_)) = aside {
+            self.stats.kept_logs.one();
+        }
+        let kept = match aside {
+            Some(Aside::Kept(dir)) => format!("{} (see `soda recover`)", dir.display()),
+            Some(Aside::Here) => "the operation log, until there is room to put them aside".to_owned(),
+            None => "nowhere: they are gone".to_owned(),
+        };
+        tracing::error!(
+            records,
+            inodes,
+            why,
+            kept,
+            "delayed writes were lost: the next write, fsync or close of each file concerned fails"
+        );
+    }
+
+    /// Now and then: of what was lost when there was no room on the local disk.
+    pub(crate) fn keep_what_was_lost(self: &Arc<Inner>, disk: &Arc<DiskLog>) {
+        if !disk.has_more_to_keep() {
+            return;
+        }
+        let (inner, disk) = (Arc::clone(self), Arc::clone(disk));
+        drop(self.runtime.spawn_blocking(move || {
+            for kept in disk.keep_the_rest() {
+                inner.stats.kept_logs.one();
+                tracing::warn!(?kept, "what was lost before is put aside, see `soda recover`");
+            }
+        }));
     }
 
     /// The server has lost changes of these inodes that had gone through to it: what was cached of them is not so, and what was

@@ -1,5 +1,6 @@
 //! Logs of delayed writes that will not be sent any more (their session has ended, the server refused them, they are
-//! damaged): for people to look at, to apply as far as nobody else has changed what they touch, and to drop.
+//! damaged), or wait for the next client of their volume: for people to look at, to apply as far as nobody else has changed what
+//! they touch, and to drop.
 //!
 //! Applying goes through a client like any other program's operations, with the leases and the rules of the day. What somebody
 //! has changed meanwhile is reported and left as it is, with all that rests on it. What is done is noted beside the log, which
@@ -15,7 +16,8 @@ pub use apply::{Applied, Outcome};
 pub use save::{Saved, Whole};
 
 use crate::client::Client;
-use crate::log::disk::place::{self, Place};
+use crate::log::disk::holder::Holder;
+use crate::log::disk::place::{self, Claim, Place};
 use progress::{Notes, Progress};
 use serde::{Deserialize, Serialize};
 use show::Paths;
@@ -44,15 +46,28 @@ pub enum RecoverError {
     Silent { done: usize, of: usize, cause: FsError },
 }
 
-/// A log that is kept.
+/// What is to become of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogState {
+    /// It was put aside: nobody tells the server of it but who applies it.
+    Kept,
+    /// Its client was killed, or ended without its server: the next one of the same volume with this cache directory tells it.
+    Waiting,
+    /// Somebody is telling the server of it, or applies it.
+    LookedAfter,
+}
+
+/// A log that no client writes any more.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct KeptLog {
     /// Its name in the cache directory.
     pub name: String,
     pub dir: PathBuf,
-    /// When it was put aside, since 1970.
+    pub state: LogState,
+    /// When it was put aside, since 1970. Of one that waits, when it was written last.
     pub kept_at: Duration,
-    /// Host and mount point of the client.
+    /// Host and mount point of the client; empty if that is not known.
     pub client: String,
     pub why: String,
     pub server: String,
@@ -83,24 +98,53 @@ pub struct KeptRecord {
     pub detail: String,
 }
 
-/// The logs that are kept in a cache directory, oldest first; also those that cannot be read.
+/// The logs in a cache directory that no client writes: those that are kept, oldest first, also those that cannot be read; then
+/// those that wait.
 ///
 /// # Errors
 /// The directory cannot be read.
 pub fn list(cache_dir: &Path) -> Result<Vec<KeptLog>, RecoverError> {
     let failed = |source| RecoverError::Io { path: cache_dir.to_owned(), source };
-    Ok(place::kept(cache_dir).map_err(failed)?.iter().map(|dir| KeptLog::read(dir)).collect())
+    let kept = place::kept(cache_dir).map_err(failed)?;
+    let left = place::numbered(cache_dir).map_err(failed)?;
+    let kept = kept.iter().map(|dir| KeptLog::read(dir, LogState::Kept, &place::Note::read(dir)));
+    Ok(kept.chain(left.iter().filter_map(|dir| KeptLog::waiting(cache_dir, dir))).collect())
 }
 
 impl KeptLog {
-    fn read(dir: &Path) -> KeptLog {
-        let note = place::Note::read(dir);
+    /// One that was left in its place; `None` if its client runs, or if there is nothing in it.
+    fn waiting(cache_dir: &Path, dir: &Path) -> Option<KeptLog> {
+        // Who may not lock it may look at it all the same.
+        let claim = Place::claim(dir);
+        let (state, why) = match &claim {
+            Ok(Claim::Gone | Claim::InUse(Holder::Alive | Holder::Unknown)) => return None,
+            Ok(Claim::LookedAfter) => {
+                (LogState::LookedAfter, "somebody tells the server of it, or applies it")
+            }
+            Ok(Claim::InUse(Holder::Ending)) => {
+                (LogState::Waiting, "its process was killed and has not ended")
+            }
+            Ok(Claim::Mine(_)) | Err(_) => (LogState::Waiting, "its mount ended before the server was told"),
+        };
+        let why = format!("{why}: it is told when this is mounted with cache-dir={}", cache_dir.display());
+        let note = place::Note {
+            at: place::written_at(dir),
+            client: place::client_of(dir).unwrap_or_default(),
+            why,
+        };
+        let log = KeptLog::read(dir, state, &note);
+        let is_readable = segments::owner(dir).is_ok_and(|owner| owner.is_some());
+        (!is_readable || log.records > 0 || log.damage.is_some()).then_some(log)
+    }
+
+    fn read(dir: &Path, state: LogState, note: &place::Note) -> KeptLog {
         let mut log = KeptLog {
             name: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             dir: dir.to_owned(),
+            state,
             kept_at: note.at,
-            client: note.client,
-            why: note.why,
+            client: note.client.clone(),
+            why: note.why.clone(),
             server: String::new(),
             volume: String::new(),
             records: 0,
@@ -149,9 +193,26 @@ impl KeptLog {
         save::save(all(&found), dir).map_err(|source| RecoverError::Io { path: dir.to_owned(), source })
     }
 
+    /// Puts one that waits among those that are kept: no client tells it any more.
+    ///
+    /// # Errors
+    /// Somebody tells or applies it, or it cannot be moved.
+    pub fn put_aside(&self) -> Result<KeptLog, RecoverError> {
+        let failed = |source| RecoverError::Io { path: self.dir.clone(), source };
+        if self.state == LogState::Kept {
+            return Ok(self.clone());
+        }
+        let Claim::Mine(place) = Place::claim(&self.dir).map_err(failed)? else {
+            return Err(RecoverError::InUse(self.dir.clone()));
+        };
+        let note = place::Note::new(&self.client, "it was to be applied before its volume was mounted again");
+        let dir = place.keep(&note).map_err(failed)?;
+        Ok(KeptLog::read(&dir, LogState::Kept, &note))
+    }
+
     /// Carries out what is left in it, through a client of its volume. What was done, or had been done already, is not left in it
-    /// any more; with nothing left, and no damage, it is removed. `progress` hears after each change how many have been gone
-    /// through.
+    /// any more; with nothing left, and no damage, it is removed. One that waits is put aside first. `progress` hears after each
+    /// change how many have been gone through.
     ///
     /// # Errors
     /// The log cannot be read, or somebody else applies it; the server does not answer; how far it comes cannot be written
@@ -161,9 +222,18 @@ impl KeptLog {
         client: &Arc<Client>,
         progress: impl FnMut(usize),
     ) -> Result<Vec<Applied>, RecoverError> {
+        self.put_aside()?.apply_kept(client, progress).await
+    }
+
+    async fn apply_kept(
+        &self,
+        client: &Arc<Client>,
+        progress: impl FnMut(usize),
+    ) -> Result<Vec<Applied>, RecoverError> {
         let failed = |source| RecoverError::Io { path: self.dir.clone(), source };
-        let lock = Place::lock(&self.dir).map_err(failed)?;
-        let _lock = lock.ok_or_else(|| RecoverError::InUse(self.dir.clone()))?;
+        let Claim::Mine(_place) = Place::claim(&self.dir).map_err(failed)? else {
+            return Err(RecoverError::InUse(self.dir.clone()));
+        };
         let (found, before) = self.found()?;
         let notes = Notes::begin(&self.dir, &before).map_err(failed)?;
         let of = found.records().len();
@@ -184,10 +254,11 @@ impl KeptLog {
     /// It cannot be deleted, or somebody applies it.
     pub fn remove(&self) -> Result<(), RecoverError> {
         // On a full disk there is no room for a lock, either.
-        let lock = Place::lock(&self.dir);
-        match lock {
-            Ok(None) => Err(RecoverError::InUse(self.dir.clone())),
-            Ok(Some(_)) | Err(_) => self.delete(),
+        match Place::claim(&self.dir) {
+            Ok(Claim::Mine(_)) | Err(_) => self.delete(),
+            Ok(Claim::Gone | Claim::LookedAfter | Claim::InUse(_)) => {
+                Err(RecoverError::InUse(self.dir.clone()))
+            }
         }
     }
 
@@ -202,6 +273,7 @@ impl KeptLog {
         let progress = Progress::read(&self.dir);
         let is_left = |record: &Record| !progress.over.contains(&record.lsn);
         found.pending.retain(is_left);
+        found.given_up.retain(is_left);
         for digest in found.applied.iter_mut().chain(&mut found.sent) {
             digest.records.retain(is_left);
         }

@@ -18,22 +18,29 @@
 //! If the server has no room for it, or its disk fails, the mount fails: the log stays where it is, and so does the session,
 //! which is what lets the next mount tell it.
 //!
+//! Several mounts may share a cache directory, and start at once. Each looks after one log at a time, and begins no life of its
+//! own before all of its volume are told, whoever tells them (`left`).
+//!
 //! Kept is also what the server refuses for good, with all that comes after it; and a log that is damaged, or that lacks its end
 //! (after a power cut of this machine the server may have heard of more than the log says).
 
+mod left;
 mod wire;
+
+pub(crate) use left::replay_left;
 
 use crate::crash;
 use crate::error::ConnectError;
 use crate::inner::Inner;
-use crate::log::disk::inodes_of;
 use crate::log::disk::place::{Note, Place};
+use crate::log::disk::{GIVEN_UP, inodes_of};
 use crate::log::next::LIMITS;
 use soda_oplog::segments::{self, Digested, Entry, Found, Safety, SegmentError, Segments};
 use soda_oplog::{DigestId, Log, Lsn, Record, coalesce};
 use soda_protocol::{Answer, Call, Failure, OpId, Reclaim, ReclaimStep, SessionWelcome, Standing};
 use soda_types::{Epoch, Errno, Fid, FsError, Grant, Mode, Monotonic, Scope, Sequence, Term, Version};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Wire, WireError};
@@ -46,22 +53,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Leases in one message.
 const RECLAIM_BATCH: usize = 8192;
 
-/// Replays all logs that were left of this volume. Returns the inodes that they touch.
-///
-/// # Errors
-/// The server cannot be reached, or has no room: the logs stay.
-pub(crate) async fn replay_left(inner: &Arc<Inner>) -> Result<BTreeSet<Fid>, ConnectError> {
-    let mut touched = BTreeSet::new();
-    let Some(dir) = inner.config.cache.dir.clone() else { return Ok(touched) };
-    let path = dir.display().to_string();
-    let left = tokio::task::spawn_blocking(move || Place::left(&dir)).await;
-    let left = left.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
-    for place in left.map_err(|cause| ConnectError::CacheDir { path, cause })? {
-        touched.extend(replay_place(inner, place).await?);
-    }
-    Ok(touched)
-}
-
 async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>, ConnectError> {
     let mut touched = BTreeSet::new();
     let why = match segments::read(place.dir()) {
@@ -70,11 +61,11 @@ async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>,
             return Ok(touched);
         }
         Ok(Some(found)) => {
-            let (server, volume) = (&found.header.server, &found.header.volume);
-            if (server, volume) != (&inner.config.server, &inner.config.volume) {
-                tracing::info!(dir = ?place.dir(), server, volume, "an operation log of another volume is left alone");
+            if !left::is_of_this_volume(inner, &found.header).await? {
+                leave_alone(place.dir(), &found);
                 return Ok(touched);
             }
+            let server = &inner.config.server;
             touched.extend(found.records().into_iter().flat_map(|record| inodes_of(&record.change)));
             match replay(inner, &place, &found).await {
                 Ok(records) => {
@@ -86,8 +77,11 @@ async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>,
                     }
                     inner.stats.replayed.add(records as u64);
                     crash::point("client.replay-over");
-                    place.remove();
-                    return Ok(touched);
+                    if found.given_up.is_empty() {
+                        place.remove();
+                        return Ok(touched);
+                    }
+                    GIVEN_UP.to_owned()
                 }
                 Err(Stop::Unreachable(cause)) => {
                     let server = server.clone();
@@ -114,9 +108,25 @@ async fn replay_place(inner: &Arc<Inner>, place: Place) -> Result<BTreeSet<Fid>,
     Ok(touched)
 }
 
+/// It is another server's, as it seems. Its client may have been told that what is in it is safe.
+fn leave_alone(dir: &Path, found: &Found) {
+    let (server, volume, changes) = (&found.header.server, &found.header.volume, found.records().len());
+    if changes > 0 || found.damage.is_some() {
+        tracing::warn!(
+            ?dir,
+            server,
+            volume,
+            changes,
+            "delayed writes of another server wait in the cache directory: they are told when that is mounted with it; `soda \
+             recover` lists them, and can apply or drop them"
+        );
+    }
+}
+
 fn keep(inner: &Inner, place: Place, why: &str) {
     inner.stats.kept_logs.one();
-    match place.keep(&Note::new(&inner.config.name, why)) {
+    let client = place.client().unwrap_or_else(|| inner.config.name.clone());
+    match place.keep(&Note::new(&client, why)) {
         Ok(kept) => tracing::error!(
             ?kept,
             why,

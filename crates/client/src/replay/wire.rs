@@ -7,7 +7,7 @@ use crate::session::{connect, control, hello};
 use bytes::Bytes;
 use soda_oplog::segments::Header;
 use soda_protocol::{
-    Answer, Call, Failure, Frame, FrameKind, Note, OpId, Push, Reply, Request, SessionWelcome,
+    Answer, Call, Failure, Frame, FrameKind, Note, OpId, Push, Reply, Request, Role, SessionWelcome,
 };
 use soda_types::Fid;
 use std::io;
@@ -47,6 +47,19 @@ impl Wire {
                 Ok((wire, session))
             }
             _ => Err(not_soda("hello was not answered by a welcome").into()),
+        }
+    }
+
+    /// Whether the server knows the session that wrote a log. Its key is a secret of the server that opened it, so that is the
+    /// same server, whatever it is called. Nothing is begun or ended by that.
+    pub(super) async fn knows(inner: &Inner, header: &Header) -> Result<bool, WireError> {
+        let (reader, writer) = connect(inner).await.map_err(io::Error::other)?;
+        let mut wire = Wire { reader, writer, last_tag: 0, recalled: Vec::new() };
+        match wire.ask(None, Call::Hello(hello(Role::Data(header.session)))).await {
+            Ok(Answer::Welcome(_)) => Ok(true),
+            Ok(_) => Err(not_soda("hello was not answered by a welcome").into()),
+            Err(WireError::Failed(Failure::SessionEnded)) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

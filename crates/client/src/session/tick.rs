@@ -49,6 +49,7 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
         let disk = crate::lock(&inner.state).behind.disk().cloned();
         if let Some(disk) = disk {
             disk.catch_up();
+            inner.keep_what_was_lost(&disk);
         }
         inner.register_opens();
         inner.release_idle_reservation();

@@ -79,7 +79,7 @@ impl Victim {
         Victim::connect_cold(cache, config).await
     }
 
-    async fn connect(cell: &Cell, cache: TempDir, config: ClientConfig) -> Victim {
+    pub(crate) async fn connect(cell: &Cell, cache: TempDir, config: ClientConfig) -> Victim {
         let victim = Victim::connect_cold(cache, config).await;
         let addr = cell.addr;
         victim.run(|client| async move { warm_up(&client, addr).await }).await;

@@ -3,9 +3,9 @@
 
 use crate::common::delayed::{find, mkdir};
 use crate::common::*;
-use soda_client::{Client, RenameHow};
-use soda_protocol::{SetXattr, WriteAt};
-use soda_types::SetAttr;
+use soda_client::{Allocate, Client, RenameHow};
+use soda_protocol::{Replace, SetXattr, WriteAt};
+use soda_types::{SetAttr, SetTime, Timestamp};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -13,6 +13,11 @@ use std::fmt;
 pub(crate) const TOP: &str = "work";
 
 const XATTR: &[u8] = b"user.step";
+/// Some second; all before a later one were said and not done.
+const LONG_AGO: i64 = 1_000_000_000;
+const NOT_SO_LONG_AGO: i64 = 1_500_000_000;
+/// Of a whiteout.
+const CREDS: Creds = Creds { uid: 5, gid: 6, pid: 7 };
 
 /// One change, by paths below the top.
 #[derive(Clone, Debug)]
@@ -26,6 +31,19 @@ pub(crate) enum Step {
     Symlink(String, String),
     Link(String, String),
     Rename(String, String),
+    /// The same where nothing may be there.
+    NoReplace(String, String),
+    Exchange(String, String),
+    /// A rename that leaves a whiteout.
+    Whiteout(String, String),
+    /// Made without a name, written and then linked.
+    Named(String, String),
+    Fifo(String),
+    Fallocate(String, u64, u64, Allocate),
+    Chown(String, u32, u32),
+    /// Of the last change; seconds since 1970.
+    SetTime(String, i64),
+    RemoveXattr(String),
     Unlink(String),
     Rmdir(String),
 }
@@ -37,14 +55,17 @@ pub(crate) struct Seen {
     /// Of a file its data, of a link its target.
     content: String,
     perm: u16,
+    owner: (u32, u32),
     nlink: u32,
     xattr: Option<String>,
+    /// When it was changed last, if that was said and not done.
+    time: Option<i64>,
 }
 
 impl fmt::Debug for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Seen { kind, content, perm, nlink, xattr } = self;
-        write!(f, "{kind:?} {content:?} {perm:o} {nlink} {xattr:?}")
+        let Seen { kind, content, perm, owner, nlink, xattr, time } = self;
+        write!(f, "{kind:?} {content:?} {perm:o} {owner:?} {nlink} {xattr:?} {time:?}")
     }
 }
 
@@ -85,6 +106,21 @@ pub(crate) fn steps(rounds: usize) -> Vec<Step> {
             Chmod(at("a"), 0o600),
             Unlink(at("s")),
             Symlink(at("s"), "b".into()),
+            Named(at("t"), "named later".into()),
+            NoReplace(at("t"), at("u")),
+            SetTime(at("u"), LONG_AGO + round as i64),
+            Exchange(at("u"), at("a")),
+            Whiteout(at("a"), at("under")),
+            Chown(at("under"), 7, 8 + round as u32),
+            Fifo(at("fifo")),
+            Mkdir(at("x")),
+            Make(at("x/y")),
+            Exchange(at("x"), at("fifo")),
+            SetTime(at("u"), LONG_AGO),
+            Fallocate(at("u"), 0, 9, Allocate::Extend),
+            Write(at("u"), 2, "a longer text".into()),
+            Fallocate(at("u"), 4, 6, Allocate::PunchHole),
+            RemoveXattr(at("u")),
         ]);
         if round > 0 {
             let old = format!("moved{}", round - 1);
@@ -116,7 +152,26 @@ impl Model {
     fn add(&mut self, path: &str, kind: FileKind, content: &str) {
         let perm = if kind == FileKind::Symlink { 0o777 } else { 0o755 };
         self.names.insert(path.to_owned(), self.nodes.len());
-        self.nodes.push(Seen { kind, content: content.to_owned(), perm, nlink: 1, xattr: None });
+        let (owner, content) = ((0, 0), content.to_owned());
+        self.nodes.push(Seen { kind, content, perm, owner, nlink: 1, xattr: None, time: None });
+    }
+
+    /// Everything at and below a path is at or below another one, and the other way round.
+    fn exchange(&mut self, one: &str, other: &str) {
+        let instead = |path: &str| {
+            let under =
+                |from: &str| path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+            let moved = under(one).map(|rest| format!("{other}{rest}"));
+            moved.or_else(|| under(other).map(|rest| format!("{one}{rest}")))
+        };
+        let names = std::mem::take(&mut self.names).into_iter();
+        self.names = names.map(|(path, node)| (instead(&path).unwrap_or(path), node)).collect();
+    }
+
+    fn written(&mut self, path: &str) -> &mut String {
+        let node = self.node(path);
+        node.time = None;
+        &mut node.content
     }
 
     fn node(&mut self, path: &str) -> &mut Seen {
@@ -129,11 +184,33 @@ impl Model {
             Step::Make(path) => self.add(path, FileKind::File, ""),
             Step::Symlink(path, target) => self.add(path, FileKind::Symlink, target),
             Step::Write(path, at, data) => {
-                let content = &mut self.node(path).content;
+                let content = self.written(path);
                 content.truncate(*at as usize);
                 content.push_str(data);
             }
-            Step::Truncate(path, size) => self.node(path).content.truncate(*size as usize),
+            Step::Truncate(path, size) => self.written(path).truncate(*size as usize),
+            Step::Fallocate(path, at, len, how) => {
+                let (at, end, content) = (*at as usize, (*at + *len) as usize, self.written(path));
+                match how {
+                    Allocate::Extend => {
+                        content.extend(std::iter::repeat_n('\0', end.saturating_sub(content.len())))
+                    }
+                    Allocate::PunchHole => content.replace_range(at..end, &"\0".repeat(end - at)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            Step::Named(path, data) => self.add(path, FileKind::File, data),
+            Step::Fifo(path) => self.add(path, FileKind::Fifo, ""),
+            Step::Chown(path, uid, gid) => self.node(path).owner = (*uid, *gid),
+            Step::SetTime(path, secs) => self.node(path).time = Some(*secs),
+            Step::RemoveXattr(path) => self.node(path).xattr = None,
+            Step::Exchange(one, other) => self.exchange(one, other),
+            Step::Whiteout(from, to) => {
+                self.apply(&Step::Rename(from.clone(), to.clone()));
+                self.add(from, FileKind::CharDevice, "");
+                let left = self.node(from);
+                (left.perm, left.owner) = (0, (CREDS.uid, CREDS.gid));
+            }
             Step::Chmod(path, perm) => self.node(path).perm = *perm,
             Step::SetXattr(path, value) => self.node(path).xattr = Some(value.clone()),
             Step::Link(from, to) => {
@@ -142,7 +219,7 @@ impl Model {
             Step::Unlink(path) | Step::Rmdir(path) => {
                 self.names.remove(path);
             }
-            Step::Rename(from, to) => {
+            Step::Rename(from, to) | Step::NoReplace(from, to) => {
                 let below = format!("{from}/");
                 let moved = |path: &str| path == from || path.starts_with(&below);
                 let (moving, rest): (Vec<_>, Vec<_>) =
@@ -213,14 +290,46 @@ pub(crate) async fn take(client: &Arc<Client>, step: &Step) {
             let fid = meant(client, path).await;
             client.setxattr(fid, XATTR, value.as_bytes(), SetXattr::Either, KillPriv::Keep).await.unwrap();
         }
+        Step::RemoveXattr(path) => client.removexattr(meant(client, path).await, XATTR).await.unwrap(),
+        Step::Chown(path, uid, gid) => {
+            let set = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };
+            client.setattr(meant(client, path).await, set).await.unwrap();
+        }
+        Step::SetTime(path, secs) => {
+            let set = SetAttr { mtime: Some(SetTime::At(Timestamp::new(*secs, 5))), ..SetAttr::default() };
+            client.setattr(meant(client, path).await, set).await.unwrap();
+        }
+        Step::Fallocate(path, at, len, how) => {
+            let file = client.open(meant(client, path).await, OpenMode::ReadWrite).await.unwrap();
+            client.fallocate(&file, *at, *len, *how, KillPriv::Keep).await.unwrap();
+        }
+        Step::Named(path, data) => {
+            let (dir, last) = place(client, path).await;
+            let (_, file) = client.tmpfile(dir, new_node(FileKind::File), OpenMode::ReadWrite).await.unwrap();
+            write(client, &file, 0, data.clone()).await;
+            client.link(file.fid(), dir, &last).await.unwrap();
+        }
+        Step::Fifo(path) => {
+            let (dir, last) = place(client, path).await;
+            client.create(dir, &last, new_node(FileKind::Fifo)).await.unwrap();
+        }
         Step::Link(from, to) => {
             let fid = meant(client, from).await;
             let (dir, last) = place(client, to).await;
             client.link(fid, dir, &last).await.unwrap();
         }
-        Step::Rename(from, to) => {
+        Step::Rename(from, to)
+        | Step::NoReplace(from, to)
+        | Step::Exchange(from, to)
+        | Step::Whiteout(from, to) => {
+            let how = match step {
+                Step::NoReplace(..) => RenameHow::NoReplace,
+                Step::Exchange(..) => RenameHow::Exchange,
+                Step::Whiteout(..) => RenameHow::Whiteout { existing: Replace::Refused, creds: CREDS },
+                _ => RenameHow::Plain,
+            };
             let (from, to) = (place(client, from).await, place(client, to).await);
-            client.rename(from.0, &from.1, to.0, &to.1, RenameHow::Plain).await.unwrap();
+            client.rename(from.0, &from.1, to.0, &to.1, how).await.unwrap();
         }
         Step::Unlink(path) => {
             let (dir, last) = place(client, path).await;
@@ -248,6 +357,8 @@ pub(crate) async fn look(client: &Arc<Client>) -> Option<Picture> {
                 kind: attr.kind,
                 content: String::new(),
                 perm: attr.perm,
+                owner: (attr.uid, attr.gid),
+                time: None,
                 nlink: if attr.kind == FileKind::Directory { 0 } else { attr.nlink },
                 xattr: None,
             };
@@ -257,12 +368,15 @@ pub(crate) async fn look(client: &Arc<Client>) -> Option<Picture> {
                     let target = client.readlink(entry.fid).await.unwrap();
                     seen.content = String::from_utf8(target.to_vec()).unwrap();
                 }
-                _ => {
+                FileKind::File => {
+                    let secs = attr.mtime.secs;
+                    seen.time = (secs < NOT_SO_LONG_AGO).then_some(secs);
                     let file = client.open(entry.fid, OpenMode::Read).await.unwrap();
                     seen.content = String::from_utf8(read(client, &file).await.to_vec()).unwrap();
                     let value = client.getxattr(entry.fid, XATTR).await.ok();
                     seen.xattr = value.map(|value| String::from_utf8(value.to_vec()).unwrap());
                 }
+                _ => {}
             }
             picture.insert(path, seen);
         }

@@ -3,6 +3,7 @@
 mod cuts;
 pub(crate) mod files;
 mod large;
+mod together;
 
 use crate::common::delayed::*;
 use crate::common::proxy::{Proxy, Weather};

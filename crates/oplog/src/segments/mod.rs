@@ -5,13 +5,13 @@
 //! needed any more. Each file:
 //!
 //! ```text
-//! magic "SODALOG3" | entry | entry | ...          entry = length u32 | crc32c u32 | body     (little-endian)
+//! magic "SODALOG4" | entry | entry | ...          entry = length u32 | crc32c u32 | body     (little-endian)
 //! ```
 //!
 //! The check sum is over length and body; the body is an [`Entry`] in postcard. The first entry of each file is a
 //! [`Entry::Header`], so a file explains itself when the ones before it are gone. Format 1 had digests in one slot, one under
 //! way at a time: its files have no [`Entry::Slots`] and no [`Entry::SentBehind`], and [`Entry::Applied`] in place of
-//! [`Entry::AppliedAs`]. Format 2 had no [`Entry::After`]. Both are read all the same.
+//! [`Entry::AppliedAs`]. Format 2 had no [`Entry::After`], format 3 no [`Entry::GivenUpHere`]. All are read all the same.
 //!
 //! # After a crash
 //! The log ends with its first entry that is not whole. At the end of the last file that is what a crash leaves, and
@@ -34,9 +34,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use read::{Damage, Digested, Found, read};
+pub use read::{Damage, Digested, Found, owner, read};
 
-const MAGIC: &[u8; 8] = b"SODALOG3";
+const MAGIC: &[u8; 8] = b"SODALOG4";
 /// A file that has reached this many bytes is followed by a new one.
 const FILE_BYTES: u64 = 16 << 20;
 /// A file of less is left, although nothing in it is needed.
@@ -71,7 +71,7 @@ pub enum Entry {
     Lost {
         from: Sequence,
     },
-    /// The server will never take these. They are kept elsewhere.
+    /// The server will never take these. They are kept elsewhere, or needed by nobody.
     GivenUp {
         lsns: Vec<Lsn>,
     },
@@ -94,6 +94,10 @@ pub enum Entry {
     /// Follows the slots, if the file goes on where another one ended: how many bytes that has.
     After {
         bytes: u64,
+    },
+    /// The server will never take these, and they are nowhere else. A log with them is not removed.
+    GivenUpHere {
+        lsns: Vec<Lsn>,
     },
 }
 
@@ -349,9 +353,11 @@ impl Segments {
             return if self.current.last < floor { self.start_over() } else { Ok(()) };
         }
         if self.current.last < floor && self.current.bytes + self.buffer.len() as u64 >= WORTH_DELETING {
+            // As long as these files are there they need their end: another one may not be had, or not be begun any more.
+            let _ = self.write_on();
+            self.begin_file()?;
             // Nor is what could not be written, if the disk is full.
             self.buffer.clear();
-            self.begin_file()?;
         }
         self.delete_below(floor)
     }

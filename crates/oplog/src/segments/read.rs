@@ -20,6 +20,8 @@ pub struct Found {
     pub sent: Vec<Digested>,
     /// Never sent, or lost by the server; ascending.
     pub pending: Vec<Record>,
+    /// What the server will never take, and that is nowhere else; ascending.
+    pub given_up: Vec<Record>,
     /// The last digest that was sent; 0: none.
     pub last_digest: Sequence,
     /// Versions that the server had of inodes, each from a record on; ascending.
@@ -43,10 +45,10 @@ impl Found {
         known.iter().rev().find(|(from, _)| *from <= lsn).map(|(_, version)| *version)
     }
 
-    /// Everything that the server's disk may lack, in order.
+    /// Everything that the server's disk may lack, in order; also what it will never take.
     pub fn records(&self) -> Vec<&Record> {
         let digests = self.applied.iter().chain(&self.sent).flat_map(|digest| &digest.records);
-        let mut all: Vec<&Record> = digests.chain(&self.pending).collect();
+        let mut all: Vec<&Record> = digests.chain(&self.pending).chain(&self.given_up).collect();
         all.sort_unstable_by_key(|record| record.lsn);
         all
     }
@@ -74,6 +76,24 @@ pub fn read(directory: &Path) -> Result<Option<Found>, SegmentError> {
         return Err(SegmentError::NotALog { path: damage.file.clone() });
     }
     Ok(state.found(damage))
+}
+
+/// Whose log it is, from the beginning of its oldest file: also while somebody writes it. `None` if that cannot be told.
+///
+/// # Errors
+/// It cannot be read.
+pub fn owner(directory: &Path) -> Result<Option<Header>, SegmentError> {
+    let Some((_, path)) = files(directory)?.into_iter().next() else { return Ok(None) };
+    let mut bytes = Vec::new();
+    let begin = File::open(&path).and_then(|file| file.take(LONGEST_HEAD as u64).read_to_end(&mut bytes));
+    begin.map_err(|source| SegmentError::Io { path: path.clone(), source })?;
+    let mut state = State::default();
+    let mut rest = body(&path, &bytes)?.unwrap_or_default();
+    while let Some((Some(entry @ (Entry::Header(_) | Entry::Slots(_))), after)) = split(rest) {
+        state.add(entry);
+        rest = after;
+    }
+    Ok(state.header)
 }
 
 /// The files of a log, oldest first, and where it is damaged.
@@ -265,6 +285,7 @@ struct State {
     /// Without an answer, in their order.
     sent: VecDeque<Batch>,
     pending: BTreeMap<Lsn, Record>,
+    given_up: BTreeMap<Lsn, Record>,
     last_digest: Sequence,
     /// Not followed by their record yet.
     told: Vec<(Fid, Version)>,
@@ -322,6 +343,11 @@ impl State {
             Entry::GivenUp { lsns } => {
                 let lsns: BTreeSet<Lsn> = lsns.into_iter().collect();
                 self.pending.retain(|lsn, _| !lsns.contains(lsn));
+                self.given_up.retain(|lsn, _| !lsns.contains(lsn));
+            }
+            Entry::GivenUpHere { lsns } => {
+                let given_up = lsns.iter().filter_map(|lsn| self.pending.remove_entry(lsn));
+                self.given_up.extend(given_up);
             }
             Entry::Durable { up_to } => self.applied.retain(|batch| batch.op.sequence > up_to),
             Entry::After { .. } => {}
@@ -375,6 +401,7 @@ impl State {
             applied: self.applied.into_iter().map(digested).collect(),
             sent: self.sent.into_iter().map(digested).collect(),
             pending: list(self.pending),
+            given_up: list(self.given_up),
             last_digest: self.last_digest,
             versions,
             through: self.through,

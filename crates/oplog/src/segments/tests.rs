@@ -173,16 +173,18 @@ fn logs_of_the_formats_before_are_read() {
     let with_header = first.len();
     encode(&Entry::Slots(9), &mut first);
     let rest = &whole[first.len()..];
-    // The third format only adds what a second file begins with.
-    fs::write(&path, [b"SODALOG2", &whole[MAGIC.len()..]].concat()).unwrap();
-    let found = read(directory.path()).unwrap().unwrap();
-    assert_eq!((found.header.slots, numbers(&found.pending), found.damage), (9, vec![3, 5, 6], None));
+    // The third format only adds what a second file begins with, the fourth what is given up.
+    for magic in [b"SODALOG2", b"SODALOG3"] {
+        fs::write(&path, [magic, &whole[MAGIC.len()..]].concat()).unwrap();
+        let found = read(directory.path()).unwrap().unwrap();
+        assert_eq!((found.header.slots, numbers(&found.pending), found.damage), (9, vec![3, 5, 6], None));
+    }
     fs::write(&path, [b"SODALOG1", &first[MAGIC.len()..with_header], rest].concat()).unwrap();
     let found = read(directory.path()).unwrap().unwrap();
     assert_eq!((found.header.slots, found.header.digest_slots().count), (1, 1));
     assert_eq!((numbers(&found.pending), found.sent.len(), found.damage), (vec![3, 5, 6], 1, None));
-    fs::write(&path, [b"SODALOG4", &whole[MAGIC.len()..]].concat()).unwrap();
-    assert!(matches!(read(directory.path()), Err(SegmentError::TooNew { format: 4, .. })));
+    fs::write(&path, [b"SODALOG5", &whole[MAGIC.len()..]].concat()).unwrap();
+    assert!(matches!(read(directory.path()), Err(SegmentError::TooNew { format: 5, .. })));
 }
 
 #[test]
@@ -318,6 +320,30 @@ fn files_go_when_nothing_in_them_is_needed() {
     assert_eq!(read(directory.path()).unwrap().unwrap().pending, []);
 }
 
+/// As on a disk without room for another file.
+#[test]
+fn a_log_that_cannot_be_replaced_has_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut segments = create(directory.path());
+    let data = Bytes::from(vec![1; WORTH_DELETING as usize]);
+    let change = Change::Write { fid: fid(2), offset: 0, data, kill_suid_sgid: false };
+    segments.append(&Entry::Record(record(1, change)));
+    segments.write().unwrap();
+    fs::create_dir(path_of(directory.path(), 2)).unwrap();
+    [sent(1, &[1]), applied(1), Entry::Durable { up_to: Sequence(1) }]
+        .iter()
+        .for_each(|entry| segments.append(entry));
+    segments.forget_below(Lsn(2)).unwrap_err();
+    segments.write_on().unwrap();
+    fs::remove_dir(path_of(directory.path(), 2)).unwrap();
+    let found = read(directory.path()).unwrap().unwrap();
+    assert_eq!((found.last_digest, found.records().len()), (Sequence(1), 0));
+    segments.forget_below(Lsn(2)).unwrap();
+    assert!(!path_of(directory.path(), 1).exists());
+    let found = read(directory.path()).unwrap().unwrap();
+    assert_eq!((found.last_digest, found.records().len(), found.damage), (Sequence(1), 0, None));
+}
+
 #[test]
 fn what_the_server_lost_is_to_be_sent_again() {
     let directory = tempfile::tempdir().unwrap();
@@ -331,12 +357,14 @@ fn what_the_server_lost_is_to_be_sent_again() {
     }
     segments.append(&Entry::Lost { from: Sequence(2) });
     segments.append(&sent(5, &[2]));
+    segments.append(&Entry::GivenUpHere { lsns: vec![Lsn(3), Lsn(4)] });
     segments.append(&Entry::GivenUp { lsns: vec![Lsn(3)] });
+    segments.append(&Entry::Record(write(5)));
     segments.sync().unwrap();
     let found = read(directory.path()).unwrap().unwrap();
     assert_eq!(numbers(&found.applied[0].records), [1]);
     assert_eq!(numbers(&found.sent[0].records), [2]);
-    assert_eq!(numbers(&found.pending), [4]);
+    assert_eq!((numbers(&found.given_up), numbers(&found.pending)), (vec![4], vec![5]));
     assert_eq!(found.last_digest, Sequence(5));
 }
 
@@ -406,7 +434,8 @@ fn bodies(dice: &[[u8; 5]]) -> Vec<Vec<u8>> {
     for (sequence, record) in (1..).zip(history) {
         let lsns = [record.lsn.0];
         entries.extend([Entry::Told { fid: fid(2), version: Version(sequence) }, Entry::Record(record)]);
-        match sequence % 4 {
+        match sequence % 5 {
+            4 => entries.push(Entry::GivenUpHere { lsns: vec![Lsn(lsns[0])] }),
             0 => entries.push(Entry::Lost { from: Sequence(sequence - 1) }),
             1 => entries.extend([sent(sequence, &lsns), first_applied(sequence)]),
             2 => entries.extend([sent(sequence, &lsns), applied_at(sequence, &[(3, 9)])]),

@@ -11,15 +11,20 @@
 //! fails: an operating system says once that it could not write something, and forgets it; so nothing of the files is believed
 //! to be on the disk after a sync that failed, until the server's disk has all that was in them and they are replaced.
 //!
+//! What is given up goes into a log of its own, and is held here until the disk has that: whenever this process dies, it is in
+//! one of them ([`DiskLog::keep_apart`]).
+//!
 //! One log is of one session. When that is lost, so is the log: it is put aside, and the next session begins another.
 
+pub(crate) mod holder;
 pub(crate) mod place;
 
-use crate::lock;
+use crate::{crash, lock};
 use place::{Note, Place};
-use soda_oplog::segments::{self, Entry, Header, Safety, SegmentError, Segments, SyncData};
+use soda_oplog::segments::{self, Entry, Found, Header, Safety, SegmentError, Segments, SyncData};
 use soda_oplog::{Change, DigestId, Lsn, Object, Record};
 use soda_types::{Fid, Sequence, Version};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -27,6 +32,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Beside what may wait, in bytes: what is told and not durable yet, and what is left of files.
 const BEYOND_PENDING: u64 = 256 << 20;
+
+/// So often a log is read that others write.
+const READS: u32 = 3;
+/// Why a log is kept of which nothing else is needed.
+pub(crate) const GIVEN_UP: &str = "the server would not take these, and when that turned out there was no room on the local \
+     disk to keep them apart";
 
 /// The files of a log.
 #[derive(Debug)]
@@ -49,7 +60,31 @@ pub(crate) struct DiskLog {
     no_room: AtomicBool,
     /// Somebody syncs a full file, to begin another one.
     beginning: AtomicBool,
+    given_up: Mutex<GivenUp>,
+    /// One at a time puts aside what is given up.
+    putting_aside: Mutex<()>,
     sync_data: SyncData,
+}
+
+/// What will never be told, and is nowhere but in the files of this log.
+#[derive(Debug, Default)]
+struct GivenUp {
+    lsns: BTreeSet<Lsn>,
+    /// For what there was no room elsewhere, and why it was given up.
+    again: Vec<(Vec<Record>, String)>,
+    /// Why that could not be kept elsewhere.
+    is_said: bool,
+    /// The log was kept, or left, as a whole: with all of it.
+    kept: Option<PathBuf>,
+}
+
+/// Where records are that were given up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Aside {
+    /// Among the logs that are kept.
+    Kept(PathBuf),
+    /// In this log, which goes on: there was no room elsewhere. Tried again.
+    Here,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +137,8 @@ impl DiskLog {
             syncing: Mutex::default(),
             no_room: AtomicBool::new(false),
             beginning: AtomicBool::new(false),
+            given_up: Mutex::default(),
+            putting_aside: Mutex::default(),
             sync_data: File::sync_data,
         }
     }
@@ -124,6 +161,13 @@ impl DiskLog {
             None => Entry::Sent { op, lsns },
             Some(_) => Entry::SentBehind { op, lsns },
         });
+    }
+
+    /// The server will never take these. Under the lock of the caches.
+    pub(crate) fn push_given_up(&self, records: &[Record]) {
+        let lsns: Vec<Lsn> = records.iter().map(|record| record.lsn).collect();
+        lock(&self.given_up).lsns.extend(&lsns);
+        self.push(Entry::GivenUpHere { lsns });
     }
 
     /// Records below are not needed any more.
@@ -278,6 +322,8 @@ impl DiskLog {
             }
         }
         // First, as it may make room. Should it fail, the files stay longer.
+        let held = lock(&self.given_up).lsns.first().copied();
+        let floor = floor.map(|floor| held.map_or(floor, |held| floor.min(held)));
         let forgotten = floor.map_or(Ok(()), |floor| files.segments.forget_below(floor));
         files.segments.write_on()?;
         self.written.store(files.taken, Ordering::Release);
@@ -295,7 +341,7 @@ impl DiskLog {
 
     fn begin(&self) -> Result<Files, SegmentError> {
         let failed = |source| SegmentError::Io { path: self.cache_dir.clone(), source };
-        let place = Place::take(&self.cache_dir).map_err(failed)?;
+        let place = Place::take(&self.cache_dir, &self.name).map_err(failed)?;
         let segments =
             Segments::create(place.dir(), self.header.clone(), self.safety)?.syncing_with(self.sync_data);
         Ok(Files { place, segments, taken: 0 })
@@ -309,8 +355,14 @@ impl DiskLog {
         }
     }
 
-    /// Nothing of it is needed any more. It is not written to afterwards.
+    /// Nothing of it is needed any more, but for what was given up and is nowhere else: with that it is kept. It is not written
+    /// to afterwards.
     pub(crate) fn remove(&self) {
+        let _no_other = lock(&self.putting_aside);
+        if !lock(&self.given_up).lsns.is_empty() {
+            self.keep(GIVEN_UP);
+            return;
+        }
         if let Some(files) = self.end() {
             files.place.remove();
         }
@@ -329,7 +381,9 @@ impl DiskLog {
                 "what is left on the local disk may not survive a power cut: the disk fails"
             );
         }
-        Some(files.place.dir().to_owned())
+        let dir = files.place.dir().to_owned();
+        lock(&self.given_up).kept = Some(dir.clone());
+        Some(dir)
     }
 
     fn end(&self) -> Option<Files> {
@@ -348,20 +402,67 @@ impl DiskLog {
         }
         let note = Note::new(&self.name, why);
         let kept = files.place.keep(&note);
-        kept.map_err(|error| tracing::error!(%error, "the operation log could not be put aside")).ok()
+        let kept =
+            kept.map_err(|error| tracing::error!(%error, "the operation log could not be put aside")).ok();
+        lock(&self.given_up).kept.clone_from(&kept);
+        kept
     }
 
-    /// Puts records that were given up into a log of their own, for recovery. Returns where it lies.
-    pub(crate) fn keep_apart(&self, records: &[Record], why: &str) -> Option<PathBuf> {
-        let keep = || -> Result<PathBuf, SegmentError> {
-            let failed = |source| SegmentError::Io { path: self.cache_dir.clone(), source };
-            let dir = place::new_kept(&self.cache_dir, &Note::new(&self.name, why)).map_err(failed)?;
+    /// Puts records that were given up ([`DiskLog::push_given_up`]) into a log of their own, for recovery, before this one
+    /// forgets them. Reads all of this log: may take long.
+    pub(crate) fn keep_apart(&self, records: Vec<Record>, why: &str) -> Aside {
+        let _one_at_a_time = lock(&self.putting_aside);
+        if let Some(kept) = &lock(&self.given_up).kept {
+            return Aside::Kept(kept.clone());
+        }
+        let _ = self.write();
+        crash::point_of_loss("client.given-up");
+        match self.write_apart(&records, why) {
+            Ok(dir) => {
+                crash::point_of_loss("client.kept-apart");
+                let lsns: Vec<Lsn> = records.iter().map(|record| record.lsn).collect();
+                self.push(Entry::GivenUp { lsns: lsns.clone() });
+                let mut given_up = lock(&self.given_up);
+                given_up.lsns.retain(|lsn| !lsns.contains(lsn));
+                given_up.is_said = false;
+                drop(given_up);
+                let _ = self.write();
+                Aside::Kept(dir)
+            }
+            Err(error) => {
+                let mut given_up = lock(&self.given_up);
+                // The next ones as a rule fail in the same way.
+                if !std::mem::replace(&mut given_up.is_said, true) {
+                    tracing::error!(%error, "what was given up stays in the operation log until it can be kept elsewhere");
+                }
+                given_up.again.push((records, why.to_owned()));
+                Aside::Here
+            }
+        }
+    }
+
+    /// Whether [`DiskLog::keep_apart`] is to be tried again.
+    pub(crate) fn has_more_to_keep(&self) -> bool {
+        !lock(&self.given_up).again.is_empty()
+    }
+
+    /// As [`DiskLog::keep_apart`], of what there was no room for. Returns where it lies now.
+    pub(crate) fn keep_the_rest(&self) -> Vec<PathBuf> {
+        let again = std::mem::take(&mut lock(&self.given_up).again);
+        let kept = again.into_iter().map(|(records, why)| self.keep_apart(records, &why));
+        let kept = kept.filter_map(|aside| match aside {
+            Aside::Kept(dir) => Some(dir),
+            Aside::Here => None,
+        });
+        kept.collect()
+    }
+
+    fn write_apart(&self, records: &[Record], why: &str) -> Result<PathBuf, SegmentError> {
+        let failed = |source| SegmentError::Io { path: self.cache_dir.clone(), source };
+        let found = self.find();
+        let dir = place::new_kept(&self.cache_dir, &Note::new(&self.name, why)).map_err(failed)?;
+        let fill = || -> Result<(), SegmentError> {
             let mut segments = Segments::create(&dir, self.header.clone(), self.safety)?;
-            let _ = self.write();
-            let found = match &*lock(&self.files) {
-                Stage::Begun(files) => segments::read(files.place.dir())?,
-                Stage::NothingYet | Stage::Ended => None,
-            };
             for record in records {
                 let found_at = |fid| Some((fid, found.as_ref()?.version_before(fid, record.lsn)?));
                 for (fid, version) in inodes_of(&record.change).filter_map(found_at) {
@@ -370,9 +471,24 @@ impl DiskLog {
                 segments.append(&Entry::Record(record.clone()));
             }
             segments.sync()?;
-            Ok(dir)
+            place::sync_names(&dir).map_err(failed)
         };
-        keep().map_err(|error| tracing::error!(%error, "what was given up could not be kept")).ok()
+        match fill() {
+            Ok(()) => Ok(dir),
+            Err(error) => {
+                let _ = std::fs::remove_dir_all(&dir);
+                Err(error)
+            }
+        }
+    }
+
+    /// What is in the files, while others write them: what they delete meanwhile is looked for again.
+    fn find(&self) -> Option<Found> {
+        let dir = match &*lock(&self.files) {
+            Stage::Begun(files) => files.place.dir().to_owned(),
+            Stage::NothingYet | Stage::Ended => return None,
+        };
+        (0..READS).find_map(|_| segments::read(&dir).ok())?
     }
 }
 

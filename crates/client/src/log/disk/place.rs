@@ -1,14 +1,16 @@
 //! Where logs lie: directories in the cache directory, each of one client or kept for recovery.
 //!
 //! ```text
-//! <cache-dir>/oplog/3/          the log of a client, or left by one that crashed: files of soda_oplog::segments
-//!                  /3/lock      locked as long as the client runs
+//! <cache-dir>/oplog/3/          the log of a client, or left by one that crashed: files of soda_oplog::segments; locked itself
+//!                               by who looks after what a crashed one left
+//!                  /3/lock      locked as long as the client runs, which names itself in it
 //!                  /kept/NAME/  will not be sent to the server any more: for `soda recover`
 //!                  /kept/NAME/why
 //!                            /reached   how far it has been applied (crate::recover)
 //!                            /lock      locked while it is applied
 //! ```
 
+use super::holder::{self, Holder};
 use crate::private;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, DirBuilder, File};
@@ -31,6 +33,20 @@ const MOST: usize = 1000;
 pub(crate) struct Place {
     dir: PathBuf,
     lock: File,
+    /// Of one that was left.
+    _looked_after: Option<File>,
+}
+
+/// What came of an attempt to have a log that is there.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    Mine(Place),
+    /// It is gone, or kept by now.
+    Gone,
+    /// Somebody else tells the server of it, applies it, or looks at it.
+    LookedAfter,
+    /// A client writes it.
+    InUse(Holder),
 }
 
 /// Why a log is kept.
@@ -44,11 +60,11 @@ pub(crate) struct Note {
 }
 
 impl Place {
-    /// A new one.
+    /// A new one; `client`: host and mount point.
     ///
     /// # Errors
     /// The cache directory cannot be written.
-    pub(crate) fn take(cache_dir: &Path) -> io::Result<Place> {
+    pub(crate) fn take(cache_dir: &Path, client: &str) -> io::Result<Place> {
         let all = cache_dir.join(ALL);
         private::make_dir(&all)?;
         for number in 0..MOST {
@@ -60,37 +76,59 @@ impl Place {
             }
             // Somebody who looks for logs may have been quicker, and taken it for an empty one.
             if let Some(place) = Place::lock(&dir)? {
+                holder::note(&place.lock, client);
                 return Ok(place);
             }
         }
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "too many operation logs in it"))
     }
 
-    /// The logs that crashed clients have left. What is empty is removed.
+    /// Takes a log that a client has left, be it in its own place or among those that are kept. Who is about to look after one
+    /// says so first, by a lock on the directory itself: so it is told from a client that runs.
     ///
     /// # Errors
-    /// The cache directory cannot be read.
-    pub(crate) fn left(cache_dir: &Path) -> io::Result<Vec<Place>> {
-        let mut left = Vec::new();
-        for dir in directories(&cache_dir.join(ALL))? {
-            let is_log = dir.file_name().and_then(|name| name.to_str()).is_some_and(is_number);
-            let Some(place) = is_log.then(|| Place::lock(&dir)).transpose()?.flatten() else { continue };
-            match has_files(&dir)? {
-                true => left.push(place),
-                false => place.remove(),
-            }
+    /// It cannot be locked.
+    pub(crate) fn claim(dir: &Path) -> io::Result<Claim> {
+        let looked_after = match File::open(dir) {
+            Ok(looked_after) => looked_after,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Claim::Gone),
+            Err(error) => return Err(error),
+        };
+        match flock(&looked_after, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Claim::LookedAfter),
+            // Where directories cannot be locked, the other lock is all there is.
+            Ok(()) | Err(_) => {}
         }
-        left.sort_by(|a, b| a.dir.cmp(&b.dir));
-        Ok(left)
+        match Place::lock(dir)? {
+            Some(place) => Ok(Claim::Mine(Place { _looked_after: Some(looked_after), ..place })),
+            None if !dir.join(LOCK).exists() => Ok(Claim::Gone),
+            None => Ok(Claim::InUse(holder::of(&dir.join(LOCK)))),
+        }
+    }
+
+    /// Whether there is a log in it.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn has_files(&self) -> io::Result<bool> {
+        let is_log = |entry: io::Result<fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "log"))
+        };
+        Ok(fs::read_dir(&self.dir)?.any(is_log))
     }
 
     /// Of another process, which has passed its lock on.
     pub(crate) fn taken_over(dir: PathBuf, lock: File) -> Place {
-        Place { dir, lock }
+        Place { dir, lock, _looked_after: None }
     }
 
     pub(crate) fn lock_to_pass_on(&self) -> io::Result<File> {
         self.lock.try_clone()
+    }
+
+    /// The client that wrote it, as far as that is known.
+    pub(crate) fn client(&self) -> Option<String> {
+        client_of(&self.dir)
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -124,7 +162,7 @@ impl Place {
     ///
     /// # Errors
     /// The lock cannot be made.
-    pub(crate) fn lock(dir: &Path) -> io::Result<Option<Place>> {
+    fn lock(dir: &Path) -> io::Result<Option<Place>> {
         let path = dir.join(LOCK);
         let lock = match File::options().create(true).append(true).mode(0o600).open(&path) {
             Ok(lock) => lock,
@@ -139,7 +177,7 @@ impl Place {
         // It may have been removed or kept in between.
         let there = fs::metadata(&path).ok().map(|found| found.ino());
         let same = there == Some(lock.metadata()?.ino());
-        Ok(same.then(|| Place { dir: dir.to_owned(), lock }))
+        Ok(same.then(|| Place { dir: dir.to_owned(), lock, _looked_after: None }))
     }
 }
 
@@ -152,14 +190,50 @@ pub(crate) fn new_kept(cache_dir: &Path, note: &Note) -> io::Result<PathBuf> {
     private::make_dir(&kept)?;
     let dir = free_name(&kept, note);
     private::make_dir(&dir)?;
-    note.write(&dir)?;
-    Ok(dir)
+    match note.write(&dir) {
+        Ok(()) => Ok(dir),
+        Err(error) => {
+            let _ = fs::remove_dir_all(&dir);
+            Err(error)
+        }
+    }
+}
+
+/// Has the disk know the names of a kept log: those in it, its own, and that of the directory of all of them.
+///
+/// # Errors
+/// The disk fails.
+pub(crate) fn sync_names(kept: &Path) -> io::Result<()> {
+    kept.ancestors().take(3).try_for_each(|dir| File::open(dir)?.sync_all())
 }
 
 /// Bytes of the files of a log; of what cannot be looked at, none.
 pub(crate) fn bytes(dir: &Path) -> u64 {
     let files = fs::read_dir(dir).into_iter().flatten().flatten();
     files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum()
+}
+
+/// The client that writes a log, or left it: host and mount point.
+pub(crate) fn client_of(dir: &Path) -> Option<String> {
+    holder::client_of(&dir.join(LOCK))
+}
+
+/// When a log was written last, since 1970.
+pub(crate) fn written_at(dir: &Path) -> Duration {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    let times = files.filter_map(|file| file.metadata().and_then(|found| found.modified()).ok());
+    times.max().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default()
+}
+
+/// Directories of the logs that clients write or have left.
+///
+/// # Errors
+/// The cache directory cannot be read.
+pub(crate) fn numbered(cache_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut all = directories(&cache_dir.join(ALL))?;
+    all.retain(|dir| dir.file_name().and_then(|name| name.to_str()).is_some_and(is_number));
+    all.sort();
+    Ok(all)
 }
 
 /// Directories of the logs that are kept, oldest first.
@@ -209,13 +283,6 @@ fn is_number(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn has_files(dir: &Path) -> io::Result<bool> {
-    let is_log = |entry: io::Result<fs::DirEntry>| {
-        entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "log"))
-    };
-    Ok(fs::read_dir(dir)?.any(is_log))
-}
-
 fn directories(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -236,19 +303,29 @@ fn directories(dir: &Path) -> io::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
+    fn left(cache_dir: &Path) -> Vec<PathBuf> {
+        let claim = |dir: &PathBuf| matches!(Place::claim(dir).unwrap(), Claim::Mine(_));
+        numbered(cache_dir).unwrap().into_iter().filter(claim).collect()
+    }
+
     #[test]
     fn a_log_is_of_one_client_at_a_time_and_left_when_it_is_gone() {
         let cache = tempfile::tempdir().unwrap();
-        let place = Place::take(cache.path()).unwrap();
-        let other = Place::take(cache.path()).unwrap();
+        let place = Place::take(cache.path(), "host:/mnt").unwrap();
+        let other = Place::take(cache.path(), "host:/mnt").unwrap();
         assert_ne!(place.dir(), other.dir());
         fs::write(place.dir().join("0000000001.log"), "x").unwrap();
-        assert!(Place::left(cache.path()).unwrap().is_empty(), "both are in use");
-        let dir = place.dir().to_owned();
+        assert!(matches!(Place::claim(place.dir()).unwrap(), Claim::InUse(Holder::Alive)));
+        assert!(left(cache.path()).is_empty(), "both are in use");
+        let dirs = [place.dir().to_owned(), other.dir().to_owned()];
         drop((place, other));
-        let left = Place::left(cache.path()).unwrap();
-        assert_eq!(left.iter().map(Place::dir).collect::<Vec<_>>(), [dir]);
-        assert!(Place::left(cache.path()).unwrap().is_empty(), "in use again");
+        assert_eq!(left(cache.path()), dirs);
+        assert_eq!(client_of(&dirs[0]).unwrap(), "host:/mnt");
+        let Claim::Mine(place) = Place::claim(&dirs[0]).unwrap() else { panic!("nobody has it") };
+        assert!(place.has_files().unwrap());
+        assert!(matches!(Place::claim(&dirs[0]).unwrap(), Claim::LookedAfter));
+        place.remove();
+        assert!(matches!(Place::claim(&dirs[0]).unwrap(), Claim::Gone));
     }
 
     #[test]
@@ -256,13 +333,13 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let note = Note { at: Duration::from_secs(77), client: "host:/mnt".into(), why: "cut\noff".into() };
         for name in ["77", "77-1"] {
-            let place = Place::take(cache.path()).unwrap();
+            let place = Place::take(cache.path(), "host:/mnt").unwrap();
             fs::write(place.dir().join("0000000001.log"), "x").unwrap();
             let dir = place.keep(&note).unwrap();
             assert!(dir.ends_with(name) && dir.join("0000000001.log").exists());
             assert_eq!(Note::read(&dir), Note { why: "cut off".into(), ..note.clone() });
         }
         assert_eq!(kept(cache.path()).unwrap().len(), 2);
-        assert!(Place::left(cache.path()).unwrap().is_empty());
+        assert!(left(cache.path()).is_empty());
     }
 }

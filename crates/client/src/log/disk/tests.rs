@@ -1,5 +1,6 @@
 //! The files of a log: what is written when, and what becomes of them.
 
+use super::place::Claim;
 use super::*;
 use soda_oplog::segments;
 use soda_protocol::{OpId, SessionKey};
@@ -36,8 +37,9 @@ fn push(log: &DiskLog, lsn: u64) {
 }
 
 fn left(cache_dir: &Path) -> Vec<segments::Found> {
-    let places = Place::left(cache_dir).unwrap();
-    places.iter().map(|place| segments::read(place.dir()).unwrap().unwrap()).collect()
+    let places = place::numbered(cache_dir).unwrap();
+    let claimed = places.iter().filter(|dir| matches!(Place::claim(dir).unwrap(), Claim::Mine(_)));
+    claimed.map(|dir| segments::read(dir).unwrap().unwrap()).collect()
 }
 
 #[test]
@@ -115,10 +117,63 @@ fn what_is_given_up_is_kept_with_what_was_known_of_it() {
     for lsn in 1..=3 {
         push(&log, lsn);
     }
-    let kept = log.keep_apart(&[record(2, 100)], "refused").unwrap();
+    log.push_given_up(&[record(2, 100)]);
+    let Aside::Kept(kept) = log.keep_apart(vec![record(2, 100)], "refused") else { panic!() };
     let found = segments::read(&kept).unwrap().unwrap();
     assert_eq!(found.pending, [record(2, 100)]);
     assert_eq!(found.version_before(fid(), Lsn(2)), Some(Version(2)));
+    drop(log);
+    let [found] = &left(cache.path())[..] else { panic!() };
+    assert_eq!((&found.pending[..], &found.given_up[..]), (&[record(1, 100), record(3, 100)][..], &[][..]));
+}
+
+/// Whether it ends well or dies, what it could not put aside is left.
+#[test]
+fn what_is_given_up_is_in_the_log_until_it_is_somewhere_else() {
+    for ends in [true, false] {
+        let cache = tempfile::tempdir().unwrap();
+        let log = log(cache.path());
+        log.push_record(std::iter::empty(), record(1, 3 << 20));
+        push(&log, 2);
+        log.push_given_up(&[record(2, 100)]);
+        assert_eq!(log.write(), OnDisk::Yes);
+        let in_the_way = cache.path().join("oplog/kept");
+        std::fs::write(&in_the_way, "no directory").unwrap();
+        assert_eq!(log.keep_apart(vec![record(2, 100)], "refused"), Aside::Here);
+        log.push(Entry::Durable { up_to: Sequence(9) });
+        log.push_forget(Lsn(3));
+        assert_eq!(log.write(), OnDisk::Yes);
+        std::fs::remove_file(&in_the_way).unwrap();
+        if ends {
+            log.remove();
+            let [kept] = &place::kept(cache.path()).unwrap()[..] else { panic!() };
+            assert_eq!(segments::read(kept).unwrap().unwrap().given_up, [record(2, 100)]);
+            assert_eq!(log.keep_the_rest(), std::slice::from_ref(kept), "once");
+            assert!(left(cache.path()).is_empty());
+        } else {
+            drop(log);
+            assert_eq!(left(cache.path())[0].given_up, [record(2, 100)]);
+        }
+    }
+}
+
+#[test]
+fn what_is_given_up_is_put_aside_when_there_is_room() {
+    let cache = tempfile::tempdir().unwrap();
+    let log = log(cache.path());
+    push(&log, 1);
+    log.push_given_up(&[record(1, 100)]);
+    assert_eq!(log.write(), OnDisk::Yes);
+    let in_the_way = cache.path().join("oplog/kept");
+    std::fs::write(&in_the_way, "no directory").unwrap();
+    assert_eq!(log.keep_apart(vec![record(1, 100)], "refused"), Aside::Here);
+    assert_eq!((log.keep_the_rest(), log.has_more_to_keep()), (vec![], true));
+    std::fs::remove_file(&in_the_way).unwrap();
+    let kept = log.keep_the_rest();
+    assert_eq!((&kept, log.has_more_to_keep()), (&place::kept(cache.path()).unwrap(), false));
+    assert_eq!(place::Note::read(&kept[0]).why, "refused");
+    log.remove();
+    assert_eq!(place::kept(cache.path()).unwrap(), kept);
 }
 
 #[test]
