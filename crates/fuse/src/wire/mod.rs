@@ -9,6 +9,7 @@
 
 pub(crate) mod abi;
 mod agreement;
+mod audited;
 mod buffers;
 pub mod connection;
 pub mod device;

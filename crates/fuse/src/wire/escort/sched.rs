@@ -1,7 +1,6 @@
-//! What Linux's scheduler is asked and told (sched(7), sched_setscheduler(2), proc_pid_stat(5)). The other unsafe module of this
-//! crate: rustix lacks sched_setscheduler(2), and the C library's is a stub in musl.
+//! What Linux's scheduler is asked and told (sched(7), proc_pid_stat(5)).
 
-#![allow(unsafe_code)]
+pub(super) use crate::wire::audited::{Policy, policy_of, set_policy};
 
 use crate::caller::is_proc_ours;
 use rustix::thread::{CpuSet, Pid, gettid};
@@ -12,51 +11,6 @@ use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::thread::Builder;
 use std::time::Duration;
-
-/// How a thread is scheduled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Policy {
-    /// `SCHED_OTHER`.
-    Ordinary,
-    /// `SCHED_IDLE`.
-    Idle,
-}
-
-/// Changes how a thread is scheduled.
-///
-/// # Errors
-/// `EPERM`: back from `SCHED_IDLE` without CAP_SYS_NICE. `ESRCH`: the thread has ended.
-pub(super) fn set_policy(thread: Pid, policy: Policy) -> io::Result<()> {
-    let policy = match policy {
-        Policy::Ordinary => libc::SCHED_OTHER,
-        Policy::Idle => libc::SCHED_IDLE,
-    };
-    // The kernel's `struct sched_param`: one number, 0 with these policies.
-    let priority: libc::c_int = 0;
-    // SAFETY: the call only reads `priority`, which outlives it.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_sched_setscheduler,
-            thread.as_raw_nonzero().get(),
-            policy,
-            &raw const priority,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// # Errors
-/// `ESRCH`: the thread has ended. `Unsupported`: it is neither of the two.
-pub(super) fn policy_of(thread: Pid) -> io::Result<Policy> {
-    // SAFETY: takes and gives numbers only.
-    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread.as_raw_nonzero().get()) };
-    match policy {
-        ..0 => Err(io::Error::last_os_error()),
-        policy if policy == i64::from(libc::SCHED_OTHER) => Ok(Policy::Ordinary),
-        policy if policy == i64::from(libc::SCHED_IDLE) => Ok(Policy::Idle),
-        _ => Err(io::ErrorKind::Unsupported.into()),
-    }
-}
 
 /// The cores of the process.
 static FREE: OnceLock<CpuSet> = OnceLock::new();
