@@ -3,6 +3,7 @@
 pub(super) use crate::wire::audited::{Policy, policy_of, set_policy};
 
 use crate::caller::is_proc_ours;
+use crate::wire::obstacle::Obstacle;
 use rustix::thread::{CpuSet, Pid, gettid};
 use std::fs::{self, File};
 use std::io;
@@ -11,6 +12,10 @@ use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::thread::Builder;
 use std::time::Duration;
+
+/// What lets a thread come back from `SCHED_IDLE` (sched(7)).
+const NICE: &str = "the daemon needs CAP_SYS_NICE, or a limit of nice that allows 0: `LimitNICE=+0` in a unit of systemd, for a \
+                    user the line `USER - nice 0` in /etc/security/limits.conf";
 
 /// The cores of the process.
 static FREE: OnceLock<CpuSet> = OnceLock::new();
@@ -32,19 +37,19 @@ pub(super) fn run_as_usual() {
 ///
 /// # Errors
 /// Why not.
-pub(in crate::wire) fn check() -> Result<(), String> {
-    let known = |what: &str, error: io::Error| format!("{what}: {error}");
-    let free = rustix::thread::sched_getaffinity(None).map_err(|error| known("its cores", error.into()))?;
+pub(in crate::wire) fn check() -> Result<(), Obstacle> {
+    let failed = |what: &str, error: io::Error| Obstacle::new(format!("{what}: {error}"), "");
+    let free = rustix::thread::sched_getaffinity(None).map_err(|error| failed("its cores", error.into()))?;
     if free.count() < 2 {
-        return Err("there is one core for it".into());
+        return Err(Obstacle::new("there is one core for it", ""));
     }
-    if policy_of(gettid()).map_err(|error| known("its policy", error))? != Policy::Ordinary {
-        return Err("the daemon is not scheduled as usual".into());
+    if policy_of(gettid()).map_err(|error| failed("its policy", error))? != Policy::Ordinary {
+        return Err(Obstacle::new("the daemon is not scheduled as usual", "start it by `chrt --other 0`"));
     }
     if !is_proc_ours() {
-        return Err("/proc is of another PID namespace".into());
+        return Err(Obstacle::new("/proc is of another PID namespace", "mount /proc in the daemon's own"));
     }
-    fs::metadata("/proc/self/schedstat").map_err(|error| known("/proc/self/schedstat", error))?;
+    fs::metadata("/proc/self/schedstat").map_err(|error| failed("/proc/self/schedstat", error))?;
     let (tell, told) = channel();
     let (_stay, until) = channel::<()>();
     // With a thread that sleeps: one that runs might not get its core again for seconds.
@@ -52,11 +57,13 @@ pub(in crate::wire) fn check() -> Result<(), String> {
         let _ = tell.send(gettid());
         let _ = until.recv();
     };
-    Builder::new().name("fuse-sleeper".into()).spawn(sleeper).map_err(|error| known("a thread", error))?;
-    let sleeper = told.recv().map_err(|_| "a thread has ended")?;
-    set_policy(sleeper, Policy::Idle).map_err(|error| known("SCHED_IDLE", error))?;
-    set_policy(sleeper, Policy::Ordinary)
-        .map_err(|error| known("back from SCHED_IDLE (CAP_SYS_NICE)", error))?;
+    Builder::new().name("fuse-sleeper".into()).spawn(sleeper).map_err(|error| failed("a thread", error))?;
+    let sleeper = told.recv().map_err(|_| Obstacle::new("a thread has ended", ""))?;
+    set_policy(sleeper, Policy::Idle).map_err(|error| failed("SCHED_IDLE", error))?;
+    set_policy(sleeper, Policy::Ordinary).map_err(|error| {
+        let Obstacle { what, .. } = failed("there is no way back from SCHED_IDLE", error);
+        Obstacle::new(what, NICE)
+    })?;
     let _ = FREE.set(free);
     soda_client::threads::begin_with(run_as_usual);
     Ok(())

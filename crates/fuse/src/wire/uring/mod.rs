@@ -35,6 +35,7 @@ use super::abi::{self, NodeId};
 use super::audited::PAYLOAD_LEN;
 use super::device::Device;
 use super::escort::{Hurry, Yielding, YieldingPlace, check_idle};
+use super::obstacle::Obstacle;
 use super::pause::Bell;
 use super::serve::Dispatcher;
 use super::{Handler, Reply, Sink, Unique};
@@ -166,12 +167,17 @@ impl Uring {
     }
 }
 
-/// Why a mount had better not be over io_uring here although it could.
-pub(super) fn drawback() -> Option<String> {
+/// Why a mount of this process had better not be over io_uring although it could.
+pub(super) fn drawback() -> Option<Obstacle> {
     match cores::forbidden() {
-        Ok(None) => check_idle().err().map(|why| format!("its threads cannot let others go first: {why}")),
-        Ok(Some(core)) => Some(format!("core {core} is kept from this process, as by a cpuset")),
-        Err(error) => Some(format!("the cores of the machine are not known: {error}")),
+        Ok(None) => check_idle().err().map(|Obstacle { what, mend }| {
+            Obstacle::new(format!("the daemon's threads cannot let others go first: {what}"), mend)
+        }),
+        Ok(Some(core)) => Some(Obstacle::new(
+            format!("core {core} is kept from this process, as by a cpuset"),
+            "start the daemon where it may use all cores (`AllowedCPUs=` of systemd, the cpuset of a container, taskset(1))",
+        )),
+        Err(error) => Some(Obstacle::new(format!("the cores of the machine are not known: {error}"), "")),
     }
 }
 
