@@ -1,5 +1,5 @@
-//! The ring of one queue and the entries that it shares with the kernel. An [`Entry`] is room for one request, of which the kernel
-//! has the memory from its submission to its completion ([`crate::wire::audited`]).
+//! The ring of one queue and the entries that it shares with the kernel. An [`Entry`] is room for one request, of which the
+//! kernel has the memory from its submission to its completion ([`crate::wire::audited`]).
 
 use super::leave::{HandedEntry, Standing};
 use crate::wire::abi::NodeId;
