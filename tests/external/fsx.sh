@@ -2,7 +2,7 @@
 # fsx 0.3.2 (from crates.io) on a directory: random reads, writes, mapped reads and writes, truncations, holes, copies
 # of one file, each read compared with what was written.
 #
-#   fsx.sh DIRECTORY [SEED...]     FSX_OPERATIONS (100000) operations for each seed (1 2 3 unless given)
+#   fsx.sh DIRECTORY [SEED...]     FSX_OPERATIONS (100000) operations for each seed (FSX_SEEDS, or 1 2 3, unless given)
 #                                  FSX_CONFIG (fsx.toml beside this script)
 #
 # The seeds run side by side, each on a file of its own.
@@ -13,7 +13,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 dir=$(need_directory "$@")
 shift
 seeds=("$@")
-[ ${#seeds[@]} -gt 0 ] || seeds=(1 2 3)
+[ ${#seeds[@]} -gt 0 ] || read -ra seeds <<<"${FSX_SEEDS:-1 2 3}"
 operations=${FSX_OPERATIONS:-100000}
 config=${FSX_CONFIG:-$here/fsx.toml}
 binary=$(install_crate fsx 0.3.2)

@@ -30,4 +30,4 @@ pub use mount::{
 pub use notify::Hooks;
 pub use wire::Cores;
 pub use wire::connection::{Transport, TransportChoice};
-pub use wire::{URING_SWITCH, uring_obstacle};
+pub use wire::{Obstacle, URING_SWITCH, auto_obstacles};

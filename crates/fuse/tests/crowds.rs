@@ -4,10 +4,10 @@
 
 mod null;
 
+use null::cores::{allowed_cores, run_on};
 use null::{NullMount, on_each, wait_until};
 use rustix::fs::FlockOperation::{LockExclusive, Unlock};
 use rustix::fs::flock;
-use rustix::thread::CpuSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,22 +16,10 @@ use std::thread;
 /// More than twice the entries that a queue begins with.
 const CALLERS: usize = 300;
 
-/// The cores that this process may use.
-fn cores() -> Vec<usize> {
-    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect()
-}
-
-fn run_on(core: usize) {
-    let mut set = CpuSet::new();
-    set.set(core);
-    rustix::thread::sched_setaffinity(None, &set).unwrap();
-}
-
 /// A thread for each on one core calls while the daemon takes nothing in hand; then one more calls `last`. When all wait in
 /// the kernel, the daemon goes on, and `then` is called.
 fn crowd(mount: &NullMount, call: impl Fn(usize) + Sync, last: impl Fn() + Sync, then: impl Fn()) {
-    let core = cores()[0];
+    let core = allowed_cores()[0];
     let called = |count| wait_until("all have called", || mount.waiting() >= count);
     wait_until("nothing is asked", || mount.waiting() == 0);
     mount.fs.stop();
@@ -119,7 +107,7 @@ fn look_ups_that_wait_keep_no_other_from_the_daemon() {
 #[test]
 fn the_first_file_lets_in_who_waits() {
     on_each(|mount| {
-        let Some(elsewhere) = cores().get(1).copied() else { return println!("SKIPPED: one core") };
+        let Some(elsewhere) = allowed_cores().get(1).copied() else { return println!("SKIPPED: one core") };
         mount.fs.hold();
         let look_up = |number| look_up(&mount, number);
         crowd(

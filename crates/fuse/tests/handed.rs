@@ -4,8 +4,9 @@
 
 mod null;
 
+use null::cores::{allowed_cores, run_on};
 use null::daemon::{DIR, Daemon, READY, Rescue, mount_at, obey, unmount_at};
-use null::{LIMIT, NullMount, can_mount, is_wanted, new_dir, wait_until, waiting};
+use null::{LIMIT, NullFs, NullMount, can_mount, is_wanted, new_dir, wait_until, waiting};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use soda_client::handover::{decode, encode};
 use soda_fuse::wire::connection::{Inherited, Transport};
@@ -40,6 +41,8 @@ const STAY: &str = "stay";
 const TAKE: &str = "take ";
 /// Serve that.
 const BEGIN: &str = "begin";
+/// The same, and all reads wait.
+const BEGIN_AND_HOLD: &str = "begin and hold";
 /// Answer the reads.
 const RELEASE: &str = "release";
 const DECOY: &str = "decoy ";
@@ -70,8 +73,12 @@ fn daemon() {
             waiting = reads;
         }
         (None, None) => {
-            assert_eq!(order, BEGIN);
-            mount = Some(NullMount::inherit(dir.as_ref(), inherited.take().unwrap(), runtime.handle()));
+            let fs = NullFs::default();
+            match order {
+                BEGIN_AND_HOLD => fs.0.hold(),
+                order => assert_eq!(order, BEGIN),
+            }
+            mount = Some(NullMount::inherit(dir.as_ref(), inherited.take().unwrap(), fs, runtime.handle()));
         }
         (_, Some(mount)) => carry_out(order, mount, &mut waiting),
     });
@@ -267,5 +274,45 @@ fn the_death_of_the_next_process_changes_nothing_and_that_of_the_one_before_ends
     bury(daemon);
     bury(next);
     ended(all);
+    unmount_at(dir.path());
+}
+
+/// Callers on one core have all the entries of its queue, and each of them waits: also for what comes after them, maybe.
+#[test]
+fn where_all_that_have_entries_wait_the_next_process_has_entries_for_others() {
+    if !is_possible() {
+        return;
+    }
+    let (dir, scratch) = (new_dir(), tempfile::tempdir().unwrap());
+    let estate = scratch.path().join("estate");
+    let mut daemon = Daemon::start(dir.path(), Transport::Uring);
+    let mut next = heir(dir.path());
+    let (file, core) = (File::open(dir.path().join("0")).unwrap(), allowed_cores()[0]);
+    let answered = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let _rescue = Rescue { process: None, dir: dir.path() };
+        rest(&mut daemon);
+        for _ in 0..CROWD {
+            scope.spawn(|| {
+                run_on(core);
+                file.read_at(&mut [7; 1], 0).unwrap();
+                answered.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        wait_until("all wait", || waiting(dir.path()) >= CROWD);
+        daemon.order(&format!("{LEAVE}{}", estate.display()));
+        next.order(&format!("{TAKE}{}", estate.display()));
+        next.order(BEGIN_AND_HOLD);
+        bury(std::mem::replace(&mut daemon, next));
+        let last = scope.spawn(|| {
+            run_on(core);
+            assert!(dir.path().join("100001").metadata().unwrap().is_file());
+        });
+        wait_until("who came last is answered", || last.is_finished());
+        assert_eq!(answered.load(Ordering::Relaxed), 0, "reads wait");
+        daemon.order(RELEASE);
+        wait_until("all are answered", || answered.load(Ordering::Relaxed) == CROWD as u64);
+    });
+    drop(file);
     unmount_at(dir.path());
 }

@@ -50,7 +50,10 @@ impl Drop for Mapping {
 }
 
 /// What a mapping shows of the range, as far as the file goes.
-pub(crate) fn load(file: &OwnedFd, offset: u64, len: usize) -> rustix::io::Result<Vec<u8>> {
+///
+/// # Errors
+/// Those of fstat(2) and mmap(2).
+pub fn load(file: &OwnedFd, offset: u64, len: usize) -> rustix::io::Result<Vec<u8>> {
     let Some(mapping) = Mapping::new(file, offset, len, ProtFlags::READ)? else { return Ok(Vec::new()) };
     let mut bytes = vec![0; mapping.len];
     // SAFETY: the range is mapped for reading, and `bytes` is as long.
@@ -59,7 +62,10 @@ pub(crate) fn load(file: &OwnedFd, offset: u64, len: usize) -> rustix::io::Resul
 }
 
 /// Stores as many of the bytes as lie before the end of the file, and waits until they are written back (MS_SYNC).
-pub(crate) fn store(file: &OwnedFd, offset: u64, bytes: &[u8]) -> rustix::io::Result<u64> {
+///
+/// # Errors
+/// Those of fstat(2), mmap(2) and msync(2).
+pub fn store(file: &OwnedFd, offset: u64, bytes: &[u8]) -> rustix::io::Result<u64> {
     let how = ProtFlags::READ | ProtFlags::WRITE;
     let Some(mapping) = Mapping::new(file, offset, bytes.len(), how)? else { return Ok(0) };
     // SAFETY: the range is mapped for writing, and no longer than `bytes`.

@@ -5,6 +5,7 @@
 
 mod backlog;
 mod cache_dir;
+mod callers;
 mod checker;
 mod coherence;
 mod command_line;

@@ -1,5 +1,6 @@
 //! A machine with several users: what one has mounted is not another one's to judge or to take away.
 
+use rustix::process::{Resource, getrlimit};
 use soda_system_tests::cell::{
     Cell, Network, PATIENCE, is_mounted, prerequisites, skip, skip_not_allowed, soda_binary,
 };
@@ -77,6 +78,37 @@ fn a_mount_of_root_is_no_concern_of_others() {
         assert!(message.contains(&format!("sudo soda umount {dir}")), "{message}");
         assert!(is_mounted(root));
     }
+}
+
+/// Who may not have a thread come back from SCHED_IDLE gets /dev/fuse (`transport=auto`), and hears what to do.
+#[test]
+fn doctor_judges_the_daemon_of_who_asks() {
+    if !prerequisites() {
+        return;
+    }
+    let home = Home::new();
+    let of_io_uring = |output: Output| -> serde_json::Value {
+        let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let all = findings.as_array().unwrap();
+        all.iter().find(|finding| finding["what"] == "io_uring").expect("it is judged").clone()
+    };
+    let says = |finding: &serde_json::Value, part: &str, words: &str| {
+        finding[part].as_str().unwrap().contains(words)
+    };
+    let mut as_root = Command::new(&home.soda);
+    as_root.args(["doctor", "--json"]).env("SODA_RUNTIME_DIR", home.runtime());
+    let root = of_io_uring(finished(&mut as_root));
+    // What nobody can mend is all that is said; and a limit of nice does for everybody.
+    if says(&root, "found", "/dev/fuse") && root["verdict"] == "good"
+        || getrlimit(Resource::Nice).current.is_none_or(|limit| limit >= 20)
+    {
+        return println!("the same for everybody here: {root}");
+    }
+    let nobody = of_io_uring(home.run(&["doctor", "--json"]));
+    assert!(says(&nobody, "found", "no way back from SCHED_IDLE"), "{nobody}");
+    assert!(says(&nobody, "advice", "LimitNICE=+0") && nobody["verdict"] == "fair", "{nobody}");
+    let is_off = |finding| says(finding, "advice", "echo Y > /sys/module/fuse");
+    assert_eq!(is_off(&nobody), is_off(&root), "{nobody} {root}");
 }
 
 /// In a namespace where the device is open to all, as it is on most machines.

@@ -1,6 +1,7 @@
 //! The project's chores: `cargo xtask check` is the gate (it changes nothing), `cargo xtask fix` repairs what a tool can.
 
 mod arrows;
+mod audited;
 mod programs;
 mod rooms;
 mod sentences;
@@ -12,7 +13,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "usage: cargo xtask check [--quick] | fix
 
 check          everything CI asks for but the tests: format, lints, documentation, arrows of crates and modules,
-               rules on sources, tests that no program has, a test for each number of docs/SEMANTICS.md
+               rules on sources, unsafe code, tests that no program has, a test for each number of docs/SEMANTICS.md
 check --quick  without compiling anything
 fix            formats, and applies what the lints can mend by themselves";
 
@@ -45,6 +46,7 @@ enum Depth {
 /// Everything that is wrong, a line each.
 fn check(root: &Path, depth: Depth) -> Vec<String> {
     let mut failures = sources::check(root);
+    failures.extend(audited::check(root));
     failures.extend(programs::check(root));
     failures.extend(sentences::check(root));
     failures.extend(check_arrows(root));

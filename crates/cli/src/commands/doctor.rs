@@ -12,7 +12,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::Serialize;
 use soda_client::recover::{KeptLog, LogState};
-use soda_fuse::{MountEntry, RequestTimeout};
+use soda_fuse::{MountEntry, Obstacle, RequestTimeout};
 use soda_protocol::ServerStatus;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), CliError> {
         device(Path::new(DEVICE), OpenOptions::new().read(true).write(true).open(DEVICE).map(drop)),
         privilege(),
         kernel(&release),
-        io_uring(soda_fuse::uring_obstacle(), &release),
+        io_uring(&soda_fuse::auto_obstacles()),
         runtime(&control::runtime_dir()),
     ];
     if is_machines_root() {
@@ -164,16 +164,24 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// What `transport=auto` takes. Nobody needs io_uring, so nothing about it is bad.
-fn io_uring(obstacle: Option<String>, release: &str) -> Finding {
+/// What `transport=auto` takes for the mounts of who asks. Nobody needs io_uring, so nothing about it is bad.
+fn io_uring(obstacles: &[Obstacle]) -> Finding {
     const WHAT: &str = "io_uring";
-    match obstacle {
-        None if version(release) >= Some((6, 18)) => Finding::good(
-            WHAT,
-            "the kernel's requests come over it, unless the daemon lacks CAP_SYS_NICE or a cpuset keeps a core from it",
-        ),
-        None => Finding::good(WHAT, "`-o transport=uring` can be tried; `auto` takes it from Linux 6.18 on"),
-        Some(why) => Finding::good(WHAT, format!("the kernel's requests come over /dev/fuse: {why}")),
+    let joined = |part: fn(&Obstacle) -> &str| {
+        let parts: Vec<&str> = obstacles.iter().map(part).filter(|part| !part.is_empty()).collect();
+        parts.join("; ")
+    };
+    if obstacles.is_empty() {
+        return Finding::good(WHAT, "the kernel's requests come over it to a mount of this user");
+    }
+    let found = format!(
+        "the kernel's requests come over /dev/fuse to a mount of this user: {}",
+        joined(|obstacle| &obstacle.what)
+    );
+    // What nobody can mend is as good as it gets.
+    match obstacles.iter().any(|obstacle| obstacle.mend.is_empty()) {
+        true => Finding::good(WHAT, found),
+        false => Finding::fair(WHAT, found, joined(|obstacle| &obstacle.mend)),
     }
 }
 
@@ -420,10 +428,15 @@ mod tests {
     }
 
     #[test]
-    fn io_uring_says_why_not() {
-        assert!(io_uring(Some("it is switched off".into()), "6.18.1").found.contains("switched off"));
-        assert!(io_uring(None, "6.17.9").found.contains("transport=uring"));
-        assert!(io_uring(None, "6.18.0-rc1").found.contains("come over it"));
+    fn io_uring_says_why_not_and_what_to_do() {
+        let obstacle = |what: &str, mend: &str| Obstacle { what: what.into(), mend: mend.into() };
+        assert!(io_uring(&[]).found.contains("come over it"));
+        let two = io_uring(&[obstacle("it is switched off", "echo Y"), obstacle("no way back", "LimitNICE")]);
+        assert_eq!(two.verdict, Verdict::Fair);
+        assert!(two.found.ends_with("/dev/fuse to a mount of this user: it is switched off; no way back"));
+        assert_eq!(two.advice, "echo Y; LimitNICE");
+        let old = io_uring(&[obstacle("the kernel has none", "")]);
+        assert_eq!((old.verdict, old.advice.as_str()), (Verdict::Good, ""));
     }
 
     #[test]

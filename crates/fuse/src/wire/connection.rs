@@ -4,7 +4,7 @@ use super::abi::init;
 use super::agreement::Agreement;
 use super::device::{Device, Hello};
 use super::escort::Cores;
-use super::obstacle::uring_obstacle;
+use super::obstacle::{Obstacle, against_auto, machine_obstacles};
 use super::serve::{Dispatcher, Readers, Serving, read_device, serve_device, spare_readers};
 use super::spare::Spare;
 use super::uring::{self, AnyQueue, HandedQueues, Inheritance, Uring};
@@ -239,20 +239,17 @@ fn prepare_uring(
     if choice == TransportChoice::Only(Transport::Dev) {
         return Ok(None);
     }
-    if !hello.offers_uring() {
-        return Err(why_not_offered());
-    }
-    if choice == TransportChoice::Auto {
-        match hello.has_tested_uring() {
-            true => uring::drawback().map_or(Ok(()), Err)?,
-            false => return Err("this kernel is older than Linux 6.18, with which it is tested".into()),
-        }
+    let kernel = hello.kernel_side();
+    let obstacles = match (choice, kernel.offers_uring) {
+        (TransportChoice::Auto, true) => against_auto(kernel),
+        (TransportChoice::Only(_), true) => Vec::new(),
+        // Whatever else there may be is not looked for.
+        (_, false) => machine_obstacles(false),
+    };
+    if !obstacles.is_empty() {
+        return Err(obstacles.iter().map(Obstacle::to_string).collect::<Vec<_>>().join("; "));
     }
     Uring::prepare(device).map(Some).map_err(|error| format!("a ring cannot be made: {error}"))
-}
-
-fn why_not_offered() -> String {
-    uring_obstacle().unwrap_or_else(|| "the kernel does not offer it".into())
 }
 
 #[cfg(test)]

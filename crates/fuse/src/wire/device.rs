@@ -2,6 +2,7 @@
 
 use super::abi::{self, Record, init};
 use super::agreement::{Agreement, Pretence, wanted_flags};
+use super::obstacle::KernelSide;
 use super::request::{SetXattrForm, parse_header};
 use super::{MalformedRequest, Op, Sink, Unique};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -71,14 +72,11 @@ pub(super) struct Hello {
 }
 
 impl Hello {
-    pub(super) fn offers_uring(&self) -> bool {
-        self.offered & init::OVER_IO_URING != 0
-    }
-
-    /// Whether the kernel's side of io_uring is one that this has been tested with (Linux 6.18 and later).
-    pub(super) fn has_tested_uring(&self) -> bool {
-        const SINCE: u32 = 45;
-        self.kernel_minor >= SINCE
+    pub(super) fn kernel_side(&self) -> KernelSide {
+        /// Of Linux 6.18.
+        const TESTED_SINCE: u32 = 45;
+        let offers_uring = self.offered & init::OVER_IO_URING != 0;
+        KernelSide { offers_uring, is_tested: self.kernel_minor >= TESTED_SINCE }
     }
 }
 

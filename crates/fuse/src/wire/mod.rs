@@ -9,6 +9,7 @@
 
 pub(crate) mod abi;
 mod agreement;
+mod audited;
 mod buffers;
 pub mod connection;
 pub mod device;
@@ -33,7 +34,7 @@ pub use request::{
 
 pub use escort::Cores;
 pub(crate) use escort::Hurry;
-pub use obstacle::{URING_SWITCH, uring_obstacle};
+pub use obstacle::{Obstacle, URING_SWITCH, auto_obstacles};
 pub use serve::{Readers, Serving};
 pub(crate) use spare::Spare;
 pub use uring::{HandedQueues, NotEmptied};

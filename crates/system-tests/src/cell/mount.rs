@@ -83,6 +83,22 @@ impl Mount {
     /// # Panics
     /// If nothing is mounted, or the kernel does not show it.
     pub fn abort_knob(&self) -> File {
+        let knob = self.connection().join("abort");
+        File::options().write(true).open(&knob).unwrap_or_else(|error| panic!("{}: {error}", knob.display()))
+    }
+
+    /// Requests of the kernel that have no answer yet.
+    ///
+    /// # Panics
+    /// As [`Mount::abort_knob`].
+    pub fn waiting(&self) -> u64 {
+        let file = self.connection().join("waiting");
+        let waiting = std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+        waiting.unwrap_or_else(|| panic!("{} cannot be read", file.display()))
+    }
+
+    /// Where the kernel shows the connection.
+    fn connection(&self) -> PathBuf {
         let entry = mount_entry(&self.root).unwrap_or_default();
         let minor = entry.split(' ').nth(2).and_then(|device| device.split_once(':'));
         let minor = minor.map_or("none", |(_, minor)| minor);
@@ -90,8 +106,7 @@ impl Mount {
             // Fails if somebody else has meanwhile.
             let _ = rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", MountFlags::empty(), None);
         }
-        let knob = format!("{CONNECTIONS}/{minor}/abort");
-        File::options().write(true).open(&knob).unwrap_or_else(|error| panic!("{knob}: {error}"))
+        Path::new(CONNECTIONS).join(minor)
     }
 
     /// Mounts; returns when the root directory answers.

@@ -1,9 +1,9 @@
-//! What Linux's scheduler is asked and told (sched(7), sched_setscheduler(2), proc_pid_stat(5)). The other unsafe module of this
-//! crate: rustix lacks sched_setscheduler(2), and the C library's is a stub in musl.
+//! What Linux's scheduler is asked and told (sched(7), proc_pid_stat(5)).
 
-#![allow(unsafe_code)]
+pub(super) use crate::wire::audited::{Policy, policy_of, set_policy};
 
 use crate::caller::is_proc_ours;
+use crate::wire::obstacle::Obstacle;
 use rustix::thread::{CpuSet, Pid, gettid};
 use std::fs::{self, File};
 use std::io;
@@ -13,50 +13,9 @@ use std::sync::mpsc::channel;
 use std::thread::Builder;
 use std::time::Duration;
 
-/// How a thread is scheduled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Policy {
-    /// `SCHED_OTHER`.
-    Ordinary,
-    /// `SCHED_IDLE`.
-    Idle,
-}
-
-/// Changes how a thread is scheduled.
-///
-/// # Errors
-/// `EPERM`: back from `SCHED_IDLE` without CAP_SYS_NICE. `ESRCH`: the thread has ended.
-pub(super) fn set_policy(thread: Pid, policy: Policy) -> io::Result<()> {
-    let policy = match policy {
-        Policy::Ordinary => libc::SCHED_OTHER,
-        Policy::Idle => libc::SCHED_IDLE,
-    };
-    // The kernel's `struct sched_param`: one number, 0 with these policies.
-    let priority: libc::c_int = 0;
-    // SAFETY: the call only reads `priority`, which outlives it.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_sched_setscheduler,
-            thread.as_raw_nonzero().get(),
-            policy,
-            &raw const priority,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// # Errors
-/// `ESRCH`: the thread has ended. `Unsupported`: it is neither of the two.
-pub(super) fn policy_of(thread: Pid) -> io::Result<Policy> {
-    // SAFETY: takes and gives numbers only.
-    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread.as_raw_nonzero().get()) };
-    match policy {
-        ..0 => Err(io::Error::last_os_error()),
-        policy if policy == i64::from(libc::SCHED_OTHER) => Ok(Policy::Ordinary),
-        policy if policy == i64::from(libc::SCHED_IDLE) => Ok(Policy::Idle),
-        _ => Err(io::ErrorKind::Unsupported.into()),
-    }
-}
+/// What lets a thread come back from `SCHED_IDLE` (sched(7)).
+const NICE: &str = "the daemon needs CAP_SYS_NICE, or a limit of nice that allows 0: `LimitNICE=+0` in a unit of systemd, for a \
+                    user the line `USER - nice 0` in /etc/security/limits.conf";
 
 /// The cores of the process.
 static FREE: OnceLock<CpuSet> = OnceLock::new();
@@ -78,19 +37,19 @@ pub(super) fn run_as_usual() {
 ///
 /// # Errors
 /// Why not.
-pub(in crate::wire) fn check() -> Result<(), String> {
-    let known = |what: &str, error: io::Error| format!("{what}: {error}");
-    let free = rustix::thread::sched_getaffinity(None).map_err(|error| known("its cores", error.into()))?;
+pub(in crate::wire) fn check() -> Result<(), Obstacle> {
+    let failed = |what: &str, error: io::Error| Obstacle::new(format!("{what}: {error}"), "");
+    let free = rustix::thread::sched_getaffinity(None).map_err(|error| failed("its cores", error.into()))?;
     if free.count() < 2 {
-        return Err("there is one core for it".into());
+        return Err(Obstacle::new("there is one core for it", ""));
     }
-    if policy_of(gettid()).map_err(|error| known("its policy", error))? != Policy::Ordinary {
-        return Err("the daemon is not scheduled as usual".into());
+    if policy_of(gettid()).map_err(|error| failed("its policy", error))? != Policy::Ordinary {
+        return Err(Obstacle::new("the daemon is not scheduled as usual", "start it by `chrt --other 0`"));
     }
     if !is_proc_ours() {
-        return Err("/proc is of another PID namespace".into());
+        return Err(Obstacle::new("/proc is of another PID namespace", "mount /proc in the daemon's own"));
     }
-    fs::metadata("/proc/self/schedstat").map_err(|error| known("/proc/self/schedstat", error))?;
+    fs::metadata("/proc/self/schedstat").map_err(|error| failed("/proc/self/schedstat", error))?;
     let (tell, told) = channel();
     let (_stay, until) = channel::<()>();
     // With a thread that sleeps: one that runs might not get its core again for seconds.
@@ -98,11 +57,13 @@ pub(in crate::wire) fn check() -> Result<(), String> {
         let _ = tell.send(gettid());
         let _ = until.recv();
     };
-    Builder::new().name("fuse-sleeper".into()).spawn(sleeper).map_err(|error| known("a thread", error))?;
-    let sleeper = told.recv().map_err(|_| "a thread has ended")?;
-    set_policy(sleeper, Policy::Idle).map_err(|error| known("SCHED_IDLE", error))?;
-    set_policy(sleeper, Policy::Ordinary)
-        .map_err(|error| known("back from SCHED_IDLE (CAP_SYS_NICE)", error))?;
+    Builder::new().name("fuse-sleeper".into()).spawn(sleeper).map_err(|error| failed("a thread", error))?;
+    let sleeper = told.recv().map_err(|_| Obstacle::new("a thread has ended", ""))?;
+    set_policy(sleeper, Policy::Idle).map_err(|error| failed("SCHED_IDLE", error))?;
+    set_policy(sleeper, Policy::Ordinary).map_err(|error| {
+        let Obstacle { what, .. } = failed("there is no way back from SCHED_IDLE", error);
+        Obstacle::new(what, NICE)
+    })?;
     let _ = FREE.set(free);
     soda_client::threads::begin_with(run_as_usual);
     Ok(())

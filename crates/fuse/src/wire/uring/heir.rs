@@ -4,7 +4,7 @@ use super::cores::{self, run_on};
 use super::leave::{HandedEntry, HandedQueues, LAYOUT, Standing};
 use super::nudge::Nudges;
 use super::ring::{Entry, Ring};
-use super::{DEPTH_OFFLINE, Dispatcher, Handler, Held, Queue, QueueThread, Uring, Yielding, YieldingPlace};
+use super::{DEPTH_OFFLINE, Dispatcher, Handler, Queue, QueueThread, Uring, Yielding, YieldingPlace};
 use crate::wire::device::Device;
 use crate::wire::pause::Bell;
 use crate::wire::spare::Spare;
@@ -45,11 +45,10 @@ impl Inheritance {
             let mut kept = Vec::new();
             for handed in entries {
                 let entry = at_its_place(handed)?;
-                let (unique, commit_id) = (entry.unique(), entry.commit_id());
                 match handed.standing {
                     Standing::Kept => kept.push(entry),
                     Standing::InHand => {
-                        queue.state().in_hand.insert(unique, Held { entry, commit_id });
+                        queue.state().in_hand.insert(entry.unique(), entry);
                     }
                 }
             }

@@ -18,8 +18,9 @@
 
 use super::decoy;
 use super::nudge::Nudges;
-use super::ring::{Entry, HEADER_SPACE, PAYLOAD_LEN};
-use super::{Held, Queue, State, is_online};
+use super::ring::Entry;
+use super::{Queue, State, is_online};
+use crate::wire::audited::{HEADER_SPACE, PAYLOAD_LEN};
 use crate::wire::device::Device;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -150,7 +151,7 @@ impl Queue {
         let mut state = self.state();
         state.rest.is_written_down = true;
         let kept = state.rest.kept.iter().map(|entry| entry.hand_over(Standing::Kept));
-        let in_hand = state.in_hand.values().map(|Held { entry, .. }| entry.hand_over(Standing::InHand));
+        let in_hand = state.in_hand.values().map(|entry| entry.hand_over(Standing::InHand));
         (kept.chain(in_hand).collect(), Queue::left(&state))
     }
 }

@@ -32,15 +32,17 @@ pub(crate) use leave::Leave;
 pub use leave::{HandedQueues, NotEmptied};
 
 use super::abi::{self, NodeId};
+use super::audited::PAYLOAD_LEN;
 use super::device::Device;
 use super::escort::{Hurry, Yielding, YieldingPlace, check_idle};
+use super::obstacle::Obstacle;
 use super::pause::Bell;
 use super::serve::Dispatcher;
 use super::{Handler, Reply, Sink, Unique};
 use cores::{is_online, run_on};
 use leave::Rest;
 use nudge::Nudges;
-use ring::{Entry, Event, PAYLOAD_LEN, Ring, Waker};
+use ring::{Entry, Event, Ring, Waker};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::collections::HashMap;
@@ -165,12 +167,17 @@ impl Uring {
     }
 }
 
-/// Why a mount had better not be over io_uring here although it could.
-pub(super) fn drawback() -> Option<String> {
+/// Why a mount of this process had better not be over io_uring although it could.
+pub(super) fn drawback() -> Option<Obstacle> {
     match cores::forbidden() {
-        Ok(None) => check_idle().err().map(|why| format!("its threads cannot let others go first: {why}")),
-        Ok(Some(core)) => Some(format!("core {core} is kept from this process, as by a cpuset")),
-        Err(error) => Some(format!("the cores of the machine are not known: {error}")),
+        Ok(None) => check_idle().err().map(|Obstacle { what, mend }| {
+            Obstacle::new(format!("the daemon's threads cannot let others go first: {what}"), mend)
+        }),
+        Ok(Some(core)) => Some(Obstacle::new(
+            format!("core {core} is kept from this process, as by a cpuset"),
+            "start the daemon where it may use all cores (`AllowedCPUs=` of systemd, the cpuset of a container, taskset(1))",
+        )),
+        Err(error) => Some(Obstacle::new(format!("the cores of the machine are not known: {error}"), "")),
     }
 }
 
@@ -218,20 +225,13 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct State {
     /// Requests that are not answered.
-    in_hand: HashMap<Unique, Held>,
+    in_hand: HashMap<Unique, Entry>,
     /// Answers that are being written, which are neither in hand nor among `answered`.
     answering: usize,
     /// Answers for the thread to hand over.
-    answered: Vec<Held>,
+    answered: Vec<Entry>,
     thread: ThreadState,
     rest: Rest,
-}
-
-/// An entry that is ours, with what to name when it is handed over.
-#[derive(Debug)]
-struct Held {
-    entry: Entry,
-    commit_id: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -277,7 +277,7 @@ impl Queue {
 
     /// The answers to be handed over, while the kernel has so many entries besides. From here on who has another one wakes the
     /// thread. `None`: the mount is gone.
-    fn fall_asleep(&self, outstanding: usize) -> Option<Vec<Held>> {
+    fn fall_asleep(&self, outstanding: usize) -> Option<Vec<Entry>> {
         let mut state = self.state();
         match state.thread {
             ThreadState::Ended => None,
@@ -309,8 +309,8 @@ impl Queue {
     /// Regular files that the kernel cannot let go before a request of ours is answered, at most `limit`.
     fn files_in_hand(&self, limit: usize) -> Vec<NodeId> {
         let state = self.state();
-        let keeping = state.in_hand.values().filter(|held| nudge::keeps_file(held.entry.operation()));
-        keeping.map(|held| held.entry.node()).take(limit).collect()
+        let keeping = state.in_hand.values().filter(|entry| nudge::keeps_file(entry.operation()));
+        keeping.map(Entry::node).take(limit).collect()
     }
 }
 
@@ -320,26 +320,26 @@ impl Sink for Queue {
         if len > PAYLOAD_LEN {
             return Err(Errno::INVAL.into());
         }
-        let mut held = {
+        let mut entry = {
             let mut state = self.state();
             match state.thread {
                 ThreadState::Ended => return Err(Errno::NODEV.into()),
                 _ => {
-                    let held = state.in_hand.remove(&unique).ok_or(Errno::NOENT)?;
+                    let entry = state.in_hand.remove(&unique).ok_or(Errno::NOENT)?;
                     state.answering += 1;
                     state.rest.note_answer();
-                    held
+                    entry
                 }
             }
         };
-        held.entry.answer(&abi::out_header(abi::OUT_HEADER_LEN + len, error, unique), parts);
+        entry.answer(&abi::out_header(abi::OUT_HEADER_LEN + len, error, unique), parts);
         let mut state = self.state();
         state.answering -= 1;
         match state.thread {
             ThreadState::Ended => return Err(Errno::NODEV.into()),
-            ThreadState::Awake => state.answered.push(held),
+            ThreadState::Awake => state.answered.push(entry),
             ThreadState::Asleep => {
-                state.answered.push(held);
+                state.answered.push(entry);
                 state.thread = ThreadState::Awake;
                 drop(state);
                 self.waker.wake();
@@ -449,8 +449,8 @@ impl<H: Handler> QueueThread<H> {
 
     fn serve(&mut self) -> io::Result<()> {
         while let Some(answered) = self.queue.fall_asleep(self.ring.outstanding()) {
-            for Held { entry, commit_id } in answered {
-                self.ring.commit(entry, commit_id)?;
+            for entry in answered {
+                self.ring.commit(entry)?;
             }
             self.ring.wait(None)?;
             self.queue.wake_up().into_iter().for_each(|entry| self.request(entry));
@@ -481,10 +481,10 @@ impl<H: Handler> QueueThread<H> {
 
     fn request(&mut self, mut entry: Entry) {
         self.place.request();
-        let (unique, commit_id) = (entry.unique(), entry.commit_id());
+        let unique = entry.unique();
         if entry.operation() == abi::opcode::NOTIFY_REPLY {
             entry.answer(&abi::out_header(abi::OUT_HEADER_LEN, 0, unique), &[]);
-            self.queue.state().answered.push(Held { entry, commit_id });
+            self.queue.state().answered.push(entry);
             return;
         }
         if nudge::names_file(entry.operation()) {
@@ -495,7 +495,7 @@ impl<H: Handler> QueueThread<H> {
         let arguments = entry.request_len().checked_sub(abi::IN_HEADER_LEN + payload.len());
         let Some(arguments) = arguments.filter(|len| *len <= abi::uring::ARGUMENTS_LEN) else {
             tracing::error!(unique, "malformed request of the kernel");
-            self.queue.state().in_hand.insert(unique, Held { entry, commit_id });
+            self.queue.state().in_hand.insert(unique, entry);
             return reply().raw_error(Errno::IO.raw_os_error());
         };
         self.message.clear();
@@ -503,7 +503,7 @@ impl<H: Handler> QueueThread<H> {
         self.message.extend_from_slice(entry.arguments(arguments));
         let request = self.dispatcher.assemble(&mut self.message, payload);
         let is_decoy = self.queue.nudges.decoy.is_meant(&self.message);
-        self.queue.state().in_hand.insert(unique, Held { entry, commit_id });
+        self.queue.state().in_hand.insert(unique, entry);
         match is_decoy {
             true => decoy::answer(reply()),
             false => self.dispatcher.dispatch(&self.message, request, reply()),
@@ -551,8 +551,7 @@ mod tests {
         let device = Device::new(std::fs::File::open("/dev/null").unwrap().into());
         let ring = Ring::new(device, 0).unwrap();
         let queue = Queue::new(0, ring.waker(), Arc::new(Nudges::new(1)), Yielding::new(1));
-        let held = Held { entry: Entry::new().unwrap(), commit_id: 70 + unique };
-        queue.state().in_hand.insert(unique, held);
+        queue.state().in_hand.insert(unique, Entry::new().unwrap());
         queue
     }
 
@@ -565,8 +564,8 @@ mod tests {
         queue.send(5, 0, &[b"yes"]).unwrap();
         assert_eq!(errno(queue.send(5, 0, &[])), Some(2));
         let answers = queue.fall_asleep(0).unwrap();
-        assert_eq!((answers[0].commit_id, answers[0].entry.payload()), (75, &b"yes"[..]));
-        assert_eq!(answers[0].entry.header(16), abi::out_header(19, 0, 5));
+        assert_eq!(answers[0].payload(), b"yes");
+        assert_eq!(answers[0].header(16), abi::out_header(19, 0, 5));
     }
 
     #[test]

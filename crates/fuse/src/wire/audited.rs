@@ -1,0 +1,342 @@
+//! All unsafe code of the program: memory that is lent to the kernel for requests over io_uring, and two system calls that no
+//! crate has as safe functions. Whatever is here is safe to call; `cargo xtask check` refuses unsafe code anywhere else.
+//!
+//! A [`Room`] is the memory of one request. It is either a value that somebody owns, or one of those in [`Loans`]: it is moved
+//! there with a command and comes back with its completion. The kernel writes to its memory only in between. So whoever has a
+//! `Room` has its memory alone.
+
+#![allow(unsafe_code)]
+
+use super::abi::uring::{COMMIT_AND_FETCH, COMMIT_ID_AT, HEADER_LEN, REGISTER};
+use super::device::{Device, MAX_WRITE};
+use io_uring::squeue::Entry128;
+use io_uring::types::Fd;
+use io_uring::{IoUring, cqueue, opcode};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::Pid;
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Of a room, bytes: the header has a page of its own, the payload begins with the next.
+pub(super) const HEADER_SPACE: usize = 4096;
+/// Of a room, bytes. Nothing that the kernel asks or is answered is longer.
+pub(super) const PAYLOAD_LEN: usize = MAX_WRITE as usize;
+const ROOM_LEN: usize = HEADER_SPACE + PAYLOAD_LEN;
+/// Where the header's page has the addresses that REGISTER reads.
+pub(super) const VECTORS_AT: usize = 1024;
+/// Where `struct io_uring_sqe` has the field `len`, which the crate's builder of commands lacks.
+const SQE_LEN_AT: usize = 24;
+/// Marks the completions of [`Loans::watch`].
+const WATCHED: u64 = u64::MAX;
+
+/// Memory for the header and payload of a request, and of its answer.
+#[derive(Debug)]
+pub(super) struct Room {
+    memory: NonNull<u8>,
+    /// What the kernel calls the request that is in it: whoever names that lends the kernel this memory.
+    commit_id: u64,
+}
+
+// SAFETY: the memory belongs to this value alone, see above.
+unsafe impl Send for Room {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for Room {}
+
+impl Room {
+    /// Takes memory only as it is used.
+    pub(super) fn new() -> io::Result<Room> {
+        Room::map(usual_place(), MapFlags::empty(), 0)
+    }
+
+    /// Where another process had one: the kernel goes on to use the same addresses, whoever has the memory there. What that
+    /// process says of the kernel's name for the request is believed.
+    ///
+    /// # Errors
+    /// Something else is there. `InvalidData`: nothing can be.
+    pub(super) fn at(address: u64, commit_id: u64) -> io::Result<Room> {
+        let place = usize::try_from(address).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+        if place == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let room = Room::map(place, MapFlags::FIXED_NOREPLACE, commit_id)?;
+        match room.address() == address {
+            true => Ok(room),
+            // A kernel that does not know the flag (before 4.17).
+            false => Err(io::ErrorKind::AddrInUse.into()),
+        }
+    }
+
+    fn map(place: usize, how: MapFlags, commit_id: u64) -> io::Result<Room> {
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE | how);
+        let place = std::ptr::without_provenance_mut(place);
+        // SAFETY: new memory. The kernel takes the address if it is free, else another one or, with `FIXED_NOREPLACE`, none.
+        let memory = unsafe { rustix::mm::mmap_anonymous(place, ROOM_LEN, protection, flags) }?;
+        let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Room { memory, commit_id })
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.memory.as_ptr() as u64
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped with this length until the drop; nobody else writes to it, see above.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), ROOM_LEN) }
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), ROOM_LEN) }
+    }
+
+    /// Writes the addresses of header and payload where REGISTER reads them, and returns where that is.
+    fn write_vectors(&mut self) -> u64 {
+        let base = self.address();
+        let vectors = [base, HEADER_LEN as u64, base + HEADER_SPACE as u64, PAYLOAD_LEN as u64];
+        for (place, value) in self.bytes_mut()[VECTORS_AT..].chunks_exact_mut(8).zip(vectors) {
+            place.copy_from_slice(&value.to_ne_bytes());
+        }
+        base + VECTORS_AT as u64
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length; no reference to it outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), ROOM_LEN) };
+    }
+}
+
+/// Where processes have their rooms. Far from where Linux puts what has no place of its own, so that the next process finds the
+/// addresses free; and others for most processes, as one that takes over rooms has new ones besides.
+fn usual_place() -> usize {
+    const FIRST: usize = 1 << 44;
+    const OF_A_PROCESS: usize = 1 << 36;
+    const PROCESSES: usize = 512;
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    let place = TAKEN.fetch_add(ROOM_LEN, Ordering::Relaxed);
+    FIRST + (std::process::id() as usize % PROCESSES) * OF_A_PROCESS + place % OF_A_PROCESS
+}
+
+/// The number at a place of a header; 0 beyond its end.
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// What comes back of a ring.
+#[derive(Debug)]
+pub(super) enum Completion {
+    /// With a request in it.
+    Filled(Room),
+    /// The kernel did not take it, or has given it up.
+    Refused(Errno),
+    /// What [`Loans::watch`] waits for. `is_last`: it does not wait any more.
+    Watched { is_last: bool },
+}
+
+/// The ring of one queue of a mount, with the rooms that the kernel has.
+pub(super) struct Loans {
+    ring: IoUring<Entry128>,
+    device: Arc<Device>,
+    queue: u16,
+    /// By the number in their commands.
+    lent: Vec<Option<Room>>,
+    free: Vec<usize>,
+}
+
+impl Loans {
+    pub(super) fn new(ring: IoUring<Entry128>, device: Arc<Device>, queue: u16) -> Loans {
+        Loans { ring, device, queue, lent: Vec::new(), free: Vec::new() }
+    }
+
+    /// For all that submits no command and takes no completion.
+    pub(super) fn ring(&self) -> &IoUring<Entry128> {
+        &self.ring
+    }
+
+    /// How many rooms the kernel has, or will have when what there is was submitted.
+    pub(super) fn outstanding(&self) -> usize {
+        self.lent.len() - self.free.len()
+    }
+
+    /// Lends the kernel a new room.
+    pub(super) fn register(&mut self, mut room: Room) -> io::Result<()> {
+        let vectors = room.write_vectors();
+        let mut command = self.command(REGISTER, 0, Some(vectors));
+        const VECTORS: u32 = 2;
+        // SAFETY: the command is the kernel's structure of 128 bytes, all of them initialized; `len` is in it.
+        unsafe {
+            let len = std::ptr::from_mut(&mut command).cast::<u8>().add(SQE_LEN_AT).cast::<u32>();
+            len.write_unaligned(VECTORS);
+        }
+        self.lend(command, room)
+    }
+
+    /// Lends the kernel a room of which it is not told where that is, so that it refuses it.
+    pub(super) fn register_nothing(&mut self, room: Room) -> io::Result<()> {
+        let command = self.command(REGISTER, 0, None);
+        self.lend(command, room)
+    }
+
+    /// Hands the kernel the answer that is in the room, and lends it the room for another request.
+    pub(super) fn commit(&mut self, room: Room) -> io::Result<()> {
+        let command = self.command(COMMIT_AND_FETCH, room.commit_id, None);
+        self.lend(command, room)
+    }
+
+    /// There is a completion each time that this becomes readable.
+    pub(super) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        const READABLE: u32 = 1;
+        let watch = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), READABLE).multi(true).build();
+        self.push(Entry128::from(watch.user_data(WATCHED)))
+    }
+
+    /// `struct fuse_uring_cmd_req` in a command.
+    fn command(&self, command: u32, commit_id: u64, address: Option<u64>) -> Entry128 {
+        let mut arguments = [0; 80];
+        arguments[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+        arguments[16..18].copy_from_slice(&self.queue.to_ne_bytes());
+        let device = Fd(self.device.as_fd().as_raw_fd());
+        opcode::UringCmd80::new(device, command).cmd(arguments).addr(address).build()
+    }
+
+    fn lend(&mut self, command: Entry128, room: Room) -> io::Result<()> {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.lent.push(None);
+            self.lent.len() - 1
+        });
+        self.lent[slot] = Some(room);
+        self.push(command.user_data(slot as u64))
+    }
+
+    fn push(&mut self, command: Entry128) -> io::Result<()> {
+        loop {
+            // SAFETY: what the kernel is told to write to, by this command or by the one that registered the room, is the memory
+            // of a room, which stays in `lent` until the completion, or for ever. A descriptor is looked up when it is submitted.
+            if unsafe { self.ring.submission().push(&command) }.is_ok() {
+                return Ok(());
+            }
+            self.ring.submit()?;
+        }
+    }
+
+    /// How many completions there are now.
+    pub(super) fn ready(&mut self) -> usize {
+        self.ring.completion().len()
+    }
+
+    pub(super) fn next(&mut self) -> Option<Completion> {
+        loop {
+            let completion = self.ring.completion().next()?;
+            if completion.user_data() == WATCHED {
+                return Some(Completion::Watched { is_last: !cqueue::more(completion.flags()) });
+            }
+            let slot = completion.user_data() as usize;
+            let Some(mut room) = self.lent.get_mut(slot).and_then(Option::take) else {
+                tracing::error!(slot, "a completion of nothing");
+                continue;
+            };
+            self.free.push(slot);
+            return Some(match completion.result() {
+                0.. => {
+                    room.commit_id = u64_at(room.bytes(), COMMIT_ID_AT);
+                    Completion::Filled(room)
+                }
+                error => Completion::Refused(Errno::from_raw_os_error(-error)),
+            });
+        }
+    }
+}
+
+impl Drop for Loans {
+    fn drop(&mut self) {
+        // What the kernel has not given back it may still write to.
+        self.lent.drain(..).flatten().for_each(std::mem::forget);
+    }
+}
+
+impl fmt::Debug for Loans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outstanding = self.outstanding();
+        f.debug_struct("Loans")
+            .field("queue", &self.queue)
+            .field("outstanding", &outstanding)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a thread is scheduled (sched(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Policy {
+    /// `SCHED_OTHER`.
+    Ordinary,
+    /// `SCHED_IDLE`.
+    Idle,
+}
+
+/// Changes how a thread is scheduled. rustix lacks sched_setscheduler(2), and the C library's is a stub in musl.
+///
+/// # Errors
+/// `EPERM`: back from `SCHED_IDLE` without CAP_SYS_NICE, and RLIMIT_NICE is below 20. `ESRCH`: the thread has ended.
+pub(super) fn set_policy(thread: Pid, policy: Policy) -> io::Result<()> {
+    let policy = match policy {
+        Policy::Ordinary => libc::SCHED_OTHER,
+        Policy::Idle => libc::SCHED_IDLE,
+    };
+    // The kernel's `struct sched_param`: one number, 0 with these policies.
+    let priority: libc::c_int = 0;
+    // SAFETY: the call only reads `priority`, which outlives it.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            thread.as_raw_nonzero().get(),
+            policy,
+            &raw const priority,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// # Errors
+/// `ESRCH`: the thread has ended. `Unsupported`: it is neither of the two.
+pub(super) fn policy_of(thread: Pid) -> io::Result<Policy> {
+    // SAFETY: takes and gives numbers only.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread.as_raw_nonzero().get()) };
+    match policy {
+        ..0 => Err(io::Error::last_os_error()),
+        policy if policy == i64::from(libc::SCHED_OTHER) => Ok(Policy::Ordinary),
+        policy if policy == i64::from(libc::SCHED_IDLE) => Ok(Policy::Idle),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_addresses_are_where_the_kernel_reads_them() {
+        let mut room = Room::new().unwrap();
+        let (base, vectors) = (room.address(), room.write_vectors());
+        assert_eq!(vectors, base + VECTORS_AT as u64);
+        let words = [0, 8, 16, 24].map(|at| u64_at(room.bytes(), VECTORS_AT + at));
+        assert_eq!(words, [base, HEADER_LEN as u64, base + HEADER_SPACE as u64, PAYLOAD_LEN as u64]);
+    }
+
+    #[test]
+    fn a_room_is_at_the_place_of_another_only_once_that_is_gone() {
+        let room = Room::new().unwrap();
+        let address = room.address();
+        let taken = Room::at(address, 1).unwrap_err();
+        assert_eq!(Errno::from_io_error(&taken), Some(Errno::EXIST));
+        drop(room);
+        assert_eq!(Room::at(address, 1).unwrap().address(), address);
+        assert_eq!(Room::at(0, 1).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

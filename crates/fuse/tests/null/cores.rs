@@ -1,0 +1,16 @@
+//! Which core a caller is on says which queue of io_uring its requests come to.
+
+use rustix::thread::CpuSet;
+
+/// The cores that this process may use.
+pub(crate) fn allowed_cores() -> Vec<usize> {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect()
+}
+
+/// Keeps this thread there.
+pub(crate) fn run_on(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
