@@ -94,10 +94,10 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Claim::Gone),
             Err(error) => return Err(error),
         };
-        match flock(&looked_after, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Claim::LookedAfter),
-            // Where directories cannot be locked, the other lock is all there is.
-            Ok(()) | Err(_) => {}
+        // Where directories cannot be locked, the other lock is all there is.
+        let locked = flock(&looked_after, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+            return Ok(Claim::LookedAfter);
         }
         match Place::lock(dir)? {
             Some(place) => Ok(Claim::Mine(Place { _looked_after: Some(looked_after), ..place })),
