@@ -132,11 +132,12 @@ pub(crate) fn warn_of_others(cache_dir: &Path) {
 
 fn waiting_text(log: &KeptLog) -> String {
     format!(
-        "{} of {}/{} wait in {} and are not told to this server: mount that with this cache-dir, or see `soda recover ls`",
+        "{}: {} of {}/{} wait there, and this server does not know of them: mount that with this cache-dir, or see `soda \
+         recover ls`",
+        log.dir.display(),
         count(log.records as u64, "delayed change"),
         log.server,
-        log.volume,
-        log.dir.display()
+        log.volume
     )
 }
 
@@ -284,10 +285,10 @@ mod tests {
             KeptLog { state: LogState::Waiting, client: String::new(), why: "it waits".into(), ..log("3") };
         let logs = [log("100"), KeptLog { beyond_damage: 1, ..log("101") }, waits.clone()];
         let expected = "\
-LOG  STATE    FOR  VOLUME            MOUNT      CHANGES  SIZE
+LOG  STATE  FOR    VOLUME            MOUNT      CHANGES  SIZE
 100  kept   1m01s  127.0.0.1:2/main  host:/mnt       12  1.5 KiB
 101  kept   1m01s  127.0.0.1:2/main  host:/mnt       12  1.5 KiB
-3    waits  1m01s  127.0.0.1:2/main  -               12  1.5 KiB
+  3  waits  1m01s  127.0.0.1:2/main  -               12  1.5 KiB
 
 100: the session has ended
   in /c/oplog/kept/100
@@ -301,7 +302,7 @@ LOG  STATE    FOR  VOLUME            MOUNT      CHANGES  SIZE
 ";
         assert!(
             waiting_text(&waits)
-                .starts_with("12 delayed changes of 127.0.0.1:2/main wait in /c/oplog/kept/3")
+                .starts_with("/c/oplog/kept/3: 12 delayed changes of 127.0.0.1:2/main wait there")
         );
         assert_eq!(list_text(&logs, Duration::from_secs(161)), expected);
         assert!(list_text(&[], Duration::ZERO).starts_with("Nothing is kept"));
