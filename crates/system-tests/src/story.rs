@@ -26,6 +26,10 @@ const MEANWHILE: u64 = 400;
 /// once more where a thread works on with a descriptor of before.
 const ERRORS_PER_FAULT: usize = 12;
 
+/// One of so many changes is delayed at least, where mounts delay them. As a rule it is one of three with two mounts and one of
+/// five with four, who fight over few objects.
+const LEAST_DELAYED: u64 = 16;
+
 /// How many mounts there are, what they do, and with which numbers.
 #[derive(Clone, Debug)]
 pub struct Story {
@@ -172,6 +176,7 @@ impl Story {
                 progress.complete(Duration::from_secs(120));
             });
             check(&cell, LONG_TERM, &run, &vec![0; round.mounts]);
+            round.check_delays(&cell);
         });
     }
 
@@ -210,7 +215,29 @@ impl Story {
             }
             run.history.losses = losses;
             check(&cell, TERM, &run, &blows);
+            round.check_delays(&cell);
         });
+    }
+
+    /// Mounts that are to delay their writes did so with a good part of them: of what nobody delays the history says nothing. Of
+    /// a daemon that was killed nothing is known.
+    fn check_delays(&self, cell: &Cell) {
+        if self.delays == Delays::Never {
+            return;
+        }
+        let (mut here, mut through) = (0, 0);
+        for (name, count) in cell.mounts.iter().flat_map(|mount| mount.counters()) {
+            match name.as_str() {
+                "here" => here += count,
+                name if name.starts_with("through_") && !name.ends_with("_nanos") => through += count,
+                _ => {}
+            }
+        }
+        eprintln!("  {here} changes delayed, {through} not");
+        assert!(
+            here * LEAST_DELAYED >= here + through,
+            "only {here} changes were delayed, {through} were not"
+        );
     }
 
     fn each_round(self, round: impl Fn(&Story)) {

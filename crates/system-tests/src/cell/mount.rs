@@ -5,6 +5,7 @@ use super::{PATIENCE, soda_binary, tail};
 use crate::wait;
 use rustix::mount::MountFlags;
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -238,15 +239,22 @@ impl Mount {
     /// # Panics
     /// If there is no such counter, or the client does not tell.
     pub fn counter(&self, name: &str) -> u64 {
+        let counters = self.counters();
+        counters.get(name).copied().unwrap_or_else(|| panic!("no counter {name}: {counters:?}"))
+    }
+
+    /// All of them, by name.
+    ///
+    /// # Panics
+    /// If the client does not tell.
+    pub fn counters(&self) -> BTreeMap<String, u64> {
         let mut stats = Command::new(soda_binary());
         stats.arg("stats").arg(&self.root).args(["--once", "--json"]);
         let output = wait::run(&mut stats, PATIENCE).expect_success("soda stats");
         let counters: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let of_mount = counters.as_object().and_then(|mounts| mounts.values().next());
-        match of_mount.and_then(|counters| counters[name].as_u64()) {
-            Some(count) => count,
-            None => panic!("no counter {name}: {}", String::from_utf8_lossy(&output.stdout)),
-        }
+        let of_mount = counters.as_object().and_then(|mounts| mounts.values().next()?.as_object());
+        let each = of_mount.into_iter().flatten();
+        each.filter_map(|(name, count)| Some((name.clone(), count.as_u64()?))).collect()
     }
 
     fn signal(&self, signal: Signal) {
