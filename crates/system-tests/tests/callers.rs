@@ -66,7 +66,7 @@ fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// Every fourth thread of the first machine stores to a mapping, of a block no more than its first word.
 fn maps(number: usize) -> bool {
-    CALLERS.contains(&number) && number % 4 == 0
+    CALLERS.contains(&number) && number.is_multiple_of(4)
 }
 
 fn words(block: &[u8]) -> impl Iterator<Item = u64> {
