@@ -79,7 +79,9 @@ impl Server {
         let deadline = Instant::now() + PATIENCE;
         while server.address.is_empty() {
             let said = fs::read_to_string(&server.log).unwrap_or_default();
-            let line = said.lines().find_map(|line| line.strip_prefix(SERVING));
+            // It may be read while it is being written.
+            let mut lines = said.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            let line = lines.find_map(|line| line.strip_prefix(SERVING));
             if let Some((_, address)) = line.and_then(|line| line.rsplit_once(" on ")) {
                 server.address = address.to_string();
             } else if Instant::now() > deadline || !matches!(server.child.try_wait(), Ok(None)) {
