@@ -13,7 +13,8 @@
 //!
 //! *The kernel.* The new client answers no recall before the kernel has dropped what the old one told it: all names, and the inode
 //! that is asked for, or all inodes where a deep lease is ([`Client::kernel_has_forgotten`]). So what the kernel believes is covered
-//! by leases that one of the two holds, whether they passed or not.
+//! by leases that one of the two holds, whether they passed or not. Only pages stay of which the new client knows that a lease
+//! which passed covers them ([`Client::kernel_may_keep_pages`]): they go with that.
 //!
 //! Two steps: the new client connects while the old one only rests ([`Client::let_go`]), and if that fails, or is given up, the
 //! old one goes on with the session ([`Client::go_on`]) as after a connection that broke.
@@ -37,7 +38,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use soda_oplog::{DigestId, Log};
 use soda_protocol::{Call, Lock, SessionKey, Standing};
-use soda_types::{ClientId, Errno, Fid, FsError, FsResult};
+use soda_types::{ClientId, Errno, Fid, FsError, FsResult, Version};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -215,6 +216,14 @@ impl Client {
     /// go on to wait until each is dropped ([`Client::kernel_has_dropped`]).
     pub fn kernel_still_has(&self, fids: impl IntoIterator<Item = Fid>) {
         self.inner.gate.keep_for(fids);
+    }
+
+    /// The kernel has pages of the inode, all of this version of its data. Whether it may keep them for good: a lease that passed
+    /// covers them as long as the session lasts, and whoever asks for it has them dropped. To be called before the first
+    /// request.
+    pub fn kernel_may_keep_pages(&self, fid: Fid, version: Version) -> bool {
+        let (state, now) = self.inner.locked();
+        state.may_keep_pages(now, fid, version)
     }
 
     pub fn kernel_has_dropped(&self, fid: Fid) {

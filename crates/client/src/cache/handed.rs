@@ -76,6 +76,19 @@ impl State {
         HandedCaches { leases, inodes }
     }
 
+    /// Whether the kernel may keep its pages, which are of this version: they are what the inode has until somebody asks for the
+    /// lease, and are dropped then.
+    pub(crate) fn may_keep_pages(&self, now: Monotonic, fid: Fid, version: Version) -> bool {
+        let is_covered = |inode: &&Inode| {
+            inode.holding.is_some()
+                && self.holder.holding(fid) == inode.holding
+                && self.holder.lasts_until_recalled(now, fid)
+        };
+        let are_current =
+            |inode: &Inode| inode.kernel.data && inode.attr.is_some_and(|attr| attr.data_version == version);
+        self.peek(fid).filter(is_covered).is_some_and(are_current)
+    }
+
     /// In a session that has been started, before anything is asked for.
     pub(crate) fn take_over(&mut self, now: Monotonic, handed: HandedCaches) {
         self.holder.take_over(handed.leases);
@@ -229,6 +242,24 @@ mod tests {
         let known = [2, 3, 4, 5, 6].map(|ino| is_known(&mut new, ino));
         assert_eq!(known, [false, false, false, false, true]);
         assert!(new.covered_for_writing(at(2), fid(4)), "its lease does");
+    }
+
+    #[test]
+    fn pages_stay_that_a_lease_covers_and_are_as_old_as_the_attributes() {
+        let mut old = state();
+        (2..=6).for_each(|ino| learn(&mut old, ino));
+        (2..=5).for_each(|ino| old.inode(fid(ino)).note_fill());
+        old.inode(fid(3)).note_recent(at(1), None, Some(0..9));
+        old.inode(fid(4)).note_recent(at(1), None, None);
+        old.inode(fid(5)).changes.unanswered = 1;
+        let new = heir(&old);
+        let keeps = |ino, version| new.may_keep_pages(at(2), fid(ino), Version(version));
+        assert_eq!([2, 3, 4, 5, 6].map(|ino| keeps(ino, 1)), [true, false, true, false, false]);
+        assert!(!keeps(2, 2) && !keeps(9, 1));
+        assert!(!new.may_keep_pages(at(100), fid(2), Version(1)), "the session is over");
+        let mut new = new;
+        let plan = crate::kernel::Plan::new(&mut new, at(2), fid(2), None);
+        assert_eq!(plan.data, Some(0..u64::MAX), "whoever asks has them dropped");
     }
 
     #[test]
