@@ -11,10 +11,10 @@
 //! on ([`Standing::Resumed`]), so it has given none of its leases to others, and what the old connection still holds it does not
 //! look at any more. If the old client goes on after all, it has all as before.
 //!
-//! *The kernel.* The new client answers no recall before the kernel has dropped what the old one told it: all names, and the inode
-//! that is asked for, or all inodes where a deep lease is ([`Client::kernel_has_forgotten`]). So what the kernel believes is covered
-//! by leases that one of the two holds, whether they passed or not. Only pages stay of which the new client knows that a lease
-//! which passed covers them ([`Client::kernel_may_keep_pages`]): they go with that.
+//! *The kernel.* The new client answers no recall before the kernel has dropped what the old one told it: all names, and the
+//! inode that is asked for, or all inodes where a deep lease is ([`Client::kernel_has_forgotten`]). So what the kernel believes
+//! is covered by leases that the server counts, whether they passed or not. Only pages stay of which the new client knows that a
+//! lease which passed covers them ([`Client::kernel_may_keep_pages`]): they go with that.
 //!
 //! Two steps: the new client connects while the old one only rests ([`Client::let_go`]), and if that fails, or is given up, the
 //! old one goes on with the session ([`Client::go_on`]) as after a connection that broke.

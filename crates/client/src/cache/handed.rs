@@ -1,8 +1,9 @@
 //! Leases and what they cover, on their way to another process that goes on with the session (`handover.rs`). Not the data of
 //! files, which may be much: those in a cache directory are found there by version.
 //!
-//! All that it says is true as long as the lease is held that it belongs to, of which [`Holding`] tells. What is under way, or was
-//! changed here and has a version of its own, does not pass; nor does what the kernel was told, which drops all of that but pages.
+//! All that it says is true as long as the lease is held that it belongs to, of which [`Holding`] tells. What is under way, or
+//! was changed here and has a version of its own, does not pass; nor does what the kernel was told, which drops all of that but
+//! pages.
 
 use super::State;
 use super::inode::{Inode, Origin, Xattrs};

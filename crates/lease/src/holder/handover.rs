@@ -66,10 +66,10 @@ impl Holder {
 mod tests {
     use super::*;
     use crate::holder::HolderConfig;
+    use soda_types::{Cause, RecallAck};
     use soda_types::{
         Coverage, Epoch, Grant, InUse, Ino, LeasePart, Mode, Recall, Scope, SessionId, Term, VolumeId,
     };
-    use soda_types::{Cause, RecallAck};
     use std::time::Duration;
 
     const ONE: SessionId = SessionId(1);

@@ -139,8 +139,8 @@ impl Client {
         self.go_on(context, conn);
     }
 
-    /// Another process goes on, if nothing is under way, nor being given up. The kernel drops all that it was told before that one
-    /// answers a recall.
+    /// Another process goes on, if nothing is under way, nor being given up. The kernel drops all that it was told before that
+    /// one answers a recall.
     fn pass_on(&mut self, context: &mut Context, (session, sent_at, term): (SessionId, Monotonic, Duration)) {
         let is_told = self.delayed.as_ref().is_none_or(Delayed::is_durable);
         if !self.requests.is_empty() || !self.holder.recalling().is_empty() || !is_told {

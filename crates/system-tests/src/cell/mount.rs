@@ -239,8 +239,17 @@ impl Mount {
     /// # Panics
     /// As [`Mount::counter`].
     pub fn questions(&self) -> u64 {
-        let kinds =
-            ["lookup", "getattr", "readdir", "getxattrs", "getxattr", "stat", "lookupstat", "opened", "fetch"];
+        let kinds = [
+            "lookup",
+            "getattr",
+            "readdir",
+            "getxattrs",
+            "getxattr",
+            "stat",
+            "lookupstat",
+            "opened",
+            "fetch",
+        ];
         kinds.iter().map(|kind| self.counter(&format!("msg_{kind}"))).sum()
     }
 

@@ -4,8 +4,8 @@ use super::*;
 use crate::semantics::Python;
 
 fn list(top: &Path) -> String {
-    let output =
-        wait::run(Command::new("ls").arg("-lR").current_dir(top), PATIENCE).expect_success("ls of a whole tree");
+    let output = wait::run(Command::new("ls").arg("-lR").current_dir(top), PATIENCE)
+        .expect_success("ls of a whole tree");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -51,7 +51,8 @@ fn pages_stay_that_a_lease_covers_and_go_when_another_machine_writes() {
     let mut cell = Cell::unhurried(2);
     let (here, there) = (cell.root(0).join("file"), cell.root(1).join("file"));
     let content = |byte: u8| vec![byte; LEN];
-    let write = |byte| File::options().write(true).open(&there).unwrap().write_all_at(&content(byte), 0).unwrap();
+    let write =
+        |byte| File::options().write(true).open(&there).unwrap().write_all_at(&content(byte), 0).unwrap();
     fs::write(&there, content(b'0')).unwrap();
     let mut program = Python::start();
     program.ask(&format!("file = open({here:?})"));
