@@ -3,7 +3,7 @@
 //! What passes is what nobody could ask the server for: who the client is, the secret of its session, how far sequences and
 //! digests have been counted, which file locks and files programs hold, and what they were not told yet that is lost. What was
 //! done here is told first, and is on the server's disk: the log is empty. Leases pass, too, with the metadata that they cover
-//! ([`cache::handed`](crate::cache::handed)): what was warm costs no message.
+//! (`cache/handed.rs`): what was warm costs no message.
 //!
 //! *Why that is sound.* Of a lease there is one holder at any time. What passes is read when the old client has no connection any
 //! more: nothing that it does from then on reaches the server, and no recall reaches it. One that it has not answered the server
