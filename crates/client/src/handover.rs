@@ -2,15 +2,25 @@
 //!
 //! What passes is what nobody could ask the server for: who the client is, the secret of its session, how far sequences and
 //! digests have been counted, which file locks and files programs hold, and what they were not told yet that is lost. What was
-//! done here is told first, and is on the server's disk: the log is empty. Caches and leases do not pass: the server goes on to
-//! count the session's leases, and the new client learns of each when it asks for the object. The new one answers no recall
-//! before the kernel has dropped what the old one told it: all names, and the inode that is asked for, or all inodes where a
-//! deep lease is ([`Client::kernel_has_forgotten`]). So nothing stale is seen meanwhile.
+//! done here is told first, and is on the server's disk: the log is empty. Leases pass, too, with the metadata that they cover
+//! (`cache/handed.rs`): what was warm costs no message.
+//!
+//! *Why that is sound.* Of a lease there is one holder at any time. What passes is read when the old client has no connection any
+//! more: nothing that it does from then on reaches the server, and no recall reaches it. One that it has not answered the server
+//! asks again, and the new client answers; where it was being worked on, the lease has not passed. The server has the session go
+//! on ([`Standing::Resumed`]), so it has given none of its leases to others, and what the old connection still holds it does not
+//! look at any more. If the old client goes on after all, it has all as before.
+//!
+//! *The kernel.* The new client answers no recall before the kernel has dropped what the old one told it: all names, and the
+//! inode that is asked for, or all inodes where a deep lease is ([`Client::kernel_has_forgotten`]). So what the kernel believes
+//! is covered by leases that the server counts, whether they passed or not. Only pages stay of which the new client knows that a
+//! lease which passed covers them ([`Client::kernel_may_keep_pages`]): they go with that.
 //!
 //! Two steps: the new client connects while the old one only rests ([`Client::let_go`]), and if that fails, or is given up, the
 //! old one goes on with the session ([`Client::go_on`]) as after a connection that broke.
 
 use crate::cache::disk::DiskCache;
+use crate::cache::handed::HandedCaches;
 use crate::cache::unsynced::Losses;
 use crate::call::Order;
 use crate::client::Client;
@@ -28,7 +38,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use soda_oplog::{DigestId, Log};
 use soda_protocol::{Call, Lock, SessionKey, Standing};
-use soda_types::{ClientId, Errno, Fid, FsError, FsResult};
+use soda_types::{ClientId, Errno, Fid, FsError, FsResult, Version};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -56,6 +66,7 @@ pub struct HandedClient {
     locks_lost: Vec<(Fid, u64)>,
     cache_place: Option<Vec<u8>>,
     log_place: Option<Vec<u8>>,
+    caches: HandedCaches,
 }
 
 /// The locks of the directories on the local disk, as far as [`HandedClient::descriptors`] says that there are any, in this
@@ -120,9 +131,10 @@ impl Client {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        let _ = tokio::time::timeout(CLOSING, closed).await;
+        let closed = tokio::time::timeout(CLOSING, closed).await;
         crash::point_of_handover("client.let-go");
-        self.to_pass_on()
+        // A connection that is left may take what is said of leases from now on.
+        self.to_pass_on(if closed.is_ok() { Leases::Pass } else { Leases::Stay })
     }
 
     /// Until a cache directory that another process has handed over can be handed on.
@@ -171,7 +183,7 @@ impl Client {
         Ok(Rest::Yes)
     }
 
-    fn to_pass_on(&self) -> FsResult<(HandedClient, HandedLocks)> {
+    fn to_pass_on(&self, leases: Leases) -> FsResult<(HandedClient, HandedLocks)> {
         let inner = &self.inner;
         let failed = |error: std::io::Error| FsError::new(Errno::Io, error.to_string());
         let cache = inner.disk.get().map(|disk| disk.to_pass_on()).transpose().map_err(failed)?.flatten();
@@ -191,6 +203,10 @@ impl Client {
             locks_lost: state.inodes().map(lost).filter(|(_, loss)| *loss > 0).collect(),
             cache_place: cache.as_ref().map(|(dir, _)| bytes_of(dir)),
             log_place: log.as_ref().map(|(dir, _)| bytes_of(dir)),
+            caches: match leases {
+                Leases::Pass => state.hand_over(inner.now()),
+                Leases::Stay => HandedCaches::default(),
+            },
         };
         let locks = [cache, log].into_iter().flatten().map(|(_, lock)| OwnedFd::from(lock)).collect();
         Ok((handed, locks))
@@ -200,6 +216,14 @@ impl Client {
     /// go on to wait until each is dropped ([`Client::kernel_has_dropped`]).
     pub fn kernel_still_has(&self, fids: impl IntoIterator<Item = Fid>) {
         self.inner.gate.keep_for(fids);
+    }
+
+    /// The kernel has pages of the inode, all of this version of its data. Whether it may keep them for good: a lease that passed
+    /// covers them as long as the session lasts, and whoever asks for it has them dropped. To be called before the first
+    /// request.
+    pub fn kernel_may_keep_pages(&self, fid: Fid, version: Version) -> bool {
+        let (state, now) = self.inner.locked();
+        state.may_keep_pages(now, fid, version)
     }
 
     pub fn kernel_has_dropped(&self, fid: Fid) {
@@ -216,6 +240,13 @@ impl Client {
     pub fn kernel_has_no_names(&self) {
         self.inner.handle_passed(self.inner.gate.names_are_gone());
     }
+}
+
+/// Whether leases pass to the new client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Leases {
+    Pass,
+    Stay,
 }
 
 /// Whether the client has disconnected.
@@ -281,6 +312,7 @@ impl Successor {
             let mut state = crate::lock(&inner.state);
             let session = first.welcome.key.session;
             state.holder.start_session(inner.now(), first.sent_at, session, first.welcome.term);
+            state.take_over(inner.now(), handed.caches);
             state.behind.durable = DigestId(handed.last_digest);
             state.behind.log = Log::after(state.behind.durable);
             state.unsynced.take_over(handed.losses);

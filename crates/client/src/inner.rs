@@ -58,7 +58,7 @@ pub(crate) struct Inner {
 }
 
 /// What the server asks back waits here until the kernel holds nothing that another process was promised. A client that took a
-/// session over knows none of it: it would say at once that it has nothing.
+/// session over knows none of it: it would say at once that the kernel has nothing.
 ///
 /// Not for all of it: a page that the kernel waits for may come from the server only after what waits there for another inode's
 /// recall. So once names are gone, which are of many inodes, each recall waits for its own inode only.
@@ -160,6 +160,10 @@ impl Gate {
     /// What the recall had to wait for the kernel has dropped.
     pub(crate) fn dropped_for(&self, recall: &Recall) {
         crate::lock(&self.inside).dropping.remove(&(recall.asked(), recall.epoch));
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        *self.is_open.borrow()
     }
 
     pub(crate) async fn opened(&self) {

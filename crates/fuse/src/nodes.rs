@@ -73,6 +73,14 @@ impl HandedNode {
     pub(crate) fn lookups(&self) -> u64 {
         self.0.lookups
     }
+
+    /// Of a file: the version of the data that all its pages in the kernel are of.
+    pub(crate) fn pages(&self) -> Option<Version> {
+        match self.0.pages {
+            Pages::Of(version) if self.0.listing.is_none() => Some(version),
+            _ => None,
+        }
+    }
 }
 
 /// When a name was told says nothing to another process: it may have been just now.

@@ -42,6 +42,7 @@ pub struct SimConfig {
     pub drift_ppm: u32,
     pub order: Order,
     pub copies: Copies,
+    pub heirs: Heirs,
     pub writes: Writes,
     pub sabotage: Sabotage,
 }
@@ -113,6 +114,14 @@ pub enum Copies {
     Never,
     /// Some do, much later at times. A copy for the server arrives even when its connection is gone.
     Some,
+}
+
+/// Whether another process goes on with a client's session and leases, by a take-over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heirs {
+    Never,
+    /// At each new connection on which nothing is left to be asked again, or told. Of its leases some pass, all as a rule.
+    AtQuietConnections,
 }
 
 /// A mistake, put in on purpose: the harness is worth something only if it finds it.
@@ -316,6 +325,7 @@ impl SimConfig {
             drift_ppm: 500,
             order: rng.pick(&[Order::Kept, Order::Kept, Order::Scrambled]),
             copies: rng.pick(&[Copies::Never, Copies::Some]),
+            heirs: Heirs::Never,
             writes: Writes::Through,
             sabotage: Sabotage::None,
         }

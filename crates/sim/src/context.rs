@@ -23,6 +23,8 @@ pub struct Context {
     pub healed: Option<Time>,
     /// Since when each client has had no trouble of its own or with the server; later than now: it has some.
     well_since: Vec<Time>,
+    /// Clients that have been followed by another process.
+    pub heirs: u64,
     uids: u64,
     queue: BTreeMap<(Time, u64), Event>,
     scheduled: u64,
@@ -38,6 +40,7 @@ impl Context {
             trace: Trace { digest: 0xcbf2_9ce4_8422_2325, events: 0, show },
             healed: None,
             well_since: vec![Time::ZERO; config.clients],
+            heirs: 0,
             uids: 0,
             queue: BTreeMap::new(),
             scheduled: 0,

@@ -20,6 +20,8 @@ pub struct Report {
     pub events: u64,
     pub operations: u64,
     pub simulated: Duration,
+    /// Clients that have been followed by another process.
+    pub heirs: u64,
     /// Of the server's last life.
     pub counters: Counters,
 }
@@ -53,6 +55,7 @@ pub fn run(config: SimConfig, show: Show) -> Report {
         events: context.trace.events(),
         operations: context.operations(),
         simulated: context.now.since(Time::ZERO),
+        heirs: context.heirs,
         counters: world.server.counters(),
     }
 }

@@ -4,5 +4,6 @@
 mod behind;
 mod deep;
 mod determinism;
+mod heirs;
 mod sabotage;
 mod safety;

@@ -151,9 +151,7 @@ fn a_file_of_more_than_four_gibibytes_is_what_was_written() {
 
 /// What a mount has asked for that a scan may need, and what was asked of it.
 fn messages(mount: &Mount) -> u64 {
-    let kinds =
-        ["lookup", "getattr", "readdir", "getxattrs", "getxattr", "stat", "lookupstat", "opened", "fetch"];
-    kinds.iter().map(|kind| mount.counter(&format!("msg_{kind}"))).sum::<u64>() + mount.counter("recalls")
+    mount.questions() + mount.counter("recalls")
 }
 
 fn scan(top: &Path) -> usize {

@@ -21,14 +21,14 @@ const SLACK: Duration = Duration::from_millis(1500);
 
 /// A Python that carries out one line after the other and answers with what each expression is: for mapped memory, and for
 /// whatever holds locks or waits and must be a process of its own.
-struct Python {
+pub(crate) struct Python {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
 impl Python {
-    fn start() -> Python {
+    pub(crate) fn start() -> Python {
         const LOOP: &str = "import sys, os, fcntl, mmap, errno\n\
             for line in sys.stdin:\n\
             \x20   try:\n\
@@ -57,7 +57,7 @@ impl Python {
         line.trim().to_owned()
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    pub(crate) fn ask(&mut self, line: &str) -> String {
         self.begin(line);
         self.answer()
     }

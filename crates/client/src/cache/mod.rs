@@ -10,6 +10,7 @@
 pub(crate) mod asked_locks;
 pub(crate) mod disk;
 pub(crate) mod extents;
+pub(crate) mod handed;
 pub(crate) mod held_locks;
 pub(crate) mod inode;
 pub(crate) mod layout;

@@ -1,7 +1,9 @@
 //! Names of one directory, present and absent, as known under its lease.
 
+use super::handed::HandedDirectory;
 use super::names_ahead::Asked;
 use crate::hooks::{KERNEL_LAG, Names, NamesLock};
+use serde::{Deserialize, Serialize};
 use soda_types::{Fid, FileKind, Mode, Monotonic, Name};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +54,7 @@ impl PartialEq for Edition {
 impl Eq for Edition {}
 
 /// What is known of a name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Known {
     Present { fid: Fid, kind: FileKind },
     Absent,
@@ -73,7 +75,7 @@ struct Dentry {
 }
 
 /// Whether names that are not in the table are known to be absent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) enum Complete {
     #[default]
     No,
@@ -342,6 +344,23 @@ impl Directory {
             self.sorted = None;
             self.parent = Some(parent);
         }
+    }
+
+    /// What another process is to know of it.
+    pub(super) fn hand_over(&self) -> HandedDirectory {
+        let settled = |dentry: &Dentry| dentry.known.filter(|_| dentry.in_flight == 0);
+        let known = |(name, dentry): (&Name, &Dentry)| Some((name.clone(), settled(dentry)?));
+        let names: Vec<(Name, Known)> = self.names.iter().filter_map(known).collect();
+        // A name that is not known here must not be taken for absent there.
+        let complete = if names.len() == self.names.len() { self.complete } else { Complete::No };
+        HandedDirectory { complete, parent: self.parent, names }
+    }
+
+    pub(super) fn handed(now: Monotonic, handed: HandedDirectory) -> Directory {
+        let HandedDirectory { complete, parent, names } = handed;
+        let mut dir = Directory { complete, parent, ..Directory::default() };
+        names.iter().for_each(|(name, known)| dir.add(name, Dentry::new(Some(*known), now)));
+        dir
     }
 
     /// Whether a listing of all names is made once for all readers, as long as none changes.

@@ -91,7 +91,7 @@ impl State {
     }
 
     /// Notes what comes to be known of an inode, or is not known any more.
-    fn learn<R>(&mut self, now: Monotonic, fid: Fid, work: impl FnOnce(&mut Inode) -> R) -> R {
+    pub(super) fn learn<R>(&mut self, now: Monotonic, fid: Fid, work: impl FnOnce(&mut Inode) -> R) -> R {
         let inode = self.inode(fid);
         let before = inode.bytes();
         let result = work(inode);

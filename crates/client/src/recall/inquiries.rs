@@ -49,6 +49,10 @@ impl Inner {
     }
 
     fn begin_saying(&self, number: u64, fid: Fid) -> Option<Saying> {
+        if !self.gate.is_open() {
+            // What the kernel shows of before this client does not know. A recall waits for that.
+            return None;
+        }
         let now = self.now();
         let mut state = crate::lock(&self.state);
         let node = state.describe(now, fid)?;

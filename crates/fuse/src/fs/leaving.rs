@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use soda_client::{HandedDir, HandedFile, OpenDir};
 use soda_types::{Fid, LockOwner};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -120,10 +121,15 @@ impl Inner {
         }
     }
 
-    /// Before the first request.
-    pub(crate) fn take_over(&self, handed: HandedFiles) {
+    /// Before the first request. Returns the inodes whose pages the kernel may keep.
+    pub(crate) fn take_over(&self, handed: HandedFiles) -> HashSet<Fid> {
+        let mut kept = HashSet::new();
         for node in handed.nodes {
-            self.client.remember(node.fid(), node.lookups());
+            let fid = node.fid();
+            self.client.remember(fid, node.lookups());
+            if node.pages().is_some_and(|version| self.client.kernel_may_keep_pages(fid, version)) {
+                kept.insert(fid);
+            }
             self.nodes.take_over(node);
         }
         for (handle, file, path, durability) in handed.files {
@@ -140,6 +146,7 @@ impl Inner {
         handed.listings.into_iter().for_each(|(dir, handle)| self.notifier.listings().give(dir, handle));
         *self.leaving.waits() = handed.waits;
         self.requests.store(handed.requests, Ordering::Relaxed);
+        kept
     }
 }
 

@@ -91,7 +91,7 @@ impl ReadyHeir {
         let client = successor.begin().await;
         let (device, agreement) = (connection.device().clone(), connection.agreement());
         let fs = super::file_system(client.clone(), &hooks, (&device, agreement), connection.answers(), dir);
-        fs.inner().take_over(files);
+        let kept = fs.inner().take_over(files);
         let (inner, runtime) = (fs.inner().clone(), Handle::current());
         let guarded = Arc::new(Guarded::new(fs.clone(), dir, guard));
         let served = connection.serve(guarded.clone(), &runtime);
@@ -100,7 +100,7 @@ impl ReadyHeir {
         let (notifier, forgotten) = (inner.notifier.clone(), client.clone());
         forgets.run(move || {
             let _context = runtime.enter();
-            notifier.everything_from_before(&forgotten);
+            notifier.everything_from_before(&forgotten, &kept);
         });
         (client, mount)
     }

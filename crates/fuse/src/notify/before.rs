@@ -4,6 +4,8 @@
 //! yet, looks as one that it has not taken in, and each would be waited for. And a page stays locked for as long as somebody
 //! likes: one of a listing until the memory is there that names are copied to, one of a file until its read is answered.
 //!
+//! Pages that a lease covers which passed stay ([`Client::kernel_may_keep_pages`]): the next recall of that drops them.
+//!
 //! So attributes go first, which takes no lock: without them read(2) and listings believe no page (`FUSE_AUTO_INVAL_DATA`). Then
 //! pages, from as many threads as are held up at a time. Somebody may keep one locked for good, or many may have to be written
 //! back first: where that takes long only recalls of these inodes go on to wait ([`Client::kernel_still_has`]).
@@ -12,7 +14,7 @@ use super::{ENOENT, Finished, LISTING_PATIENCE, Notifier, TAKE_IN, inval_record,
 use crate::wire::abi::notify;
 use soda_client::{Client, NAMES_RUN_OUT};
 use soda_types::Fid;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,7 +32,8 @@ enum Dropped {
 
 impl Notifier {
     /// Tells the client what is gone; until then recalls wait. Returns when all is; meanwhile requests are served.
-    pub(crate) fn everything_from_before(self: &Arc<Self>, client: &Arc<Client>) {
+    /// `kept`: inodes of which pages stay.
+    pub(crate) fn everything_from_before(self: &Arc<Self>, client: &Arc<Client>, kept: &HashSet<Fid>) {
         let start = Instant::now();
         if !self.agreement.has_inc_epoch() {
             let client = client.clone();
@@ -45,7 +48,7 @@ impl Notifier {
             self.all_names();
             client.kernel_has_no_names();
         }
-        let left = self.inodes_from_before(TAKE_IN);
+        let left = self.inodes_from_before(TAKE_IN, kept);
         if !self.agreement.has_inc_epoch() {
             thread::sleep(NAMES_RUN_OUT.saturating_sub(start.elapsed()));
         }
@@ -58,8 +61,9 @@ impl Notifier {
     }
 
     /// `patience`: for what the kernel has not taken in, and for pages. Returns those whose pages it may have still.
-    fn inodes_from_before(self: &Arc<Self>, patience: Duration) -> Arc<Left> {
-        let left = Arc::new(Left::new(self.nodes.all_with_pages()));
+    fn inodes_from_before(self: &Arc<Self>, patience: Duration, kept: &HashSet<Fid>) -> Arc<Left> {
+        let with_pages = self.nodes.all_with_pages();
+        let left = Arc::new(Left::new(with_pages.into_iter().filter(|fid| !kept.contains(fid)).collect()));
         let (mut untold, deadline) = (self.nodes.all(), Instant::now() + patience);
         loop {
             untold.retain(|fid| self.drop_attributes(*fid) == Dropped::NotTakenIn);
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_stays_locked_holds_up_no_other_inode() {
+    fn a_page_that_stays_locked_holds_up_no_other_inode_and_what_may_stay_does() {
         const NODES: u64 = 100;
         let kernel = Arc::new(Kernel::default());
         kernel.locked.lock().unwrap().extend([102, 150, 199]);
@@ -236,10 +240,13 @@ mod tests {
         });
         let notifier = Arc::new(Notifier::new(kernel.clone(), Agreement::of_linux_6_18(), nodes.clone()));
         let (done, is_done) = channel();
-        thread::spawn(move || done.send(notifier.inodes_from_before(Duration::from_millis(300))).unwrap());
+        let kept = HashSet::from([fid(110)]);
+        thread::spawn(move || {
+            done.send(notifier.inodes_from_before(Duration::from_millis(300), &kept)).unwrap();
+        });
         let left = is_done.recv_timeout(LIMIT).expect("nobody waits for who keeps a page locked");
         let unlocked: BTreeSet<u64> =
-            (100..100 + NODES).step_by(2).filter(|node| ![102, 150].contains(node)).collect();
+            (100..100 + NODES).step_by(2).filter(|node| ![102, 110, 150].contains(node)).collect();
         let told = eventually(|| {
             let told = kernel.told.lock().unwrap().clone();
             (told.len() == NODES as usize + unlocked.len()).then_some(told)

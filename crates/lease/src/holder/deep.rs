@@ -23,20 +23,24 @@ use super::{Holder, RecallStep, Ticket};
 use links::Links;
 use over::Over;
 use raise::News;
+use serde::{Deserialize, Serialize};
 use soda_types::{Coverage, Epoch, Fid, Grant, InUse, LeasePart, Mode, Monotonic, Recall, RecallAck, Scope};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use whole::Questions;
 pub use whole::Scan;
 
-/// All that a client holds by deep leases.
-#[derive(Debug, Default)]
+/// All that a client holds by deep leases. What is there only for requests that are on the way does not pass to another process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Deep {
     pub(super) roots: BTreeMap<Fid, Root>,
     pub(super) members: BTreeMap<Fid, Member>,
     links: Links,
+    #[serde(skip)]
     work: BTreeMap<Epoch, Work>,
+    #[serde(skip)]
     bars: BTreeMap<Fid, PartBar>,
+    #[serde(skip)]
     bar_order: VecDeque<(u64, Fid)>,
     over: Over,
     /// Members whose place was said before own moves that are over since: they count as below everything.
@@ -45,14 +49,17 @@ pub(super) struct Deep {
     /// count as below everything, too, until that is said, or the move has brought a lease on what was moved.
     unmoored: BTreeSet<Fid>,
     /// What own requests that are on the way move, or changes that the server has not been told.
+    #[serde(skip)]
     moving: BTreeMap<u64, Vec<Fid>>,
     /// Of these, by object, what comes into another directory: the object, the request, the directory.
+    #[serde(skip)]
     bound_for: BTreeSet<(Fid, u64, Fid)>,
     /// What own requests have moved, as long as there are links to it or from it: these may be old.
     displaced: BTreeSet<Fid>,
     /// What others have asked for and may have moved since, as long as there are links to it or from it.
     strayed: BTreeSet<Fid>,
     /// Grants that came with the answer that is being taken in: what they raise.
+    #[serde(skip)]
     raising: Vec<Grant>,
     news: News,
     /// The last request that was sent before a directory was asked for with all below it, or a lease was lowered or given back.
@@ -61,7 +68,7 @@ pub(super) struct Deep {
 }
 
 /// A deep lease.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Root {
     pub(super) grant: Grant,
     pub(super) began: u64,
@@ -72,12 +79,13 @@ pub(super) struct Root {
     lowered: bool,
     /// Answers to requests sent until then say for writing what may only be read since.
     lowered_at: u64,
+    #[serde(skip)]
     questions: Questions,
     pub(super) last_used: Monotonic,
 }
 
 /// An object that a deep lease covers.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Member {
     root: Fid,
     pub(super) mode: Mode,
@@ -90,7 +98,7 @@ pub(super) struct Member {
 }
 
 /// A recall that is being worked on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Work {
     answer: RecallAck,
     inside: Vec<Fid>,
@@ -99,7 +107,7 @@ struct Work {
 }
 
 /// Answers to requests sent until then say nothing any more of what is covered.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct PartBar {
     until: u64,
     /// The same of all that is below.
@@ -216,6 +224,26 @@ impl Deep {
         let member = self.members.get(&fid)?;
         let covered = member.began < ticket.number || member.granted_by == ticket.number;
         (member.recalls == 0 && covered).then_some(member.holding)
+    }
+
+    /// For another process, without the members that are left behind. `None`: not now, or too much.
+    pub(super) fn hand_over(&self, most: usize, is_left: impl Fn(&Fid) -> bool) -> Option<Deep> {
+        let is_quiet = self.work.is_empty() && self.moving.is_empty() && self.bound_for.is_empty();
+        if !is_quiet || self.members.len() > most || self.roots.values().any(|root| root.is_asked) {
+            return None;
+        }
+        let mut handed = self.clone();
+        for fid in self.members.keys().filter(|fid| is_left(fid)) {
+            handed.remove_member(*fid);
+        }
+        Some(handed)
+    }
+
+    /// Nothing of before is on the way.
+    pub(super) fn tidy_taken_over(&mut self) {
+        (self.bars, self.bar_order) = Default::default();
+        let moved: Vec<Fid> = self.displaced.union(&self.strayed).copied().collect();
+        moved.into_iter().for_each(|fid| self.tidy_displaced(fid));
     }
 
     /// What recalls are being worked on for.

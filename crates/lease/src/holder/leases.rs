@@ -1,10 +1,11 @@
 //! Leases held: what they cover and until when.
 
 use super::{Holder, Ticket};
+use serde::{Deserialize, Serialize};
 use soda_types::{Epoch, Fid, Grant, InUse, Mode, Monotonic, RecallAck, Scope, Term};
 use std::time::Duration;
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Held {
     pub(super) mode: Mode,
     /// The server's name for the lease: its last grant.
@@ -17,8 +18,10 @@ pub(super) struct Held {
     pub(super) began: u64,
     /// The request whose answer brought the last grant.
     granted_by: u64,
+    /// One that is being worked on does not pass to another process.
+    #[serde(skip)]
     pub(super) recall: Option<Asked>,
-    last_used: Monotonic,
+    pub(super) last_used: Monotonic,
     pub(super) uses: u32,
 }
 
@@ -42,7 +45,7 @@ pub(super) struct Bar {
 }
 
 /// One unbroken time of holding a lease on an object; compare for equality.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Holding(pub Epoch);
 
 impl Holding {

@@ -13,6 +13,7 @@
 
 mod config;
 mod deep;
+mod handover;
 mod leases;
 mod recall;
 mod session;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use config::{DriftMargin, HolderConfig};
 pub use deep::Scan;
+pub use handover::HandedLeases;
 pub use leases::{HeldInfo, HeldState, Holding};
 pub use recall::RecallStep;
 pub use session::Ticket;

@@ -57,6 +57,10 @@ impl Caches {
         self.kernel.retain(|register, _| register.fid() != fid);
     }
 
+    pub(super) fn drop_all_of_kernel(&mut self) {
+        self.kernel.clear();
+    }
+
     pub(super) fn drop_daemon(&mut self, fid: Fid) {
         self.daemon.retain(|register, _| register.fid() != fid);
     }

@@ -1,8 +1,8 @@
 //! The connections: hello, the claims after a restart of the server, and only then requests.
 
 use super::delayed::Delayed;
-use super::{Asked, Client, Request};
-use crate::config::{Order, Sabotage};
+use super::{Asked, Client, Request, new_holder};
+use crate::config::{Heirs, Order, Sabotage};
 use crate::context::Context;
 use crate::event::{ConnId, Event};
 use crate::message::{Claim, Standing, Tag, ToServer};
@@ -133,7 +133,28 @@ impl Client {
             self.claim(context, conn, claims, ReclaimStep::More);
             return;
         }
+        if !is_new && context.config.heirs == Heirs::AtQuietConnections {
+            self.pass_on(context, (session, sent_at, term));
+        }
         self.go_on(context, conn);
+    }
+
+    /// Another process goes on, if nothing is under way, nor being given up. The kernel drops all that it was told before that
+    /// one answers a recall.
+    fn pass_on(&mut self, context: &mut Context, (session, sent_at, term): (SessionId, Monotonic, Duration)) {
+        let is_told = self.delayed.as_ref().is_none_or(Delayed::is_durable);
+        if !self.requests.is_empty() || !self.holder.recalling().is_empty() || !is_told {
+            return;
+        }
+        let now = self.clock.read(context.now);
+        let most = if context.rng.chance(1, 4) { 2 } else { usize::MAX };
+        let mut heir = new_holder(&context.config);
+        heir.start_session(now, sent_at, session, term);
+        heir.take_over(self.holder.hand_over(now, most));
+        context.note(|| format!("client{}  is followed by another process", self.number));
+        context.heirs += 1;
+        self.holder = heir;
+        self.caches.drop_all_of_kernel();
     }
 
     fn claim(&mut self, context: &mut Context, conn: ConnId, claims: Vec<Claim>, step: ReclaimStep) {

@@ -257,6 +257,25 @@ impl Mount {
         each.filter_map(|(name, count)| Some((name.clone(), count.as_u64()?))).collect()
     }
 
+    /// Messages of the daemon's that ask what a scan may need to know.
+    ///
+    /// # Panics
+    /// As [`Mount::counter`].
+    pub fn questions(&self) -> u64 {
+        let kinds = [
+            "lookup",
+            "getattr",
+            "readdir",
+            "getxattrs",
+            "getxattr",
+            "stat",
+            "lookupstat",
+            "opened",
+            "fetch",
+        ];
+        kinds.iter().map(|kind| self.counter(&format!("msg_{kind}"))).sum()
+    }
+
     fn signal(&self, signal: Signal) {
         if let Some(child) = &self.child {
             wait::signal(child, signal);

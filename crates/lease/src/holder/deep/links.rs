@@ -1,10 +1,11 @@
 //! What is in which directory, as far as it was said, or follows from own moves.
 
+use serde::{Deserialize, Serialize};
 use soda_types::Fid;
 use std::collections::BTreeSet;
 
 /// Directories and what is in them, both ways.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Links {
     pub(super) down: BTreeSet<(Fid, Fid)>,
     pub(super) up: BTreeSet<(Fid, Fid)>,

@@ -10,11 +10,12 @@
 //! ones may: the server would not name what it has heard to be given back.
 
 use super::{Deep, Holder};
+use serde::{Deserialize, Serialize};
 use soda_types::{Epoch, Fid, Grant, InUse, LeasePart, Mode, RecallAck};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What was given back.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Over {
     each: BTreeMap<Fid, Word>,
     /// As they were said; those that were said again since are there twice.
@@ -25,7 +26,7 @@ pub(super) struct Over {
     oldest: Word,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 struct Word {
     epoch: Epoch,
     /// The last request that was sent before.

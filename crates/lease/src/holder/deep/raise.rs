@@ -12,13 +12,14 @@
 
 use super::links::Links;
 use super::{Deep, Holder, Member, Ticket};
+use serde::{Deserialize, Serialize};
 use soda_types::{Epoch, Fid, Grant, Mode, Scope};
 use std::collections::BTreeSet;
 
 /// Which deep leases were certainly given by the request that is answered. Epochs only grow, and a node lease gets a new one each
 /// time that it is given; so what has a later one than has been heard of is new. But for what the server gave with an own move:
 /// that is not, if the answer has been lost, until a node lease has come that was asked for after the move.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct News {
     /// The latest epoch that has been heard of.
     latest: Epoch,
@@ -28,8 +29,10 @@ pub(super) struct News {
     much_moved: bool,
     moved_until: u64,
     /// What the answer brings that is being taken in is new if it is later than this,
+    #[serde(skip)]
     than: Epoch,
     /// and later than this, if it was moved.
+    #[serde(skip)]
     than_moves: Option<Epoch>,
 }
 

@@ -133,6 +133,11 @@ impl Delayed {
         self.kept.log.oldest_pending().is_none() && self.kept.sending.is_none()
     }
 
+    /// Nor can a power cut of the server give anything back to the log, and no recall waits for what is to be told.
+    pub(super) fn is_durable(&self) -> bool {
+        self.is_clean() && self.owed.is_empty() && !self.kept.log.has_undurable_from(DigestId(0))
+    }
+
     /// Operations in the log that a lease covers: they are not lost with the memory of the server.
     pub(super) fn logged(&self) -> impl Iterator<Item = OpUid> {
         self.kept.written.values().filter(|written| !written.handed_over).map(|written| written.uid)

@@ -1,5 +1,7 @@
 //! A mount passes from one process to another, and nobody who uses it notices.
 
+mod warm;
+
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
 use soda_system_tests::cell::{Cell, LONG_TERM, PATIENCE, Setting, prerequisites, soda_binary};

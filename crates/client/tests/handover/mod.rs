@@ -1,6 +1,8 @@
 //! A session that passes from one client to another: exactly-once, locks, losses that were not said, and that nothing the old one
 //! promised is broken before the kernel has forgotten it.
 
+mod leases;
+
 use crate::common::relay::{Relay, Way};
 use crate::common::*;
 use soda_client::handover::Successor;
