@@ -51,6 +51,13 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
                 }
             },
         };
+        if *inner.away.borrow() {
+            // The client has let go meanwhile. Nothing that comes here may be answered any more: whoever follows it has its leases.
+            // (One that lets go after this line sees the connection, and waits for its end.)
+            established.writer.close();
+            inner.link.connection_lost(established.id);
+            continue;
+        }
         let Established { mut reader, writer, id, welcome, boot: this_boot, sent_at } = established;
         let restarted = boot.replace(this_boot).is_some_and(|before| before != this_boot);
         let restarted = if restarted { Restarted::Yes } else { Restarted::No };
@@ -91,10 +98,11 @@ async fn serve_control(inner: &Arc<Inner>, reader: &mut FrameReader) {
     // Said about the connection before: not about this one.
     let _ = tokio::time::timeout(Duration::ZERO, inner.session_ended.notified()).await;
     tokio::select! {
-        () = read_all(inner, Channel::Control, reader) => {}
-        () = inner.session_ended.notified() => tracing::warn!("the server has ended the session"),
-        _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
+        biased;
         _ = away.wait_for(|away| *away) => {}
+        _ = phase.wait_for(|phase| *phase == Phase::Closed) => {}
+        () = inner.session_ended.notified() => tracing::warn!("the server has ended the session"),
+        () = read_all(inner, Channel::Control, reader) => {}
     }
 }
 
