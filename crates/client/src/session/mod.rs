@@ -52,8 +52,8 @@ pub(crate) async fn supervise(inner: Arc<Inner>, first: Established, joinable: w
             },
         };
         if *inner.away.borrow() {
-            // The client has let go meanwhile. Nothing that comes here may be answered any more: whoever follows it has its leases.
-            // (One that lets go after this line sees the connection, and waits for its end.)
+            // The client has let go meanwhile. Nothing that comes here may be answered any more: whoever follows it has its
+            // leases. (One that lets go after this line sees the connection, and waits for its end.)
             established.writer.close();
             inner.link.connection_lost(established.id);
             continue;
