@@ -184,8 +184,8 @@ fn of_a_mount_without_a_log_that_is_killed_at_any_moment_a_beginning_is_there() 
         let mut cell = Cell::assemble(2, &setting);
         warm_up(&cell);
         let mut ops = Generator::new(seed + round, Alphabet::Full, PLACEMENT);
-        // An fsync sends what it is for before the rest, so that what the server has is not the beginning any more. So does what the
-        // server has to be asked: extended attributes that are not known, and where there is data.
+        // An fsync sends what it is for before the rest, so that what the server has is not the beginning any more. So does
+        // what the server has to be asked: extended attributes that are not known, and where there is data.
         let op = || {
             next(&mut ops, |op| {
                 use Op::{Fsync, GetXattr, ListXattr, RemoveXattr, Seek, SetXattr};
