@@ -110,6 +110,9 @@ impl Inode {
             && self.log.going_through == 0
             && !self.log.deleted
             && self.kernel.recalling == 0;
+        if !is_settled {
+            return None;
+        }
         let xattrs = match &self.xattrs {
             Xattrs::Unknown => None,
             Xattrs::None => Some(Vec::new()),
@@ -120,7 +123,7 @@ impl Inode {
         // Who has shortened a file may not have run since, and Linux shortens it when that runs.
         let is_rewritten = self.recent(now).is_some_and(|(_, data)| data.is_some());
         let pages = self.kernel.data && !is_rewritten;
-        is_settled.then_some(HandedInode { fid, holding, attr, seen, xattrs, target, dir, parent, pages })
+        Some(HandedInode { fid, holding, attr, seen, xattrs, target, dir, parent, pages })
     }
 
     fn take_over(&mut self, now: Monotonic, handed: HandedInode) {
