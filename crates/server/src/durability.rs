@@ -84,19 +84,23 @@ impl Durability {
         self.record.doubtful.iter().any(|(after, before)| *after < round && round < *before)
     }
 
-    /// Makes everything durable that was committed before. One caller at a time.
+    /// Makes everything durable that was committed before: where the journal has all data that the medium may lack, by the
+    /// journal alone. One caller at a time.
     pub(crate) fn sync(&self, volume: &Volume, data: &dyn DataStore) -> FsResult<()> {
         // Who read this number has appended its chunks before.
         let round = self.current.fetch_add(1, Ordering::SeqCst);
         if self.owes_former_run.load(Ordering::SeqCst) {
             self.sync_former_run(volume, data)?;
         } else if self.used.load(Ordering::SeqCst) <= self.synced().0 {
-            return volume.sync();
+            return volume.sync_soon();
         }
-        data.sync()?;
+        // Whoever carries this round has said what it owes before it has read the number.
+        if volume.owes_data() {
+            data.sync()?;
+        }
         crash::point("server.round-data-synced");
         let noted = note(volume, &DurabilityRecord { synced: Round(round), ..self.record.clone() });
-        volume.sync()?;
+        volume.sync_soon()?;
         if noted {
             self.synced.store(round, Ordering::SeqCst);
         }

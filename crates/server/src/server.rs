@@ -134,7 +134,7 @@ impl Server {
             config,
         });
         // What the last run left to the kernel.
-        shared.sync.dirty();
+        shared.note_change();
         let serve = || -> std::io::Result<()> {
             let _entered = runtime.enter();
             let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -186,7 +186,8 @@ impl RunningServer {
         std::thread::spawn(move || {
             self.say_goodbye();
             self.stop();
-            if let Err(error) = self.shared.durability.sync(&self.shared.volume, &*self.shared.data) {
+            let (volume, durability) = (&self.shared.volume, &self.shared.durability);
+            if let Err(error) = durability.sync(volume, &*self.shared.data).and_then(|()| volume.sync()) {
                 tracing::error!(%error, "the last changes could not be made durable");
             }
             if let Err(error) = self.shared.volume.checkpoint() {

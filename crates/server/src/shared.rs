@@ -16,6 +16,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// So much file data in the journal, bytes, does not wait for the time at which data is synced: half of what may be there
+/// (`call/digest/journal.rs`).
+const MUCH_REDO: u64 = 8 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
@@ -47,6 +51,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Has what was committed made durable in a while; and what the journal has of data brought to where it belongs, sooner if it
+    /// is much.
+    pub(crate) fn note_change(&self) {
+        self.sync.dirty();
+        match self.volume.redo_bytes() {
+            0 => {}
+            bytes if bytes < MUCH_REDO => self.data_sync.dirty(),
+            _ => self.data_sync.request(|_| {}),
+        }
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

@@ -13,7 +13,7 @@ use soda_types::{Cause, Fid, FsResult, Monotonic, SessionId};
 use soda_volume::Progress;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -29,6 +29,10 @@ const WARNINGS: usize = 16;
 const ORPHANS_AT_ONCE: usize = 64;
 /// Extents or chunks that are reclaimed at a time.
 const RECLAIM_STEP: usize = 1000;
+/// How long the reclaimer rests after each of these where there is room, in what it took.
+const RESTS: u32 = 4;
+/// What has to be free for that beside what clients were promised, bytes.
+const PLENTY: u64 = 1 << 30;
 /// Work on the store that takes longer has its thread stuck.
 const STUCK: Duration = Duration::from_millis(100);
 
@@ -209,11 +213,17 @@ async fn delete(shared: &Shared, fid: Fid) -> FsResult<()> {
     Ok(())
 }
 
-/// The thread that gives the space of deleted files back.
+/// The thread that gives the space of deleted files back. It punches holes into files that others append to, who wait for
+/// each; and what waits to be given back may become one hole with its neighbours meanwhile. So it takes its time where there
+/// is room.
 pub(crate) fn start_reclaimer(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("soda-reclaim".to_owned()).spawn(move || {
         while !shared.is_stopping() {
+            let began = Instant::now();
             match shared.volume.reclaim_some(RECLAIM_STEP) {
+                Ok(Progress::More) if has_plenty(&shared) => {
+                    std::thread::park_timeout(began.elapsed().saturating_mul(RESTS).min(LOOK));
+                }
                 Ok(Progress::More) => std::thread::yield_now(),
                 Ok(Progress::Done) => std::thread::park_timeout(LOOK),
                 Err(error) => {
@@ -223,6 +233,11 @@ pub(crate) fn start_reclaimer(shared: Arc<Shared>) -> std::io::Result<JoinHandle
             }
         }
     })
+}
+
+fn has_plenty(shared: &Shared) -> bool {
+    let spoken_for = shared.space.spoken_for().saturating_add(PLENTY);
+    shared.free_space().is_ok_and(|free| free >= spoken_for)
 }
 
 /// Whoever of the runtime's threads handles events of sockets goes on to the work they bring; if that gets stuck, the other

@@ -7,9 +7,9 @@
 //! answer for data that was durable before and was only stored anew.
 //!
 //! *What is done.* The batch has the data with it, in a redo record beside the reference (what databases call a redo log, ext4
-//! data journalling). They are durable together or not at all. Whoever opens the volume next writes what the records have
-//! into its places before anybody reads it. A sync that began after the commit has the chunk on the medium: then the record
-//! goes, in the same journal, before the place can be released.
+//! data journalling). They are durable together or not at all: a sync of the journal is enough for both. Whoever opens the volume
+//! next writes what the records have into its places before anybody reads it. A sync of data that began after the commit has the
+//! chunk on the medium: then the record goes; at the latest with the place, when that is released.
 //!
 //! *What it costs.* These bytes are written twice, thrice if the engine writes its table out before the record goes, and are in
 //! its memory for a while. So it is for little data: what
@@ -49,9 +49,15 @@ pub(crate) enum Safe {
     OnMedium,
 }
 
+impl Safe {
+    pub(crate) fn needs_sync(&self) -> bool {
+        matches!(self, Safe::BySync)
+    }
+}
+
 impl Appended {
     pub(crate) fn needs_sync(&self) -> bool {
-        matches!(self.safe, Safe::BySync)
+        self.safe.needs_sync()
     }
 
     /// Puts its data into the batch that refers to it.
@@ -75,23 +81,32 @@ pub(crate) struct Kept {
 /// The redo records of chunks that may not be on the medium.
 #[derive(Debug, Default)]
 pub(crate) struct RedoList {
-    kept: Mutex<Vec<Kept>>,
+    kept: Mutex<Records>,
+}
+
+#[derive(Debug, Default)]
+struct Records {
+    kept: Vec<Kept>,
+    /// Of data, of all.
+    bytes: u64,
 }
 
 impl RedoList {
     /// Takes up records that are committed.
     pub(crate) fn committed(&self, kept: Vec<Kept>) {
         if !kept.is_empty() {
-            self.kept().extend(kept);
+            let mut records = self.records();
+            records.bytes += kept.iter().map(|kept| kept.bytes).sum::<u64>();
+            records.kept.extend(kept);
         }
     }
 
     /// To be called before the sync after which they go.
     pub(crate) fn take(&self) -> Vec<Kept> {
-        std::mem::take(&mut *self.kept())
+        std::mem::take(&mut *self.records()).kept
     }
 
-    fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
+    fn records(&self) -> MutexGuard<'_, Records> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,13 +153,15 @@ pub(crate) fn restore(meta: &dyn MetaRead, data: &dyn DataStore) -> FsResult<Red
     if !kept.is_empty() {
         crash::point("volume.redone");
     }
-    Ok(RedoList { kept: Mutex::new(kept) })
+    let list = RedoList::default();
+    list.committed(kept);
+    Ok(list)
 }
 
 impl Volume {
     /// Bytes of data that are in the journal, too, and for which no sync has begun since.
     pub fn redo_bytes(&self) -> u64 {
-        self.redo.kept().iter().map(|kept| kept.bytes).sum()
+        self.redo.records().bytes
     }
 
     /// The chunks of these records are on the medium. The journal has to be synced before one of them is released.

@@ -17,7 +17,8 @@ use soda_storage::{Batch, ChunkRef, MetaRead, SegmentId, Table, crash};
 use soda_types::FsResult;
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLockWriteGuard};
 
 #[derive(Debug, Default)]
 pub(crate) struct ReleaseQueue {
@@ -115,19 +116,40 @@ fn joined(chunks: &[ChunkRef]) -> Vec<(SegmentId, Range<u64>)> {
 }
 
 impl Volume {
-    /// Makes everything that was committed before the call durable. Callers at the same time share the work.
+    /// Makes everything that was committed before the call durable, and ends the redo records that are there then. Callers at the
+    /// same time share the work.
     pub fn sync(&self) -> FsResult<()> {
         self.check_stopped()?;
-        self.group_sync.run(|| {
-            let waiting = std::mem::take(&mut self.releases.state().waiting);
-            let synced = self.sync_stores();
-            let mut releases = self.releases.state();
-            match synced {
-                Ok(()) => releases.ready.extend(waiting),
-                Err(_) => releases.waiting.extend(waiting),
-            }
-            synced
+        self.group_sync.run(|| self.releasing(|| self.sync_stores()))
+    }
+
+    /// As [`Volume::sync`], for who waits: where all data that the medium may lack is in the journal, too, the journal is enough,
+    /// and redo records stay ([`Volume::sync_data`]).
+    pub fn sync_soon(&self) -> FsResult<()> {
+        self.check_stopped()?;
+        self.journal_sync.run(|| {
+            self.releasing(|| {
+                {
+                    let _no_new_chunks = self.no_new_chunks();
+                    if !self.owes_data() {
+                        return self.sync_journal();
+                    }
+                }
+                self.sync_stores()
+            })
         })
+    }
+
+    /// Has what was dropped before it released when `sync` has ended well.
+    fn releasing(&self, sync: impl FnOnce() -> FsResult<()>) -> FsResult<()> {
+        let waiting = std::mem::take(&mut self.releases.state().waiting);
+        let synced = sync();
+        let mut releases = self.releases.state();
+        match synced {
+            Ok(()) => releases.ready.extend(waiting),
+            Err(_) => releases.waiting.extend(waiting),
+        }
+        synced
     }
 
     /// Brings the metadata to where the next start finds it without recovering anything. For the end of a server.
@@ -135,24 +157,43 @@ impl Volume {
         Ok(self.meta.checkpoint()?)
     }
 
-    /// Data before the metadata that refers to it. What is committed while the journal is synced may become durable with
-    /// it: so commits that refer to new chunks wait for the second part, in which there is little left to write.
-    fn sync_stores(&self) -> FsResult<()> {
+    /// Makes all chunks durable that were stored before, and ends redo records of them: with the journal's next sync.
+    pub fn sync_data(&self) -> FsResult<()> {
+        self.check_stopped()?;
         let redo = self.redo.take();
-        match self.data.sync() {
-            Ok(()) if redo.is_empty() => {}
-            Ok(()) => self.end_redo(redo),
-            Err(error) => {
-                self.redo.committed(redo);
-                return Err(error.into());
-            }
+        if let Err(error) = self.data.sync() {
+            self.redo.committed(redo);
+            return Err(error.into());
         }
-        let _no_new_chunks = self.chunks_committed.write().unwrap_or_else(PoisonError::into_inner);
-        self.data.sync()?;
+        if !redo.is_empty() {
+            self.end_redo(redo);
+        }
+        Ok(())
+    }
+
+    /// Data before the metadata that refers to it: most of it at first, while others commit, and then what little has come since.
+    fn sync_stores(&self) -> FsResult<()> {
+        self.sync_data()?;
+        let _no_new_chunks = self.no_new_chunks();
+        // What is stored from here on owes again.
+        let owed = self.owes_data.swap(false, Ordering::SeqCst);
+        if let Err(error) = self.data.sync() {
+            self.owes_data.fetch_or(owed, Ordering::SeqCst);
+            return Err(error.into());
+        }
         crash::point("volume.sync.data-done");
+        self.sync_journal()
+    }
+
+    fn sync_journal(&self) -> FsResult<()> {
         self.meta.sync()?;
         crash::point("volume.sync.done");
         Ok(())
+    }
+
+    /// What is committed while the journal is synced may become durable with it, so commits that refer to new chunks wait.
+    fn no_new_chunks(&self) -> RwLockWriteGuard<'_, ()> {
+        self.chunks_committed.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives back the space of at most `limit` chunks whose end is durable. Returns how many it was.

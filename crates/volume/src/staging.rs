@@ -10,6 +10,7 @@ use soda_storage::{CHUNK_ALIGN, ChunkRef, DataStore, StorageError, crash};
 use soda_types::{Fid, FsResult};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Data that is stored but not yet part of a file. Dropped, its space is given back.
 pub struct Staged {
@@ -49,6 +50,9 @@ impl Volume {
             } else {
                 let chunk = self.append_chunk(&part)?;
                 let safe = if redo == Redo::Yes { Safe::InJournal(part) } else { Safe::BySync };
+                if safe.needs_sync() {
+                    self.owes_data.store(true, Ordering::SeqCst);
+                }
                 staged.appended.push(Appended { chunk, safe });
                 ExtentBody::Chunk { chunk, skip: 0 }
             };

@@ -22,6 +22,7 @@ use soda_types::{
     Attr, Errno, Fid, FileKind, FsError, FsResult, FsStats, Ino, Name, Timestamp, Version, VolumeId,
 };
 use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Name of the volume that a fresh data directory has.
@@ -125,6 +126,11 @@ pub struct Volume {
     /// Held through a step of the work that deletions left behind.
     pub(crate) reclaiming: Mutex<ReclaimTurn>,
     pub(crate) group_sync: GroupSync,
+    /// As `group_sync`, of rounds that need the journal only.
+    pub(crate) journal_sync: GroupSync,
+    /// Chunks were stored since the last sync of data that only the next one sees to. Set before what refers to one is
+    /// committed, or the round of that is known.
+    pub(crate) owes_data: AtomicBool,
     /// Why it takes no changes any more, apart from its stores.
     stop: OnceLock<&'static str>,
 }
@@ -205,6 +211,8 @@ impl Volume {
             sweep,
             reclaiming: Mutex::default(),
             group_sync: GroupSync::default(),
+            journal_sync: GroupSync::default(),
+            owes_data: AtomicBool::new(false),
             stop: OnceLock::new(),
             name: superblock.name,
             meta,
@@ -358,10 +366,9 @@ impl Volume {
         Ok(first)
     }
 
-    /// Makes all chunks durable that were stored before.
-    pub fn sync_data(&self) -> FsResult<()> {
-        self.check_stopped()?;
-        Ok(self.data.sync()?)
+    /// Whether chunks were stored since the last sync of data that the journal does not have, committed or not.
+    pub fn owes_data(&self) -> bool {
+        self.owes_data.load(Ordering::SeqCst)
     }
 
     /// Reads everything anew that is kept in memory, after records were changed past the transactions.

@@ -61,7 +61,7 @@ pub(super) fn run(
     }
     crash::point("server.change-committed");
     shared.metrics.commits.add(1);
-    shared.sync.dirty();
+    shared.note_change();
     if let Ok(Answer::Written { len, .. }) = &result {
         shared.metrics.bytes_written.add(*len);
     }

@@ -7,6 +7,10 @@ use std::sync::atomic::Ordering;
 /// The most of a digest, bytes: what clients tell at once, and a little more.
 pub(super) const MOST: u64 = 2 << 20;
 
+/// A digest with no more data than this, bytes, goes there without waiting for the medium first: likely somebody waits for it,
+/// and to write this twice takes less than one more sync.
+pub(super) const AT_ONCE: u64 = 128 << 10;
+
 /// The most that is there before a sync makes it superfluous, bytes. It shares a tree of the store with small records, whose
 /// table in memory would be written out otherwise (32 MiB: `StoreOptions::memtable`).
 const MOST_OF_ALL: u64 = 16 << 20;

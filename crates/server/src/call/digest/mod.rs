@@ -217,8 +217,8 @@ impl Telling {
         Ok(plan)
     }
 
-    /// Waits until the medium has the data, which has to take what others have written, as well; unless somebody waits for
-    /// what the session holds, or begins to: then it goes into the journal, if it may.
+    /// Waits until the medium has the data, which has to take what others have written, as well; unless it is little, or somebody
+    /// waits for what the session holds, or begins to: then it goes into the journal, if it may.
     fn sync_data(&mut self, redo: Redo, bytes: u64) -> FsResult<Synced> {
         let shared = self.incoming.link.shared.clone();
         if redo == Redo::No {
@@ -227,8 +227,8 @@ impl Telling {
         let link = Arc::clone(&self.incoming.link);
         let session = link.session.id;
         let instead = || {
-            let is_asked = shared.core().table.is_asked(session);
-            self.journal = if is_asked { Part::take(&shared, bytes) } else { None };
+            let is_for_journal = bytes <= journal::AT_ONCE || shared.core().table.is_asked(session);
+            self.journal = if is_for_journal { Part::take(&shared, bytes) } else { None };
             self.journal.is_some()
         };
         match medium::wait(&shared.data_sync, link.session.asked(), LOOK, instead) {
@@ -353,7 +353,7 @@ impl Telling {
         shared.metrics.digests.add(1);
         shared.metrics.digest_records.add(self.records().len() as u64);
         shared.metrics.digest_bytes.add(plan.bytes);
-        shared.sync.dirty();
+        shared.note_change();
         if session.has_ended() {
             // Fenced while the digest was under way. It stays: whoever waits for its objects comes after it.
             forget_reply_of(shared, session.id, self.op);
