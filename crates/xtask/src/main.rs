@@ -2,6 +2,7 @@
 
 mod arrows;
 mod audited;
+mod links;
 mod options;
 mod programs;
 mod rooms;
@@ -15,7 +16,7 @@ const USAGE: &str = "usage: cargo xtask check [--quick] | fix
 
 check          everything CI asks for but the tests: format, lints, documentation, arrows of crates and modules,
                rules on sources, unsafe code, tests that no program has, a test for each number of docs/SEMANTICS.md,
-               docs/OPTIONS.md against the parsers
+               docs/OPTIONS.md against the parsers, links of documents
 check --quick  without compiling anything
 fix            formats, and applies what the lints can mend by themselves";
 
@@ -52,6 +53,7 @@ fn check(root: &Path, depth: Depth) -> Vec<String> {
     failures.extend(programs::check(root));
     failures.extend(sentences::check(root));
     failures.extend(options::check(root));
+    failures.extend(links::check(root));
     failures.extend(check_arrows(root));
     failures.extend(cargo(root, "format (cargo xtask fix)", &[], &["fmt", "--all", "--check"]));
     if depth == Depth::Full {
