@@ -140,7 +140,7 @@ OF_ONE = {
     "warm listing": 2.5,
     "tar x of one file": 12.3,
 }
-"""Operation: requests to the daemon at most. Which these are is in PERFORMANCE.md."""
+"""Operation: requests to the daemon at most. Which these are is in PROFILING.md."""
 
 GOALS += [
     Goal(f"{operation}: requests to the daemon", f"requests per {operation}", None, MOST, most, Nature.REQUESTS)

@@ -58,14 +58,31 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def where(result: dict) -> str:
+    """When, of what, and on which machine."""
+    machine = result["machine"]
+    return (
+        f"{result['date']}, commit {result['commit']}: {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, Linux {machine['kernel']}."
+    )
+
+
+def command(result: dict) -> str:
+    """What was called, without the paths of the machine that it was called on."""
+    return re.sub(" --(out|soda) [^ ]+", "", result["command"])
+
+
+def peers(result: dict) -> list[str]:
+    """The targets that are neither Soda nor what it is built on."""
+    return [name for name in result.get("targets", []) if name not in BASELINES and not name.startswith("soda")]
+
+
 def text(result: dict) -> str:
     """The page: the machine, each series, what was aimed at. Markdown."""
-    machine = result["machine"]
-    others = " and other file systems" if set(result["targets"]) - {"local", "passthrough", "soda", "soda-through", "soda-follow", "soda-uring"} else ""
+    others = " and other file systems" if peers(result) else ""
     lines = [
-        f"{result['date']}, commit {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-        f"Linux {machine['kernel']}.",
-        f"`{re.sub(' --out [^ ]+', '', result['command'])}`:",
+        where(result),
+        f"`{command(result)}`:",
         rounds_of(result["rounds"]),
         "In round brackets relative to " + " and ".join(BASELINES) + ": above 1 is better.",
     ]
@@ -107,16 +124,28 @@ BEHIND, THROUGH = "soda", "soda-through"
 
 def tables(figures: dict, targets: list[str]) -> list[str]:
     looks = {name: figure for name, figure in figures.items() if figure["unit"] in ("stale", "lost")}
-    counts = {name: figure for name, figure in figures.items() if name.startswith((MESSAGES, REQUESTS))}
-    rates = {name: figure for name, figure in figures.items() if name not in looks and name not in counts}
-    lines = table("figure", targets, rates, speed_cell) if rates else []
-    lines += [""] + counts_table(counts) if counts else []
+    timed, counted = rates(figures), counts(figures)
+    lines = table("figure", targets, timed, speed_cell) if timed else []
+    lines += [""] + counts_table(counted) if counted else []
     if looks:
         shared = [
             target for target in targets if any(target in figure["targets"] for figure in looks.values())
         ]
         lines += [""] + table("stale or lost, of trials", shared, looks, trials_cell)
     return lines
+
+
+def rates(figures: dict) -> dict:
+    """What is neither counted for each operation nor a look for stale data."""
+    return {
+        name: figure
+        for name, figure in figures.items()
+        if figure["unit"] not in ("stale", "lost") and not name.startswith((MESSAGES, REQUESTS))
+    }
+
+
+def counts(figures: dict) -> dict:
+    return {name: figure for name, figure in figures.items() if name.startswith((MESSAGES, REQUESTS))}
 
 
 def table(head: str, targets: list[str], figures: dict, cell) -> list[str]:
@@ -164,6 +193,14 @@ def speed_cell(figure: dict, target: str, bases: Sequence[str] = BASELINES) -> s
     return " ".join(words)
 
 
+def median_cell(figure: dict, target: str) -> str:
+    """Of Soda's own targets with what it is relative to the baselines."""
+    measured = figure["targets"].get(target)
+    if not measured:
+        return ""
+    return speed_cell({**figure, "targets": {target: {**measured, "values": []}}}, target, BASELINES if target not in BASELINES else [])
+
+
 def trials_cell(figure: dict, target: str) -> str:
     found = figure["targets"].get(target)
     if not found:
@@ -189,11 +226,10 @@ def goal_table(verdicts: dict[str, list[Judged]]) -> list[str]:
 
 def policies_text(result: dict) -> str:
     """A table for each policy: each value that was tried, next to the default. Markdown."""
-    machine, usage = result["machine"], result["usage"]
+    usage = result["usage"]
     lines = [
-        f"{result['date']}, commit {result['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-        f"Linux {machine['kernel']}.",
-        f"`{re.sub(' --out [^ ]+', '', result['command'])}`:",
+        where(result),
+        f"`{command(result)}`:",
         rounds_of(result["rounds"]),
         "In round brackets relative to the default: above 1 is better.",
         "Bold: each round was better than all of the default's, by 5 % or more; crossed out: each was worse.",

@@ -85,9 +85,9 @@ lease why PATH` why a file is not written so.
 
 --takeover DIR: this program goes on with a mount that is there, with its options, its session, its open files and \
 locks, and the daemon that served it until then ends. Programs that use the mount wait meanwhile, as a rule for some \
-hundredths of a second. If it cannot be done (the server is away, the running daemon is too old, the mount is over io_uring), \
-the old daemon goes on. For the supervisor of a service that runs `soda mount --foreground` the service ends: with such, \
-restart the service.
+hundredths of a second. If it cannot be done (the server is away, or speaks another version of the protocol than this \
+program; the running daemon hands over in another form) the old daemon goes on. For the supervisor of a service that runs \
+`soda mount --foreground` the service ends: with such, restart the service.
 
 If this machine crashes (also `kill -9` of the mount), what was not told is lost, as with a local disk; \
 with a cache-dir it is in a log there, and told when the volume is mounted again with the same cache-dir. If \
@@ -270,7 +270,7 @@ pub(crate) struct MountArgs {
     /// Where
     #[arg(value_name = "DIR", required_unless_present = "takeover")]
     pub dir: Option<PathBuf>,
-    /// Serve the mount on DIR in the place of the daemon that does: an upgrade that nobody who uses the mount notices, see below
+    /// Serve the mount on DIR in the place of the daemon that does: an upgrade of a mount that is in use, see below
     #[arg(long, value_name = "DIR", conflicts_with_all = ["spec", "dir", "options", "cache_dir"])]
     pub takeover: Option<PathBuf>,
     #[arg(

@@ -511,7 +511,7 @@ fn a_mount_that_hangs_can_be_asked_about() {
     assert!(status.lines().any(row), "{status}");
 }
 
-/// `mount DIR` with the line of fstab(5) that the README shows: mount(8) calls mount.fuse3, which looks for `soda` in the
+/// `mount DIR` with the line of fstab(5) that docs/OPERATIONS.md shows: mount(8) calls mount.fuse3, which looks for `soda` in the
 /// system's directories only. So the test has a /usr/local/bin of its own, in a mount namespace.
 #[test]
 fn a_line_of_fstab() {

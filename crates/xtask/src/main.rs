@@ -2,6 +2,8 @@
 
 mod arrows;
 mod audited;
+mod links;
+mod options;
 mod programs;
 mod rooms;
 mod sentences;
@@ -13,7 +15,8 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "usage: cargo xtask check [--quick] | fix
 
 check          everything CI asks for but the tests: format, lints, documentation, arrows of crates and modules,
-               rules on sources, unsafe code, tests that no program has, a test for each number of docs/SEMANTICS.md
+               rules on sources, unsafe code, tests that no program has, a test for each number of docs/SEMANTICS.md,
+               docs/OPTIONS.md against the parsers, links of documents
 check --quick  without compiling anything
 fix            formats, and applies what the lints can mend by themselves";
 
@@ -49,6 +52,8 @@ fn check(root: &Path, depth: Depth) -> Vec<String> {
     failures.extend(audited::check(root));
     failures.extend(programs::check(root));
     failures.extend(sentences::check(root));
+    failures.extend(options::check(root));
+    failures.extend(links::check(root));
     failures.extend(check_arrows(root));
     failures.extend(cargo(root, "format (cargo xtask fix)", &[], &["fmt", "--all", "--check"]));
     if depth == Depth::Full {

@@ -38,6 +38,7 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
 
 fn compare(document: &str, tests: &[(String, String)]) -> Vec<String> {
     let (sentences, mut failures) = number(document);
+    failures.extend(exceptions(document));
     let mut tested = BTreeSet::new();
     for (name, text) in tests {
         let lines: Vec<&str> = text.lines().collect();
@@ -89,6 +90,20 @@ fn number(document: &str) -> (BTreeMap<u32, usize>, Vec<String>) {
         found.insert(number, index + 1);
     }
     (found, failures)
+}
+
+/// What is wrong with the numbers of exceptions: `- <a id="e1"></a>**E1** ...`.
+fn exceptions(document: &str) -> Vec<String> {
+    let mut failures = Vec::new();
+    let lines = document.lines().enumerate().filter(|(_, line)| line.starts_with("- <a id=\"e"));
+    for (count, (index, line)) in lines.enumerate() {
+        let number = count + 1;
+        if !line.starts_with(&format!("- <a id=\"e{number}\"></a>**E{number}** ")) {
+            failures
+                .push(format!("{DOCUMENT}:{}: exception E{number} comes here, and is marked so", index + 1));
+        }
+    }
+    failures
 }
 
 /// What a comment of this form lists.
@@ -177,5 +192,13 @@ mod tests {
     #[test]
     fn sentences_are_numbered_without_gaps() {
         assert_eq!(number("1. A\n3. B\n").1.len(), 1);
+    }
+
+    #[test]
+    fn exceptions_are_numbered_without_gaps_and_marked_as_they_are_called() {
+        let line = |mark: u32, number: u32| format!("- <a id=\"e{mark}\"></a>**E{number}** So it is.\n");
+        assert_eq!(exceptions(&format!("{}{}", line(1, 1), line(2, 2))), Vec::<String>::new());
+        assert_eq!(exceptions(&format!("{}{}", line(1, 1), line(3, 3))).len(), 1);
+        assert_eq!(exceptions(&line(1, 2)).len(), 1);
     }
 }

@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 const MAX_LINES: usize = 600;
 /// Columns, of documents, too: rustfmt keeps code to 110, comments and strings it leaves alone.
 const MAX_WIDTH: usize = 130;
+/// Characters of a cell of a document's table: what is longer is a paragraph.
+const MAX_CELL: usize = 400;
+/// Whose tables say all that is missing of a part.
+const LONG_CELLS_ALLOWED: &str = "docs/ROADMAP.md";
 
 /// The crates that take time, numbers and bytes as arguments and have no source of their own.
 const SANS_IO: [&str; 3] = ["types", "lease", "model"];
@@ -49,11 +53,27 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     failures
 }
 
-/// Rows of tables cannot be broken.
+/// Rows of tables cannot be broken, so what counts there are cells.
 fn check_document(name: &str, text: &str) -> Vec<String> {
-    let wide = |line: &str| line.chars().count() > MAX_WIDTH && !line.starts_with('|');
-    let lines = text.lines().enumerate().filter(|(_, line)| wide(line));
-    lines.map(|(number, _)| format!("{name}:{}: wider than {MAX_WIDTH}", number + 1)).collect()
+    let mut failures = Vec::new();
+    let lines = text.lines().count();
+    if lines > MAX_LINES {
+        failures.push(format!("{name}: {lines} lines; split it by meaning, the limit is {MAX_LINES}"));
+    }
+    for (number, line) in text.lines().enumerate() {
+        let place = format!("{name}:{}", number + 1);
+        if !line.starts_with('|') {
+            if line.chars().count() > MAX_WIDTH {
+                failures.push(format!("{place}: wider than {MAX_WIDTH}"));
+            }
+        } else if name != LONG_CELLS_ALLOWED && line.split(" | ").any(|cell| cell.chars().count() > MAX_CELL)
+        {
+            failures.push(format!(
+                "{place}: a cell of more than {MAX_CELL} characters; say the rest below the table"
+            ));
+        }
+    }
+    failures
 }
 
 fn check_text(name: &str, text: &str) -> Vec<String> {
@@ -97,7 +117,7 @@ fn check_text(name: &str, text: &str) -> Vec<String> {
 }
 
 /// Those at the top and those in `docs`.
-fn documents(root: &Path) -> Vec<PathBuf> {
+pub(crate) fn documents(root: &Path) -> Vec<PathBuf> {
     let entries = [root.to_owned(), root.join("docs")].map(fs::read_dir).into_iter().flatten().flatten();
     let paths = entries.flatten().map(|entry| entry.path());
     let mut found: Vec<PathBuf> =
@@ -145,6 +165,16 @@ mod tests {
         let long = "x".repeat(MAX_WIDTH + 1);
         assert_eq!(check_document("README.md", &long).len(), 1);
         assert_eq!(check_document("README.md", &format!("| {long} |\n")), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_long_document_and_a_long_cell_are_found() {
+        assert_eq!(check_document("README.md", &"x\n".repeat(MAX_LINES + 1)).len(), 1);
+        let row = format!("| {} | y |\n", "x".repeat(MAX_CELL + 1));
+        assert_eq!(check_document("README.md", &row).len(), 1);
+        assert_eq!(check_document(LONG_CELLS_ALLOWED, &row), Vec::<String>::new());
+        let cells = format!("| {0} | {0} |\n", "x".repeat(MAX_CELL - 10));
+        assert_eq!(check_document("README.md", &cells), Vec::<String>::new());
     }
 
     #[test]

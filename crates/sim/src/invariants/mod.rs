@@ -2,13 +2,13 @@
 //!
 //! | property | source | module |
 //! |---|---|---|
-//! | two sessions never hold conflicting valid leases, each judged by its own clock at the same true time | design: "a promise by the server not to let anyone else change" | [`exclusive`] |
-//! | no stale read: a read returns nothing older than what any operation had returned before it began | design, "One copy"; linearizability (Herlihy & Wing 1990) | [`fresh`] |
-//! | no acknowledged write is lost, across crashes of the server | design, "Nothing lost in silence" | [`durable`] |
-//! | an operation is carried out at most once; exactly once if it was acknowledged | design, "Exactly-once" | [`once`] |
-//! | nothing is begun for a session that has ended | design, "Failures": fenced first, then the request goes on | [`fenced`] |
-//! | epochs only grow, across restarts | design, "epoch"; Chubby's sequencers | [`epochs`] |
-//! | slow is not dead: nobody who is reachable and answers is thrown out for silence | design, "Failures"; Lustre evicted clients for one dropped message | [`patience`] |
+//! | two sessions never hold conflicting valid leases, each judged by its own clock at the same true time | the promise of a lease | [`exclusive`] |
+//! | no stale read: a read returns nothing older than what any operation had returned before it began | one copy; linearizability (Herlihy & Wing 1990) | [`fresh`] |
+//! | no acknowledged write is lost, across crashes of the server | nothing lost in silence | [`durable`] |
+//! | an operation is carried out at most once; exactly once if it was acknowledged | exactly once | [`once`] |
+//! | nothing is begun for a session that has ended | fenced first, then the request goes on | [`fenced`] |
+//! | epochs only grow, across restarts | fencing; Chubby's sequencers | [`epochs`] |
+//! | slow is not dead: nobody who is reachable and answers is thrown out for silence | Lustre evicted clients for one dropped message | [`patience`] |
 //! | once all faults are healed, every operation ends within a bound | openraft's two-phase simulation | [`progress`] |
 //! | with delayed writes: one copy, the server's state is a prefix of each client's history, what was fsynced is never lost, everything else only with its session or in a power cut | issue 3, "What it must withstand" | [`ahead`] |
 //! | the same seed gives the same run | slatedb: determinism is itself a test | `tests/determinism.rs` |

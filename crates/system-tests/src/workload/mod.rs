@@ -56,7 +56,7 @@ pub enum Pieces {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Descriptors {
     Any,
-    /// Each for reading or for writing: Linux before 6.6 caches what goes through those for both (the end of SEMANTICS).
+    /// Each for reading or for writing: Linux before 6.6 caches what goes through those for both (SEMANTICS E21).
     OneWay,
 }
 
