@@ -29,5 +29,6 @@ pub use mount::{
 };
 pub use notify::Hooks;
 pub use wire::Cores;
+pub use wire::close_on_exec;
 pub use wire::connection::{Transport, TransportChoice};
 pub use wire::{Obstacle, URING_SWITCH, auto_obstacles};

@@ -120,5 +120,19 @@ impl EndRequests {
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_all().thread_name("soda").on_thread_start(soda_client::threads::started);
-    builder.build().map_err(CliError::io("cannot start threads"))
+    let runtime = builder.build().map_err(CliError::io("cannot start threads"))?;
+    let _context = runtime.enter();
+    writes_may_fail()?;
+    drop(_context);
+    Ok(runtime)
+}
+
+/// Has a file that becomes larger than this process may make it be an error, EFBIG, in place of its death by SIGXFSZ (setrlimit(2)):
+/// a shell's `ulimit -f` is meant for what is started by hand, and is passed on to a server. To be called inside a runtime.
+fn writes_may_fail() -> Result<(), CliError> {
+    use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Fsize);
+    let _ = setrlimit(Resource::Fsize, Rlimit { current: limit.maximum, ..limit });
+    // With a handler, which stays, it ends nobody.
+    signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop).map_err(CliError::io("signals"))
 }

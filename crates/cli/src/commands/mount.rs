@@ -353,6 +353,10 @@ pub(crate) fn await_daemon(
     command.arg("--log-file").arg(&log_path);
     // What is not the log's, such as the words of a panic, goes there, too.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
+    // A lock of flock(1), or a pipe that somebody reads to its end, is this command's for as long as it runs, not the mount's.
+    if let Err(error) = soda_fuse::close_on_exec() {
+        tracing::warn!(%error, "the mount's daemon keeps what this command has open");
+    }
     let mut daemon = command.spawn().map_err(CliError::io("cannot start the mount's daemon"))?;
     let (mut waiting, mut said) = (waiting, String::new());
     for line in daemon.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {

@@ -13,8 +13,17 @@ use bytes::Bytes;
 use soda_oplog::Change;
 use soda_protocol::{Allocate, WriteAt};
 use soda_types::semantics;
-use soda_types::{Fid, FileKind, Monotonic, SetAttr, Timestamp};
+use soda_types::{Attr, Fid, FileKind, Monotonic, SetAttr, Timestamp};
 use std::ops::Range;
+
+/// At least what a file has allocated when this range was written. Where its holes are only the server knows: as much as can be in
+/// one is counted, for who finds less than a file's length may take all of it for a hole (tar(1) with `--sparse`).
+fn allocated_by(attr: &Attr, range: &Range<u64>) -> u64 {
+    let beyond = range.end.saturating_sub(range.start.max(attr.size));
+    let inside = range.end - range.start - beyond;
+    let in_holes = inside.min(attr.size.saturating_sub(attr.allocated));
+    attr.allocated + beyond + in_holes
+}
 
 impl State {
     /// `data` is kept as it is: nothing but these bytes should be alive for it.
@@ -47,9 +56,7 @@ impl State {
         self.room_here(now, data.len())?;
         let moment = self.moment(calendar, &[&attr]);
         let gap = attr.size..offset;
-        if offset >= attr.size {
-            attr.allocated += len;
-        }
+        attr.allocated = allocated_by(&attr, &(offset..end));
         attr.written(end, moment);
         if kill == KillPriv::Kill {
             attr.drop_privileges();

@@ -312,8 +312,7 @@ impl Inner {
     fn pump_one(self: &Arc<Inner>) -> Pumped {
         let (to_sync, dispatch, reservation) = {
             let (mut state, now) = self.locked();
-            let to_sync = state.behind.waiting.take_to_sync(now);
-            to_sync.iter().for_each(|who| self.stats.fsync_flush_nanos.add_time(now.since(who.began)));
+            let to_sync = self.take_to_sync(&mut state, now);
             let reservation = state.next_reservation(now);
             let slots = self.slots.digest_slots();
             let next = slots.and_then(|slots| Some((slots, state.next_digest(now)?)));
@@ -471,8 +470,15 @@ impl Inner {
         self.sync_then(fid, |_, _| ())
     }
 
+    /// Those who have waited until the server knows what they wait for: for [`Inner::sync_for`].
+    pub(crate) fn take_to_sync(&self, state: &mut State, now: Monotonic) -> Vec<ToSync> {
+        let to_sync = state.behind.waiting.take_to_sync(now);
+        to_sync.iter().for_each(|who| self.stats.fsync_flush_nanos.add_time(now.since(who.began)));
+        to_sync
+    }
+
     /// The same for several who have waited until the server knows what they wait for.
-    fn sync_for(self: &Arc<Inner>, waiting: Vec<ToSync>) {
+    pub(crate) fn sync_for(self: &Arc<Inner>, waiting: Vec<ToSync>) {
         let Some(fid) = waiting.first().map(|who| who.fid) else { return };
         drop(self.sync_then(fid, move |state, result| {
             state.behind.waiting.note_synced();

@@ -96,8 +96,11 @@ impl Inner {
         }
         let given_up = std::mem::take(&mut state.given_up);
         let closed = state.take_closed();
+        // Whoever else would do it has to be woken first.
+        let to_sync = self.take_to_sync(&mut state, now);
         drop(state);
         drop(slot);
+        self.sync_for(to_sync);
         completion.finish();
         self.release(given_up);
         self.closed(closed);

@@ -242,3 +242,39 @@ async fn statfs_counts_what_the_server_has_not_heard_of() {
     assert!(near(untold.0, after.0, FILES * 1024 + (64 << 10)), "{untold:?} was said, and is {after:?}");
     assert!(near(untold.1, after.1, FILES * 2 + 128), "{untold:?} was said, and is {after:?}");
 }
+
+/// tar(1) and others take a file with fewer blocks than it is long for one with holes, and one without blocks for nothing but a
+/// hole. What was written and not told must not look like that.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_into_holes_counts_before_it_is_told() {
+    const SIZE: u64 = 100_000;
+    let cell = Cell::start();
+    let (a, b) = (writer(&cell).await, cell.client().await);
+    let dir = mkdir(&a, a.root(), "d").await;
+    let fid = make(&a, dir, "f", "").await;
+    let file = a.open(fid, OpenMode::ReadWrite).await.unwrap();
+    let shown = async |client: &Arc<Client>| client.getattr(fid).await.unwrap().value.allocated;
+    a.setattr(fid, SetAttr { size: Some(SIZE), ..SetAttr::default() }).await.unwrap();
+    assert_eq!(shown(&a).await, 0, "one hole");
+    let mut written = vec![false; 2 * SIZE as usize];
+    for (offset, len) in
+        [(40_000, 5), (0, 16_000), (39_000, 3000), (16_000, 4096), (99_000, 9000), (108_000, 10)]
+    {
+        a.write(&file, WriteAt::Offset(offset), data(len), KillPriv::Keep).await.unwrap();
+        written[offset as usize..offset as usize + len].fill(true);
+        let least = written.iter().filter(|written| **written).count() as u64;
+        let size = a.getattr(fid).await.unwrap().value.size;
+        assert!(
+            (least..=size).contains(&shown(&a).await),
+            "{least} after {len} at {offset}: {}",
+            shown(&a).await
+        );
+    }
+    let sent = a.stats().count("msg_digest");
+    // Not told for that.
+    assert!(shown(&b).await >= 28_000);
+    assert_eq!(a.stats().count("msg_digest"), sent);
+    a.sync_all().await.unwrap();
+    assert_eq!(shown(&a).await, shown(&b).await);
+    assert!(shown(&a).await < SIZE, "where it has holes the server knows");
+}

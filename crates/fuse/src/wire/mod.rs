@@ -24,6 +24,7 @@ mod uring;
 
 pub use abi::NodeId;
 pub use agreement::Agreement;
+pub use audited::close_on_exec;
 #[cfg(test)]
 pub(crate) use reply::some_attr;
 pub(crate) use reply::{Asked, kind_of_mode};
