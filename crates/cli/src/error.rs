@@ -113,6 +113,7 @@ impl From<ConnectError> for CliError {
                 CliError::Refused(error.to_string())
             }
             ConnectError::CacheDir { .. } | ConnectError::LogInUse { .. } => CliError::CacheDir(error),
+            ConnectError::Threads(cause) => CliError::Io { what: "cannot start threads".into(), cause },
         }
     }
 }

@@ -283,7 +283,7 @@ impl Successor {
     ) -> Result<Successor, ConnectError> {
         let config = ClientConfig { client_id: handed.client, ..config };
         let clock = Arc::new(BootClock);
-        let inner = Inner::new(config, Arc::from(hooks), clock, Box::new(TcpTransport), Gate::shut());
+        let inner = Inner::new(config, Arc::from(hooks), clock, Box::new(TcpTransport), Gate::shut())?;
         let opened = open_control(&inner, Some(handed.key)).await;
         let mut first = opened.map_err(|error| refused(&inner, error))?;
         if first.welcome.standing == Standing::Resumed {
