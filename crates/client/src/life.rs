@@ -342,6 +342,9 @@ pub(crate) fn refused(inner: &Inner, error: HandshakeError) -> ConnectError {
 }
 
 #[cfg(test)]
+mod hung_disk;
+
+#[cfg(test)]
 mod tests {
     use super::while_it_gets_on;
     use std::cell::Cell;

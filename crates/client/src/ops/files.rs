@@ -310,8 +310,7 @@ impl Client {
             state.behind.disk().cloned()
         };
         let Some(disk) = disk else { return false };
-        let synced = self.inner.runtime.spawn_blocking(move || disk.sync()).await;
-        matches!(synced, Ok(OnDisk::Yes))
+        disk.sync_in_turn(&self.inner.runtime).await == OnDisk::Yes
     }
 
     async fn fsync_there(&self, fid: Fid) -> FsResult<()> {
