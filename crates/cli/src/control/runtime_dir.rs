@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 const MODE: u32 = 0o700;
+const OF_OTHERS: u32 = 0o077;
 const HINT: &str = "SODA_RUNTIME_DIR names another place";
 
 /// Who has said which directory it is.
@@ -65,7 +66,7 @@ pub(super) fn trusted() -> Option<PathBuf> {
     let (dir, named) = place();
     let checked = match named {
         Named::ByUser => Ok(()),
-        Named::ByDefault => check(&dir, own_uid(), 0o7777 & !MODE),
+        Named::ByDefault => check(&dir, own_uid(), OF_OTHERS),
     };
     match checked {
         Ok(()) => return Some(dir),
@@ -93,11 +94,14 @@ fn make_own(dir: &Path, owner: u32) -> io::Result<()> {
 /// Whether it is a directory, no link to one, of this user, with none of these permissions.
 fn check(dir: &Path, owner: u32, without: u32) -> io::Result<()> {
     let found = fs::symlink_metadata(dir)?;
-    let why = match () {
-        () if !found.is_dir() => "it is no directory".to_owned(),
-        () if found.uid() != owner => format!("it belongs to user {}", found.uid()),
-        () if found.mode() & without != 0 => format!("others may use it (mode {:o})", found.mode() & 0o7777),
-        () => return Ok(()),
+    let why = if !found.is_dir() {
+        "it is no directory".to_owned()
+    } else if found.uid() != owner {
+        format!("it belongs to user {}", found.uid())
+    } else if found.mode() & without != 0 {
+        format!("others may use it (mode {:o})", found.mode() & 0o7777)
+    } else {
+        return Ok(());
     };
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
@@ -117,7 +121,7 @@ mod tests {
     fn a_directory_that_somebody_else_has_made_is_neither_used_nor_asked() {
         let tmp = tempfile::tempdir().unwrap();
         let (dir, owner) = (tmp.path().join("a/soda-7"), own_uid());
-        let asked = |dir: &Path, owner| check(dir, owner, 0o077).map_err(|error| error.kind());
+        let asked = |dir: &Path, owner| check(dir, owner, OF_OTHERS).map_err(|error| error.kind());
         assert_eq!(asked(&dir, owner), Err(io::ErrorKind::NotFound));
         make_own(&dir, owner).unwrap();
         make_own(&dir, owner).unwrap();
