@@ -74,6 +74,7 @@ impl Inner {
             session_ended: Notify::new(),
             making_room: tokio::sync::Mutex::default(),
             phase: watch::Sender::new(Phase::Connected),
+            calendar: Mutex::new(None),
             key: Mutex::new(None),
             away: watch::Sender::new(false),
             gate,

@@ -212,7 +212,7 @@ impl Inner {
                     return Ok(None);
                 }
                 let before = state.behind.last_lsn();
-                let outcome = work(&mut state, now, self.clock.calendar());
+                let outcome = work(&mut state, now, self.calendar());
                 if let Err(NotHere::Through(why)) = outcome {
                     state.note_through(about, why);
                 }

@@ -141,7 +141,7 @@ impl Drop for OpenFile {
         let registered = std::mem::take(&mut inode.uses.open_at_server) == InUse::Yes;
         let now = self.inner.now();
         if by_log && state.may_change_here(now, self.fid).is_ok() {
-            state.release_here(now, self.inner.clock.calendar(), self.fid);
+            state.release_here(now, self.inner.calendar(), self.fid);
         } else if by_log {
             // The answer to the digest that brings the last of it tells the server.
             if registered {
