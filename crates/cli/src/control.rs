@@ -46,6 +46,13 @@ pub(crate) enum Question {
     TakeOver(takeover::Claim),
 }
 
+/// The answer to a question that a daemon does not know, as it is of an older version.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NotUnderstood {
+    pub error: String,
+}
+
 /// How a sync that a daemon was asked for ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -213,7 +220,10 @@ impl Answers {
             Ok(Question::TakeOver(claim)) => return self.claims.hand_on(claim, stream).await,
             Err(error) => Err(error),
         };
-        let answer = answer.unwrap_or_else(|error| serde_json::json!({ "error": error.to_string() }));
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => serde_json::to_value(NotUnderstood { error: error.to_string() })?,
+        };
         write.write_all(format!("{answer}\n").as_bytes()).await
     }
 
