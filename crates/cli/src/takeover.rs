@@ -311,7 +311,6 @@ fn read_whole(file: &File) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn how_a_mount_was_made_reads_back() {
@@ -352,8 +351,15 @@ mod tests {
     #[test]
     fn a_daemon_that_ends_before_it_hands_over_leaves_nothing() {
         let (daemon, here) = UnixStream::pair().unwrap();
-        drop(daemon);
+        let (mut other_end, passed) = UnixStream::pair().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&[passed.as_fd()])));
+        let begun = [IoSlice::new(b"{\"estate\":")];
+        rustix::net::sendmsg(&daemon, &begun, &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+        drop((daemon, passed));
         assert!(Daemon::new(here).unwrap().estate().is_err());
-        assert!(Path::new("/proc/self/fd").exists());
+        other_end.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert_eq!(other_end.read(&mut [0]).unwrap(), 0, "what was passed is closed");
     }
 }
