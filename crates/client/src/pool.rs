@@ -154,7 +154,7 @@ mod tests {
             began.send(()).unwrap();
             let _ = blocked.recv();
         }));
-        has_begun.recv_timeout(LIMIT).unwrap();
+        has_begun.recv_timeout(LIMIT).expect("TIMED OUT");
         release
     }
 
@@ -162,7 +162,7 @@ mod tests {
     fn blocked_work_does_not_block_other_work() {
         let pool = Pool::start("test", 64).unwrap();
         let _blocked: Vec<Sender<()>> = (0..5).map(|_| block(&pool)).collect();
-        answer(&pool).recv_timeout(LIMIT).unwrap();
+        answer(&pool).recv_timeout(LIMIT).expect("TIMED OUT");
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         let waits = answer(&pool);
         assert!(waits.try_recv().is_err());
         drop(blocked);
-        waits.recv_timeout(LIMIT).unwrap();
+        waits.recv_timeout(LIMIT).expect("TIMED OUT");
     }
 
     /// Threads that end just then: each piece of work comes when one has had nothing to do for so long.
@@ -183,7 +183,7 @@ mod tests {
         let threads = || crate::lock(&pool.owner.shared.queue).threads;
         for round in 0..2000 {
             let several: Vec<Receiver<()>> = (0..3).map(|_| answer(&pool)).collect();
-            several.iter().for_each(|done| done.recv_timeout(LIMIT).unwrap());
+            several.iter().for_each(|done| done.recv_timeout(LIMIT).expect("TIMED OUT"));
             let nearly = linger - Duration::from_micros(50) + Duration::from_micros(round % 100);
             let until = Instant::now() + nearly;
             while Instant::now() < until {
@@ -208,7 +208,7 @@ mod tests {
         drop(pool.clone());
         drop(pool);
         drop(blocked);
-        last.recv_timeout(LIMIT).unwrap();
+        last.recv_timeout(LIMIT).expect("TIMED OUT");
         let began = Instant::now();
         while crate::lock(&shared.queue).threads > 0 {
             assert!(began.elapsed() < LIMIT, "TIMED OUT");
