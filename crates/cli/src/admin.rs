@@ -69,7 +69,9 @@ impl Admin {
     pub(crate) fn connect(server: &str) -> Result<Admin, CliError> {
         let _waiting = Waiting::new(format!("the server {server} to answer"));
         let unreachable = |cause| CliError::Unreachable { server: server.to_string(), cause };
-        let addresses = server.to_socket_addrs().map_err(unreachable)?;
+        // As `soda_client::TcpTransport` says it.
+        let unknown = |error| unreachable(std::io::Error::new(std::io::ErrorKind::NotFound, error));
+        let addresses = server.to_socket_addrs().map_err(unknown)?;
         let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
         for address in addresses {
             match TcpStream::connect_timeout(&address, PATIENCE) {

@@ -3,7 +3,7 @@
 use crate::lab_args::LabCommand;
 use crate::options::MOUNT_OPTIONS;
 use crate::spec::{Spec, parse_listen};
-use crate::units::{FirstBackOff, parse_back_off, parse_duration, parse_size};
+use crate::units::{FirstBackOff, parse_back_off, parse_duration, parse_size, parse_wait};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -199,11 +199,11 @@ pub(crate) struct ServeArgs {
     /// Listen on addresses that others can reach although nothing is authenticated yet
     #[arg(long)]
     pub insecure: bool,
-    /// Session lease: how long a silent client can stand in the way of others
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    /// Session lease: how long a silent client can stand in the way of others, a day at most
+    #[arg(long, value_name = "TIME", value_parser = parse_wait, default_value = "10s")]
     pub term: Duration,
-    /// How long after a restart only known clients are heard [default: the term and a fifth]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    /// How long after a restart only known clients are heard, a day at most [default: the term and a fifth]
+    #[arg(long, value_name = "TIME", value_parser = parse_wait)]
     pub grace: Option<Duration>,
     /// Term of leases on single objects: `session`, `infinite`, or a time; 0 grants none. `VOLUME=` before it: of that volume
     #[arg(long, value_name = "[VOLUME=]session|infinite|TIME", default_value = "session")]

@@ -3,13 +3,18 @@
 
 use crate::control::named_dir;
 use crate::user::is_machines_root;
+use rustix::fs::{FlockOperation, flock};
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const LIST: &str = "cache-dirs";
+/// Locked by who writes the list.
+const LOCK: &str = "cache-dirs.lock";
+/// Directories in it, as far as they are not there.
+const MOST: usize = 1000;
 
 /// Notes that a mount uses it.
 ///
@@ -37,14 +42,20 @@ fn state_dir() -> PathBuf {
     named_dir(std::env::var_os("XDG_STATE_HOME")).unwrap_or_else(home).join("soda")
 }
 
+/// Mounts of one machine start together: each of them reads the list, and writes it anew, alone.
 fn note_in(state: &Path, dir: &Path) -> io::Result<()> {
-    if known_in(state).iter().any(|known| known == dir) {
+    if noted_in(state).iter().any(|noted| noted == dir) {
         return Ok(());
     }
     fs::create_dir_all(state)?;
-    // A name with a line feed in it is found with --cache-dir only. Those that are gone are left out.
+    let lock = File::options().create(true).append(true).open(state.join(LOCK))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    let mut dirs = noted_in(state);
+    dirs.push(dir.to_owned());
+    let dirs = at_most(MOST, once(dirs), |dir| dir.is_dir());
+    // A name with a line feed in it is found with --cache-dir only.
     let mut lines = Vec::new();
-    for dir in known_in(state).iter().map(PathBuf::as_path).chain([dir]) {
+    for dir in dirs {
         lines.extend_from_slice(dir.as_os_str().as_bytes());
         lines.push(b'\n');
     }
@@ -53,17 +64,36 @@ fn note_in(state: &Path, dir: &Path) -> io::Result<()> {
     fs::rename(&new, state.join(LIST))
 }
 
-fn known_in(state: &Path) -> Vec<PathBuf> {
+/// Also those that are not there now: their disk may be mounted later.
+fn noted_in(state: &Path) -> Vec<PathBuf> {
     let lines = fs::read(state.join(LIST)).unwrap_or_default();
     let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let dirs = lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).filter(|dir| dir.is_dir());
+    lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).collect()
+}
+
+fn known_in(state: &Path) -> Vec<PathBuf> {
+    once(noted_in(state)).into_iter().filter(|dir| dir.is_dir()).collect()
+}
+
+fn once(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut once = Vec::new();
-    dirs.for_each(|dir| {
+    dirs.into_iter().for_each(|dir| {
         if !once.contains(&dir) {
             once.push(dir);
         }
     });
     once
+}
+
+/// Of too many, those go first that are not there, the oldest of them before the others.
+fn at_most(most: usize, dirs: Vec<PathBuf>, is_there: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let mut too_many = dirs.len().saturating_sub(most);
+    let stays = |dir: &PathBuf| {
+        let goes = too_many > 0 && !is_there(dir);
+        too_many -= usize::from(goes);
+        !goes
+    };
+    dirs.into_iter().filter(stays).collect()
 }
 
 #[cfg(test)]
@@ -83,5 +113,46 @@ mod tests {
         let two = two.path().to_owned();
         drop(one);
         assert_eq!(known_in(&deep), [two]);
+    }
+
+    #[test]
+    fn of_mounts_that_start_together_none_is_forgotten() {
+        let (state, caches) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dirs: Vec<PathBuf> = (0..32).map(|number| caches.path().join(number.to_string())).collect();
+        dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+        let begin = std::sync::Barrier::new(dirs.len());
+        std::thread::scope(|scope| {
+            for dir in &dirs {
+                scope.spawn(|| {
+                    begin.wait();
+                    note_in(state.path(), dir).unwrap();
+                });
+            }
+        });
+        let mut known = known_in(state.path());
+        known.sort();
+        let mut expected = dirs;
+        expected.sort();
+        assert_eq!(known, expected);
+    }
+
+    #[test]
+    fn a_directory_whose_disk_is_not_mounted_now_stays_in_the_list() {
+        let (state, caches) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (away, other) = (caches.path().join("away"), caches.path().join("other"));
+        fs::create_dir(&other).unwrap();
+        note_in(state.path(), &away).unwrap();
+        note_in(state.path(), &other).unwrap();
+        assert_eq!(known_in(state.path()), [other.as_path()]);
+        fs::create_dir(&away).unwrap();
+        assert_eq!(known_in(state.path()), [away, other]);
+    }
+
+    #[test]
+    fn of_too_many_directories_the_oldest_that_are_gone_go() {
+        let dirs = |names: &str| names.split(' ').map(PathBuf::from).collect::<Vec<_>>();
+        let is_there = |dir: &Path| dir.starts_with("here");
+        assert_eq!(at_most(3, dirs("a here b c here/2"), is_there), dirs("here c here/2"));
+        assert_eq!(at_most(1, dirs("here here/2 a"), is_there), dirs("here here/2"));
     }
 }

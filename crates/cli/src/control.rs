@@ -1,24 +1,23 @@
 //! Each mount's daemon answers questions on a Unix socket in the runtime directory: one line of JSON in, one out.
 
+mod runtime_dir;
 mod socket;
 
+pub(crate) use runtime_dir::{named_dir, runtime_dir};
 pub(crate) use socket::ControlSocket;
 
 use crate::binds;
 use crate::ending::{self, LastWords, Listeners};
 use crate::error::CliError;
 use crate::takeover::{self, Claims};
-use crate::user;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use soda_client::{ChangesView, Client, ClientStanding, SessionView};
 use soda_fuse::{Monitor, MountEntry, Transport};
 use soda_types::{Errno, FsError, Name};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -45,6 +44,13 @@ pub(crate) enum Question {
     Ending,
     /// Hand the mount over to who asks: see [`crate::takeover`].
     TakeOver(takeover::Claim),
+}
+
+/// The answer to a question that a daemon does not know, as it is of an older version.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NotUnderstood {
+    pub error: String,
 }
 
 /// How a sync that a daemon was asked for ended.
@@ -122,38 +128,9 @@ impl MountStatus {
     }
 }
 
-/// Where sockets and logs of this user's mounts are.
-pub(crate) fn runtime_dir() -> PathBuf {
-    if let Some(dir) = std::env::var_os("SODA_RUNTIME_DIR") {
-        return PathBuf::from(dir);
-    }
-    match user::is_machines_root() {
-        true => PathBuf::from("/run/soda"),
-        false => {
-            let fallback = || std::env::temp_dir().join(format!("soda-{}", user::outside()));
-            named_dir(std::env::var_os("XDG_RUNTIME_DIR")).map_or_else(fallback, |dir| dir.join("soda"))
-        }
-    }
-}
-
-/// A directory that a variable of the environment names. One that is empty or relative counts as none, as the XDG Base
-/// Directory Specification says.
-pub(crate) fn named_dir(variable: Option<OsString>) -> Option<PathBuf> {
-    variable.map(PathBuf::from).filter(|dir| dir.is_absolute())
-}
-
-fn made_runtime_dir() -> Result<PathBuf, CliError> {
-    let dir = runtime_dir();
-    let made = std::fs::create_dir_all(&dir)
-        .and_then(|()| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)));
-    let what = format!("the runtime directory {} (SODA_RUNTIME_DIR names another place)", dir.display());
-    made.map_err(CliError::io(what))?;
-    Ok(dir)
-}
-
 /// The log of a mount's daemon.
 pub(crate) fn log_path(mount: &Path) -> Result<PathBuf, CliError> {
-    Ok(made_runtime_dir()?.join(format!("{}.log", file_name_of(mount))))
+    Ok(runtime_dir::made()?.join(format!("{}.log", file_name_of(mount))))
 }
 
 /// The path as one name, no two paths as the same: `/mnt/a-b` is `mnt-a%2Db`.
@@ -243,7 +220,10 @@ impl Answers {
             Ok(Question::TakeOver(claim)) => return self.claims.hand_on(claim, stream).await,
             Err(error) => Err(error),
         };
-        let answer = answer.unwrap_or_else(|error| serde_json::json!({ "error": error.to_string() }));
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => serde_json::to_value(NotUnderstood { error: error.to_string() })?,
+        };
         write.write_all(format!("{answer}\n").as_bytes()).await
     }
 
@@ -374,7 +354,8 @@ pub(crate) fn has_socket(mount: &MountEntry) -> bool {
 }
 
 fn sockets() -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
+    let entries = runtime_dir::trusted().and_then(|dir| std::fs::read_dir(dir).ok());
+    let entries = entries.into_iter().flatten();
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "sock")).collect()
 }
@@ -526,12 +507,5 @@ pub(crate) mod tests {
         assert_eq!(names.len(), paths.len(), "{names:?}");
         assert_eq!(file_name_of(Path::new("/mnt/soda")), "mnt-soda");
         assert_eq!(file_name_of(Path::new("/mnt/my-data")), "mnt-my%2Ddata");
-    }
-
-    #[test]
-    fn a_named_directory_that_is_empty_or_relative_is_none() {
-        let named = |text: &str| named_dir(Some(text.into()));
-        assert_eq!([named(""), named("run"), named_dir(None)], [None, None, None]);
-        assert_eq!(named("/run/user/7"), Some("/run/user/7".into()));
     }
 }

@@ -82,7 +82,7 @@ fn unreachable_hint(cause: &io::Error) -> &'static str {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
             "Something listens there, or nothing hears at all: a server that is stopped or overloaded, or a firewall"
         }
-        _ if cause.to_string().contains("failed to lookup") => "Is the name right?",
+        io::ErrorKind::NotFound => "Is the name right?",
         _ => "Is `soda serve` running there?",
     }
 }
@@ -113,6 +113,7 @@ impl From<ConnectError> for CliError {
                 CliError::Refused(error.to_string())
             }
             ConnectError::CacheDir { .. } | ConnectError::LogInUse { .. } => CliError::CacheDir(error),
+            ConnectError::Threads(cause) => CliError::Io { what: "cannot start threads".into(), cause },
         }
     }
 }

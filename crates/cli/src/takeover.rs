@@ -11,6 +11,7 @@
 //! Whatever else comes, or nothing, is as if the other had said no.
 
 use crate::commands::mount::Plan;
+use crate::control::NotUnderstood;
 use crate::error::CliError;
 use crate::options::MountOptions;
 use rustix::fs::MemfdFlags;
@@ -242,12 +243,17 @@ impl Daemon {
             Ok(Word::Stays(why)) => {
                 return Err(CliError::Failed(format!("the running daemon goes on: {why}")));
             }
-            // A daemon of an older version answers that it does not understand.
-            _ if line.contains("error") => {
+            _ if serde_json::from_str::<NotUnderstood>(&line).is_ok() => {
                 let why = "the running daemon is of a version that cannot hand its mount over: unmount, and mount again";
                 return Err(CliError::Failed(why.into()));
             }
-            _ => return Err(unheard(io::ErrorKind::UnexpectedEof.into())),
+            _ if line.is_empty() => return Err(unheard(io::ErrorKind::UnexpectedEof.into())),
+            _ => {
+                return Err(unheard(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "it says what makes no sense",
+                )));
+            }
         };
         let mut descriptors = descriptors.into_iter();
         let state = descriptors.next().ok_or_else(|| unheard(io::ErrorKind::InvalidData.into()))?;
@@ -305,7 +311,6 @@ fn read_whole(file: &File) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn how_a_mount_was_made_reads_back() {
@@ -333,10 +338,28 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_cannot_be_read_is_not_that_of_an_old_daemon() {
+        let nonsense = "{\"estate\":{\"spec\":\"h:1/main\",\"dir\":\"/mnt/errors\"}}\n";
+        for answer in [nonsense, "error\n", "{\"error\":\"x\",\"estate\":1}\n"] {
+            let (mut daemon, here) = UnixStream::pair().unwrap();
+            daemon.write_all(answer.as_bytes()).unwrap();
+            let error = Daemon::new(here).unwrap().estate().unwrap_err();
+            assert!(error.to_string().contains("makes no sense"), "{answer}: {error}");
+        }
+    }
+
+    #[test]
     fn a_daemon_that_ends_before_it_hands_over_leaves_nothing() {
         let (daemon, here) = UnixStream::pair().unwrap();
-        drop(daemon);
+        let (mut other_end, passed) = UnixStream::pair().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&[passed.as_fd()])));
+        let begun = [IoSlice::new(b"{\"estate\":")];
+        rustix::net::sendmsg(&daemon, &begun, &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+        drop((daemon, passed));
         assert!(Daemon::new(here).unwrap().estate().is_err());
-        assert!(Path::new("/proc/self/fd").exists());
+        other_end.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert_eq!(other_end.read(&mut [0]).expect("TIMED OUT"), 0, "what was passed is closed");
     }
 }

@@ -20,6 +20,20 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * factor).map_err(|_| format!("`{text}` is too long"))
 }
 
+/// The longest that anybody may be made to wait for a machine that is silent.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// As [`parse_duration`], of what others wait for: a day at most.
+pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        wait if wait <= LONGEST_WAIT => Ok(wait),
+        _ => Err(format!(
+            "`{text}` is too long: others wait for it, so at most {}",
+            show_duration(LONGEST_WAIT)
+        )),
+    }
+}
+
 /// How long leases last: `session` (or `infinite`), a duration, or `0` for none.
 pub(crate) fn parse_object_term(text: &str) -> Result<ObjectTerm, String> {
     match text {
@@ -136,6 +150,14 @@ mod tests {
         assert!(parse_duration("ten").is_err());
         assert!(parse_duration("5 parsecs").is_err());
         assert!(parse_duration("").is_err());
+    }
+
+    #[test]
+    fn what_others_wait_for_is_a_day_at_most() {
+        assert_eq!(parse_wait("24h"), Ok(Duration::from_secs(86_400)));
+        assert!(parse_wait("24.001h").unwrap_err().contains("at most 1d00h"));
+        assert!(parse_wait("10000000000000000000").is_err());
+        assert!(parse_wait("ten").is_err());
     }
 
     #[test]

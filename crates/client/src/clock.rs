@@ -12,7 +12,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// (which stand still in suspend) are worth nothing.
     fn suspended(&self) -> u64;
 
-    /// What changes are dated by.
+    /// What changes are dated by as long as no server has said what its calendar says.
     fn calendar(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())

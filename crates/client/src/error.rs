@@ -26,4 +26,6 @@ pub enum ConnectError {
     LogInUse { dir: String, holder: &'static str },
     #[error("the cache directory {path} cannot be used: {cause}")]
     CacheDir { path: String, cause: io::Error },
+    #[error("cannot start threads: {0}")]
+    Threads(io::Error),
 }

@@ -187,8 +187,10 @@ impl Client {
         let inner = &self.inner;
         let failed = |error: std::io::Error| FsError::new(Errno::Io, error.to_string());
         let cache = inner.disk.get().map(|disk| disk.to_pass_on()).transpose().map_err(failed)?.flatten();
+        // Not under the lock of the caches: it waits for who writes to the disk.
+        let log = crate::lock(&inner.state).behind.disk().cloned();
+        let log = log.map(|log| log.to_pass_on()).transpose().map_err(failed)?.flatten();
         let state = crate::lock(&inner.state);
-        let log = state.behind.disk().map(|disk| disk.to_pass_on()).transpose().map_err(failed)?.flatten();
         let key = *crate::lock(&inner.key);
         let key = key.ok_or_else(|| FsError::new(Errno::Io, "there is no session"))?;
         let lost = |(fid, inode): (&Fid, &crate::cache::inode::Inode)| (*fid, inode.uses.locks_lost);
@@ -283,7 +285,7 @@ impl Successor {
     ) -> Result<Successor, ConnectError> {
         let config = ClientConfig { client_id: handed.client, ..config };
         let clock = Arc::new(BootClock);
-        let inner = Inner::new(config, Arc::from(hooks), clock, Box::new(TcpTransport), Gate::shut());
+        let inner = Inner::new(config, Arc::from(hooks), clock, Box::new(TcpTransport), Gate::shut())?;
         let opened = open_control(&inner, Some(handed.key)).await;
         let mut first = opened.map_err(|error| refused(&inner, error))?;
         if first.welcome.standing == Standing::Resumed {

@@ -12,7 +12,7 @@ use crate::validity::Answers;
 use bytes::Bytes;
 use soda_lease::holder::Ticket;
 use soda_protocol::{Answer, Note, SessionKey};
-use soda_types::{Epoch, Fid, FsResult, InUse, Monotonic, Recall, RecallAck};
+use soda_types::{Epoch, Fid, FsResult, InUse, Monotonic, Recall, RecallAck, Timestamp};
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -50,6 +50,8 @@ pub(crate) struct Inner {
     /// Held by who has the server given back what it keeps for what is done here.
     pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) phase: watch::Sender<Phase>,
+    /// What the server's calendar said when the session was begun or gone on with, and when that was heard.
+    pub(crate) calendar: Mutex<Option<(Timestamp, Monotonic)>>,
     /// The session that is gone on with.
     pub(crate) key: Mutex<Option<SessionKey>>,
     /// While another process has the session: nothing is connected.
@@ -252,6 +254,19 @@ pub(crate) type Pending = link::Pending<Box<dyn Completion>>;
 impl Inner {
     pub(crate) fn now(&self) -> Monotonic {
         self.clock.now()
+    }
+
+    pub(crate) fn note_calendar(&self, said: Timestamp) {
+        *crate::lock(&self.calendar) = Some((said, self.now()));
+    }
+
+    /// What changes that are made here are dated by: the server's calendar, as far as it can be known. This machine's own may be
+    /// wrong.
+    pub(crate) fn calendar(&self) -> Timestamp {
+        match *crate::lock(&self.calendar) {
+            Some((said, heard)) => said.after(self.now().since(heard)),
+            None => self.clock.calendar(),
+        }
     }
 
     /// The caches and the time. The lock is never held across a wait.

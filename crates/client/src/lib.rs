@@ -56,7 +56,7 @@ mod kernel;
 mod life;
 mod log;
 pub mod ops;
-mod pool;
+pub mod pool;
 mod private;
 mod recall;
 pub mod recover;

@@ -10,6 +10,7 @@ use crate::error::ConnectError;
 use crate::hooks::KernelHooks;
 use crate::inner::{Gate, Inner, Link, Phase};
 use crate::log::disk::OnDisk;
+use crate::pool::Pool;
 use crate::session::{self, Established, HandshakeError};
 use crate::stats::Stats;
 use crate::validity::Answers;
@@ -24,6 +25,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
+/// Threads that tell the kernel what it must drop.
+const MOST_RECALL_THREADS: usize = 64;
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 /// How long the server may take at the end for the next digest, of what it has not heard of yet; looked at so often.
@@ -41,7 +44,8 @@ impl Inner {
         clock: Arc<dyn Clock>,
         transport: Box<dyn Transport>,
         gate: Gate,
-    ) -> Arc<Inner> {
+    ) -> Result<Arc<Inner>, ConnectError> {
+        let recall_pool = Pool::start("soda-recall", MOST_RECALL_THREADS).map_err(ConnectError::Threads)?;
         let answers = Arc::new(Answers::default());
         let state = State::new(
             &config.cache,
@@ -50,7 +54,7 @@ impl Inner {
             Arc::clone(&answers),
             Arc::clone(&hooks),
         );
-        Arc::new(Inner {
+        Ok(Arc::new(Inner {
             link: Link::new(config.data_connections),
             clock,
             hooks,
@@ -60,7 +64,7 @@ impl Inner {
             answers,
             stats: Stats::default(),
             runtime: Handle::current(),
-            recall_pool: crate::pool::Pool::default(),
+            recall_pool,
             disk: OnceLock::new(),
             opening_disk: watch::Sender::new(false),
             root: OnceLock::new(),
@@ -70,11 +74,12 @@ impl Inner {
             session_ended: Notify::new(),
             making_room: tokio::sync::Mutex::default(),
             phase: watch::Sender::new(Phase::Connected),
+            calendar: Mutex::new(None),
             key: Mutex::new(None),
             away: watch::Sender::new(false),
             gate,
             config,
-        })
+        }))
     }
 
     /// Starts all that a client does by itself; returns when requests can be sent.
@@ -126,7 +131,7 @@ impl Client {
         clock: Arc<dyn Clock>,
         transport: Box<dyn Transport>,
     ) -> Result<Arc<Client>, ConnectError> {
-        let inner = Inner::new(config, Arc::from(hooks), clock, transport, Gate::open());
+        let inner = Inner::new(config, Arc::from(hooks), clock, transport, Gate::open())?;
         let replayed = crate::replay::replay_left(&inner).await?;
         let first = session::open_control(&inner, None).await.map_err(|error| refused(&inner, error))?;
         inner.start(first).await;
@@ -336,6 +341,9 @@ pub(crate) fn refused(inner: &Inner, error: HandshakeError) -> ConnectError {
         }
     }
 }
+
+#[cfg(test)]
+mod hung_disk;
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 /// Tells a time-out of seconds, on a busy machine, from none.
 const NOT_FOR_EVER: Duration = Duration::from_secs(30);
@@ -25,13 +26,15 @@ fn lock(owner: u64, mode: LockMode) -> Lock {
     Lock { family: LockFamily::Record, owner: LockOwner(owner), pid: 1, start: 0, end: 9, mode }
 }
 
-/// Starts an operation and lets it get on its way.
-async fn started<T: Send + 'static>(
+/// An operation that the server has carried out, and has said so in vain.
+async fn answered_in_vain<T: Send + 'static>(
+    proxy: &Proxy,
     operation: impl Future<Output = T> + Send + 'static,
-) -> tokio::task::JoinHandle<T> {
-    let task = tokio::spawn(operation);
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    task
+) -> JoinHandle<T> {
+    let before = proxy.held_back();
+    let begun = begun(operation).await;
+    eventually("its answer is lost", || proxy.held_back() > before).await;
+    begun
 }
 
 // SEMANTICS 20
@@ -45,11 +48,11 @@ async fn a_change_whose_reply_was_lost_is_done_once() {
     for round in 1..=5usize {
         proxy.set(Weather::RepliesLost);
         let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
-        let append = started(async move {
+        let append = answered_in_vain(&proxy, async move {
             client.write(&handle, WriteAt::End, "record;".into(), soda_client::KillPriv::Keep).await
         });
         let (client, dir) = (Arc::clone(&a), a.root());
-        let create = started(async move {
+        let create = answered_in_vain(&proxy, async move {
             client.create(dir, &name(&format!("dir{round}")), new_node(FileKind::Directory)).await
         });
         let (append, create) = (append.await, create.await);
@@ -79,7 +82,7 @@ async fn after_a_restart_of_the_server_everything_goes_on() {
     cell.stop();
     assert_eq!(at_once(b.read(&theirs, 0, 10)).unwrap().to_bytes(), "before", "under the lease");
     let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
-    let waiting = started(async move {
+    let waiting = begun(async move {
         client.write(&handle, WriteAt::Offset(0), "behind".into(), soda_client::KillPriv::Keep).await
     })
     .await;
@@ -133,7 +136,7 @@ async fn a_cut_off_client_stops_serving_when_its_lease_has_run_out() {
     write(&b, &theirs, 0, "two").await;
     assert!(began.elapsed() < NOT_FOR_EVER, "TIMED OUT: {:?}", began.elapsed());
     let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
-    let mut waiting = started(async move { read(&client, &handle).await }).await;
+    let mut waiting = begun(async move { read(&client, &handle).await }).await;
     assert!(!waiting.is_finished(), "nothing may be served now");
     proxy.set(Weather::Cut);
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -256,8 +259,10 @@ async fn a_lock_that_is_waited_for_comes_in_turn_or_is_given_up() {
     assert!(tokio::time::timeout(Duration::from_millis(100), gave_up).await.is_err());
     let (client, handle) = (Arc::clone(&b), Arc::clone(&theirs));
     let waiting =
-        started(async move { client.lock_set(&handle, lock(3, LockMode::Exclusive), LockWait::Yes).await })
+        begun(async move { client.lock_set(&handle, lock(3, LockMode::Exclusive), LockWait::Yes).await })
             .await;
+    // It has been heard of when this is answered.
+    assert!(b.lock_test(f.fid(), lock(9, LockMode::Exclusive)).await.unwrap().is_some());
     assert!(!waiting.is_finished());
     a.lock_release_owner(f.fid(), LockFamily::Record, LockOwner(1)).await.unwrap();
     waiting.await.unwrap().unwrap();
@@ -312,8 +317,9 @@ async fn a_lock_given_up_while_cut_off_is_not_waited_for_any_more() {
     b.lock_set(&theirs, lock(2, LockMode::Shared), LockWait::No).await.unwrap();
     let (client, handle) = (Arc::clone(&a), Arc::clone(&f));
     let upgrade =
-        started(async move { client.lock_set(&handle, lock(1, LockMode::Exclusive), LockWait::Yes).await })
+        begun(async move { client.lock_set(&handle, lock(1, LockMode::Exclusive), LockWait::Yes).await })
             .await;
+    assert!(a.lock_test(f.fid(), lock(9, LockMode::Exclusive)).await.unwrap().is_some());
     assert!(!upgrade.is_finished());
     proxy.set(Weather::Cut);
     eventually("cut off", || a.session().standing != ClientStanding::Connected).await;
@@ -321,7 +327,7 @@ async fn a_lock_given_up_while_cut_off_is_not_waited_for_any_more() {
     assert!(upgrade.await.unwrap_err().is_cancelled());
     let (client, fid) = (Arc::clone(&a), f.fid());
     let release =
-        started(async move { client.lock_release_owner(fid, LockFamily::Record, LockOwner(1)).await }).await;
+        begun(async move { client.lock_release_owner(fid, LockFamily::Record, LockOwner(1)).await }).await;
     assert!(!release.is_finished());
     proxy.set(Weather::Fine);
     release.await.unwrap().unwrap();
@@ -349,7 +355,7 @@ async fn connecting_fails_with_a_reason_and_shutting_down_ends() {
     let error = Client::connect(cell.client_config(), Box::new(NoKernel)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
     let (client, handle) = (Arc::clone(&b), Arc::clone(&g));
-    let waiting = started(async move { client.fsync(handle.fid()).await }).await;
+    let waiting = begun(async move { client.fsync(handle.fid()).await }).await;
     let began = Instant::now();
     b.shutdown().await;
     assert!(began.elapsed() < NOT_FOR_EVER, "TIMED OUT: {:?}", began.elapsed());

@@ -56,6 +56,7 @@ fn welcome(standing: Standing) -> Answer {
         slots: 4,
         max_io: MAX_IO,
         stored: vec![(Slot(1), Sequence(3))],
+        calendar: Timestamp::new(0, 0),
     };
     Answer::Welcome(Welcome {
         protocol: PROTOCOL_VERSION,

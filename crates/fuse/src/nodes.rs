@@ -1,5 +1,6 @@
 //! The inodes that the kernel knows, and what it was told of them.
 
+mod pages;
 mod places;
 
 use crate::believed::{Attributes, Telling, Ticks, Way};
@@ -13,6 +14,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub(crate) use places::Place;
+use pages::Staying;
 use places::Placed;
 
 const SHARDS: usize = 32;
@@ -28,6 +30,8 @@ pub(crate) struct Nodes {
     /// So often the kernel was told something that makes it throw answers away.
     bars: AtomicU64,
     shards: Vec<Mutex<HashMap<NodeId, Node>>>,
+    /// [`Nodes::pages_stay`]. Not handed over: another process drops all pages that may be of several versions.
+    staying: Staying,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -160,6 +164,7 @@ impl Nodes {
             since: Instant::now(),
             bars: AtomicU64::new(0),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            staying: Staying::default(),
         }
     }
 
@@ -228,7 +233,9 @@ impl Nodes {
                 Inode::Guarded if node.barred > asked.bars => Way::Barred,
                 _ => Way::Free,
             };
-            let telling = Telling { print, valid: out.valid, to: asked.tid, way, now };
+            let stay = node.pages == Pages::Mixed && self.staying.contains(fid);
+            let valid = if stay { Duration::ZERO } else { out.valid };
+            let telling = Telling { print, valid, to: asked.tid, way, now };
             let believed = node.attributes.tell(telling);
             if !believed.is_zero() {
                 node.attr = Told::Yes;
@@ -351,68 +358,6 @@ impl Nodes {
     /// The kernel is given an answer from which it may conclude that the file has only so many bytes.
     pub(crate) fn size_may_be(&self, fid: Fid, size: u64) {
         self.with(fid, |node| node.shown = node.shown.min(size));
-    }
-
-    // -------- pages
-
-    /// The kernel is about to fill pages with data of `version`, unless it must not.
-    pub(crate) fn fill_pages(&self, fid: Fid, version: Version) -> Fill {
-        let filled = self.with(fid, |node| {
-            if node.newest.is_some_and(|newest| newest > version) {
-                return Fill::Overtaken;
-            }
-            node.fill(version);
-            Fill::Fits
-        });
-        filled.unwrap_or(Fill::Fits)
-    }
-
-    /// The kernel has filled pages itself, with what became `version` of the data.
-    pub(crate) fn pages_filled(&self, fid: Fid, version: Version) {
-        self.with(fid, |node| node.fill(version));
-    }
-
-    pub(crate) fn may_have_pages(&self, fid: Fid) -> bool {
-        self.with(fid, |node| node.pages != Pages::None).unwrap_or(false)
-    }
-
-    /// Own change made `version` of the data; the range it touched has been dropped from the kernel's pages.
-    pub(crate) fn pages_changed(&self, fid: Fid, version: Version) {
-        self.with(fid, |node| {
-            node.pages = match node.pages {
-                Pages::None => Pages::None,
-                Pages::Of(old) if old.next() == version || old == version => Pages::Of(version),
-                _ => Pages::Mixed,
-            }
-        });
-    }
-
-    /// The kernel is about to be told attributes of `version`: from here on pages of older ones are kept from it, and those
-    /// that it may have are to be dropped first.
-    pub(crate) fn announce(&self, fid: Fid, version: Version, size: u64) -> PageState {
-        self.with(fid, |node| {
-            node.newest = node.newest.max(Some(version));
-            node.shown = node.shown.min(size);
-        });
-        self.page_state(fid, version)
-    }
-
-    pub(crate) fn page_state(&self, fid: Fid, version: Version) -> PageState {
-        let pages = self.with(fid, |node| node.pages).unwrap_or(Pages::None);
-        match pages {
-            Pages::None => PageState::Current,
-            Pages::Of(old) if old == version => PageState::Current,
-            _ => PageState::Outdated,
-        }
-    }
-
-    /// All pages have been (or, by an open without KEEP_CACHE, will be) dropped; those that come will be of `version`.
-    pub(crate) fn pages_restart(&self, fid: Fid, version: Version) {
-        self.with(fid, |node| node.pages = Pages::Of(version));
-    }
-
-    pub(crate) fn pages_dropped(&self, fid: Fid) {
-        self.with(fid, |node| node.pages = Pages::None);
     }
 
     /// For a process that takes the mount over.

@@ -16,12 +16,12 @@ use crate::listings::Listings;
 use crate::nodes::{NameKind, Nodes};
 use crate::wire::abi::{Record, notify};
 use crate::wire::{Agreement, Hurry, NodeId, Sink};
+use soda_client::pool::Pool;
 use soda_client::{KernelHooks, Names, NamesLock};
 use soda_types::{Fid, Name};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,6 +37,27 @@ const MANY_NAMES: usize = 1000;
 const TAKE_IN: Duration = Duration::from_secs(2);
 const ENOENT: i32 = 2;
 
+/// Threads that may block in the kernel. As many as have something to do at a time, up to here: one that waits for a directory
+/// must not hold up the next recall.
+const MOST_THREADS: usize = 1024;
+
+/// Whether the kernel has done what it was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Done {
+    Yes,
+    /// It refused, or has not taken in what it was told before.
+    No,
+}
+
+/// The threads of a notifier.
+///
+/// # Errors
+/// None can be started.
+pub(crate) fn threads() -> io::Result<Pool> {
+    Pool::start("fuse-notify", MOST_THREADS)
+}
+
 /// Sends notifications. One for each mount.
 #[derive(Debug)]
 pub(crate) struct Notifier {
@@ -44,7 +65,7 @@ pub(crate) struct Notifier {
     agreement: Agreement,
     nodes: Arc<Nodes>,
     listings: Listings,
-    threads: NotifyThreads,
+    threads: Pool,
     counters: NotifyCounters,
     hurry: OnceLock<Arc<dyn Hurry>>,
 }
@@ -68,13 +89,19 @@ impl NotifyCounters {
 }
 
 impl Notifier {
-    pub(crate) fn new(sink: Arc<dyn Sink>, agreement: Agreement, nodes: Arc<Nodes>) -> Notifier {
+    /// `threads`: see [`threads`].
+    pub(crate) fn new(
+        sink: Arc<dyn Sink>,
+        agreement: Agreement,
+        nodes: Arc<Nodes>,
+        threads: Pool,
+    ) -> Notifier {
         Notifier {
             sink,
             agreement,
             nodes,
             listings: Listings::default(),
-            threads: NotifyThreads::default(),
+            threads,
             counters: NotifyCounters::default(),
             hurry: OnceLock::new(),
         }
@@ -97,11 +124,12 @@ impl Notifier {
     pub(crate) fn attributes(&self, fid: Fid) {
         self.counters.count(&self.counters.attributes);
         self.nodes.take_attr_told(fid);
-        self.inval_inode(fid, -1, 0);
+        let _ = self.inval_inode(fid, -1, 0);
     }
 
-    /// Pages, and with them the attributes. Waits for reads of them that are being answered.
-    pub(crate) fn data(&self, fid: Fid, range: Range<u64>) {
+    /// Pages, and with them the attributes. Waits for reads of them that are being answered. Where the kernel refuses, no
+    /// attributes are believed from here on until it has dropped all pages ([`Nodes::pages_stay`]).
+    pub(crate) fn data(&self, fid: Fid, range: Range<u64>) -> Done {
         self.counters.count(&self.counters.data);
         self.nodes.take_attr_told(fid);
         if range == (0..u64::MAX) {
@@ -113,48 +141,56 @@ impl Notifier {
         let len = match range.end.checked_sub(range.start) {
             _ if range.end == u64::MAX => 0,
             Some(len) => i64::try_from(len).unwrap_or(0),
-            None => return,
+            None => return Done::Yes,
         };
-        self.inval_inode(fid, start, len);
+        let done = self.inval_inode(fid, start, len);
+        if done == Done::No {
+            self.nodes.pages_stay(fid);
+        }
+        done
     }
 
     /// Pages of a directory's listing. Whoever reads one holds its lock while it copies names out, to memory that may be
     /// anywhere: so that is not waited for for long. No page is believed without the attributes.
     fn listing(self: &Arc<Self>, dir: Fid) {
         if self.nodes.kept_listing(dir, |kept| kept.recalled()) == Some(true) {
-            let dropped = self.elsewhere(move |notifier| notifier.inval_inode(dir, 0, 0));
+            let dropped = self.elsewhere(move |notifier| {
+                let _ = notifier.inval_inode(dir, 0, 0);
+            });
             dropped.wait(PATIENCE);
         }
     }
 
     /// As [`Notifier::data`], from a thread that may serve requests.
-    pub(crate) async fn data_elsewhere(self: &Arc<Self>, fid: Fid, range: Range<u64>) {
+    pub(crate) async fn data_elsewhere(self: &Arc<Self>, fid: Fid, range: Range<u64>) -> Done {
         let (done, is_done) = tokio::sync::oneshot::channel();
         let notifier = self.clone();
         self.threads.run(Box::new(move || {
-            notifier.data(fid, range);
-            let _ = done.send(());
+            let _ = done.send(notifier.data(fid, range));
         }));
-        // An error means that the thread could not be started; `run` has said so.
-        let _ = is_done.await;
+        // An error means that it has panicked.
+        is_done.await.unwrap_or_else(|_| {
+            self.nodes.pages_stay(fid);
+            Done::No
+        })
     }
 
     /// Sends a last byte, which makes the kernel's size of its file what it is. From another thread: waits for reads of that
     /// page that are being answered.
-    pub(crate) async fn last_byte_elsewhere(self: &Arc<Self>, fid: Fid, byte: OnItsWay) {
+    pub(crate) async fn last_byte_elsewhere(self: &Arc<Self>, fid: Fid, byte: OnItsWay) -> Done {
         let (done, is_done) = tokio::sync::oneshot::channel();
         let notifier = self.clone();
         self.threads.run(Box::new(move || {
             let sent = notifier.sink.send_file(notify::STORE, byte.message(), MESSAGE_LEN);
             notifier.nodes.bar(fid);
-            report("a size", sent);
+            let sent = report("a size", sent);
             drop(byte);
-            let _ = done.send(());
+            let _ = done.send(sent);
         }));
-        let _ = is_done.await;
+        is_done.await.unwrap_or(Done::No)
     }
 
-    fn inval_inode(&self, fid: Fid, offset: i64, len: i64) {
+    fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> Done {
         let node = self.nodes.node_of(fid);
         let record = inval_record(node, offset, len);
         let deadline = Instant::now() + TAKE_IN;
@@ -164,7 +200,7 @@ impl Notifier {
                 Err(error) if error.raw_os_error() == Some(ENOENT) && self.nodes.is_known(node) => {
                     if Instant::now() > deadline {
                         tracing::warn!(%fid, "the kernel does not know an inode that it was told of");
-                        return;
+                        return Done::No;
                     }
                     thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(2));
@@ -237,7 +273,6 @@ impl Notifier {
     }
 
     /// From a thread that may wait for a lock.
-    /// It does not finish if there is no thread for it.
     fn elsewhere(self: &Arc<Self>, work: impl FnOnce(&Notifier) + Send + 'static) -> Arc<Finished> {
         let finished = Arc::new(Finished::default());
         let (notifier, is_finished) = (self.clone(), finished.clone());
@@ -252,13 +287,13 @@ impl Notifier {
     fn pass_lock(&self, dir: Fid) {
         // No name in the kernel's cache is a dot.
         let head = Record::<16>::new().u64(self.nodes.node_of(dir).0).u32(1).u32(0).done();
-        report("a directory's lock", self.sink.send(0, notify::INVAL_ENTRY, &[&head, b".", &[0]]));
+        let _ = report("a directory's lock", self.sink.send(0, notify::INVAL_ENTRY, &[&head, b".", &[0]]));
     }
 
     /// Makes every name of the mount void without taking a lock, where the kernel can.
     fn all_names(&self) {
         self.counters.count(&self.counters.epochs);
-        report("all names", self.sink.send(0, notify::INC_EPOCH, &[]));
+        let _ = report("all names", self.sink.send(0, notify::INC_EPOCH, &[]));
     }
 
     fn inval_entries(&self, dir: Fid, names: &[Name], kinds: &[NameKind]) {
@@ -270,7 +305,8 @@ impl Notifier {
                 _ => 0,
             };
             let head = Record::<16>::new().u64(parent.0).u32(name.as_bytes().len() as u32).u32(flags).done();
-            report("a name", self.sink.send(0, notify::INVAL_ENTRY, &[&head, name.as_bytes(), &[0]]));
+            let sent = self.sink.send(0, notify::INVAL_ENTRY, &[&head, name.as_bytes(), &[0]]);
+            let _ = report("a name", sent);
         }
     }
 
@@ -282,7 +318,7 @@ impl Notifier {
         // First of all: pages may be waited for.
         self.nodes.all().into_iter().for_each(|fid| self.nodes.attributes_recalled(fid));
         for fid in self.nodes.all() {
-            self.data(fid, 0..u64::MAX);
+            let _ = self.data(fid, 0..u64::MAX);
         }
     }
 }
@@ -292,12 +328,14 @@ fn inval_record(node: NodeId, offset: i64, len: i64) -> [u8; 24] {
 }
 
 /// ENOENT: not in the kernel's cache any more. ENODEV, ENOTCONN: unmounted, nothing is cached.
-fn report(what: &str, result: io::Result<()>) {
+fn report(what: &str, result: io::Result<()>) -> Done {
     if let Err(error) = result
         && !matches!(error.raw_os_error(), Some(ENOENT | 19 | 107 | 20 | 103))
     {
         tracing::error!(%error, "the kernel refused to drop {what}");
+        return Done::No;
     }
+    Done::Yes
 }
 
 #[derive(Debug, Default)]
@@ -317,60 +355,6 @@ impl Finished {
         let waited = self.changed.wait_timeout_while(done, at_most, |done| !*done);
         let (done, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
         *done
-    }
-}
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Threads that may block in the kernel. As many as have something to do at a time: one that waits for a directory must
-/// not hold up the next recall.
-#[derive(Default)]
-struct NotifyThreads {
-    idle: Arc<Mutex<Vec<Sender<Job>>>>,
-}
-
-impl std::fmt::Debug for NotifyThreads {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("NotifyThreads")
-    }
-}
-
-impl NotifyThreads {
-    fn run(&self, mut job: Job) {
-        let idle = || self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        loop {
-            let Some(thread) = idle().pop() else { break };
-            match thread.send(job) {
-                Ok(()) => return,
-                Err(refused) => job = refused.0,
-            }
-        }
-        let (sender, receiver) = channel();
-        let pool = self.idle.clone();
-        let started = thread::Builder::new()
-            .name("fuse-notify".into())
-            .spawn(move || notify_thread(job, &sender, &receiver, &pool));
-        if let Err(error) = started {
-            tracing::error!(%error, "cannot start a notification thread");
-        }
-    }
-}
-
-fn notify_thread(first: Job, sender: &Sender<Job>, receiver: &Receiver<Job>, pool: &Mutex<Vec<Sender<Job>>>) {
-    const LINGER: Duration = Duration::from_secs(30);
-    let mut job = first;
-    soda_client::threads::started();
-    loop {
-        job();
-        pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(sender.clone());
-        job = match receiver.recv_timeout(LINGER) {
-            Ok(job) => job,
-            // A job may arrive at the last moment: the receiver is dropped with it, and the sender takes another.
-            Err(_) => match receiver.try_recv() {
-                Ok(job) => job,
-                Err(_) => return,
-            },
-        };
     }
 }
 
@@ -415,7 +399,7 @@ impl KernelHooks for Hooks {
     fn invalidate_data(&self, fid: Fid, range: Range<u64>) {
         if let Some(notifier) = self.notifier.get() {
             notifier.nodes.attributes_recalled(fid);
-            notifier.data(fid, range);
+            let _ = notifier.data(fid, range);
         }
     }
 
@@ -454,19 +438,52 @@ impl KernelHooks for Hooks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use soda_types::{Ino, VolumeId};
+    use crate::nodes::{Inode, PageState};
+    use crate::wire::{AttrOut, Unique, some_attr};
+    use soda_types::{Ino, Version, VolumeId};
+    use std::sync::atomic::AtomicBool;
 
-    #[test]
-    fn a_blocked_job_does_not_hold_up_the_next() {
-        let threads = NotifyThreads::default();
-        let (release, wait) = channel::<()>();
-        threads.run(Box::new(move || wait.recv().unwrap()));
-        for _ in 0..3 {
-            let (done, is_done) = channel();
-            threads.run(Box::new(move || done.send(()).unwrap()));
-            is_done.recv_timeout(Duration::from_secs(10)).unwrap();
+    /// A kernel that may refuse what it is told.
+    #[derive(Debug, Default)]
+    struct Kernel {
+        refuses: AtomicBool,
+    }
+
+    impl Sink for Kernel {
+        fn send(&self, _: Unique, _: i32, _: &[&[u8]]) -> io::Result<()> {
+            match self.refuses.load(Ordering::SeqCst) {
+                true => Err(io::ErrorKind::OutOfMemory.into()),
+                false => Ok(()),
+            }
         }
-        release.send(()).unwrap();
+    }
+
+    /// Else stale pages would count as dropped.
+    #[tokio::test]
+    async fn where_the_kernel_does_not_drop_pages_no_attributes_are_believed() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        let fid = Fid::new(VolumeId(1), Ino(5));
+        let (kernel, nodes) = (Arc::<Kernel>::default(), Arc::new(Nodes::new(Fid::new(VolumeId(1), Ino(1)))));
+        let notifier =
+            Notifier::new(kernel.clone(), Agreement::of_linux_6_18(), nodes.clone(), threads().unwrap());
+        let notifier = Arc::new(notifier);
+        nodes.remember(fid);
+        let (attr, version) = (some_attr(), Version(3));
+        // The first answer after another machine's change is not believed anyway.
+        let believed = || {
+            let out = AttrOut { node: 5, attr: &attr, valid: LIMIT };
+            (0..2).map(|_| nodes.tell_attr(fid, out, nodes.asked(1), Inode::Guarded)).last().unwrap()
+        };
+        assert_eq!(believed(), LIMIT);
+        nodes.pages_filled(fid, version);
+        for range in [0..u64::MAX, 0..10] {
+            kernel.refuses.store(true, Ordering::SeqCst);
+            assert_eq!(notifier.data_elsewhere(fid, range).await, Done::No);
+            assert_eq!((nodes.page_state(fid, version), believed()), (PageState::Outdated, Duration::ZERO));
+            kernel.refuses.store(false, Ordering::SeqCst);
+            assert_eq!(notifier.data_elsewhere(fid, 0..u64::MAX).await, Done::Yes);
+            assert_eq!((nodes.page_state(fid, version), believed()), (PageState::Current, LIMIT));
+        }
     }
 
     #[test]

@@ -167,7 +167,7 @@ fn a_million_leases_of_a_thousand_sessions() {
     assert_eq!(driver.table.poll_output(), Some(Output::Admit(writer)));
     let spent = processor_time() - start;
     println!("recall of {SESSIONS} readers {spent:?}");
-    assert!(spent < Duration::from_secs(1));
+    assert!(spent < Duration::from_secs(1), "TIMED OUT: {spent:?}");
     drop(driver);
 
     // A thousand objects that every session holds: a shared tree.

@@ -4,7 +4,7 @@ use crate::locks::Lock;
 #[cfg(doc)]
 use crate::{Call, Failure};
 use serde::{Deserialize, Serialize};
-use soda_types::{ClientId, Fid, Grant, ObjectTerm, Scope, Sequence, SessionId, Slot, Version};
+use soda_types::{ClientId, Fid, Grant, ObjectTerm, Scope, Sequence, SessionId, Slot, Timestamp, Version};
 use std::time::Duration;
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -86,6 +86,9 @@ pub struct SessionWelcome {
     /// a power cut took what was not fsynced. One number for all slots would not do: operations of different slots need
     /// not become durable in the order of their sequences.
     pub stored: Vec<(Slot, Sequence)>,
+    /// By which changes are dated, at this moment. Who makes them later than that counts on from here: the client's calendar may be
+    /// wrong, and what it dates others see.
+    pub calendar: Timestamp,
 }
 
 impl SessionWelcome {

@@ -14,5 +14,5 @@ pub(crate) fn monotonic() -> Monotonic {
 /// The calendar, for the times of inodes.
 pub(crate) fn calendar() -> Timestamp {
     let now = clock_gettime(ClockId::Realtime);
-    Timestamp { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
+    Timestamp::new(now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
 }

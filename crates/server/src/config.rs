@@ -121,7 +121,7 @@ impl ServerConfig {
     /// The term, with a grace period that fits it.
     pub fn with_term(mut self, term: Duration) -> ServerConfig {
         self.term = term;
-        self.grace = term + term / 5;
+        self.grace = term.saturating_add(term / 5);
         self
     }
 }
@@ -147,5 +147,10 @@ mod tests {
     fn a_restarted_server_waits_twelve_seconds_unless_it_is_told_otherwise() {
         let config = ServerConfig::new("/data");
         assert_eq!((config.term, config.grace), (Duration::from_secs(10), Duration::from_secs(12)));
+    }
+
+    #[test]
+    fn no_term_is_too_long_to_be_counted_with() {
+        assert_eq!(ServerConfig::new("/data").with_term(Duration::MAX).grace, Duration::MAX);
     }
 }

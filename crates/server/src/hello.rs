@@ -249,6 +249,7 @@ impl Shared {
             slots: self.config.limits.slots,
             max_io: MAX_IO,
             stored: session.slots().stored(),
+            calendar: clock::calendar(),
         }
     }
 }

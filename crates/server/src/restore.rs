@@ -80,7 +80,7 @@ pub(crate) fn restore(
     let now = clock::monotonic();
     let mut table_config = table_config(config, volume)?;
     // A client may hold on to the lease that an earlier run gave it.
-    table_config.grace = table_config.grace.max(run.promised + run.promised / 20);
+    table_config.grace = table_config.grace.max(run.promised.saturating_add(run.promised / 20));
     let first_epoch = Epoch(run.record.starts << EPOCHS_PER_START);
     let mut core = Core::new(Table::new(table_config, first_epoch, now), LockTable::default(), &run.record);
     core.table.open_session(now, OWN_SESSION);

@@ -95,7 +95,7 @@ impl RealTree {
             Op::Utimens { path, mtime } => {
                 let times = fs::Timestamps {
                     last_access: Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
-                    last_modification: Timespec { tv_sec: mtime.secs, tv_nsec: mtime.nanos.into() },
+                    last_modification: Timespec { tv_sec: mtime.secs(), tv_nsec: mtime.nanos().into() },
                 };
                 fs::utimensat(CWD, at(path), &times, AtFlags::empty()).map(done)
             }

@@ -5,26 +5,70 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+/// In a second.
+const NANOS: u32 = 1_000_000_000;
+
 /// Calendar time of an inode: seconds and nanoseconds since 1970, negative before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct Timestamp {
-    pub secs: i64,
-    /// 0..1_000_000_000
-    pub nanos: u32,
+    secs: i64,
+    nanos: u32,
+}
+
+/// As it comes from elsewhere.
+#[derive(Deserialize)]
+struct Unchecked {
+    secs: i64,
+    nanos: u32,
+}
+
+impl TryFrom<Unchecked> for Timestamp {
+    type Error = &'static str;
+
+    fn try_from(Unchecked { secs, nanos }: Unchecked) -> Result<Timestamp, &'static str> {
+        if nanos < NANOS {
+            Ok(Timestamp { secs, nanos })
+        } else {
+            Err("a second has only so many nanoseconds")
+        }
+    }
 }
 
 impl Timestamp {
-    pub fn new(secs: i64, nanos: u32) -> Timestamp {
-        assert!(nanos < 1_000_000_000, "nanoseconds out of range: {nanos}");
+    /// # Panics
+    /// `nanos` are a second or more.
+    pub const fn new(secs: i64, nanos: u32) -> Timestamp {
+        assert!(nanos < NANOS, "nanoseconds out of range");
         Timestamp { secs, nanos }
     }
 
-    /// The smallest later time.
+    /// Seconds since 1970, rounded down.
+    pub const fn secs(self) -> i64 {
+        self.secs
+    }
+
+    /// Nanoseconds since then: 0..1_000_000_000.
+    pub const fn nanos(self) -> u32 {
+        self.nanos
+    }
+
+    /// The smallest later time; of the last one itself.
     pub fn successor(self) -> Timestamp {
-        if self.nanos == 999_999_999 {
-            Timestamp { secs: self.secs + 1, nanos: 0 }
-        } else {
-            Timestamp { secs: self.secs, nanos: self.nanos + 1 }
+        self.after(Duration::from_nanos(1))
+    }
+
+    /// So much later, or the last time that there is.
+    pub fn after(self, duration: Duration) -> Timestamp {
+        const LAST: Timestamp = Timestamp { secs: i64::MAX, nanos: NANOS - 1 };
+        let (carry, nanos) = match self.nanos + duration.subsec_nanos() {
+            nanos if nanos < NANOS => (0, nanos),
+            nanos => (1, nanos - NANOS),
+        };
+        let secs = self.secs.checked_add_unsigned(duration.as_secs());
+        match secs.and_then(|secs| secs.checked_add(carry)) {
+            Some(secs) => Timestamp { secs, nanos },
+            None => LAST,
         }
     }
 }
@@ -92,6 +136,30 @@ mod tests {
     fn successor_carries_into_seconds() {
         assert_eq!(Timestamp::new(1, 999_999_999).successor(), Timestamp::new(2, 0));
         assert_eq!(Timestamp::new(-1, 5).successor(), Timestamp::new(-1, 6));
+        let last = Timestamp::new(i64::MAX, 999_999_999);
+        assert_eq!(last.successor(), last);
+    }
+
+    #[test]
+    fn what_is_later_than_the_last_time_is_the_last_time() {
+        let after = |secs, nanos, time| Timestamp::new(secs, nanos).after(time);
+        assert_eq!(after(-2, 700_000_000, Duration::new(1, 300_000_000)), Timestamp::new(0, 0));
+        assert_eq!(after(i64::MIN, 0, Duration::from_secs(1 << 63)), Timestamp::new(0, 0));
+        let last = Timestamp::new(i64::MAX, 999_999_999);
+        assert_eq!(after(i64::MAX, 999_999_999, Duration::from_nanos(1)), last);
+        assert_eq!(after(0, 0, Duration::MAX), last);
+    }
+
+    /// From the wire, and from a disk.
+    #[test]
+    fn a_time_that_is_none_is_not_read() {
+        let read = |nanos: u32| {
+            use serde::de::value::{Error, SeqDeserializer};
+            let fields = SeqDeserializer::<_, Error>::new([5_u32, nanos].into_iter());
+            Timestamp::deserialize(fields)
+        };
+        assert_eq!(read(999_999_999), Ok(Timestamp::new(5, 999_999_999)));
+        assert!(read(1_000_000_000).is_err() && read(u32::MAX).is_err());
     }
 
     #[test]

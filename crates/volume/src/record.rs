@@ -279,7 +279,7 @@ mod tests {
     use soda_types::VolumeId;
 
     fn timestamp() -> impl Strategy<Value = Timestamp> {
-        (any::<i64>(), 0u32..1_000_000_000).prop_map(|(secs, nanos)| Timestamp { secs, nanos })
+        (any::<i64>(), 0u32..1_000_000_000).prop_map(|(secs, nanos)| Timestamp::new(secs, nanos))
     }
 
     fn chunk() -> impl Strategy<Value = ChunkRef> {

@@ -89,7 +89,7 @@ mod tests {
     use std::sync::Arc;
 
     const ID: VolumeId = VolumeId(1);
-    const NOW: Timestamp = Timestamp { secs: 1, nanos: 0 };
+    const NOW: Timestamp = Timestamp::new(1, 0);
     const BRANCH: u64 = (7 << 30) + 5;
 
     #[derive(Default)]

@@ -322,11 +322,17 @@ fn with_helper(dir: &Path, flags: &[&str]) -> std::io::Result<()> {
             ),
         ));
     }
-    let output = Command::new("fusermount3").args(flags).arg("--").arg(dir).output()?;
+    unmount_with(Command::new("fusermount3").args(flags).arg("--").arg(dir))
+}
+
+/// It says why not in words only, which are strerror(3)'s: those of `C` are the ones that are known here.
+fn unmount_with(helper: &mut Command) -> std::io::Result<()> {
+    let output = helper.env("LC_ALL", "C").env_remove("LANGUAGE").output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
     match output.status.success() {
         true => Ok(()),
-        false if String::from_utf8_lossy(&output.stderr).contains("busy") => Err(Errno::BUSY.into()),
-        false => Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_string())),
+        false if said.trim_end().ends_with("Device or resource busy") => Err(Errno::BUSY.into()),
+        false => Err(std::io::Error::other(said.trim().to_string())),
     }
 }
 
@@ -353,6 +359,20 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_helper_is_understood_whatever_language_its_user_speaks() {
+        let unmount =
+            |script: &str| unmount_with(Command::new("sh").env("LANGUAGE", "de").args(["-c", script]));
+        // fuse 3.17, util/fusermount.c
+        let speaks =
+            "if [ \"$LC_ALL$LANGUAGE\" = C ]; then why='Device or resource busy'; else why='belegt'; fi
+            echo \"fusermount3: failed to unmount /mnt: $why\" >&2; exit 1";
+        assert_eq!(unmount(speaks).unwrap_err().raw_os_error(), Some(Errno::BUSY.raw_os_error()));
+        let elsewhere = "echo 'fusermount3: /mnt/busy not mounted' >&2; exit 1";
+        assert_eq!(unmount(elsewhere).unwrap_err().to_string(), "fusermount3: /mnt/busy not mounted");
+        unmount("exit 0").unwrap();
+    }
 
     #[test]
     fn nothing_is_cut_off_that_may_go_on() {

@@ -1,6 +1,6 @@
 //! The socket of a mount's daemon, before it can be found.
 
-use super::made_runtime_dir;
+use super::runtime_dir;
 use crate::error::CliError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ impl ControlSocket {
     /// # Errors
     /// The runtime directory, the socket.
     pub(crate) fn bind(device: Option<(u32, u32)>) -> Result<ControlSocket, CliError> {
-        let dir = made_runtime_dir()?;
+        let dir = runtime_dir::made()?;
         let minor = device.map_or(0, |(_, minor)| minor);
         let path = dir.join(format!("mount-{}-{minor}.sock", std::process::id()));
         let bound = bind(&path).map_err(CliError::io(format!("the control socket {}", path.display())));

@@ -212,7 +212,7 @@ impl Inner {
                     return Ok(None);
                 }
                 let before = state.behind.last_lsn();
-                let outcome = work(&mut state, now, self.clock.calendar());
+                let outcome = work(&mut state, now, self.calendar());
                 if let Err(NotHere::Through(why)) = outcome {
                     state.note_through(about, why);
                 }
@@ -227,7 +227,9 @@ impl Inner {
                     self.stats.here.one();
                     // Should this machine crash, somebody has it.
                     crash::point("client.record-queued");
-                    if disk.is_some_and(|disk| disk.write() == OnDisk::No) {
+                    if let Some(disk) = disk
+                        && disk.write_in_turn().await == OnDisk::No
+                    {
                         self.tell_at_once(lsns).await?;
                     }
                     crash::point("client.record-written");

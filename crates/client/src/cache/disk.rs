@@ -101,7 +101,8 @@ impl DiskCache {
     /// # Errors
     /// The directory cannot be made or read.
     pub(crate) fn open(dir: &Path, root: Fid, birth: Timestamp, limit: u64) -> io::Result<DiskCache> {
-        let volume = format!("volume-{}-{}-{}.{}", root.volume.0, root.generation, birth.secs, birth.nanos);
+        let volume =
+            format!("volume-{}-{}-{}.{}", root.volume.0, root.generation, birth.secs(), birth.nanos());
         let (dir, lock) = take_place(dir, &volume)?;
         DiskCache::open_locked(dir, lock, limit)
     }

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 
 /// A connected byte stream, in two halves.
 pub struct Stream {
@@ -21,7 +22,7 @@ impl fmt::Debug for Stream {
 
 /// How connections are made. Tests bring pipes.
 pub trait Transport: fmt::Debug + Send + Sync + 'static {
-    /// Connects to `host:port`.
+    /// Connects to `host:port`. Of a host that nobody knows the error is [`io::ErrorKind::NotFound`].
     fn connect<'a>(
         &'a self,
         server: &'a str,
@@ -37,7 +38,9 @@ impl Transport for TcpTransport {
         server: &'a str,
     ) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + 'a>> {
         Box::pin(async move {
-            let stream = TcpStream::connect(server).await?;
+            let unknown = |error| io::Error::new(io::ErrorKind::NotFound, error);
+            let addresses: Vec<SocketAddr> = lookup_host(server).await.map_err(unknown)?.collect();
+            let stream = TcpStream::connect(&addresses[..]).await?;
             if is_with_itself(&stream) {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
@@ -70,6 +73,15 @@ fn detect_dead_peer(stream: &TcpStream) {
 mod tests {
     use super::*;
     use tokio::net::{TcpListener, TcpSocket};
+
+    #[tokio::test]
+    async fn a_host_that_nobody_knows_is_not_found() {
+        // Without a port it is not even asked for.
+        let error = TcpTransport.connect("nowhere").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+        let error = TcpTransport.connect("127.0.0.1:1").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{error}");
+    }
 
     #[tokio::test]
     async fn a_connection_with_itself_is_none() {

@@ -141,7 +141,7 @@ impl Drop for OpenFile {
         let registered = std::mem::take(&mut inode.uses.open_at_server) == InUse::Yes;
         let now = self.inner.now();
         if by_log && state.may_change_here(now, self.fid).is_ok() {
-            state.release_here(now, self.inner.clock.calendar(), self.fid);
+            state.release_here(now, self.inner.calendar(), self.fid);
         } else if by_log {
             // The answer to the digest that brings the last of it tells the server.
             if registered {
@@ -310,8 +310,7 @@ impl Client {
             state.behind.disk().cloned()
         };
         let Some(disk) = disk else { return false };
-        let synced = self.inner.runtime.spawn_blocking(move || disk.sync()).await;
-        matches!(synced, Ok(OnDisk::Yes))
+        disk.sync_in_turn(&self.inner.runtime).await == OnDisk::Yes
     }
 
     async fn fsync_there(&self, fid: Fid) -> FsResult<()> {

@@ -424,7 +424,7 @@ impl Drop for Load {
 /// same nanosecond.
 fn disk_version(attr: &Attr) -> Version {
     let mtime =
-        (attr.mtime.secs as u64).wrapping_mul(1_000_000_007).wrapping_add(u64::from(attr.mtime.nanos));
+        (attr.mtime.secs() as u64).wrapping_mul(1_000_000_007).wrapping_add(u64::from(attr.mtime.nanos()));
     Version(attr.data_version.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mtime)
 }
 

@@ -15,8 +15,8 @@ impl Paths {
     pub(super) fn show(&mut self, record: &Record) -> KeptRecord {
         let (operation, path, detail) = self.words(&record.change);
         self.follow(&record.change);
-        let secs = u64::try_from(record.at.secs).unwrap_or(0);
-        let at = Duration::new(secs, record.at.nanos.min(999_999_999));
+        let secs = u64::try_from(record.at.secs()).unwrap_or(0);
+        let at = Duration::new(secs, record.at.nanos());
         KeptRecord { lsn: record.lsn, at, operation: operation.to_owned(), path, detail }
     }
 

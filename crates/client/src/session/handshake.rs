@@ -57,7 +57,10 @@ pub(crate) async fn open_control(
         Err(error) => Err(error),
     };
     match welcome {
-        Ok((welcome, boot)) => Ok(Established { reader, writer, id, welcome, boot, sent_at }),
+        Ok((welcome, boot)) => {
+            inner.note_calendar(welcome.calendar);
+            Ok(Established { reader, writer, id, welcome, boot, sent_at })
+        }
         Err(error) => {
             writer.close();
             inner.link.connection_lost(id);

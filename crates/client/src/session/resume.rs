@@ -145,18 +145,25 @@ pub(super) fn let_go_on(inner: &Arc<Inner>, id: ConnId, key: SessionKey, joinabl
         state.behind.window.open(now);
         (state.behind.is_restoring(), state.behind.disk().cloned())
     };
+    let slots = inner.slots.digest_slots().filter(|_| restoring);
     // Digests that had no connection go now: of those, too, it is noted before.
-    let _ = disk.map(|disk| disk.write());
-    let Some(slots) = inner.slots.digest_slots().filter(|_| restoring) else {
+    let to_write = disk.filter(|disk| !disk.is_written());
+    if slots.is_none() && to_write.is_none() {
         inner.link.control_ready(id);
         joinable.send_replace(Some(key));
         return;
-    };
+    }
     joinable.send_replace(None);
-    inner.link.control_restoring(id, slots);
     let (inner, joinable) = (Arc::clone(inner), joinable.clone());
     tokio::spawn(async move {
-        inner.restored().await;
+        // The disk may hang: recalls on this connection are answered meanwhile.
+        if let Some(disk) = to_write {
+            let _ = disk.write_in_turn().await;
+        }
+        if let Some(slots) = slots {
+            inner.link.control_restoring(id, slots);
+            inner.restored().await;
+        }
         if inner.link.control_ready(id) == Current::Yes {
             joinable.send_replace(Some(key));
         }

@@ -5,6 +5,7 @@ use crate::cache::unsynced::SYNC_ABOVE;
 use crate::call::Order;
 use crate::config::Consistency;
 use crate::inner::{Inner, Phase};
+use crate::log::disk::DiskLog;
 use soda_protocol::Call;
 use soda_types::{Fid, InUse, Mode};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
     let mut phase = inner.phase.subscribe();
     let renewing = Arc::new(AtomicBool::new(false));
     let syncing = Arc::new(AtomicBool::new(false));
+    let catching_up = Arc::new(AtomicBool::new(false));
     let mut said = None;
     loop {
         let renew_at = crate::lock(&inner.state).holder.renew_at();
@@ -48,7 +50,7 @@ pub(crate) async fn keep_house(inner: Arc<Inner>) {
         }
         let disk = crate::lock(&inner.state).behind.disk().cloned();
         if let Some(disk) = disk {
-            disk.catch_up();
+            inner.catch_up(&disk, &catching_up);
             inner.keep_what_was_lost(&disk);
         }
         inner.register_opens();
@@ -134,6 +136,18 @@ impl Inner {
                 result.map(|_| ())
             }));
         }
+    }
+
+    /// A disk may hang for longer than a session lasts that is not renewed meanwhile.
+    fn catch_up(&self, disk: &Arc<DiskLog>, catching_up: &Arc<AtomicBool>) {
+        if catching_up.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (disk, done) = (Arc::clone(disk), Arc::clone(catching_up));
+        drop(self.runtime.spawn_blocking(move || {
+            disk.catch_up();
+            done.store(false, Ordering::Release);
+        }));
     }
 
     fn sync_in_background(self: &Arc<Inner>, root: Fid, syncing: &Arc<AtomicBool>) {

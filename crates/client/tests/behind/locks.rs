@@ -153,13 +153,15 @@ async fn locks_are_known_though_it_is_not_known_that_they_were_told() {
         let f = locked_file(&a, "f").await;
         let sent = a.stats().count("msg_digest");
         proxy.set(Weather::RepliesLost);
+        let answers = proxy.held_back();
         let telling = {
             let a = Arc::clone(&a);
             tokio::spawn(async move { a.sync_all().await })
         };
-        eventually("told", || a.stats().count("msg_digest") > sent).await;
+        eventually("sent", || a.stats().count("msg_digest") > sent).await;
         at_once(a.lock_set(&f, lock(2, 20, 29), LockWait::No)).unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        eventually("told", || proxy.held_back() > answers).await;
+        let answers = proxy.held_back();
         let (asker, fid) = (Arc::clone(&b), f.fid());
         let asks = tokio::spawn(async move {
             match asked_first {
@@ -167,7 +169,9 @@ async fn locks_are_known_though_it_is_not_known_that_they_were_told() {
                 false => None,
             }
         });
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        if asked_first {
+            eventually("asked", || proxy.held_back() > answers).await;
+        }
         proxy.set(Weather::Cut);
         eventually("cut off", || a.session().standing != ClientStanding::Connected).await;
         at_once(a.lock_release(f.fid(), lock(1, 5, 9))).unwrap();

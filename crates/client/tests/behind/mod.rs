@@ -3,6 +3,7 @@
 mod absorbed;
 mod backup;
 mod bounds;
+mod dates;
 mod endless;
 mod far;
 mod fillers;

@@ -4,8 +4,6 @@
 //! it wants what it does not hold on the server's disk.
 
 use super::*;
-use std::future::Future;
-use tokio::task::JoinHandle;
 
 /// A client with untold changes of names whose leases have run out, in a directory that it cannot reach.
 struct CutOff {
@@ -37,23 +35,12 @@ async fn cut_off() -> CutOff {
     CutOff { cell, proxy, a, dir, renamed, made }
 }
 
-/// Begins while there is no server.
-async fn begun<T, F>(client: &Arc<Client>, operation: impl FnOnce(Arc<Client>) -> F) -> JoinHandle<T>
-where
-    T: Send + 'static,
-    F: Future<Output = T> + Send + 'static,
-{
-    let begun = tokio::spawn(operation(Arc::clone(client)));
-    // Too early it would find what it looks for in the caches, and show nothing.
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    begun
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_up_after_the_lease_has_run_out_does_not_show_names_of_before() {
     let CutOff { cell, proxy, a, dir, renamed, made } = cut_off().await;
     let look_up = |text: &'static str| {
-        begun(&a, move |a| async move { a.lookup(dir, &name(text)).await.unwrap().node.map(|node| node.fid) })
+        let a = Arc::clone(&a);
+        begun(async move { a.lookup(dir, &name(text)).await.unwrap().node.map(|node| node.fid) })
     };
     let names = [("after", Some(renamed)), ("before", None), ("made", Some(made)), ("removed", None)];
     let mut asked = Vec::new();
@@ -75,14 +62,14 @@ async fn a_look_up_after_the_lease_has_run_out_does_not_show_names_of_before() {
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_names_after_the_lease_has_run_out_find_what_was_made_here() {
     let CutOff { cell, proxy, a, dir, renamed, .. } = cut_off().await;
-    let unlink = begun(&a, move |a| async move { a.unlink(dir, &name("made")).await }).await;
+    let [first, second, third, fourth] = std::array::from_fn(|_| Arc::clone(&a));
+    let unlink = begun(async move { first.unlink(dir, &name("made")).await }).await;
     let (old, new) = (name("after"), name("later"));
-    let rename =
-        begun(&a, move |a| async move { a.rename(dir, &old, dir, &new, RenameHow::Plain).await }).await;
-    let link = begun(&a, move |a| async move { a.link(renamed, dir, &name("removed")).await }).await;
-    let list = begun(&a, move |a| async move {
-        let open = a.open_dir(dir).await.unwrap();
-        a.read_dir(&open, 0, 100).await.unwrap()
+    let rename = begun(async move { second.rename(dir, &old, dir, &new, RenameHow::Plain).await }).await;
+    let link = begun(async move { third.link(renamed, dir, &name("removed")).await }).await;
+    let list = begun(async move {
+        let open = fourth.open_dir(dir).await.unwrap();
+        fourth.read_dir(&open, 0, 100).await.unwrap()
     })
     .await;
     proxy.set(Weather::Fine);

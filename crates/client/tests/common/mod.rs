@@ -19,7 +19,7 @@ use soda_client::{
 use soda_protocol::{IfExists, NewNode, WriteAt};
 use soda_server::{BootId, DeepLeases, RunningServer, Server, ServerConfig};
 use soda_types::{Creds, Fid, FileKind, InUse, Name};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::pin;
@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 
 pub(crate) struct Cell {
     pub(crate) server: Option<RunningServer>,
@@ -209,6 +210,17 @@ pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("this must be answered from the cache"),
     }
+}
+
+/// Begins an operation that has to wait. When this returns it has looked into the caches, and its request is on the way, or waits
+/// for a connection.
+pub(crate) async fn begun<T: Send + 'static>(
+    operation: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
+    let mut operation = Box::pin(operation);
+    let is_done = poll_fn(|context| Poll::Ready(operation.as_mut().poll(context).is_ready())).await;
+    assert!(!is_done, "it did not have to wait");
+    tokio::spawn(operation)
 }
 
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {

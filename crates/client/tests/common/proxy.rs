@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -20,6 +21,7 @@ pub(crate) enum Weather {
 pub(crate) struct Proxy {
     pub(crate) addr: SocketAddr,
     weather: watch::Sender<Weather>,
+    held_back: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -28,6 +30,8 @@ impl Proxy {
         let addr = listener.local_addr().unwrap();
         let weather = watch::Sender::new(Weather::Fine);
         let receiver = weather.subscribe();
+        let held_back = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&held_back);
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 if *receiver.borrow() == Weather::Cut {
@@ -35,15 +39,21 @@ impl Proxy {
                 }
                 let Ok(far) = TcpStream::connect(server).await else { continue };
                 let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
-                tokio::spawn(pass(near_read, far_write, receiver.clone(), Weather::Silence));
-                tokio::spawn(pass(far_read, near_write, receiver.clone(), Weather::RepliesLost));
+                let (requests, replies) = (Arc::default(), Arc::clone(&counter));
+                tokio::spawn(pass(near_read, far_write, receiver.clone(), Weather::Silence, requests));
+                tokio::spawn(pass(far_read, near_write, receiver.clone(), Weather::RepliesLost, replies));
             }
         });
-        Arc::new(Proxy { addr, weather })
+        Arc::new(Proxy { addr, weather, held_back })
     }
 
     pub(crate) fn set(&self, weather: Weather) {
         self.weather.send_replace(weather);
+    }
+
+    /// So often something of the server's has come that does not pass.
+    pub(crate) fn held_back(&self) -> u64 {
+        self.held_back.load(Ordering::SeqCst)
     }
 }
 
@@ -52,34 +62,31 @@ async fn pass(
     mut to: tokio::net::tcp::OwnedWriteHalf,
     mut weather: watch::Receiver<Weather>,
     stopped_by: Weather,
+    held_back: Arc<AtomicU64>,
 ) {
     let mut buffer = vec![0u8; 64 << 10];
+    // What came in bad weather: lost when the connection is cut.
+    let mut held = Vec::new();
     loop {
-        let passes = |weather: Weather| weather != stopped_by && weather != Weather::Silence;
         let now = *weather.borrow_and_update();
         if now == Weather::Cut {
             return;
         }
-        if !passes(now) {
-            if weather.changed().await.is_err() {
+        if now != stopped_by && now != Weather::Silence && !held.is_empty() {
+            if to.write_all(&held).await.is_err() {
                 return;
             }
-            continue;
+            held.clear();
         }
         tokio::select! {
+            biased;
             changed = weather.changed() => if changed.is_err() { return },
             read = from.read(&mut buffer) => {
-                let Ok(len) = read else { return };
-                // What was read just before the weather turned is lost, too, when it is cut.
-                let mut turned = weather.clone();
-                if len == 0 { return }
-                while !passes(*turned.borrow_and_update()) {
-                    if *turned.borrow() == Weather::Cut || turned.changed().await.is_err() {
-                        return;
-                    }
-                }
-                if *turned.borrow() == Weather::Cut || to.write_all(&buffer[..len]).await.is_err() {
-                    return;
+                let Ok(len @ 1..) = read else { return };
+                held.extend_from_slice(&buffer[..len]);
+                let now = *weather.borrow();
+                if now == stopped_by || now == Weather::Silence {
+                    held_back.fetch_add(1, Ordering::SeqCst);
                 }
             }
         }

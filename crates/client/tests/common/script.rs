@@ -182,6 +182,7 @@ impl Peer {
             slots,
             max_io: 1 << 20,
             stored: stored.iter().map(|(slot, sequence)| (Slot(*slot), Sequence(*sequence))).collect(),
+            calendar: Timestamp::new(1_700_000_000, 0),
         };
         let welcome =
             Welcome { protocol: PROTOCOL_VERSION, software: "scripted".into(), boot, session: Some(session) };

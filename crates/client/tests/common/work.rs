@@ -369,7 +369,7 @@ pub(crate) async fn look(client: &Arc<Client>) -> Option<Picture> {
                     seen.content = String::from_utf8(target.to_vec()).unwrap();
                 }
                 FileKind::File => {
-                    let secs = attr.mtime.secs;
+                    let secs = attr.mtime.secs();
                     seen.time = (secs < NOT_SO_LONG_AGO).then_some(secs);
                     let file = client.open(entry.fid, OpenMode::Read).await.unwrap();
                     seen.content = String::from_utf8(read(client, &file).await.to_vec()).unwrap();

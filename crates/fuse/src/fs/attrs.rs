@@ -3,6 +3,7 @@
 use super::{Inner, Inode};
 use crate::handles::{FileHandle, Path};
 use crate::nodes::{Fill, PageState};
+use crate::notify::Done;
 use crate::wire::{Reply, SetAttrRequest};
 use soda_client::{Cached, OpenFile, Validity};
 use soda_types::{Attr, Creds, Fid};
@@ -30,8 +31,8 @@ pub(super) enum Wants<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shown {
     Yes,
-    /// There is newer data by now.
-    Overtaken,
+    /// There is newer data by now, or the kernel does not take what it is told.
+    NotYet,
 }
 
 /// So often a size is looked up again because the file has changed since. Each time somebody else has made progress.
@@ -55,13 +56,13 @@ impl Inner {
             // Whoever maps a file through a descriptor for both ways has pages, too. That these are dropped before the answer
             // makes the kernel throw the answer away.
             let has_old_pages = || self.nodes.page_state(fid, attr.value.data_version) == PageState::Outdated;
-            let overtaken = match &file {
+            let again = match &file {
                 Some(file) if file.path == Path::Cached || has_old_pages() => {
-                    self.show_size(file, &attr.value).await == Shown::Overtaken
+                    self.show_size(file, &attr.value).await == Shown::NotYet
                 }
                 _ => false,
             };
-            if !overtaken || tries == SIZE_TRIES {
+            if !again || tries == SIZE_TRIES {
                 return self.answer_attr(fid, attr, Form::Attr, Inode::Guarded, reply).await;
             }
         }
@@ -84,7 +85,7 @@ impl Inner {
         // An error: then there is nothing to show, and the read asks for itself.
         let Ok(data) = self.client.read(&file.open, last, 1).await else { return Shown::Yes };
         let Some(byte) = data.chunks().iter().find_map(|chunk| chunk.first().copied()) else {
-            return if data.version() == version { Shown::Yes } else { Shown::Overtaken };
+            return if data.version() == version { Shown::Yes } else { Shown::NotYet };
         };
         let byte = match self.last_bytes.announce((fid, self.nodes.node_of(fid)), last, byte) {
             Ok(byte) => byte,
@@ -94,14 +95,16 @@ impl Inner {
             }
         };
         if data.version() != version || self.nodes.fill_pages(fid, version) == Fill::Overtaken {
-            return Shown::Overtaken;
+            return Shown::NotYet;
         }
-        self.notifier.last_byte_elsewhere(fid, byte).await;
+        if self.notifier.last_byte_elsewhere(fid, byte).await == Done::No {
+            return Shown::NotYet;
+        }
         match self.nodes.size_shown(fid, version, attr.size) {
             Fill::Fits => Shown::Yes,
             Fill::Overtaken => {
-                self.notifier.data_elsewhere(fid, last..attr.size).await;
-                Shown::Overtaken
+                let _ = self.notifier.data_elsewhere(fid, last..attr.size).await;
+                Shown::NotYet
             }
         }
     }
@@ -145,7 +148,7 @@ impl Inner {
         // Pages of before what others have written: whoever reads asks first, until they are gone.
         let attr = Cached { valid: Validity::NONE, ..attr };
         self.tell_answered(fid, attr, Form::Attr, Inode::Known, reply);
-        self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
+        let _ = self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
     }
 
     pub(super) async fn readlink(self: Arc<Self>, fid: Fid, reply: Reply) {

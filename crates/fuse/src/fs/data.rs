@@ -3,6 +3,7 @@
 use super::Inner;
 use crate::handles::{Durability, FileHandle, Path, Placement};
 use crate::nodes::Fill;
+use crate::notify::Done;
 use crate::wire::{Reply, abi};
 use bytes::Bytes;
 use soda_client::{Allocate, KillPriv, OpenFile, Whence, WriteAt};
@@ -157,7 +158,7 @@ impl Inner {
         let notifier = self.notifier.clone();
         tokio::spawn(async move {
             tokio::time::sleep(UNCOVERED).await;
-            notifier.data_elsewhere(fid, range).await;
+            let _ = notifier.data_elsewhere(fid, range).await;
         });
     }
 
@@ -225,8 +226,9 @@ impl Inner {
     pub(super) async fn data_changed(&self, fid: Fid, range: Range<u64>, attr: &Attr) {
         self.nodes.announce(fid, attr.data_version, attr.size);
         if self.nodes.may_have_pages(fid) {
-            self.notifier.data_elsewhere(fid, range).await;
-            self.nodes.pages_changed(fid, attr.data_version);
+            if self.notifier.data_elsewhere(fid, range).await == Done::Yes {
+                self.nodes.pages_changed(fid, attr.data_version);
+            }
         } else {
             self.attributes_changed(fid);
         }

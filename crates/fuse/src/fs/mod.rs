@@ -401,7 +401,7 @@ impl Inner {
     /// while these are believed, pages are used without a question.
     async fn freshen(&self, fid: Fid, attr: &Attr) {
         if self.nodes.announce(fid, attr.data_version, attr.size) == PageState::Outdated {
-            self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
+            let _ = self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
         }
     }
 
@@ -413,7 +413,7 @@ impl Inner {
         }
         self.nodes.size_may_be(fid, attr.value.size);
         if self.nodes.page_state(fid, attr.value.data_version) == PageState::Outdated {
-            self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
+            let _ = self.notifier.data_elsewhere(fid, 0..u64::MAX).await;
         }
     }
 

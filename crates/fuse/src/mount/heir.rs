@@ -4,10 +4,12 @@ use super::guard::Guarded;
 use super::handover::{HandOverError, Handed};
 use super::{Hooks, Mount, MountConfig};
 use crate::fs::HandedFiles;
+use crate::notify;
 use crate::wire::connection::Inherited;
 use crate::wire::device::Device;
 use crate::wire::{Readers, Spare};
 use soda_client::handover::{HandedLocks, Successor};
+use soda_client::pool::Pool;
 use soda_client::{Client, ClientConfig, ConnectError};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -37,6 +39,7 @@ pub struct ReadyHeir {
 struct Crew {
     connection: Inherited,
     forgets: Spare,
+    notifying: Pool,
     guard: Option<fn() -> Command>,
 }
 
@@ -46,7 +49,8 @@ impl Crew {
         let (device, queues) = (Device::new(device), handed.queues.as_ref());
         let connection = Inherited::prepare(&device, handed.agreement, readers, queues)?;
         let forgets = Spare::start("fuse-forget").map_err(HandOverError::Threads)?;
-        Ok(Crew { connection, forgets, guard: config.guard })
+        let notifying = notify::threads().map_err(HandOverError::Threads)?;
+        Ok(Crew { connection, forgets, notifying, guard: config.guard })
     }
 }
 
@@ -87,10 +91,12 @@ impl Heir {
 impl ReadyHeir {
     /// The mount on `dir` is this process's from now on.
     pub async fn begin(self, dir: &Path) -> (Arc<Client>, Mount) {
-        let ReadyHeir { files, successor, hooks, crew: Crew { connection, forgets, guard } } = self;
+        let ReadyHeir { files, successor, hooks, crew } = self;
+        let Crew { connection, forgets, notifying, guard } = crew;
         let client = successor.begin().await;
         let (device, agreement) = (connection.device().clone(), connection.agreement());
-        let fs = super::file_system(client.clone(), &hooks, (&device, agreement), connection.answers(), dir);
+        let (kernel, answers) = ((&device, agreement), connection.answers());
+        let fs = super::file_system(client.clone(), &hooks, kernel, answers, notifying, dir);
         let kept = fs.inner().take_over(files);
         let (inner, runtime) = (fs.inner().clone(), Handle::current());
         let guarded = Arc::new(Guarded::new(fs.clone(), dir, guard));

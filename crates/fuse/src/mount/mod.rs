@@ -18,13 +18,14 @@ pub use time_out::RequestTimeout;
 
 use crate::fs::FileSystem;
 use crate::nodes::Nodes;
-use crate::notify::{Hooks, Notifier};
+use crate::notify::{self, Hooks, Notifier};
 use crate::wire::connection::{ConnectError, Connection, Transport, TransportChoice};
 use crate::wire::device::Device;
 use crate::wire::{Agreement, Cores, Readers, Serving, Sink};
 use guard::Guarded;
 use serde::Serialize;
 use soda_client::Client;
+use soda_client::pool::Pool;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -123,6 +124,7 @@ impl Mount {
         let dir = kernel::check_mount_point(dir)?;
         let fd = kernel::mount(&config.source, &dir, &config.flags)?;
         let undo = DetachOnDrop(Some(dir.clone()));
+        let notifying = notify::threads().map_err(MountError::Threads)?;
         let device = Device::new(fd);
         // Threads follow over the device only.
         let transport = match (config.transport, config.cores) {
@@ -136,7 +138,7 @@ impl Mount {
         if let Some(timeout) = RequestTimeout::of_this_machine() {
             tracing::warn!("{timeout}; {}", timeout.advice());
         }
-        let fs = file_system(client, hooks, (&device, agreement), connection.answers(), &dir);
+        let fs = file_system(client, hooks, (&device, agreement), connection.answers(), notifying, &dir);
         let guarded = Arc::new(Guarded::new(fs.clone(), &dir, config.guard));
         let readers = Readers { threads: config.threads, cores: config.cores };
         let served = connection.serve(readers, guarded.clone(), &Handle::current());
@@ -222,10 +224,11 @@ fn file_system(
     hooks: &Hooks,
     (device, agreement): (&Arc<Device>, Agreement),
     answers: Arc<dyn Sink>,
+    notifying: Pool,
     dir: &Path,
 ) -> FileSystem {
     let nodes = Arc::new(Nodes::new(client.root()));
-    let notifier = Arc::new(Notifier::new(device.clone(), agreement, nodes.clone()));
+    let notifier = Arc::new(Notifier::new(device.clone(), agreement, nodes.clone(), notifying));
     hooks.attach(notifier.clone());
     FileSystem::new(client, nodes, notifier, agreement, answers, Handle::current(), dir.to_path_buf())
 }

@@ -90,7 +90,7 @@ impl Notifier {
                 Dropped::NotTakenIn
             }
             result => {
-                report("an inode", result);
+                let _ = report("an inode", result);
                 Dropped::Yes
             }
         }
@@ -118,7 +118,7 @@ impl Notifier {
             self.counters.count(&self.counters.data);
             // What is known of the pages stays: until they are gone nobody may take the inode to have none.
             let record = inval_record(self.nodes.node_of(fid), 0, 0);
-            report("an inode's pages", self.sink.send(0, notify::INVAL_INODE, &[&record]));
+            let _ = report("an inode's pages", self.sink.send(0, notify::INVAL_INODE, &[&record]));
             self.nodes.bar(fid);
             left.end(fid);
         }
@@ -238,7 +238,9 @@ mod tests {
         (100..100 + NODES).step_by(2).chain([199]).for_each(|ino| {
             nodes.fill_pages(fid(ino), Version(7));
         });
-        let notifier = Arc::new(Notifier::new(kernel.clone(), Agreement::of_linux_6_18(), nodes.clone()));
+        let threads = super::super::threads().unwrap();
+        let notifier = Notifier::new(kernel.clone(), Agreement::of_linux_6_18(), nodes.clone(), threads);
+        let notifier = Arc::new(notifier);
         let (done, is_done) = channel();
         let kept = HashSet::from([fid(110)]);
         thread::spawn(move || {

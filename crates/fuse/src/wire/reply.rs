@@ -308,12 +308,12 @@ fn attr_record(node: u64, attr: &Attr) -> [u8; ATTR_LEN] {
         .u64(node)
         .u64(attr.size)
         .u64(attr.allocated.div_ceil(512))
-        .u64(attr.atime.secs as u64)
-        .u64(attr.mtime.secs as u64)
-        .u64(attr.ctime.secs as u64)
-        .u32(attr.atime.nanos)
-        .u32(attr.mtime.nanos)
-        .u32(attr.ctime.nanos)
+        .u64(attr.atime.secs() as u64)
+        .u64(attr.mtime.secs() as u64)
+        .u64(attr.ctime.secs() as u64)
+        .u32(attr.atime.nanos())
+        .u32(attr.mtime.nanos())
+        .u32(attr.ctime.nanos())
         .u32(mode_of(attr))
         .u32(attr.nlink)
         .u32(attr.uid)
@@ -349,7 +349,7 @@ const STATX_MASK: u32 = 0xfff;
 
 fn statx_record(out: AttrOut<'_>) -> [u8; 288] {
     let attr = out.attr;
-    let time = |record: Record<288>, t: Timestamp| record.u64(t.secs as u64).u32(t.nanos).u32(0);
+    let time = |record: Record<288>, t: Timestamp| record.u64(t.secs() as u64).u32(t.nanos()).u32(0);
     let mut record = Record::<288>::new()
         .u64(out.valid.as_secs())
         .u32(out.valid.subsec_nanos())

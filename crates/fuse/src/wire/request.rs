@@ -469,7 +469,7 @@ fn parse_set_attr(mut f: Fields<'_>) -> Option<SetAttrRequest> {
     let has = |bit: u32| valid & bit != 0;
     let time = |set: u32, now: u32, secs: u64, nanos: u32| match (has(now), has(set)) {
         (true, _) => Some(SetTime::Now),
-        (_, true) => Some(SetTime::At(Timestamp { secs: secs as i64, nanos: nanos.min(999_999_999) })),
+        (_, true) => Some(SetTime::At(Timestamp::new(secs as i64, nanos.min(999_999_999)))),
         _ => None,
     };
     Some(SetAttrRequest {

@@ -46,12 +46,12 @@ impl TableConfig {
     pub fn with_term(term: Duration) -> TableConfig {
         TableConfig {
             session_term: term,
-            grace: term + term / 10,
+            grace: term.saturating_add(term / 10),
             object_term: ObjectTerm::Session,
             volume_terms: BTreeMap::new(),
             read_patience: term / 100,
             recall_resend: term / 5,
-            recall_deadline: term * 3,
+            recall_deadline: term.saturating_mul(3),
             inquiry_patience: term / 40,
             equation_8: Equation8::On { half_life: term, min_writes: 8 },
             write_leases: WriteLeases::Grant,

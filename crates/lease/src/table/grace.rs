@@ -37,7 +37,8 @@ impl Table {
         }
         if !missing.is_empty() {
             let grace = self.config.grace;
-            self.grace = Some(Grace { missing, wake: now + grace, latest: now + grace * LATEST });
+            let latest = now + grace.saturating_mul(LATEST);
+            self.grace = Some(Grace { missing, wake: now + grace, latest });
         }
     }
 

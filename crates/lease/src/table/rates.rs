@@ -182,7 +182,7 @@ impl Rates {
         let age = now.since(self.users_since);
         if age >= half_life {
             for told_apart in [&mut self.users, &mut self.writers] {
-                *told_apart = if age < half_life * 2 { [0, told_apart[0]] } else { [0; 2] };
+                *told_apart = if age < half_life.saturating_mul(2) { [0, told_apart[0]] } else { [0; 2] };
             }
             self.users_since = now;
         }
@@ -217,9 +217,12 @@ impl Rates {
     /// A write lease was recalled: the next ones are refused for a while that doubles as long as this goes on.
     pub(super) fn contended(&mut self, now: Monotonic, back_off: BackOff) {
         let BackOff::On { first, longest } = back_off else { return };
-        let calm = now.since(self.back_off_until) > self.back_off * 2;
-        self.back_off =
-            if calm || self.back_off.is_zero() { first } else { (self.back_off * 2).min(longest) };
+        let calm = now.since(self.back_off_until) > self.back_off.saturating_mul(2);
+        self.back_off = if calm || self.back_off.is_zero() {
+            first
+        } else {
+            self.back_off.saturating_mul(2).min(longest)
+        };
         self.back_off_until = now + self.back_off;
     }
 

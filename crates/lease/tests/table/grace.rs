@@ -1,8 +1,9 @@
 //! After a restart.
 
 use crate::support::*;
-use soda_lease::table::{FenceReason, SessionEnded, Table};
+use soda_lease::table::{FenceReason, SessionEnded, Table, TableConfig};
 use soda_types::Mode;
+use std::time::Duration;
 
 /// A server that has just restarted and knows sessions 1 and 2 from its disk. Epochs go on at 1000.
 fn restarted() -> Bench {
@@ -186,4 +187,17 @@ fn who_stops_in_the_middle_is_waited_out() {
 fn an_operation_without_accesses_does_not_wait() {
     let mut bench = restarted();
     assert_eq!(bench.request(1, 1, &[]), [admit(1)]);
+}
+
+/// A server's disk may name any, and the server must start with it.
+#[test]
+fn no_term_is_too_long_to_be_counted_with() {
+    let table = Table::new(TableConfig::with_term(Duration::MAX), e(1000), secs(0.0));
+    let mut bench = Bench { table, now: secs(0.0) };
+    bench.table.begin_grace(bench.now, [s(1), s(2)]);
+    bench.table.finish_reclaim(bench.now, s(1));
+    bench.table.finish_reclaim(bench.now, s(2));
+    assert_eq!(bench.request(1, 1, &[change(7)]), [admit(1)]);
+    bench.finish(1);
+    assert_eq!(bench.request(2, 2, &[change(7)]), [recall(1, 7, 1000)]);
 }

@@ -399,6 +399,7 @@ fn answers() -> Vec<Answer> {
         slots: 64,
         max_io: MAX_IO,
         stored: vec![(Slot(0), Sequence(5)), (Slot(63), Sequence(u64::MAX))],
+        calendar: Timestamp::new(-5, 999_999_999),
     };
     let welcome = Welcome {
         protocol: PROTOCOL_VERSION,

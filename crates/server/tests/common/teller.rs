@@ -45,7 +45,7 @@ impl Teller {
 
     pub async fn with(client: Client) -> Teller {
         let (_, root) = root_lease(&client).await.expect("connected");
-        let mut teller = Teller { client, numbers: 0..0, sequence: 0, lsn: 0, clock: root.ctime.secs + 10 };
+        let mut teller = Teller { client, numbers: 0..0, sequence: 0, lsn: 0, clock: root.ctime.secs() + 10 };
         teller.reserve(10_000).await;
         teller
     }
@@ -157,11 +157,11 @@ pub async fn assert_is(client: &Client, tree: &Tree, times: Times, what: &str) {
             .attr;
         assert_eq!(attr.kind, inode.kind, "{what}: {fid}");
         if let Times::From(start) = times {
-            let shown = |time: Timestamp| match time.secs {
+            let shown = |time: Timestamp| match time.secs() {
                 ..1 => time,
                 secs => Timestamp::new(start + secs, 0),
             };
-            if inode.ctime.secs > 0 {
+            if inode.ctime.secs() > 0 {
                 assert_eq!(attr.ctime, shown(inode.ctime), "{what}: ctime of {fid}");
                 assert_eq!(attr.mtime, shown(inode.mtime), "{what}: mtime of {fid}");
             }

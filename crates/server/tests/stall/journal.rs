@@ -110,7 +110,7 @@ async fn the_journal_takes_no_more_of_many_sessions_at_once_than_of_one() {
         let client = Client::connect_keeping_recalls(&server).await;
         let set = SetAttr { perm: Some(0o755), ..SetAttr::default() };
         client.change(Call::SetAttr { fid: dir.fid, set, owner: None }).await.result.unwrap();
-        let clock = dir.attr.ctime.secs + 10;
+        let clock = dir.attr.ctime.secs() + 10;
         let mut teller = Teller { client, numbers: 0..0, sequence: 0, lsn: 0, clock };
         teller.reserve(10).await;
         let (fid, mut records) = teller.file("file", &[1; LEN]);

@@ -21,7 +21,7 @@ struct Lab {
 }
 
 const ID: VolumeId = VolumeId(1);
-const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
+const NOW: Timestamp = Timestamp::new(1_700_000_000, 0);
 
 impl Lab {
     fn new() -> Lab {

@@ -19,6 +19,7 @@
 pub(crate) mod holder;
 pub(crate) mod place;
 
+use crate::threads::blocking;
 use crate::{crash, lock};
 use place::{Note, Place};
 use soda_oplog::segments::{self, Entry, Found, Header, Safety, SegmentError, Segments, SyncData};
@@ -27,11 +28,17 @@ use soda_types::{Fid, Sequence, Version};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 /// Beside what may wait, in bytes: what is told and not durable yet, and what is left of files.
 const BEYOND_PENDING: u64 = 256 << 20;
+
+/// So many operations write it, or have it synced, at a time. One is enough, for it writes what all wait for; of the threads that
+/// serve a mount, three at least, this leaves one when the disk hangs.
+const AT_ONCE: usize = 2;
 
 /// So often a log is read that others write.
 const READS: u32 = 3;
@@ -57,6 +64,9 @@ pub(crate) struct DiskLog {
     files: Mutex<Stage>,
     /// One at a time; who comes meanwhile finds its entries synced.
     syncing: Mutex<()>,
+    /// Operations that block in it, each a thread: [`AT_ONCE`].
+    writers: Semaphore,
+    syncers: Semaphore,
     no_room: AtomicBool,
     /// Somebody syncs a full file, to begin another one.
     beginning: AtomicBool,
@@ -135,6 +145,8 @@ impl DiskLog {
             synced: AtomicU64::new(0),
             files: Mutex::default(),
             syncing: Mutex::default(),
+            writers: Semaphore::new(AT_ONCE),
+            syncers: Semaphore::new(AT_ONCE),
             no_room: AtomicBool::new(false),
             beginning: AtomicBool::new(false),
             given_up: Mutex::default(),
@@ -194,7 +206,13 @@ impl DiskLog {
     /// The session has begun: names it in the files before anything is done in it. Whoever finds them can end it, and nobody
     /// waits for its leases until they run out.
     pub(crate) fn begin_session(&self) -> OnDisk {
-        self.attempt(&mut lock(&self.files))
+        blocking(|| self.attempt(&mut lock(&self.files)))
+    }
+
+    /// Whether the operating system has everything that was queued until now.
+    pub(crate) fn is_written(&self) -> bool {
+        let target = self.queued.load(Ordering::Acquire);
+        self.written.load(Ordering::Acquire) >= target
     }
 
     /// Has the operating system take everything that was queued until now. Blocks as a write to a local file does.
@@ -203,6 +221,20 @@ impl DiskLog {
         if self.written.load(Ordering::Acquire) >= target {
             return OnDisk::Yes;
         }
+        blocking(|| self.write_up_to(target))
+    }
+
+    /// As [`DiskLog::write`], for an operation: of those only some block at a time, however many there are.
+    pub(crate) async fn write_in_turn(&self) -> OnDisk {
+        if self.is_written() {
+            return OnDisk::Yes;
+        }
+        // It is never closed.
+        let _turn = self.writers.acquire().await;
+        self.write()
+    }
+
+    fn write_up_to(&self, target: u64) -> OnDisk {
         let mut files = lock(&self.files);
         if self.written.load(Ordering::Acquire) >= target {
             return OnDisk::Yes;
@@ -294,6 +326,23 @@ impl DiskLog {
         OnDisk::Yes
     }
 
+    /// As [`DiskLog::sync`], for an operation, on a thread that may block.
+    pub(crate) async fn sync_in_turn(self: &Arc<DiskLog>, runtime: &Handle) -> OnDisk {
+        let target = self.queued.load(Ordering::Acquire);
+        let _turn = self.syncers.acquire().await;
+        if self.synced.load(Ordering::Acquire) >= target {
+            return OnDisk::Yes;
+        }
+        let disk = Arc::clone(self);
+        runtime.spawn_blocking(move || disk.sync()).await.unwrap_or(OnDisk::No)
+    }
+
+    /// As if the disk hung, until this is dropped.
+    #[cfg(test)]
+    pub(crate) fn hang(&self) -> impl Sized + '_ {
+        lock(&self.files)
+    }
+
     fn has_failed(&self) -> bool {
         matches!(&*lock(&self.files), Stage::Begun(files) if files.segments.has_failed())
     }
@@ -349,10 +398,10 @@ impl DiskLog {
 
     /// Where it lies, for a process that takes it over; `None`: there are no files.
     pub(crate) fn to_pass_on(&self) -> std::io::Result<Option<(PathBuf, File)>> {
-        match &*lock(&self.files) {
+        blocking(|| match &*lock(&self.files) {
             Stage::Begun(files) => Ok(Some((files.place.dir().to_owned(), files.place.lock_to_pass_on()?))),
             Stage::NothingYet | Stage::Ended => Ok(None),
-        }
+        })
     }
 
     /// Nothing of it is needed any more, but for what was given up and is nowhere else: with that it is kept. It is not written
@@ -363,14 +412,12 @@ impl DiskLog {
             self.keep(GIVEN_UP);
             return;
         }
-        if let Some(files) = self.end() {
-            files.place.remove();
-        }
+        blocking(|| self.end().into_iter().for_each(|files| files.place.remove()));
     }
 
     /// Leaves it to the next client with this cache directory. Returns where it lies, if the operating system has all of it.
     pub(crate) fn leave(&self) -> Option<PathBuf> {
-        if self.sync() == OnDisk::No && self.write() == OnDisk::No {
+        if blocking(|| self.sync()) == OnDisk::No && self.write() == OnDisk::No {
             return None;
         }
         let files = self.end()?;
@@ -395,6 +442,10 @@ impl DiskLog {
 
     /// The session is lost: puts it aside for recovery. Returns where it lies.
     pub(crate) fn keep(&self, why: &str) -> Option<PathBuf> {
+        blocking(|| self.put_aside(why))
+    }
+
+    fn put_aside(&self, why: &str) -> Option<PathBuf> {
         let complete = self.write();
         let files = self.end()?;
         if complete == OnDisk::No {

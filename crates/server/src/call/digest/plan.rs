@@ -71,9 +71,6 @@ pub(super) fn plan(
     let (mut held, mut alone, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
     let space = records.iter().map(|record| record.change.space()).fold(0, u64::saturating_add);
     for record in records {
-        if record.at.nanos >= 1_000_000_000 {
-            return refuse(record.lsn, Errno::Invalid, "a time that is none");
-        }
         for (object, _) in record.change.touches() {
             match object {
                 Object::Inode(fid) => drop(held.insert(fid)),
