@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 use soda_fuse::wire::Cores;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -25,6 +26,7 @@ stat FILE                  what one statx that asks takes: p50 and p99, us
 stat4 FILE                 such calls by four threads, a second
 create DIR                 files of 4 KiB created, written and closed, a second
 open FILE                  open+read+close of 4 KiB: p50 and p99, us
+write FILE                 32 MiB in order, 4 KiB, 64 KiB and 1 MiB at a time: p50 and p99 of each, us
 read FILE                  from end to end, 1 MiB at a time: MB/s of the first 256 MiB, and of all";
 
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         ["stat4", file] => stat_by_four(file.as_ref()),
         ["create", dir] => create(dir.as_ref()),
         ["open", file] => percentiles(&mut times(|| open(file.as_ref()))),
+        ["write", file] => write(file.as_ref()),
         ["read", file] => read(file.as_ref()),
         _ => {
             eprintln!("{USAGE}");
@@ -58,6 +61,7 @@ fn serve(dir: &Path, transport: &str, cores: &str) {
     let cores: Cores = cores.parse().unwrap();
     let mount = NullMount::try_start_in(dir, transport.parse().unwrap(), cores, runtime.handle()).unwrap();
     mount.fs.keeps_root.store(true, Ordering::Relaxed);
+    mount.fs.sums_nothing.store(true, Ordering::Relaxed);
     for line in std::io::stdin().lines() {
         assert_eq!(line.unwrap(), "store");
         store(&mount);
@@ -106,6 +110,21 @@ fn create(dir: &Path) {
         File::create_new(dir.join(format!("new{number}"))).unwrap().write_all(&data).unwrap();
     }
     println!("rate {}", CREATED as f64 / begin.elapsed().as_secs_f64());
+}
+
+/// So little that a file system which delays writes need not wait for anybody.
+fn write(file: &Path) {
+    const LEN: usize = 32 * MIB;
+    for size in [SMALL, 64 << 10, MIB] {
+        let file = File::options().write(true).create(true).truncate(false).open(file).unwrap();
+        let data = vec![7; size];
+        let write = |at: usize| {
+            let start = Instant::now();
+            file.write_all_at(&data, at as u64).unwrap();
+            start.elapsed().as_secs_f64() * 1e6
+        };
+        percentiles(&mut (0..LEN).step_by(size).map(write).collect::<Vec<_>>());
+    }
 }
 
 /// The memory that is read to has been touched before.

@@ -4,7 +4,7 @@
 
 mod null;
 
-use null::cores::{allowed_cores, run_on};
+use null::cores::{Away, allowed_cores, run_on};
 use null::daemon::{DIR, Daemon, READY, Rescue, mount_at, obey, unmount_at};
 use null::{LIMIT, NullFs, NullMount, can_mount, is_wanted, new_dir, wait_until, waiting};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -13,9 +13,11 @@ use soda_fuse::wire::connection::{Inherited, Transport};
 use soda_fuse::wire::device::Device;
 use soda_fuse::wire::{Agreement, Cores, HandedQueues, Readers};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -31,6 +33,8 @@ const THREADS: Readers = Readers { threads: 1, cores: Cores::Free };
 
 /// What a daemon is told. All reads from now on wait.
 const HOLD: &str = "hold";
+/// What is told of the root directory may be believed: who looks a name up there asks for nothing else.
+const KEEP_ROOT: &str = "keep root";
 /// Hand nothing on any more.
 const REST: &str = "rest";
 /// Empty the queues, and write down what belongs to the mount: the name of a file is behind.
@@ -88,6 +92,7 @@ fn carry_out(order: &str, mount: &NullMount, waiting: &mut Vec<u64>) {
     let serving = mount.serving();
     match order {
         HOLD => mount.fs.hold(),
+        KEEP_ROOT => mount.fs.keeps_root.store(true, Ordering::Relaxed),
         REST => {
             serving.begin_pause();
             wait_until("all rest", || serving.reading(Duration::from_millis(100)) == 0);
@@ -314,5 +319,115 @@ fn where_all_that_have_entries_wait_the_next_process_has_entries_for_others() {
         wait_until("all are answered", || answered.load(Ordering::Relaxed) == CROWD as u64);
     });
     drop(file);
+    unmount_at(dir.path());
+}
+
+/// Processes that look up a name which is not there. Nothing of theirs is closed when they end, which would be a request, too.
+fn lookers(dir: &Path, numbers: Range<usize>) -> Vec<Child> {
+    let look =
+        |number| Command::new("stat").arg(dir.join(format!("x{number}"))).stderr(Stdio::null()).spawn();
+    numbers.map(|number| look(number).unwrap()).collect()
+}
+
+/// Whether it waits for an answer, so that the kernel has queued its request.
+fn waits(process: &Child) -> bool {
+    let place = std::fs::read_to_string(format!("/proc/{}/wchan", process.id())).unwrap();
+    place == "request_wait_answer"
+}
+
+fn have_ended(processes: &mut [Child]) -> bool {
+    processes.iter_mut().all(|one| one.try_wait().unwrap().is_some())
+}
+
+/// In the pause nobody reads the device, by which the kernel tells of signals; who goes on with the mount hears of them. Whose
+/// request the kernel still has ends at once.
+///
+/// Each makes one request only. Of what somebody asks for with the signal pending already, Linux (6.18) tells nothing over
+/// io_uring, which is the way from a directory's attributes to the name that is looked up there.
+#[test]
+fn who_is_killed_while_a_mount_passes_on_ends_as_soon_as_it_is_served() {
+    const EACH: usize = 20;
+    let cores = allowed_cores();
+    if !is_possible() || cores.len() == 1 {
+        return;
+    }
+    let (dir, scratch) = (new_dir(), tempfile::tempdir().unwrap());
+    let estate = scratch.path().join("estate");
+    let mut daemon = Daemon::start(dir.path(), Transport::Uring);
+    let heirs = [heir(dir.path()), heir(dir.path())];
+    let _rescue = Rescue { process: None, dir: dir.path() };
+    // Look-ups come to its queue. That of the last core is owed nudges from the start, which may take all of its entries.
+    run_on(cores[0]);
+    daemon.order(KEEP_ROOT);
+    daemon.order(HOLD);
+    for (is_given_up, mut next) in [true, false].into_iter().zip(heirs) {
+        rest(&mut daemon);
+        let mut kept = lookers(dir.path(), 0..EACH);
+        let wait_to_be_kept = || waiting(dir.path()) >= EACH && kept.iter().all(waits);
+        wait_until("look-ups are kept", wait_to_be_kept);
+        daemon.order(&format!("{LEAVE}{}", estate.display()));
+        let before = waiting(dir.path());
+        let mut in_kernel = lookers(dir.path(), EACH..2 * EACH);
+        let wait_in_kernel = || waiting(dir.path()) >= before + EACH && in_kernel.iter().all(waits);
+        wait_until("look-ups wait in the kernel", wait_in_kernel);
+        next.order(&format!("{TAKE}{}", estate.display()));
+        [&mut kept, &mut in_kernel].into_iter().flatten().for_each(|one| one.kill().unwrap());
+        wait_until("whose request the kernel has ends", || have_ended(&mut in_kernel));
+        assert!(kept.iter_mut().all(|one| one.try_wait().unwrap().is_none()), "they end without an answer");
+        match is_given_up {
+            true => {
+                bury(next);
+                daemon.order(STAY);
+            }
+            false => {
+                next.order(BEGIN_AND_HOLD);
+                bury(std::mem::replace(&mut daemon, next));
+            }
+        }
+        wait_until("whose request was kept ends", || have_ended(&mut kept));
+        wait_until("nothing waits", || waiting(dir.path()) == 0);
+    }
+    unmount_at(dir.path());
+}
+
+/// With calls of before and after the queues were emptied, and it comes back later.
+#[test]
+#[ignore = "takes a core from the whole machine for a moment"]
+fn calls_from_a_core_that_goes_away_while_a_mount_passes_on_are_answered() {
+    const EACH: usize = 20;
+    let core = allowed_cores().into_iter().next_back().filter(|core| *core > 0);
+    let Some(core) = core.filter(|_| is_possible()) else { return };
+    let (dir, scratch) = (new_dir(), tempfile::tempdir().unwrap());
+    let estate = scratch.path().join("estate");
+    let mut daemon = Daemon::start(dir.path(), Transport::Uring);
+    let mut next = heir(dir.path());
+    thread::scope(|scope| {
+        let _rescue = Rescue { process: None, dir: dir.path() };
+        let calls = |numbers: Range<usize>| {
+            let paths = numbers.map(|number| dir.path().join(number.to_string()));
+            let call = |path: std::path::PathBuf| {
+                scope.spawn(move || {
+                    run_on(core);
+                    assert!(path.metadata().unwrap().is_file());
+                })
+            };
+            paths.map(call).collect::<Vec<_>>()
+        };
+        rest(&mut daemon);
+        let mut all = calls(0..EACH);
+        wait_until("they wait", || waiting(dir.path()) >= EACH);
+        daemon.order(&format!("{LEAVE}{}", estate.display()));
+        let before = waiting(dir.path());
+        all.extend(calls(EACH..2 * EACH));
+        wait_until("all wait", || waiting(dir.path()) >= before + EACH);
+        let away = Away::take(core);
+        next.order(&format!("{TAKE}{}", estate.display()));
+        next.order(BEGIN);
+        bury(std::mem::replace(&mut daemon, next));
+        wait_until("all are answered", || all.iter().all(|call| call.is_finished()));
+        drop(away);
+        let last = calls(2 * EACH..3 * EACH);
+        wait_until("who calls when it is back is answered", || last.iter().all(|call| call.is_finished()));
+    });
     unmount_at(dir.path());
 }

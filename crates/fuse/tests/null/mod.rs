@@ -7,20 +7,21 @@
 
 pub(crate) mod cores;
 pub(crate) mod daemon;
+mod held;
 mod switch;
 
 pub(crate) use switch::UringOn;
 
+use held::{Held, Waits};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use soda_fuse::wire::connection::{ConnectError, Connection, Inherited, Transport, TransportChoice};
 use soda_fuse::wire::device::Device;
 use soda_fuse::wire::{
-    Agreement, AttrOut, Cores, EntryOut, Handler, NodeId, Op, OpenOut, Readers, Reply, Request, Serving,
-    Sink, Statfs,
+    Agreement, AttrOut, Cores, EntryOut, Handler, Op, OpenOut, Readers, Reply, Request, Serving, Sink, Statfs,
 };
 use soda_types::{Attr, Errno, FileKind, Ino, Timestamp, Version};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -58,8 +59,10 @@ pub(crate) struct Null {
     pub(crate) forgets: AtomicU64,
     pub(crate) interrupts: AtomicU64,
     pub(crate) written: AtomicU64,
-    /// Sum of all bytes written.
+    /// Sum of all bytes written, unless [`Null::sums_nothing`].
     pub(crate) sum: AtomicU64,
+    /// What is written is looked at no more than by a file system that sends it on.
+    pub(crate) sums_nothing: AtomicBool,
     /// The kernel may believe the attributes of the root, which it else asks for to open a file.
     pub(crate) keeps_root: AtomicBool,
     held: Mutex<Held>,
@@ -74,16 +77,6 @@ pub(crate) struct Null {
 struct Lock {
     is_held: bool,
     waiting: VecDeque<Reply>,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    is_holding: bool,
-    reads: HashMap<u64, Reply>,
-    /// Look-ups of names that are no numbers.
-    lookups: Vec<Reply>,
-    /// INTERRUPTs that came before their request.
-    early: Vec<u64>,
 }
 
 /// What is read of files, by their byte. Kept: a fresh one would cost more than the request.
@@ -117,32 +110,6 @@ impl Null {
         self.waiting_to_go_on.load(Ordering::Relaxed)
     }
 
-    /// From here on reads wait, and look-ups of what is not there; an INTERRUPT ends a read.
-    pub(crate) fn hold(&self) {
-        self.held.lock().unwrap().is_holding = true;
-    }
-
-    pub(crate) fn held(&self) -> usize {
-        let held = self.held.lock().unwrap();
-        held.reads.len() + held.lookups.len()
-    }
-
-    pub(crate) fn release(&self) {
-        let mut held = self.held.lock().unwrap();
-        held.is_holding = false;
-        let (reads, lookups) = (std::mem::take(&mut held.reads), std::mem::take(&mut held.lookups));
-        drop(held);
-        for (_, reply) in reads {
-            let _ = reply.data(&[&[0; 1]]);
-        }
-        lookups.into_iter().for_each(|reply| reply.error(Errno::NoEntry));
-    }
-
-    /// Numbers of the reads that wait.
-    pub(crate) fn held_reads(&self) -> Vec<u64> {
-        self.held.lock().unwrap().reads.keys().copied().collect()
-    }
-
     /// How many wait for the lock.
     pub(crate) fn waiting_for_lock(&self) -> usize {
         self.lock.lock().unwrap().waiting.len()
@@ -170,31 +137,6 @@ impl Null {
         reply.done();
         if let Some(next) = next {
             next.done();
-        }
-    }
-
-    fn interrupt(&self, unique: u64) {
-        self.interrupts.fetch_add(1, Ordering::Relaxed);
-        let mut held = self.held.lock().unwrap();
-        match held.reads.remove(&unique) {
-            Some(reply) => {
-                drop(held);
-                reply.error(Errno::Interrupted);
-            }
-            None => held.early.push(unique),
-        }
-    }
-
-    fn read(&self, node: NodeId, len: u32, reply: Reply) {
-        let mut held = self.held.lock().unwrap();
-        if !held.is_holding {
-            drop(held);
-            let _ = reply.data(&[self.answers.of(node.0 as u8, len)]);
-        } else if held.early.contains(&reply.unique()) {
-            drop(held);
-            reply.error(Errno::Interrupted);
-        } else {
-            held.reads.insert(reply.unique(), reply);
         }
     }
 }
@@ -268,12 +210,9 @@ impl Handler for NullFs {
                         let _ = reply.entry(EntryOut { attr, generation: 0, valid: VALID });
                     }
                     None => {
-                        let mut held = null.held.lock().unwrap();
-                        if held.is_holding {
-                            return held.lookups.push(reply);
+                        if let Some(reply) = null.hold_back(Waits::Lookup, reply) {
+                            reply.error(Errno::NoEntry);
                         }
-                        drop(held);
-                        reply.error(Errno::NoEntry);
                     }
                 }
             }
@@ -302,11 +241,17 @@ impl Handler for NullFs {
                 let entry = EntryOut { attr, generation: 0, valid: Duration::ZERO };
                 let _ = reply.created(entry, OpenOut { handle: node, flags: 0 });
             }
-            Op::Read { len, .. } => null.read(node, len, reply),
+            Op::Read { len, .. } => {
+                if let Some(reply) = null.hold_back(Waits::Read, reply) {
+                    let _ = reply.data(&[null.answers.of(node.0 as u8, len)]);
+                }
+            }
             Op::Write { .. } => {
                 null.written.fetch_add(request.payload.len() as u64, Ordering::Relaxed);
-                let sum = request.payload.iter().map(|byte| u64::from(*byte)).sum();
-                null.sum.fetch_add(sum, Ordering::Relaxed);
+                if !null.sums_nothing.load(Ordering::Relaxed) {
+                    let sum = request.payload.iter().map(|byte| u64::from(*byte)).sum();
+                    null.sum.fetch_add(sum, Ordering::Relaxed);
+                }
                 reply.written(request.payload.len() as u32);
             }
             Op::GetXattr { .. } => reply.error(Errno::NoData),

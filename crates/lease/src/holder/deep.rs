@@ -11,6 +11,7 @@
 //!
 //! Own renames: see [`Holder::begin_move`].
 
+mod handed;
 mod links;
 mod moving;
 mod over;
@@ -224,26 +225,6 @@ impl Deep {
         let member = self.members.get(&fid)?;
         let covered = member.began < ticket.number || member.granted_by == ticket.number;
         (member.recalls == 0 && covered).then_some(member.holding)
-    }
-
-    /// For another process, without the members that are left behind. `None`: not now, or too much.
-    pub(super) fn hand_over(&self, most: usize, is_left: impl Fn(&Fid) -> bool) -> Option<Deep> {
-        let is_quiet = self.work.is_empty() && self.moving.is_empty() && self.bound_for.is_empty();
-        if !is_quiet || self.members.len() > most || self.roots.values().any(|root| root.is_asked) {
-            return None;
-        }
-        let mut handed = self.clone();
-        for fid in self.members.keys().filter(|fid| is_left(fid)) {
-            handed.remove_member(*fid);
-        }
-        Some(handed)
-    }
-
-    /// Nothing of before is on the way.
-    pub(super) fn tidy_taken_over(&mut self) {
-        (self.bars, self.bar_order) = Default::default();
-        let moved: Vec<Fid> = self.displaced.union(&self.strayed).copied().collect();
-        moved.into_iter().for_each(|fid| self.tidy_displaced(fid));
     }
 
     /// What recalls are being worked on for.

@@ -1,11 +1,14 @@
 //! Leases that pass to the holder of another process on the same machine, which goes on with the session.
 //!
-//! Nothing is on the way then that could bring a lease, so what is remembered for the sake of late answers stays behind. Clocks
-//! pass as they are: the machine's is one for both, and the holder's own number is counted on.
+//! Nothing is on the way then that could bring a lease, so what is remembered for the sake of late answers stays behind. Times
+//! pass as they are, where both have one clock ([`HandedLeases::without_times`] where they do not), and the holder's own number
+//! is counted on.
 //!
 //! A lease that somebody has asked for does not pass, nor one that has run out. The server counts it as held, asks for it again,
 //! and is told that it is gone; by then the caches of whoever had it must be empty. Deep leases pass together or not at all: what
-//! one covers may hang together with what is being asked for, or moved, in ways that only the answer brings to an end.
+//! one covers may hang together with what is being asked for, or moved, in ways that only the answer brings to an end. Where they
+//! do not, the new holder knows at least what was last heard of them, and which were given back: the server counts them as held,
+//! and names them again, and what others have been let in to meanwhile must not be raised by that.
 
 use super::deep::Deep;
 use super::leases::Held;
@@ -31,6 +34,11 @@ impl HandedLeases {
         let by_node = at.ok().map(|at| self.nodes[at].1.holding);
         by_node.or_else(|| self.deep.members.get(&fid).map(|member| member.holding))
     }
+
+    /// For a holder by whose clock the ends of leases mean something else: none of them.
+    pub fn without_times(self) -> HandedLeases {
+        HandedLeases { nodes: Vec::new(), deep: self.deep.hand_over_words(self.clock), ..self }
+    }
 }
 
 impl Holder {
@@ -47,7 +55,8 @@ impl Holder {
         let is_left = |fid: &Fid| {
             self.leases.contains_key(fid) && nodes.binary_search_by_key(fid, |(node, _)| *node).is_err()
         };
-        let deep = self.deep.hand_over(most, is_left).unwrap_or_default();
+        let deep = self.deep.hand_over(most, is_left);
+        let deep = deep.unwrap_or_else(|| self.deep.hand_over_words(self.clock));
         let nodes = nodes.into_iter().map(|(fid, held)| (fid, held.clone())).collect();
         HandedLeases { clock: self.clock, nodes, deep }
     }
@@ -227,13 +236,55 @@ mod tests {
         assert_eq!((new.holding(f(11)), new.holding(f(10))), (None, old.holding(f(10))));
     }
 
+    /// It stood before what came to be covered by another one, of which others have had a part since.
+    #[test]
+    fn a_deep_lease_that_did_not_pass_raises_nothing_when_it_is_named_again() {
+        let part = |fid| recall(3, 6, Some(LeasePart::object(f(fid))));
+        let named = grant(Scope::Subtree, Mode::Write, 3, 5);
+        let raised = |holder: &mut Holder| {
+            let below = Coverage { above: vec![f(12), f(3)], ..below(13, 12, Mode::Read) };
+            get(holder, 2, &[grant(Scope::Subtree, Mode::Read, 12, 4)], &[itself(12), below]);
+            assert_eq!(holder.mode(f(13)), Some(Mode::Read));
+            get(holder, 3, &[named], &[]);
+            holder.mode(f(13)) == Some(Mode::Write)
+        };
+        assert!(raised(&mut started(0)), "where it is news");
+        let mut old = with_deep();
+        let _ = old.handle_recall(secs(1), &part(10));
+        let mut new = heir(&old, 1, 100);
+        assert_eq!(new.covered_count(), 0);
+        assert!(!raised(&mut new));
+        assert!(!raised(&mut heir(&with_deep(), 1, 2)), "too much");
+        let mut elsewhere = started(1);
+        elsewhere.take_over(with_deep().hand_over(secs(1), 100).without_times());
+        assert_eq!(elsewhere.covered_count(), 0);
+        assert!(!raised(&mut elsewhere));
+    }
+
+    #[test]
+    fn what_was_moved_is_no_news_to_who_got_no_deep_lease() {
+        let mut old = with_deep();
+        let ticket = old.begin_request(secs(1));
+        old.begin_move(ticket, f(10), Some(f(3)));
+        let mut new = heir(&old, 1, 100);
+        let below = Coverage { above: vec![f(12), f(10)], ..below(13, 12, Mode::Read) };
+        get(&mut new, 2, &[grant(Scope::Subtree, Mode::Read, 12, 4)], &[itself(12), below]);
+        // With the move, whose answer was lost.
+        get(&mut new, 3, &[grant(Scope::Subtree, Mode::Write, 10, 9)], &[]);
+        assert_eq!(new.mode(f(13)), Some(Mode::Read));
+    }
+
     /// The answer that tells of the same one again is of before.
     #[test]
     fn what_was_given_back_is_remembered() {
         let mut old = with_deep();
         assert!(old.release_deep(f(3)).is_some());
-        let new = heir(&old, 1, 100);
-        assert_eq!(new.given_back(), old.given_back());
-        assert_eq!(new.given_back().len(), 1);
+        get(&mut old, 1, &[grant(Scope::Subtree, Mode::Write, 4, 6)], &[itself(4)]);
+        for most in [100, 0] {
+            let new = heir(&old, 1, most);
+            assert_eq!(new.covered_count(), usize::from(most > 0));
+            assert_eq!(new.given_back(), old.given_back());
+            assert_eq!(new.given_back().len(), 1);
+        }
     }
 }
